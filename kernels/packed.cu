@@ -7,11 +7,11 @@ template <class F> DEVICE void gather(bf16* dst, const unsigned char* w, const u
     allow_next();
     if (blockIdx.x >= rows) return;
     const u32 token = tokens[blockIdx.x], units = inner / UNIT_COLUMNS, bytes = F::VALUES + F::behind(detail);
-    const unsigned char* pair = w + u64(token < out ? token / 32 : 0) * units * bytes;
+    const unsigned char *pair = w + u64(token < out ? token / 32 : 0) * (u64(units) * bytes + F::PAIR), *behind = pair + u64(units) * bytes;
     for (u32 e = threadIdx.x; e < inner / 8; e += blockDim.x) {
         const u32 t = e & 3, b = e >> 2 & 1, h = e >> 3 & 1;
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (token < out) v = F::eight(pair + u64(e >> 4) * bytes, detail, token >> 4 & 1, h, b, token >> 3 & 1, token & 7, t);
+        if (token < out) v = F::eight(pair + u64(e >> 4) * bytes, behind, detail, token >> 4 & 1, h, b, token >> 3 & 1, token & 7, t);
         store16(dst + u64(blockIdx.x) * inner + e * 8, v);
     }
 }
@@ -21,16 +21,22 @@ template <class F> DEVICE void unpack(bf16* dst, const unsigned char* w, u32 out
     allow_next();
     const u32 units = inner / UNIT_COLUMNS, u = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     if (u >= units) return;
-    const unsigned char* unit = w + (u64(blockIdx.y) * units + u) * (F::VALUES + F::behind(detail));
+    const u64 bytes = F::VALUES + F::behind(detail);
+    const unsigned char *first = w + u64(blockIdx.y) * (units * bytes + F::PAIR), *unit = first + u * bytes, *behind = first + units * bytes;
 #pragma unroll
     for (u32 i = 0; i < 2; i++)
 #pragma unroll
         for (u32 h = 0; h < 2; h++) {
             uint4 a0, a1, c0, c1;
-            F::fragments(unit, detail, i, h, a0, a1, c0, c1);
-            if (F::GAIN != 1.f) {
-                const u32 gain = pack(F::GAIN, F::GAIN);
-                for (uint4* v : {&a0, &a1, &c0, &c1}) *v = make_uint4(times2(v->x, gain), times2(v->y, gain), times2(v->z, gain), times2(v->w, gain));
+            if constexpr (F::PAIR > 0) {
+                auto eight = [&](u32 b, u32 row) { return F::eight(unit, behind, detail, i, h, b, row, g, t); };
+                a0 = eight(0, 0), a1 = eight(0, 1), c0 = eight(1, 0), c1 = eight(1, 1);
+            } else {
+                F::fragments(unit, detail, i, h, a0, a1, c0, c1);
+                if (F::GAIN != 1.f) {
+                    const u32 gain = pack(F::GAIN, F::GAIN);
+                    for (uint4* v : {&a0, &a1, &c0, &c1}) *v = make_uint4(times2(v->x, gain), times2(v->y, gain), times2(v->z, gain), times2(v->w, gain));
+                }
             }
             const u32 row = blockIdx.y * 32 + i * 16 + g;
             bf16* to = dst + u64(row) * inner + u * UNIT_COLUMNS + h * 64 + t * 8;
@@ -41,9 +47,11 @@ template <class F> DEVICE void unpack(bf16* dst, const unsigned char* w, u32 out
 KERNEL(256, 2) gather_int8(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Int8>(dst, w, tokens, out, inner, detail, rows); }
 KERNEL(256, 2) gather_int4(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Int4>(dst, w, tokens, out, inner, detail, rows); }
 KERNEL(256, 2) gather_group4(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Group4>(dst, w, tokens, out, inner, detail, rows); }
+KERNEL(256, 2) gather_nvfp4(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Nvfp4>(dst, w, tokens, out, inner, detail, rows); }
 KERNEL(256, 2) unpack_int8(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Int8>(dst, w, out, inner, detail); }
 KERNEL(256, 2) unpack_int4(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Int4>(dst, w, out, inner, detail); }
 KERNEL(256, 2) unpack_group4(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Group4>(dst, w, out, inner, detail); }
+KERNEL(256, 2) unpack_nvfp4(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Nvfp4>(dst, w, out, inner, detail); }
 
 // ---- packing: the same choices in the same arithmetic as src/backend/forms/, so that both sides hold the same bits ---------------
 

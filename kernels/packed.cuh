@@ -9,11 +9,19 @@
 // | int8   | 4160 | [tile 2][half 2][block 2][lane][row 2] 8 bytes | [tile 2][g 8][row 2] bf16 scale of the 128 columns                |
 // | int4   | 2304 | [tile 2][half 2][lane][block 2][row 2] a word  | [tile 2][half 2][g 8][row 2][block 2] scale e4m4, zero point 7 bits |
 // | group4 | 2048 + 128·n | as int4                                | [tile 2][n = 128 / group][g 8][row 2] bf16 scale, bf16 −(16 + zero) |
+// | nvfp4  | 2304 | [tile 2][half 2][lane][block 2][row 2] a word     | [tile 2][half 2][g 8][16 columns of a block 2][row 2] two scales e5m3 |
+//
+// The pairs of nvfp4 end with 256 bytes behind their units: [row 32] f32 what sums are multiplied by, 128 times the weight's factor; [row 32]
+// f32 the factor by which the publishing library multiplies scales, or, negative, what it divides them by.
 //
 // A word of int4 holds eight values so that two of them are in place after one mask: as nibbles, the even columns in the lower
 // half and the odd ones in the upper half, rotated left by 3. A word of int8 holds columns 0, 2, 1, 3 from its lowest byte up.
 //
-// Values: int8 bf16(q·s); int4 bf16((16 + q)·s − bf16((16 + z)·s)), z in eighths; group4 bf16((q − z)·s).
+// The 16 e2m1 values of both words of a row are bits of eight pairs of bfloat16 in place, see Nvfp4; its scales are those of the columns' 16 in
+// both blocks, [block 2] bytes rotated left by 4 as 16 bits; a byte is the exponent + 22 and three bits of mantissa, or 0.
+//
+// Values: int8 bf16(q·s); int4 bf16((16 + q)·s − bf16((16 + z)·s)), z in eighths; group4 bf16((q − z)·s);
+// nvfp4 bf16(e2m1·fl(s·factor)), where sums over exact e2m1·s are multiplied by the factor in f32.
 #pragma once
 #include "common.cuh"
 
@@ -93,10 +101,11 @@ DEVICE uint4 nibbles_plus_16(u32 word) {
     return make_uint4(pair(word), pair(rotate_right(word, 4)), pair(rotate_right(word, 8)), pair(rotate_right(word, 12)));
 }
 
-// A form F says how to find and widen the eight values of lane (g, t) in a block: `eight(unit, detail, i, h, b, row, g, t)` from any memory,
-// `fragments` for a whole half in the order the products use them, to be multiplied by GAIN, a power of two.
+// A form F says how to find and widen the eight values of lane (g, t) in a block: `eight(unit, behind, detail, i, h, b, row, g, t)` from any
+// memory, `fragments` for a whole half in the order the products use them, to be multiplied by GAIN, a power of two. PAIR: bytes `behind`
+// the units of a pair; what sums are multiplied by is there.
 struct Int8 {
-    static constexpr u32 VALUES = 4096;                     // bytes
+    static constexpr u32 VALUES = 4096, PAIR = 0;           // bytes
     static constexpr u32 WARPS = 8, STAGES = 3, AHEAD = 2;  // of a skinny product
     static DEVICE_METHOD u32 behind(u32) { return 64; }
     // bf16 q: seven bits make 128 + (q & 127), the sign bit alone 128 or 256; both from one mask.
@@ -104,7 +113,7 @@ struct Int8 {
         auto pair = [&](u32 x) { return times2(fma2(and_or(x, 0x00800080u, 0x43004300u), MINUS_ONE2, and_or(x, 0x007f007fu, 0x43004300u)), s2); };
         return make_uint4(pair(w0), pair(w0 >> 8), pair(w1), pair(w1 >> 8));
     }
-    static DEVICE_METHOD uint4 eight(const unsigned char* unit, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
+    static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char*, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
         const uint2 q = load64(unit + (((i * 2 + h) * 2 + b) * 32 + g * 4 + t) * 16 + row * 8);
         const u32 s = load32(unit + VALUES + (i * 8 + g) * 4);
         return widen(q.x, q.y, permute(s, s, row ? 0x3232 : 0x1010));
@@ -127,7 +136,7 @@ struct Int8 {
 };
 
 struct Int4 {
-    static constexpr u32 VALUES = 2048, WARPS = 16, STAGES = 2, AHEAD = 1;
+    static constexpr u32 VALUES = 2048, PAIR = 0, WARPS = 16, STAGES = 2, AHEAD = 1;
     static DEVICE_METHOD u32 behind(u32) { return 256; }
     static constexpr float GAIN = 1.f;
     // Scales of two blocks in one pair, and −(16 + z)·s.
@@ -139,7 +148,7 @@ struct Int4 {
         const uint4 q = nibbles_plus_16(word);
         return make_uint4(fma2(q.x, s2, c2), fma2(q.y, s2, c2), fma2(q.z, s2, c2), fma2(q.w, s2, c2));
     }
-    static DEVICE_METHOD uint4 eight(const unsigned char* unit, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
+    static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char*, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
         const u32 word = load32(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + row) * 4);
         const uint2 s = scales(load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + row * 4));
         return widen(word, b ? both_high(s.x) : both_low(s.x), b ? both_high(s.y) : both_low(s.y));
@@ -155,7 +164,7 @@ struct Int4 {
 
 // `detail`: log2 of the blocks of 32 columns that share a scale, 0..2.
 struct Group4 {
-    static constexpr u32 VALUES = 2048, WARPS = 16, STAGES = 2, AHEAD = 1;
+    static constexpr u32 VALUES = 2048, PAIR = 0, WARPS = 16, STAGES = 2, AHEAD = 1;
     static constexpr float GAIN = 1.f;
     static DEVICE_METHOD u32 behind(u32 detail) { return 512 >> detail; }
     static DEVICE_METHOD uint4 widen(u32 word, u32 scale) {
@@ -164,7 +173,7 @@ struct Group4 {
         auto pair = [&](u32 x) { return times2(fma2(x, ONE2, z2), s2); };
         return make_uint4(pair(q.x), pair(q.y), pair(q.z), pair(q.w));
     }
-    static DEVICE_METHOD uint4 eight(const unsigned char* unit, u32 detail, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
+    static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char*, u32 detail, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
         const u32 word = load32(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + row) * 4);
         return widen(word, load32(unit + VALUES + (((i << 2 >> detail) + ((h * 2 + b) >> detail)) * 8 + g) * 8 + row * 4));
     }
@@ -174,5 +183,47 @@ struct Group4 {
         const unsigned char* scales = unit + VALUES + ((i << 2 >> detail) * 8 + (lane >> 2)) * 8;
         const uint2 a = load64(scales + ((h * 2) >> detail) * 64), c = load64(scales + ((h * 2 + 1) >> detail) * 64);
         a0 = widen(q.x, a.x), a1 = widen(q.y, a.y), c0 = widen(q.z, c.x), c1 = widen(q.w, c.y);
+    }
+};
+
+// e2m1 is exact in bfloat16 and so is e2m1·e4m3, of at most 6 bits. Sign, exponent and mantissa of a value at bits 15 and 8..6 are the number
+// times 2^-126, subnormals included, so that one mask makes a pair of them and one product with a scale (times 2^119) a pair of weights.
+struct Nvfp4 {
+    static constexpr u32 VALUES = 2048, PAIR = 256, WARPS = 16, STAGES = 2, AHEAD = 1;
+    static DEVICE_METHOD u32 behind(u32) { return 256; }
+    static constexpr u32 VALUE = 0x81c081c0u;
+    // The pairs of a row's words a and c: three of each lie so that they do not meet, the fourth are in what these leave of both words,
+    // brought together. Shifts where nothing comes round: these have another pipe than logic.
+    static DEVICE_METHOD u32 rest(u32 a, u32 c) { return (a & 0x60306030u) | (rotate_right(c, 30) & ~0x60306030u); }
+    static DEVICE_METHOD u32 shifted(u32 x, u32 by) { return times_plus(x, 1u << by, 0); }
+    static DEVICE_METHOD uint4 first(u32 a, u32 rest) {
+        return make_uint4(a & VALUE, rotate_right(a, 4) & VALUE, shifted(a, 6) & VALUE, rotate_right(rest, 8) & VALUE);
+    }
+    static DEVICE_METHOD uint4 second(u32 c, u32 rest) {
+        return make_uint4(c & VALUE, rotate_right(c, 4) & VALUE, shifted(c, 6) & VALUE, shifted(rest, 2) & VALUE);
+    }
+    static DEVICE_METHOD uint4 times(uint4 v, u32 s2) { return make_uint4(times2(v.x, s2), times2(v.y, s2), times2(v.z, s2), times2(v.w, s2)); }
+    static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const u32 lane = threadIdx.x & 31;
+        const uint4 q = load16(unit + ((i * 2 + h) * 32 + lane) * 16);
+        const u32 bytes = load32(unit + VALUES + ((i * 2 + h) * 8 + (lane >> 2)) * 8 + (lane >> 1 & 1) * 4);
+        const u32 s = and_or(bytes, 0x0ff00ff0u, 0x70007000u), z = and_or(permute(bytes, bytes, 0x2301), 0x0ff00ff0u, 0x70007000u);
+        const u32 low = rest(q.x, q.z), high = rest(q.y, q.w);
+        a0 = times(first(q.x, low), both_low(s)), c0 = times(second(q.z, low), both_low(z));
+        a1 = times(first(q.y, high), both_high(s)), c1 = times(second(q.w, high), both_high(z));
+    }
+    static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char* behind, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
+        const unsigned char* words = unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + row * 4;
+        const u32 a = load32(words), c = load32(words + 8);
+        const u32 bytes = load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + (t >> 1) * 4) >> row * 16 & 0xffffu;
+        const u32 byte = (b ? bytes << 4 | bytes >> 12 : bytes >> 4) & 0xffu;
+        const float scale = byte ? __uint_as_float((byte + (105u << 3)) << 20) : 0.f;
+        const float factor = reinterpret_cast<const float*>(behind)[32 + i * 16 + row * 8 + g];
+        const float step = factor < 0.f ? div_rn(scale, -factor) : mul_rn(scale, factor);
+        const uint4 v = b ? second(c, rest(a, c)) : first(a, rest(a, c));
+        // In the publishing library's order: the scale first.
+        auto value = [&](float x) { return mul_rn(mul_rn(x, __uint_as_float(0x7e800000u)), step); };
+        auto pair = [&](u32 x) { return pack(value(widen_lo(x)), value(widen_hi(x))); };
+        return make_uint4(pair(v.x), pair(v.y), pair(v.z), pair(v.w));
     }
 };

@@ -21,7 +21,7 @@ struct Bf16 {
     }
     DEVICE_METHOD static u32 stage_bytes() { return R * STAGE; }
     DEVICE_METHOD static void begin(u32) {}
-    DEVICE_METHOD static float gain() { return 1.f; }
+    DEVICE_METHOD static float gain(u32, u32) { return 1.f; }
     DEVICE_METHOD void enter(u32 tile) {
         const u32 first = min(tile * R * TILE, out - 1);
         base = w + u64(first) * inner + (threadIdx.x >> 5) * COLUMNS + (threadIdx.x & 7) * 8;

@@ -24,7 +24,7 @@
 //   issue(to)                      copies of the next step
 //   fragments(from, i, h, a0, a1, c0, c1)  bf16 values of tile i, columns 64h..64h+63 of a step: rows g (0) and g + 8 (1), blocks of 32
 //                                  columns a and c
-//   gain()                         what they are to be multiplied by, a power of two
+//   gain(i, up)                    what rows g (0) or g + 8 (1) of tile i are to be multiplied by
 #pragma once
 #include "common.cuh"
 
@@ -215,7 +215,7 @@ template <u32 NT, Epilogue E, bool X, class W> DEVICE void product(W weight, con
 #pragma unroll
                 for (u32 k = 0; k < 4; k++) {
                     const u32 r = 8 * j + 2 * t + (k & 1);
-                    if (r < rows) own[(i * TILE + g + (k >> 1) * 8) * rows + r] = acc[i][j][k] * copies.weight.gain();
+                    if (r < rows) own[(i * TILE + g + (k >> 1) * 8) * rows + r] = acc[i][j][k] * copies.weight.gain(i, k >> 1);
                 }
         if (++pairs < of.deep && n + 1 < copies.mine) continue;
         __syncthreads();  // parts written

@@ -14,7 +14,7 @@ struct Mixed {
     DEVICE_METHOD Mixed(const unsigned char* w, u32 inner, u32 rows, const unsigned char* w2)
         : first(w, inner, 0), second(w2, inner, 0), border(rows / (R * TILE)), copies(false), multiplies(false) {}
     DEVICE_METHOD u32 stage_bytes() const { return second.stage_bytes(); }
-    DEVICE_METHOD float gain() const { return multiplies ? second.gain() : first.gain(); }
+    DEVICE_METHOD float gain(u32 i, u32 up) const { return multiplies ? second.gain(i, up) : first.gain(i, up); }
     DEVICE_METHOD void enter(u32 tile) {
         copies = tile >= border;
         if (copies) second.enter(tile - border);

@@ -6,6 +6,21 @@
 // Bounds for kernels of 512 threads: as if there were more, so that registers are left for the small kernels that run beside them.
 constexpr u32 REGISTERS_80 = 768, REGISTERS_96 = 640;
 
+// What sums are multiplied by: one power of two, or a factor of each row from behind a pair's units.
+template <class F, bool ROWS = (F::PAIR > 0)> struct Gain {
+    DEVICE_METHOD static void load(const unsigned char*) {}
+    DEVICE_METHOD static float of(u32, u32) { return F::GAIN; }
+};
+template <class F> struct Gain<F, true> {
+    float rows[R][2];
+    DEVICE_METHOD void load(const unsigned char* behind) {
+        const float* from = reinterpret_cast<const float*>(behind) + ((threadIdx.x & 31) >> 2);
+#pragma unroll
+        for (u32 i = 0; i < R; i++) rows[i][0] = from[i * TILE], rows[i][1] = from[i * TILE + 8];
+    }
+    DEVICE_METHOD float of(u32 i, u32 up) const { return rows[i][up]; }
+};
+
 // `N` warps of a block share the steps.
 template <class F, u32 N = F::WARPS> struct Packed {
     static constexpr u32 WARPS = N;
@@ -14,12 +29,20 @@ template <class F, u32 N = F::WARPS> struct Packed {
     const unsigned char *w, *base;
     u32 units, detail;
     bool behind;  // this lane copies of what is behind the values
+    Gain<F> gains;
 
     DEVICE_METHOD Packed(const unsigned char* w, u32 inner, u32 detail) : w(w), base(nullptr), units(inner / COLUMNS), detail(detail), behind((threadIdx.x & 31) * 16 < F::behind(detail)) {}
-    DEVICE_METHOD static float gain() { return F::GAIN; }
+    DEVICE_METHOD float gain(u32 i, u32 up) const { return gains.of(i, up); }
     DEVICE_METHOD u32 stage_bytes() const { return F::VALUES + F::behind(detail); }
-    DEVICE_METHOD static void begin(u32) {}
-    DEVICE_METHOD void enter(u32 tile) { base = w + (u64(tile) * units + (threadIdx.x >> 5)) * stage_bytes() + (threadIdx.x & 31) * 16; }
+    DEVICE_METHOD const unsigned char* pair(u32 tile) const { return w + u64(tile) * units * stage_bytes() + u64(tile) * F::PAIR; }
+    // Factors of the first pair are asked for before the launch before has ended, as its values are.
+    DEVICE_METHOD void begin(u32 tile) {
+        if (tile != blockIdx.x) gains.load(pair(tile) + u64(units) * stage_bytes());
+    }
+    DEVICE_METHOD void enter(u32 tile) {
+        if (tile == blockIdx.x) gains.load(pair(tile) + u64(units) * stage_bytes());
+        base = pair(tile) + (threadIdx.x >> 5) * stage_bytes() + (threadIdx.x & 31) * 16;
+    }
     DEVICE_METHOD void issue(unsigned char* to) {
         to += (threadIdx.x & 31) * 16;
 #pragma unroll

@@ -197,7 +197,7 @@ fn bench<B: DraftOps>(
         sample: args.sample as usize,
         read_gb_per_s,
         history,
-        weights: checkpoint.recipe().name(),
+        weights: checkpoint.weights_name(),
         load_s,
     };
     let mut rows = Vec::new();

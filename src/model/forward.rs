@@ -236,8 +236,8 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
     fn matrix(&mut self, names: &[&str], outs: &[usize], inner: usize, std: f32) -> Result<B::Matrix> {
         let out: usize = outs.iter().sum();
         let matrix = match &self.checkpoint.source {
-            Source::Synthetic(base) => {
-                let form = |name: &str| self.checkpoint.recipe().form(self.checkpoint.spec(), name, inner);
+            Source::Synthetic(base, _) => {
+                let form = |name: &str| self.checkpoint.synthetic_form(self.checkpoint.recipe(), name, inner);
                 let forms: Vec<_> = names.iter().zip(outs).map(|(name, out)| (*out, form(name))).collect();
                 self.b.random_matrix(&forms, inner, std, self.seed(*base))?
             }
@@ -255,8 +255,8 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
     fn gate_up(&mut self, prefix: &str, out: usize, inner: usize) -> Result<B::Matrix> {
         let (gate, up) = (format!("{prefix}.gate_proj"), format!("{prefix}.up_proj"));
         let matrix = match &self.checkpoint.source {
-            Source::Synthetic(base) => {
-                let form = self.checkpoint.recipe().form(self.checkpoint.spec(), &gate, inner);
+            Source::Synthetic(base, _) => {
+                let form = self.checkpoint.synthetic_form(self.checkpoint.recipe(), &gate, inner);
                 self.b.random_gate_up(out, inner, (inner as f32).sqrt().recip(), self.seed(*base), form)?
             }
             Source::Tensors(_) => {
@@ -270,7 +270,7 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
 
     fn vector(&mut self, name: &str, n: usize) -> Result<B::Vector> {
         let vector = match &self.checkpoint.source {
-            Source::Synthetic(_) => self.b.ones(n)?,
+            Source::Synthetic(..) => self.b.ones(n)?,
             Source::Tensors(tensors) => self.b.vector(tensors.get(&format!("{name}.weight"), &[n])?.view())?,
         };
         self.count(n);

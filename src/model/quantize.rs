@@ -12,7 +12,7 @@ use safetensors::tensor::TensorView;
 use super::calibrate::Statistics;
 use super::weights::{FINGERPRINT_DIGITS, Fate, Source};
 use super::{Checkpoint, ModelError, Recipe, Result, Tensors};
-use crate::backend::forms::{OutputErrors, PAIR_ROWS, Packed, UNIT_COLUMNS};
+use crate::backend::forms::{OutputErrors, Packed};
 use crate::backend::{BackendError, Form, internal};
 use crate::protocol::engine::{Cancel, Dtype};
 use crate::spec::ModelSpec;
@@ -281,7 +281,7 @@ fn pack(
     if let [out, inner] = *shape {
         let (form, fate) = source.fate_of(base, shape)?;
         if let Some(row) = form.row() {
-            let shape = vec![out.div_ceil(PAIR_ROWS), inner / UNIT_COLUMNS, row.unit_bytes];
+            let shape = form.stored_shape(out, inner);
             let made =
                 |bytes| Made { name: format!("{base}.{}", row.name), dtype: safetensors::Dtype::U8, shape, bytes };
             if matches!(fate, Fate::Exact | Fate::Nearly) {

@@ -229,7 +229,7 @@ fn unusual_shapes_agree_between_both_paths() {
             "mixer_types":["minicpm4","lightning","minicpm4"],"dim_model_base":36,
             "sparse_config":{{"kernel_size":8,"kernel_stride":4,"init_blocks":2,"block_size":16,"window_size":32,"topk":6}}}}"#
         );
-        let checkpoint = Checkpoint::made_up("odd", &config, 5).unwrap();
+        let checkpoint = Checkpoint::made_up("odd", &config, 5, None).unwrap();
         let tokens = text(330, 1);
         let (mut a, mut b, mut c) = (twin(&checkpoint), twin(&checkpoint), twin(&checkpoint));
         let expected = a.read(&tokens, &[512]);

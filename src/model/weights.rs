@@ -12,6 +12,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::backend::Form;
+use crate::backend::forms::Group4;
 use crate::protocol::engine::{BUILT_IN, Dtype};
 use crate::spec::{Mixer, ModelSpec};
 use crate::text::files;
@@ -33,14 +35,16 @@ pub use tensors::{LoadedTensor, Tensors};
 
 /// Changes when the meaning of weights or saved state changes, so that older state is not mistaken for current.
 const FORMAT: u32 = 1;
+/// Forms that synthetic layers may be published in.
+const PUBLISHED: [(&str, Form); 2] = [("nvfp4", Form::Nvfp4), ("gptq", Form::Group4(Group4::G128))];
 /// Hexadecimal digits of a fingerprint.
 pub(super) const FINGERPRINT_DIGITS: usize = 32;
 
 /// What the weights are read from.
 pub(super) enum Source {
     Tensors(Tensors),
-    /// Made on the device from this seed.
-    Synthetic(u64),
+    /// Made on the device from this seed; with a form, as if somebody had published the matrices of the layers in it.
+    Synthetic(u64, Option<Form>),
 }
 
 /// An opened source of weights: its shape, its name, and its tensors.
@@ -72,7 +76,7 @@ pub(super) fn declared_format(dir: &Path, config: &str) -> Result<Option<Format>
 }
 
 impl Checkpoint {
-    /// `demo`, `synthetic:9b[:seed]`, `synthetic:tiny[:seed]`, or the path of a folder with `config.json` and weights.
+    /// `demo`, `synthetic:9b[-nvfp4|-gptq][:seed]`, `synthetic:tiny[…][:seed]`, or the path of a folder with `config.json` and weights.
     ///
     /// # Errors
     /// See [`ModelError`]; shapes of tensors are checked by [`super::Model::load`].
@@ -166,12 +170,19 @@ impl Checkpoint {
             Some((shape, seed)) => (shape, seed.parse().map_err(|_| unknown())?),
             None => (shape, 0),
         };
+        let (shape, form) = match shape.split_once('-') {
+            Some((shape, published)) => {
+                let found = PUBLISHED.iter().find(|(name, _)| *name == published).ok_or_else(unknown)?;
+                (shape, Some(found.1))
+            }
+            None => (shape, None),
+        };
         let config = match shape {
             "9b" => include_str!("config_9b.json"),
             "tiny" => include_str!("config_tiny.json"),
             _ => return Err(unknown()),
         };
-        Checkpoint::made_up(name, config, seed)
+        Checkpoint::made_up(name, config, seed, form)
     }
 
     /// Names of tensors in the files that the model has no use for.
@@ -188,9 +199,9 @@ impl Checkpoint {
     }
 
     /// Random weights for any configuration.
-    pub(super) fn made_up(name: &str, config: &str, seed: u64) -> Result<Checkpoint> {
+    pub(super) fn made_up(name: &str, config: &str, seed: u64, published: Option<Form>) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;
-        let source = Source::Synthetic(seed);
+        let source = Source::Synthetic(seed, published);
         Ok(Checkpoint::bare(name, spec, config, source))
     }
 
@@ -232,7 +243,7 @@ impl Checkpoint {
     /// `bf16` or `f32`, by the first projection.
     pub fn dtype(&self) -> Dtype {
         match &self.source {
-            Source::Synthetic(_) => Dtype::Bf16,
+            Source::Synthetic(..) => Dtype::Bf16,
             Source::Tensors(t) => match t.raw("model.embed_tokens.weight").map(|(dtype, ..)| dtype) {
                 Ok(safetensors::Dtype::F32 | safetensors::Dtype::F16) => Dtype::F32,
                 _ => Dtype::Bf16,
@@ -258,8 +269,11 @@ impl Checkpoint {
         hasher.update(format!("sala-chat {FORMAT}\n{:?}\n", self.spec).as_bytes());
         match &self.source {
             Source::Tensors(t) => t.hash_into(&mut hasher),
-            Source::Synthetic(seed) => {
+            Source::Synthetic(seed, form) => {
                 hasher.update(format!("synthetic {seed}").as_bytes());
+                if let Some(form) = form {
+                    hasher.update(format!(" {form:?}").as_bytes());
+                }
             }
         }
         match self.recipe {
@@ -280,7 +294,7 @@ impl Checkpoint {
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
         match &self.source {
             Source::Tensors(t) => t.get(name, shape),
-            Source::Synthetic(_) => Err(ModelError::MissingTensor { name: name.into(), origin: self.name.clone() }),
+            Source::Synthetic(..) => Err(ModelError::MissingTensor { name: name.into(), origin: self.name.clone() }),
         }
     }
 

@@ -86,6 +86,8 @@ impl Matrix {
             let values = if form == Form::Bf16 {
                 let range = first * inner..(first + rows) * inner;
                 Values::Bf16(range.into_par_iter().map(|i| value(i).to_bits()).collect())
+            } else if let Some(packed) = Packed::repeated(form, seed, *rows, inner, std) {
+                Values::Packed(packed)
             } else {
                 let fill = |row: usize, dst: &mut [f32]| {
                     dst.iter_mut().enumerate().for_each(|(k, v)| *v = value((first + row) * inner + k).to_f32());

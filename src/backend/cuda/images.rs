@@ -35,6 +35,7 @@ pub const IMAGES: &[Image] = images![
     "skinny_int4",
     "skinny_int8",
     "skinny_mixed",
+    "skinny_nvfp4",
     "sparse",
     "sparse_prefill",
     "top_logits"

@@ -11,7 +11,7 @@ use super::device::{Account, DeviceBuffer};
 use super::driver::{DevicePtr, Queue};
 use super::tensors::{Matrix, Part};
 use super::{Cuda, failed, launch, shape};
-use crate::backend::forms::{Interleaving, PAIR_ROWS};
+use crate::backend::forms::{Interleaving, PAIR_ROWS, Packed};
 use crate::backend::{Form, Result, WeightView, internal};
 use crate::protocol::engine::Dtype;
 
@@ -32,7 +32,13 @@ impl Cuda {
         while let Some(first) = parts.get(at) {
             let form = first.form.or_bf16(inner);
             let run = match first.dtype {
-                Dtype::U8 => 1,
+                // A pair of tiles holds rows of one weight, or the next one's rows would not begin where they are looked for.
+                Dtype::U8 => {
+                    let even = |p: &&WeightView<'_>| p.shape.first().is_some_and(|n| n.is_multiple_of(PAIR_ROWS));
+                    let alike = |p: &&WeightView<'_>| p.dtype == Dtype::U8 && p.form == first.form;
+                    let before = parts.iter().skip(at).take_while(|p| alike(p) && even(p)).count();
+                    before + usize::from(parts.get(at + before).is_some_and(|p| alike(&p)))
+                }
                 _ => {
                     parts.iter().skip(at).take_while(|p| p.form.or_bf16(inner) == form && p.dtype != Dtype::U8).count()
                 }
@@ -43,7 +49,7 @@ impl Cuda {
                 rows.extend((0..rows_of(part, inner)?).map(|row| (i as u32, row as u32)));
             }
             let memory = match first.dtype {
-                Dtype::U8 => self.packed_already(first)?,
+                Dtype::U8 => self.packed_already(run)?,
                 _ => self.formed_rows(form, rows.len(), inner, &|row| {
                     let (part, row) = rows.get(row).copied().unwrap_or_default();
                     run.get(part as usize).map(|view| (view, row as usize))
@@ -105,10 +111,26 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// A weight that its folder holds packed.
-    fn packed_already(&mut self, view: &WeightView<'_>) -> Result<DeviceBuffer> {
-        let memory = self.device.alloc("weights", view.data.len(), Account::Weights)?;
-        self.staging.send_wide(memory.ptr(), view.data.len(), 1, &|at, to| bytes_of(view, at, to))?;
+    /// Weights that their folder holds packed in one form, one after the other.
+    fn packed_already(&mut self, run: &[WeightView<'_>]) -> Result<DeviceBuffer> {
+        let all = run.iter().map(|view| view.data.len()).sum();
+        let memory = self.device.alloc("weights", all, Account::Weights)?;
+        self.staging.send_wide(memory.ptr(), all, 1, &|at, to| {
+            let (mut first, mut to) = (0, to);
+            for view in run {
+                let skip = (at.max(first) - first).min(view.data.len());
+                let (here, rest) = to.split_at_mut(if at < first + view.data.len() {
+                    to.len().min(view.data.len() - skip)
+                } else {
+                    0
+                });
+                if !here.is_empty() {
+                    bytes_of(view, skip, here)?;
+                }
+                (first, to) = (first + view.data.len(), rest);
+            }
+            Ok(())
+        })?;
         Ok(memory)
     }
 
@@ -173,13 +195,6 @@ impl Cuda {
     /// Synthetic values, see [`crate::backend::synthetic_value`].
     pub(super) fn random(&mut self, parts: &[(usize, Form)], inner: usize, std: f32, seed: u64) -> Result<Matrix> {
         let out = parts.iter().map(|p| p.0).sum();
-        let plain = self.random_rows(out, inner, std, seed)?;
-        if let [(_, form)] = parts
-            && form.or_bf16(inner) == Form::Bf16
-        {
-            return Ok(Matrix::whole(plain, Form::Bf16, out, inner));
-        }
-        let mut made: Vec<Part> = Vec::new();
         let mut runs: Vec<(usize, Form)> = Vec::new();
         for (rows, form) in parts {
             match runs.last_mut() {
@@ -187,13 +202,43 @@ impl Cuda {
                 _ => runs.push((*rows, form.or_bf16(inner))),
             }
         }
+        let pairs = runs.iter().map(|(_, form)| Packed::random(*form, seed, PAIR_ROWS, inner, std)).collect::<Vec<_>>();
+        let plain = match runs.as_slice() {
+            [(_, Form::Bf16)] => {
+                return Ok(Matrix::whole(self.random_rows(out, inner, std, seed)?, Form::Bf16, out, inner));
+            }
+            _ if pairs.iter().all(Option::is_some) => None,
+            _ => Some(self.random_rows(out, inner, std, seed)?),
+        };
+        let mut made: Vec<Part> = Vec::new();
         let mut first = 0;
-        for (rows, form) in runs {
-            let from = plain.ptr() + (first * inner * 2) as u64;
-            made.push(Part { memory: self.in_form(form, from, rows, inner)?, form, rows });
+        for ((rows, form), pair) in runs.into_iter().zip(pairs) {
+            let memory = match (pair, &plain) {
+                (Some(pair), _) => self.repeated(pair.bytes(), form.bytes(rows, inner))?,
+                (None, Some(plain)) => {
+                    let from = plain.ptr() + (first * inner * 2) as u64;
+                    self.in_form(form, from, rows, inner)?
+                }
+                (None, None) => return Err(internal("matrix", "synthetic rows that were not made")),
+            };
+            made.push(Part { memory, form, rows });
             first += rows;
         }
         Ok(Matrix { parts: made, out, inner })
+    }
+
+    /// Memory of `bytes` bytes with the same ones again and again.
+    fn repeated(&mut self, once: &[u8], bytes: usize) -> Result<DeviceBuffer> {
+        let memory = self.device.alloc("weights", bytes, Account::Weights)?;
+        let mut done = once.len().min(bytes);
+        self.staging.send_bytes(memory.ptr(), once.get(..done).unwrap_or_default())?;
+        while done > 0 && done < bytes {
+            let n = done.min(bytes - done);
+            // SAFETY: both lie in the memory that was just made, one behind the other.
+            unsafe { self.device.driver().copy(memory.ptr() + done as u64, memory.ptr(), n, Queue::Compute)? };
+            done += n;
+        }
+        Ok(memory)
     }
 
     fn random_rows(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<DeviceBuffer> {
@@ -227,6 +272,17 @@ impl Cuda {
         seed: u64,
         form: Form,
     ) -> Result<Matrix> {
+        if let Some(pair) = Packed::random(form.or_bf16(inner), seed, PAIR_ROWS, inner, std) {
+            let joined = Interleaving::new(form, half, inner).filter(|_| half.is_multiple_of(PAIR_ROWS));
+            let joined =
+                joined.ok_or_else(|| shape("gate_up_matrix", "a multiple of 32 rows in a published form", half))?;
+            let mut two = vec![0; 2 * joined.pair_bytes()];
+            for (i, to) in two.chunks_exact_mut(joined.pair_bytes()).enumerate() {
+                joined.pair(i, pair.bytes(), pair.bytes(), to);
+            }
+            let memory = self.repeated(&two, form.bytes(2 * half, inner))?;
+            return Ok(Matrix::whole(memory, form, 2 * half, inner));
+        }
         let plain = self.random_rows(2 * half, inner, std, seed)?;
         let memory = self.device.alloc("weights", 2 * half * inner * 2, Account::Weights)?;
         let eight = 8 * inner * 2;

@@ -209,7 +209,7 @@ impl Packed {
         let row: fn(&mut [u8], Place, &[f32], Option<&Unit>) -> OutputErrors = match form {
             Form::Int8 => pack_row::<int8::Scale>,
             Form::Int4 => pack_row::<int4::Choice>,
-            Form::Bf16 | Form::Group4(_) => return Err(NotFinite),
+            Form::Bf16 | Form::Group4(_) | Form::Nvfp4 => return Err(NotFinite),
         };
         if moments.len() != inner * UNIT_COLUMNS {
             return Err(NotFinite);

@@ -13,11 +13,17 @@
 //! | `int8`, `int4` | forms that the program makes from bf16 |
 //! | `careful` | which values `int8` and `int4` take when it is known what the weight is multiplied with |
 //! | `group4` | published 4-bit weights with a scale and a whole zero point per group |
+//! | `nvfp4` | published NVFP4 weights |
+//! | `interleave` | gate and up as one weight |
+//! | `random` | made-up weights in published forms |
 
 mod careful;
 mod group4;
 mod int4;
 mod int8;
+mod interleave;
+mod nvfp4;
+mod random;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +32,8 @@ use rayon::prelude::*;
 
 pub use careful::OutputErrors;
 pub use group4::Group4;
+pub use interleave::Interleaving;
+pub use nvfp4::{Factor, Nvfp4Rows};
 
 /// Columns of a unit; the inner size of a packed weight is a multiple of it.
 pub const UNIT_COLUMNS: usize = 128;
@@ -44,6 +52,8 @@ pub enum Form {
     Int4,
     /// 4 bits as published (GPTQ, compressed-tensors), a bf16 scale and a whole zero point per group of columns.
     Group4(Group4),
+    /// 4 bits of floating point as published (NVFP4), a scale of one byte per 16 columns, a factor per row.
+    Nvfp4,
 }
 
 /// What one form is: a row of the table of forms.
@@ -53,6 +63,8 @@ pub struct FormRow {
     pub name: &'static str,
     /// Bytes of a unit of 32 rows and 128 columns.
     pub unit_bytes: usize,
+    /// Bytes behind the units of 32 rows.
+    pub behind: usize,
     /// What kernels get beside the weight, see `packed.cuh`.
     pub detail: u32,
 }
@@ -62,10 +74,14 @@ impl Form {
     pub fn row(self) -> Option<FormRow> {
         match self {
             Form::Bf16 => None,
-            Form::Int8 => Some(FormRow { name: "int8", unit_bytes: 4096 + 64, detail: 0 }),
-            Form::Int4 => Some(FormRow { name: "int4", unit_bytes: 2048 + 256, detail: 0 }),
+            Form::Int8 => Some(FormRow { name: "int8", unit_bytes: 4096 + 64, behind: 0, detail: 0 }),
+            Form::Int4 => Some(FormRow { name: "int4", unit_bytes: 2048 + 256, behind: 0, detail: 0 }),
             Form::Group4(group) => {
-                Some(FormRow { name: "group4", unit_bytes: 2048 + (512 >> group.detail()), detail: group.detail() })
+                let unit_bytes = 2048 + (512 >> group.detail());
+                Some(FormRow { name: "group4", unit_bytes, behind: 0, detail: group.detail() })
+            }
+            Form::Nvfp4 => {
+                Some(FormRow { name: "nvfp4", unit_bytes: nvfp4::VALUES + 256, behind: nvfp4::BEHIND, detail: 0 })
             }
         }
     }
@@ -89,8 +105,22 @@ impl Form {
     pub fn bytes(self, out: usize, inner: usize) -> usize {
         match self.row() {
             None => out * inner * 2,
-            Some(row) => out.div_ceil(PAIR_ROWS) * (inner / UNIT_COLUMNS) * row.unit_bytes,
+            Some(_) => out.div_ceil(PAIR_ROWS) * self.pair_bytes(inner),
         }
+    }
+
+    /// Shape of a packed weight's bytes in a file: pairs of tiles, and units where there is nothing behind them.
+    pub fn stored_shape(self, out: usize, inner: usize) -> Vec<usize> {
+        let pairs = out.div_ceil(PAIR_ROWS);
+        match self.row() {
+            Some(row) if row.behind == 0 => vec![pairs, inner / UNIT_COLUMNS, row.unit_bytes],
+            _ => vec![pairs, self.pair_bytes(inner)],
+        }
+    }
+
+    /// Bytes of 32 rows of a packed weight.
+    pub fn pair_bytes(self, inner: usize) -> usize {
+        self.row().map_or(0, |row| inner / UNIT_COLUMNS * row.unit_bytes + row.behind)
     }
 }
 
@@ -147,7 +177,7 @@ impl Packed {
         let pack: fn(&mut [u8], Place, &[f32]) = match form {
             Form::Int8 => int8::pack,
             Form::Int4 => int4::pack,
-            Form::Bf16 | Form::Group4(_) => return Err(NotFinite),
+            Form::Bf16 | Form::Group4(_) | Form::Nvfp4 => return Err(NotFinite),
         };
         Packed::pack_with(form, out, inner, fill, |_, r, bytes, values| {
             for (unit, values) in bytes.chunks_exact_mut(unit_bytes).zip(values.chunks_exact(UNIT_COLUMNS)) {
@@ -164,10 +194,9 @@ impl Packed {
         fill: impl Fn(usize, &mut [f32]) + Sync,
         pack: impl Fn(usize, usize, &mut [u8], &[f32]) + Sync,
     ) -> Result<Packed, NotFinite> {
-        let row = form.row().filter(|_| form.fits(inner)).ok_or(NotFinite)?;
+        form.row().filter(|_| form.fits(inner)).ok_or(NotFinite)?;
         let mut bytes = vec![0u8; form.bytes(out, inner)];
-        let pair_bytes = (inner / UNIT_COLUMNS * row.unit_bytes).max(1);
-        bytes.par_chunks_mut(pair_bytes).enumerate().try_for_each_init(
+        bytes.par_chunks_mut(form.pair_bytes(inner).max(1)).enumerate().try_for_each_init(
             || vec![0f32; inner],
             |values, (pair, bytes)| {
                 for r in 0..PAIR_ROWS {
@@ -226,32 +255,45 @@ impl Packed {
 pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32]) {
     let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
     let place = Place::of(row);
-    let units = inner / UNIT_COLUMNS;
-    let first = row / PAIR_ROWS * units * unit_bytes;
-    let bytes = bytes.get(first..first + units * unit_bytes).unwrap_or_default();
-    for (unit, dst) in bytes.chunks_exact(unit_bytes).zip(dst.chunks_exact_mut(UNIT_COLUMNS)) {
+    let pair = form.pair_bytes(inner);
+    let bytes = bytes.get(row / PAIR_ROWS * pair..).and_then(|b| b.get(..pair)).unwrap_or_default();
+    let (units, behind) = bytes.split_at(bytes.len().min(inner / UNIT_COLUMNS * unit_bytes));
+    let factor = nvfp4::factor(behind, row);
+    for (unit, dst) in units.chunks_exact(unit_bytes).zip(dst.chunks_exact_mut(UNIT_COLUMNS)) {
         match form {
             Form::Int8 => int8::values(unit, place, dst),
             Form::Int4 => int4::values(unit, place, dst),
             Form::Group4(group) => group4::values(unit, group, place, dst),
+            Form::Nvfp4 => nvfp4::values(unit, place, factor, dst),
             Form::Bf16 => dst.fill(0.0),
         }
     }
 }
 
-/// The first unit of a packed weight with a scale that is not finite, or larger than kernels can use. Scales of int4 never are.
-pub fn first_bad_unit(form: Form, bytes: &[u8]) -> Option<usize> {
-    let (scales, most) = match form {
-        Form::Int8 => (int8::VALUES, int8::TOO_LARGE_A_SCALE),
-        Form::Group4(_) => (group4::VALUES, f32::INFINITY),
-        Form::Bf16 | Form::Int4 => return None,
-    };
+/// The first unit of a packed weight with a scale that is not finite, or larger than kernels can use, or behind which one is. Scales of int4
+/// never are.
+pub fn first_bad_unit(form: Form, inner: usize, bytes: &[u8]) -> Option<usize> {
+    let row = form.row()?;
+    let units = inner / UNIT_COLUMNS;
     let scale_of = |b: &[u8]| bf16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32();
-    let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
-    bytes.par_chunks_exact(unit_bytes).position_first(|unit| {
+    let bad = |unit: &[u8], scales: usize, most: f32| {
         let scales = unit.get(scales..).unwrap_or_default();
         scales.chunks_exact(2).map(scale_of).any(|s| s.is_nan() || s.abs() >= most)
-    })
+    };
+    let is_bad = |unit: &[u8]| match form {
+        Form::Int8 => bad(unit, int8::VALUES, int8::TOO_LARGE_A_SCALE),
+        Form::Group4(_) => bad(unit, group4::VALUES, f32::INFINITY),
+        Form::Nvfp4 => !nvfp4::good_unit(unit),
+        Form::Bf16 | Form::Int4 => false,
+    };
+    let pairs = bytes.par_chunks_exact(form.pair_bytes(inner).max(1)).enumerate();
+    let first = |(pair, bytes): (usize, &[u8])| {
+        let (all, behind) = bytes.split_at(bytes.len().min(units * row.unit_bytes));
+        let found = all.chunks_exact(row.unit_bytes).position(is_bad);
+        let found = found.or_else(|| (form == Form::Nvfp4 && !nvfp4::good_behind(behind)).then_some(units));
+        found.map(|unit| pair * units + unit)
+    };
+    pairs.find_map_first(first)
 }
 
 fn round(value: f32) -> f32 {
@@ -292,91 +334,4 @@ fn join(q: impl IntoIterator<Item = u32>) -> u32 {
 fn split(word: u32) -> [u32; 8] {
     let word = word.rotate_right(3);
     std::array::from_fn(|j| word >> (j / 2 * 4 + j % 2 * 16) & 15)
-}
-
-/// Gate and up weights of equally many rows, packed, as one weight with their rows in eights: tile b holds gate rows `8b..8b + 8`, then
-/// up rows `8b..8b + 8`. Made pair by pair of the joined weight, so that nobody needs room for all of it.
-pub struct Interleaving {
-    unit_bytes: usize,
-    pair_bytes: usize,
-    /// Of even pairs of tiles and of odd ones: they take the lower and the upper half of a pair of each weight.
-    moves: [Vec<Move>; 2],
-}
-
-/// Bytes of a unit, by where they go and where they come from.
-#[derive(Clone, Copy)]
-struct Move {
-    to: usize,
-    from: usize,
-    up: bool,
-    /// Four of them, else two.
-    word: bool,
-}
-
-impl Interleaving {
-    /// Of two weights of `half` rows; `None` if that does not come out even.
-    pub fn new(form: Form, half: usize, inner: usize) -> Option<Interleaving> {
-        let unit_bytes = form.row()?.unit_bytes;
-        if !half.is_multiple_of(16) || !form.fits(inner) {
-            return None;
-        }
-        let moves = [0, 1].map(|odd| {
-            let rows = (0..PAIR_ROWS).flat_map(|r| {
-                let (here, there) = (Place::of(r), Place::of(16 * odd + r / 16 * 8 + r % 8));
-                let up = r / 8 % 2 == 1;
-                pieces(form, here).zip(pieces(form, there)).map(move |((to, n), (from, _))| (to, from, n, up))
-            });
-            let halves = rows.flat_map(|(to, from, n, up)| (0..n).step_by(2).map(move |at| (to + at, from + at, up)));
-            let mut moves: Vec<Move> = Vec::new();
-            for (to, from, up) in halves {
-                match moves.last_mut() {
-                    Some(m) if !m.word && m.up == up && (m.to + 2, m.from + 2) == (to, from) => m.word = true,
-                    _ => moves.push(Move { to, from, up, word: false }),
-                }
-            }
-            moves
-        });
-        Some(Interleaving { unit_bytes, pair_bytes: inner / UNIT_COLUMNS * unit_bytes, moves })
-    }
-
-    /// Bytes of a pair of tiles, of each weight and of the joined one.
-    pub fn pair_bytes(&self) -> usize {
-        self.pair_bytes
-    }
-
-    /// Pair `pair` of the joined weight, from pair `pair / 2` of each.
-    pub fn pair(&self, pair: usize, gate: &[u8], up: &[u8], to: &mut [u8]) {
-        let [even, odd] = &self.moves;
-        let moves = if pair.is_multiple_of(2) { even } else { odd };
-        let units = gate.chunks_exact(self.unit_bytes).zip(up.chunks_exact(self.unit_bytes));
-        for (to, (gate, up)) in to.chunks_exact_mut(self.unit_bytes).zip(units) {
-            for m in moves {
-                let from = if m.up { up } else { gate };
-                // Of fixed sizes: these are single instructions.
-                if m.word {
-                    copy::<4>(to, m.to, from, m.from);
-                } else {
-                    copy::<2>(to, m.to, from, m.from);
-                }
-            }
-        }
-    }
-}
-
-fn copy<const N: usize>(to: &mut [u8], at: usize, from: &[u8], first: usize) {
-    let to = to.get_mut(at..).and_then(|to| to.first_chunk_mut::<N>());
-    if let (Some(to), Some(from)) = (to, from.get(first..).and_then(|from| from.first_chunk::<N>())) {
-        *to = *from;
-    }
-}
-
-/// Where the bytes of one row lie in a unit: (first, count).
-fn pieces(form: Form, place: Place) -> Box<dyn Iterator<Item = (usize, usize)>> {
-    let words = (0..16).map(move |i| (nibble_word(place, i / 4, i % 4), 4));
-    match form {
-        Form::Bf16 => Box::new(std::iter::empty()),
-        Form::Int8 => Box::new(int8::pieces(place)),
-        Form::Int4 => Box::new(words.chain(int4::scale_pieces(place))),
-        Form::Group4(group) => Box::new(words.chain(group4::scale_pieces(group, place))),
-    }
 }

@@ -103,8 +103,11 @@ fn gate_and_up_rows_meet_in_eights() {
             }
         }
     };
-    for form in [Form::Int8, Form::Int4] {
-        let [gate, up] = [0, 1].map(|which| Packed::pack(form, half, inner, value(which)).unwrap());
+    for form in [Form::Int8, Form::Int4, Form::Group4(Group4::G64), Form::Nvfp4] {
+        let [gate, up] = [0, 1].map(|which| match Packed::random(form, 2 * which as u64, half, inner, 0.1) {
+            Some(published) => published,
+            None => Packed::pack(form, half, inner, value(which)).unwrap(),
+        });
         let pairs = Interleaving::new(form, half, inner).unwrap();
         let mut bytes = vec![0; form.bytes(2 * half, inner)];
         for (pair, to) in bytes.chunks_mut(pairs.pair_bytes()).enumerate() {
@@ -123,6 +126,57 @@ fn gate_and_up_rows_meet_in_eights() {
             }
             assert_eq!(a, b, "{} row {row}", form.name());
         }
+    }
+}
+
+#[test]
+fn damage_of_a_published_weight_is_found_where_it_is() {
+    let (out, inner) = (40, 256);
+    let packed = Packed::random(Form::Nvfp4, 3, out, inner, 0.1).unwrap();
+    assert_eq!(packed.bytes().len(), 2 * (2 * 2304 + 256));
+    assert_eq!(first_bad_unit(Form::Nvfp4, inner, packed.bytes()), None);
+    let damaged = |at: usize, bytes: &[u8]| {
+        let mut all = packed.bytes().to_vec();
+        all[at..at + bytes.len()].copy_from_slice(bytes);
+        first_bad_unit(Form::Nvfp4, inner, &all)
+    };
+    assert_eq!(damaged(2304 + 2048, &[0xff, 0xff]), Some(1), "a scale");
+    for (factor, at) in [(f32::NAN, 0), (f32::INFINITY, 0), (0.0, 0), (f32::NAN, 128), (0.0, 128)] {
+        assert_eq!(damaged(2 * 2304 + at + 4, &factor.to_le_bytes()), Some(2), "{factor} at {at}");
+    }
+    assert_eq!(damaged(3 * 2304 + 256 + 2304 + 20 * 4, &1.0f32.to_le_bytes()), Some(4), "a row that is none");
+}
+
+#[test]
+fn nvfp4_values_are_bf16_of_the_value_with_the_scaled_factor() {
+    let (out, inner) = (33, 128);
+    let values: Vec<u8> = (0..out * inner / 2).map(|i| (i * 37 % 256) as u8).collect();
+    let scales: Vec<u8> = (0..out * inner / 16).map(|i| (i % 127 + i / 127 % 2 * 128) as u8).collect();
+    let e2m1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let e4m3 = |b: u8| {
+        let (e, m) = (i32::from(b >> 3 & 15), f32::from(b & 7));
+        let magnitude = if e == 0 { m / 512.0 } else { (1.0 + m / 8.0) * 2f32.powi(e - 7) };
+        if b < 128 { magnitude } else { -magnitude }
+    };
+    for factor in [Factor::Times(0.000_731), Factor::Over(1_377.3)] {
+        let rows = Nvfp4Rows { values: &values, scales: &scales, factor };
+        let packed = Packed::nvfp4(out, inner, rows).unwrap();
+        let mut row = vec![0.0; inner];
+        for r in 0..out {
+            packed.values(r, &mut row);
+            for (k, v) in row.iter().enumerate() {
+                let at = r * inner + k;
+                let nibble = values[at / 2] >> (at % 2 * 4) & 15;
+                let value = if nibble < 8 { e2m1[nibble as usize] } else { -e2m1[nibble as usize - 8] };
+                let scale = match factor {
+                    Factor::Times(f) => e4m3(scales[at / 16]) * f,
+                    Factor::Over(f) => e4m3(scales[at / 16]) / f,
+                };
+                assert_eq!(*v, round(value * scale), "row {r}, column {k}");
+            }
+        }
+        assert!(Packed::nvfp4(out, inner, Nvfp4Rows { values: &values[1..], ..rows }).is_none());
+        assert!(Packed::nvfp4(out, 64, rows).is_none());
     }
 }
 

@@ -17,7 +17,7 @@ use std::ops::Range;
 use half::bf16;
 use rayon::prelude::*;
 
-use crate::backend::forms::{IntegerRows, Packed};
+use crate::backend::forms::Packed;
 use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, Result, StepKey, WeightView, synthetic_value};
 use crate::protocol::engine::{Dtype, Token};
@@ -120,27 +120,9 @@ fn matrix_of_two<B: Backend>(b: &mut B, forms: [Form; 2], seed: u64, out: usize,
 /// Values that take a form when they are loaded; of a form that only published weights have, packed ones.
 fn weight(form: Form, seed: u64, out: usize, inner: usize) -> (Dtype, Vec<u8>) {
     let std = (inner as f32).sqrt().recip();
-    if let Form::Group4(group) = form {
-        let rows = RandomGroups { seed, inner, std };
-        return (Dtype::U8, Packed::group4(group, out, inner, &rows).map(|p| p.bytes().to_vec()).unwrap_or_default());
-    }
-    (Dtype::F32, bytes(&values(seed, out * inner, std)))
-}
-
-/// A published weight with random values, scales and zero points.
-struct RandomGroups {
-    seed: u64,
-    inner: usize,
-    std: f32,
-}
-
-impl IntegerRows for RandomGroups {
-    fn quantised(&self, row: usize, column: usize) -> u32 {
-        synthetic_value(self.seed, (row * self.inner + column) as u64, 1.0).to_bits() >> 8 & 15
-    }
-    fn scale(&self, row: usize, column: usize) -> (f32, u32) {
-        let random = synthetic_value(self.seed ^ 0x5CA1E, (row * self.inner + column) as u64, 1.0);
-        (self.std * (0.3 + 0.1 * random.abs()), 6 + (random.to_bits() >> 8 & 3))
+    match Packed::random(form, seed, out, inner, std) {
+        Some(packed) => (Dtype::U8, packed.into_bytes()),
+        None => (Dtype::F32, bytes(&values(seed, out * inner, std))),
     }
 }
 

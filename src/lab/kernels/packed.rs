@@ -10,8 +10,14 @@ use crate::backend::forms::{Group4, UNIT_COLUMNS};
 use crate::backend::{Form, Result};
 
 /// Every packed form.
-const FORMS: [Form; 5] =
-    [Form::Int8, Form::Int4, Form::Group4(Group4::G32), Form::Group4(Group4::G64), Form::Group4(Group4::G128)];
+const FORMS: [Form; 6] = [
+    Form::Int8,
+    Form::Int4,
+    Form::Group4(Group4::G32),
+    Form::Group4(Group4::G64),
+    Form::Group4(Group4::G128),
+    Form::Nvfp4,
+];
 
 /// One operation: its name, how it is made on both, and the error it may have.
 struct Operation {

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::cases::{Sizes, lightning_spec, sparse_spec};
 use crate::backend::cuda::{Ceilings, Cuda};
+use crate::backend::forms::Group4;
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, Form, HeadRows, MAX_POSITIONS, Pass, Result, StepKey};
 
@@ -128,7 +129,7 @@ impl Rates<'_> {
     pub fn run(&mut self) -> Result<()> {
         // In the middle of a document, where the library reads.
         self.dev.segment_at(usize::MAX);
-        for form in [Form::Bf16, Form::Int8, Form::Int4] {
+        for form in [Form::Bf16, Form::Int8, Form::Int4, Form::Group4(Group4::G128), Form::Nvfp4] {
             self.gemms(form)?;
         }
         self.mixers()?;

@@ -1,8 +1,12 @@
 //! 4 and 8 bit floating-point weights: NVFP4 and FP8.
 
+use std::borrow::Cow;
+
 use safetensors::Dtype as FileDtype;
 
 use super::{Computed, Parts, Reader, Scales, e2m1, e4m3};
+use crate::backend::Form;
+use crate::backend::forms::{Factor, Nvfp4Rows, Packed};
 use crate::model::Result;
 use crate::model::format::{Family, Format};
 
@@ -11,29 +15,28 @@ const BLOCK: usize = 16;
 
 /// Two values a byte, an e4m3 scale per 16 columns, and one factor for all.
 struct Nvfp4<'a> {
+    out: usize,
     inner: usize,
     packed: &'a [u8],
     scales: Scales<'a>,
-    factor: f32,
-    /// compressed-tensors stores the inverse.
-    divides: bool,
+    factor: Factor,
 }
 
 /// ModelOpt: `bf16(e2m1 · (e4m3 · factor))`.
 pub(super) fn nvfp4_multiplied<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    nvfp4(parts, "weight", "weight_scale_2", false)
+    nvfp4(parts, "weight", "weight_scale_2", Factor::Times)
 }
 
 /// compressed-tensors: `bf16(e2m1 · (e4m3 / factor))`.
 pub(super) fn nvfp4_divided<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    nvfp4(parts, "weight_packed", "weight_global_scale", true)
+    nvfp4(parts, "weight_packed", "weight_global_scale", Factor::Over)
 }
 
 fn nvfp4<'a>(
     parts: &Parts<'a>,
     values: &str,
     factor_part: &'static str,
-    divides: bool,
+    kind: fn(f32) -> Factor,
 ) -> Result<Box<dyn Reader<'a> + 'a>> {
     let (out, inner) = (parts.out, parts.inner);
     if !inner.is_multiple_of(BLOCK) {
@@ -42,11 +45,12 @@ fn nvfp4<'a>(
     let (_, packed) = parts.part(values, &[FileDtype::U8], &[out, inner / 2])?;
     let (dtype, bytes) = parts.part("weight_scale", &[FileDtype::F8_E4M3], &[out, inner / BLOCK])?;
     let factor = parts.scalar(factor_part)?;
-    if factor == 0.0 && divides {
-        return Err(parts.refuse(factor_part, "is 0; the folder is damaged".into()));
+    if !kind(factor).is_usable() {
+        let why = format!("is {factor:e}; the factor of a weight is positive and leaves its values in range");
+        return Err(parts.refuse(factor_part, why));
     }
     let scales = Scales { part: "weight_scale", dtype, bytes };
-    Ok(Box::new(Nvfp4 { inner, packed, scales, factor, divides }))
+    Ok(Box::new(Nvfp4 { out, inner, packed, scales, factor: kind(factor) }))
 }
 
 impl<'a> Reader<'a> for Nvfp4<'a> {
@@ -63,13 +67,22 @@ impl<'a> Reader<'a> for Nvfp4<'a> {
         let first = row * self.inner / BLOCK;
         for (block, (dst, packed)) in dst.chunks_mut(BLOCK).zip(packed.chunks(BLOCK / 2)).enumerate() {
             let scale = self.scales.get(first + block);
-            let scale = if self.divides { scale / self.factor } else { scale * self.factor };
+            let scale = self.factor.applied(scale);
             for (pair, byte) in dst.chunks_mut(2).zip(packed) {
                 for (v, nibble) in pair.iter_mut().zip([byte & 15, byte >> 4]) {
                     *v = Computed::Bf16.round(e2m1(nibble) * scale);
                 }
             }
         }
+    }
+
+    fn own(&self) -> Option<(Form, bool)> {
+        Form::Nvfp4.fits(self.inner).then_some((Form::Nvfp4, true))
+    }
+
+    fn packed(&self) -> Option<Cow<'a, [u8]>> {
+        let rows = Nvfp4Rows { values: self.packed, scales: self.scales.bytes, factor: self.factor };
+        Packed::nvfp4(self.out, self.inner, rows).map(|packed| Cow::Owned(packed.into_bytes()))
     }
 }
 

@@ -89,6 +89,7 @@ const LAYOUTS: &[Layout] = &[
     Layout { name: "int8", part: "int8", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int8 },
     Layout { name: "int4", part: "int4", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int4 },
     Layout { name: "group4", part: "group4", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::group4 },
+    Layout { name: "nvfp4", part: "nvfp4", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::nvfp4 },
 ];
 
 /// Tensors that belong to a packed weight, beside the one with its values.
@@ -387,7 +388,11 @@ impl Scales<'_> {
     }
 
     fn check(&self) -> Result<(), (&'static str, String)> {
-        match (0..self.len()).find(|i| !self.get(*i).is_finite()) {
+        let bad = match self.dtype {
+            FileDtype::F8_E4M3 => self.bytes.par_iter().position_first(|b| b & 0x7f == 0x7f),
+            _ => (0..self.len()).find(|i| !self.get(*i).is_finite()),
+        };
+        match bad {
             None => Ok(()),
             Some(i) => {
                 Err((self.part, format!("holds a scale that is not finite (number {i}); the folder is damaged")))

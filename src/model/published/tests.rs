@@ -127,11 +127,12 @@ fn own_forms_hold_the_values_as_they_are() {
     let has = |name: &str, form: &str, exact: bool| kept.iter().any(|k| *k == (name.to_owned(), leak(form), exact));
     assert!(has("ct-int4-g128", "group4", true) && has("gptq-v1-4bit-g128", "group4", false), "{kept:?}");
     assert!(has("ct-int8-g128", "int8", true) && has("ct-w8a8", "int8", false), "{kept:?}");
+    assert!(has("ct-nvfp4", "nvfp4", true) && has("modelopt-nvfp4", "nvfp4", true), "{kept:?}");
     assert!(!kept.iter().any(|(name, ..)| name.starts_with("mlx") || name.ends_with("desc-act")), "{kept:?}");
 }
 
 fn leak(form: &str) -> &'static str {
-    [Form::Int8, Form::Int4, Form::Group4(crate::backend::forms::Group4::G32)]
+    [Form::Int8, Form::Int4, Form::Group4(crate::backend::forms::Group4::G32), Form::Nvfp4]
         .map(Form::name)
         .into_iter()
         .find(|n| *n == form)
@@ -165,6 +166,15 @@ fn a_scale_that_is_not_finite_is_named_in_every_layout() {
     ] {
         let error = Case::named(case).refused(|parts| set_scale(parts, &format!("w.{part}"), 0, f32::NAN));
         assert!(error.starts_with(&format!("tensor `w.{part}` holds a scale that is not finite")), "{case}: {error}");
+    }
+    for (case, part) in [("ct-nvfp4", "weight_global_scale"), ("modelopt-nvfp4", "weight_scale_2")] {
+        for bad in [0.0, -0.5, f32::MAX, 1e-40] {
+            let says = Case::named(case).refused(|parts| set_scale(parts, &format!("w.{part}"), 0, bad));
+            // What is multiplied by a tiny number is tiny, what is divided by a huge one, too.
+            let fine = (case == "modelopt-nvfp4" && bad == 1e-40) || (case == "ct-nvfp4" && bad == f32::MAX);
+            let named = says.starts_with(&format!("tensor `w.{part}` is ")) && says.contains("positive");
+            assert!(if fine { says.is_empty() } else { named }, "{case} {bad}: {says}");
+        }
     }
     let error = Case::named("ct-fp8-channel").refused(|p| p.get_mut("w.weight").unwrap().2[7] = 0x7f);
     assert!(error.starts_with("tensor `w.weight` holds a value that is not a number (number 7)"), "{error}");

@@ -62,7 +62,7 @@ impl Recipe {
             (Recipe::Stored | Recipe::Bits8, Some(own)) => own,
             (Recipe::Stored | Recipe::Bits8, None) => Form::Int8.or_bf16(inner),
             // Groups of 32 take 5 bits, a tenth more than packing again, and lose nothing.
-            (Recipe::Bits4, Some(own @ (Form::Group4(_) | Form::Int4))) => own,
+            (Recipe::Bits4, Some(own @ (Form::Group4(_) | Form::Nvfp4 | Form::Int4))) => own,
             (Recipe::Bits4, Some(own)) if own == plain => own,
             (Recipe::Bits4, _) => plain,
         }
@@ -73,7 +73,7 @@ impl Checkpoint {
     fn tensors(&self) -> Result<&Tensors> {
         match &self.source {
             Source::Tensors(tensors) => Ok(tensors),
-            Source::Synthetic(_) => {
+            Source::Synthetic(..) => {
                 Err(ModelError::MissingTensor { name: "weights".into(), origin: self.name().into() })
             }
         }
@@ -97,6 +97,17 @@ impl Checkpoint {
             _ => Fate::Repacked,
         };
         (form, fate)
+    }
+
+    /// The form of a synthetic matrix, by its name without `.weight`.
+    pub(in crate::model) fn synthetic_form(&self, recipe: Recipe, name: &str, inner: usize) -> Form {
+        let plain = recipe.form(self.spec(), name, inner);
+        match self.source {
+            Source::Synthetic(_, Some(own)) if own.fits(inner) && name.starts_with("model.layers.") => {
+                recipe.published_form(Some(own), plain, inner)
+            }
+            _ => plain,
+        }
     }
 
     /// The form that a matrix takes, by its name without `.weight` and shape, and what that does to it.
@@ -153,15 +164,24 @@ impl Checkpoint {
 
     /// Bytes of the weights on a GPU with this recipe.
     pub fn bytes(&self, recipe: Recipe) -> u64 {
-        let Source::Tensors(tensors) = &self.source else { return recipe.bytes(self.spec()) };
-        if tensors.format().is_none() {
+        let packed = match &self.source {
+            Source::Tensors(tensors) => tensors.format().is_some(),
+            Source::Synthetic(_, form) => form.is_some(),
+        };
+        if !packed {
             return recipe.bytes(self.spec());
         }
         let size = |(name, shape): (String, Vec<usize>)| match shape.as_slice() {
             [out, inner] => {
                 let base = name.trim_end_matches(".weight");
-                let weight = tensors.published(&name, &shape).ok().flatten();
-                self.fate(recipe, weight.as_ref(), base, *inner).0.bytes(*out, *inner)
+                let form = match &self.source {
+                    Source::Tensors(tensors) => {
+                        let weight = tensors.published(&name, &shape).ok().flatten();
+                        self.fate(recipe, weight.as_ref(), base, *inner).0
+                    }
+                    Source::Synthetic(..) => self.synthetic_form(recipe, base, *inner),
+                };
+                form.bytes(*out, *inner)
             }
             other => other.iter().product::<usize>() * 4,
         };
@@ -202,7 +222,15 @@ impl Checkpoint {
     pub fn published(&self) -> Option<String> {
         match &self.source {
             Source::Tensors(tensors) => tensors.format().filter(|_| self.made_from.is_none()).map(|f| f.details()),
-            Source::Synthetic(_) => None,
+            Source::Synthetic(_, form) => form.map(|form| format!("synthetic {}", form.name())),
+        }
+    }
+
+    /// How weights are kept, for measurements: `stored`, `8-bit`, of synthetic ones that somebody published `nvfp4`.
+    pub fn weights_name(&self) -> &'static str {
+        match (&self.source, self.recipe()) {
+            (Source::Synthetic(_, Some(form)), Recipe::Stored) => form.name(),
+            (_, recipe) => recipe.name(),
         }
     }
 

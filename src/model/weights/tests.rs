@@ -241,6 +241,119 @@ fn a_packed_folder_answers_as_its_values_do() {
     assert!(packed.bytes(Recipe::Stored) < packed.bytes(Recipe::Bf16) / 2);
 }
 
+/// tiny-mixed with the matrices of its layers in NVFP4 as ModelOpt writes it, those that `skip` names left out.
+fn nvfp4_folder(skip: &str) -> tempfile::TempDir {
+    let dir = edited(|all| {
+        let wanted = |name: &str, shape: &[usize]| {
+            shape.len() == 2 && name.starts_with("model.layers.") && (skip.is_empty() || !name.contains(skip))
+        };
+        let names: Vec<String> = all.iter().filter(|(n, (_, s, _))| wanted(n, s)).map(|(n, _)| n.clone()).collect();
+        for (i, name) in names.into_iter().enumerate() {
+            let (_, shape, bytes) = all.remove(&name).unwrap();
+            let values: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+            let factor = 0.000_1 * (1.0 + i as f32 / 7.0);
+            let (mut nibbles, mut scales) = (Vec::new(), Vec::new());
+            for block in values.chunks_exact(16) {
+                let most = block.iter().fold(0f32, |m, v| m.max(v.abs()));
+                // The next power of two: enough to be a weight.
+                let exponent = ((most / 6.0 / factor).log2().ceil() as i32).clamp(-6, 8);
+                scales.push(((exponent + 7) << 3) as u8);
+                let step = 2f32.powi(exponent) * factor;
+                let codes = block.iter().map(|v| {
+                    let near = |c: &u8| ((super::super::published::e2m1(*c) * step - v).abs() * 1e9) as i64;
+                    (0..16u8).min_by_key(near).unwrap()
+                });
+                let codes: Vec<u8> = codes.collect();
+                nibbles.extend(codes.chunks_exact(2).map(|c| c[0] | c[1] << 4));
+            }
+            let base = name.trim_end_matches(".weight");
+            let (out, inner) = (shape[0], shape[1]);
+            all.insert(name.clone(), (safetensors::Dtype::U8, vec![out, inner / 2], nibbles));
+            let scale = (safetensors::Dtype::F8_E4M3, vec![out, inner / 16], scales);
+            all.insert(format!("{base}.weight_scale"), scale);
+            let factor = (safetensors::Dtype::F32, vec![], factor.to_le_bytes().to_vec());
+            all.insert(format!("{base}.weight_scale_2"), factor);
+        }
+    });
+    configured(dir.path(), |c| {
+        c["quantization_config"] = serde_json::json!({
+            "quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", format!("*{skip}*")],
+        });
+    });
+    dir
+}
+
+#[test]
+fn an_nvfp4_folder_is_kept_as_published() {
+    let folder = nvfp4_folder("");
+    let mut packed = Checkpoint::open_dir(folder.path()).unwrap();
+    packed.check().unwrap();
+    assert_eq!(packed.unknown_tensors(), Vec::<String>::new());
+    let kept = packed.kept().unwrap().unwrap().to_string();
+    assert!(kept.contains("NVFP4") && kept.contains("48 matrices kept as published (nvfp4); 2 that"), "{kept}");
+    let (published, stored) = (logits(&packed), packed.fingerprint());
+    // 4.5 bits a value, and 256 bytes for 32 rows.
+    let bytes = |checkpoint: &Checkpoint, recipe| checkpoint.bytes(recipe) as f64;
+    assert!(bytes(&packed, Recipe::Stored) < 0.55 * bytes(&packed, Recipe::Bf16));
+    packed.set_recipe(Recipe::Bf16);
+    assert_eq!(logits(&packed), published, "the values are those that the library computes");
+    assert_ne!(packed.fingerprint(), stored, "the form is part of it");
+    packed.set_recipe(Recipe::Bits4);
+    let kept = packed.kept().unwrap().unwrap().to_string();
+    assert!(kept.contains("kept as published (nvfp4); 2 that were not packed as int8."), "{kept}");
+    // As a folder of our own it holds the same.
+    let out = tempfile::tempdir().unwrap();
+    quantized(&packed, out.path());
+    let ours = Checkpoint::open_dir(out.path()).unwrap();
+    ours.check().unwrap();
+    assert_eq!(logits(&ours), logits(&packed));
+    let part = out.path().join("part-001.safetensors");
+    let mut bytes = std::fs::read(&part).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let (name, end) = metadata
+        .tensors()
+        .into_iter()
+        .find(|(name, _)| name.ends_with("q_proj.nvfp4"))
+        .map(|(name, info)| (name, info.data_offsets.1))
+        .unwrap();
+    bytes[8 + header + end - 4..8 + header + end].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&part, bytes).unwrap();
+    let damaged = Checkpoint::open_dir(out.path()).unwrap();
+    let spec = damaged.spec().clone();
+    let (full, shape) = Checkpoint::expected_tensors(&spec)
+        .into_iter()
+        .find(|(full, _)| full.trim_end_matches(".weight") == name.trim_end_matches(".nvfp4"))
+        .unwrap();
+    let error = damaged.weight(full.trim_end_matches(".weight"), &shape).err().unwrap().to_string();
+    assert!(error.contains(&name) && error.contains("damaged") && !error.contains('\n'), "{error}");
+}
+
+#[test]
+fn an_nvfp4_folder_may_leave_out_what_it_says() {
+    let folder = nvfp4_folder("o_proj");
+    let checkpoint = Checkpoint::open_dir(folder.path()).unwrap();
+    checkpoint.check().unwrap();
+    let kept = checkpoint.kept().unwrap().unwrap().to_string();
+    assert!(kept.contains("kept as published (nvfp4); 8 that were not packed as bf16"), "{kept}");
+    assert_eq!(logits(&checkpoint).len(), 3);
+}
+
+#[test]
+fn synthetic_layers_may_be_published() {
+    let plain = Checkpoint::open("synthetic:9b").unwrap();
+    for (name, form, bits) in [("synthetic:9b-nvfp4", "nvfp4", 4.516), ("synthetic:9b-gptq:3", "group4", 4.25)] {
+        let made = Checkpoint::open(name).unwrap();
+        assert_eq!((made.weights_name(), made.published().unwrap()), (form, format!("synthetic {form}")));
+        assert_ne!(made.fingerprint(), plain.fingerprint());
+        let tables = 2 * 73_448 * 4096 * 2;
+        let layers = 9_477_203_968.0 - 2.0 * 73_448.0 * 4096.0;
+        let found = (made.bytes(Recipe::Stored) - tables) as f64 * 8.0 / layers;
+        assert!((found - bits).abs() < 0.02, "{name}: {found} bits");
+    }
+    assert!(Checkpoint::open("synthetic:9b-awq").is_err());
+}
+
 #[test]
 fn a_weight_packed_in_some_layers_only_is_refused_unless_the_folder_says_so() {
     let [half, _] = packed_and_plain(&["layers.3.mlp.down"]);

@@ -141,6 +141,7 @@ mod skinny_group4;
 mod skinny_int4;
 mod skinny_int8;
 mod skinny_mixed;
+mod skinny_nvfp4;
 mod sparse;
 mod sparse_prefill;
 #[cfg(test)]
@@ -168,6 +169,7 @@ const TABLE: &[&[tests::Row]] = &[
     skinny_mixed::ROWS,
     skinny_int4::ROWS,
     skinny_group4::ROWS,
+    skinny_nvfp4::ROWS,
     packed::ROWS,
     lightning::ROWS,
     sparse::ROWS,

@@ -21,14 +21,14 @@ fn units(inner: u32) -> u32 {
 
 kernels! { "packed.cu", device:
     /// Rows `tokens[0..rows]` of a packed weight as bf16 `[rows, inner]`; zeros for an id outside
-    Gather [gather_int8 gather_int4 gather_group4] (
+    Gather [gather_int8 gather_int4 gather_group4 gather_nvfp4] (
         dst: Ptr("bf16*"), w: Ptr("const unsigned char*"), tokens: Ptr("const u32*"), out: u32, inner: u32, detail: u32,
         rows: u32,
     )
     grid [rows, 1, 1], threads 256, shared 0;
 
     /// A packed weight as bf16 `[out, inner]`, a warp a unit
-    Unpack [unpack_int8 unpack_int4 unpack_group4] (
+    Unpack [unpack_int8 unpack_int4 unpack_group4 unpack_nvfp4] (
         dst: Ptr("bf16*"), w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
     )
     grid [up(units(inner), 8), pairs(out), 1], threads 256, shared 0;
@@ -61,7 +61,7 @@ pub unsafe fn pack(d: &dyn Driver, form: Form, params: PackInt8) -> Result<()> {
         match form {
             Form::Int8 => params.launch(d),
             Form::Int4 => PackInt4 { dst, src, rows, inner, bad }.launch(d),
-            Form::Bf16 | Form::Group4(_) => Err(no_kernel("pack", form)),
+            Form::Bf16 | Form::Group4(_) | Form::Nvfp4 => Err(no_kernel("pack", form)),
         }
     }
 }
@@ -75,6 +75,7 @@ pub unsafe fn unpack(d: &dyn Driver, form: Form, params: Unpack) -> Result<()> {
         Form::Int8 => "unpack_int8",
         Form::Int4 => "unpack_int4",
         Form::Group4(_) => "unpack_group4",
+        Form::Nvfp4 => "unpack_nvfp4",
         Form::Bf16 => return Err(no_kernel("unpack", form)),
     };
     let detail = form.row().map_or(0, |row| row.detail);
@@ -91,6 +92,7 @@ pub unsafe fn gather(d: &dyn Driver, form: Form, params: Gather) -> Result<()> {
         Form::Int8 => "gather_int8",
         Form::Int4 => "gather_int4",
         Form::Group4(_) => "gather_group4",
+        Form::Nvfp4 => "gather_nvfp4",
         Form::Bf16 => return Err(no_kernel("look rows up in", form)),
     };
     let detail = form.row().map_or(0, |row| row.detail);

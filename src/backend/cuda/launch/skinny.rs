@@ -4,6 +4,7 @@ use super::skinny_group4::{self, SkinnyGroup4};
 use super::skinny_int4::{self, SkinnyInt4};
 use super::skinny_int8::{self, SkinnyInt8};
 use super::skinny_mixed::{self, SkinnyMixed};
+use super::skinny_nvfp4::{self, SkinnyNvfp4};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 use crate::backend::{Form, Result};
 
@@ -139,6 +140,7 @@ fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
         Form::Int8 => &skinny_int8::RING,
         Form::Int4 => &skinny_int4::RING,
         Form::Group4(_) => &skinny_group4::RING,
+        Form::Nvfp4 => &skinny_nvfp4::RING,
     };
     (ring, weight.form.row().map_or(0, |row| row.detail))
 }
@@ -296,12 +298,13 @@ pub unsafe fn skinny(
         Form::Int8 => launch!(SkinnyInt8 "int8"),
         Form::Int4 => launch!(SkinnyInt4 "int4"),
         Form::Group4(_) => launch!(SkinnyGroup4 "group4"),
+        Form::Nvfp4 => launch!(SkinnyNvfp4 "nvfp4"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{skinny_group4, skinny_int4, skinny_int8, skinny_mixed};
+    use super::super::{skinny_group4, skinny_int4, skinny_int8, skinny_mixed, skinny_nvfp4};
     use super::*;
 
     #[test]
@@ -313,6 +316,7 @@ mod tests {
             (&skinny_mixed::RING, 0),
             (&skinny_group4::RING, 0),
             (&skinny_group4::RING, 2),
+            (&skinny_nvfp4::RING, 0),
         ];
         let tos = [SkinnyTo::Store, SkinnyTo::Swiglu, SkinnyTo::Add, SkinnyTo::Logits];
         for limit in [99 << 10, 163 << 10, 227 << 10] {

@@ -1,0 +1,13 @@
+//! GEMMs of 1..=16 rows with a weight in the form nvfp4.
+
+use super::skinny::Ring;
+
+/// A unit is a warp's stage.
+pub(super) const RING: Ring = Ring { warps: 16, columns: 128, stage: |_| 2048 + 256, least: 1, most: 2 };
+
+skinny_kernels! {
+    "skinny_nvfp4.cu",
+    "As `skinny_*`, with a weight in the form nvfp4, `inner` a multiple of 128",
+    SkinnyNvfp4 [nvfp4_store_8 nvfp4_store_16 nvfp4_swiglu_8 nvfp4_swiglu_16 nvfp4_add_8 nvfp4_add_16 nvfp4_logits_8 nvfp4_logits_16],
+    RING, threads 512
+}
