@@ -86,6 +86,9 @@ pub struct Parked<B: DraftOps> {
     window: Option<DraftWindow<B>>,
 }
 
+/// A copy of what is known of a conversation, but for its draft window.
+pub struct Known(Talk);
+
 /// Draws a conversation's tokens, with whatever drafts pay.
 pub struct Decoder<B: DraftOps> {
     head: Option<DraftHead<B>>,
@@ -126,18 +129,21 @@ impl<B: DraftOps> Decoder<B> {
         Ok(())
     }
 
-    /// Makes `to` know what is known of the conversation in hand, which nothing generates now.
+    /// What is known of the conversation in hand, which nothing generates now, for [`Decoder::copy_to`]. Touches no device: a long
+    /// history is copied while a device copies its rows.
+    pub fn known(&mut self) -> Known {
+        let Talk { index, policy, behind, .. } = &self.now;
+        let (index, policy, behind) = (index.clone(), policy.clone(), behind.clone());
+        Known(Talk { index, policy, behind, ..Talk::default() })
+    }
+
+    /// Makes `to` know what is [`Decoder::known`] of the conversation in hand.
     ///
     /// # Errors
     /// The device.
-    pub fn copy_to(&mut self, b: &mut B, model: &Model<B>, to: &mut Parked<B>) -> Result<()> {
+    pub fn copy_to(&mut self, b: &mut B, model: &Model<B>, known: Known, to: &mut Parked<B>) -> Result<()> {
         let tensors = self.export(b, model)?;
-        to.talk = Talk {
-            index: self.now.index.clone(),
-            policy: self.now.policy.clone(),
-            behind: self.now.behind.clone(),
-            ..Talk::default()
-        };
+        to.talk = known.0;
         let position = self.now.index.tokens().len();
         if let (Some(head), Some(window)) = (&mut self.head, &mut to.window) {
             head.swap(window);

@@ -57,6 +57,17 @@ fn refused() -> EngineFault {
     EngineFault::Device("what it was to go on from failed; send it again behind a restore".to_owned())
 }
 
+/// Does one thing on a thread of its own while this one does another, and gives what came of the first unless the second failed.
+fn beside<T: Send, E>(own: impl FnOnce() -> T + Send, here: impl FnOnce() -> Result<(), E>) -> Result<T, E> {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(own);
+        let done = here();
+        // It has no way to fail but a panic, which goes the way of this thread's own.
+        let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        done.map(|()| other)
+    })
+}
+
 impl<B: DraftOps> Worker<'_, B> {
     /// Puts a command into the queue of its sequence.
     pub(super) fn take_in(&mut self, command: Command) {
@@ -263,8 +274,9 @@ impl<B: DraftOps> Worker<'_, B> {
         }
         let missing = DecodeError::Order("a sequence that is not there");
         let aside = self.seats.get_mut(&to).and_then(Seat::aside).ok_or(missing)?;
-        self.live.copy_to(&mut self.backend, &mut aside.sequence)?;
-        self.decoder.copy_to(&mut self.backend, &self.model, &mut aside.talk)
+        let (live, backend, decoder) = (&mut self.live, &mut self.backend, &mut self.decoder);
+        let known = beside(|| decoder.known(), || live.copy_to(backend, &mut aside.sequence))?;
+        self.decoder.copy_to(&mut self.backend, &self.model, known, &mut aside.talk)
     }
 
     fn restore(
@@ -285,15 +297,7 @@ impl<B: DraftOps> Worker<'_, B> {
         let lender = lender.map(|aside| &mut aside.sequence);
         let (live, backend, decoder) = (&mut self.live, &mut self.backend, &mut self.decoder);
         // The index over a long history is made while its rows are copied.
-        std::thread::scope(|scope| {
-            let index = scope.spawn(|| decoder.look_up_in(history));
-            let restored = live.restore_from(backend, keep, rows, end, lender);
-            // It has no way to fail but a panic, which goes the way of this thread's own.
-            if let Err(panic) = index.join() {
-                std::panic::resume_unwind(panic);
-            }
-            restored
-        })?;
+        beside(|| decoder.look_up_in(history), || live.restore_from(backend, keep, rows, end, lender))?;
         if history.len() != self.live.position() {
             let text = format!("{} tokens for a state of {}", history.len(), self.live.position());
             return Err(ModelError::Image(text).into());
