@@ -369,7 +369,7 @@ fn tokens_that_are_not_among_the_likeliest_are_drawn_by_how_likely_they_are() {
     least.truncate(3);
     assert!(least.iter().all(|t| !row.ids.contains(t)));
     let only = least.clone();
-    let constraint = Some(Constraint(Arc::new(move || Box::new(Only(only.clone())))));
+    let constraint = Some(Constraint(Arc::new(move |_| Box::new(Only(only.clone()))), None));
     let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..wish(0.0, spec, 12) };
     rig.reset();
     rig.read(&prompt);
@@ -393,7 +393,7 @@ fn a_mask_holds_and_the_text_under_it_is_the_same_with_any_drafts() {
     let prompt = skill("story").prompts.remove(1);
     let mut rig = Rig::new(Head::Own, 8192);
     for temperature in [0.0, 0.9] {
-        let constraint = Some(Constraint(Arc::new(|| Box::new(Thirds(Vec::new())))));
+        let constraint = Some(Constraint(Arc::new(|_| Box::new(Thirds(Vec::new()))), None));
         let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..wish(temperature, spec, 40) };
         rig.reset();
         rig.read(&prompt);

@@ -220,15 +220,19 @@ fn read(shared: &Shared, from: &mut BufReader<UnixStream>, seat: &Seat, cancels:
     Ok(())
 }
 
-/// The job of a task: with what steers it, and the flag that stops it.
+/// The job of a task: with what steers it and keeps its quotes, and the flag that stops it.
 fn job(shared: &Shared, task: Task, cancels: &Cancels) -> Result<Command, (u64, String)> {
     let (id, cancel) = (task.id, Cancel::default());
     let watching = task.wish.as_ref().and_then(|wish| wish.watching);
+    let quoting = task.wish.as_ref().and_then(|wish| wish.quoting.clone());
     let mut job = task.unpack(cancel.clone());
     if let (Some(generate), Some(watching)) = (&mut job.generate, watching) {
         let begin = if watching.in_thought { Begin::Thought } else { Begin::Answer };
         let made = watching.watched.steering(&shared.tokenizer, begin, watching.spent);
         generate.steering = made.map_err(|e| (id, e.to_string()))?;
+    }
+    if let (Some(generate), Some(quoting)) = (&mut job.generate, quoting) {
+        generate.constraint = Some(quoting.constraint(&shared.tokenizer, &generate.stop));
     }
     lock(cancels).insert(id, cancel);
     Ok(Command::Run(job))

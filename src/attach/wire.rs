@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::frame::Blob;
 use crate::protocol::engine::{
     Cancel, CheckpointImage, Dtype, Ended, EngineEvent, EngineFault, Generate, ImageTensor, Job, JobDone, JobStats,
-    Likely, Look, Looked, LookedAt, MemoryInfo, ModelInfo, RowsImage, RowsPlace, Sampling, Scoring, SequenceId,
-    SpecMode, StateImage, Token, Watching,
+    Likely, Look, Looked, LookedAt, MemoryInfo, ModelInfo, Quoting, RowsImage, RowsPlace, Sampling, Scoring,
+    SequenceId, SpecMode, StateImage, Token, Watching,
 };
 
 /// Changes with every change of what is sent. Both sides have the same, or do not speak.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// The server's first words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -119,14 +119,15 @@ pub(super) struct Wish {
     stop: Vec<Token>,
     spec: SpecMode,
     pub(super) watching: Option<Watching>,
+    pub(super) quoting: Option<Quoting>,
     look: Look,
     likely: Option<u8>,
 }
 
 impl Wish {
-    /// What is wished, with what steers it still to be made.
+    /// What is wished, with what steers it and keeps its quotes still to be made.
     fn generate(self) -> Generate {
-        let Wish { sampling, max_tokens, stop, spec, watching: _, look, likely } = self;
+        let Wish { sampling, max_tokens, stop, spec, watching: _, quoting: _, look, likely } = self;
         Generate { sampling, max_tokens, stop, spec, steering: None, look, constraint: None, likely }
     }
 }
@@ -144,24 +145,24 @@ pub(super) struct Task {
 
 impl Task {
     /// # Errors
-    /// A mask of tokens: it is code, and stays where it is.
+    /// A mask of tokens that is not made from quotes: it is code, and stays where it is.
     pub(super) fn pack(job: Job) -> Result<Task, &'static str> {
         let Job { id, sequence, prompt, generate, score, export, cancel: _ } = job;
         let wish = match generate {
             None => None,
-            Some(g) if g.constraint.is_some() => {
+            Some(g) if g.constraint.as_ref().is_some_and(|c| c.1.is_none()) => {
                 return Err("internal error: a mask cannot be sent to another process");
             }
             Some(g) => {
-                let Generate { sampling, max_tokens, stop, spec, steering, look, constraint: _, likely } = g;
-                let watching = steering.map(|s| s.1);
-                Some(Wish { sampling, max_tokens, stop, spec, watching, look, likely })
+                let Generate { sampling, max_tokens, stop, spec, steering, look, constraint, likely } = g;
+                let (watching, quoting) = (steering.map(|s| s.1), constraint.and_then(|c| c.1));
+                Some(Wish { sampling, max_tokens, stop, spec, watching, quoting, look, likely })
             }
         };
         Ok(Task { id, sequence, prompt, wish, score, export })
     }
 
-    /// The job, with what steers it still to be made.
+    /// The job, with what steers it and keeps its quotes still to be made.
     pub(super) fn unpack(self, cancel: Cancel) -> Job {
         let Task { id, sequence, prompt, wish, score, export } = self;
         Job { id, sequence, prompt, generate: wish.map(Wish::generate), score, export, cancel }
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_crosses_with_what_it_looks_for_and_a_mask_does_not() {
+    fn a_job_crosses_with_what_it_looks_for_and_quotes_and_a_mask_does_not() {
         let watching = Watching { watched: Default::default(), in_thought: true, spent: 4 };
         let steer = || -> Box<dyn crate::protocol::engine::Steer> { unreachable!("never made in this test") };
         let generate = Generate {
@@ -423,8 +424,14 @@ mod tests {
         assert_eq!(task.wish.as_ref().unwrap().watching, Some(watching));
         let back = task.unpack(Cancel::default());
         assert_eq!(back.generate.unwrap(), Generate { steering: None, ..generate.clone() });
-        let mask = || -> Box<dyn crate::protocol::engine::Constrain> { unreachable!("never made in this test") };
-        let constraint = Some(crate::protocol::engine::Constraint(Arc::new(mask)));
-        assert!(Task::pack(Job { generate: Some(Generate { constraint, ..generate }), ..job }).is_err());
+        let mask =
+            |_: &[Token]| -> Box<dyn crate::protocol::engine::Constrain> { unreachable!("never made in this test") };
+        let masked = |quoting: Option<Quoting>| {
+            let constraint = Some(crate::protocol::engine::Constraint(Arc::new(mask), quoting));
+            Task::pack(Job { generate: Some(Generate { constraint, ..generate.clone() }), ..job.clone() })
+        };
+        let quoting = Quoting { opening: "It says: \"".to_owned() };
+        assert_eq!(masked(Some(quoting.clone())).unwrap().wish.unwrap().quoting, Some(quoting));
+        assert!(masked(None).is_err());
     }
 }

@@ -44,14 +44,17 @@ impl State {
     pub(super) fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
         let settings = &self.talk.settings;
         let watched = Watched { thought_tokens: settings.thinking_budget, loops: settings.stop_loops };
+        let text = self.feeder.renderer.model();
+        // A server draws its tokens itself.
+        let quoting = text.recommended.quoting().filter(|_| self.feeder.server().is_none());
         Ok(Generate {
             sampling,
             max_tokens: settings.max_tokens,
             stop: self.feeder.stop_ids.clone(),
             spec: settings.spec,
-            steering: watched.steering(&self.feeder.renderer.model().tokenizer, begin, spent)?,
+            steering: watched.steering(&text.tokenizer, begin, spent)?,
             look: Look { thoughts_until: self.thoughts_until(begin)?, each_token: false },
-            constraint: None,
+            constraint: quoting.map(|quoting| quoting.clone().constraint(&text.tokenizer, &self.feeder.stop_ids)),
             likely: None,
         })
     }

@@ -269,7 +269,7 @@ impl<B: DraftOps> Decoder<B> {
             mode: wish.spec,
             remaining: wish.max_tokens,
             steer: wish.steering.as_ref().map(|s| (s.0)()),
-            constraint: wish.constraint.as_ref().map(|c| (c.0)()),
+            constraint: wish.constraint.as_ref().map(|c| (c.0)(self.now.index.tokens())),
             likely: wish.likely,
             each_token: wish.look.each_token,
             thoughts_until: wish.look.thoughts_until,

@@ -362,7 +362,7 @@ mod tests {
         let grammars = Grammars::new(tokenizer, &stop).unwrap();
         let forced = tools(json!("required")).unwrap();
         let constraint = grammars.constraint(&forced.grammar().unwrap(), Begin::Answer).unwrap();
-        let mut masked = (constraint.0)();
+        let mut masked = (constraint.0)(&[]);
         let text = shortest(masked.as_mut(), tokenizer);
         let mut calls = forced.calls().unwrap();
         let mut parts = calls.push(&text);

@@ -162,12 +162,13 @@ impl Grammars {
     pub fn constraint(&self, grammar: &Grammar, begin: Begin) -> Result<Constraint, String> {
         let first = Mutex::new(compile(&self.factory, grammar)?);
         let (tokenizer, stop) = (Arc::clone(&self.tokenizer), self.stop.clone());
-        Ok(Constraint(Arc::new(move || {
+        let make = move |_: &[Token]| -> Box<dyn Constrain> {
             let matcher = first.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
             let thoughts = (begin == Begin::Thought).then(|| StreamDecoder::new(tokenizer.clone(), begin));
             let (tokenizer, stop) = (tokenizer.clone(), stop.clone());
             Box::new(Masked { matcher, mask: None, thoughts, tokenizer, stop })
-        })))
+        };
+        Ok(Constraint(Arc::new(make), None))
     }
 }
 
@@ -311,7 +312,7 @@ mod tests {
         let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Answer).unwrap();
         let stop = tokenizer.stop_ids(&[])[0];
         let follows = |text: &str| {
-            let mut masked = (constraint.0)();
+            let mut masked = (constraint.0)(&[]);
             tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().all(|token| {
                 let allowed = masked.allows(token);
                 masked.accept(token);
@@ -336,7 +337,7 @@ mod tests {
     fn an_answer_of_what_is_left_to_the_grammar_is_json_of_the_schema() {
         let (tokenizer, grammars) = grammars();
         let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Thought).unwrap();
-        let mut masked = (constraint.0)();
+        let mut masked = (constraint.0)(&[]);
         // Thoughts are free.
         for token in tokenizer.encode_behind("Hm {.\n</think>", Before::Text).unwrap() {
             assert!(masked.allows(token));
@@ -351,7 +352,7 @@ mod tests {
     fn where_a_grammar_cannot_be_gone_on_with_nothing_may_come_and_the_text_does_not_end() {
         let (tokenizer, grammars) = grammars();
         let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Answer).unwrap();
-        let mut masked = (constraint.0)();
+        let mut masked = (constraint.0)(&[]);
         // What the mask would not have let through.
         for token in tokenizer.encode_behind("no json", Before::Text).unwrap() {
             masked.accept(token);

@@ -14,6 +14,7 @@ mod long;
 pub mod near;
 mod part;
 pub mod pdf;
+mod quotes;
 pub mod recommended;
 pub mod sample;
 pub mod sanitize;

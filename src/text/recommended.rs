@@ -1,6 +1,10 @@
-//! Sampling that a model's authors recommend: what `generation_config.json` says, else what the family's card does.
+//! What a model's authors say of its answers: sampling that they recommend, in `generation_config.json` or else on the family's card, and
+//! how it begins a quote.
 
 use serde_json::Value;
+
+use super::quotes::MARK;
+use crate::protocol::engine::Quoting;
 
 /// What the card of MiniCPM-SALA recommends where its files say nothing. Greedy answers of this family may never end.
 const FAMILY_TEMPERATURE: f64 = 0.9;
@@ -24,10 +28,14 @@ impl Source {
     }
 }
 
-/// Values for the settings of the same names.
+/// Longest beginning of a quote, in bytes.
+const OPENING_BYTES: usize = 64;
+
+/// Values for the settings of the same names, and how quotes begin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recommended {
     values: Vec<(&'static str, f64, Source)>,
+    quoting: Option<Quoting>,
 }
 
 /// Name here, name there, and the range that counts.
@@ -56,7 +64,14 @@ impl Recommended {
         if !values.iter().any(|(name, ..)| *name == "temperature") {
             values.push(("temperature", FAMILY_TEMPERATURE, Source::Card));
         }
-        Recommended { values }
+        let opening = file.get("quote_opening").and_then(Value::as_str);
+        let opening = opening.filter(|words| words.as_bytes().last() == Some(&MARK) && words.len() <= OPENING_BYTES);
+        Recommended { values, quoting: opening.map(|words| Quoting { opening: words.to_owned() }) }
+    }
+
+    /// How the model begins a quote, where its folder says so.
+    pub fn quoting(&self) -> Option<&Quoting> {
+        self.quoting.as_ref()
     }
 
     /// Name, value and source of each.
@@ -91,5 +106,19 @@ mod tests {
         assert_eq!(of(r#"{"do_sample": true}"#), [card]);
         assert_eq!(of(r#"{"temperature": -1, "top_p": "x", "top_k": 1e9}"#), [card]);
         assert_eq!(of("not json"), [card]);
+    }
+
+    #[test]
+    fn a_folder_says_how_its_model_begins_a_quote() {
+        let of = |opening: &str| {
+            let file = serde_json::json!({ "quote_opening": opening }).to_string();
+            Recommended::of_folder(Some(file.as_bytes())).quoting
+        };
+        let says = "The document says: \"";
+        assert_eq!(of(says), Some(Quoting { opening: says.to_owned() }));
+        // Without its mark it is none, and so is a page.
+        assert_eq!(of("The document says: "), None);
+        assert_eq!(of(&format!("{}\"", "x".repeat(OPENING_BYTES))), None);
+        assert_eq!(Recommended::of_folder(None).quoting, None);
     }
 }

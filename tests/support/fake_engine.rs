@@ -243,7 +243,7 @@ fn run(
     let context = state.tokens.clone();
     if let (Some(g), Ended::Read) = (&job.generate, ended) {
         let mut steer = g.steering.as_ref().map(|s| (s.0)());
-        let mut constraint = g.constraint.as_ref().map(|c| (c.0)());
+        let mut constraint = g.constraint.as_ref().map(|c| (c.0)(&context));
         let seed = |text: &TextModel| {
             let seed = format!("seed {} ", g.sampling.seed);
             text.tokenizer.encode_behind(&seed, Before::Text).unwrap()

@@ -133,8 +133,8 @@ impl PartialEq for Steering {
     }
 }
 
-/// Says which tokens of an answer may be drawn, in order. What it says must depend on those tokens alone, so that an answer is
-/// the same with speculation on and off.
+/// Says which tokens of an answer may be drawn, in order. What it says must depend on those tokens and the ones in front of them
+/// alone, so that an answer is the same with speculation on and off.
 pub trait Constrain: Send {
     /// Whether a token may come next.
     fn allows(&mut self, token: Token) -> bool;
@@ -144,9 +144,16 @@ pub trait Constrain: Send {
     fn stuck(&self) -> String;
 }
 
-/// Makes a [`Constrain`] for each run of an answer.
+/// How a model begins a quote, up to and with the mark: all that another process needs to make the same [`Constraint`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quoting {
+    /// The words.
+    pub opening: String,
+}
+
+/// Makes a [`Constrain`] for each run of an answer from the tokens in front of it, and says whether quotes are all that it is about.
 #[derive(Clone)]
-pub struct Constraint(pub Arc<dyn Fn() -> Box<dyn Constrain> + Send + Sync>);
+pub struct Constraint(pub Arc<dyn Fn(&[Token]) -> Box<dyn Constrain> + Send + Sync>, pub Option<Quoting>);
 
 impl std::fmt::Debug for Constraint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -10,7 +10,7 @@ mod stats;
 
 pub use done::{Ended, JobDone};
 pub use generate::{
-    Constrain, Constraint, Generate, Likely, Sampling, SpecMode, Steer, Steered, Steering, Watched, Watching,
+    Constrain, Constraint, Generate, Likely, Quoting, Sampling, SpecMode, Steer, Steered, Steering, Watched, Watching,
 };
 pub use image::{
     CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsImage, RowsPlace, SOURCE_BYTES,
