@@ -26,7 +26,8 @@ const SHOWN_SETTING: usize = 40;
 
 /// A sentence about kept state that was lost.
 pub(super) fn cannot_be_used(lost: &Lost) -> String {
-    format!("Kept state cannot be used: {} of {} is {}.", lost.what, lost.segment.short(), lost.why)
+    let why = lost.why.trim_end_matches('.');
+    format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short())
 }
 
 impl State {
