@@ -73,6 +73,19 @@ fn sparse() -> SparseSpec {
     }
 }
 
+fn lightning() -> LightningSpec {
+    LightningSpec {
+        heads: 16,
+        kv_heads: 16,
+        head_dim: 128,
+        scale: 1.0,
+        rope_theta: None,
+        qk_norm: false,
+        output_norm: false,
+        output_gate: false,
+    }
+}
+
 #[test]
 fn every_operation_agrees_with_the_oracle() {
     every_operation(&mut device());
@@ -147,7 +160,7 @@ fn a_cache_keeps_its_rows_while_it_grows() {
     b.reserve(&mut cache, 50_000).unwrap();
     assert!(b.memory().state > before);
     for (a, b) in rows.iter().zip(b.read_rows(&cache, &spec, 0..100).unwrap()) {
-        assert_eq!((&a.name, &a.shape, &a.data), (&b.name, &b.shape, &b.data));
+        assert!((&a.name, &a.shape, &a.data) == (&b.name, &b.shape, &b.data), "{a:?} and {b:?}");
     }
     b.check_guards().unwrap();
 }
@@ -155,28 +168,15 @@ fn a_cache_keeps_its_rows_while_it_grows() {
 #[test]
 fn what_is_read_together_is_what_was_written_each_on_its_own() {
     // Together longer than a staging buffer; the rows' arrays are short and odd ones among them.
-    let lightning = LightningSpec {
-        heads: 16,
-        kv_heads: 16,
-        head_dim: 128,
-        scale: 1.0,
-        rope_theta: None,
-        qk_norm: false,
-        output_norm: false,
-        output_gate: false,
-    };
+    let lightning = lightning();
     let spec = sparse();
     for mut b in [device(), paged(Guards::On)] {
         b.seek(0).unwrap();
         let mut states = Vec::new();
         for of in 0..21u32 {
-            let values = (0..16 * 128 * 128u32).flat_map(|i| (i ^ (of << 20)).to_le_bytes()).collect();
-            let image = ImageTensor {
-                name: "state".into(),
-                dtype: Dtype::F32,
-                shape: vec![16, 128, 128],
-                data: Arc::new(values),
-            };
+            let values: Vec<u8> = (0..16 * 128 * 128u32).flat_map(|i| (i ^ (of << 20)).to_le_bytes()).collect();
+            let image =
+                ImageTensor { name: "state".into(), dtype: Dtype::F32, shape: vec![16, 128, 128], data: values.into() };
             let mut state = b.recurrent(&lightning).unwrap();
             b.write_state(&mut state, &lightning, Some(&image)).unwrap();
             states.push((state, image));
@@ -193,7 +193,7 @@ fn what_is_read_together_is_what_was_written_each_on_its_own() {
         for of in 0..4u8 {
             let mut rows = image(&spec, 0, 5_003);
             for tensor in &mut rows.tensors {
-                tensor.data = Arc::new(tensor.data.iter().map(|byte| byte ^ of).collect());
+                tensor.data = tensor.data.iter().map(|byte| byte ^ of).collect::<Vec<u8>>().into();
             }
             let mut cache = b.cache(&spec, 1 << 14).unwrap();
             b.reserve(&mut cache, 5_003).unwrap();
@@ -215,6 +215,39 @@ fn what_is_read_together_is_what_was_written_each_on_its_own() {
 }
 
 #[test]
+fn what_leaves_the_device_is_what_was_there_when_it_was_asked_for() {
+    // Together more than may be on its way at a time: some of it is read while the asker waits.
+    const ROUNDS: u32 = 40;
+    let (lightning, spec) = (lightning(), sparse());
+    let mut b = device();
+    b.seek(0).unwrap();
+    let mut states: Vec<_> = (0..15).map(|_| b.recurrent(&lightning).unwrap()).collect();
+    let mut cache = b.cache(&spec, 1 << 10).unwrap();
+    b.reserve(&mut cache, 700).unwrap();
+    let mut left = Vec::new();
+    for round in 0..ROUNDS {
+        let values: Vec<u8> = (0..16 * 128 * 128u32).flat_map(|i| (i ^ (round << 20)).to_le_bytes()).collect();
+        let image =
+            ImageTensor { name: "state".into(), dtype: Dtype::F32, shape: vec![16, 128, 128], data: values.into() };
+        states.iter_mut().for_each(|state| b.write_state(state, &lightning, Some(&image)).unwrap());
+        let mut rows = self::image(&spec, 0, 700);
+        for tensor in &mut rows.tensors {
+            tensor.name.truncate(tensor.name.len() - ".3".len());
+            tensor.data = tensor.data.iter().map(|byte| byte ^ round as u8).collect::<Vec<u8>>().into();
+        }
+        b.write_rows(&mut cache, &spec, 0, &rows.tensors.iter().collect::<Vec<_>>()).unwrap();
+        let states = b.read_states(&states.iter().collect::<Vec<_>>(), &lightning).unwrap();
+        left.push((image, states, rows, b.read_all_rows(&[&cache], &spec, 0..700).unwrap()));
+    }
+    // What is on its way still comes when the device is closed.
+    drop((states, cache, b));
+    for (image, states, rows, read) in left {
+        assert!(states.len() == 15 && states.iter().all(|state| state.data == image.data));
+        assert!(read[0].iter().map(|t| &t.data).eq(rows.tensors.iter().map(|t| &t.data)));
+    }
+}
+
+#[test]
 fn a_fork_has_its_rows_in_the_same_memory_until_one_writes_there() {
     fork_and_write(Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap());
     fork_and_write(paged(Guards::On));
@@ -229,7 +262,7 @@ fn fork_and_write(mut b: Cuda) {
         let mut image = image(&spec, start, rows);
         for tensor in &mut image.tensors {
             let data: Vec<u8> = tensor.data.iter().map(|byte| byte ^ of).collect();
-            tensor.data = Arc::new(data);
+            tensor.data = data.into();
         }
         b.reserve(cache, start + rows).unwrap();
         b.restore_rows(&mut [(3, cache)], &spec, &[Arc::new(image) as Arc<dyn RowSource>]).unwrap();
@@ -293,7 +326,7 @@ fn image(spec: &SparseSpec, start: usize, rows: usize) -> RowsImage {
             name: layer_tensor(name, 3),
             dtype: Dtype::Bf16,
             shape: vec![n, spec.kv_heads, spec.head_dim],
-            data: Arc::new(data.collect()),
+            data: data.collect::<Vec<u8>>().into(),
         }
     });
     RowsImage { start: start as u64, rows: rows as u64, tensors: tensors.collect(), segment: None }
@@ -415,7 +448,7 @@ fn answer_while_rows_come(mut b: Cuda) -> Vec<f32> {
         // Small numbers: any bits would hold infinities.
         let small = |b: &u8| half::bf16::from_f32(f32::from(*b) / 256.0 - 0.5).to_le_bytes();
         let data: Vec<u8> = tensor.data.iter().step_by(2).flat_map(small).collect();
-        tensor.data = Arc::new(data);
+        tensor.data = data.into();
     }
     let slow = Arc::new(Slow { image, given: AtomicUsize::new(0), fast: AtomicBool::new(false) });
     let feeds = [Arc::clone(&slow) as Arc<dyn RowSource>];

@@ -432,7 +432,7 @@ fn a_saved_window_drafts_on_and_a_foreign_one_is_left_alone() {
             for tensor in end.tensors.iter_mut().filter(|t| t.name == "draft.meta") {
                 let text =
                     String::from_utf8(tensor.data.to_vec()).unwrap().replace("fingerprint\":\"", "fingerprint\":\"x");
-                tensor.data = Arc::new(text.into_bytes());
+                tensor.data = text.into_bytes().into();
             }
         }
         if saved.is_some() {

@@ -3,9 +3,9 @@
 mod store_support;
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use sala_chat::protocol::engine::RowSource as _;
+use sala_chat::protocol::engine::{Arriving, RowSource as _, TensorData};
 use sala_chat::session::{
     Access, Change, NewDocument, NewSession, RealDisk, Save, SaveEvent, SegmentId, SegmentKind, SessionFilter, Store,
     StoreError, Stored, TextBoundary, unchanged_prefix,
@@ -55,6 +55,36 @@ fn what_was_saved_is_there_after_reopening_bit_for_bit() {
     assert!(same_end(&saved.end.unwrap(), &image(talk.segments.last().unwrap()).end.unwrap()));
     // What the caller still has is not read again.
     assert_eq!(restore(&store, &talk.tip.unwrap(), 3).unwrap().rows.len(), 2);
+}
+
+#[test]
+fn state_on_its_way_from_a_device_is_saved_once_it_has_come() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "late", 1);
+    let late = |save: &mut Save| -> (Arriving, Vec<u8>) {
+        let (data, arriving) = TensorData::later();
+        let there = std::mem::replace(&mut save.images[0].1.rows.tensors[0].data, data);
+        (arriving, there.to_vec())
+    };
+    let mut save = talk.turn(&bench.store, "a question", "an answer");
+    let (arriving, bytes) = late(&mut save);
+    let device = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        arriving.set(Ok(bytes));
+    });
+    assert!(is_saved(&bench.save(save)));
+    device.join().unwrap();
+    let saved = restore(&bench.store, &talk.tip.unwrap(), 0).unwrap();
+    assert!(same_rows(saved.rows.last().unwrap(), &image(talk.segments.last().unwrap()).rows));
+
+    let mut save = talk.turn(&bench.store, "another question", "another answer");
+    drop(late(&mut save).0);
+    let event = bench.save(save);
+    assert!(matches!(&event, SaveEvent::TextOnly { reason, .. } if reason.contains("did not come")), "{event:?}");
+    assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().last().unwrap().text, "another answer");
+    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 2);
+    assert!(bench.close());
 }
 
 #[test]

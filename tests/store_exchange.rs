@@ -351,14 +351,14 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
 
 #[test]
 fn wild_values_and_other_shapes_are_found_at_import_and_cost_the_state_only() {
-    use sala_chat::protocol::engine::{Dtype, StateImage};
+    use sala_chat::protocol::engine::{Dtype, StateImage, TensorData};
     let dir = tempfile::tempdir().unwrap();
     let ours = bench(&dir.path().join("ours"));
     // State of the same model made here says what shapes it has.
     let (mut own, save) = Talk::begin(&ours.store, "own");
     ours.save(save);
     assert!(is_saved(&ours.save(own.turn(&ours.store, "q", "a"))));
-    fn put(data: &mut std::sync::Arc<Vec<u8>>, at: usize, bytes: &[u8]) {
+    fn put(data: &mut TensorData, at: usize, bytes: &[u8]) {
         let mut copy = data.to_vec();
         copy[at..at + bytes.len()].copy_from_slice(bytes);
         *data = copy.into();

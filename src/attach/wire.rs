@@ -51,7 +51,7 @@ struct Array {
 
 fn arrays(tensors: Vec<ImageTensor>, blobs: &mut Vec<Blob>) -> Vec<Array> {
     let array = |t: ImageTensor| {
-        blobs.push(t.data);
+        blobs.push(t.data.shared());
         Array { name: t.name, dtype: t.dtype, shape: t.shape }
     };
     tensors.into_iter().map(array).collect()
@@ -65,7 +65,7 @@ fn tensors(arrays: Vec<Array>, blobs: &mut impl Iterator<Item = Blob>) -> io::Re
             let what = format!("{name} of shape {shape:?} in {} bytes", data.len());
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
-        Ok(ImageTensor { name, dtype, shape, data })
+        Ok(ImageTensor { name, dtype, shape, data: data.into() })
     };
     arrays.into_iter().map(tensor).collect()
 }
@@ -335,7 +335,7 @@ mod tests {
     }
 
     fn tensor(name: &str, dtype: Dtype, shape: &[usize], data: Vec<u8>) -> ImageTensor {
-        ImageTensor { name: name.into(), dtype, shape: shape.to_vec(), data: Arc::new(data) }
+        ImageTensor { name: name.into(), dtype, shape: shape.to_vec(), data: data.into() }
     }
 
     #[test]

@@ -14,8 +14,6 @@ mod rounds;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
 use self::generation::{Generation, finite};
 pub use self::rounds::{Pace, Proposal, Proposed, Round};
 use super::look;
@@ -216,7 +214,7 @@ impl<B: DraftOps> Decoder<B> {
             name: CALIBRATION.into(),
             dtype: Dtype::U8,
             shape: vec![json.len()],
-            data: Arc::new(json),
+            data: json.into(),
         });
         Ok(tensors)
     }

@@ -319,7 +319,7 @@ impl<B: DraftOps> Bench<'_, B> {
                         name: crate::backend::layer_tensor(name, layer),
                         dtype: Dtype::Bf16,
                         shape,
-                        data,
+                        data: data.into(),
                     });
                 }
             }
@@ -485,8 +485,9 @@ impl<B: DraftOps> Bench<'_, B> {
         let start = Instant::now();
         let rows = self.live.export_rows(&mut self.b, 0..context)?;
         let end = self.live.export_end(&mut self.b)?;
-        let saved = start.elapsed().as_secs_f64();
+        // The last of it may still be on its way: looking at it waits.
         let bytes: usize = rows.tensors.iter().chain(&end.tensors).map(|t| t.data.len()).sum();
+        let saved = start.elapsed().as_secs_f64();
         let token = [3 % self.model.spec().vocab as Token];
         self.live.verify(&mut self.b, &self.model, &token)?;
         let before = self.live.top_logits(&mut self.b, 1)?;

@@ -15,8 +15,7 @@ pub(super) struct FreshState {
 
 impl FreshState {
     fn bytes(&self) -> u64 {
-        let tensors = self.image.rows.tensors.iter().chain(self.image.end.iter().flat_map(|e| &e.tensors));
-        tensors.map(|t| t.data.len() as u64).sum()
+        self.image.bytes()
     }
 }
 
@@ -90,7 +89,7 @@ mod tests {
     use crate::session::SegmentKind;
 
     fn state(parent: Option<SegmentId>, start: u64, text: &str, ends: bool) -> FreshState {
-        let tensor = ImageTensor { name: "k".into(), dtype: Dtype::U8, shape: vec![10], data: Arc::new(vec![0; 10]) };
+        let tensor = ImageTensor { name: "k".into(), dtype: Dtype::U8, shape: vec![10], data: vec![0; 10].into() };
         let mut image = StateImage::default();
         image.rows.tensors.push(tensor);
         image.end = ends.then(CheckpointImage::default);

@@ -378,7 +378,7 @@ impl OpenFile {
                     name: place.name.clone(),
                     dtype: place.dtype,
                     shape: place.shape.clone(),
-                    data: std::sync::Arc::new(data),
+                    data: data.into(),
                 })
             })
             .collect()

@@ -101,7 +101,7 @@ impl RowSource for StoredRows {
         data.par_chunks_mut(PIECE_BYTES)
             .enumerate()
             .try_for_each(|(i, piece)| self.fill(name, i * PIECE_BYTES, piece))?;
-        Ok(ImageTensor { name: name.to_owned(), dtype: place.dtype, shape: place.shape.clone(), data: Arc::new(data) })
+        Ok(ImageTensor { name: name.to_owned(), dtype: place.dtype, shape: place.shape.clone(), data: data.into() })
     }
 
     fn hand_over(&self) -> Option<RowsPlace> {

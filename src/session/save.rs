@@ -65,6 +65,7 @@ impl Store {
         self.require_room(need)?;
         for (i, (id, image)) in images.iter().enumerate() {
             let lost = |why: String| StoreError::StateLost { id: *id, why };
+            image.arrived().map_err(|why| lost(format!("it did not come from the device: {why}")))?;
             let roots = self.roots(id)?;
             if let Some(parent) = roots.parent.map(SegmentId) {
                 // Rows without all rows before them are of no use.
@@ -211,6 +212,5 @@ pub(super) fn name_in(tx: &Transaction<'_>, written: &[Written]) -> Result<()> {
 
 /// Bytes an image takes on disk, about.
 pub(super) fn image_bytes(image: &StateImage) -> u64 {
-    let tensors = image.rows.tensors.iter().chain(image.end.iter().flat_map(|e| &e.tensors));
-    tensors.map(|t| t.data.len() as u64 + 256).sum()
+    image.bytes() + 256 * image.tensors().count() as u64
 }

@@ -17,7 +17,7 @@ fn held(b: &Cuda) -> u64 {
 fn put(b: &mut Cuda, cache: &mut Cache, start: usize, rows: usize, of: u8) {
     let mut image = image(&sparse(), start, rows);
     for tensor in &mut image.tensors {
-        tensor.data = Arc::new(tensor.data.iter().map(|byte| byte ^ of).collect());
+        tensor.data = tensor.data.iter().map(|byte| byte ^ of).collect::<Vec<u8>>().into();
     }
     b.reserve(cache, start + rows).unwrap();
     b.restore_rows(&mut [(3, cache)], &sparse(), &[Arc::new(image) as Arc<dyn RowSource>]).unwrap();
@@ -218,7 +218,7 @@ impl RowSource for Held {
         let (dtype, shape) = self.array(name).ok_or_else(|| RowsFault::new("no such array"))?;
         let mut data = vec![0; shape.iter().product::<usize>() * dtype.size()];
         self.fill(name, 0, &mut data)?;
-        Ok(ImageTensor { name: name.into(), dtype, shape, data: Arc::new(data) })
+        Ok(ImageTensor { name: name.into(), dtype, shape, data: data.into() })
     }
     fn segment(&self) -> Option<[u8; 32]> {
         Some([self.name; 32])

@@ -205,7 +205,7 @@ impl RowSource for Zeros {
     fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
         let (dtype, shape) = self.array(name).ok_or_else(|| RowsFault::new("no such array"))?;
         let data = Arc::new(vec![0; shape.iter().product::<usize>() * dtype.size()]);
-        Ok(ImageTensor { name: name.into(), dtype, shape, data })
+        Ok(ImageTensor { name: name.into(), dtype, shape, data: data.into() })
     }
 }
 
@@ -215,7 +215,7 @@ fn zeros(id: u64, sequence: SequenceId, cuts: &[u64]) -> Command {
         name: format!("state.{layer}"),
         dtype: Dtype::F32,
         shape: vec![2, 128, 128],
-        data: Arc::new(vec![0; 2 * 128 * 128 * 4]),
+        data: vec![0; 2 * 128 * 128 * 4].into(),
     };
     let position = cuts.last().copied().unwrap_or(0);
     let end = Some(CheckpointImage { position, tensors: [0, 1, 3, 5, 7].map(state).into() });

@@ -56,7 +56,7 @@ pub fn image(segment: &NewSegment) -> StateImage {
     let rows = segment.prompt.len() + segment.completion.len();
     let tensor = |name: &str, dtype: Dtype, shape: Vec<usize>| {
         let bytes = shape.iter().product::<usize>() * dtype.size();
-        ImageTensor { name: name.into(), dtype, shape, data: noise(&id, name, bytes) }
+        ImageTensor { name: name.into(), dtype, shape, data: noise(&id, name, bytes).into() }
     };
     StateImage {
         rows: RowsImage {

@@ -92,7 +92,7 @@ impl State {
             name: name.into(),
             dtype,
             shape,
-            data: Arc::new(data),
+            data: data.into(),
         };
         StateImage {
             rows: RowsImage {
@@ -143,7 +143,7 @@ fn restore(
             if e.position != tokens.len() as u64 {
                 return wrong(format!("end state at {}, rows end at {}", e.position, tokens.len()));
             }
-            let bytes: [u8; 32] = e.tensors[0].data.as_slice().try_into().unwrap();
+            let bytes: [u8; 32] = e.tensors[0].data[..].try_into().unwrap();
             *state =
                 State { tokens, hash: bytes.into(), live: true, coming: if late { rows.to_vec() } else { Vec::new() } };
         }

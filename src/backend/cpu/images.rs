@@ -139,8 +139,8 @@ impl Images for Cpu {
 }
 
 pub(super) fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTensor {
-    let data = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    ImageTensor { name: name.into(), dtype: Dtype::F32, shape, data: Arc::new(data) }
+    let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    ImageTensor { name: name.into(), dtype: Dtype::F32, shape, data: data.into() }
 }
 
 /// The values of an image, if it has this shape.

@@ -13,7 +13,6 @@ use super::{Cuda, limits, shape, u32_of};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};
 use crate::backend::{BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::protocol::engine::{Dtype, ImageTensor, Token};
-use std::sync::Arc;
 
 /// Rotated keys and values of a ring of positions, and scratch of its attention.
 pub struct Window {
@@ -312,7 +311,7 @@ impl DraftOps for Cuda {
                 data.extend(self.staging.fetch(ring.ptr() + (slot * row) as u64, rows * row)?);
             }
             let shape = vec![positions.len(), shape.kv_heads, HEAD];
-            Ok(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data: Arc::new(data) })
+            Ok(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data: data.into() })
         };
         Ok([read("k", &window.k)?, read("v", &window.v)?])
     }

@@ -48,6 +48,7 @@ mod nvidia;
 mod ops;
 mod packed;
 mod pool;
+mod readback;
 mod staging;
 mod state;
 mod steps;
@@ -76,6 +77,7 @@ use lazy_restore::LazyRestore;
 pub use measure::Ceilings;
 use ops::{Rope, Scratch, TopLogitsBuffers};
 use pool::Pools;
+use readback::Readback;
 use staging::Staging;
 use steps::{Step, StepParameters};
 use tables::Tables;
@@ -117,6 +119,8 @@ pub struct Cuda {
     tables: Tables,
     draft: Option<StepParameters>,
     staging: Staging,
+    /// Made with the first state that leaves.
+    readback: Option<Readback>,
     /// Rows of the last restore of each sequence, until all are here.
     lazy_restores: HashMap<u64, Arc<LazyRestore>>,
     scratch: Scratch,
@@ -175,6 +179,7 @@ impl Cuda {
             tables: Tables::new(&device)?,
             draft: None,
             staging: Staging::new(&device)?,
+            readback: None,
             scratch: Scratch::default(),
             proofs: None,
             top_logits: None,

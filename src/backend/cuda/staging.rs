@@ -269,6 +269,11 @@ impl Staging {
     /// waits for the device a few times and not a hundred times, and all threads take part in filling memory that is new to them.
     pub(super) fn fetch_all(&mut self, from: &[Stretch]) -> Result<Vec<Vec<u8>>> {
         self.device.order(Queue::Compute, Queue::Copy)?;
+        self.fetch_ready(from)
+    }
+
+    /// The same of what no work on the compute queue writes any more.
+    pub(super) fn fetch_ready(&mut self, from: &[Stretch]) -> Result<Vec<Vec<u8>>> {
         let mut out: Vec<Vec<u8>> = from.par_iter().map(|from| vec![0u8; from.bytes()]).collect();
         let mut loads = loads(from, &mut out);
         // One load is copied while the one before is moved into its vectors.

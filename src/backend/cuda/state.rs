@@ -11,12 +11,13 @@ use half::bf16;
 use super::device::DeviceBuffer;
 use super::driver::{DevicePtr, Home, Queue};
 use super::lazy_restore::{InFlight, LazyRestore, Source};
+use super::readback::Readback;
 use super::staging::Incoming;
 use super::stretch::Stretch;
 use super::tensors::{Buf, Cache, HEAD, Recurrent, Selection, floats};
 use super::{Cuda, shape};
 use crate::backend::{BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, layer_tensor};
-use crate::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource};
+use crate::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource, TensorData};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// A pass of more rows than this waits for all rows behind it: together they choose nearly every block.
@@ -70,9 +71,9 @@ impl Images for Cuda {
         }
         let mut data = self.fetch_arrays(&arrays)?.into_iter();
         let image = |(name, rows): (&str, &Range<usize>)| {
-            let data = Arc::new(data.next().ok_or_else(|| internal("read_rows", "an array without its bytes"))?);
+            let data = data.next().ok_or_else(|| internal("read_rows", "an array without its bytes"))?;
             let shape = vec![rows.len(), spec.kv_heads, HEAD];
-            Ok(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data })
+            Ok(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data: data.into() })
         };
         let mut images = ROW_ARRAYS.into_iter().zip(&ranges).cycle().take(arrays.len()).map(image);
         caches.iter().map(|_| images.by_ref().take(ranges.len()).collect()).collect()
@@ -236,14 +237,14 @@ impl Images for Cuda {
                 "a recurrent state with pending rows cannot be saved; fold first".to_owned(),
             ));
         }
-        let places: Vec<_> = states.iter().map(|s| Stretch::plain(s.state.ptr(), s.state.bytes())).collect();
+        let places: Vec<_> = states.iter().map(|s| (s.state.ptr(), s.state.bytes())).collect();
         let image = |data| ImageTensor {
             name: "state".to_owned(),
             dtype: Dtype::F32,
             shape: vec![spec.heads, HEAD, HEAD],
-            data: Arc::new(data),
+            data,
         };
-        Ok(self.staging.fetch_all(&places)?.into_iter().map(image).collect())
+        Ok(self.leave(&places)?.into_iter().map(image).collect())
     }
 
     fn write_state(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
@@ -284,6 +285,19 @@ impl Cuda {
             .filter_map(|run| Some(first(*run.first()?)..first(run.last()? + 1)))
             .collect();
         in_flight.wait_for(&ranges)
+    }
+
+    /// Bytes of device memory as they are behind all work given so far; they may come while the caller goes on.
+    fn leave(&mut self, places: &[(DevicePtr, usize)]) -> Result<Vec<TensorData>> {
+        let readback = match &mut self.readback {
+            Some(readback) => readback,
+            none => none.insert(Readback::start(&self.device)?),
+        };
+        if let Some(data) = readback.take(places)? {
+            return Ok(data);
+        }
+        let places: Vec<_> = places.iter().map(|(at, bytes)| Stretch::plain(*at, *bytes)).collect();
+        Ok(self.staging.fetch_all(&places)?.into_iter().map(TensorData::from).collect())
     }
 
     /// Bytes of arrays as they lie in memory. Waits.

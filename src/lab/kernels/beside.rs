@@ -5,7 +5,7 @@ use super::ends::{Subject, prompt, same, words};
 use crate::backend::prelude::*;
 use crate::backend::{MAX_VERIFY_ROWS, MassOf, TopLogits};
 use crate::model::{Live, Sequence};
-use crate::protocol::engine::Token;
+use crate::protocol::engine::{TensorData, Token};
 
 /// Passes of each sequence: eager, recorded and replayed ones.
 const PASSES: usize = 6;
@@ -28,7 +28,7 @@ impl Path {
 /// What is left of a sequence at the end: top logits of every pass, states, rows and where its rows looked.
 struct Trace {
     found: Vec<TopLogits>,
-    bytes: Vec<(String, std::sync::Arc<Vec<u8>>)>,
+    bytes: Vec<(String, TensorData)>,
     mass: Vec<crate::backend::BlockMass>,
 }
 

@@ -1,12 +1,10 @@
 //! The same rows cut into other passes: outputs, states, caches and attention mass must keep every bit, and rows that were
 //! refused must leave nothing behind. The ground of resumption and of lossless speculation.
 
-use std::sync::Arc;
-
 use super::cases::{Sizes, lightning_spec, sparse_spec, values};
 use super::checks::{Checks, Outcome, first_difference};
 use crate::backend::{Backend, BufKind, MassOf, Pass, Result};
-use crate::protocol::engine::{Dtype, ImageTensor};
+use crate::protocol::engine::{Dtype, ImageTensor, TensorData};
 
 /// Rows of the verify passes, and how they are cut.
 const VERIFIED: usize = 24;
@@ -85,8 +83,8 @@ fn same(cuts: &[Vec<Part>], mut run: impl FnMut(&[Part]) -> Result<Vec<f32>>) ->
     Ok(Outcome::Holds)
 }
 
-fn bytes(values: &[f32]) -> Arc<Vec<u8>> {
-    Arc::new(values.iter().flat_map(|v| v.to_le_bytes()).collect())
+fn bytes(values: &[f32]) -> TensorData {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into()
 }
 
 /// Rows of the fused projection that a pass reads.

@@ -107,7 +107,7 @@ impl<'a> Maker<'a> {
             let last = n + 1 == ends.len();
             let image = self.image(n, start as u64, &given, last || kept == Ends::All)?;
             let tensors = image.rows.tensors.iter();
-            self.bytes += tensors.map(|t| t.data.len() as u64).sum::<u64>();
+            self.bytes += tensors.map(|t| t.bytes() as u64).sum::<u64>();
             let segment = NewSegment {
                 fingerprint: self.direct.info().fingerprint.clone(),
                 parent,

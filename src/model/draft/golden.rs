@@ -5,7 +5,6 @@
 //! comparison. Trees are not part of the program and not replayed.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -262,7 +261,7 @@ fn replay_lightning<B: DraftOps>(b: &mut B, case: &mut Case<'_>) -> Result<()> {
         name: "state".into(),
         dtype: Dtype::F32,
         shape: vec![heads, head_dim, head_dim],
-        data: Arc::new(start),
+        data: start.into(),
     };
     let mut state = b.recurrent(&spec)?;
     b.seek(0)?;

@@ -3,8 +3,6 @@
 //! Tensors `draft.k`, `draft.v` `[rows, kv_heads, head_dim]`, `draft.taps` `[waiting, aux·hidden]` f32 and `draft.meta` (JSON).
 //! A window of another head, or of none, is simply not taken: drafts then start from nothing and the text is the same.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
 use crate::backend::draft::DraftOps;
@@ -47,12 +45,12 @@ impl<B: DraftOps> DraftHead<B> {
             tensor.name = name.into();
         }
         let aux_hidden = if self.waiting > 0 { b.read(&self.bufs.aux_hidden, self.waiting)? } else { Vec::new() };
-        let bytes = aux_hidden.iter().take(self.waiting * width).flat_map(|x| x.to_le_bytes()).collect();
+        let bytes: Vec<u8> = aux_hidden.iter().take(self.waiting * width).flat_map(|x| x.to_le_bytes()).collect();
         tensors.push(ImageTensor {
             name: "draft.taps".into(),
             dtype: Dtype::F32,
             shape: vec![self.waiting, width],
-            data: Arc::new(bytes),
+            data: bytes.into(),
         });
         let saved = Saved { fingerprint: self.fingerprint.clone(), first, next: self.next, waiting: self.waiting };
         let json = serde_json::to_vec(&saved).unwrap_or_default();
@@ -60,7 +58,7 @@ impl<B: DraftOps> DraftHead<B> {
             name: "draft.meta".into(),
             dtype: Dtype::U8,
             shape: vec![json.len()],
-            data: Arc::new(json),
+            data: json.into(),
         });
         Ok(tensors)
     }

@@ -1,7 +1,8 @@
 //! State as it crosses between engine and session: arrays of rows, states at a position, and why rows cannot be had back.
 
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -72,12 +73,104 @@ pub struct ImageTensor {
     /// Slowest axis first.
     pub shape: Vec<usize>,
     /// The bytes. Shared, so that saving copies nothing.
-    pub data: Arc<Vec<u8>>,
+    pub data: TensorData,
+}
+
+/// The bytes of a tensor, shared by its clones. They may still be on their way from a device, which goes on with its work meanwhile: whoever
+/// looks at them first waits. Where they never came there are none, and [`TensorData::arrived`] says why.
+#[derive(Clone)]
+pub struct TensorData(Arc<OnceLock<Result<Arc<Vec<u8>>, String>>>);
+
+/// The end at which [`TensorData`] arrive; dropped, they never will.
+pub struct Arriving(TensorData);
+
+impl TensorData {
+    /// Bytes that come later, and the end at which they do.
+    pub fn later() -> (TensorData, Arriving) {
+        let data = TensorData(Arc::default());
+        (data.clone(), Arriving(data))
+    }
+
+    /// Waits for them.
+    ///
+    /// # Errors
+    /// Why they did not come, as a phrase.
+    pub fn arrived(&self) -> Result<&Arc<Vec<u8>>, String> {
+        self.0.wait().as_ref().map_err(Clone::clone)
+    }
+
+    /// All of them in a vector that is shared; an empty one where they did not come. Waits.
+    pub fn shared(&self) -> Arc<Vec<u8>> {
+        self.arrived().cloned().unwrap_or_default()
+    }
+}
+
+impl Arriving {
+    /// They are here, or will never be.
+    pub fn set(self, data: Result<Vec<u8>, String>) {
+        self.give(data.map(Arc::new));
+    }
+
+    fn give(&self, data: Result<Arc<Vec<u8>>, String>) {
+        // Set once: by its owner, or in place of it when that is dropped.
+        let _ = self.0.0.set(data);
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.give(Err("the device was closed before it had sent them".to_owned()));
+    }
+}
+
+impl Deref for TensorData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.arrived().map_or(&[], |data| data.as_slice())
+    }
+}
+
+impl From<Arc<Vec<u8>>> for TensorData {
+    fn from(data: Arc<Vec<u8>>) -> TensorData {
+        TensorData(Arc::new(OnceLock::from(Ok(data))))
+    }
+}
+
+impl From<Vec<u8>> for TensorData {
+    fn from(data: Vec<u8>) -> TensorData {
+        Arc::new(data).into()
+    }
+}
+
+impl std::fmt::Debug for TensorData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0.get() {
+            None => f.write_str("on its way"),
+            Some(Ok(data)) => write!(f, "{} bytes", data.len()),
+            Some(Err(why)) => write!(f, "never came: {why}"),
+        }
+    }
+}
+
+impl PartialEq for TensorData {
+    fn eq(&self, other: &TensorData) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for TensorData {}
+
+impl ImageTensor {
+    /// How many bytes its shape and type come to.
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size()
+    }
 }
 
 impl std::fmt::Debug for ImageTensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {:?} {:?} ({} bytes)", self.name, self.dtype, self.shape, self.data.len())
+        write!(f, "{} {:?} {:?} ({:?})", self.name, self.dtype, self.shape, self.data)
     }
 }
 
@@ -192,4 +285,53 @@ pub struct StateImage {
     pub rows: RowsImage,
     /// State at its end; `None` where thinned.
     pub end: Option<CheckpointImage>,
+}
+
+impl StateImage {
+    /// All of its tensors.
+    pub fn tensors(&self) -> impl Iterator<Item = &ImageTensor> {
+        self.rows.tensors.iter().chain(self.end.iter().flat_map(|end| &end.tensors))
+    }
+
+    /// Bytes of all of its tensors.
+    pub fn bytes(&self) -> u64 {
+        self.tensors().map(|tensor| tensor.bytes() as u64).sum()
+    }
+
+    /// Waits until all of it has come from the device.
+    ///
+    /// # Errors
+    /// Why it did not, as a phrase.
+    pub fn arrived(&self) -> Result<(), String> {
+        self.tensors().try_for_each(|tensor| tensor.data.arrived().map(drop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_looks_at_bytes_that_come_later_waits_for_them() {
+        let (data, arriving) = TensorData::later();
+        let tensor = ImageTensor { name: "k".into(), dtype: Dtype::Bf16, shape: vec![2, 2], data };
+        assert_eq!((tensor.bytes(), format!("{tensor:?}").as_str()), (8, "k Bf16 [2, 2] (on its way)"));
+        let looks = std::thread::spawn({
+            let data = tensor.data.clone();
+            move || data.to_vec()
+        });
+        arriving.set(Ok((0..8).collect()));
+        assert_eq!(looks.join().unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(tensor.data, TensorData::from((0..8).collect::<Vec<u8>>()));
+    }
+
+    #[test]
+    fn bytes_that_never_come_are_none_and_said_to_be() {
+        let (data, arriving) = TensorData::later();
+        drop(arriving);
+        assert!(data.is_empty() && data.arrived().is_err());
+        let tensor = ImageTensor { name: "k".into(), dtype: Dtype::U8, shape: vec![1], data };
+        let image = StateImage { rows: RowsImage { tensors: vec![tensor], ..RowsImage::default() }, end: None };
+        assert!(image.arrived().unwrap_err().contains("closed"));
+    }
 }

@@ -13,8 +13,8 @@ pub use generate::{
     Constrain, Constraint, Generate, Likely, Quoting, Sampling, SpecMode, Steer, Steered, Steering, Watched, Watching,
 };
 pub use image::{
-    CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsImage, RowsPlace, SOURCE_BYTES,
-    StateImage,
+    Arriving, CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsImage, RowsPlace,
+    SOURCE_BYTES, StateImage, TensorData,
 };
 pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
 pub use options::{

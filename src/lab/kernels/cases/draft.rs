@@ -1,7 +1,5 @@
 //! The draft head, up to its MLP.
 
-use std::sync::Arc;
-
 use super::super::reference::numbers;
 use super::{Case, EPS, HEAD, Run, Sizes, bytes, matrix, norm, perform, tokens, values};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
@@ -38,7 +36,7 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
         name: "k".to_owned(),
         dtype: Dtype::F32,
         shape: vec![known, s.kv_heads, HEAD],
-        data: Arc::new(bytes(&values(seed, known * s.kv_heads * HEAD, 1.0))),
+        data: bytes(&values(seed, known * s.kv_heads * HEAD, 1.0)).into(),
     };
     let (old_k, old_v) = (image(case.seed + 6), image(case.seed + 7));
     let streams = values(case.seed + 8, rows * 3 * s.hidden, 1.0);

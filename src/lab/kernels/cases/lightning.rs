@@ -1,7 +1,5 @@
 //! Lightning layers, from a state that is not zero.
 
-use std::sync::Arc;
-
 use super::{Case, EPS, HEAD, Run, Sizes, bytes, cuts, norm, part, perform, poisoned, values};
 use crate::backend::{Backend, BufKind, Pass, Result};
 use crate::protocol::engine::{Dtype, ImageTensor};
@@ -33,7 +31,7 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
         name: "state".to_owned(),
         dtype: Dtype::F32,
         shape: vec![spec.heads, HEAD, HEAD],
-        data: Arc::new(bytes(&values(case.seed + 3, spec.heads * HEAD * HEAD, 1.0))),
+        data: bytes(&values(case.seed + 3, spec.heads * HEAD * HEAD, 1.0)).into(),
     };
     let input = values(case.seed + 4, case.pass.rows() * width, 1.0);
     let early = values(case.seed + 5, 5 * width, 1.0);

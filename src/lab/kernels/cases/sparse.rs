@@ -1,7 +1,5 @@
 //! Sparse layers: append, select and attend over a cache of any length.
 
-use std::sync::Arc;
-
 use half::bf16;
 
 use super::{Case, HEAD, Mode, Sizes, bytes, cuts, part, perform, poisoned, values};
@@ -51,7 +49,7 @@ pub fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor>
             name: name.to_owned(),
             dtype: Dtype::F32,
             shape: vec![values.len() / width, spec.kv_heads, HEAD],
-            data: Arc::new(bytes(&values)),
+            data: bytes(&values).into(),
         })
         .collect()
 }

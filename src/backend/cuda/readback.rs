@@ -1,0 +1,145 @@
+//! State that leaves the device beside the work that follows: it is copied within the device, and a thread reads the copy back.
+//!
+//! Recurrent states leave so. Whoever asks goes on at once and has tensors whose bytes come later ([`TensorData`]). The copy is made on the compute queue, behind
+//! whatever made the state and before whatever changes it: its bytes are those of that moment. Only what is short enough goes this way,
+//! and only where memory is plenty ([`READY`]): the rest is read back as ever, while the asker waits.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::Sender;
+
+use super::device::{Account, Device, DeviceBuffer};
+use super::driver::{DevicePtr, Event, Queue};
+use super::staging::Staging;
+use super::stretch::Stretch;
+use crate::backend::Result;
+use crate::protocol::engine::{Arriving, TensorData};
+
+/// Most bytes of one snapshot: the recurrent states of a model.
+const MOST: usize = 64 << 20;
+/// Most bytes of all snapshots together: of eight answers that end in one round.
+const ALL: usize = 512 << 20;
+/// So many times a snapshot's size has to be free when memory for it is asked for: what is left belongs to conversations.
+const READY: u64 = 32;
+/// Snapshots come in multiples of this, so that one is used again for another of nearly the same size.
+const STEP: usize = 2 << 20;
+/// Where parts of a snapshot begin.
+const ALIGN: usize = 256;
+/// The share of the threads that fill memory with what was read back, and most of them.
+const THREADS: [usize; 2] = [4, 4];
+
+/// Device memory that snapshots are taken in, between two of them.
+type Spare = Arc<Mutex<Vec<DeviceBuffer>>>;
+
+/// A snapshot that is to be read back.
+struct Work {
+    memory: DeviceBuffer,
+    /// It is complete.
+    taken: Event,
+    /// Where its parts are, and where their bytes are waited for.
+    parts: Vec<(DevicePtr, usize, Arriving)>,
+}
+
+/// The thread that reads back, and its memory.
+pub(super) struct Readback {
+    device: Device,
+    to: Option<Sender<Work>>,
+    thread: Option<JoinHandle<()>>,
+    spare: Spare,
+    /// Bytes of all snapshots there are.
+    made: usize,
+}
+
+impl Readback {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// No page-locked memory, or the system has no thread to give.
+    pub(super) fn start(device: &Device) -> Result<Self> {
+        let (to, work) = crossbeam_channel::unbounded::<Work>();
+        let (spare, mut staging) = (Spare::default(), Staging::new(device)?);
+        let (kept, own) = (Arc::clone(&spare), device.clone());
+        let [share, most] = THREADS;
+        // A pool of its own: all threads of the common one may be waiting for what this one reads back.
+        let pool = rayon::ThreadPoolBuilder::new().num_threads((rayon::current_num_threads() / share).clamp(1, most));
+        let pool = pool.build().map_err(|e| super::driver::failed("starting threads", e))?;
+        let thread = std::thread::Builder::new().name("readback".into()).spawn(move || {
+            for Work { memory, taken, parts } in work {
+                pool.install(|| read(&own, &mut staging, &taken, parts));
+                own.driver().drop_event(taken);
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+            }
+        });
+        let thread = thread.map_err(|e| super::driver::failed("starting a thread", e))?;
+        Ok(Readback { device: device.clone(), to: Some(to), thread: Some(thread), spare, made: 0 })
+    }
+
+    /// The bytes of these places as they are behind all work given so far; `None` where they are too many to be copied.
+    ///
+    /// # Errors
+    /// The device.
+    pub(super) fn take(&mut self, places: &[(DevicePtr, usize)]) -> Result<Option<Vec<TensorData>>> {
+        let bytes = places.iter().map(|(_, bytes)| bytes.next_multiple_of(ALIGN)).sum::<usize>();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let (Some(to), Some(memory)) = (self.to.clone(), self.memory(bytes)?) else { return Ok(None) };
+        let driver = self.device.driver();
+        let (mut at, mut parts, mut data) = (memory.ptr(), Vec::new(), Vec::new());
+        for (src, bytes) in places {
+            if *bytes > 0 {
+                // SAFETY: the caller owns the source; the snapshot has room for all parts, and nobody else uses it now.
+                unsafe { driver.copy(at, *src, *bytes, Queue::Compute)? };
+            }
+            let (later, arriving) = TensorData::later();
+            parts.push((at, *bytes, arriving));
+            data.push(later);
+            at += bytes.next_multiple_of(ALIGN) as u64;
+        }
+        let taken = driver.event()?;
+        driver.record(&taken, Queue::Compute)?;
+        // A thread that is gone gives its parts up, which whoever waits for them hears.
+        let _ = to.send(Work { memory, taken, parts });
+        Ok(Some(data))
+    }
+
+    /// Memory for a snapshot of `bytes`, if there may be one.
+    fn memory(&mut self, bytes: usize) -> Result<Option<DeviceBuffer>> {
+        if bytes > MOST {
+            return Ok(None);
+        }
+        let size = bytes.next_multiple_of(STEP);
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = spare.iter().position(|memory| memory.bytes() == size) {
+            return Ok(Some(spare.swap_remove(at)));
+        }
+        drop(spare);
+        if self.made + size > ALL || self.device.free_bytes()? < READY * size as u64 {
+            return Ok(None);
+        }
+        let memory = self.device.alloc("a snapshot of state", size, Account::Work)?;
+        self.made += size;
+        Ok(Some(memory))
+    }
+}
+
+/// Reads a snapshot's parts back.
+fn read(device: &Device, staging: &mut Staging, taken: &Event, parts: Vec<(DevicePtr, usize, Arriving)>) {
+    let places: Vec<Stretch> = parts.iter().map(|(at, bytes, _)| Stretch::plain(*at, *bytes)).collect();
+    let fetched = device.driver().wait_host(taken).and_then(|()| staging.fetch_ready(&places));
+    match fetched {
+        Ok(all) => parts.into_iter().zip(all).for_each(|((.., arriving), data)| arriving.set(Ok(data))),
+        Err(error) => parts.into_iter().for_each(|(.., arriving)| arriving.set(Err(error.to_string()))),
+    }
+}
+
+impl Drop for Readback {
+    fn drop(&mut self) {
+        self.to = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was printed; what it had not read is given up.
+            let _ = thread.join();
+        }
+    }
+}
