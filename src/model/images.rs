@@ -9,7 +9,7 @@ use crate::backend::{Backend, layer_tensor};
 use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage};
 
 impl<B: Backend> Live<B> {
-    /// KV rows of `positions`, for saving. Waits.
+    /// KV rows of `positions`, for saving. Their bytes may still come while the caller goes on.
     ///
     /// # Errors
     /// Positions outside the state, or the device.
@@ -31,7 +31,7 @@ impl<B: Backend> Live<B> {
         Ok(RowsImage { start: positions.start as u64, rows: positions.len() as u64, tensors, segment: None })
     }
 
-    /// The recurrent states at the current position, for saving. Folds first. Waits.
+    /// The recurrent states at the current position, for saving; bytes as in [`Live::export_rows`]. Folds first.
     ///
     /// # Errors
     /// The device.
