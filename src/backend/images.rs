@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{BackendError, Memory, ROW_ARRAYS, Result, internal, layer_tensor};
-
 use crate::protocol::engine::{Cancel, ImageTensor, RowSource};
 use crate::spec::{LightningSpec, SparseSpec};
 
