@@ -27,7 +27,7 @@ impl Events {
     /// Takes more bytes; data of the events that are complete now are put behind `out`.
     ///
     /// # Errors
-    /// A line or an event longer than [`MOST`].
+    /// A line or an event that is too long.
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<String>) -> Result<(), TooLong> {
         let mut rest = bytes;
         while let Some(first) = rest.first() {

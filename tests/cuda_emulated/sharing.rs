@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use sala_chat::model::{Live, Model};
-use sala_chat::protocol::engine::CheckpointImage;
+use sala_chat::protocol::engine::{CheckpointImage, TensorData};
 
 use super::*;
 
@@ -95,7 +95,7 @@ fn put_all(b: &mut Cuda, caches: &mut [Cache], start: usize, rows: usize, of: u8
     }
 }
 
-fn all_rows(b: &mut Cuda, caches: &[Cache], range: std::ops::Range<usize>) -> Vec<Vec<Arc<Vec<u8>>>> {
+fn all_rows(b: &mut Cuda, caches: &[Cache], range: std::ops::Range<usize>) -> Vec<Vec<TensorData>> {
     let caches: Vec<&Cache> = caches.iter().collect();
     let read = b.read_all_rows(&caches, &sparse(), range).unwrap();
     read.into_iter().map(|tensors| tensors.into_iter().map(|t| t.data).collect()).collect()
