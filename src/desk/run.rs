@@ -1,6 +1,7 @@
 //! The desk's loop: the one place that waits. It takes whatever comes first and hands it to the present [`Work`], or begins
 //! the next request.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Select, never};
@@ -365,11 +366,16 @@ impl State {
         self.feeder.link.shutdown();
         self.activity(Activity::Busy { what: "saving".into() });
         let State { talk, keeper, out, .. } = self;
-        let (name, lasts) = (talk.id.map(|_| talk.name), keeper.lasts());
+        let (id, name, lasts) = (talk.id, talk.id.map(|_| talk.name), keeper.lasts());
+        let store = Arc::clone(&keeper.store);
         let (farewell, unsaved) = match (name, keeper.close(Duration::from_secs(60))) {
             _ if !lasts => (None, None),
             (None, Ok(())) => (None, None),
-            (Some(name), Ok(())) => (Some(format!("Saved. Come back with: sala-chat -r {}", shell_word(&name))), None),
+            (Some(name), Ok(())) => {
+                // Another terminal that began alike may have been given the name first.
+                let name = id.and_then(|id| store.session(id).ok()).map_or(name, |record| record.name);
+                (Some(format!("Saved. Come back with: sala-chat -r {}", shell_word(&name))), None)
+            }
             (name, Err(e)) => {
                 let what = name.map_or_else(|| "What was done".to_owned(), |name| format!("Not all of \"{name}\""));
                 let unsaved = Unsaved { reason: e.reason.clone(), code: if e.disk { 74 } else { 7 } };

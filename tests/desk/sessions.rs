@@ -286,6 +286,29 @@ fn what_was_asked_is_told_to_be_served_after_all_it_has_to_say() {
     assert!(!t.seen[quiet..].iter().any(|n| matches!(n, Notice::Note(..))));
 }
 
+fn two_terminals_that_begin_alike_at_the_same_moment_come_back_to_their_own() {
+    let dir = dir();
+    let mut both = [Setup::default(), Setup::default()].map(|setup| Talk::new(dir.path(), setup));
+    // Both look for a free name before either is on disk.
+    let other = rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for t in &mut both {
+        t.send(Request::Ask("Hello there?".into()));
+        t.wait("a name", |n| matches!(n, Notice::Session(view) if view.name == "hello-there").then_some(()));
+    }
+    other.execute_batch("ROLLBACK").unwrap();
+    let mut farewells: Vec<_> = both
+        .into_iter()
+        .map(|mut t| {
+            t.finished();
+            t.quit().unwrap()
+        })
+        .collect();
+    farewells.sort();
+    let back = |name: &str| format!("Saved. Come back with: sala-chat -r {name}");
+    assert_eq!(farewells, [back("hello-there"), back("hello-there-2")]);
+}
+
 with_both_tokenizers!(
     a_resumed_session_reads_nothing_again_and_answers_as_if_never_left,
     another_models_state_is_not_used_and_reading_again_is_asked_first,
@@ -295,5 +318,6 @@ with_both_tokenizers!(
     a_preset_of_ones_own_is_saved_listed_and_taken,
     what_is_wrong_with_a_preset_is_one_line_and_changes_nothing,
     a_session_in_use_can_be_forked,
+    two_terminals_that_begin_alike_at_the_same_moment_come_back_to_their_own,
     what_was_asked_is_told_to_be_served_after_all_it_has_to_say,
 );
