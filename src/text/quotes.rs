@@ -6,6 +6,8 @@
 //! depends on the tokens in front alone, so an answer is the same with speculation on and off, and the same when it was stopped
 //! and goes on.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use super::tokenizer::Tokenizer;
@@ -24,8 +26,9 @@ impl Quoting {
         let make = move |before: &[Token]| -> Box<dyn Constrain> {
             let (text, written) = spelled(&tokenizer, before);
             let (tokenizer, opening, stop) = (Arc::clone(&tokenizer), opening.clone().into_bytes(), stop.clone());
-            let mut quotes = Quotes { tokenizer, stop, opening, text, at: At::default() };
-            quotes.at = quotes.behind(quotes.at.clone(), &written).unwrap_or_default();
+            let beginnings = OnceCell::new();
+            let mut quotes = Quotes { tokenizer, stop, opening, text, beginnings, at: At::default() };
+            quotes.at = quotes.behind(&quotes.at, &written).unwrap_or_default();
             Box::new(quotes)
         };
         Constraint(Arc::new(make), Some(self))
@@ -52,7 +55,7 @@ enum At {
     /// Outside of quotes: the last bytes, as many as open one.
     Free(Vec<u8>),
     /// In a quote, which is what stands in front of these places of the text.
-    Quote(Vec<usize>),
+    Quote(Arc<[usize]>),
 }
 
 impl Default for At {
@@ -67,76 +70,86 @@ struct Quotes {
     stop: Vec<Token>,
     opening: Vec<u8>,
     text: Vec<u8>,
+    /// Where sentences of the text begin, once a quote is opened.
+    beginnings: OnceCell<Arc<[usize]>>,
     at: At,
 }
 
 impl Quotes {
     /// Where an answer stands after more of it; `None` if that is no quote of the text.
-    fn behind(&self, mut at: At, bytes: &[u8]) -> Option<At> {
+    fn behind(&self, at: &At, bytes: &[u8]) -> Option<At> {
+        let mut now = Cow::Borrowed(at);
         for byte in bytes {
-            at = match at {
-                At::Free(mut last) => {
-                    last.push(*byte);
-                    last.drain(..last.len().saturating_sub(self.opening.len()));
-                    if last == self.opening { self.begun() } else { At::Free(last) }
-                }
-                At::Quote(places) if *byte == MARK && places.iter().any(|place| ends(&self.text, *place)) => {
-                    At::default()
-                }
-                At::Quote(places) => {
-                    let goes_on = |place: &usize| self.text.get(*place) == Some(byte) && *byte != BETWEEN;
-                    let places: Vec<usize> = places.into_iter().filter(goes_on).map(|place| place + 1).collect();
-                    if places.is_empty() {
-                        return None;
-                    }
-                    At::Quote(places)
-                }
-            };
+            now = Cow::Owned(self.step(&now, *byte)?);
         }
-        Some(at)
+        Some(now.into_owned())
+    }
+
+    fn step(&self, at: &At, byte: u8) -> Option<At> {
+        match at {
+            At::Free(last) => {
+                let more = (last.len() + 1).saturating_sub(self.opening.len());
+                let last: Vec<u8> = last.iter().copied().chain([byte]).skip(more).collect();
+                Some(if last == self.opening { self.begun() } else { At::Free(last) })
+            }
+            At::Quote(places) if byte == MARK && places.iter().any(|place| ends(&self.text, *place)) => {
+                Some(At::default())
+            }
+            At::Quote(places) => {
+                let goes_on = |place: &&usize| byte != BETWEEN && self.text.get(**place) == Some(&byte);
+                let places: Arc<[usize]> = places.iter().filter(goes_on).map(|place| place + 1).collect();
+                (!places.is_empty()).then_some(At::Quote(places))
+            }
+        }
     }
 
     /// At the beginning of a quote. Where there is nothing to be quoted, nothing is kept to it.
     fn begun(&self) -> At {
-        let places: Vec<usize> = (0..self.text.len()).filter(|place| begins(&self.text, *place)).collect();
-        if places.is_empty() { At::default() } else { At::Quote(places) }
+        let places = self.beginnings.get_or_init(|| beginnings(&self.text));
+        if places.is_empty() { At::default() } else { At::Quote(Arc::clone(places)) }
     }
 }
 
-/// Whether a sentence begins at this place: behind the end of another, at the beginning of a line, behind its number, mark, time or
-/// key, or in a cell of a table.
-fn begins(text: &[u8], place: usize) -> bool {
-    if text.get(place).is_none_or(|byte| byte.is_ascii_whitespace() || *byte == BETWEEN || *byte == b'|') {
-        return false;
-    }
-    let before = text.get(..place).unwrap_or_default();
-    let line = before.rsplit(|byte| matches!(*byte, b'\n' | BETWEEN)).next().unwrap_or_default();
-    let lead = line.trim_ascii_end();
-    let gap = line.len() - lead.len();
-    match lead.last() {
-        None => true,
-        Some(_) if gap == 0 => false,
-        // Numbers, times and levels of a log have no small letters.
-        Some(last) => {
-            gap > 1
-                || line.ends_with(b"\t")
-                || !last.is_ascii_alphanumeric() && !matches!(last, b',' | 0x80..)
-                || !lead.iter().any(u8::is_ascii_lowercase)
+/// Where sentences begin: behind the end of another, at the beginning of a line, behind its number, mark, time, level or key, or in a
+/// cell of a table. One pass: a line may be as long as the text.
+fn beginnings(text: &[u8]) -> Arc<[usize]> {
+    let mut places = Vec::new();
+    // Of the line so far: its last byte that is no space, spaces behind that, the last of them, and whether it has a small letter.
+    let (mut last, mut gap, mut space, mut small) = (None, 0, b' ', false);
+    for (place, byte) in text.iter().copied().enumerate() {
+        match byte {
+            b'\n' | BETWEEN => (last, gap, space, small) = (None, 0, b' ', false),
+            _ if byte.is_ascii_whitespace() => (gap, space) = (gap + 1, byte),
+            _ => {
+                let begins = match last {
+                    None => true,
+                    Some(_) if gap == 0 => false,
+                    Some(last) => {
+                        let word = u8::is_ascii_alphanumeric(&last) || matches!(last, b',' | 0x80..);
+                        // Numbers, times and levels of a log have no small letters.
+                        gap > 1 || space == b'\t' || !word || !small
+                    }
+                };
+                if begins && byte != b'|' {
+                    places.push(place);
+                }
+                (last, gap, small) = (Some(byte), 0, small || byte.is_ascii_lowercase());
+            }
         }
     }
+    places.into()
 }
 
 /// Whether a sentence may end in front of this place: with its mark, its line, its cell or its text.
 fn ends(text: &[u8], place: usize) -> bool {
     let rest = text.get(place..).unwrap_or_default();
-    let line = rest.split(|byte| matches!(*byte, b'\n' | BETWEEN)).next().unwrap_or_default();
-    if line.trim_ascii().is_empty() || line.starts_with(b" |") {
+    let next = rest.iter().find(|byte| !matches!(**byte, b' ' | b'\t' | b'\r'));
+    if next.is_none_or(|byte| matches!(*byte, b'\n' | BETWEEN)) || rest.starts_with(b" |") {
         return true;
     }
     let last = place.checked_sub(1).and_then(|at| text.get(at));
-    last.is_some_and(|byte| matches!(*byte, b'.' | b'!' | b'?'))
-        && !line.starts_with(b".")
-        && !line.first().is_some_and(u8::is_ascii_alphanumeric)
+    let goes_on = rest.first().is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'.');
+    !goes_on && last.is_some_and(|byte| matches!(*byte, b'.' | b'!' | b'?'))
 }
 
 impl Constrain for Quotes {
@@ -146,15 +159,15 @@ impl Constrain for Quotes {
             // The end of what was read is the end of a quote, too.
             (At::Quote(places), _) if whole => places.iter().all(|place| *place == self.text.len()),
             (At::Quote(_), Piece::Special(_)) => false,
-            (At::Quote(_), Piece::Bytes(bytes)) => !bytes.is_empty() && self.behind(self.at.clone(), bytes).is_some(),
+            (At::Quote(_), Piece::Bytes(bytes)) => !bytes.is_empty() && self.behind(&self.at, bytes).is_some(),
             (At::Free(_), Piece::Special(_)) => true,
-            (At::Free(_), Piece::Bytes(bytes)) => whole || self.behind(self.at.clone(), bytes).is_some(),
+            (At::Free(_), Piece::Bytes(bytes)) => whole || self.behind(&self.at, bytes).is_some(),
         }
     }
 
     fn accept(&mut self, token: Token) {
         self.at = match self.tokenizer.pieces.get(token) {
-            Piece::Bytes(bytes) => self.behind(self.at.clone(), bytes).unwrap_or_default(),
+            Piece::Bytes(bytes) => self.behind(&self.at, bytes).unwrap_or_default(),
             Piece::Special(_) => At::default(),
         };
     }
@@ -240,6 +253,16 @@ mod tests {
                 assert!(passes(&tokenizer, wrong).is_err(), "{wrong}");
             }
         }
+    }
+
+    #[test]
+    fn a_text_of_one_long_line_takes_no_time() {
+        let text = "word, ".repeat(1 << 20).into_bytes();
+        assert_eq!(*beginnings(&text), [0]);
+        assert!(!ends(&text, 4) && ends(&text, text.len() - 1));
+        let spaces = [b"Go. ".as_slice(), &vec![b'x'; 1 << 22]].concat();
+        assert_eq!(*beginnings(&spaces), [0, 4]);
+        assert!(ends(&spaces, 3));
     }
 
     #[test]
