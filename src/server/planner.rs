@@ -24,6 +24,8 @@ pub(super) struct Wanted {
     pub ask: Ask,
     /// Times that it was planned with state that turned out damaged.
     pub attempts: u32,
+    /// It was planned already, before others had read what it begins with.
+    pub anew: bool,
     pub live: Vec<Path>,
     pub fresh: Fresh,
     /// What was found damaged the last time.
@@ -47,6 +49,7 @@ pub(super) struct Plan {
 pub(super) struct Planned {
     pub ask: Ask,
     pub attempts: u32,
+    pub anew: bool,
     pub plan: Result<Plan, Refusal>,
 }
 
@@ -71,9 +74,9 @@ impl Planner {
                 for wanted in wanted {
                     let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &store, &wanted)));
                     let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
-                    let Wanted { ask, attempts, .. } = wanted;
+                    let Wanted { ask, attempts, anew, .. } = wanted;
                     // Nobody takes it any more when the server has ended.
-                    let _ = planned.send(Planned { ask, attempts, plan: made });
+                    let _ = planned.send(Planned { ask, attempts, anew, plan: made });
                 }
             })?;
         }

@@ -177,7 +177,7 @@ impl Worker {
             && let Some(ask) = self.queue.pop_front()
         {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.want_plan(ask, 0, None);
+            self.want_plan(ask, 0, None, false);
         }
         self.shared.metrics.running.store(self.busy() as u64, Ordering::Relaxed);
     }
@@ -196,15 +196,15 @@ impl Worker {
         }
     }
 
-    /// Has a question planned with what is there now.
-    fn want_plan(&mut self, ask: Ask, attempts: u32, lost: Option<RowsFault>) {
+    /// Has a question planned with what is there now; `anew`: once more, because that is more than before.
+    fn want_plan(&mut self, ask: Ask, attempts: u32, lost: Option<RowsFault>, anew: bool) {
         let Some(model) = &self.model else {
             return self.refuse(&ask, Refusal::internal(GONE));
         };
         let (limit, fingerprint) = (model.context_limit, model.fingerprint.clone());
         let (live, fresh) = (self.lanes.live(), self.keep.fresh.clone());
         self.planning += 1;
-        self.planner.want(Wanted { ask, attempts, live, fresh, lost, limit, fingerprint });
+        self.planner.want(Wanted { ask, attempts, anew, live, fresh, lost, limit, fingerprint });
     }
 
     fn refuse(&self, ask: &Ask, refusal: Refusal) {

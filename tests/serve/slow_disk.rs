@@ -116,6 +116,19 @@ fn nobody_waits_for_a_disk_and_what_is_being_written_is_found() {
 
 #[test]
 fn what_two_begin_with_is_read_once() {
+    // The second comes while the first is being read, and would have a place: it is planned, and then waits.
+    two_that_begin_alike(&|server| {
+        let waits = || server.metric("requests_waiting") == 1 && server.metric("requests_running") == 1;
+        server.until("the second waits", waits);
+    });
+    // The first is read while the second is planned, whenever that is.
+    for delay in (0..20).step_by(2) {
+        two_that_begin_alike(&|_| std::thread::sleep(Duration::from_millis(delay)));
+    }
+}
+
+/// Two questions behind the same beginning, the second sent while the first is held up; `wait` is between that and the going on.
+fn two_that_begin_alike(wait: &dyn Fn(&Running)) {
     let dir = tempfile::tempdir().unwrap();
     let (gate, permit) = crossbeam_channel::unbounded();
     let server = Running::start(dir.path(), Setup { gate: Some(permit), ..setup() });
@@ -128,10 +141,8 @@ fn what_two_begin_with_is_read_once() {
     };
     let first = send("One?");
     server.until("the first is read", || server.metric("prompt_tokens_total") > 0);
-    // It comes while the first is being read, and would have a place; it is planned, and then waits.
     let second = send("Two?");
-    server
-        .until("the second waits", || server.metric("requests_waiting") == 1 && server.metric("requests_running") == 1);
+    wait(&server);
     permits(&gate, 200);
     let usage = |stream| crate::client::Reply::read(stream).events().last().unwrap()["usage"].clone();
     let cached = |usage: &Value| usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();

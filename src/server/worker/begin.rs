@@ -21,7 +21,7 @@ const WORTH_BYTES: usize = 1_024;
 impl Worker {
     /// A plan is made: begins with it, unless what it rests on is not there any more or will soon be better.
     pub(super) fn on_plan(&mut self, planned: Planned) {
-        let Planned { ask, attempts, plan } = planned;
+        let Planned { ask, attempts, anew, plan } = planned;
         let plan = match plan {
             Ok(plan) if self.model.is_some() => plan,
             Ok(_) => return self.refuse(&ask, Refusal::internal(super::GONE)),
@@ -35,11 +35,15 @@ impl Worker {
             self.parked.push(Parked { ask, at, begun, end });
             return;
         }
+        // While it was planned somebody came to the end of reading that. Once more is enough: state may be there and not be had.
+        if ask.wish.score.is_none() && !anew && self.lanes.have_more(&ask, plan.base.text_bytes(), WORTH_BYTES) {
+            return self.want_plan(ask, attempts, None, true);
+        }
         let free = plan.kept.is_some() || plan.base.segments().is_empty();
         match self.lanes.place_for(&plan.base, free) {
             Some(at) => self.begin(at, ask, attempts, plan),
             // Somebody else went on with the state that it was to begin with.
-            None => self.want_plan(ask, attempts, None),
+            None => self.want_plan(ask, attempts, None, false),
         }
     }
 
@@ -79,7 +83,7 @@ impl Worker {
         if attempts > ATTEMPTS {
             return self.refuse(&running.ask, Refusal::internal(why.to_owned()));
         }
-        self.want_plan(running.ask, attempts, lost);
+        self.want_plan(running.ask, attempts, lost, false);
     }
 
     /// Makes `base` live in a lane; rows it shares with the live path stay where they are.

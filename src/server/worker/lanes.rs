@@ -175,6 +175,15 @@ impl Lanes {
         });
         ahead.filter(|_| ask.prompt.tokens.is_none()).max_by_key(|(_, end)| *end)
     }
+
+    /// Whether a lane holds by now at least `least` bytes more of what `ask` begins with than it would begin with itself. Only texts
+    /// that are long enough are looked through.
+    pub(super) fn have_more(&self, ask: &Ask, from: usize, least: usize) -> bool {
+        let text = &ask.prompt.rendered.text;
+        let holds =
+            |path: &Path| path.text_bytes() >= from + least && path.unchanged(text).text_bytes() >= from + least;
+        ask.prompt.tokens.is_none() && self.0.iter().any(|lane| lane.kept && holds(&lane.live))
+    }
 }
 
 #[cfg(test)]
