@@ -61,6 +61,13 @@ pub trait Memory: Sized + Send + 'static {
     }
     /// Rows for any pass.
     fn buf(&mut self, width: usize, kind: BufKind) -> Result<Self::Buf>;
+    /// Rows for any pass, in groups that are in use one after the other: what one group holds is lost when another is written, so they may
+    /// have the same memory.
+    fn alternating_bufs(&mut self, groups: &[&[(usize, BufKind)]]) -> Result<Vec<Vec<Self::Buf>>> {
+        let mut group =
+            |group: &&[(usize, BufKind)]| group.iter().map(|(width, kind)| self.buf(*width, *kind)).collect();
+        groups.iter().map(&mut group).collect()
+    }
     /// Empty caches that can grow to `limit` positions: of `layers` layers of one sequence, which may have their memory together. Such grow
     /// together, and the first answers for all.
     fn caches(&mut self, spec: &SparseSpec, limit: usize, layers: usize) -> Result<Vec<Self::Cache>>;

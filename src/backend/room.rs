@@ -120,8 +120,10 @@ fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
     let (s, l) = (&spec.sparse, &spec.lightning);
     let sparse = 2 * s.projection_width() + 4 * s.heads * s.head_dim;
     let lightning = 2 * l.projection_width() + 4 * l.heads * l.head_dim;
-    let mlp = 2 * 3 * spec.intermediate + 2 * spec.hidden;
-    let pass = rows * (sparse + lightning + mlp + 4 * spec.hidden);
+    let mlp = 2 * spec.intermediate;
+    // Mixers and MLPs take turns in the same memory; gate and up columns and the input of a product are beside it.
+    let beside = 4 * spec.intermediate + 2 * spec.hidden;
+    let pass = rows * (sparse.max(lightning).max(mlp) + beside + 4 * spec.hidden);
     // A packed weight is widened for a prefill pass.
     let widened = 2 * 2 * spec.intermediate * spec.hidden;
     let state = 4 * l.heads * l.head_dim * l.head_dim;

@@ -139,6 +139,37 @@ pub(super) fn fits<B: Backend>(op: &'static str, model: &Model<B>, tokens: &[Tok
     }
 }
 
+/// The rows of mixers and MLPs: only one of them is at work at a time.
+struct LayerRows<B: Backend> {
+    mid: B::Buf,
+    sparse: Option<MixBufs<B>>,
+    lightning: Option<MixBufs<B>>,
+}
+
+impl<B: Backend> LayerRows<B> {
+    fn new(b: &mut B, spec: &ModelSpec) -> Result<Self> {
+        let (s, l) = (&spec.sparse, &spec.lightning);
+        let mixer = |kind: Mixer, projection: usize, out: usize| match spec.mixers.contains(&kind) {
+            true => vec![(projection, BufKind::Activation), (out, BufKind::Wide)],
+            false => Vec::new(),
+        };
+        let sparse = mixer(Mixer::Sparse, s.projection_width(), s.heads * s.head_dim);
+        let lightning = mixer(Mixer::Lightning, l.projection_width(), l.heads * l.head_dim);
+        let mlp = [(spec.intermediate, BufKind::Activation)];
+        let mut made = b.alternating_bufs(&[&mlp, &sparse, &lightning])?.into_iter().flatten();
+        let missing = || internal("alternating_bufs", "fewer buffers than were asked for");
+        let mid = made.next().ok_or_else(missing)?;
+        let mut mixer = |asked: &[(usize, BufKind)]| match asked {
+            [] => Ok(None),
+            _ => {
+                let (x, o) = (made.next().ok_or_else(missing)?, made.next().ok_or_else(missing)?);
+                Ok::<_, BackendError>(Some(MixBufs { x, o }))
+            }
+        };
+        Ok(LayerRows { mid, sparse: mixer(&sparse)?, lightning: mixer(&lightning)? })
+    }
+}
+
 impl<B: Backend> Workspace<B> {
     /// A verify pass as far as it may be recorded.
     pub(super) fn verify(
@@ -207,19 +238,10 @@ impl<B: Backend> Live<B> {
             return Err(ModelError::Order { op: "Live::new", reason });
         }
         let layers = LayerState::all(b, spec, limit)?;
-        let mix = |b: &mut B, width: usize, out: usize| -> Result<MixBufs<B>> {
-            Ok(MixBufs { x: b.buf(width, BufKind::Activation)?, o: b.buf(out, BufKind::Wide)? })
-        };
-        let (s, l) = (&spec.sparse, &spec.lightning);
-        let sparse = if spec.mixers.contains(&Mixer::Sparse) {
-            Some((mix(b, s.projection_width(), s.heads * s.head_dim)?, b.selection(s, limit)?))
-        } else {
-            None
-        };
-        let lightning = if spec.mixers.contains(&Mixer::Lightning) {
-            Some(mix(b, l.projection_width(), l.heads * l.head_dim)?)
-        } else {
-            None
+        let LayerRows { mid, sparse, lightning } = LayerRows::new(b, spec)?;
+        let sparse = match sparse {
+            Some(bufs) => Some((bufs, b.selection(&spec.sparse, limit)?)),
+            None => None,
         };
         let aux_hidden = if aux_layers.is_empty() {
             None
@@ -232,7 +254,7 @@ impl<B: Backend> Live<B> {
         b.seek(0)?;
         let work = Workspace {
             h: b.buf(spec.hidden, BufKind::Residual)?,
-            mid: b.buf(spec.intermediate, BufKind::Activation)?,
+            mid,
             logits: b.buf(spec.vocab, BufKind::Logits)?,
             sparse,
             lightning,

@@ -293,3 +293,24 @@ fn a_limit_decides_where_keys_and_values_lie() {
     assert!(mib > 300, "{error}");
     open(mib).plan_context(&spec, LONGEST, true).unwrap();
 }
+
+#[test]
+fn rows_that_take_turns_have_the_same_memory() {
+    use BufKind::{Activation, Wide};
+    let mut b = Cuda::emulated(library(), Options { prefill_rows: 256, ..Options::default() }).unwrap();
+    let before = b.memory().work;
+    let mut groups = b.alternating_bufs(&[&[(512, Activation)], &[(384, Activation), (256, Wide)]]).unwrap();
+    assert_eq!(b.memory().work - before, 256 * (384 * 2 + 256 * 4));
+    let [mlp, mixer] = groups.as_mut_slice() else { panic!("two groups were asked for") };
+    // Those of a group lie beside each other, whole.
+    let [x, o] = mixer.as_mut_slice() else { panic!("two buffers were asked for") };
+    let values = |n: usize, at: f32| -> Vec<f32> { (0..n).map(|i| at + (i % 64) as f32).collect() };
+    b.write(x, &values(256 * 384, 1.0)).unwrap();
+    b.write(o, &values(256 * 256, 100.0)).unwrap();
+    assert_eq!(b.read(x, 256).unwrap(), values(256 * 384, 1.0));
+    assert_eq!(b.read(o, 256).unwrap(), values(256 * 256, 100.0));
+    // The other group takes their place.
+    b.write(&mut mlp[0], &values(256 * 512, 7.0)).unwrap();
+    assert_eq!(b.read(&mlp[0], 256).unwrap(), values(256 * 512, 7.0));
+    assert_ne!(b.read(x, 256).unwrap(), values(256 * 384, 1.0));
+}

@@ -122,8 +122,7 @@ impl Cuda {
     pub fn randomize_buf(&mut self, buf: &mut Buf, std: f32, seed: u64) -> Result<()> {
         // SAFETY: the buffer has this many bf16.
         unsafe {
-            launch::RandomBf16 { dst: buf.ptr(), n: (buf.memory.bytes() / 2) as u64, std, seed }
-                .launch(self.device.driver())
+            launch::RandomBf16 { dst: buf.ptr(), n: (buf.bytes() / 2) as u64, std, seed }.launch(self.device.driver())
         }
     }
 

@@ -134,6 +134,11 @@ impl Memory for Cuda {
         Buf::new(&self.device, width, kind, self.prefill_rows)
     }
 
+    fn alternating_bufs(&mut self, groups: &[&[(usize, BufKind)]]) -> Result<Vec<Vec<Buf>>> {
+        self.touch();
+        Buf::alternating(&self.device, groups, self.prefill_rows)
+    }
+
     fn caches(&mut self, spec: &SparseSpec, limit: usize, layers: usize) -> Result<Vec<Cache>> {
         self.touch_own();
         let tables: Vec<_> = (0..layers).map(|_| self.tables.other()).collect();

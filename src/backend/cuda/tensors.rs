@@ -33,9 +33,16 @@ pub(super) const HOST_SPARE_BYTES: u64 = 256 << 20;
 /// Scores of a prefill pass are made in parts that fit into this.
 const SCORE_BYTES: usize = 32 << 20;
 
+/// Where a buffer may begin inside of memory that it shares.
+const ALIGNED: usize = 256;
+
 /// Activations `[rows, width]`.
 pub struct Buf {
-    pub(super) memory: DeviceBuffer,
+    memory: Arc<DeviceBuffer>,
+    /// Where in that memory.
+    at: usize,
+    /// Where that memory is free while these rows are in use.
+    spare: usize,
     pub(super) width: usize,
     pub(super) kind: BufKind,
     pub(super) rows: usize,
@@ -43,16 +50,47 @@ pub struct Buf {
 
 impl Buf {
     pub(super) fn new(device: &Device, width: usize, kind: BufKind, prefill_rows: usize) -> Result<Self> {
-        let rows = match kind {
-            BufKind::Residual | BufKind::Activation | BufKind::Wide => prefill_rows.max(MAX_VERIFY_ROWS),
-            BufKind::Logits => MAX_VERIFY_ROWS,
-        };
-        Self::with_rows(device, width, kind, rows)
+        Self::with_rows(device, width, kind, rows_of_kind(kind, prefill_rows))
     }
 
     pub(super) fn with_rows(device: &Device, width: usize, kind: BufKind, rows: usize) -> Result<Self> {
-        let memory = device.zeroed("working buffers", rows * width * size_of_kind(kind), Account::Work)?;
-        Ok(Buf { memory, width, kind, rows })
+        let spare = rows * width * size_of_kind(kind);
+        let memory = Arc::new(device.zeroed("working buffers", spare, Account::Work)?);
+        Ok(Buf { memory, at: 0, spare, width, kind, rows })
+    }
+
+    /// Groups of buffers in the same memory, one group at a time.
+    pub(super) fn alternating(
+        device: &Device,
+        groups: &[&[(usize, BufKind)]],
+        prefill_rows: usize,
+    ) -> Result<Vec<Vec<Self>>> {
+        let bytes = |&(width, kind): &(usize, BufKind)| {
+            (rows_of_kind(kind, prefill_rows) * width * size_of_kind(kind)).next_multiple_of(ALIGNED)
+        };
+        let sizes: Vec<usize> = groups.iter().map(|group| group.iter().map(bytes).sum()).collect();
+        let most = sizes.iter().copied().max().unwrap_or_default();
+        let memory = Arc::new(device.zeroed("working buffers", most, Account::Work)?);
+        let group = |(group, spare): (&&[(usize, BufKind)], usize)| {
+            let mut next = 0;
+            let buf = |asked: &(usize, BufKind)| {
+                let at = next;
+                next += bytes(asked);
+                let (width, kind) = *asked;
+                Buf { memory: Arc::clone(&memory), at, spare, width, kind, rows: rows_of_kind(kind, prefill_rows) }
+            };
+            group.iter().map(buf).collect()
+        };
+        Ok(groups.iter().zip(sizes).map(group).collect())
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.rows * self.width * self.value_bytes()
+    }
+
+    /// Memory that is free while these rows are in use, if there is so much.
+    pub(super) fn spare(&self, bytes: usize) -> Option<DevicePtr> {
+        (self.spare + bytes <= self.memory.bytes()).then(|| self.memory.ptr() + self.spare as u64)
     }
 
     /// Bytes of one value.
@@ -61,12 +99,12 @@ impl Buf {
     }
 
     pub(super) fn ptr(&self) -> DevicePtr {
-        self.memory.ptr()
+        self.memory.ptr() + self.at as u64
     }
 
     /// Address of a column in row 0.
     pub(super) fn column(&self, column: usize) -> DevicePtr {
-        self.memory.ptr() + (column * self.value_bytes()) as u64
+        self.ptr() + (column * self.value_bytes()) as u64
     }
 
     /// Address of a row.
@@ -88,6 +126,13 @@ impl Buf {
             BufKind::Activation if self.width >= width => Ok(self.ptr()),
             _ => Err(shape(op, format!("bf16 [rows, {width}]"), format!("{:?} [rows, {}]", self.kind, self.width))),
         }
+    }
+}
+
+fn rows_of_kind(kind: BufKind, prefill_rows: usize) -> usize {
+    match kind {
+        BufKind::Residual | BufKind::Activation | BufKind::Wide => prefill_rows.max(MAX_VERIFY_ROWS),
+        BufKind::Logits => MAX_VERIFY_ROWS,
     }
 }
 

@@ -73,7 +73,11 @@ impl Rows for Cuda {
                 let x = self.normed(h, norm, eps, rows)?;
                 check_width(w)?;
                 let part = self.wide_rows();
-                let wide = self.room(|scratch| &mut scratch.wide, part.max(MAX_VERIFY_ROWS) * w.out * 2)?;
+                let bytes = part.max(MAX_VERIFY_ROWS) * w.out * 2;
+                let wide = match dst.spare(bytes) {
+                    Some(wide) => wide,
+                    None => self.room(|scratch| &mut scratch.wide, bytes)?,
+                };
                 let plain = self.widened(w)?;
                 let gemm =
                     GemmShape { w: plain, out: w.out, inner: w.inner, ldd: w.out, to: GemmOut::Bf16, scale: 1.0 };
