@@ -1,8 +1,9 @@
 //! The command line: what can be written, and plain structs of what was meant. Nothing here does anything.
 //!
-//! Here: options of a chat and of all commands. Subcommands are in `commands`, what was meant in `task`.
+//! Here: options of a chat and of all commands. Subcommands are in `commands`, those of the laboratory in `lab`, what was meant in `task`.
 
 mod commands;
+mod lab;
 mod options;
 mod task;
 
@@ -14,10 +15,11 @@ use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHi
 use super::failure::Failure;
 use crate::settings::Value;
 pub use commands::{
-    AskAllArgs, BenchArgs, BenchWhat, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, DoctorArgs,
-    DraftArgs, DraftCommand, EvalArgs, ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs, LibraryCommand, LsArgs,
-    ModelArgs, ModelCommand, NameArgs, PackTo, PruneArgs, RmArgs, SearchArgs, ServeArgs, TuningArgs,
+    AskAllArgs, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, ExportArgs, FormatArg, ImportArgs,
+    LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs, PackTo, PruneArgs, RmArgs, SearchArgs,
+    ServeArgs,
 };
+pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EvalArgs, FillArg, TuningArgs};
 pub use options::SettingArgs;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};
 

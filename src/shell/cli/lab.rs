@@ -1,0 +1,218 @@
+//! Arguments of what measures, judges and checks: `bench`, `eval`, `doctor`, `draft`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+/// What `bench` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchWhat {
+    /// Prefill and decode at several context lengths
+    Model,
+    /// Resume, fork, undo, listing
+    Sessions,
+    /// Conversations beside each other: forks, a chat beside a read, many restored at once
+    Beside,
+    /// /ask-all over kept documents, and /when along one
+    Library,
+    /// The local server with several clients, beside the engine alone with the same work
+    Serve,
+}
+
+/// `bench`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum, default_value_t = BenchWhat::Model)]
+    pub what: BenchWhat,
+    /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU. For library: of each
+    /// document of /ask-all, and of that of /when. For serve: of a client's first prompt, 64
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pub context: Vec<u64>,
+    /// Sessions in the list that is opened
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub sessions: usize,
+    /// Documents of the library that are asked
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub documents: usize,
+    /// Tokens to decode at each length, or in each answer
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub decode: u64,
+    /// How a context comes to be: read it, or fill the caches with random rows
+    #[arg(long, value_enum, default_value_t = FillArg::Read)]
+    pub fill: FillArg,
+    /// Tokens to read at each depth with --fill random; 0 reads none
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    pub sample: u64,
+    /// Leave out verify passes of several rows
+    #[arg(long)]
+    pub no_verify: bool,
+    /// Leave out saving and restoring
+    #[arg(long)]
+    pub no_save: bool,
+    /// Measure rounds with a draft head too
+    #[arg(long)]
+    pub draft_round: bool,
+    /// Measure speculation with drafts that are all wrong, and all right
+    #[arg(long)]
+    pub speculation: bool,
+    /// Measure these numbers of sequences beside each other, 1 to 16; for serve, of clients: 1,8 if not given
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pub sequences: Vec<usize>,
+    /// Recorded with the result
+    #[arg(long, value_name = "TEXT")]
+    pub commit: Option<String>,
+    /// How a GPU is used
+    #[command(flatten)]
+    pub tuning: TuningArgs,
+}
+
+/// How a context comes to be in `bench`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FillArg {
+    /// By reading it
+    Read,
+    /// By random cache rows
+    Random,
+}
+
+/// Choices about a GPU, for measurements.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TuningArgs {
+    /// Rows of a prefill pass; 0 chooses by memory
+    #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
+    pub prefill_rows: usize,
+    /// Never use a GEMM library
+    #[arg(long, hide = true)]
+    pub own_gemm: bool,
+    /// Launch every kernel singly instead of replaying CUDA graphs
+    #[arg(long, hide = true)]
+    pub no_graphs: bool,
+    /// Keep within the limits of another card: sm_80, sm_86, sm_89 or sm_120
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "CARD", value_parser = crate::backend::cuda::Card::named, hide = true)]
+    pub limits: Option<crate::backend::cuda::Card>,
+    /// Keep keys and values in memory, with a pool of so many blocks a layer and head, whatever there is room for
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "BLOCKS", value_parser = pool_size, hide = true)]
+    pub pool: Option<crate::backend::cuda::PoolSize>,
+    /// Run the GPU backend on the CPU with this library (kernels/emulator/build.sh)
+    #[cfg(feature = "emulated")]
+    #[arg(long, value_name = "LIBRARY", hide = true)]
+    pub emulator: Option<PathBuf>,
+}
+
+/// As many rows are staged as the blocks hold.
+#[cfg(feature = "cuda")]
+fn pool_size(text: &str) -> Result<crate::backend::cuda::PoolSize, String> {
+    match text.parse::<usize>() {
+        Ok(blocks @ 1..=16_384) => Ok(crate::backend::cuda::PoolSize { blocks, staged_rows: blocks * 64 }),
+        _ => Err("a whole number from 1 to 16384".to_owned()),
+    }
+}
+
+/// `eval`.
+#[derive(Clone, Debug, Args)]
+pub struct EvalArgs {
+    /// Reference logits to compare with; --script prints what makes such a file
+    #[arg(value_name = "REFERENCE", value_hint = ValueHint::FilePath)]
+    pub reference: Option<PathBuf>,
+    /// Compare with this model instead: another form of the same weights
+    #[arg(long, value_name = "MODEL", conflicts_with = "reference")]
+    pub against: Option<String>,
+    /// Measure the perplexity of this text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub text: Option<PathBuf>,
+    /// Tokens of a window of --text
+    #[arg(long, value_name = "N", requires = "text")]
+    pub window: Option<usize>,
+    /// Tokens from one window of --text to the next
+    #[arg(long, value_name = "N", requires = "text")]
+    pub stride: Option<usize>,
+    /// Lengths of the documents with needles, and of the texts of --against
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = eval_length)]
+    pub lengths: Vec<usize>,
+    /// Leave a part out
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["consistency", "needles"])]
+    pub skip: Vec<String>,
+    /// Ask instead for facts planted in documents of --lengths tokens (16000), and see whether answers look at their lines
+    #[arg(long, conflicts_with_all = ["reference", "against", "text", "skip", "plot"])]
+    pub looked: bool,
+    /// Draw the needles into this file
+    #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
+    pub plot: Option<PathBuf>,
+    /// Print the Python script that makes reference logits with Hugging Face transformers
+    #[arg(long)]
+    pub script: bool,
+    /// How a GPU is used
+    #[command(flatten)]
+    pub tuning: TuningArgs,
+}
+
+/// A length of `eval`: room for every needle, and no more than the model's positions.
+fn eval_length(word: &str) -> Result<usize, String> {
+    match word.parse() {
+        Ok(n) if (512..=1_048_576).contains(&n) => Ok(n),
+        _ => Err("a number of tokens from 512 to 1048576".into()),
+    }
+}
+
+/// `doctor`.
+#[derive(Clone, Debug, Args)]
+pub struct DoctorArgs {
+    /// Replay golden data from this folder
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub fixtures: Option<PathBuf>,
+    /// Check every GPU kernel against the CPU
+    #[arg(long)]
+    pub kernels: bool,
+    /// Measure each kernel's speed at the full model's sizes
+    #[arg(long)]
+    pub rates: bool,
+    /// Names, sizes and hashes of the model's files
+    #[arg(long)]
+    pub files: bool,
+    /// Verify every saved text and state, and repair what can be
+    #[arg(long)]
+    pub check: bool,
+    /// How a GPU is used
+    #[command(flatten)]
+    pub tuning: TuningArgs,
+}
+
+impl DoctorArgs {
+    /// Whether a check of the laboratory was asked for, not the look at this computer.
+    pub fn in_laboratory(&self) -> bool {
+        self.fixtures.is_some() || self.kernels || self.rates
+    }
+}
+
+/// `draft`.
+#[derive(Clone, Debug, Args)]
+pub struct DraftArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: DraftCommand,
+}
+
+/// Actions of `draft`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum DraftCommand {
+    /// Write hidden states and tokens for training a head
+    ///
+    /// The model reads every document, answers a question about it, and what its layers held is written as
+    /// sample-000001.safetensors and so on: input_ids, loss_mask, hidden_state, aux_hidden_state, as SpecForge's offline
+    /// EAGLE-3 training names them. assets/demo/captured.py makes that trainer's files of them, or trains the built-in
+    /// model's head again. --max-tokens limits the answers.
+    Capture {
+        /// Texts: a folder, a file or a glob
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        docs: PathBuf,
+        /// Where to
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        out: PathBuf,
+        /// Longest sample in tokens
+        #[arg(long, value_name = "N", default_value_t = 2048)]
+        length: usize,
+    },
+}
