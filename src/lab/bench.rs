@@ -35,9 +35,11 @@
 //! Traps: random tokens make speculation by text look bad, which is why no acceptance is reported here; a GPU that was idle
 //! raises its clocks during the first second, so very short runs read low.
 
+mod context;
 mod report;
 mod sequences;
 mod speculation;
+mod steps;
 mod work;
 
 use std::time::Instant;
@@ -48,16 +50,14 @@ use serde_json::{Value, json};
 use crate::backend::draft::DraftOps;
 #[cfg(feature = "cuda")]
 use crate::backend::prelude::*;
-use crate::backend::room::PoolCounts;
-use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS, MassOf};
-use crate::model::draft::{DraftHead, DraftOptions, Tables};
+use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
+use crate::model::draft::{DraftHead, DraftOptions};
 use crate::model::{Checkpoint, Live, Model};
-use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor, RowsImage, Token};
+use crate::protocol::engine::Token;
 use crate::shell::cli::{BenchArgs, FillArg};
 use crate::shell::devices::{self, Chosen, Opened};
 use crate::shell::{Context, Exit, Failure, open};
-use crate::spec::Mixer;
-use report::{LookCost, Pool, Row, VerifyTime, table};
+use report::{Row, VerifyTime, table};
 use work::{prefill_flops, step_bytes};
 
 /// Contexts that are measured if none is named.
@@ -274,245 +274,9 @@ impl<B: DraftOps> Bench<'_, B> {
         }
         Ok(row)
     }
-
-    /// Seconds to read up to `context`.
-    fn read_to(&mut self, context: usize) -> anyhow::Result<f64> {
-        let start = Instant::now();
-        while self.live.position() < context {
-            let at = self.live.position();
-            let n = self.b.prefill_rows().min(context - at);
-            let tokens = self.history.get(at..at + n).context("history too short")?;
-            self.live.prefill(&mut self.b, &self.model, tokens)?;
-            self.live.advance(&mut self.b, n)?;
-        }
-        self.b.synchronize()?;
-        Ok(start.elapsed().as_secs_f64())
-    }
-
-    /// Random rows up to `context`: one piece, put in place again and again.
-    fn fill(&mut self, context: usize) -> anyhow::Result<()> {
-        const PIECE: usize = 16_384;
-        let spec = self.model.spec().clone();
-        let width = spec.sparse.kv_heads * spec.sparse.head_dim;
-        let data = std::sync::Arc::new(random_bf16(PIECE * width));
-        let mut images = Vec::new();
-        let mut start = 0;
-        while start < context {
-            let rows = PIECE.min(context - start);
-            let mut tensors = Vec::new();
-            for (layer, mixer) in spec.mixers.iter().enumerate() {
-                if *mixer != Mixer::Sparse {
-                    continue;
-                }
-                let s = &spec.sparse;
-                let level1 = s.level1_rows(start + rows) - s.level1_rows(start);
-                let level2 = s.level2_rows(start + rows) - s.level2_rows(start);
-                for (name, n) in [("k", rows), ("v", rows), ("k1", level1), ("k2", level2)] {
-                    let whole = n * width * 2 == data.len();
-                    let data = if whole {
-                        data.clone()
-                    } else {
-                        std::sync::Arc::new(data.get(..n * width * 2).unwrap_or_default().to_vec())
-                    };
-                    let shape = vec![n, s.kv_heads, s.head_dim];
-                    tensors.push(ImageTensor {
-                        name: crate::backend::layer_tensor(name, layer),
-                        dtype: Dtype::Bf16,
-                        shape,
-                        data: data.into(),
-                    });
-                }
-            }
-            images.push(RowsImage { start: start as u64, rows: rows as u64, tensors, segment: None });
-            start += rows;
-        }
-        self.live.reset(&mut self.b)?;
-        let mut end = self.live.export_end(&mut self.b)?;
-        end.position = context as u64;
-        self.live.restore(&mut self.b, 0, &images, Some(&end))?;
-        self.b.sync_rows(context)?;
-        Ok(())
-    }
-
-    /// Steps as [`Bench::decode`] makes them without waiting, with nothing measured, the sums, and each token's own; by
-    /// turns, so that a clock that changes meanwhile meets all of them.
-    fn look_cost(&mut self, context: usize, end: &CheckpointImage) -> anyhow::Result<LookCost> {
-        const ROUNDS: usize = 3;
-        let mut least = [f64::INFINITY; 3];
-        for _ in 0..ROUNDS {
-            for (kind, least) in least.iter_mut().enumerate() {
-                let mut start = Instant::now();
-                for step in 0..self.decode + WARM_UP {
-                    if step == WARM_UP {
-                        self.b.synchronize()?;
-                        start = Instant::now();
-                    }
-                    self.live.verify(&mut self.b, &self.model, &[17 % self.model.spec().vocab as Token])?;
-                    if kind > 0 {
-                        self.live.add_mass(&mut self.b, 0..1, MassOf::Answer)?;
-                    }
-                    if kind > 1 {
-                        std::hint::black_box(self.live.row_mass(&mut self.b, 1)?);
-                    }
-                    self.live.advance(&mut self.b, 1)?;
-                }
-                self.b.synchronize()?;
-                *least = least.min(start.elapsed().as_secs_f64() * 1e3 / self.decode.max(1) as f64);
-                self.live.restore(&mut self.b, context, &[], Some(end))?;
-            }
-        }
-        let [off_ms, summed_ms, told_ms] = least;
-        let share = |ms: f64| ms / off_ms - 1.0;
-        Ok(LookCost { off_ms, summed_ms, told_ms, summed_share: share(summed_ms), told_share: share(told_ms) })
-    }
-
-    /// What the steps that were waited for found in pools of blocks, and the others.
-    fn decode(&mut self, row: &mut Row) -> anyhow::Result<Option<[PoolCounts; 2]>> {
-        let first = self.b.pool_counts()?;
-        let mut token = 17 % self.model.spec().vocab as Token;
-        let mut times = Vec::with_capacity(self.decode);
-        for step in 0..self.decode + WARM_UP {
-            let start = Instant::now();
-            self.live.verify(&mut self.b, &self.model, &[token])?;
-            let found = self.live.top_logits(&mut self.b, 1)?;
-            token = found.first().and_then(|c| c.ids.first()).copied().context("no top logits")?;
-            self.live.advance(&mut self.b, 1)?;
-            if step >= WARM_UP {
-                times.push(start.elapsed().as_secs_f64() * 1e3);
-            }
-        }
-        let second = self.b.pool_counts()?;
-        let start = Instant::now();
-        for _ in 0..self.decode {
-            self.live.verify(&mut self.b, &self.model, &[token])?;
-            self.live.advance(&mut self.b, 1)?;
-        }
-        self.b.synchronize()?;
-        row.device_ms = start.elapsed().as_secs_f64() * 1e3 / self.decode.max(1) as f64;
-        let sum: f64 = times.iter().sum();
-        let mean = sum / times.len().max(1) as f64;
-        row.decode_tokens_per_s = 1e3 / mean;
-        row.idle_share = ((mean - row.device_ms) / mean).max(0.0);
-        times.sort_by(f64::total_cmp);
-        let at = |q: f64| {
-            times.get(((times.len() as f64 * q) as usize).min(times.len().saturating_sub(1))).copied().unwrap_or(0.0)
-        };
-        (row.p50_ms, row.p99_ms) = (at(0.5), at(0.99));
-        let last = self.b.pool_counts()?;
-        Ok(first.zip(second).zip(last).map(|((first, second), last)| [second.since(first), last.since(second)]))
-    }
-
-    /// What steps found in the pool, the second kind of which took `device_ms` each, and steps that find nothing there.
-    fn pool(&mut self, found: Option<[PoolCounts; 2]>, device_ms: f64) -> anyhow::Result<Option<Pool>> {
-        let (Some([steps, same]), Some(before)) = (found, self.b.pool_counts()?) else { return Ok(None) };
-        let mut cold = 0.0;
-        for step in 0..self.decode + WARM_UP {
-            self.live.forget_blocks(&mut self.b)?;
-            self.b.synchronize()?;
-            let start = Instant::now();
-            self.live.verify(&mut self.b, &self.model, &[17 % self.model.spec().vocab as Token])?;
-            self.b.synchronize()?;
-            cold += if step < WARM_UP { 0.0 } else { start.elapsed().as_secs_f64() * 1e3 };
-            self.live.advance(&mut self.b, 1)?;
-        }
-        let (cold_ms, all) =
-            (cold / self.decode.max(1) as f64, self.b.pool_counts()?.unwrap_or_default().since(before));
-        let (n, warmed) = (self.decode.max(1) as f64, (self.decode + WARM_UP).max(1) as f64);
-        let cold_bytes_per_token = all.bytes as f64 / warmed;
-        let (bytes_per_token, same_bytes_per_token) = (steps.bytes as f64 / warmed, same.bytes as f64 / n);
-        let per_byte = (cold_ms - device_ms) / (cold_bytes_per_token - same_bytes_per_token).max(1.0);
-        let ms_at_80 = device_ms + per_byte * (0.2 * cold_bytes_per_token - same_bytes_per_token);
-        let hit_rate = steps.hit_rate();
-        Ok(Some(Pool { hit_rate, bytes_per_token, same_bytes_per_token, cold_ms, cold_bytes_per_token, ms_at_80 }))
-    }
-
-    /// Median milliseconds of a verify pass of `rows` rows, `accept` of them accepted.
-    fn verify(&mut self, rows: usize, accept: usize) -> anyhow::Result<f64> {
-        let tokens: Vec<Token> = self.history.iter().copied().take(rows).collect();
-        let mut times = Vec::new();
-        for step in 0..WARM_UP + (self.decode / 4).max(4) {
-            let start = Instant::now();
-            self.live.verify(&mut self.b, &self.model, &tokens)?;
-            self.live.top_logits(&mut self.b, rows)?;
-            self.live.advance(&mut self.b, accept)?;
-            if step >= WARM_UP {
-                times.push(start.elapsed().as_secs_f64() * 1e3);
-            }
-        }
-        Ok(median(times))
-    }
-
-    /// Median milliseconds of drafting [`ROUND_DRAFTS`] tokens and verifying them.
-    fn draft_round(&mut self) -> anyhow::Result<f64> {
-        let tables = Tables::from(&self.model);
-        let Some(head) = &mut self.head else {
-            return Ok(0.0);
-        };
-        let rows = ROUND_DRAFTS + 1;
-        let mut times = Vec::new();
-        head.reset(self.live.position());
-        // A window to look at, from the model's own streams.
-        let tokens: Vec<Token> = self.history.iter().copied().take(rows).collect();
-        for step in 0..2 * WARM_UP + (self.decode / 4).max(4) {
-            let at = self.live.position();
-            let start = Instant::now();
-            if step > 0 {
-                let history = self.history.get(..at + 1).context("history too short")?;
-                let found = head.extend(&mut self.b, &tables, history)?;
-                let mut token = found.ids.first().copied().unwrap_or(0);
-                for _ in 1..ROUND_DRAFTS {
-                    token = head.step(&mut self.b, &tables, token)?.ids.first().copied().unwrap_or(0);
-                }
-            }
-            self.live.verify(&mut self.b, &self.model, &tokens)?;
-            self.live.top_logits(&mut self.b, rows)?;
-            self.live.advance(&mut self.b, 3)?;
-            if let Some(aux_hidden) = self.live.aux_hidden() {
-                let history = self.history.get(..at + 4).context("history too short")?;
-                head.keep(&mut self.b, &tables, aux_hidden, 0..3, at, history)?;
-            }
-            if step >= 2 * WARM_UP {
-                self.b.synchronize()?;
-                times.push(start.elapsed().as_secs_f64() * 1e3);
-            }
-        }
-        Ok(median(times))
-    }
-
-    fn save_and_restore(&mut self, context: usize, row: &mut Row) -> anyhow::Result<()> {
-        // Page-locked buffers and threads are warm from the second time on, as in a session.
-        let _ = self.live.export_rows(&mut self.b, 0..context.min(65_536))?;
-        let start = Instant::now();
-        let rows = self.live.export_rows(&mut self.b, 0..context)?;
-        let end = self.live.export_end(&mut self.b)?;
-        // The last of it may still be on its way: looking at it waits.
-        let bytes: usize = rows.tensors.iter().chain(&end.tensors).map(|t| t.data.len()).sum();
-        let saved = start.elapsed().as_secs_f64();
-        let token = [3 % self.model.spec().vocab as Token];
-        self.live.verify(&mut self.b, &self.model, &token)?;
-        let before = self.live.top_logits(&mut self.b, 1)?;
-        self.live.reset(&mut self.b)?;
-        self.b.synchronize()?;
-        let start = Instant::now();
-        self.live.restore(&mut self.b, 0, std::slice::from_ref(&rows), Some(&end))?;
-        self.b.sync_rows(context)?;
-        self.b.synchronize()?;
-        let restored = start.elapsed().as_secs_f64();
-        self.live.verify(&mut self.b, &self.model, &token)?;
-        row.restore_equal = Some(self.live.top_logits(&mut self.b, 1)? == before);
-        self.live.restore(&mut self.b, context, &[], Some(&end))?;
-        row.state_bytes = Some(bytes as u64);
-        row.save_gb_per_s = Some(bytes as f64 / saved / 1e9);
-        row.restore_gb_per_s = Some(bytes as f64 / restored / 1e9);
-        Ok(())
-    }
 }
 
 pub(super) fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(0.0)
-}
-
-fn random_bf16(n: usize) -> Vec<u8> {
-    (0..n as u64).flat_map(|i| half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes()).collect()
 }
