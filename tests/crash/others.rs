@@ -1,0 +1,110 @@
+//! Others at the same files: another model, a newer program, a second process, or somebody else's data.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sala_chat::session::{Access, Change, RealDisk, Save, SaveEvent, SessionFilter, Store, StoreError};
+
+use crate::store_support::*;
+use crate::{check_no_orphans, saved};
+
+#[test]
+fn another_model_keeps_the_text_and_the_old_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut talk = saved(dir.path());
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    assert_eq!(bench.store.tip_segment(talk.head.unwrap(), "model-b").unwrap(), None);
+    // Read again by the other model: both states are kept side by side.
+    let mut again = talk.segments.remove(0);
+    again.fingerprint = "model-b".into();
+    let id = again.id();
+    let first = bench.store.path(talk.head.unwrap()).unwrap()[1].id;
+    let images = vec![(id, image(&again))];
+    let changes = vec![Change::AddSegment(Box::new(again)), Change::Link { message: first, segment: id }];
+    assert!(is_saved(&bench.save(Save { changes, images })));
+    assert_eq!(bench.store.tip_segment(talk.head.unwrap(), "model-b").unwrap(), Some((first, id)));
+    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 3);
+}
+
+#[test]
+fn a_database_of_a_newer_program_opens_for_reading() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = saved(dir.path());
+    let db = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
+    db.execute_batch("PRAGMA user_version = 99; ALTER TABLE session ADD COLUMN colour TEXT").unwrap();
+    drop(db);
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let Access::ReadOnly { why } = bench.store.access() else { panic!("must not be written") };
+    assert!(why.contains("newer sala-chat (format 99"), "{why}");
+    assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().len(), 6);
+    assert_eq!(bench.store.sessions(SessionFilter::Live, 10).unwrap().len(), 1);
+    assert!(!bench.store.search("question", 10).unwrap().is_empty());
+    let event = bench.save(Save { changes: vec![Change::Prompt("x".into())], images: vec![] });
+    assert!(matches!(&event, SaveEvent::NotSaved { reason, .. } if reason.contains("newer")), "{event:?}");
+}
+
+#[test]
+fn what_is_not_ours_is_refused_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |root: &Path| Store::open(root, Arc::new(RealDisk), limits()).unwrap_err();
+    // A file where the folder should be.
+    let file = dir.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    assert!(matches!(refused(&file), StoreError::NoFolder { .. }));
+    // Another program's database.
+    let other = dir.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    rusqlite::Connection::open(other.join("sala.db")).unwrap().execute_batch("CREATE TABLE theirs(x)").unwrap();
+    let e = refused(&other);
+    assert!(matches!(e, StoreError::Foreign { .. }) && !e.to_string().contains('\n'), "{e}");
+    // No database at all.
+    let garbage = dir.path().join("garbage");
+    std::fs::create_dir(&garbage).unwrap();
+    std::fs::write(garbage.join("sala.db"), vec![0x42; 8192]).unwrap();
+    let e = refused(&garbage);
+    assert!(matches!(e, StoreError::Damaged { .. }) && e.to_string().contains("sala.db"), "{e}");
+    assert_eq!(std::fs::read(garbage.join("sala.db")).unwrap(), vec![0x42; 8192], "it is left as it was");
+}
+
+#[test]
+fn two_at_a_time_do_not_disturb_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = saved(dir.path());
+    let (a, b) = (Bench::new(open(dir.path(), RealDisk)), Bench::new(open(dir.path(), RealDisk)));
+    // The second is told who has the session.
+    let held = a.store.lock_session(talk.session, "talk").unwrap();
+    assert_eq!(held.stale, None);
+    let e = b.store.lock_session(talk.session, "talk").unwrap_err();
+    let StoreError::InUse { pid, .. } = &e else { panic!("{e}") };
+    assert_eq!(*pid, std::process::id());
+    assert!(e.to_string().contains("in use by PID"), "{e}");
+    drop(held);
+    assert_eq!(b.store.lock_session(talk.session, "talk").unwrap().stale, None);
+
+    // Both write, ids never meet, nobody's unfinished file is swept.
+    let unfinished = dir.path().join("segments").join(format!("{}.rows.1.tmp", talk.tip.unwrap().hex()));
+    std::fs::write(&unfinished, "being written").unwrap();
+    let writing = std::fs::File::open(dir.path().join("locks/writing.lock")).unwrap();
+    writing.lock_shared().unwrap();
+    let c = open(dir.path(), RealDisk);
+    assert!(unfinished.exists(), "somebody is at it");
+    writing.unlock().unwrap();
+    let d = open(dir.path(), RealDisk);
+    assert!(!unfinished.exists(), "nobody is");
+    assert_eq!(d.notes().len(), 1);
+    drop(d);
+    let mut ids = std::collections::HashSet::new();
+    for _ in 0..100 {
+        assert!(ids.insert(a.store.new_message_id()) && ids.insert(b.store.new_message_id()));
+    }
+    for (bench, name) in [(&a, "from a"), (&b, "from b")] {
+        let (mut talk, save) = Talk::begin(&bench.store, name);
+        assert!(is_saved(&bench.save(save)));
+        let save = talk.turn(&bench.store, "q", "a");
+        assert!(is_saved(&bench.save(save)));
+    }
+    assert_eq!(c.sessions(SessionFilter::Live, 10).unwrap().len(), 3);
+    assert!(a.close() && b.close());
+    drop(c);
+    check_no_orphans(&open(dir.path(), RealDisk));
+}
