@@ -442,10 +442,19 @@ fn a_folder_is_packed_with_what_lies_beside_its_weights_and_goes_on_where_it_was
     assert!(out(&again).contains("Use it: sala-chat --model packed"), "{}", out(&again));
     assert_eq!(read("packed/part-001.safetensors"), part);
 
-    for (to, into, why) in [("4bit", "packed", "holds another model"), ("8bit", "model", "-o is the folder itself")] {
+    let packed_otherwise = "packed holds this model as 8-bit weights";
+    for (to, into, why) in [("4bit", "packed", packed_otherwise), ("8bit", "model", "-o is the folder itself")] {
         let refused = pack(to, into);
         assert_eq!(refused.status.code(), Some(2), "{}", err(&refused));
         assert!(out(&refused).contains(why), "{}", out(&refused));
+    }
+    // One of a version that did not say what it packed, and somebody else's.
+    let mut config = config;
+    config["quantization_config"].as_object_mut().unwrap().remove("weights");
+    for (content, why) in [(config.to_string(), "or this one packed otherwise"), ("{}".into(), "holds another model")] {
+        home.write("packed/config.json", content);
+        let refused = pack("4bit", "packed");
+        assert!(refused.status.code() == Some(2) && out(&refused).contains(why), "{}", out(&refused));
     }
     let missing = home.run(&["model", "quantize", "nowhere", "--to", "8bit", "-o", "x"]);
     assert_eq!(missing.status.code(), Some(3), "{}", err(&missing));
@@ -496,7 +505,9 @@ fn weights_are_packed_by_text_that_is_one() {
     assert_eq!((again.status.code(), out(&again)), (Some(0), out(&made)), "{}", err(&again));
     home.write("log.txt", (1..101).map(line).collect::<String>());
     let other = pack("log.txt", "packed");
-    assert!(other.status.code() == Some(2) && out(&other).contains("holds another model"), "{}", out(&other));
+    let why = "packed holds this model packed with another calibration";
+    assert!(other.status.code() == Some(2) && out(&other).contains(why), "{}", out(&other));
+    assert!(out(&other).contains("-o FOLDER"), "{}", out(&other));
     let asked = home.run(&["--device", "cpu", "--model", "packed", "-p", "Hello"]);
     assert_eq!(asked.status.code(), Some(0), "{}", err(&asked));
 }

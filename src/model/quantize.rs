@@ -24,6 +24,9 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Key of the metadata of each file: hash of what it was made from and how; in files followed by the squared error.
 pub(super) const MADE_FROM: &str = "made_from";
 
+/// Key of `quantization_config`: hash of the weights that were packed, whatever to and by whatever text.
+const WEIGHTS: &str = "weights";
+
 /// What a file is called until it is whole.
 pub(super) const PARTIAL: &str = ".part-";
 
@@ -121,6 +124,7 @@ pub fn quantize(
         let (format, calibrated) = (source.recipe().name(), calibration.is_some());
         let made = serde_json::json!({
             "quant_method": METHOD, "format": format, MADE_FROM: id, "calibrated": calibrated,
+            WEIGHTS: source.stored_fingerprint(),
         });
         config.insert("quantization_config".into(), made);
     }
@@ -129,6 +133,51 @@ pub fn quantize(
         serde_json::json!({ "metadata": { "total_size": total, MADE_FROM: id, "seal": seal }, "weight_map": index });
     write_text(&out.join(INDEX), &index.to_string())?;
     Ok(Some(total))
+}
+
+/// What a folder holds that something is to be packed into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// No model, or what is to be packed.
+    Free,
+    /// The same weights packed to another form, which is named.
+    OtherForm(String),
+    /// The same weights in this form, by other text or none.
+    OtherCalibration {
+        /// By some text.
+        calibrated: bool,
+    },
+    /// Packed by an earlier version, which did not say what from.
+    Unsaid,
+    /// Another model.
+    Other,
+}
+
+/// What `out` holds, for packing `source` into it under the name of `id`.
+pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
+    let path = out.join(CONFIG);
+    if !path.exists() {
+        return Holds::Free;
+    }
+    let read = || {
+        let text = crate::text::files::read_text(&path, crate::text::files::MODEL_CONFIG_BYTES).ok()?;
+        let config: serde_json::Value = serde_json::from_str(&text).ok()?;
+        config.get("quantization_config").cloned()
+    };
+    let Some(made) = read() else { return Holds::Other };
+    let says = |key: &str| made.get(key).and_then(serde_json::Value::as_str);
+    let ours = says("quant_method") == Some(METHOD);
+    match (says(MADE_FROM), says(WEIGHTS), says("format")) {
+        (Some(made_from), ..) if ours && made_from == id => Holds::Free,
+        (_, None, _) if ours => Holds::Unsaid,
+        (_, Some(weights), Some(format)) if ours && weights == source.stored_fingerprint() => {
+            match format == source.recipe().name() {
+                true => Holds::OtherCalibration { calibrated: made.get("calibrated") == Some(&true.into()) },
+                false => Holds::OtherForm(format.to_owned()),
+            }
+        }
+        _ => Holds::Other,
+    }
 }
 
 /// Whether a part is missing that [`quantize`] would have to pack.

@@ -262,6 +262,15 @@ impl Checkpoint {
     /// Hash over format, spec, tensor contents and the form they take, 32 hex digits. Saved state is valid only under the same. Large
     /// checkpoints are sampled ([`Tensors::hash_into`]), so this takes well under a second.
     pub fn fingerprint(&self) -> String {
+        self.fingerprint_as(self.recipe)
+    }
+
+    /// The same for the weights in the form of the folder, whatever they are packed to.
+    pub(super) fn stored_fingerprint(&self) -> String {
+        self.fingerprint_as(Recipe::Stored)
+    }
+
+    fn fingerprint_as(&self, recipe: Recipe) -> String {
         if let Some(made_from) = &self.made_from {
             return made_from.clone();
         }
@@ -276,7 +285,7 @@ impl Checkpoint {
                 }
             }
         }
-        match self.recipe {
+        match recipe {
             // What was saved before there was a choice is still good.
             Recipe::Stored | Recipe::Bf16 => {}
             recipe => {

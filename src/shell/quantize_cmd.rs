@@ -7,9 +7,10 @@ use super::signals::Ending;
 use super::{Context, Exit, Failure, calibration, dirs};
 use crate::model::calibrate::{self, Statistics};
 use crate::model::draft::BESIDE;
-use crate::model::quantize::{Calibration, Part, free_bytes, is_unfinished, quantize};
+use crate::model::quantize::{Calibration, Holds, Part, free_bytes, holds, is_unfinished, quantize};
 use crate::model::{Checkpoint, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, Recipe};
 use crate::protocol::engine::Cancel;
+use crate::text::sanitize::sanitize_line;
 
 /// Room that is left on the disk beside the weights.
 const SPARE_BYTES: u64 = 256 << 20;
@@ -129,18 +130,22 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
     )
 }
 
-/// Neither the folder itself nor one with another model in it.
+/// Neither the folder itself nor one with another model in it, or with this one packed otherwise.
 fn refuse_folder(source: &Checkpoint, id: &str, output: &Path) -> Result<(), Failure> {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     if source.directory().and_then(real).is_some_and(|from| Some(from) == real(output)) {
         return Err(Failure::usage("-o is the folder itself; name another one".to_owned()));
     }
-    let config = output.join("config.json");
-    if config.exists() && !std::fs::read_to_string(&config).is_ok_and(|text| text.contains(id)) {
-        let text = format!("{} holds another model", output.display());
-        return Err(Failure::new(Exit::Usage, text).hint("Name a new folder: -o FOLDER"));
-    }
-    Ok(())
+    let what = match holds(source, id, output) {
+        Holds::Free => return Ok(()),
+        Holds::OtherForm(format) => format!("this model as {} weights", sanitize_line(&format)),
+        Holds::OtherCalibration { calibrated: true } => "this model packed with another calibration".to_owned(),
+        Holds::OtherCalibration { calibrated: false } => "this model packed without calibration".to_owned(),
+        Holds::Unsaid => "another model, or this one packed otherwise".to_owned(),
+        Holds::Other => "another model".to_owned(),
+    };
+    let text = format!("{} holds {what}", output.display());
+    Err(Failure::new(Exit::Usage, text).hint("Name a new folder (-o FOLDER), or remove that one first"))
 }
 
 /// Bytes of the files of a folder: of parts that an earlier run wrote, or of a draft head.
