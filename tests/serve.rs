@@ -107,6 +107,39 @@ fn thoughts_come_apart() {
 }
 
 #[test]
+fn quotes_of_a_model_that_says_how_it_quotes_are_kept_to_the_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let says = sala_chat::text::Recommended::of_folder(Some(br#"{"quote_opening": "It says: \""}"#));
+    let text = sala_chat::text::TextModel { recommended: says, ..support::text_model(None) };
+    // A copy that went wrong.
+    let script = || answers(support::text_model(None), "It says: \"The doors are red.\"");
+    let server = Running::start(dir.path(), Setup { text, script: script(), ..Setup::default() });
+    let asked = "<document name=\"a.txt\">\nThe doors are green.\n</document>\n\nWhich colour?";
+    let content = |body: &Value| server.post(CHAT, body).json()["choices"][0]["message"]["content"].clone();
+    let quote = "It says: \"The doors are green.\"";
+    let answer = content(&question(asked));
+    assert!(answer.as_str().unwrap().starts_with(quote), "{answer}");
+    let system =
+        json!([{ "role": "system", "content": "The doors are green." }, { "role": "user", "content": "Well?" }]);
+    let answer = content(&with(question(""), "messages", system));
+    assert!(answer.as_str().unwrap().starts_with(quote), "{answer}");
+    let messages = json!({ "model": "fake", "max_tokens": 100, "messages": [{ "role": "user", "content": asked }] });
+    let answer = server.post("/v1/messages", &messages).json()["content"][0]["text"].clone();
+    assert!(answer.as_str().unwrap().starts_with(quote), "{answer}");
+    let answer = server.post("/v1/responses", &json!({ "model": "fake", "input": asked }));
+    assert!(answer.body.contains("doors are green.\\\""), "{}", answer.body);
+    // What a request asks for itself goes first, and arguments of functions are no quotes.
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": { "const": "no" } } });
+    assert_eq!(content(&with(question(asked), "response_format", format)), "\"no\"");
+    let tools = json!([{ "type": "function", "function": { "name": "paint", "parameters": { "type": "object" } } }]);
+    assert_eq!(content(&with(question(asked), "tools", tools)), "It says: \"The doors are red.\"");
+    // A raw text is nobody's chat.
+    let raw = server.post("/v1/completions", &json!({ "prompt": "The doors are green.", "max_tokens": 100 })).json();
+    assert!(raw["choices"][0]["text"].as_str().unwrap().ends_with("The doors are red.\""), "{raw}");
+    server.end();
+}
+
+#[test]
 fn models_health_counters_and_tokens_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());

@@ -308,7 +308,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let forced = conversation.tools.grammar().map(|g| (g, "tools"));
     let prompt = render(shared, conversation, "messages").await?;
     let grammar = forced.or(grammar.map(|g| (g, "output_config")));
-    wish.constraint = reply::constraint(shared, grammar, &prompt.rendered).await?;
+    wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
     let listener = submit(shared, prompt, wish, 1, None)?;
     let id = fresh_id("msg_");
     if streamed {

@@ -72,13 +72,18 @@ pub(super) async fn render(
 }
 
 /// What keeps the answer to a rendered prompt to the grammar that a field asks for, tried in a process and compiled on a thread of
-/// its own.
+/// its own; without one, and where no function may be called, what keeps its quotes to the text.
 pub(super) async fn constraint(
     shared: &Arc<Shared>,
     grammar: Option<(Grammar, &'static str)>,
+    wish: &Wish,
     rendered: &Rendered,
 ) -> Result<Option<Constraint>, Refusal> {
-    let Some((grammar, field)) = grammar else { return Ok(None) };
+    let Some((grammar, field)) = grammar else {
+        let text = shared.renderer.model();
+        let quoting = text.recommended.quoting().filter(|_| wish.calls.is_none());
+        return Ok(quoting.map(|quoting| quoting.clone().constraint(&text.tokenizer, &shared.stop_ids)));
+    };
     let (shared, begin) = (Arc::clone(shared), Begin::after_prompt(&rendered.text));
     // Never closed.
     let turn = Arc::clone(&shared.compiling).acquire_owned().await.ok();

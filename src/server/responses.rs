@@ -176,7 +176,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let grammar = asked.tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
     let tools = asked.tools.clone();
     let prompt = render(shared, Conversation { turns, tools, think, open: false }, "input").await?;
-    wish.constraint = reply::constraint(shared, grammar, &prompt.rendered).await?;
+    wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
     let sent = Sent {
         id: Records::id(message),
         created: now_s(),
