@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use command::{PROGRAM, command as program};
 use rustix::process::{Pid, Signal, kill_process};
+use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::Cancel;
 use sala_chat::text::sources::{SourceOptions, gather};
+use sala_chat::text::{ChatMessage, ChatRole, RenderOptions, Template, TextError};
 
 /// What takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -328,6 +330,55 @@ fn no_document_breaks_the_reader() {
     std::fs::write(home.path().join("loops").join("n".repeat(255)), "text").unwrap();
     check("names", &home.path().join("loops"));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// As a model folder's template is run.
+fn template_of_a_folder(source: &str) -> Template {
+    let config = sala_chat::model::DEMO_TOKENIZER_CONFIG.as_bytes();
+    Template::from_folder(&[PROGRAM.into()], config, Some(source.as_bytes())).unwrap()
+}
+
+#[test]
+fn a_chat_template_that_fills_the_memory_at_a_later_message_is_an_error_and_no_more() {
+    let fills = "{% for m in messages %}{{ m.content }};{% endfor %}{% if messages|length > 4 %}{% set n = namespace(s='ab') %}\
+                 {% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}{% endif %}";
+    let template = template_of_a_folder(fills);
+    let render = |count: usize, stop: bool| {
+        let messages: Vec<_> = (0..count).map(|i| ChatMessage::new(ChatRole::User, i.to_string())).collect();
+        template.render_until(&messages, &RenderOptions::default(), &|| stop)
+    };
+    for _ in 0..2 {
+        assert_eq!(render(4, false).unwrap(), "0;1;2;3;");
+        let refused = render(5, false).unwrap_err().to_string();
+        let words = ["chat template: rendering this conversation takes more than 2 GiB", "the model's own folder"];
+        assert!(words.iter().all(|words| refused.contains(words)) && !refused.contains('\n'), "{refused}");
+    }
+    assert!(matches!(render(5, true), Err(TextError::Stopped)));
+}
+
+#[test]
+fn a_template_renders_in_a_process_of_its_own_what_it_renders_here() {
+    let file = |name: &str| std::fs::read_to_string(format!("{}/tests/templates/{name}", env!("CARGO_MANIFEST_DIR")));
+    let cases: serde_json::Value = serde_json::from_str(&file("cases.json").unwrap()).unwrap();
+    let tools = cases["tools"].as_array().unwrap();
+    let mut texts = 0;
+    for name in ["chatml.jinja", "thoughts.jinja", "functions.jinja", "alternate.jinja"] {
+        let source = file(name).unwrap();
+        let apart = template_of_a_folder(&source);
+        let config = sala_chat::model::DEMO_TOKENIZER_CONFIG.as_bytes();
+        let here = Template::from_config(config, Some(source.as_bytes())).unwrap();
+        assert_eq!(apart.thinking_switch(), here.thinking_switch());
+        for (conversation, messages) in cases["conversations"].as_object().unwrap() {
+            for thinking in [ThinkMode::Auto, ThinkMode::On, ThinkMode::Off] {
+                let with = if thinking == ThinkMode::On { tools.clone() } else { Vec::new() };
+                let options = RenderOptions { tools: with, ..RenderOptions::prompt(thinking) };
+                let both = [&apart, &here].map(|t| t.render_json(messages, &options).map_err(|e| e.to_string()));
+                assert_eq!(both[0], both[1], "{name}: {conversation}");
+                texts += usize::from(both[0].is_ok());
+            }
+        }
+    }
+    assert!(texts > 40, "{texts}");
 }
 
 /// Chat templates that cannot be used, and a part of what is said of each.

@@ -44,14 +44,23 @@ pub fn this_program() -> Vec<OsString> {
 /// # Errors
 /// The limits cannot be set: nothing may be read then.
 pub(super) fn confine(memory_bytes: u64) -> Result<(), String> {
+    confine_memory(memory_bytes)?;
+    // Who started it may be killed, and nobody would read what comes. Elsewhere it ends at its next write.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    Ok(())
+}
+
+/// The same for a child that outlives the thread that started it: it ends with its input.
+///
+/// # Errors
+/// As there.
+pub(super) fn confine_memory(memory_bytes: u64) -> Result<(), String> {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let most = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
     if setrlimit(Resource::As, most(memory_bytes)).is_err() || setrlimit(Resource::Core, most(0)).is_err() {
         return Err("memory limit could not be set".to_owned());
     }
-    // Who started it may be killed, and nobody would read what comes. Elsewhere it ends at its next write.
-    #[cfg(target_os = "linux")]
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     Ok(())
 }
 

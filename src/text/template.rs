@@ -3,8 +3,10 @@
 //! The template is Jinja from `tokenizer_config.json` (or `chat_template.jinja` beside it), with Python's string and list
 //! methods, `tojson`, `raise_exception` and `strftime_now`. Never hard-codes a chat format. A rendering is a pure function
 //! of the messages and options, except for templates that ask for today's date. A template comes with the weights and may
-//! be made to do harm: it runs with limits (`limits`), on a thread of its own (`untrusted`).
+//! be made to do harm: it runs with limits (`limits`), on a thread of its own (`untrusted`); one from a model folder that is not
+//! known is tried (`trial`) and run (`apart`) in a process of its own.
 
+mod apart;
 mod limits;
 mod python;
 mod trial;
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{TextError, untrusted};
 use crate::protocol::desk::ThinkMode;
+pub use apart::{CHILD as RENDER_CHILD, child as render_child};
 pub use trial::{CHILD, child};
 
 const NAME: &str = "chat";
@@ -118,6 +121,8 @@ impl ThinkingSwitch {
 /// See the module.
 pub struct Template {
     environment: Arc<Environment<'static>>,
+    /// Where it is run, if not here.
+    apart: Option<apart::Apart>,
     switch: ThinkingSwitch,
     bos_token: String,
     eos_token: String,
@@ -186,8 +191,20 @@ impl Parts {
     }
 
     fn template(&self) -> Result<Template, TextError> {
-        Template::new(&self.source, &self.bos_token, &self.eos_token)
+        Template::compiled(self).map(Template::with_switch)
     }
+}
+
+/// What is to be rendered.
+#[derive(Debug, Serialize, Deserialize)]
+struct Asked {
+    messages: Value,
+    tools: Value,
+    add_generation_prompt: bool,
+    enable_thinking: Option<bool>,
+    /// Messages, and bytes in them.
+    count: usize,
+    bytes: usize,
 }
 
 /// SHA-256, hex.
@@ -214,19 +231,28 @@ impl Template {
     /// # Errors
     /// [`TextError::Template`] with the line where it does not compile, or what limit it is beyond.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
-        limits::check_source(source)?;
-        let text = without_generation_tags(source);
+        let (source, bos_token, eos_token) = (source.to_owned(), bos_token.to_owned(), eos_token.to_owned());
+        Parts { source, bos_token, eos_token }.template()
+    }
+
+    /// Without having rendered anything.
+    fn compiled(parts: &Parts) -> Result<Template, TextError> {
+        limits::check_source(&parts.source)?;
+        let text = without_generation_tags(&parts.source);
         let compiled = untrusted::run(limits::PATIENCE, &|| false, move || environment(text));
         let environment = compiled.map_err(|e| TextError::Template(e.to_string()))?;
-        let mut template = Template {
+        Ok(Template {
             environment: Arc::new(environment.map_err(|e| TextError::Template(explain(&e)))?),
+            apart: None,
             switch: ThinkingSwitch::default(),
-            bos_token: bos_token.to_owned(),
-            eos_token: eos_token.to_owned(),
-            source: source.to_owned(),
-        };
-        template.switch = template.finds_switch();
-        Ok(template)
+            bos_token: parts.bos_token.clone(),
+            eos_token: parts.eos_token.clone(),
+            source: parts.source.clone(),
+        })
+    }
+
+    fn with_switch(self) -> Template {
+        Template { switch: self.finds_switch(), ..self }
     }
 
     /// What `enable_thinking` changes.
@@ -319,19 +345,33 @@ impl Template {
         options: &RenderOptions,
         stop: &dyn Fn() -> bool,
     ) -> Result<String, TextError> {
-        let thinking = match options.thinking {
-            ThinkMode::On => Value::from(true),
-            ThinkMode::Off => Value::from(false),
-            ThinkMode::Auto => Value::UNDEFINED,
+        let asked = Asked {
+            messages,
+            tools: if options.tools.is_empty() { Value::from(()) } else { Value::from(Serde(&options.tools)) },
+            add_generation_prompt: options.add_generation_prompt,
+            enable_thinking: match options.thinking {
+                ThinkMode::On => Some(true),
+                ThinkMode::Off => Some(false),
+                ThinkMode::Auto => None,
+            },
+            count,
+            bytes,
         };
-        let tools = if options.tools.is_empty() { Value::from(()) } else { Value::from(Serde(&options.tools)) };
+        match &self.apart {
+            Some(apart) => apart.render(&asked, stop),
+            None => self.render_here(asked, stop),
+        }
+    }
+
+    fn render_here(&self, asked: Asked, stop: &dyn Fn() -> bool) -> Result<String, TextError> {
+        let Asked { messages, tools, add_generation_prompt, enable_thinking, count, bytes } = asked;
         let context = minijinja::context! {
             messages,
             tools,
-            add_generation_prompt => options.add_generation_prompt,
+            add_generation_prompt,
             bos_token => self.bos_token.as_str(),
             eos_token => self.eos_token.as_str(),
-            enable_thinking => thinking,
+            enable_thinking => enable_thinking.map_or(Value::UNDEFINED, Value::from),
         };
         let environment = Arc::clone(&self.environment);
         let rendered = untrusted::run(limits::PATIENCE, stop, move || {

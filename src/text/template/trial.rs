@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 
+use super::apart::{Apart, told};
 use super::{Parts, Template, is_released, limits};
 use crate::text::TextError;
 use crate::text::trial::Trial;
@@ -19,8 +20,8 @@ const TRIAL: Trial = Trial {
 };
 
 impl Template {
-    /// As [`Template::from_config`] for files of a model folder: what is not known is tried first. `program` and first arguments
-    /// accept [`CHILD`]; normally it is this program.
+    /// As [`Template::from_config`] for files of a model folder: what is not known is tried first, and run apart. `program` and first
+    /// arguments accept [`CHILD`] and [`super::RENDER_CHILD`]; normally it is this program.
     ///
     /// # Errors
     /// As there; it leaves the question out; or it takes too much time or memory.
@@ -30,15 +31,18 @@ impl Template {
         chat_template: Option<&[u8]>,
     ) -> Result<Template, TextError> {
         let parts = Parts::read(config, chat_template)?;
-        if !is_released(&parts.source) {
-            let text = serde_json::to_string(&parts).map_err(|e| TextError::Template(e.to_string()))?;
-            match TRIAL.tried(program, text) {
-                Ok(None) => {}
-                Ok(Some(refused)) => return Err(TextError::Template(refused)),
-                Err(why) => return Err(TextError::Template(format!("it cannot be tried: {why}"))),
-            }
+        if is_released(&parts.source) {
+            return parts.template();
         }
-        parts.template()
+        let text = serde_json::to_string(&parts).map_err(|e| TextError::Template(e.to_string()))?;
+        match TRIAL.tried(program, text) {
+            Ok(None) => {}
+            Ok(Some(refused)) => return Err(TextError::Template(refused)),
+            Err(why) => return Err(TextError::Template(format!("it cannot be tried: {why}"))),
+        }
+        // What it does may depend on what is said, and on how much.
+        let apart = Some(Apart::new(program, &parts)?);
+        Ok(Template { apart, ..Template::compiled(&parts)? }.with_switch())
     }
 }
 
@@ -49,10 +53,6 @@ impl Template {
 pub fn child() -> Result<Vec<u8>, String> {
     TRIAL.child(|text| {
         let parts: Parts = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-        let told = |e| match e {
-            TextError::Template(why) => why,
-            e => e.to_string(),
-        };
         Ok(parts.template().and_then(|template| template.check_question()).err().map(told))
     })
 }
