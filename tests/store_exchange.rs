@@ -55,6 +55,17 @@ fn text_and_markdown_show_the_branch_or_the_tree() {
     let refused = write(Overwrite::No).unwrap_err();
     assert!(refused.to_string().ends_with("out.md exists. --force overwrites."), "{refused}");
     write(Overwrite::Yes).unwrap();
+    // Nobody's old export: a device or a pipe would be gone.
+    let target = dir.path().join("a socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&target).unwrap();
+    for path in [target.as_path(), dir.path()] {
+        for overwrite in [Overwrite::No, Overwrite::Yes] {
+            let refused = bench.store.export_to(talk.session, ExportFormat::Markdown, Scope::Branch, path, overwrite);
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.ends_with("is not a regular file: it is not overwritten. Name another one."), "{refused}");
+        }
+        assert!(!path.is_file());
+    }
 }
 
 #[test]

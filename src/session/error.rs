@@ -150,6 +150,12 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// The target of an export is a folder, a device, a pipe or a socket, with or without --force.
+    #[error("{} is not a regular file: it is not overwritten. Name another one.", path.display())]
+    NotAFile {
+        /// What is there.
+        path: PathBuf,
+    },
     /// A file to import cannot be read.
     #[error("{}: {source}", path.display())]
     NoInput {

@@ -187,7 +187,12 @@ fn rendered(session: &SessionJson, format: ExportFormat) -> Result<String> {
 }
 
 pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
+    // A link is replaced, wherever it leads; a device, a pipe or a folder is nobody's old export.
+    let there = path.symlink_metadata().map(|there| there.file_type());
     match overwrite {
+        _ if there.is_ok_and(|there| !there.is_file() && !there.is_symlink()) => {
+            Err(StoreError::NotAFile { path: path.to_owned() })
+        }
         Overwrite::No if path.exists() => Err(StoreError::Exists { path: path.to_owned() }),
         Overwrite::No | Overwrite::Yes => Ok(()),
     }

@@ -43,7 +43,10 @@ impl From<StoreError> for Failure {
     fn from(e: StoreError) -> Failure {
         let exit = match &e {
             StoreError::InUse { .. } => Exit::InUse,
-            StoreError::NoSession { .. } | StoreError::NameTaken { .. } | StoreError::Exists { .. } => Exit::Failure,
+            StoreError::NoSession { .. }
+            | StoreError::NameTaken { .. }
+            | StoreError::Exists { .. }
+            | StoreError::NotAFile { .. } => Exit::Failure,
             StoreError::Import { .. } => Exit::Failure,
             StoreError::NoInput { .. } => Exit::NoInput,
             StoreError::NotOurs { .. } => Exit::Usage,
