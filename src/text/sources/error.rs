@@ -163,7 +163,7 @@ fn skipped_note(skipped: &[Skipped]) -> String {
         [] => String::new(),
         [first, rest @ ..] => {
             let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
-            format!(" (skipped {}: {}{more})", first.name, first.reason)
+            format!(" (skipped {}: {}{more})", first.name, first.reason.trim_end_matches('.'))
         }
     }
 }

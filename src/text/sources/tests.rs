@@ -131,7 +131,7 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         "{}",
         f.error("pics")
     );
-    assert!(f.error("pics").ends_with("and 1 more). Nothing loaded."), "{}", f.error("pics"));
+    assert!(f.error("pics").ends_with("as Latin-1 and 1 more). Nothing loaded."), "{}", f.error("pics"));
     std::os::unix::fs::symlink("gone.txt", f.options().base.join("link.txt")).unwrap();
     assert_eq!(f.error("link.txt"), "link.txt: a link to gone.txt, which is not there. Nothing loaded.");
     assert_eq!(f.error("/dev/null"), "null: not a regular file. Copy it to a file first");
