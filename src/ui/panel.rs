@@ -135,11 +135,11 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             lines.line(&format!("... {} more, /docs lists them", documents.len() - 5), Role::Dim);
         }
     }
-    // The engine's block and the sampling need up to fourteen rows and are worth more than old turns.
+    // The engine's block and the sampling need up to fifteen rows and are worth more than old turns.
     let rows = &app.session.timeline;
-    if !rows.is_empty() && lines.room() > 18 {
+    if !rows.is_empty() && lines.room() > 19 {
         lines.title("timeline");
-        let room = (lines.room() - 17).clamp(1, 12);
+        let room = (lines.room() - 18).clamp(1, 12);
         let head = rows.iter().position(|r| r.head).unwrap_or(rows.len().saturating_sub(1));
         let first = (head + 1).saturating_sub(room);
         for r in rows.iter().skip(first).take(room) {
@@ -155,12 +155,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             );
         }
         lines.line(
-            &format!(
-                "{} checkpoint{}, {} on disk",
-                m.checkpoints,
-                if m.checkpoints == 1 { "" } else { "s" },
-                bytes(m.state_bytes)
-            ),
+            &format!("{} checkpoint{} on this branch", m.checkpoints, if m.checkpoints == 1 { "" } else { "s" },),
             Role::Dim,
         );
     }
@@ -217,6 +212,9 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             let (pool, host) = (bytes(memory.pool), bytes(memory.host));
             lines.line(&format!("  keys, values {pool}  in RAM {host}"), Role::Dim);
         }
+    }
+    if m.state_bytes > 0 {
+        lines.line(&format!("disk   {} of state, all sessions", bytes(m.state_bytes)), Role::Dim);
     }
     sampling(m, &mut lines);
     while lines.room() > 0 {
