@@ -30,6 +30,8 @@ struct Pending {
     texts: u64,
     /// Saves whose state is not on disk yet.
     states: HashMap<u64, SegmentId>,
+    /// Nothing more will be told of saves up to this one.
+    done: u64,
     /// The last save.
     last: u64,
     /// Why something will never be on disk, once that is so: nothing that is saved later makes it whole.
@@ -157,14 +159,14 @@ impl Keeper {
         match event {
             SaveEvent::Text { id } => pending.texts = pending.texts.max(id),
             SaveEvent::Saved { id, at_ms } => {
-                pending.texts = pending.texts.max(id);
+                (pending.texts, pending.done) = (pending.texts.max(id), pending.done.max(id));
                 pending.states.remove(&id);
                 if id == pending.last {
                     self.show(SaveState::Saved(at_ms));
                 }
             }
             SaveEvent::TextOnly { id, reason, .. } => {
-                pending.texts = pending.texts.max(id);
+                (pending.texts, pending.done) = (pending.texts.max(id), pending.done.max(id));
                 pending.states.remove(&id);
                 self.show(SaveState::TextOnly(reason));
             }
@@ -172,11 +174,14 @@ impl Keeper {
                 pending.texts = pending.texts.max(id);
                 pending.states.remove(&id);
                 if lasting {
+                    pending.done = pending.done.max(id);
                     pending.given_up = Some(reason.clone());
                     self.out.note(Level::Error, format!("Something could not be saved: {reason}"));
                 }
                 self.show(SaveState::NotSaved(reason));
             }
+            // What waited behind it follows.
+            SaveEvent::Recovered if pending.done < pending.last => self.show(SaveState::Saving),
             SaveEvent::Recovered => self.show(SaveState::Saved(now_ms())),
         }
         waited && self.pending.states.is_empty()
