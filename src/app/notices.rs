@@ -214,6 +214,11 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.session.title = line(&title);
             Redraw::Stream
         }
+        Notice::Named { name, opened } => {
+            app.session.name = line(&name);
+            super::tabs::named(app, self::opened(opened));
+            Redraw::Stream
+        }
         Notice::Library(names) => {
             app.library = names.into_iter().map(|d| LibraryName { name: line(&d.name), ..d }).collect();
             Redraw::No

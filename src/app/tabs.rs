@@ -326,6 +326,11 @@ pub(super) fn held(app: &mut App) -> Option<Notice> {
     app.tabs.held.take()
 }
 
+/// The sessions opened are called otherwise.
+pub(super) fn named(app: &mut App, list: Vec<OpenSession>) {
+    app.tabs.list = list;
+}
+
 /// The desk shows a session: puts what belongs to the old one away and brings back what belongs to this one.
 pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
     app.tabs.list = list;

@@ -136,6 +136,7 @@ impl Tour {
             | Notice::Display(_)
             | Notice::Prompts(_)
             | Notice::Library(_)
+            | Notice::Named { .. }
             | Notice::Titled(_) => true,
             // A word, a page, a question: that is the answer.
             _ => false,

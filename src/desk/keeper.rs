@@ -57,6 +57,8 @@ pub(super) struct Keeper {
     /// From the writer.
     pub(super) events: Receiver<SaveEvent>,
     pending: Pending,
+    /// Sessions that are called otherwise on disk than was wished for: to be taken by [`Keeper::take_names`].
+    named: Vec<(SessionId, String)>,
     /// When model state is written.
     pub(super) policy: SaveStates,
     /// The store is a private one that goes away.
@@ -76,8 +78,8 @@ impl Keeper {
         discard: bool,
         out: Out,
     ) -> Keeper {
-        let (pending, shown, lock) = (Pending::default(), SaveState::Empty, None);
-        Keeper { store, writer, events, pending, policy, discard, shown, lock, out }
+        let (pending, named, shown, lock) = (Pending::default(), Vec::new(), SaveState::Empty, None);
+        Keeper { store, writer, events, pending, named, policy, discard, shown, lock, out }
     }
 
     /// Hands a segment over that a session has come to, what else changes with it, and its state.
@@ -157,6 +159,7 @@ impl Keeper {
         let pending = &mut self.pending;
         let waited = !pending.states.is_empty();
         match event {
+            SaveEvent::Named { session, name } => self.named.push((session, name)),
             SaveEvent::Text { id } => pending.texts = pending.texts.max(id),
             SaveEvent::Saved { id, at_ms } => {
                 (pending.texts, pending.done) = (pending.texts.max(id), pending.done.max(id));
@@ -185,6 +188,11 @@ impl Keeper {
             SaveEvent::Recovered => self.show(SaveState::Saved(now_ms())),
         }
         waited && self.pending.states.is_empty()
+    }
+
+    /// What sessions are called on disk instead of what was wished for. Asked once.
+    pub(super) fn take_names(&mut self) -> Vec<(SessionId, String)> {
+        std::mem::take(&mut self.named)
     }
 
     /// Whether what is wanted is on disk, or will not come there.

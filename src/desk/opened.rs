@@ -5,7 +5,7 @@
 //! here in memory.
 
 use super::{DeskError, Done, Settings, State, Talk};
-use crate::protocol::desk::{OpenSession, SaveState};
+use crate::protocol::desk::{Notice, OpenSession, SaveState};
 use crate::session::SessionLock;
 use crate::transcript::SessionId;
 
@@ -49,6 +49,11 @@ pub(super) struct Opened {
 impl Opened {
     fn at(&mut self, serial: u64) -> Option<&mut Slot> {
         self.slots.iter_mut().find(|s| s.serial == serial)
+    }
+
+    /// A session has this name.
+    fn name(&mut self, id: SessionId, name: &str) {
+        self.slots.iter_mut().filter(|s| s.id == Some(id)).for_each(|s| s.name = name.to_owned());
     }
 
     /// What is known of a session that is left at work.
@@ -134,6 +139,26 @@ impl State {
             },
         };
         self.opened.slots.iter().map(slot).collect()
+    }
+
+    /// The disk is the owner of names: another terminal that began alike may have been given one first.
+    pub(super) fn take_names(&mut self) {
+        let names = self.keeper.take_names();
+        if names.is_empty() {
+            return;
+        }
+        for (id, name) in names {
+            self.opened.name(id, &name);
+            match self.seat_of(|talk| talk.id == Some(id)) {
+                Some(at) => self.beside(at, |desk| desk.talk.name = name),
+                None if self.talk.id == Some(id) => self.talk.name = name,
+                // It is not open any more.
+                None => {}
+            }
+        }
+        let opened = self.opened();
+        let on_screen = opened.iter().find(|o| o.serial == self.screen).map(|o| o.name.clone());
+        self.out.tell(Notice::Named { name: on_screen.unwrap_or_default(), opened });
     }
 
     /// Alt-1..9.

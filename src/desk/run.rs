@@ -45,6 +45,7 @@ impl State {
         self.greet();
         self.begin(State::first_session);
         while !(self.quitting && self.work.is_idle() && self.other_works().all(Work::is_idle)) {
+            self.take_names();
             // Whoever asked for a stop while the last step went on means that step, and nothing that begins now.
             if !self.inbox.has_waiting() && self.advance() {
                 continue;

@@ -318,7 +318,7 @@ fn saved(store: &Arc<Store>, changes: Vec<Change>) -> Result<(), Failure> {
     let writer = Writer::start(Arc::clone(store), events)?;
     writer.save(Save { changes, images: Vec::new() });
     writer.close(Instant::now() + PATIENCE).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;
-    match outcome.iter().find(|e| !matches!(e, SaveEvent::Text { .. })) {
+    match outcome.iter().find(|e| !matches!(e, SaveEvent::Named { .. } | SaveEvent::Text { .. })) {
         Some(SaveEvent::Saved { .. }) => Ok(()),
         other => Err(Failure::new(Exit::Disk, format!("the sessions could not be saved: {other:?}"))),
     }

@@ -160,6 +160,13 @@ pub enum Notice {
     Prompts(Vec<String>),
     /// The open session has been given this title.
     Titled(String),
+    /// Another terminal was first to take a name: what the open session is called, and the list of those opened.
+    Named {
+        /// Empty where the open one has no name yet.
+        name: String,
+        /// As in [`SessionView::opened`].
+        opened: Vec<OpenSession>,
+    },
     /// The documents of the library, the last used first, for completion.
     Library(Vec<LibraryName>),
     /// For the picker.

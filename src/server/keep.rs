@@ -110,7 +110,7 @@ impl Keep {
     /// What the writer said.
     pub(super) fn on_event(&mut self, event: SaveEvent) {
         match event {
-            SaveEvent::Text { .. } => {}
+            SaveEvent::Named { .. } | SaveEvent::Text { .. } => {}
             SaveEvent::Saved { id, .. } => self.written(id),
             // It is tried again: until then it is had from memory.
             SaveEvent::NotSaved { lasting: false, reason, .. } => self.warn(&reason),

@@ -111,6 +111,8 @@ pub struct Save {
 pub(super) struct Applied {
     /// Sessions changed, once each.
     pub sessions: Vec<SessionId>,
+    /// Sessions made under another name than was wished for: somebody else had it by then.
+    pub named: Vec<(SessionId, String)>,
     /// A phrase when something about state could not be recorded.
     pub state_problem: Option<String>,
 }
@@ -122,7 +124,10 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
     for change in changes {
         let touched = match change {
             Change::CreateSession(new) => {
-                create_session(tx, new)?;
+                let name = create_session(tx, new)?;
+                if name != new.name {
+                    out.named.push((new.id, name));
+                }
                 Some(new.id)
             }
             Change::PutMessage { session, message } => {
@@ -215,7 +220,8 @@ pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String>
     Ok(format!("{wish}-{high}"))
 }
 
-fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<()> {
+/// Returns the name it was given.
+fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<String> {
     let name = free_name(tx, &new.name)?;
     let forked_at = new.forked_from.and(new.head).map(|m| m.0);
     tx.prepare_cached(
@@ -231,7 +237,7 @@ fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<()> {
         forked_at,
         now_ms()
     ])?;
-    Ok(())
+    Ok(name)
 }
 
 fn put_message(tx: &Transaction<'_>, session: SessionId, m: &Message) -> Result<()> {

@@ -22,6 +22,7 @@ use crossbeam_channel::Sender;
 use super::commit::{Change, Save};
 use super::save::image_bytes;
 use super::store::{Store, lock};
+use crate::transcript::SessionId;
 use worker::Worker;
 
 /// How often a save that failed is tried again when nothing else happens.
@@ -34,6 +35,14 @@ const BUDGET_EVERY: u64 = 16;
 /// What became of a save. Sent after the commit it speaks of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaveEvent {
+    /// A session was made under this name, because the one wished for was somebody else's by then. Comes before
+    /// anything that is told of its save.
+    Named {
+        /// Which.
+        session: SessionId,
+        /// As it is called.
+        name: String,
+    },
     /// The texts of this save are on disk; its state follows.
     Text {
         /// From [`Writer::save`].

@@ -17,7 +17,7 @@ use super::failure::{Exit, Failure};
 use super::signals::Ending;
 use super::{Context, STDIN, open};
 use crate::desk::Attendance;
-use crate::protocol::desk::{Activity, LoadOptions, Notice, Request, Unsaved};
+use crate::protocol::desk::{Activity, LoadOptions, Notice, Request, SessionView, Unsaved};
 use crate::transcript::{Finish, Role};
 use facts::Run;
 pub(super) use facts::{looked_at, reason};
@@ -143,8 +143,8 @@ fn listen(
                     || json!({ "model": run.model.name, "device": run.model.device, "load_ms": run.load_ms }),
                 )
             }
-            Notice::Session(view) => {
-                run.session = Some(view.name).filter(|n| !n.is_empty());
+            Notice::Session(SessionView { name, .. }) | Notice::Named { name, .. } => {
+                run.session = Some(name).filter(|n| !n.is_empty());
                 Ok(())
             }
             // Before any text: a token may be a part of a character.

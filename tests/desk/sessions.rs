@@ -297,13 +297,17 @@ fn two_terminals_that_begin_alike_at_the_same_moment_come_back_to_their_own() {
         t.wait("a name", |n| matches!(n, Notice::Session(view) if view.name == "hello-there").then_some(()));
     }
     other.execute_batch("ROLLBACK").unwrap();
-    let mut farewells: Vec<_> = both
-        .into_iter()
-        .map(|mut t| {
-            t.finished();
-            t.quit().unwrap()
-        })
-        .collect();
+    let farewell = |mut t: Talk| {
+        t.finished();
+        t.on_disk();
+        // What is shown while it runs is what is said at the end.
+        let (name, shown) = (t.name(), opened(&t));
+        assert_eq!(shown, [format!("[{name}]")]);
+        let farewell = t.quit().unwrap();
+        assert!(farewell.ends_with(&format!(" -r {name}")), "{name}: {farewell}");
+        farewell
+    };
+    let mut farewells: Vec<_> = both.into_iter().map(farewell).collect();
     farewells.sort();
     let back = |name: &str| format!("Saved. Come back with: sala-chat -r {name}");
     assert_eq!(farewells, [back("hello-there"), back("hello-there-2")]);

@@ -338,6 +338,9 @@ impl Talk {
         for notice in &self.seen {
             match (notice, &mut view) {
                 (Notice::Session(whole), _) => view = Some(whole.clone()),
+                (Notice::Named { name, opened }, Some(view)) => {
+                    (view.name, view.opened) = (name.clone(), opened.clone());
+                }
                 (Notice::Tree(tree), Some(view)) => {
                     (view.branch, view.timeline) = (tree.branch, tree.timeline.clone());
                 }

@@ -143,6 +143,9 @@ impl Worker {
                 return Outcome::GivenUp(reason);
             }
         };
+        for (session, name) in applied.named {
+            let _ = self.events.send(SaveEvent::Named { session, name });
+        }
         if std::mem::take(&mut self.text_off) {
             let _ = self.events.send(SaveEvent::Recovered);
         }

@@ -53,6 +53,13 @@ impl Plain {
                     out.push(Out::Line(format!("sala: {}", sanitize(&last.text))));
                 }
             }
+            Notice::Named { name, opened } => {
+                let news = !opened.is_empty() && !self.opened.iter().any(|o| o.name == name);
+                self.opened = opened;
+                if news {
+                    out.push(Out::Line(format!("Session {}.", sanitize_line(&name))));
+                }
+            }
             Notice::Added(m) => {
                 self.session_said = None;
                 self.pending.clear();
