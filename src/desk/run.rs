@@ -39,6 +39,14 @@ fn gone() -> EngineEvent {
     EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code: 1 } }
 }
 
+/// What is said at the end where not all is on disk.
+fn lost(session: Option<&str>, why: &str) -> String {
+    match session {
+        Some(name) => format!("Not all of \"{name}\" could be saved: {why}"),
+        None => format!("What was done could not be saved: {why}"),
+    }
+}
+
 impl State {
     /// Runs until [`Request::Quit`] or until the interface is gone.
     pub(super) fn run(mut self) {
@@ -378,9 +386,8 @@ impl State {
                 (Some(format!("Saved. Come back with: sala-chat -r {}", shell_word(&name))), None)
             }
             (name, Err(e)) => {
-                let what = name.map_or_else(|| "What was done".to_owned(), |name| format!("Not all of \"{name}\""));
                 let unsaved = Unsaved { reason: e.reason.clone(), code: if e.disk { 74 } else { 7 } };
-                (Some(format!("{what} could not be saved: {}", e.reason)), Some(unsaved))
+                (Some(lost(name.as_deref(), &e.reason)), Some(unsaved))
             }
         };
         out.tell(Notice::Bye { farewell, unsaved });
@@ -389,5 +396,16 @@ impl State {
     /// One request, from the first word to the last.
     fn handle(&mut self, request: Request) -> Done {
         request.execute(&mut Dispatch(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_on_disk_is_said_once() {
+        assert_eq!(lost(Some("notes"), "disk full"), "Not all of \"notes\" could be saved: disk full");
+        assert_eq!(lost(None, "disk full"), "What was done could not be saved: disk full");
     }
 }
