@@ -86,6 +86,23 @@ fn on_a_full_disk_everything_is_shown_exported_and_thrown_away_and_answers_are_n
     assert!(names.contains(&"hello-there") && names.contains(&"and-now"), "{names:?}");
 }
 
+#[test]
+fn on_a_disk_that_is_only_read_that_is_said_and_nothing_else() {
+    let home = tempfile::tempdir().unwrap();
+    let script = r#"
+        run -p "Hello there" > first.txt 2>&1
+        mount -o remount,ro full || exit 99
+        run -p "Something else" > second.txt 2> second.err; echo "second=$?"
+        exit 0
+    "#;
+    let Some(output) = on_small_disk(home.path(), script) else { return };
+    let said = std::fs::read_to_string(home.path().join("second.err")).unwrap_or_default();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("second=74"), "{output:?} {said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.len() == 2 && lines.iter().all(|l| l.contains("nothing is saved")), "{said}");
+    assert!(lines[1].starts_with("sala-chat: not saved: "), "{said}");
+}
+
 /// Moments of kills, repeatable: `SALA_SEED=N`.
 fn rounds() -> (u64, Vec<(u32, u32)>) {
     let seed = std::env::var("SALA_SEED").map_or(3, |v| v.parse().unwrap());

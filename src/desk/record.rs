@@ -5,7 +5,7 @@ use super::work::Wanted;
 use super::{Done, State, Work};
 use crate::protocol::desk::{Level, Notice, TimelineRow};
 use crate::protocol::engine::StateImage;
-use crate::session::{Change, NewSegment, NewSession, SegmentId, TitleBy};
+use crate::session::{Access, Change, NewSegment, NewSession, SegmentId, TitleBy};
 use crate::transcript::{Message, MessageId, Role, SessionId};
 
 impl State {
@@ -54,6 +54,8 @@ impl State {
     pub(super) fn lock_session(&mut self, id: SessionId) {
         match self.keeper.store.lock_session(id, &self.talk.name) {
             Ok(lock) => self.keeper.lock = Some(lock),
+            // That nothing can be written has been said.
+            Err(_) if matches!(self.keeper.store.access(), Access::ReadOnly { .. }) => {}
             // A new id is nobody else's; a file system without locks must not stop a chat.
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
