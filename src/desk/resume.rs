@@ -208,7 +208,7 @@ impl State {
             if read <= UNASKED || desk.feeder.server().is_some() || desk.talk.rights != Rights::Write {
                 return desk.resume_with(plan, rendered, then);
             }
-            let (why, about) = (desk.why_no_state(), desk.about(read));
+            let (why, about) = (desk.why_no_state(plan.base.position()), desk.about(read));
             let (read, total) = (grouped(read), grouped(total));
             let text = format!("{why} Text is open. {read} of {total} tokens have to be read again{about}.");
             let choices =
@@ -242,14 +242,16 @@ impl State {
         })
     }
 
-    /// A sentence: why the open branch has no usable state.
-    fn why_no_state(&self) -> String {
+    /// A sentence: why the open branch has no usable state behind so many tokens.
+    fn why_no_state(&self, kept: u64) -> String {
         let mine = self.feeder.fingerprint();
         let record = self.talk.id.and_then(|id| self.keeper.store.session(id).ok());
         if record.and_then(|r| r.state_of).is_some_and(|of| of != mine) {
             return "State is from another model.".into();
         }
-        self.lost_state().unwrap_or_else(|| "No state is kept for this model.".into())
+        let beginning =
+            if kept > 0 { "State is kept for the beginning only." } else { "No state is kept for this model." };
+        self.lost_state().unwrap_or_else(|| beginning.into())
     }
 
     /// A sentence: what of the open branch's kept state is not there any more, if anything.

@@ -45,6 +45,27 @@ fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
     assert_eq!(t.work(), (0, 0));
 }
 
+fn state_of_the_beginning_only_is_not_called_none() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.ask(&"Some facts about the garden club and its members.\n".repeat(250));
+    let name = t.name();
+    t.quit();
+    // As a program that is killed before the state of the second exchange is on disk.
+    let forget = "
+        DELETE FROM message_segment WHERE message IN (SELECT id FROM message WHERE depth > 2);
+        UPDATE segment SET rows_root = NULL, end_root = NULL
+        WHERE stop > (SELECT max(s.stop) FROM segment s JOIN message_segment l ON l.segment = s.id)";
+    rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap().execute_batch(forget).unwrap();
+    let mut t = Talk::new(dir.path(), resume(&name));
+    let text = t.wait("a question", |n| match n {
+        Notice::Question { text, .. } => Some(text.clone()),
+        _ => None,
+    });
+    assert!(text.starts_with("State is kept for the beginning only. Text is open."), "{text}");
+}
+
 fn opened(t: &Talk) -> Vec<String> {
     let view = t.view();
     let name = |o: &OpenSession| match (o.serial == view.serial, o.name.as_str()) {
@@ -316,6 +337,7 @@ fn two_terminals_that_begin_alike_at_the_same_moment_come_back_to_their_own() {
 with_both_tokenizers!(
     a_resumed_session_reads_nothing_again_and_answers_as_if_never_left,
     another_models_state_is_not_used_and_reading_again_is_asked_first,
+    state_of_the_beginning_only_is_not_called_none,
     sessions_opened_in_a_run_are_listed_and_come_back,
     an_empty_session_stays_only_while_a_key_may_return_to_it,
     a_session_that_was_left_is_free_for_others_and_held_again_on_return,
