@@ -32,28 +32,29 @@
 //! over PCIe. Loading the model is in none of them.
 
 pub(super) mod direct;
+mod list;
 pub(super) mod made_up;
 mod plain;
 pub(super) mod talk;
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::bench::{describe, median};
-use crate::desk::{Attendance, session_rows};
+use crate::desk::Attendance;
 use crate::protocol::desk::{LoadOptions, Request};
 use crate::protocol::engine::BUILT_IN;
-use crate::session::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, Writer};
+use crate::session::{SegmentId, Store};
 use crate::settings::{Device, SaveStates};
 use crate::shell::cli::{BenchArgs, FillArg, SessionChoice};
 use crate::shell::{Context, Exit, Failure, open};
 use crate::transcript::{Message, MessageId, MessageMeta, Role};
 use direct::Gaps;
+use list::{List, list};
 use talk::Talk;
 
 /// Times each thing is done.
@@ -100,14 +101,6 @@ impl AllRows {
             share_of_read_rate: read_ms / ms.max(1e-6),
         }
     }
-}
-
-/// The picker's list.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct List {
-    sessions: usize,
-    open_store_ms: f64,
-    ms: f64,
 }
 
 /// All figures. Times in milliseconds.
@@ -310,55 +303,6 @@ fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
 fn message(store: &Store, parent: Option<MessageId>, role: Role, text: String) -> Message {
     let (thinking, meta) = (String::new(), MessageMeta::default());
     Message { id: store.new_message_id(), parent, role, text, thinking, created_ms: 0, meta }
-}
-
-/// Hands over what belongs together and waits until it is on disk.
-fn saved(store: &Arc<Store>, changes: Vec<Change>) -> Result<(), Failure> {
-    let (events, outcome) = crossbeam_channel::unbounded();
-    let writer = Writer::start(Arc::clone(store), events)?;
-    writer.save(Save { changes, images: Vec::new() });
-    writer.close(Instant::now() + PATIENCE).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;
-    match outcome.iter().find(|e| !matches!(e, SaveEvent::Named { .. } | SaveEvent::Text { .. })) {
-        Some(SaveEvent::Saved { .. }) => Ok(()),
-        other => Err(Failure::new(Exit::Disk, format!("the sessions could not be saved: {other:?}"))),
-    }
-}
-
-/// A store of `sessions` sessions, opened and listed.
-fn list(folder: &Path, sessions: usize) -> Result<List, Failure> {
-    let limits = Limits { min_free_bytes: 0, ..Limits::default() };
-    let open = || Store::open(folder, Arc::new(RealDisk), limits.clone());
-    let store = Arc::new(open()?);
-    let mut changes = Vec::with_capacity(4 * sessions);
-    for n in 0..sessions {
-        let session = store.new_session_id();
-        let asked = message(&store, None, Role::User, format!("What is written in entry {n}?"));
-        let answered = message(&store, Some(asked.id), Role::Assistant, format!("Entry {n} was written by Anna."));
-        let head = Some(answered.id);
-        let settings = "{}".to_owned();
-        changes.push(Change::CreateSession(NewSession {
-            id: session,
-            name: format!("session {n}"),
-            settings,
-            head: None,
-            forked_from: None,
-        }));
-        changes.extend([asked, answered].map(|m| Change::PutMessage { session, message: Box::new(m) }));
-        changes.push(Change::MoveHead { session, head });
-    }
-    saved(&store, changes)?;
-    drop(store);
-    let (mut opening, mut listing, mut found) = (Vec::new(), Vec::new(), 0);
-    for _ in 0..REPEATS {
-        let begun = Instant::now();
-        let store = open()?;
-        opening.push(begun.elapsed().as_secs_f64() * 1e3);
-        let begun = Instant::now();
-        let rows = session_rows(store.sessions(SessionFilter::Live, sessions)?, None, None);
-        listing.push(begun.elapsed().as_secs_f64() * 1e3);
-        found = rows.len();
-    }
-    Ok(List { sessions: found, open_store_ms: median(opening), ms: median(listing) })
 }
 
 fn table(r: &Report, device: &str) -> String {
