@@ -4,9 +4,10 @@
 
 use serde::Serialize;
 
+use super::cache::Cache;
 use super::device::Account;
 use super::driver::{GemmOut, Queue};
-use super::tensors::{Buf, Cache};
+use super::tensors::Buf;
 use super::{Cuda, launch, u32_of};
 use crate::backend::{Form, Memory, Result, Steps};
 

@@ -1,12 +1,13 @@
 //! What the device holds.
 
+use super::cache::Cache;
 use super::cublaslt::Proofs;
 use super::device::{Account, DeviceBuffer};
 use super::driver::Home;
+use super::ledger::{PAGED_SPARE_BYTES, SPARE_BYTES};
 use super::pool::PoolSize;
-use super::tensors::{
-    Buf, Cache, HEAD, Matrix, PAGED_SPARE_BYTES, Recurrent, SPARE_BYTES, Selection, Sums, Vector, floats,
-};
+use super::selection::{Selection, Sums};
+use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
 use super::{Cuda, host_pages, launch, limits, pool, shape};
 use crate::backend::room::PoolCounts;
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView, room};

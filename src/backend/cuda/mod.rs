@@ -14,7 +14,8 @@
 //! | `pool`, `host_pages` | contexts larger than the device: keys and values in host memory, a pool of blocks here |
 //! | `steps`, `tables`, `graph` | what changes between steps; whose rows a pass has; CUDA graphs |
 //! | `launch`, `limits` | the table of kernels; what none is written for |
-//! | `tensors`, `memory` | the buffers |
+//! | `tensors`, `cache`, `selection` | the buffers: of all layers, rows of a sparse one, the blocks it chooses |
+//! | `memory`, `ledger` | what the device holds; what caches may take |
 //! | `weights`, `packed` | weights on their way to the device; packed weights in and out |
 //! | `ops` | operations on rows, of sparse and of lightning layers, as launches |
 //! | `state` | images out and in |
@@ -27,6 +28,7 @@
 //! the `skinny_*` kernels, whose result for a row does not depend on the rows beside it.
 #![allow(unsafe_code)]
 
+mod cache;
 mod cards;
 mod cublaslt;
 mod device;
@@ -41,6 +43,7 @@ mod images;
 mod joined;
 mod launch;
 mod lazy_restore;
+mod ledger;
 mod limits;
 mod measure;
 mod memory;
@@ -49,6 +52,7 @@ mod ops;
 mod packed;
 mod pool;
 mod readback;
+mod selection;
 mod staging;
 mod state;
 mod steps;
@@ -60,12 +64,14 @@ mod weights;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use cache::Cache;
 pub use draft::Window;
 pub use driver::DeviceInfo;
 use driver::{Queue, failed};
 pub use nvidia::{list, usable};
 pub use pool::PoolSize;
-pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Sums, Vector};
+pub use selection::{Selection, Sums};
+pub use tensors::{Buf, Matrix, Recurrent, Vector};
 
 use super::{BackendError, GRID, Result};
 pub use cards::Card;
@@ -74,6 +80,7 @@ use device::Device;
 pub use device::Guards;
 use graph::Graphs;
 use lazy_restore::LazyRestore;
+use ledger::CacheLedger;
 pub use measure::Ceilings;
 use ops::{Rope, Scratch, TopLogitsBuffers};
 use pool::Pools;
@@ -81,7 +88,6 @@ use readback::Readback;
 use staging::Staging;
 use steps::{Step, StepParameters};
 use tables::Tables;
-use tensors::CacheLedger;
 
 /// Rows of a prefill pass on a GPU with room for the buffers, on a smaller one, and emulated.
 const PREFILL_ROWS: [usize; 3] = [4096, 2048, 256];

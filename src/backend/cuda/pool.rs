@@ -11,10 +11,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use super::cache::Cache;
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Event, Queue};
 use super::tables::{Entry, TableId};
-use super::tensors::{Cache, HEAD};
+use super::tensors::HEAD;
 use super::{launch, u32_of};
 use crate::backend::room::PoolCounts;
 use crate::backend::{MAX_POSITIONS, Result, internal};

@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use half::bf16;
 
+use super::cache::Cache;
 use super::device::DeviceBuffer;
 use super::driver::{DevicePtr, Home, Queue};
 use super::lazy_restore::{InFlight, LazyRestore, Source};
 use super::readback::Readback;
+use super::selection::Selection;
 use super::staging::Incoming;
 use super::stretch::Stretch;
-use super::tensors::{Buf, Cache, HEAD, Recurrent, Selection, floats};
+use super::tensors::{Buf, HEAD, Recurrent, floats};
 use super::{Cuda, shape};
 use crate::backend::{BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, layer_tensor};
 use crate::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource, TensorData};

@@ -1,7 +1,9 @@
 //! Attention of paged caches: through the pool, and through the staging ring.
 
+use super::super::cache::Cache;
 use super::super::driver::DevicePtr;
-use super::super::tensors::{Buf, Cache, Selection};
+use super::super::selection::Selection;
+use super::super::tensors::Buf;
 use super::super::{Cuda, launch, u32_of};
 use super::sparse::kv_columns;
 use crate::backend::{Result, internal};

@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
+use super::super::cache::Cache;
 use super::super::driver::{DevicePtr, Queue};
 use super::super::limits::BLOCK;
+use super::super::selection::{Selection, Sums, dense_until};
 use super::super::tables::{Entry, TableId, Tables};
-use super::super::tensors::{Buf, Cache, HEAD, Selection, Sums, dense_until};
+use super::super::tensors::{Buf, HEAD};
 use super::super::{Cuda, launch, shape, u32_of};
 use super::check_rows;
 use crate::backend::sparse::is_hidden;

@@ -1,0 +1,201 @@
+//! Blocks that a sparse layer chooses, the scratch of choosing and attending, and the sums of where it looked.
+
+use std::ops::Range;
+
+use super::device::{Account, Device, DeviceBuffer};
+use super::tensors::HEAD;
+use super::{launch, limits, u32_of};
+use crate::backend::{MAX_VERIFY_ROWS, MassOf, Result};
+use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
+
+/// Scores of a prefill pass are made in parts that fit into this.
+const SCORE_BYTES: usize = 32 << 20;
+
+/// Sums over rows, of thoughts and of the answer: `[score_blocks][2]` u64 each.
+pub struct Sums([DeviceBuffer; 2]);
+
+impl Sums {
+    pub(super) fn both(&self) -> [&DeviceBuffer; 2] {
+        let Sums([thoughts, answer]) = self;
+        [thoughts, answer]
+    }
+}
+
+/// Chosen blocks of one sparse layer and the scratch that choosing and attending need.
+pub struct Selection {
+    /// What the longest list decides the size of.
+    pub(super) lists: Lists,
+    /// `[rows][kv_heads]` u32.
+    pub(super) count: DeviceBuffer,
+    /// bf16 block scores of one part of a pass.
+    pub(super) scores: DeviceBuffer,
+    /// Parts of the log-sum-exp of a verify pass, or one value per row and head of a prefill part.
+    pub(super) lse: DeviceBuffer,
+    /// Attention of the rows of a verify pass, `[16][score_blocks]` u32.
+    pub(super) mass: DeviceBuffer,
+    pub(super) sums: Sums,
+    /// Blocks that rows of prefill passes do not attend to.
+    pub(super) hidden: Vec<Range<u32>>,
+    pub(super) plan: SelectionPlan,
+}
+
+/// Chosen blocks and what attending to them needs.
+pub(super) struct Lists {
+    /// `[rows][kv_heads][cap]` u32.
+    pub(super) list: DeviceBuffer,
+    /// Slots of the blocks that rows of a verify pass chose from paged caches, `[16][kv_heads][cap]` i32.
+    pub(super) place: DeviceBuffer,
+    /// Attention parts of a verify pass.
+    pub(super) part_o: DeviceBuffer,
+    pub(super) part_ml: DeviceBuffer,
+    pub(super) part_block: DeviceBuffer,
+}
+
+impl Lists {
+    fn new(device: &Device, spec: &SparseSpec, rows: usize, plan: &SelectionPlan) -> Result<Self> {
+        let parts = MAX_VERIFY_ROWS * spec.heads * plan.attend_splits;
+        let work = |bytes: usize| device.zeroed("block selection", bytes, Account::Work);
+        Ok(Lists {
+            list: work(rows * spec.kv_heads * plan.cap * 4)?,
+            place: work(MAX_VERIFY_ROWS * spec.kv_heads * plan.cap * 4)?,
+            part_o: work(parts * HEAD * 4)?,
+            part_ml: work(parts * 8)?,
+            part_block: work(parts * launch::ATTEND_BLOCKS as usize * 8)?,
+        })
+    }
+}
+
+/// Most blocks that a row can choose, or has to where it is dense, of `all` blocks of a context.
+fn longest_list(spec: &SparseSpec, all: usize) -> usize {
+    let dense = match spec.dense_rule {
+        DenseRule::AsSparse => 0,
+        DenseRule::Token | DenseRule::Call => spec.dense_len.div_ceil(spec.block),
+        DenseRule::Always => all,
+    };
+    spec.topk.max(dense).min(all)
+}
+
+/// Parts of the log-sum-exp over the keys of a context of `limit` positions.
+fn lse_splits(spec: &SparseSpec, limit: usize) -> usize {
+    let keys = match spec.score_norm {
+        ScoreNorm::Level2 => spec.level2_rows(limit),
+        ScoreNorm::Level1 => spec.level1_rows(limit),
+    };
+    keys.div_ceil(launch::LSE_KEYS as usize).max(1)
+}
+
+/// Sizes that follow from the spec and the largest context; fixed, because CUDA graphs contain them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SelectionPlan {
+    /// Most blocks one row can choose.
+    pub(super) cap: usize,
+    /// Blocks of the largest context.
+    pub(super) score_blocks: usize,
+    pub(super) lse_splits: usize,
+    pub(super) attend_splits: usize,
+    /// The keys that normalise the scores.
+    pub(super) keys: NormKeys,
+}
+
+/// Window and stride of the keys that normalise the scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NormKeys {
+    pub(super) window: u32,
+    pub(super) stride: u32,
+}
+
+impl NormKeys {
+    fn of(spec: &SparseSpec) -> Result<Self> {
+        let times = match spec.score_norm {
+            ScoreNorm::Level2 => 4,
+            ScoreNorm::Level1 => 1,
+        };
+        Ok(NormKeys { window: u32_of(times * spec.kernel)?, stride: u32_of(times * spec.stride)? })
+    }
+}
+
+/// Rows at p with p + 1 below this take every block.
+pub(super) fn dense_until(spec: &SparseSpec) -> Result<u32> {
+    match spec.dense_rule {
+        DenseRule::AsSparse => Ok(0),
+        DenseRule::Token | DenseRule::Call => u32_of(spec.dense_len),
+        DenseRule::Always => Ok(u32::MAX),
+    }
+}
+
+impl Selection {
+    pub(super) fn new(device: &Device, spec: &SparseSpec, limit: usize, prefill_rows: usize) -> Result<Self> {
+        limits::sparse(spec)?;
+        limits::positions(limit)?;
+        let score_blocks = limit.div_ceil(spec.block).next_multiple_of(64);
+        let cap = longest_list(spec, score_blocks);
+        let keys = NormKeys::of(spec)?;
+        let plan = SelectionPlan {
+            cap,
+            score_blocks,
+            lse_splits: lse_splits(spec, limit),
+            attend_splits: cap.div_ceil(launch::ATTEND_BLOCKS as usize),
+            keys,
+        };
+        let rows = prefill_rows.max(MAX_VERIFY_ROWS);
+        let (kv, heads, v) = (spec.kv_heads, spec.heads, MAX_VERIFY_ROWS);
+        let work = |bytes: usize| device.zeroed("block selection", bytes, Account::Work);
+        Ok(Selection {
+            lists: Lists::new(device, spec, rows, &plan)?,
+            count: work(rows * kv * 4)?,
+            scores: work((v * kv * score_blocks * 2).max(SCORE_BYTES.min(rows * kv * score_blocks * 2)))?,
+            lse: work((v * heads * plan.lse_splits * 8).max(rows * heads * 4))?,
+            mass: work(v * score_blocks * 4)?,
+            sums: sums(device, score_blocks)?,
+            hidden: Vec::new(),
+            plan,
+        })
+    }
+
+    /// Makes room for another rule than the one it was made for, as comparisons use them; says whether anything changed that
+    /// CUDA graphs name. Lists become at once as long as the rule can ever make them.
+    pub(super) fn adapt(&mut self, device: &Device, spec: &SparseSpec) -> Result<bool> {
+        let cap = longest_list(spec, self.plan.score_blocks).max(self.plan.cap);
+        let keys = NormKeys::of(spec)?;
+        if cap == self.plan.cap && keys == self.plan.keys {
+            return Ok(false);
+        }
+        let lse_splits = lse_splits(spec, self.plan.score_blocks * spec.block).max(self.plan.lse_splits);
+        let attend_splits = cap.div_ceil(launch::ATTEND_BLOCKS as usize);
+        let plan = SelectionPlan { cap, attend_splits, lse_splits, keys, ..self.plan };
+        if cap > self.plan.cap {
+            let rows = self.count.bytes() / (spec.kv_heads * 4);
+            self.lists = Lists::new(device, spec, rows, &plan)?;
+        }
+        let lse_bytes = MAX_VERIFY_ROWS * spec.heads * lse_splits * 8;
+        if lse_bytes > self.lse.bytes() {
+            self.lse = device.zeroed("block selection", lse_bytes, Account::Work)?;
+        }
+        self.plan = plan;
+        Ok(true)
+    }
+
+    /// Those of another sequence.
+    pub(super) fn empty_sums(&self, device: &Device) -> Result<Sums> {
+        sums(device, self.plan.score_blocks)
+    }
+
+    /// The sum of thoughts or of the answer.
+    pub(super) fn sum(&self, of: MassOf) -> &DeviceBuffer {
+        let [thoughts, answer] = self.sums.both();
+        match of {
+            MassOf::Thoughts => thoughts,
+            MassOf::Answer => answer,
+        }
+    }
+
+    /// Rows of a prefill pass whose scores over `blocks` blocks fit at once; a multiple of 8.
+    pub(super) fn score_rows(&self, kv_heads: usize, blocks: usize) -> usize {
+        (self.scores.bytes() / (kv_heads * blocks * 2).max(1) / 8 * 8).max(8)
+    }
+}
+
+fn sums(device: &Device, score_blocks: usize) -> Result<Sums> {
+    let sum = || device.zeroed("attention mass", score_blocks * 16, Account::Work);
+    Ok(Sums([sum()?, sum()?]))
+}
