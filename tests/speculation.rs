@@ -3,10 +3,13 @@
 //!
 //! The default size runs in about a minute. `SALA_PROOF=full` runs 64 prompts of 256 tokens and contexts of 1k, 9k and 64k.
 
-use std::cell::RefCell;
+#[path = "speculation/histories.rs"]
+mod histories;
+#[path = "speculation/masks.rs"]
+mod masks;
+
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use proptest::prelude::*;
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::prelude::*;
 use sala_chat::engine::ngram::Lookup;
@@ -14,7 +17,7 @@ use sala_chat::engine::speculate::{Decoder, Finder};
 use sala_chat::model::draft::{DraftHead, DraftOptions};
 use sala_chat::model::{Checkpoint, DEMO_TOKENIZER, Live, Model};
 use sala_chat::protocol::engine::{
-    CheckpointImage, Constrain, Constraint, Ended, Generate, Look, RowsImage, Sampling, SpecMode, SpecStats, Token,
+    CheckpointImage, Ended, Generate, Look, RowsImage, Sampling, SpecMode, SpecStats, Token,
 };
 use tokenizers::Tokenizer;
 
@@ -324,130 +327,6 @@ fn limits_are_kept_in_the_middle_of_a_round() {
     assert_eq!(rig.live.position(), prompt.len() + first);
 }
 
-/// Lets every third id come next, and counts what became text.
-struct Thirds(Vec<Token>);
-
-impl Constrain for Thirds {
-    fn allows(&mut self, token: Token) -> bool {
-        token % 3 == self.0.len() as u32 % 3
-    }
-
-    fn accept(&mut self, token: Token) {
-        self.0.push(token);
-    }
-
-    fn stuck(&self) -> String {
-        unreachable!("a third always may")
-    }
-}
-
-/// Lets only these come next.
-struct Only(Vec<Token>);
-
-impl Constrain for Only {
-    fn allows(&mut self, token: Token) -> bool {
-        self.0.contains(&token)
-    }
-
-    fn accept(&mut self, _: Token) {}
-
-    fn stuck(&self) -> String {
-        unreachable!("these always may")
-    }
-}
-
-#[test]
-fn tokens_that_are_not_among_the_likeliest_are_drawn_by_how_likely_they_are() {
-    let _alone = alone();
-    let prompt = skill("story").prompts.remove(1);
-    let mut rig = Rig::new(Head::Own, 8192);
-    rig.read(&prompt);
-    let row = rig.live.prefill_logits(&mut rig.b, &rig.model).unwrap();
-    let whole = rig.live.logits_of(&mut rig.b, &rig.model, 0).unwrap();
-    let mut least: Vec<Token> = (0..whole.len() as Token).collect();
-    least.sort_by(|a, b| whole[*a as usize].total_cmp(&whole[*b as usize]));
-    least.truncate(3);
-    assert!(least.iter().all(|t| !row.ids.contains(t)));
-    let only = least.clone();
-    let constraint = Some(Constraint(Arc::new(move |_| Box::new(Only(only.clone()))), None));
-    let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..wish(0.0, spec, 12) };
-    rig.reset();
-    rig.read(&prompt);
-    let (plain, _) = rig.generate(&masked(SpecMode::Off));
-    // The least of all is never the likeliest of the three.
-    assert!(plain[0] == least[2] && plain.iter().all(|t| least.contains(t)), "{plain:?} of {least:?}");
-    let state = rig.state();
-    let text: Arc<Vec<Token>> = Arc::new(prompt.iter().chain(&plain).copied().collect());
-    for script in [Script::Right, Script::Random] {
-        rig.decoder.set_finder(finder(script, text.clone()));
-        rig.reset();
-        rig.read(&prompt);
-        let (drafted, _) = rig.generate(&masked(SpecMode::Depth(7)));
-        assert_eq!((&drafted, rig.state()), (&plain, state.clone()), "{script:?}");
-    }
-}
-
-#[test]
-fn a_mask_holds_and_the_text_under_it_is_the_same_with_any_drafts() {
-    let _alone = alone();
-    let prompt = skill("story").prompts.remove(1);
-    let mut rig = Rig::new(Head::Own, 8192);
-    for temperature in [0.0, 0.9] {
-        let constraint = Some(Constraint(Arc::new(|_| Box::new(Thirds(Vec::new()))), None));
-        let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..wish(temperature, spec, 40) };
-        rig.reset();
-        rig.read(&prompt);
-        let (plain, _) = rig.generate(&masked(SpecMode::Off));
-        assert!(plain.iter().enumerate().all(|(i, t)| t % 3 == i as u32 % 3), "{plain:?}");
-        let state = rig.state();
-        let text: Arc<Vec<Token>> = Arc::new(prompt.iter().chain(&plain).copied().collect());
-        for script in [Script::Right, Script::Random, Script::Wrong] {
-            rig.decoder.set_finder(finder(script, text.clone()));
-            rig.reset();
-            rig.read(&prompt);
-            let (drafted, _) = rig.generate(&masked(SpecMode::Depth(7)));
-            assert_eq!((&drafted, rig.state()), (&plain, state.clone()), "{script:?} at {temperature}");
-        }
-        assert!(rig.decoder.stats().drafted > 0);
-    }
-}
-
-#[test]
-fn a_saved_window_drafts_on_and_a_foreign_one_is_left_alone() {
-    let _alone = alone();
-    let prompt = &skill("story").prompts[2];
-    let mut rig = Rig::new(Head::Own, 4096);
-    rig.read(prompt);
-    let (first, _) = rig.generate(&wish(0.0, SpecMode::Depth(5), 60));
-    let (_, mut end) = rig.image();
-    end.tensors = rig.decoder.export(&mut rig.b, &rig.model).unwrap();
-    let pending = *first.last().unwrap();
-    // On, with the window as it was, with the window from the save, and without one.
-    let mut rounds = Vec::new();
-    let history = rig.decoder.history()[..rig.live.position()].to_vec();
-    let (rows, state) = rig.image();
-    for saved in [None, Some(true), Some(false)] {
-        rig.live.restore(&mut rig.b, 0, std::slice::from_ref(&rows), Some(&state)).unwrap();
-        if saved == Some(false) {
-            for tensor in end.tensors.iter_mut().filter(|t| t.name == "draft.meta") {
-                let text =
-                    String::from_utf8(tensor.data.to_vec()).unwrap().replace("fingerprint\":\"", "fingerprint\":\"x");
-                tensor.data = text.into_bytes().into();
-            }
-        }
-        if saved.is_some() {
-            rig.decoder.restore(&mut rig.b, &history, Some(&end)).unwrap();
-        }
-        rig.read(&[pending]);
-        let (answer, _) = rig.generate(&wish(0.0, SpecMode::Depth(5), 60));
-        rounds.push((answer, rig.decoder.stats().clone()));
-    }
-    assert!(rounds.iter().all(|r| r.0 == rounds[0].0));
-    assert_eq!((rounds[0].1.accepted, rounds[0].1.rounds), (rounds[1].1.accepted, rounds[1].1.rounds));
-    // The foreign window is not used: the head starts from nothing and still drafts.
-    assert!(rounds[2].1.eagle_rounds > 0 && rounds[2].1.accepted > 0);
-}
-
 #[test]
 fn the_demo_head_is_accepted_as_often_as_its_card_says() {
     let _alone = alone();
@@ -483,71 +362,4 @@ fn the_demo_head_is_accepted_as_often_as_its_card_says() {
         got / steps,
         want / steps
     );
-}
-
-/// One thing that happens to a conversation.
-#[derive(Clone, Debug)]
-enum Event {
-    /// Up to this many rounds, then a cancel.
-    Rounds(usize),
-    /// Saved, and restored into an empty engine.
-    Reload,
-    /// The user says something, of this many tokens.
-    Given(usize),
-}
-
-fn events() -> impl Strategy<Value = Vec<Event>> {
-    let event =
-        prop_oneof![(1usize..8).prop_map(Event::Rounds), Just(Event::Reload), (0usize..70).prop_map(Event::Given)];
-    prop::collection::vec(event, 1..7)
-}
-
-#[test]
-fn any_history_of_rounds_cancels_and_resumes_equals_plain_decoding() {
-    let _alone = alone();
-    let rigs = RefCell::new((Rig::new(Head::Own, 4096), Rig::new(Head::None, 4096)));
-    let story = skill("story").prompts.remove(3);
-    let more = skill("doc_qa").prompts.remove(0);
-    let config =
-        ProptestConfig { cases: if full() { 64 } else { 10 }, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(events in events(), seed in 0u64..1000, mode in prop_oneof![Just(SpecMode::Auto), Just(SpecMode::On), Just(SpecMode::Depth(3)), Just(SpecMode::Depth(15))])| {
-        let (own, twin) = &mut *rigs.borrow_mut();
-        own.reset();
-        twin.reset();
-        own.read(&story);
-        twin.read(&story);
-        // Random drafts: a lookup in a text that shares pieces with the answer.
-        let text: Vec<Token> = story.iter().chain(&more).copied().collect();
-        own.decoder.set_finder(if seed % 2 == 0 { finder(Script::Random, Arc::new(text)) } else { finder(Script::Nothing, Arc::default()) });
-        for event in events {
-            // A token drawn and not read must be given again.
-            let pending = own.decoder.history().get(own.live.position()..).unwrap_or_default().to_vec();
-            prop_assert_eq!(&pending[..], twin.decoder.history().get(twin.live.position()..).unwrap_or_default());
-            match event {
-                Event::Reload => own.reload(),
-                Event::Given(n) => {
-                    let given: Vec<Token> = pending.iter().chain(more.iter().skip(seed as usize % 400).take(n + 1)).copied().collect();
-                    own.read(&given);
-                    twin.read(&given);
-                    continue;
-                }
-                Event::Rounds(n) => {
-                    let wish = Generate { stop: vec![], sampling: Sampling { seed, ..wish(0.9, mode, 100).sampling }, ..wish(0.9, mode, 100) };
-                    let mut tokens = own.decoder.begin(&mut own.b, &own.model, &mut own.live, &wish).unwrap().tokens;
-                    for _ in 0..n {
-                        tokens.extend(own.decoder.round(&mut own.b, &own.model, &mut own.live).unwrap().tokens);
-                    }
-                    let wish = Generate { max_tokens: tokens.len() as u64, spec: SpecMode::Off, ..wish };
-                    prop_assert_eq!(&twin.generate(&wish).0, &tokens);
-                }
-            }
-            if own.live.position() == own.decoder.history().len() {
-                // Reloaded without the pending token: give it to both.
-                let given = if pending.is_empty() { &more[..3] } else { &pending[..] };
-                own.read(given);
-                twin.read(given);
-            }
-            prop_assert_eq!(own.state(), twin.state());
-        }
-    });
 }

@@ -1,6 +1,7 @@
 //! Keys and values in host memory and a pool of their blocks on the device: the same bits as with everything resident.
 
-use sala_chat::backend::{Group, Place};
+use sala_chat::backend::cuda::Cache;
+use sala_chat::backend::{Group, Place, synthetic_value};
 use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
 
 use super::*;

@@ -1,10 +1,13 @@
 //! Rows shared up to a position: whole pages are in the memory of both, the rest is copied, and what is behind is nobody's.
 
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use half::bf16;
+use sala_chat::backend::cuda::Cache;
+use sala_chat::backend::synthetic_value;
 use sala_chat::model::{Live, Model};
-use sala_chat::protocol::engine::{CheckpointImage, TensorData};
+use sala_chat::protocol::engine::{CheckpointImage, RowSource, RowsFault, TensorData};
 
 use super::*;
 
@@ -298,4 +301,71 @@ fn in_flight(mut b: Cuda) {
     Live::release(&mut b, lender);
     live.restore_from(&mut b, EACH as usize, &[], Some(&end(EACH)), None).unwrap();
     assert_eq!(ask(&mut b, &mut live), alone[0]);
+}
+
+#[test]
+fn a_fork_has_its_rows_in_the_same_memory_until_one_writes_there() {
+    fork_and_write(Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap());
+    fork_and_write(paged(Guards::On));
+}
+
+fn fork_and_write(mut b: Cuda) {
+    const ROWS: usize = 40_000;
+    let held = |b: &Cuda| b.memory().state + b.memory().host;
+    let spec = sparse();
+    let mut from = b.cache(&spec, 1 << 17).unwrap();
+    let put = |b: &mut Cuda, cache: &mut Cache, start: usize, rows: usize, of: u8| {
+        let mut image = image(&spec, start, rows);
+        for tensor in &mut image.tensors {
+            let data: Vec<u8> = tensor.data.iter().map(|byte| byte ^ of).collect();
+            tensor.data = data.into();
+        }
+        b.reserve(cache, start + rows).unwrap();
+        b.restore_rows(&mut [(3, cache)], &spec, &[Arc::new(image) as Arc<dyn RowSource>]).unwrap();
+        b.sync_rows(start + rows).unwrap();
+        b.synchronize().unwrap();
+    };
+    let rows = |b: &mut Cuda, cache: &Cache, range: std::ops::Range<usize>| -> Vec<Vec<u8>> {
+        b.read_rows(cache, &spec, range).unwrap().into_iter().map(|t| t.data.to_vec()).collect()
+    };
+    put(&mut b, &mut from, 0, ROWS, 0);
+    let (whole, alone) = (rows(&mut b, &from, 0..ROWS), held(&b));
+    let mut forks: Vec<Cache> = (0..3).map(|_| b.cache(&spec, 1 << 17).unwrap()).collect();
+    for fork in &mut forks {
+        b.copy_rows(&mut [fork], &mut [&mut from], &spec, ROWS).unwrap();
+    }
+    // Four arrays have less than two steps of 2 MiB of their own each.
+    let each = (held(&b) - alone) / 3;
+    assert!(each <= 4 * (4 << 20) && alone > 20 << 20, "{each} of {alone} bytes");
+    for fork in &forks {
+        assert!(rows(&mut b, fork, 0..ROWS) == whole);
+    }
+    // They go on, each its own way.
+    put(&mut b, &mut from, ROWS, 5000, 1);
+    for (i, fork) in (2..).zip(&mut forks) {
+        put(&mut b, fork, ROWS, 3000, i);
+    }
+    let tails: Vec<Vec<Vec<u8>>> = forks.iter().map(|fork| rows(&mut b, fork, ROWS..ROWS + 3000)).collect();
+    assert!(tails[0] != tails[1] && tails[1] != tails[2]);
+    assert!(rows(&mut b, &from, 0..ROWS) == whole && rows(&mut b, &forks[2], 0..ROWS) == whole);
+    // One goes back and reads something else: nothing changes for the others, nor what it keeps.
+    let keep = 9_999;
+    b.own_rows(&mut [&mut forks[0]], keep).unwrap();
+    put(&mut b, &mut forks[0], keep, 20_000, 9);
+    assert!(rows(&mut b, &forks[0], 0..keep) == rows(&mut b, &from, 0..keep));
+    assert!(rows(&mut b, &forks[0], keep..ROWS - 11_000) != rows(&mut b, &from, keep..ROWS - 11_000));
+    // So does the one they come from, from its start on.
+    b.own_rows(&mut [&mut from], 0).unwrap();
+    put(&mut b, &mut from, 0, 100, 7);
+    for (fork, tail) in forks.iter().zip(&tails).skip(1) {
+        assert!(rows(&mut b, fork, 0..ROWS) == whole && rows(&mut b, fork, ROWS..ROWS + 3000) == *tail);
+    }
+    // A short one in the place of a fork leaves what it had to the other.
+    let [_, second, third] = &mut forks[..] else { panic!() };
+    b.copy_rows(&mut [second], &mut [&mut from], &spec, 100).unwrap();
+    assert!(rows(&mut b, second, 0..100) == rows(&mut b, &from, 0..100));
+    assert!(rows(&mut b, third, 0..ROWS) == whole);
+    drop((forks, from));
+    assert_eq!(held(&b), 0);
+    b.check_guards().unwrap();
 }

@@ -2,18 +2,22 @@
 //! segment path, its KV rows are the tokens, and its answers can depend on that hash: a desk that restores anything
 //! wrongly gets another answer, or the fake refuses.
 
+mod figures;
+mod state;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use figures::{likely, look, score, scored_likely};
 use sala_chat::protocol::engine::{
-    BlockLook, CheckpointImage, Command, Constrain, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobDone,
-    JobStats, Likely, Looked, LookedAt, MAIN, MemoryInfo, ModelInfo, RowSource, RowsImage, Scoring, SequenceId,
-    StateImage, Steered, Token,
+    Command, Constrain, Ended, EngineEvent, EngineFault, Job, JobDone, JobStats, Looked, MAIN, MemoryInfo, ModelInfo,
+    SequenceId, Steered, Token,
 };
 use sala_chat::text::{Before, TextModel};
+use state::{State, restore};
 
 /// What ends an answer under a constraint soonest.
 fn shortest(constrain: &mut dyn Constrain, accepted: usize) -> Option<Token> {
@@ -62,140 +66,6 @@ pub struct Fake {
     pub log: Receiver<(Vec<Token>, Vec<Token>)>,
     /// Its thread.
     pub thread: JoinHandle<()>,
-}
-
-#[derive(Clone)]
-struct State {
-    tokens: Vec<Token>,
-    hash: blake3::Hash,
-    live: bool,
-    coming: Vec<Arc<dyn RowSource>>,
-}
-
-impl State {
-    fn empty() -> State {
-        State { tokens: Vec::new(), hash: blake3::hash(b""), live: true, coming: Vec::new() }
-    }
-    fn mix(&mut self, kind: u8, token: Token) {
-        let mut h = blake3::Hasher::new();
-        h.update(self.hash.as_bytes()).update(&[kind]).update(&token.to_le_bytes());
-        self.hash = h.finalize();
-    }
-    fn absorb(&mut self, kind: u8, token: Token) {
-        self.mix(kind, token);
-        self.tokens.push(token);
-    }
-    fn image(&self, from: usize) -> StateImage {
-        let tokens = &self.tokens[from..];
-        let bytes = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
-        let tensor = |name: &str, dtype, shape, data: Vec<u8>| ImageTensor {
-            name: name.into(),
-            dtype,
-            shape,
-            data: data.into(),
-        };
-        StateImage {
-            rows: RowsImage {
-                start: from as u64,
-                rows: tokens.len() as u64,
-                tensors: vec![tensor("k.0", Dtype::U32, vec![tokens.len(), 1, 1], bytes)],
-                segment: None,
-            },
-            end: Some(CheckpointImage {
-                position: self.tokens.len() as u64,
-                tensors: vec![tensor("state.0", Dtype::U8, vec![1, 32, 1], self.hash.as_bytes().to_vec())],
-            }),
-        }
-    }
-}
-
-fn restore(
-    state: &mut State,
-    keep: u64,
-    rows: &[Arc<dyn RowSource>],
-    end: Option<&CheckpointImage>,
-    history: &[Token],
-    late: bool,
-) -> Result<(), EngineFault> {
-    let wrong = |what: String| Err(EngineFault::Device(what));
-    if keep as usize > state.tokens.len() {
-        return wrong(format!("keep {keep} of {} rows", state.tokens.len()));
-    }
-    let mut tokens = state.tokens[..keep as usize].to_vec();
-    for r in rows {
-        if r.start() != tokens.len() as u64 {
-            return wrong(format!("rows start at {} instead of {}", r.start(), tokens.len()));
-        }
-        if late {
-            tokens.extend(&history[tokens.len()..][..r.rows() as usize]);
-            continue;
-        }
-        let data = r.load("k.0").map_err(EngineFault::RowsLost)?.data;
-        tokens.extend(data.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-    }
-    if tokens != history {
-        return wrong("the rows are not those of the history".into());
-    }
-    match end {
-        None if tokens.is_empty() => *state = State::empty(),
-        None => return wrong("rows without an end state".into()),
-        Some(e) => {
-            if e.position != tokens.len() as u64 {
-                return wrong(format!("end state at {}, rows end at {}", e.position, tokens.len()));
-            }
-            let bytes: [u8; 32] = e.tensors[0].data[..].try_into().unwrap();
-            *state =
-                State { tokens, hash: bytes.into(), live: true, coming: if late { rows.to_vec() } else { Vec::new() } };
-        }
-    }
-    Ok(())
-}
-
-/// Tokens of a block.
-const BLOCK: usize = 64;
-
-/// Where it "looked": four fifths rest on the first block, the others go to the blocks that say what was answered, by how many
-/// runs of four of the answer's tokens end in each; a run that is everywhere says little.
-fn look(context: &[Token], answer: &[Token]) -> LookedAt {
-    let mut hits = vec![0f32; context.len().div_ceil(BLOCK)];
-    for run in answer.windows(4) {
-        let places: Vec<usize> =
-            (0..context.len().saturating_sub(3)).filter(|at| &context[*at..at + 4] == run).collect();
-        for at in &places {
-            hits[(at + 3) / BLOCK] += 1.0 / places.len() as f32;
-        }
-    }
-    let all: f32 = hits.iter().sum();
-    let share = |block: usize, hits: f32| {
-        let rest = if block == 0 { 0.8 } else { 0.0 };
-        let part = if all == 0.0 { 0.0 } else { hits / all };
-        BlockLook { block: block as u32, share: rest + 0.2 * part, forced: rest }
-    };
-    let blocks = hits.iter().enumerate().map(|(b, n)| share(b, *n)).filter(|b| b.share > 0.0).collect();
-    let answer = Looked { tokens: answer.len() as u64, block_tokens: BLOCK as u32, blocks };
-    LookedAt { answer, ..LookedAt::default() }
-}
-
-/// What it "gives" the tokens of a text but the first: those that end a run of four found in a block that is not hidden are sure,
-/// the others hardly likely.
-fn score(context: &[Token], text: &[Token], hidden: &[std::ops::Range<u32>]) -> Vec<f32> {
-    let found = |run: &[Token]| {
-        let mut places = context.windows(4).enumerate().filter(|(_, w)| *w == run);
-        places.any(|(at, _)| !hidden.iter().any(|h| h.contains(&(((at + 3) / BLOCK) as u32))))
-    };
-    let sure = |end: usize| end >= 3 && found(&text[end - 3..=end]);
-    (1..text.len()).map(|end| if sure(end) { -0.1 } else { -7.0 }).collect()
-}
-
-/// How likely it "finds" a token: sure, with those after it far behind.
-fn likely(token: Token, most: u8) -> Likely {
-    let best = (0..u32::from(most)).map(|i| (token + i, -0.5 - i as f32)).collect();
-    Likely { log_prob: -0.5, best }
-}
-
-fn scored_likely(score: &Scoring) -> Vec<Likely> {
-    let rest = score.tokens.iter().skip(1);
-    score.likely.map(|most| rest.map(|t| likely(*t, most)).collect()).unwrap_or_default()
 }
 
 /// Waits for a permit; false when the job was cancelled first.

@@ -1,0 +1,264 @@
+//! State that leaves the device and comes back: at once, in pieces from files, and while answers are made already.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sala_chat::backend::cuda::Cache;
+use sala_chat::protocol::engine::{Cancel, RowSource, RowsFault};
+
+use super::*;
+
+#[test]
+fn what_is_read_together_is_what_was_written_each_on_its_own() {
+    // Together longer than a staging buffer; the rows' arrays are short and odd ones among them.
+    let lightning = lightning();
+    let spec = sparse();
+    for mut b in [device(), paged(Guards::On)] {
+        b.seek(0).unwrap();
+        let mut states = Vec::new();
+        for of in 0..21u32 {
+            let values: Vec<u8> = (0..16 * 128 * 128u32).flat_map(|i| (i ^ (of << 20)).to_le_bytes()).collect();
+            let image =
+                ImageTensor { name: "state".into(), dtype: Dtype::F32, shape: vec![16, 128, 128], data: values.into() };
+            let mut state = b.recurrent(&lightning).unwrap();
+            b.write_state(&mut state, &lightning, Some(&image)).unwrap();
+            states.push((state, image));
+        }
+        let refs: Vec<_> = states.iter().map(|(state, _)| state).collect();
+        let read = b.read_states(&refs, &lightning).unwrap();
+        assert_eq!(read.len(), states.len());
+        assert!(
+            read.iter().zip(&states).all(|(read, (_, image))| read.data == image.data && read.shape == image.shape)
+        );
+        assert!(b.read_states(&[], &lightning).unwrap().is_empty());
+
+        let mut caches = Vec::new();
+        for of in 0..4u8 {
+            let mut rows = image(&spec, 0, 5_003);
+            for tensor in &mut rows.tensors {
+                tensor.data = tensor.data.iter().map(|byte| byte ^ of).collect::<Vec<u8>>().into();
+            }
+            let mut cache = b.cache(&spec, 1 << 14).unwrap();
+            b.reserve(&mut cache, 5_003).unwrap();
+            b.restore_rows(&mut [(3, &mut cache)], &spec, &[Arc::new(rows.clone()) as Arc<dyn RowSource>]).unwrap();
+            b.sync_rows(5_003).unwrap();
+            caches.push((cache, rows));
+        }
+        let refs: Vec<&Cache> = caches.iter().map(|(cache, _)| cache).collect();
+        let read = b.read_all_rows(&refs, &spec, 0..5_003).unwrap();
+        for (read, (_, rows)) in read.iter().zip(&caches) {
+            assert!(read.iter().map(|t| &t.data).eq(rows.tensors.iter().map(|t| &t.data)));
+            assert_eq!(read.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ROW_ARRAYS);
+        }
+        let part = b.read_all_rows(&refs, &spec, 4_000..4_001).unwrap();
+        let sizes: Vec<usize> = part[2].iter().map(|t| t.data.len()).collect();
+        assert_eq!((part.len(), sizes), (4, vec![256, 256, 0, 0]));
+        b.check_guards().unwrap();
+    }
+}
+
+#[test]
+fn what_leaves_the_device_is_what_was_there_when_it_was_asked_for() {
+    // Together more than may be on its way at a time: some of it is read while the asker waits.
+    const ROUNDS: u32 = 40;
+    let (lightning, spec) = (lightning(), sparse());
+    let mut b = device();
+    b.seek(0).unwrap();
+    let mut states: Vec<_> = (0..15).map(|_| b.recurrent(&lightning).unwrap()).collect();
+    let mut cache = b.cache(&spec, 1 << 10).unwrap();
+    b.reserve(&mut cache, 700).unwrap();
+    let mut left = Vec::new();
+    for round in 0..ROUNDS {
+        let values: Vec<u8> = (0..16 * 128 * 128u32).flat_map(|i| (i ^ (round << 20)).to_le_bytes()).collect();
+        let image =
+            ImageTensor { name: "state".into(), dtype: Dtype::F32, shape: vec![16, 128, 128], data: values.into() };
+        states.iter_mut().for_each(|state| b.write_state(state, &lightning, Some(&image)).unwrap());
+        let mut rows = self::image(&spec, 0, 700);
+        for tensor in &mut rows.tensors {
+            tensor.name.truncate(tensor.name.len() - ".3".len());
+            tensor.data = tensor.data.iter().map(|byte| byte ^ round as u8).collect::<Vec<u8>>().into();
+        }
+        b.write_rows(&mut cache, &spec, 0, &rows.tensors.iter().collect::<Vec<_>>()).unwrap();
+        let states = b.read_states(&states.iter().collect::<Vec<_>>(), &lightning).unwrap();
+        left.push((image, states, rows, b.read_all_rows(&[&cache], &spec, 0..700).unwrap()));
+    }
+    // What is on its way still comes when the device is closed.
+    drop((states, cache, b));
+    for (image, states, rows, read) in left {
+        assert!(states.len() == 15 && states.iter().all(|state| state.data == image.data));
+        assert!(read[0].iter().map(|t| &t.data).eq(rows.tensors.iter().map(|t| &t.data)));
+    }
+}
+
+/// A file that goes bad in its second piece.
+#[derive(Debug)]
+struct Bad(RowsImage);
+
+impl RowSource for Bad {
+    fn start(&self) -> u64 {
+        self.0.start()
+    }
+    fn rows(&self) -> u64 {
+        self.0.rows()
+    }
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        self.0.array(name)
+    }
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
+        match at {
+            0 => self.0.fill(name, at, into),
+            _ => Err(RowsFault::new("damaged: part of it")),
+        }
+    }
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
+        self.0.load(name)
+    }
+}
+
+#[test]
+fn rows_stream_in_from_several_files_and_a_bad_one_is_told() {
+    stream_in(device());
+    stream_in(paged(Guards::Off));
+}
+
+fn stream_in(mut b: Cuda) {
+    let spec = sparse();
+    let mut cache = b.cache(&spec, 1 << 20).unwrap();
+    // Longer than all slots together, and no multiple of a piece.
+    let cuts = [0, 50_000, 50_064, 120_001];
+    b.reserve(&mut cache, cuts[3]).unwrap();
+    let images: Vec<RowsImage> = cuts.windows(2).map(|c| image(&spec, c[0], c[1] - c[0])).collect();
+    // Damage shows when the rows are wanted, and before anybody has them.
+    let bad: Arc<dyn RowSource> = Arc::new(Bad(images[0].clone()));
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &[bad]).unwrap();
+    let error = b.read_rows(&cache, &spec, 0..cuts[1]).unwrap_err();
+    assert!(error.to_string().contains("damaged: part of it"), "{error}");
+    // Whatever waits for them fails, once: then they are given up, and the cache can be filled by reading.
+    assert!(b.sync_rows(cuts[1]).is_err());
+    b.sync_rows(0).unwrap();
+    assert!(!b.rows_in_flight());
+    assert!(b.read_rows(&cache, &spec, 0..cuts[1]).is_ok());
+    let feeds = images.iter().map(|i| Arc::new(i.clone()) as Arc<dyn RowSource>);
+    let feeds: Vec<Arc<dyn RowSource>> = feeds.collect();
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
+    for (image, cut) in images.iter().zip(cuts.windows(2)) {
+        let rows = b.read_rows(&cache, &spec, cut[0]..cut[1]).unwrap();
+        for (here, wanted) in rows.iter().zip(&image.tensors) {
+            assert_eq!(layer_tensor(&here.name, 3), wanted.name);
+            assert_eq!(here.shape, wanted.shape);
+            assert!(here.data == wanted.data, "{}", wanted.name);
+        }
+    }
+}
+
+/// A disk that counts the bytes of keys and values it has given, as slow as it has to be for a step on a busy machine to end long
+/// before half of them are there.
+#[derive(Debug)]
+struct Slow {
+    image: RowsImage,
+    given: AtomicUsize,
+    /// Nobody waits for less than all of it.
+    fast: AtomicBool,
+}
+
+impl RowSource for Slow {
+    fn start(&self) -> u64 {
+        self.image.start()
+    }
+    fn rows(&self) -> u64 {
+        self.image.rows()
+    }
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        self.image.array(name)
+    }
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
+        if name.starts_with("k.") || name.starts_with("v.") {
+            if !self.fast.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_micros(into.len() as u64 * 2 / 5));
+            }
+            self.given.fetch_add(into.len(), Ordering::Relaxed);
+        }
+        self.image.fill(name, at, into)
+    }
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
+        self.image.load(name)
+    }
+}
+
+#[test]
+fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
+    let _alone = BUSY.write();
+    assert_eq!(answer_while_rows_come(device()), answer_while_rows_come(paged(Guards::Off)));
+}
+
+fn answer_while_rows_come(mut b: Cuda) -> Vec<f32> {
+    const ROWS: usize = 60_000;
+    let spec = sparse();
+    let mut cache = b.cache(&spec, 1 << 17).unwrap();
+    b.reserve(&mut cache, ROWS + 1).unwrap();
+    let mut sel = b.selection(&spec, 1 << 17).unwrap();
+    let mut x = b.buf(spec.projection_width(), BufKind::Activation).unwrap();
+    let mut o = b.buf(spec.heads * spec.head_dim, BufKind::Wide).unwrap();
+    let values: Vec<f32> = (0..spec.projection_width()).map(|i| (i % 17) as f32 / 16.0 - 0.5).collect();
+    b.write(&mut x, &values).unwrap();
+    let mut image = image(&spec, 0, ROWS);
+    for tensor in &mut image.tensors {
+        // Small numbers: any bits would hold infinities.
+        let small = |b: &u8| half::bf16::from_f32(f32::from(*b) / 256.0 - 0.5).to_le_bytes();
+        let data: Vec<u8> = tensor.data.iter().step_by(2).flat_map(small).collect();
+        tensor.data = data.into();
+    }
+    let slow = Arc::new(Slow { image, given: AtomicUsize::new(0), fast: AtomicBool::new(false) });
+    let feeds = [Arc::clone(&slow) as Arc<dyn RowSource>];
+    let all = 2 * ROWS * spec.kv_heads * spec.head_dim * 2;
+    let pass = Pass::Verify { rows: 1 };
+    let mut outputs = Vec::new();
+    for complete in [false, true] {
+        // What is still in flight for the answer before is not wanted any more.
+        b.sync_rows(0).unwrap();
+        slow.given.store(0, Ordering::Relaxed);
+        slow.fast.store(false, Ordering::Relaxed);
+        b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
+        assert!(slow.given.load(Ordering::Relaxed) < all / 8);
+        if complete {
+            slow.fast.store(true, Ordering::Relaxed);
+            b.sync_rows(ROWS).unwrap();
+        }
+        b.seek(ROWS).unwrap();
+        b.set_tokens(&[1]).unwrap();
+        let mut step = |b: &mut Cuda| {
+            b.step(StepKey::Verify(1), &mut |b| {
+                b.append_kv(&mut cache, &x, &spec, pass)?;
+                b.select_blocks(&mut sel, &x, &cache, &spec, pass)?;
+                b.attend(&mut o, &x, &mut sel, &cache, &spec, pass)
+            })
+            .unwrap();
+            b.read(&o, 1).unwrap()
+        };
+        outputs.push(step(&mut b));
+        let given = slow.given.load(Ordering::Relaxed);
+        assert_eq!(given == all, complete, "{given} of {all} bytes");
+        assert!(complete || given < all / 2, "{given} of {all} bytes");
+        // What a CUDA graph names must not change: none is made while rows are in flight.
+        assert_eq!(b.graphs(), 0);
+        if complete {
+            outputs.extend((0..3).map(|_| step(&mut b)));
+            assert_eq!(b.graphs(), 1);
+        }
+    }
+    assert!(outputs[0].iter().all(|v| v.is_finite()));
+    assert!(outputs.iter().all(|o| *o == outputs[0]));
+    // Whoever waits can be stopped.
+    slow.fast.store(false, Ordering::Relaxed);
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
+    let cancel = Cancel::default();
+    cancel.cancel();
+    b.stop_on(&cancel);
+    let stopped = b.read_rows(&cache, &spec, 0..ROWS);
+    assert!(matches!(stopped, Err(BackendError::Stopped)));
+    assert!(b.rows_in_flight());
+    // A cache that goes takes its rows with it, in flight or not.
+    drop(cache);
+    assert!(!b.rows_in_flight());
+    outputs.swap_remove(0)
+}

@@ -1,0 +1,217 @@
+//! Servers that refuse, fail, stall, hang up or send no chat: what is asked again, what is kept and what is said.
+
+use std::time::{Duration, Instant};
+
+use sala_chat::protocol::engine::{Cancel, Ended};
+use sala_chat::remote::{Patience, RemoteOptions};
+use sala_chat::text::{ChatMessage, ChatRole};
+use serde_json::json;
+
+use super::chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, refusal, reply, stream};
+use super::{Client, QUICK, options};
+
+#[test]
+fn a_stream_cut_at_every_byte_keeps_what_came() {
+    let said = "Eins 🙂 zwei.";
+    let whole = stream(said);
+    let complete = whole.windows(9).position(|w| w == b"\"stop\"}]}").unwrap() + 9;
+    let replies: Vec<Reply> =
+        (STREAM.len()..whole.len()).map(|n| Reply::Pieces(vec![whole[..n].to_vec()], Duration::ZERO)).collect();
+    let server = ChatServer::start(replies);
+    let mut client = Client::of(&server);
+    let mut longest = 0;
+    for cut in STREAM.len()..whole.len() {
+        let told = client.ask("q");
+        assert!(said.starts_with(&told.text), "cut at {cut}: {}", told.text);
+        assert!(told.text.len() >= longest, "cut at {cut}: less than with a byte less");
+        longest = told.text.len();
+        // The end of the event that says so is what makes it the end.
+        match &told.failed {
+            Some(line) => {
+                assert!(cut < complete && line.contains("in the middle of the answer"), "cut at {cut}: {line}")
+            }
+            None => {
+                assert_eq!((cut >= complete, told.ended, &*told.text), (true, Some(Ended::Stop), said), "cut at {cut}")
+            }
+        }
+    }
+    assert_eq!(longest, said.len());
+    assert_eq!(server.asked().len(), whole.len() - STREAM.len(), "nothing is asked again once an answer began");
+}
+
+#[test]
+fn every_status_has_its_words_and_only_some_are_asked_again() {
+    let says = "say \u{1b}[31mno\u{1b}[0m\nand\u{202e} more";
+    for (status, asked, words) in [
+        ("301 Moved", 1, "sends on to http://elsewhere/v1"),
+        ("400 Bad Request", 1, "refuses the request (400)"),
+        ("401 Unauthorized", 1, "wants a key (401)"),
+        ("403 Forbidden", 1, "does not allow it (403)"),
+        ("404 Not Found", 1, "has no chat/completions, or not this model (404)"),
+        ("413 Payload Too Large", 1, "so long a conversation (413)"),
+        ("418 Teapot", 1, "status 418"),
+        ("422 Unprocessable", 1, "refuses the request (422)"),
+        ("429 Too Many Requests", 3, "is busy (429), asked 3 times"),
+        ("500 Internal", 3, "failed (500), asked 3 times"),
+        ("503 Unavailable", 3, "failed (503), asked 3 times"),
+    ] {
+        let body = json!({"error": {"message": says}}).to_string();
+        let headers = "content-type: application/json\r\nlocation: http://elsewhere/v1\r\n";
+        let server = ChatServer::start(vec![reply(status, headers, &body); 5]);
+        let told = Client::of(&server).ask("q");
+        let line = told.failed.unwrap();
+        assert!(line.contains(words) && line.contains(&server.url), "{line}");
+        assert!(line.contains("It says: say \\x1b[31mno\\x1b[0m andU+202E more"), "{line}");
+        assert!(!line.contains(|c: char| c.is_control()), "{line:?}");
+        assert_eq!(server.asked().len(), asked, "{status}");
+    }
+}
+
+#[test]
+fn a_server_that_recovers_is_asked_until_it_answers() {
+    let busy = reply("429 Too Many Requests", "retry-after: 0.2\r\n", "{}");
+    let server = ChatServer::start(vec![busy, Reply::HangUp, answer("Yes.")]);
+    let mut client = Client::of(&server);
+    let told = client.ask("q");
+    assert_eq!(told.text, "Yes.");
+    let seen = server.seen.lock().unwrap();
+    let times: Vec<Instant> = seen.iter().filter(|s| s.line.starts_with("POST")).map(|s| s.at).collect();
+    assert_eq!(times.len(), 3);
+    assert!(times[1] - times[0] >= Duration::from_millis(200), "the server's own wait is kept");
+    assert!(told.waits.iter().any(|w| w.contains("(429)") && w.contains("Trying again")), "{:?}", told.waits);
+}
+
+#[test]
+fn a_wait_of_hours_is_not_waited_for() {
+    let server = ChatServer::start(vec![reply("429 Too Many Requests", "retry-after: 86400\r\n", "{}"), answer("no")]);
+    let began = Instant::now();
+    let told = Client::of(&server).ask("q");
+    assert!(told.failed.unwrap().contains("(429), asked once"));
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+/// Stops a question a moment after it was asked: how long it took to be told so, and the server to be left.
+fn stopped(reply: Reply, said: &str, leaves: bool) -> (Duration, Duration) {
+    let server = ChatServer::start(vec![reply]);
+    let patience = Patience { stall: Duration::from_secs(30), first: Duration::from_secs(30), ..QUICK };
+    let mut client = Client::new(RemoteOptions { patience, ..options(&server.url) });
+    let cancel = Cancel::default();
+    let prompt = client.prompt(&[ChatMessage::new(ChatRole::User, "q")]);
+    let id = client.send(prompt, 64, &cancel);
+    let flag = cancel.clone();
+    let stopper = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        flag.cancel();
+        Instant::now()
+    });
+    let told = client.told(id);
+    let ended = Instant::now();
+    let stopped = stopper.join().unwrap();
+    assert_eq!((told.ended, told.text.as_str()), (Some(Ended::Cancelled), said));
+    assert_eq!(told.generated_in_state, told.tokens);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while leaves && server.left.lock().unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "the connection is not closed");
+        std::thread::yield_now();
+    }
+    let left =
+        server.left.lock().unwrap().first().map_or(Duration::ZERO, |left| left.saturating_duration_since(stopped));
+    (ended.saturating_duration_since(stopped), left)
+}
+
+#[test]
+fn a_stop_leaves_the_server_at_once() {
+    let begun = [STREAM.as_bytes(), &events(&[delta("content", "Eins ")])].concat();
+    // While it waits for an answer, while one comes, and while it waits to try again.
+    let busy = reply("503 Unavailable", "retry-after: 30\r\n", "{}");
+    for (reply, said, leaves) in
+        [(Reply::Stall(Vec::new()), "", true), (Reply::Stall(begun), "Eins ", true), (busy, "", false)]
+    {
+        // The best of some: a machine that builds something else meanwhile is slow.
+        let took: Vec<_> = (0..5).map(|_| stopped(reply.clone(), said, leaves)).collect();
+        let quick = |t: &(Duration, Duration)| t.0.max(t.1) < Duration::from_millis(100);
+        assert!(took.iter().any(quick), "{took:?}");
+    }
+}
+
+#[test]
+fn a_stream_that_stalls_is_given_up_and_kept() {
+    let begun = [STREAM.as_bytes(), &events(&[delta("content", "Eins")])].concat();
+    let server = ChatServer::start(vec![Reply::Stall(begun), answer("Zwei.")]);
+    let mut client = Client::of(&server);
+    let told = client.ask("q");
+    let line = told.failed.unwrap();
+    assert!(line.contains("sent nothing for 0.3 s (engine.stall_s)") && line.contains("is kept"), "{line}");
+    assert_eq!(told.text, "Eins");
+    assert_eq!(client.ask("q").text, "Zwei.", "the engine goes on");
+}
+
+#[test]
+fn what_is_no_chat_is_named() {
+    let html = reply("200 OK", "content-type: text/html\r\n", "<html><script>");
+    let strange = Reply::Pieces(vec![[STREAM.as_bytes(), b"data: {\"hello\":1}\n\n"].concat()], Duration::ZERO);
+    let broken = Reply::Pieces(vec![[STREAM.as_bytes(), b"data: {\"choices\n\n"].concat()], Duration::ZERO);
+    let failed = [events(&[delta("content", "Eins ")]), events(&[json!({"error": {"message": "out of \u{7}memory"}})])];
+    let failed = Reply::Pieces(vec![[STREAM.as_bytes(), &failed.concat()].concat()], Duration::ZERO);
+    let mut long = [STREAM.as_bytes(), b"data: "].concat();
+    long.resize(9 << 20, b'x');
+    let long = Reply::Pieces(vec![long], Duration::ZERO);
+    let filter = [STREAM.as_bytes(), &events(&[delta("content", "E"), end("content_filter")])].concat();
+    let filter = Reply::Pieces(vec![filter], Duration::ZERO);
+    let server = ChatServer::start(vec![html, strange, broken, failed, long, filter]);
+    let mut client = Client::of(&server);
+    for words in [
+        "answers with text/html, not with a chat",
+        "sends something that is no part of a chat",
+        "sends something that is no part of a chat",
+        "failed while it answered: out of \\x07memory. What had come (about",
+        "sends a line without end",
+        "does not let the answer go on (content filter)",
+    ] {
+        let line = client.ask("q").failed.unwrap();
+        assert!(line.contains(words), "{line}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_marked() {
+    let event = br#"data: {"choices":[{"delta":{"content":"a"#;
+    let bytes = [STREAM.as_bytes(), event, b"\xff\xf0\x9f", b"b\"},\"finish_reason\":\"stop\"}]}\n\n"].concat();
+    let server = ChatServer::start(vec![Reply::Pieces(vec![bytes], Duration::ZERO)]);
+    assert_eq!(Client::of(&server).ask("q").text, "a\u{FFFD}\u{FFFD}b");
+}
+
+#[test]
+fn a_field_that_a_server_does_not_take_is_said_once_and_not_sent_again() {
+    let odd = refusal("422 Unprocessable", "Unsupported fields in the request: {'stream_options', 'seed'}");
+    let server = ChatServer::start(vec![odd, answer("Yes."), answer("Again.")]);
+    let mut client = Client::of(&server);
+    let told = client.ask("q");
+    assert_eq!(told.text, "Yes.");
+    assert_eq!(told.notes, [format!("{} does not take stream_options, seed: left out from now on.", server.url)]);
+    assert!(client.ask("q").notes.is_empty());
+    let asked = server.asked();
+    assert_eq!(asked.len(), 3);
+    assert!(asked[0].get("seed").is_some());
+    assert!(asked[1..].iter().all(|b| b.get("seed").is_none() && b.get("stream_options").is_none()));
+}
+
+#[test]
+fn a_server_that_is_away_is_asked_again_by_each_question() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut client = Client::new(options(&format!("http://127.0.0.1:{port}/v1")));
+    assert!(client.notes[0].starts_with("Nothing answers at http://127.0.0.1"), "{:?}", client.notes);
+    assert_eq!(client.info.name, "unknown");
+    assert!(client.ask("q").failed.unwrap().contains("Is the server running?"));
+}
+
+#[test]
+fn an_answer_without_a_word_is_said() {
+    let bytes = [STREAM.as_bytes(), &events(&[end("tool_calls")])].concat();
+    let server = ChatServer::start(vec![Reply::Pieces(vec![bytes], Duration::ZERO), answer("A.")]);
+    let mut client = Client::of(&server);
+    let silent = client.ask("q");
+    assert_eq!(silent.ended, Some(Ended::Stop));
+    assert!(silent.notes.iter().any(|n| n.ends_with("ended its answer without a word.")), "{:?}", silent.notes);
+    assert!(client.ask("q").notes.is_empty());
+}

@@ -1,0 +1,95 @@
+//! Tokens that may not come next: the text under a mask is the same with any drafts.
+
+use std::sync::Arc;
+
+use sala_chat::protocol::engine::{Constrain, Constraint, Generate, SpecMode, Token};
+
+use super::{Head, Rig, Script, alone, finder, skill, wish};
+
+/// Lets every third id come next, and counts what became text.
+struct Thirds(Vec<Token>);
+
+impl Constrain for Thirds {
+    fn allows(&mut self, token: Token) -> bool {
+        token % 3 == self.0.len() as u32 % 3
+    }
+
+    fn accept(&mut self, token: Token) {
+        self.0.push(token);
+    }
+
+    fn stuck(&self) -> String {
+        unreachable!("a third always may")
+    }
+}
+
+/// Lets only these come next.
+struct Only(Vec<Token>);
+
+impl Constrain for Only {
+    fn allows(&mut self, token: Token) -> bool {
+        self.0.contains(&token)
+    }
+
+    fn accept(&mut self, _: Token) {}
+
+    fn stuck(&self) -> String {
+        unreachable!("these always may")
+    }
+}
+
+#[test]
+fn tokens_that_are_not_among_the_likeliest_are_drawn_by_how_likely_they_are() {
+    let _alone = alone();
+    let prompt = skill("story").prompts.remove(1);
+    let mut rig = Rig::new(Head::Own, 8192);
+    rig.read(&prompt);
+    let row = rig.live.prefill_logits(&mut rig.b, &rig.model).unwrap();
+    let whole = rig.live.logits_of(&mut rig.b, &rig.model, 0).unwrap();
+    let mut least: Vec<Token> = (0..whole.len() as Token).collect();
+    least.sort_by(|a, b| whole[*a as usize].total_cmp(&whole[*b as usize]));
+    least.truncate(3);
+    assert!(least.iter().all(|t| !row.ids.contains(t)));
+    let only = least.clone();
+    let constraint = Some(Constraint(Arc::new(move |_| Box::new(Only(only.clone()))), None));
+    let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..wish(0.0, spec, 12) };
+    rig.reset();
+    rig.read(&prompt);
+    let (plain, _) = rig.generate(&masked(SpecMode::Off));
+    // The least of all is never the likeliest of the three.
+    assert!(plain[0] == least[2] && plain.iter().all(|t| least.contains(t)), "{plain:?} of {least:?}");
+    let state = rig.state();
+    let text: Arc<Vec<Token>> = Arc::new(prompt.iter().chain(&plain).copied().collect());
+    for script in [Script::Right, Script::Random] {
+        rig.decoder.set_finder(finder(script, text.clone()));
+        rig.reset();
+        rig.read(&prompt);
+        let (drafted, _) = rig.generate(&masked(SpecMode::Depth(7)));
+        assert_eq!((&drafted, rig.state()), (&plain, state.clone()), "{script:?}");
+    }
+}
+
+#[test]
+fn a_mask_holds_and_the_text_under_it_is_the_same_with_any_drafts() {
+    let _alone = alone();
+    let prompt = skill("story").prompts.remove(1);
+    let mut rig = Rig::new(Head::Own, 8192);
+    for temperature in [0.0, 0.9] {
+        let constraint = Some(Constraint(Arc::new(|_| Box::new(Thirds(Vec::new()))), None));
+        let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..wish(temperature, spec, 40) };
+        rig.reset();
+        rig.read(&prompt);
+        let (plain, _) = rig.generate(&masked(SpecMode::Off));
+        assert!(plain.iter().enumerate().all(|(i, t)| t % 3 == i as u32 % 3), "{plain:?}");
+        let state = rig.state();
+        let text: Arc<Vec<Token>> = Arc::new(prompt.iter().chain(&plain).copied().collect());
+        for script in [Script::Right, Script::Random, Script::Wrong] {
+            rig.decoder.set_finder(finder(script, text.clone()));
+            rig.reset();
+            rig.read(&prompt);
+            let (drafted, _) = rig.generate(&masked(SpecMode::Depth(7)));
+            assert_eq!((&drafted, rig.state()), (&plain, state.clone()), "{script:?} at {temperature}");
+        }
+        assert!(rig.decoder.stats().drafted > 0);
+    }
+}
