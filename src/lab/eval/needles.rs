@@ -169,27 +169,42 @@ fn asked(text: &TextModel, document: &str, needle: &Fact) -> Result<Asked, Failu
     Ok(Asked { depth: needle.depth, tokens, value })
 }
 
-/// Asks for every needle of a document of about `length` tokens.
-///
-/// # Errors
-/// The device, the template or the tokenizer.
-pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: usize) -> Result<Vec<Cell>, Failure> {
+/// Questions for every needle of a document of about `length` tokens, all of at most `limit`.
+fn all_asked(text: &TextModel, length: usize, limit: usize) -> Result<Vec<Asked>, Failure> {
     let mut dice = SplitMix64::new(length as u64);
     let list = needles(&mut dice);
     let sample: Vec<String> = (0..64).map(|_| filler(&mut dice)).collect();
     let each = text.tokenizer.encode_prompt(&sample.join(" "))?.len().div_ceil(sample.len());
     let known: usize = list.len() * 3 * each;
-    let document = document((length.saturating_sub(known) / each.max(1)).max(20), &list, &mut dice);
-    let prompts = list.iter().map(|n| asked(text, &document, n)).collect::<Result<Vec<_>, _>>()?;
+    let mut of = |sentences: usize| {
+        let document = document(sentences, &list, &mut dice);
+        let all = list.iter().map(|n| asked(text, &document, n)).collect::<Result<Vec<_>, _>>()?;
+        let most = all.iter().map(|asked| asked.tokens.len()).max().unwrap_or(0);
+        Ok::<_, Failure>((all, most))
+    };
+    let sentences = (length.saturating_sub(known) / each.max(1)).max(20);
+    let (mut all, mut most) = of(sentences)?;
+    if most > limit {
+        // Sentences were longer than those that the length is reckoned from.
+        (all, most) = of((sentences * limit / most * 99 / 100).max(20))?;
+    }
+    if most > limit {
+        return Err(failed(format!("{most} tokens do not fit into the context of {limit}")));
+    }
+    Ok(all)
+}
+
+/// Asks for every needle of a document of about `length` tokens.
+///
+/// # Errors
+/// The device, the template or the tokenizer.
+pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: usize) -> Result<Vec<Cell>, Failure> {
+    let prompts = all_asked(text, length, subject.live.limit())?;
     let Some(first) = prompts.first() else {
         return Err(failed("there are no needles".into()));
     };
     let alike = |a: &Asked| a.tokens.iter().zip(&first.tokens).take_while(|(a, b)| a == b).count();
     let shared = prompts.iter().skip(1).map(alike).min().unwrap_or(0);
-    let most = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
-    if most > subject.live.limit() {
-        return Err(failed(format!("{most} tokens do not fit into the context of {}", subject.live.limit())));
-    }
     subject.read(first.tokens.get(..shared).unwrap_or_default(), &[], &mut |_, _| ())?;
     let end = subject.live.export_end(&mut subject.b)?;
     let mut cells: Vec<Cell> =
@@ -228,4 +243,22 @@ pub fn prose(text: &TextModel, length: usize) -> Result<Vec<Token>, Failure> {
     }
     tokens.truncate(length);
     Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+
+    #[test]
+    fn a_long_document_fits_though_its_sentences_are_longer_than_those_counted() {
+        let text = TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None);
+        let (text, length) = (text.unwrap(), 100_000);
+        let longest = |limit: usize| {
+            let all = all_asked(&text, length, limit).unwrap();
+            all.iter().map(|asked| asked.tokens.len()).max().unwrap()
+        };
+        assert!(longest(2 * length) > length);
+        assert!((length * 95 / 100..=length).contains(&longest(length)));
+    }
 }
