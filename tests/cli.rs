@@ -75,6 +75,31 @@ fn a_wrong_command_line_is_one_line_and_code_2() {
 }
 
 #[test]
+fn what_a_measurement_has_no_room_for_is_refused_before_anything_is_made() {
+    let home = Home::new();
+    for (line, says) in [
+        ("bench --context 0", "a whole number from 1 to 1048576"),
+        ("bench --context 512,1e30", "'1e30' for '--context"),
+        ("bench --decode -1", "a whole number from 2 to 32768"),
+        ("bench sessions --sessions 0", "a whole number from 1 to 1000000"),
+        ("bench sessions --context 1048576", "--context must be 1 to 924784 here (got 1048576)"),
+        ("--ctx 4096 bench sessions --context 9000", "--context must be 1 to 4096 here (got 9000)"),
+        ("bench beside --sample 0", "--sample must be at least 1 here"),
+        ("bench beside --context 1048576", "here, with this --sample (got 1048576)"),
+        ("bench library --context 512,1048576", "--context must be 512 to 1040384 here (got 1048576)"),
+        ("bench serve --sequences 1,9", "--sequences must be 1 to serve.side_by_side, 8 (got 9)"),
+        ("bench serve --context 924784", "--context and 3 answers of --decode must be 924784 together at most"),
+        ("eval --lengths 1048576", "a whole number from 512 to 1047552"),
+    ] {
+        let output = home.run(&format!("--demo --device cpu {line}").split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(2), "{line}: {}", err(&output));
+        assert!(err(&output).contains(says) && err(&output).trim_end().lines().count() == 1, "{}", err(&output));
+    }
+    let begun = std::fs::read_dir(home.path("data")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(begun.into_iter().all(|name| !name.to_string_lossy().starts_with("bench-")));
+}
+
+#[test]
 fn settings_can_be_shown_checked_and_changed() {
     let home = Home::new();
     let file = home.path(".config/sala-chat/config.toml");

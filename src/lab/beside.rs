@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use super::bench::{describe, median};
 use super::sessions::direct::Direct;
 use super::sessions::made_up::again;
+use crate::backend::MAX_POSITIONS;
 use crate::protocol::engine::{
     Cancel, CheckpointImage, Command, EngineEvent, Generate, Job, Look, MAIN, RowSource, Sampling, SequenceId,
     SpecMode, StateImage, Token,
@@ -98,9 +99,17 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     if contexts.is_empty() {
         contexts.push(CONTEXT);
     }
+    if args.sample == 0 {
+        return Err(Failure::usage("--sample must be at least 1 here, the document that is read (got 0)"));
+    }
     let longest = contexts.iter().copied().max().unwrap_or(CONTEXT);
+    let beside = args.sample + CHAT + LONGEST.max(args.decode) + QUESTION;
+    let most = MAX_POSITIONS as u64 - beside;
+    if longest > most {
+        return Err(Failure::usage(format!("--context must be 1 to {most} here, with this --sample (got {longest})")));
+    }
     let mut measured = context.clone();
-    measured.loaded.config.model.max_context = longest + args.sample + CHAT + LONGEST + QUESTION;
+    measured.loaded.config.model.max_context = longest + beside;
     let mut bench = Beside::start(&measured, args)?;
     let mut rows = Vec::new();
     for tokens in contexts {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::bench::{describe, median};
 use super::sessions::made_up::{Ends, MadeUp, Maker};
 use super::sessions::talk::Talk;
-use super::sessions::{apart, ledger};
+use super::sessions::{apart, ledger, scratch};
 use crate::backend::MAX_POSITIONS;
 use crate::desk::Attendance;
 use crate::protocol::desk::{LoadOptions, Notice, Request, Shelf};
@@ -35,6 +35,8 @@ const CONTEXTS: [u64; 2] = [8_192, 32_768];
 const PIECE: u64 = 32_768;
 /// Left free behind the longest document: question and answer.
 const ROOM: u64 = 8_192;
+/// A shorter ledger would not have the entries that are asked for.
+const SHORTEST: u64 = 512;
 const QUESTION: &str = "Who counted the most lamps?";
 
 #[derive(Clone, Debug, Serialize)]
@@ -60,7 +62,7 @@ struct Report {
     answer_tokens: u64,
     made_up_tokens: u64,
     save_gb_per_s: f64,
-    ask_all: Option<AskAll>,
+    ask_all: AskAll,
     when: Option<When>,
 }
 
@@ -69,19 +71,19 @@ struct Report {
 /// # Errors
 /// No room, a model that does not load, or anything the desk cannot do; with the desk's words.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
-    let no_room = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display()));
-    std::fs::create_dir_all(&context.dirs.data).map_err(no_room)?;
-    let scratch = tempfile::Builder::new().prefix("bench-").tempdir_in(&context.dirs.data).map_err(no_room)?;
-    let [each, long] = match args.context.as_slice() {
-        [] => CONTEXTS,
-        [each] => [*each, 0],
-        [each, long, ..] => [*each, *long],
+    let (each, long) = match args.context.as_slice() {
+        [] => (CONTEXTS[0], Some(CONTEXTS[1])),
+        [each, rest @ ..] => (*each, rest.first().copied()),
     };
-    let longest = each.max(long);
-    let most = MAX_POSITIONS as u64 - ROOM;
-    if longest > most {
-        return Err(Failure::new(Exit::Usage, format!("--context {longest}: {most} at most")));
+    let longest = each.max(long.unwrap_or(0));
+    let most = match context.config().model.max_context {
+        0 => MAX_POSITIONS as u64 - ROOM,
+        set => set.min(MAX_POSITIONS as u64 - ROOM),
+    };
+    if let Some(tokens) = [each].into_iter().chain(long).find(|tokens| !(SHORTEST..=most).contains(tokens)) {
+        return Err(Failure::usage(format!("--context must be {SHORTEST} to {most} here (got {tokens})")));
     }
+    let scratch = scratch(context)?;
     let mut quiet = apart(context, scratch.path(), longest);
     let config = &mut quiet.loaded.config;
     config.model.max_context = config.model.max_context.min(MAX_POSITIONS as u64);
@@ -89,7 +91,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     // Whole kilotokens, so that every piece has as many compressed keys as the one it is a copy of.
     config.sessions.checkpoint_every = (each / 3 / 1024 * 1024).clamp(1024, PIECE);
 
-    let (report, device) = measure(&quiet, args, [each, long], scratch.path())?;
+    let (report, device) = measure(&quiet, args, (each, long), scratch.path())?;
     let mut machine = json!({ "device": device });
     describe(&mut machine, args);
     let mut object = json!({ "bench": "library", "model": open::model(context)?.name, "machine": machine });
@@ -112,12 +114,12 @@ struct Book {
 fn books(
     text: &crate::text::TextModel,
     count: usize,
-    [each, long]: [u64; 2],
+    (each, long): (u64, Option<u64>),
     folder: &Path,
 ) -> Result<Vec<Book>, Failure> {
     let mut books = Vec::new();
     let all = (0..count).map(|n| (format!("book-{n:03}.txt"), each, Ends::Last));
-    for (name, tokens, ends) in all.chain((long > 0).then(|| ("long.txt".to_owned(), long, Ends::All))) {
+    for (name, tokens, ends) in all.chain(long.map(|long| ("long.txt".to_owned(), long, Ends::All))) {
         let body = format!("This is {name}.\n{}", ledger_of(text, tokens)?);
         let path = folder.join(&name);
         std::fs::write(&path, &body).map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
@@ -137,12 +139,11 @@ fn ledger_of(text: &crate::text::TextModel, tokens: u64) -> Result<String, Failu
 fn measure(
     context: &Context,
     args: &BenchArgs,
-    [each, long]: [u64; 2],
+    (each, long): (u64, Option<u64>),
     scratch: &Path,
 ) -> Result<(Report, String), Failure> {
     let (text, _) = open::text(&open::model(context)?.name)?;
-    let count = if each > 0 { args.documents } else { 0 };
-    let books = books(&text, count, [each, long], scratch)?;
+    let books = books(&text, args.documents, (each, long), scratch)?;
     context.note(&format!("putting {} documents on disk", books.len()));
     let store = open::store(context)?;
     let mut maker = Maker::start(context, &store, &text)?;
@@ -162,8 +163,8 @@ fn measure(
     }
     context.note("asking");
     // The last one loaded is the one for it.
-    let when = if long > 0 { Some(when(&mut talk, long)?) } else { None };
-    let ask_all = if count > 0 { Some(ask_all(&mut talk, each)?) } else { None };
+    let when = long.map(|long| when(&mut talk, long)).transpose()?;
+    let ask_all = ask_all(&mut talk, each)?;
     talk.quit()?;
     let _ = opened.engine.join();
     let report = Report { answer_tokens: args.decode, made_up_tokens: tokens, save_gb_per_s, ask_all, when };
@@ -207,13 +208,12 @@ fn table(r: &Report, device: &str) -> String {
         "answers of {} tokens on {device}; {} tokens were made up, saved at {:.2} GB/s\n",
         r.answer_tokens, r.made_up_tokens, r.save_gb_per_s
     );
-    if let Some(a) = &r.ask_all {
-        let _ = writeln!(
-            out,
-            "ask-all  {:.0} ms for {} of {} documents of {} tokens; the first time {:.0} ms",
-            a.ms, a.answered, a.documents, a.tokens_each, a.first_ms
-        );
-    }
+    let a = &r.ask_all;
+    let _ = writeln!(
+        out,
+        "ask-all  {:.0} ms for {} of {} documents of {} tokens; the first time {:.0} ms",
+        a.ms, a.answered, a.documents, a.tokens_each, a.first_ms
+    );
     if let Some(w) = &r.when {
         let _ = writeln!(
             out,

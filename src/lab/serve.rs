@@ -32,7 +32,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::bench::describe;
-use super::sessions::apart;
+use super::sessions::{self, apart, scratch};
 use crate::settings::Settings;
 use crate::shell::cli::BenchArgs;
 use crate::shell::serve_cmd::{Model, Serving};
@@ -123,18 +123,29 @@ impl Load {
 /// # Errors
 /// No room, a model that does not load, a context it does not hold, or an answer that fails; with the words of whoever refused.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
-    let no_room = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display()));
-    std::fs::create_dir_all(&context.dirs.data).map_err(no_room)?;
-    let scratch = tempfile::Builder::new().prefix("bench-").tempdir_in(&context.dirs.data).map_err(no_room)?;
     let contexts = if args.context.is_empty() { vec![CONTEXT] } else { args.context.clone() };
-    let clients = if args.sequences.is_empty() { CLIENTS.to_vec() } else { args.sequences.clone() };
+    let seats = context.config().serve.side_by_side;
+    if let Some(clients) = args.sequences.iter().find(|clients| **clients > seats) {
+        return Err(Failure::usage(format!("--sequences must be 1 to serve.side_by_side, {seats} (got {clients})")));
+    }
+    let clients = match args.sequences.is_empty() {
+        true => CLIENTS.into_iter().filter(|clients| *clients <= seats).collect(),
+        false => args.sequences.clone(),
+    };
     let longest = contexts.iter().copied().max().unwrap_or(CONTEXT) + QUESTIONS * args.decode;
+    let most = sessions::longest(context);
+    if longest > most {
+        let line =
+            format!("--context and {QUESTIONS} answers of --decode must be {most} together at most (got {longest})");
+        return Err(Failure::usage(line));
+    }
+    let scratch = scratch(context)?;
     let mut quiet = apart(context, scratch.path(), longest);
     quiet.quiet = true;
     quiet.loaded.config.sampling.stop_loops = false;
     let mut loads = Vec::new();
     for context in contexts {
-        for clients in clients.iter().map(|n| (*n).clamp(1, quiet.config().serve.side_by_side)) {
+        for clients in clients.iter().copied() {
             let number = 1000 * (loads.len() + 1);
             loads.push(Load { context, clients, questions: QUESTIONS, tokens: args.decode, number });
         }

@@ -45,6 +45,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::bench::{describe, median};
+use crate::backend::MAX_POSITIONS;
 use crate::desk::Attendance;
 use crate::protocol::desk::{LoadOptions, Request};
 use crate::protocol::engine::BUILT_IN;
@@ -131,11 +132,13 @@ struct Report {
 /// # Errors
 /// No room, a model that does not load, or anything the desk cannot do; with the desk's words.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
-    let no_room = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display()));
-    std::fs::create_dir_all(&context.dirs.data).map_err(no_room)?;
-    let scratch = tempfile::Builder::new().prefix("bench-").tempdir_in(&context.dirs.data).map_err(no_room)?;
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
     let tokens = args.context.last().copied().unwrap_or(if cpu { TOKENS } else { TOKENS_GPU });
+    let most = longest(context);
+    if tokens > most {
+        return Err(Failure::usage(format!("--context must be 1 to {most} here (got {tokens})")));
+    }
+    let scratch = scratch(context)?;
     let mut quiet = apart(context, scratch.path(), tokens);
     let config = &mut quiet.loaded.config;
     config.sampling.max_tokens = ANSWER;
@@ -153,6 +156,22 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     }
     context.result(|| object.clone(), || table(&report, &device))?;
     Ok(Exit::Ok)
+}
+
+/// A folder on the disk of the sessions, for as long as something is measured.
+pub(super) fn scratch(context: &Context) -> Result<tempfile::TempDir, Failure> {
+    let data = &context.dirs.data;
+    let made = std::fs::create_dir_all(data).and_then(|()| tempfile::Builder::new().prefix("bench-").tempdir_in(data));
+    made.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", data.display())))
+}
+
+/// Tokens of the longest document that [`apart`] has room for.
+pub(super) fn longest(context: &Context) -> u64 {
+    let all = MAX_POSITIONS as u64;
+    match context.config().model.max_context {
+        0 => (all - ROOM) / 9 * 8,
+        set => set.min(all),
+    }
 }
 
 /// Sessions in a data directory of their own, with documents of up to `tokens` tokens, all of whose state is kept and nothing asked.

@@ -19,7 +19,7 @@ pub use commands::{
     LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs, PackTo, PruneArgs, RmArgs, SearchArgs,
     ServeArgs,
 };
-pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EvalArgs, FillArg, TuningArgs};
+pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
 pub use options::SettingArgs;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};
 

@@ -30,7 +30,7 @@ use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
 use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::{Dtype, Token};
-use crate::shell::cli::EvalArgs;
+use crate::shell::cli::{EVAL_ROOM, EvalArgs};
 use crate::shell::devices::{self, Chosen, Opened};
 use crate::shell::{Context, Exit, Failure, open};
 use crate::spec::{DenseRule, SparseSpec};
@@ -38,8 +38,6 @@ use crate::text::TextModel;
 
 use numbers::Distances;
 
-/// Room behind the longest text, for questions and answers.
-const ROOM: usize = 1_024;
 /// Tokens of the consistency part: enough that rows choose among blocks.
 const CONSISTENCY: usize = 4_608;
 /// Share of needles below which the part misses.
@@ -191,6 +189,16 @@ fn judge<B: DraftOps>(
     let mut plan = Plan { samples: None, against: None, text: None, lengths: lengths.to_vec() };
     let vocab = checkpoint.spec().vocab;
     let longest = lengths.iter().copied().max().unwrap_or(0).max(CONSISTENCY);
+    if let Some(path) = &args.text {
+        let read = std::fs::read_to_string(path);
+        let content = read.map_err(|e| Failure::new(Exit::Failure, format!("--text {}: {e}", path.display())))?;
+        let mut tokens: Vec<Token> = text.tokenizer.bos().into_iter().collect();
+        tokens.extend(text.tokenizer.encode_plain(&content)?);
+        let window = args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
+        let stride = args.stride.unwrap_or((window / 2).max(1));
+        perplexity::check(window, stride)?;
+        plan.text = Some((tokens, window, stride));
+    }
     let mut b = b;
     if let Some(other) = &args.against {
         context.note(&format!("reading with {other}"));
@@ -202,21 +210,13 @@ fn judge<B: DraftOps>(
                 "--against {other}: it has {a} tokens, this model {b}; they are different models"
             )));
         }
-        let mut subject = Subject::open(b, &reference, longest + ROOM)?;
+        let mut subject = Subject::open(b, &reference, longest + EVAL_ROOM)?;
         plan.samples = Some(reference::of(&mut subject, &texts)?);
         plan.against = Some(other.clone());
         b = subject.b;
     }
     if let Some(path) = &args.reference {
         plan.samples = Some(reference::read(path, vocab)?);
-    }
-    if let Some(path) = &args.text {
-        let read = std::fs::read_to_string(path);
-        let content = read.map_err(|e| Failure::new(Exit::Failure, format!("--text {}: {e}", path.display())))?;
-        let mut tokens: Vec<Token> = text.tokenizer.bos().into_iter().collect();
-        tokens.extend(text.tokenizer.encode_plain(&content)?);
-        let window = args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
-        plan.text = Some((tokens, window, args.stride.unwrap_or((window / 2).max(1))));
     }
     let mut against_cpu = Vec::new();
     if b.kind() != "cpu" && !skip("consistency") {
@@ -231,7 +231,7 @@ fn judge<B: DraftOps>(
     }
     let needed = plan.samples.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0).max(longest);
     let window = plan.text.as_ref().map_or(0, |(_, window, _)| *window);
-    let mut subject = Subject::open(b, checkpoint, needed.max(window) + ROOM)?;
+    let mut subject = Subject::open(b, checkpoint, needed.max(window) + EVAL_ROOM)?;
     let mut parts = Vec::new();
     if let Some(samples) = &plan.samples {
         context.note("reference logits");

@@ -21,6 +21,18 @@ pub struct Perplexity {
     pub perplexity: f64,
 }
 
+/// Whether windows overlap and go on.
+///
+/// # Errors
+/// A stride of 0, or of the window and more.
+pub fn check(window: usize, stride: usize) -> Result<(), Failure> {
+    if (1..window).contains(&stride) {
+        return Ok(());
+    }
+    let most = window.saturating_sub(1);
+    Err(Failure::usage(format!("--stride must be 1 to {most} with a window of {window} tokens (got {stride})")))
+}
+
 /// Scores `tokens`: each window is read afresh, and of all windows but the first only the tokens that the one before did not
 /// have are counted, so that every token is counted once and has `window - stride` tokens before it.
 ///
@@ -34,11 +46,9 @@ pub fn measure<B: Backend>(
 ) -> Result<Perplexity, Failure> {
     let limit = subject.live.limit();
     if window < 2 || window > limit {
-        return Err(Failure::new(Exit::Usage, format!("--window {window}: from 2 to {limit} tokens here")));
+        return Err(Failure::new(Exit::Usage, format!("--window must be 2 to {limit} here (got {window})")));
     }
-    if stride == 0 || stride >= window {
-        return Err(Failure::new(Exit::Usage, format!("--stride {stride}: from 1 to {} for this window", window - 1)));
-    }
+    check(window, stride)?;
     if tokens.len() < 2 {
         return Err(Failure::new(Exit::Usage, "--text: a text of one token or none predicts nothing"));
     }

@@ -15,7 +15,7 @@ fn text() -> TextModel {
 fn subject(change: impl FnOnce(&mut ModelSpec)) -> Subject<Cpu> {
     let mut checkpoint = Checkpoint::open("demo").unwrap();
     change(checkpoint.spec_mut());
-    Subject::open(Cpu::new(), &checkpoint, 4_200 + ROOM).unwrap()
+    Subject::open(Cpu::new(), &checkpoint, 4_200 + EVAL_ROOM).unwrap()
 }
 
 /// The built-in model's own logits, where rows choose among blocks.
@@ -177,7 +177,7 @@ fn divergence(source: &Checkpoint, calibration: Option<&Calibration<'_>>, sample
     let folder = tempfile::tempdir().unwrap();
     quantize(source, calibration, folder.path(), &Cancel::default(), &mut |_| ()).unwrap().unwrap();
     let packed = Checkpoint::open_dir(folder.path()).unwrap();
-    let mut subject = Subject::open(Cpu::new(), &packed, 2_048 + ROOM).unwrap();
+    let mut subject = Subject::open(Cpu::new(), &packed, 2_048 + EVAL_ROOM).unwrap();
     let found = reference::compare(&mut subject, samples).unwrap();
     for d in &found {
         println!("{}, {} tokens: KLD {:.4}, same top {:.3}", source.recipe().name(), d.length, d.mean_kl, d.same_top);

@@ -97,8 +97,8 @@ impl<'a> Maker<'a> {
         let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER, &nothing_known)?;
         let tokens = self.text.tokenizer.encode_prompt(&rendered.text)?;
         let ends = renderer.piece_ends(&rendered.text, &tokens, Before::Edge, piece);
-        let whole = ends.last().is_some_and(|(end, _)| tokens.len() - end <= piece);
-        if !whole {
+        // A document of one piece has none before it: all of it is read.
+        if tokens.len() - ends.last().map_or(0, |(end, _)| *end) > piece {
             return Err(Failure::new(Exit::Failure, "the tokens of the document do not spell it"));
         }
         let (mut start, mut parent) = (0usize, None);

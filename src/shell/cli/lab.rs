@@ -1,8 +1,27 @@
 //! Arguments of what measures, judges and checks: `bench`, `eval`, `doctor`, `draft`.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
+
+/// Room behind the longest text of `eval`, for questions and answers.
+pub const EVAL_ROOM: usize = 1_024;
+
+/// A whole number of this range.
+fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
+where
+    T: FromStr + PartialOrd + Display + Clone,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("a whole number from {} to {}", range.start(), range.end()))
+    }
+}
 
 /// What `bench` measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,22 +46,23 @@ pub struct BenchArgs {
     pub what: BenchWhat,
     /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU. For library: of each
     /// document of /ask-all, and of that of /when. For serve: of a client's first prompt, 64
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole(1..=MAX_POSITIONS as u64), allow_negative_numbers = true)]
     pub context: Vec<u64>,
     /// Sessions in the list that is opened
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = whole(1..=1_000_000usize), allow_negative_numbers = true)]
     pub sessions: usize,
     /// Documents of the library that are asked
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole(1..=10_000usize), allow_negative_numbers = true)]
     pub documents: usize,
     /// Tokens to decode at each length, or in each answer
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    // One has no time from the one before it.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = whole(2..=32_768u64), allow_negative_numbers = true)]
     pub decode: u64,
     /// How a context comes to be: read it, or fill the caches with random rows
     #[arg(long, value_enum, default_value_t = FillArg::Read)]
     pub fill: FillArg,
     /// Tokens to read at each depth with --fill random; 0 reads none
-    #[arg(long, value_name = "N", default_value_t = 8192)]
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = whole(0..=524_288u64), allow_negative_numbers = true)]
     pub sample: u64,
     /// Leave out verify passes of several rows
     #[arg(long)]
@@ -57,7 +77,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub speculation: bool,
     /// Measure these numbers of sequences beside each other, 1 to 16; for serve, of clients: 1,8 if not given
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole(1..=MAX_VERIFY_ROWS), allow_negative_numbers = true)]
     pub sequences: Vec<usize>,
     /// Recorded with the result
     #[arg(long, value_name = "TEXT")]
@@ -105,10 +125,8 @@ pub struct TuningArgs {
 /// As many rows are staged as the blocks hold.
 #[cfg(feature = "cuda")]
 fn pool_size(text: &str) -> Result<crate::backend::cuda::PoolSize, String> {
-    match text.parse::<usize>() {
-        Ok(blocks @ 1..=16_384) => Ok(crate::backend::cuda::PoolSize { blocks, staged_rows: blocks * 64 }),
-        _ => Err("a whole number from 1 to 16384".to_owned()),
-    }
+    let blocks = whole(1..=MAX_POSITIONS / 64)(text)?;
+    Ok(crate::backend::cuda::PoolSize { blocks, staged_rows: blocks * 64 })
 }
 
 /// `eval`.
@@ -124,13 +142,14 @@ pub struct EvalArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub text: Option<PathBuf>,
     /// Tokens of a window of --text
-    #[arg(long, value_name = "N", requires = "text")]
+    #[arg(long, value_name = "N", requires = "text", value_parser = whole(2..=MAX_POSITIONS - EVAL_ROOM), allow_negative_numbers = true)]
     pub window: Option<usize>,
     /// Tokens from one window of --text to the next
-    #[arg(long, value_name = "N", requires = "text")]
+    #[arg(long, value_name = "N", requires = "text", value_parser = whole(1..=MAX_POSITIONS - EVAL_ROOM - 1), allow_negative_numbers = true)]
     pub stride: Option<usize>,
     /// Lengths of the documents with needles, and of the texts of --against
-    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = eval_length)]
+    // Every needle has room.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = whole(512..=MAX_POSITIONS - EVAL_ROOM), allow_negative_numbers = true)]
     pub lengths: Vec<usize>,
     /// Leave a part out
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["consistency", "needles"])]
@@ -147,14 +166,6 @@ pub struct EvalArgs {
     /// How a GPU is used
     #[command(flatten)]
     pub tuning: TuningArgs,
-}
-
-/// A length of `eval`: room for every needle, and no more than the model's positions.
-fn eval_length(word: &str) -> Result<usize, String> {
-    match word.parse() {
-        Ok(n) if (512..=1_048_576).contains(&n) => Ok(n),
-        _ => Err("a number of tokens from 512 to 1048576".into()),
-    }
 }
 
 /// `doctor`.

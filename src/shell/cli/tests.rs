@@ -116,3 +116,55 @@ fn help_of_a_command_lists_its_own_options_and_names_the_others() {
     assert!(help("sala-chat ls --help").contains("--sizes"));
     assert!(help("sala-chat --help").contains("Speculative decoding"));
 }
+
+#[test]
+fn numbers_that_a_measurement_cannot_have_are_refused_with_their_range() {
+    let options = [
+        ("bench", "context", 1, 1_048_576u64),
+        ("bench", "sessions", 1, 1_000_000),
+        ("bench", "documents", 1, 10_000),
+        ("bench", "decode", 2, 32_768),
+        ("bench", "sample", 0, 524_288),
+        ("bench", "sequences", 1, 16),
+        ("eval --text t", "window", 2, 1_047_552),
+        ("eval --text t", "stride", 1, 1_047_551),
+        ("eval", "lengths", 512, 1_047_552),
+    ];
+    for (line, option, least, most) in options {
+        let read = |value: &str| {
+            let words = line.split(' ').map(str::to_owned).chain([format!("--{option}"), value.to_owned()]);
+            Cli::read(std::iter::once("sala-chat".to_owned()).chain(words).map(OsString::from))
+        };
+        for good in [least, most] {
+            read(&good.to_string()).unwrap_or_else(|e| panic!("--{option} {good}: {e}"));
+        }
+        let outside = (i128::from(least) - 1).to_string();
+        for bad in [&*outside, &*(most + 1).to_string(), "-7", "1e30", "99999999999999999999", "2.5", "many"] {
+            let line = super::super::failure::Failure::command_line(&read(bad).unwrap_err()).message;
+            let range = format!("a whole number from {least} to {most}");
+            assert!(line.contains(&format!("'{bad}'")) && line.contains(&range), "--{option} {bad}: {line}");
+            assert!(line.contains(&format!("--{option}")) && !line.contains('\n'), "--{option} {bad}: {line}");
+        }
+    }
+    // None is left out.
+    let definition = command();
+    let numbers = |name: &str| {
+        let arguments = definition.find_subcommand(name).unwrap().get_arguments();
+        let takes = |a: &&Arg| {
+            a.get_value_names().is_some_and(|names| names.iter().any(|n| n.as_str() == "N" || n.starts_with("N,")))
+        };
+        arguments
+            .filter(|a| !a.is_hide_set())
+            .filter(takes)
+            .filter_map(Arg::get_long)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let found: Vec<String> = ["bench", "eval"].into_iter().flat_map(numbers).collect();
+    assert_eq!(
+        found.iter().filter(|long| !options.iter().any(|(_, option, ..)| option == long)).count(),
+        0,
+        "{found:?}"
+    );
+    assert_eq!(found.len(), options.len());
+}
