@@ -1,6 +1,6 @@
 //! The step: what changes from pass to pass.
 
-use super::{Memory, Pass, Result, StepKey};
+use super::{Memory, Pass, Result, StepKey, internal};
 use crate::protocol::engine::Token;
 
 /// Where a sequence stands on a device. A device stands at one place at a time; [`Steps::go_to`] changes it.
@@ -35,6 +35,21 @@ pub struct Group {
     pub place: Place,
     /// How many rows, at least one.
     pub rows: usize,
+}
+
+impl Group {
+    /// The sequences of a pass: those that were `set` for a verify pass, or the one in `hand` with all rows. `given` is how many the
+    /// operation was handed.
+    pub(super) fn of_pass(set: &[Group], hand: Place, pass: Pass, given: usize) -> Result<Vec<Group>> {
+        let groups = match (pass, set.is_empty()) {
+            (Pass::Verify { .. }, false) => set.to_vec(),
+            _ => vec![Group { place: hand, rows: pass.rows() }],
+        };
+        if groups.len() != given || groups.iter().map(|g| g.rows).sum::<usize>() != pass.rows() {
+            return Err(internal("verify", "rows and sequences of a pass do not belong together"));
+        }
+        Ok(groups)
+    }
 }
 
 /// Position, tokens and pending rows of the passes, and CUDA graphs of their work.

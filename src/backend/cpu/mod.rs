@@ -27,7 +27,7 @@ pub use sparse::{Selection, Sums};
 use std::sync::OnceLock;
 
 use self::lightning::RopeTable;
-use super::{Group, Pass, Result, Steps, TopLogits, internal};
+use super::{Group, Pass, Result, Steps, TopLogits};
 use crate::protocol::engine::{MemoryInfo, Token};
 
 /// Rows of a prefill pass.
@@ -134,14 +134,7 @@ impl Cpu {
 
     /// The sequences of a pass: where each stands, and its rows.
     fn groups(&self, pass: Pass, given: usize) -> Result<Vec<Group>> {
-        let groups = match (pass, self.groups.is_empty()) {
-            (Pass::Verify { .. }, false) => self.groups.clone(),
-            _ => vec![Group { place: self.place(), rows: pass.rows() }],
-        };
-        if groups.len() != given || groups.iter().map(|g| g.rows).sum::<usize>() != pass.rows() {
-            return Err(internal("verify", "rows and sequences of a pass do not belong together"));
-        }
-        Ok(groups)
+        Group::of_pass(&self.groups, self.place(), pass, given)
     }
 
     fn count_weight(&mut self, bytes: usize) {

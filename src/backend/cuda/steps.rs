@@ -177,14 +177,7 @@ impl Step {
 
     /// The sequences of a pass: where each stands, and its rows.
     pub(super) fn groups(&self, pass: Pass, given: usize) -> Result<Vec<Group>> {
-        let groups = match (pass, self.groups.is_empty()) {
-            (Pass::Verify { .. }, false) => self.groups.clone(),
-            _ => vec![Group { place: self.place(), rows: pass.rows() }],
-        };
-        if groups.len() != given || groups.iter().map(|g| g.rows).sum::<usize>() != pass.rows() {
-            return Err(internal("verify", "rows and sequences of a pass do not belong together"));
-        }
-        Ok(groups)
+        Group::of_pass(&self.groups, self.place(), pass, given)
     }
 
     /// Those of the coming verify pass; all rows are the sequence's in hand where nothing else was said.
