@@ -32,23 +32,27 @@ pub(super) struct Light {
     pub used_ms: i64,
 }
 
+/// What [`light_of`] reads.
+const LIGHT: &str =
+    "id, parent, kind, rows_bytes, end_bytes, rows_root IS NOT NULL, end_root IS NOT NULL, used, used_ms FROM segment";
+
+fn light_of(r: &rusqlite::Row<'_>) -> rusqlite::Result<Light> {
+    Ok(Light {
+        id: SegmentId(r.get(0)?),
+        parent: r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId),
+        kind: kind_at(r, 2)?,
+        rows_bytes: r.get(3)?,
+        end_bytes: r.get(4)?,
+        has_rows: r.get(5)?,
+        has_end: r.get(6)?,
+        used: r.get(7)?,
+        used_ms: r.get(8)?,
+    })
+}
+
 pub(super) fn light(tx: &rusqlite::Connection) -> Result<HashMap<SegmentId, Light>> {
-    let mut query = tx.prepare_cached(
-        "SELECT id, parent, kind, rows_bytes, end_bytes, rows_root IS NOT NULL, end_root IS NOT NULL, used, used_ms FROM segment",
-    )?;
-    let rows = query.query_map([], |r| {
-        Ok(Light {
-            id: SegmentId(r.get(0)?),
-            parent: r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId),
-            kind: kind_at(r, 2)?,
-            rows_bytes: r.get(3)?,
-            end_bytes: r.get(4)?,
-            has_rows: r.get(5)?,
-            has_end: r.get(6)?,
-            used: r.get(7)?,
-            used_ms: r.get(8)?,
-        })
-    })?;
+    let mut query = tx.prepare_cached(&format!("SELECT {LIGHT}"))?;
+    let rows = query.query_map([], light_of)?;
     rows.map(|r| r.map(|l| (l.id, l)).map_err(Into::into)).collect()
 }
 
@@ -243,25 +247,7 @@ fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
 
 fn one_light(tx: &Transaction<'_>, id: &SegmentId) -> Result<Option<Light>> {
     use rusqlite::OptionalExtension;
-    Ok(tx
-        .prepare_cached(
-            "SELECT parent, kind, rows_bytes, end_bytes, rows_root IS NOT NULL, end_root IS NOT NULL, used, used_ms
-             FROM segment WHERE id = ?1",
-        )?
-        .query_row([id.0], |r| {
-            Ok(Light {
-                id: *id,
-                parent: r.get::<_, Option<[u8; 32]>>(0)?.map(SegmentId),
-                kind: kind_at(r, 1)?,
-                rows_bytes: r.get(2)?,
-                end_bytes: r.get(3)?,
-                has_rows: r.get(4)?,
-                has_end: r.get(5)?,
-                used: r.get(6)?,
-                used_ms: r.get(7)?,
-            })
-        })
-        .optional()?)
+    Ok(tx.prepare_cached(&format!("SELECT {LIGHT} WHERE id = ?1"))?.query_row([id.0], light_of).optional()?)
 }
 
 /// The segments of a session whose end state stays.
