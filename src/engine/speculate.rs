@@ -18,7 +18,7 @@ use self::generation::{Generation, finite};
 pub use self::rounds::{Pace, Proposal, Proposed, Round};
 use super::look;
 use crate::backend::draft::DraftOps;
-use crate::backend::{MassOf, TopLogits};
+use crate::backend::{MAX_VERIFY_ROWS, MassOf, TopLogits};
 use crate::engine::ngram::{Lookup, NgramIndex};
 use crate::engine::policy::Policy;
 use crate::engine::sampler::Sampler;
@@ -287,11 +287,20 @@ impl<B: DraftOps> Decoder<B> {
         if known != position || position == 0 {
             return Err(DecodeError::Order("nothing to generate from: the history is not the state's"));
         }
-        let (row, kept) = match self.now.behind.take() {
+        let (row, mut kept) = match self.now.behind.take() {
             Some(row) => (row, true),
             None => (live.prefill_logits(b, model)?, false),
         };
         finite(&row, position)?;
+        // Looked at and refused: what is drawn is read again in a round of its own.
+        let mut path = generation.ahead(std::slice::from_ref(&row));
+        while (1..=MAX_VERIFY_ROWS.min(live.limit().saturating_sub(position))).contains(&path.len()) {
+            live.verify(b, model, &path)?;
+            let rows = live.top_logits(b, path.len())?;
+            live.advance(b, 0)?;
+            rows.iter().try_for_each(|row| finite(row, position))?;
+            (kept, path) = (true, generation.ahead(&rows));
+        }
         let whole = || match kept {
             true => Err(DecodeError::Stuck("what was read before keeps its likeliest tokens alone".to_owned())),
             false => Ok(live.logits_of(b, model, 0)?),

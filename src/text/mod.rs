@@ -8,6 +8,7 @@ pub mod caught;
 mod child;
 pub mod clock;
 mod encoding;
+mod evidence;
 pub mod files;
 pub mod grammar;
 mod long;

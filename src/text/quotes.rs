@@ -2,7 +2,8 @@
 //! the model has read may be written.
 //!
 //! A small model chooses the sentence that answers, and sometimes loses a word while it copies it. A folder whose model quotes
-//! says in `generation_config.json` how a quote begins ([`Recommended::quoting`](super::Recommended::quoting)). What may come next
+//! says in `generation_config.json` how a quote begins, and what evidence for a sentence counts beside what the model thinks of it
+//! ([`Recommended::quoting`](super::Recommended::quoting), [`evidence`]). What may come next, and what it is favoured by,
 //! depends on the tokens in front alone, so an answer is the same with speculation on and off, and the same when it was stopped
 //! and goes on.
 
@@ -10,6 +11,8 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+use super::evidence;
+use super::spell::Before;
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
 use crate::protocol::engine::{Constrain, Constraint, Quoting, Token};
@@ -17,18 +20,27 @@ use crate::protocol::engine::{Constrain, Constraint, Quoting, Token};
 /// Closes a quote.
 pub(super) const MARK: u8 = b'"';
 /// In the place of a special token: no byte of a text, so no quote goes over it.
-const BETWEEN: u8 = 0xff;
+pub(super) const BETWEEN: u8 = 0xff;
 
 impl Quoting {
     /// What keeps quotes to the text in front of an answer.
     pub fn constraint(self, tokenizer: &Arc<Tokenizer>, stop: &[Token]) -> Constraint {
-        let (tokenizer, stop, opening) = (Arc::clone(tokenizer), stop.to_vec(), self.opening.clone());
+        let (tokenizer, stop, quoting) = (Arc::clone(tokenizer), stop.to_vec(), self.clone());
         let make = move |before: &[Token]| -> Box<dyn Constrain> {
             let (text, written) = spelled(&tokenizer, before);
-            let (tokenizer, opening, stop) = (Arc::clone(&tokenizer), opening.clone().into_bytes(), stop.clone());
-            let beginnings = OnceCell::new();
-            let mut quotes = Quotes { tokenizer, stop, opening, text, beginnings, at: At::default() };
-            quotes.at = quotes.behind(&quotes.at, &written).unwrap_or_default();
+            let (tokenizer, stop, quoting) = (Arc::clone(&tokenizer), stop.clone(), quoting.clone());
+            let ahead = (quoting.margin > 0.0 && is_empty(&written)).then(|| Ahead::of(&quoting, &tokenizer)).flatten();
+            let mut quotes = Quotes {
+                tokenizer,
+                stop,
+                quoting,
+                text,
+                sentences: OnceCell::new(),
+                at: At::default(),
+                ahead,
+                first: None,
+            };
+            quotes.at = quotes.behind(&quotes.at, &written).unwrap_or_default().0;
             Box::new(quotes)
         };
         Constraint(Arc::new(make), Some(self))
@@ -49,13 +61,40 @@ fn spelled(tokenizer: &Tokenizer, tokens: &[Token]) -> (Vec<u8>, Vec<u8>) {
     (text, behind)
 }
 
+/// Whether an answer is still to be begun: in front of it stands at most who speaks, on a line of its own.
+fn is_empty(written: &[u8]) -> bool {
+    let behind = written.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    written.get(behind..).is_some_and(|rest| rest.trim_ascii().is_empty())
+}
+
 /// Where an answer stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 enum At {
     /// Outside of quotes: the last bytes, as many as open one.
     Free(Vec<u8>),
-    /// In a quote, which is what stands in front of these places of the text.
-    Quote(Arc<[usize]>),
+    /// In a quote.
+    Quote(Reached),
+}
+
+/// What an answer that is in a quote may be quoting.
+#[derive(Clone, Debug, PartialEq)]
+struct Reached {
+    places: Arc<[Place]>,
+    /// The best evidence for one of them.
+    evidence: f32,
+}
+
+/// The quote is what stands in front of a place of the text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Place {
+    at: usize,
+    /// For the sentence.
+    evidence: f32,
+}
+
+/// The best evidence of some.
+fn best<'a>(places: impl IntoIterator<Item = &'a Place>) -> Option<f32> {
+    places.into_iter().map(|place| place.evidence).reduce(f32::max)
 }
 
 impl Default for At {
@@ -64,55 +103,132 @@ impl Default for At {
     }
 }
 
+/// More tokens are not looked behind: by then sentences have parted.
+const AHEAD: usize = 12;
+/// By how much more a quote is favoured for each logit that its sentence is in front of others.
+const CLEAR: f32 = 1.5;
+/// What a quote is favoured by at most.
+const FAVOUR: f32 = 2.0;
+
+/// What an answer would quote, looked at before its first token is drawn.
+struct Ahead {
+    opening: Vec<Token>,
+    /// The opening, and the quote so far.
+    path: Vec<Token>,
+    at: At,
+    /// How far what leads to the sentence is in front of what leads to others, where that is least.
+    margin: f32,
+}
+
 /// Keeps the quotes of one answer.
 struct Quotes {
     tokenizer: Arc<Tokenizer>,
     stop: Vec<Token>,
-    opening: Vec<u8>,
+    quoting: Quoting,
     text: Vec<u8>,
-    /// Where sentences of the text begin, once a quote is opened.
-    beginnings: OnceCell<Arc<[usize]>>,
+    /// What may be quoted, once a quote is opened.
+    sentences: OnceCell<Option<Reached>>,
     at: At,
+    ahead: Option<Ahead>,
+    /// The token that begins the opening, and what it is favoured by as the first one of an answer.
+    first: Option<(Token, f32)>,
+}
+
+impl Ahead {
+    fn of(quoting: &Quoting, tokenizer: &Tokenizer) -> Option<Ahead> {
+        let opening = tokenizer.encode_behind(&quoting.opening, Before::Text).ok()?;
+        Some(Ahead { opening, path: Vec::new(), at: At::default(), margin: f32::INFINITY })
+    }
 }
 
 impl Quotes {
-    /// Where an answer stands after more of it; `None` if that is no quote of the text.
-    fn behind(&self, at: &At, bytes: &[u8]) -> Option<At> {
-        let mut now = Cow::Borrowed(at);
-        for byte in bytes {
-            now = Cow::Owned(self.step(&now, *byte)?);
+    /// Goes on with what would be quoted; `None` when enough was seen. What the model does not begin by itself, or nearly so, is no
+    /// quote to be thought of.
+    fn look(&mut self, ahead: &mut Ahead, rows: &[Vec<(Token, f32)>]) -> Option<()> {
+        let row = rows.last()?;
+        if ahead.path.is_empty() {
+            let begins = *ahead.opening.first()?;
+            let logit = |token: Token| row.iter().find(|(id, _)| *id == token).map(|(_, logit)| *logit);
+            if logit(begins)? + FAVOUR < row.first()?.1 {
+                return None;
+            }
+            ahead.path.clone_from(&ahead.opening);
+            return Some(());
         }
-        Some(now.into_owned())
+        if ahead.path.len() == ahead.opening.len() {
+            let goes_on = |(row, next): (&Vec<(Token, f32)>, &Token)| row.first().is_some_and(|(id, _)| id == next);
+            if !rows.iter().zip(ahead.opening.iter().skip(1)).all(goes_on) {
+                return None;
+            }
+            ahead.at = self.begun();
+        }
+        let At::Quote(_) = &ahead.at else { return None };
+        let leads = |(token, logit): &(Token, f32)| {
+            let Piece::Bytes(bytes) = self.tokenizer.pieces.get(*token) else { return None };
+            let (at, favoured) = self.behind(&ahead.at, bytes).filter(|_| !bytes.is_empty())?;
+            Some((*token, logit + favoured, at))
+        };
+        let mut leading: Vec<(Token, f32, At)> = row.iter().filter_map(leads).collect();
+        leading.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let mut leading = leading.into_iter();
+        let (token, most, at) = leading.next()?;
+        ahead.margin = leading.next().map_or(ahead.margin, |(_, next, _)| ahead.margin.min(most - next));
+        let begins = *ahead.opening.first()?;
+        self.first = Some((begins, (CLEAR * (ahead.margin - self.quoting.margin)).min(FAVOUR)));
+        ahead.path.push(token);
+        ahead.at = at;
+        let among = matches!(&ahead.at, At::Quote(reached) if reached.places.len() > 1);
+        (among && ahead.path.len() < AHEAD).then_some(())
     }
 
-    fn step(&self, at: &At, byte: u8) -> Option<At> {
+    /// Where an answer stands after more of it, and what that is favoured by; `None` if it is no quote of the text.
+    fn behind(&self, at: &At, bytes: &[u8]) -> Option<(At, f32)> {
+        let (mut now, mut favoured) = (Cow::Borrowed(at), 0.0);
+        for byte in bytes {
+            let (next, more) = self.step(&now, *byte)?;
+            (now, favoured) = (Cow::Owned(next), favoured + more);
+        }
+        Some((now.into_owned(), favoured))
+    }
+
+    fn step(&self, at: &At, byte: u8) -> Option<(At, f32)> {
         match at {
             At::Free(last) => {
-                let more = (last.len() + 1).saturating_sub(self.opening.len());
+                let opening = self.quoting.opening.as_bytes();
+                let more = (last.len() + 1).saturating_sub(opening.len());
                 let last: Vec<u8> = last.iter().copied().chain([byte]).skip(more).collect();
-                Some(if last == self.opening { self.begun() } else { At::Free(last) })
+                Some((if last == opening { self.begun() } else { At::Free(last) }, 0.0))
             }
-            At::Quote(places) if byte == MARK && places.iter().any(|place| ends(&self.text, *place)) => {
-                Some(At::default())
-            }
-            At::Quote(places) => {
-                let goes_on = |place: &&usize| byte != BETWEEN && self.text.get(**place) == Some(&byte);
-                let places: Arc<[usize]> = places.iter().filter(goes_on).map(|place| place + 1).collect();
-                (!places.is_empty()).then_some(At::Quote(places))
+            At::Quote(reached) => {
+                let closed = reached.places.iter().filter(|place| byte == MARK && ends(&self.text, place.at));
+                if let Some(evidence) = best(closed) {
+                    return Some((At::default(), evidence - reached.evidence));
+                }
+                let goes_on = |place: &&Place| byte != BETWEEN && self.text.get(place.at) == Some(&byte);
+                let on = |place: &Place| Place { at: place.at + 1, evidence: place.evidence };
+                let places: Arc<[Place]> = reached.places.iter().filter(goes_on).map(on).collect();
+                let evidence = best(places.iter())?;
+                Some((At::Quote(Reached { places, evidence }), evidence - reached.evidence))
             }
         }
     }
 
     /// At the beginning of a quote. Where there is nothing to be quoted, nothing is kept to it.
     fn begun(&self) -> At {
-        let places = self.beginnings.get_or_init(|| beginnings(&self.text));
-        if places.is_empty() { At::default() } else { At::Quote(Arc::clone(places)) }
+        let sentences = self.sentences.get_or_init(|| {
+            let begin = beginnings(&self.text);
+            let evidence = evidence::weigh(&self.text, &begin, &self.quoting);
+            let place = |(at, evidence): (&usize, f32)| Place { at: *at, evidence };
+            let places: Arc<[Place]> = begin.iter().zip(evidence).map(place).collect();
+            best(places.iter()).map(|evidence| Reached { places, evidence })
+        });
+        sentences.clone().map_or_else(At::default, At::Quote)
     }
 }
 
 /// Where sentences begin: behind the end of another, at the beginning of a line, behind its number, mark, time, level or key, or in a
 /// cell of a table. One pass: a line may be as long as the text.
-fn beginnings(text: &[u8]) -> Arc<[usize]> {
+pub(super) fn beginnings(text: &[u8]) -> Vec<usize> {
     let mut places = Vec::new();
     // Of the line so far: its last byte that is no space, spaces behind that, the last of them, and whether it has a small letter.
     let (mut last, mut gap, mut space, mut small) = (None, 0, b' ', false);
@@ -137,11 +253,11 @@ fn beginnings(text: &[u8]) -> Arc<[usize]> {
             }
         }
     }
-    places.into()
+    places
 }
 
 /// Whether a sentence may end in front of this place: with its mark, its line, its cell or its text.
-fn ends(text: &[u8], place: usize) -> bool {
+pub(super) fn ends(text: &[u8], place: usize) -> bool {
     let rest = text.get(place..).unwrap_or_default();
     let next = rest.iter().find(|byte| !matches!(**byte, b' ' | b'\t' | b'\r'));
     if next.is_none_or(|byte| matches!(*byte, b'\n' | BETWEEN)) || rest.starts_with(b" |") {
@@ -157,7 +273,7 @@ impl Constrain for Quotes {
         let whole = self.stop.contains(&token);
         match (&self.at, self.tokenizer.pieces.get(token)) {
             // The end of what was read is the end of a quote, too.
-            (At::Quote(places), _) if whole => places.iter().all(|place| *place == self.text.len()),
+            (At::Quote(reached), _) if whole => reached.places.iter().all(|place| place.at == self.text.len()),
             (At::Quote(_), Piece::Special(_)) => false,
             (At::Quote(_), Piece::Bytes(bytes)) => !bytes.is_empty() && self.behind(&self.at, bytes).is_some(),
             (At::Free(_), Piece::Special(_)) => true,
@@ -165,9 +281,28 @@ impl Constrain for Quotes {
         }
     }
 
+    fn favours(&mut self, token: Token) -> f32 {
+        if let Some((_, favoured)) = self.first.filter(|(first, _)| *first == token) {
+            return favoured;
+        }
+        match self.tokenizer.pieces.get(token) {
+            Piece::Bytes(bytes) => self.behind(&self.at, bytes).map_or(0.0, |(_, favoured)| favoured),
+            Piece::Special(_) => 0.0,
+        }
+    }
+
+    fn ahead(&mut self, rows: &[Vec<(Token, f32)>]) -> Vec<Token> {
+        let Some(mut ahead) = self.ahead.take() else { return Vec::new() };
+        match self.look(&mut ahead, rows) {
+            Some(()) => self.ahead.insert(ahead).path.clone(),
+            None => Vec::new(),
+        }
+    }
+
     fn accept(&mut self, token: Token) {
+        (self.ahead, self.first) = (None, None);
         self.at = match self.tokenizer.pieces.get(token) {
-            Piece::Bytes(bytes) => self.behind(&self.at, bytes).unwrap_or_default(),
+            Piece::Bytes(bytes) => self.behind(&self.at, bytes).unwrap_or_default().0,
             Piece::Special(_) => At::default(),
         };
     }
@@ -178,101 +313,5 @@ impl Constrain for Quotes {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::text::Before;
-    use crate::text::tokenizer::tests::{demo, sentencepiece};
-
-    const OPENING: &str = "The document says: \"";
-    const DOCUMENT: &str = "# Boats\n\nThe Anna is a barge. She was built in 1904 by Dr. Hall, who said \"never\n\
-        again\".\n\n- blue hull\n- two masts; no engine\n\n4.2 No dogs on board!\n2026-01-02 INFO  pump started\n2026-01-02 ERROR bilge full\n\
-        | Mooring | 16 | a day |\nkey = \"a b\"\nThe Anna sails on Mondays. Zoë knows why";
-
-    /// Of single bytes, and of pieces.
-    fn tokenizers() -> [Arc<Tokenizer>; 2] {
-        [demo(), sentencepiece()].map(Arc::new)
-    }
-
-    /// Whether an answer to the document is let through, token by token, to its end.
-    fn passes(tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
-        let turn = |text: &str| tokenizer.encode_with_special(text).unwrap();
-        let before = turn(&format!("<|im_start|>user\n{DOCUMENT}<|im_end|>\n<|im_start|>assistant\n"));
-        let stop = tokenizer.stop_ids(&[]);
-        let constraint = Quoting { opening: OPENING.to_owned() }.constraint(tokenizer, &stop);
-        let mut quotes = (constraint.0)(&before);
-        let mut with = before;
-        let mut so_far = String::new();
-        for token in tokenizer.encode_behind(answer, Before::Text).unwrap() {
-            if !quotes.allows(token) {
-                return Err(so_far);
-            }
-            quotes.accept(token);
-            so_far += &tokenizer.spell(&[token], Before::Text);
-            // The same from what is written so far.
-            with.push(token);
-            let mut resumed = (constraint.0)(&with);
-            for next in (0..=tokenizer.max_id()).step_by(7) {
-                assert_eq!(resumed.allows(next), quotes.allows(next), "{so_far:?} {next}");
-            }
-        }
-        if quotes.allows(stop[0]) { Ok(()) } else { Err(so_far) }
-    }
-
-    #[test]
-    fn what_is_quoted_is_a_sentence_of_the_text() {
-        for tokenizer in tokenizers() {
-            for right in [
-                "Hello! The document says nothing.",
-                "I could not find that in the document.",
-                "The document says: \"The Anna is a barge.\"",
-                "The document says: \"The Anna sails on Mondays.\" That is all \"I\" know.",
-                "The document says: \"blue hull\"",
-                "The document says: \"two masts; no engine\"",
-                "The document says: \"No dogs on board!\"",
-                "The document says: \"pump started\"",
-                "The document says: \"bilge full\"",
-                "The document says: \"Mooring | 16 | a day\"",
-                "The document says: \"key = \"a b\"\"",
-                "The document says: \"Zoë knows why\"",
-                "The document says: \"She was built in 1904 by Dr. Hall, who said \"never\nagain\".\"",
-                "The document says: \"The Anna is a barge.\" The document says: \"blue hull\"",
-            ] {
-                assert_eq!(passes(&tokenizer, right), Ok(()), "{right}");
-            }
-            for wrong in [
-                "The document says: \"The Anna is a large.\"",
-                "The document says: \"Anna is a barge.\"",
-                "The document says: \"The Anna is a\"",
-                "The document says: \"\"",
-                "The document says: \"1904 by Dr. Hall\"",
-                "The document says: \"The Anna is a barge. She was built\"",
-                "The document says: \"hull\"",
-                "The document says: \"The Anna is a barge.",
-                "The document says: \"blue hull\" The document says: \"red hull\"",
-            ] {
-                assert!(passes(&tokenizer, wrong).is_err(), "{wrong}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_text_of_one_long_line_takes_no_time() {
-        let text = "word, ".repeat(1 << 20).into_bytes();
-        assert_eq!(*beginnings(&text), [0]);
-        assert!(!ends(&text, 4) && ends(&text, text.len() - 1));
-        let spaces = [b"Go. ".as_slice(), &vec![b'x'; 1 << 22]].concat();
-        assert_eq!(*beginnings(&spaces), [0, 4]);
-        assert!(ends(&spaces, 3));
-    }
-
-    #[test]
-    fn where_nothing_stands_in_front_nothing_is_kept_to_it() {
-        let [tokenizer, _] = tokenizers();
-        let constraint = Quoting { opening: OPENING.to_owned() }.constraint(&tokenizer, &[]);
-        let mut quotes = (constraint.0)(&[]);
-        for token in tokenizer.encode_behind("The document says: \"Anything", Before::Text).unwrap() {
-            assert!(quotes.allows(token));
-            quotes.accept(token);
-        }
-    }
-}
+#[path = "quotes_tests.rs"]
+mod tests;

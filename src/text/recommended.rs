@@ -31,6 +31,9 @@ impl Source {
 /// Longest beginning of a quote, in bytes.
 const OPENING_BYTES: usize = 64;
 
+/// What a piece of evidence counts at most, in logits.
+const EVIDENCE: f64 = 10.0;
+
 /// Values for the settings of the same names, and how quotes begin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recommended {
@@ -66,10 +69,20 @@ impl Recommended {
         }
         let opening = file.get("quote_opening").and_then(Value::as_str);
         let opening = opening.filter(|words| words.as_bytes().last() == Some(&MARK) && words.len() <= OPENING_BYTES);
-        Recommended { values, quoting: opening.map(|words| Quoting { opening: words.to_owned() }) }
+        let weight = |name: &str| {
+            let said = file.get(name).and_then(Value::as_f64);
+            said.filter(|weight| weight.abs() <= EVIDENCE).map_or(0.0, |weight| weight as f32)
+        };
+        let quoting = |words: &str| Quoting {
+            opening: words.to_owned(),
+            words: weight("quote_words"),
+            length: weight("quote_length"),
+            margin: weight("quote_margin").max(0.0),
+        };
+        Recommended { values, quoting: opening.map(quoting) }
     }
 
-    /// How the model begins a quote, where its folder says so.
+    /// How the model quotes, where its folder says so.
     pub fn quoting(&self) -> Option<&Quoting> {
         self.quoting.as_ref()
     }
@@ -115,10 +128,18 @@ mod tests {
             Recommended::of_folder(Some(file.as_bytes())).quoting
         };
         let says = "The document says: \"";
-        assert_eq!(of(says), Some(Quoting { opening: says.to_owned() }));
+        assert_eq!(of(says), Some(Quoting { opening: says.to_owned(), ..Quoting::default() }));
         // Without its mark it is none, and so is a page.
         assert_eq!(of("The document says: "), None);
         assert_eq!(of(&format!("{}\"", "x".repeat(OPENING_BYTES))), None);
         assert_eq!(Recommended::of_folder(None).quoting, None);
+        let weights = |words: Value, length: Value, margin: Value| {
+            let mut file = serde_json::json!({ "quote_opening": says, "quote_words": words, "quote_length": length });
+            file["quote_margin"] = margin;
+            let quoting = Recommended::of_folder(Some(file.to_string().as_bytes())).quoting.unwrap();
+            (quoting.words, quoting.length, quoting.margin)
+        };
+        assert_eq!(weights(1.5.into(), (-1).into(), 4.into()), (1.5, -1.0, 4.0));
+        assert_eq!(weights(1e3.into(), "much".into(), (-2).into()), (0.0, 0.0, 0.0));
     }
 }

@@ -65,11 +65,15 @@ impl ChatMessage {
         }
     }
 
+    /// How the turn of a document begins, and how it ends.
+    pub(super) const DOCUMENT: [&str; 2] = ["<document name=\"", "</document>"];
+
     /// The two turns that put a document into the context (docs/design.md §7): the document, and the answer that it was read.
     pub fn document(name: &str, text: &str) -> [ChatMessage; 2] {
         let end = if text.ends_with('\n') { "" } else { "\n" };
+        let [opens, closes] = ChatMessage::DOCUMENT;
         [
-            ChatMessage::new(ChatRole::User, format!("<document name=\"{name}\">\n{text}{end}</document>")),
+            ChatMessage::new(ChatRole::User, format!("{opens}{name}\">\n{text}{end}{closes}")),
             ChatMessage::new(ChatRole::Assistant, format!("I have read {name}. What would you like to know?")),
         ]
     }

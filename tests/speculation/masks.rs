@@ -6,12 +6,16 @@ use sala_chat::protocol::engine::{Constrain, Constraint, Generate, SpecMode, Tok
 
 use super::{Head, Rig, Script, alone, finder, skill, wish};
 
-/// Lets every third id come next, and counts what became text.
+/// Lets every third id come next, favours some, and counts what became text.
 struct Thirds(Vec<Token>);
 
 impl Constrain for Thirds {
     fn allows(&mut self, token: Token) -> bool {
         token % 3 == self.0.len() as u32 % 3
+    }
+
+    fn favours(&mut self, token: Token) -> f32 {
+        (token % 7) as f32
     }
 
     fn accept(&mut self, token: Token) {
@@ -20,6 +24,48 @@ impl Constrain for Thirds {
 
     fn stuck(&self) -> String {
         unreachable!("a third always may")
+    }
+}
+
+/// Looks behind these tokens twice before the first one is drawn.
+struct Looks(Vec<Token>, usize);
+
+impl Constrain for Looks {
+    fn allows(&mut self, _: Token) -> bool {
+        true
+    }
+
+    fn ahead(&mut self, rows: &[Vec<(Token, f32)>]) -> Vec<Token> {
+        assert_eq!(rows.len(), if self.1 == 0 { 1 } else { self.0.len() });
+        self.1 += 1;
+        if self.1 <= 2 { self.0.clone() } else { Vec::new() }
+    }
+
+    fn accept(&mut self, _: Token) {
+        assert_eq!(self.1, 3);
+    }
+
+    fn stuck(&self) -> String {
+        unreachable!("all may come")
+    }
+}
+
+#[test]
+fn what_was_looked_at_ahead_leaves_nothing_behind() {
+    let _alone = alone();
+    let prompt = skill("story").prompts.remove(1);
+    let mut rig = Rig::new(Head::Own, 8192);
+    for mode in [SpecMode::Off, SpecMode::Depth(5)] {
+        let mut texts = Vec::new();
+        for looks in [false, true] {
+            let path: Vec<Token> = (10..15).collect();
+            let constraint = Constraint(Arc::new(move |_| Box::new(Looks(path.clone(), 0))), None);
+            rig.reset();
+            rig.read(&prompt);
+            let (text, _) = rig.generate(&Generate { constraint: looks.then_some(constraint), ..wish(0.0, mode, 40) });
+            texts.push((text, rig.state()));
+        }
+        assert!(texts[0] == texts[1], "{mode:?}: {:?} {:?}", texts[0].0, texts[1].0);
     }
 }
 

@@ -28,8 +28,8 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    /// Draws a token from a row, of those that may come next. A row holds only the likeliest: where none of them may, it is drawn
-    /// from the likeliest that may of all logits of the row `[vocab]`, which `whole` gives.
+    /// Draws a token from a row, of those that may come next, each with what it is favoured by. A row holds only the likeliest: where
+    /// none of them may, it is drawn from the likeliest that may of all logits of the row `[vocab]`, which `whole` gives.
     ///
     /// # Errors
     /// Nothing may come next; or the device.
@@ -43,16 +43,21 @@ impl Generation {
         let Some(constraint) = &mut self.constraint else {
             return Ok(self.sampler.draw(row, position, path));
         };
+        let mut may = |(token, logit)| constraint.allows(token).then(|| (token, logit + constraint.favours(token)));
         let known = row.ids.iter().copied().zip(row.logits.iter().copied());
-        let (ids, logits) = known.filter(|(token, _)| constraint.allows(*token)).unzip();
-        let allowed = TopLogits { ids, logits, log_sum_exp: row.log_sum_exp };
+        let allowed = likeliest(known.filter_map(&mut may).collect(), row.log_sum_exp);
         if let Some(token) = self.sampler.draw(&allowed, position, path) {
             return Ok(Some(token));
         }
-        let logits = whole()?;
-        let all = (0..).zip(logits).filter(|(token, _)| constraint.allows(*token)).collect();
+        let all = (0..).zip(whole()?).filter_map(&mut may).collect();
         let token = self.sampler.draw(&likeliest(all, row.log_sum_exp), position, path);
         token.map(Some).ok_or_else(|| DecodeError::Stuck(constraint.stuck()))
+    }
+
+    /// Tokens to look behind before the first one is drawn, from rows behind those of before.
+    pub(super) fn ahead(&mut self, rows: &[TopLogits]) -> Vec<Token> {
+        let likeliest = |row: &TopLogits| row.ids.iter().copied().zip(row.logits.iter().copied()).collect();
+        self.constraint.as_mut().map_or_else(Vec::new, |c| c.ahead(&rows.iter().map(likeliest).collect::<Vec<_>>()))
     }
 
     /// What becomes of a token that was drawn; `None` ends the turn.

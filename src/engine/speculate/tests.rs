@@ -220,6 +220,44 @@ fn where_none_of_the_likeliest_may_come_the_likeliest_of_all_that_may_does() {
     assert!(matches!(&error, DecodeError::Stuck(why) if why == "all was said"), "{error}");
 }
 
+/// Lets every token come next, and favours one by this much.
+struct Favour(Token, f32);
+
+impl Constrain for Favour {
+    fn allows(&mut self, _: Token) -> bool {
+        true
+    }
+
+    fn favours(&mut self, token: Token) -> f32 {
+        if token == self.0 { self.1 } else { 0.0 }
+    }
+
+    fn accept(&mut self, _: Token) {}
+
+    fn stuck(&self) -> String {
+        unreachable!("all may come")
+    }
+}
+
+#[test]
+fn a_token_that_is_favoured_is_drawn_as_if_it_were_as_much_likelier() {
+    let likely = sure(1);
+    let gap = likely.logits[0] - likely.logits[1];
+    let second = likely.ids[1];
+    let by = |more: f32| -> Option<Box<dyn Constrain>> { Some(Box::new(Favour(second, more))) };
+    for drafts in [&[1][..], &[second], &[]] {
+        for (more, drawn) in [(gap - 0.5, 1), (gap + 0.5, second)] {
+            let mut generation = Generation { constraint: by(more), ..greedy(&[]) };
+            let got = draw_and_match(&mut generation, std::slice::from_ref(&likely), drafts, 7, no_more).unwrap();
+            assert_eq!(got.tokens, [drawn], "{drafts:?} {more}");
+        }
+        // With noise, too.
+        let mut generation = Generation { constraint: by(1e6), ..generation_at(0.9) };
+        let got = draw_and_match(&mut generation, std::slice::from_ref(&likely), drafts, 7, no_more).unwrap();
+        assert_eq!(got.tokens, [second]);
+    }
+}
+
 fn generation_at(temperature: f32) -> Generation {
     generation(Sampling { temperature, ..Sampling::default() }, &[])
 }

@@ -138,17 +138,32 @@ impl PartialEq for Steering {
 pub trait Constrain: Send {
     /// Whether a token may come next.
     fn allows(&mut self, token: Token) -> bool;
+    /// What is added to the logit of a token that may come next.
+    fn favours(&mut self, _: Token) -> f32 {
+        0.0
+    }
+    /// Before the first token is drawn: looks ahead. `rows` say what the model thinks of what comes next, at first behind the tokens in
+    /// front, then behind each of the tokens that were wished for last; likeliest first. None are wished for when enough was seen.
+    fn ahead(&mut self, _rows: &[Vec<(Token, f32)>]) -> Vec<Token> {
+        Vec::new()
+    }
     /// This is the next token of the text.
     fn accept(&mut self, token: Token);
     /// Why no token may come next, where none may: a phrase.
     fn stuck(&self) -> String;
 }
 
-/// How a model begins a quote, up to and with the mark: all that another process needs to make the same [`Constraint`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How a model quotes: all that another process needs to make the same [`Constraint`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quoting {
-    /// The words.
+    /// The words that begin a quote, up to and with the mark.
     pub opening: String,
+    /// What a word counts for a sentence that shares it with the question, in logits; 0 is off.
+    pub words: f32,
+    /// What the length of a sentence counts for it, in logits; 0 is off.
+    pub length: f32,
+    /// How far a sentence is in front of others, in logits, where a quote of it is neither favoured nor the contrary; 0 is off.
+    pub margin: f32,
 }
 
 /// Makes a [`Constrain`] for each run of an answer from the tokens in front of it, and says whether quotes are all that it is about.

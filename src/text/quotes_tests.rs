@@ -1,0 +1,195 @@
+//! Quotes against the text, token by token.
+
+use super::*;
+use crate::text::tokenizer::tests::{demo, sentencepiece};
+
+const OPENING: &str = "The document says: \"";
+const DOCUMENT: &str = "# Boats\n\nThe Anna is a barge. She was built in 1904 by Dr. Hall, who said \"never\n\
+    again\".\n\n- blue hull\n- two masts; no engine\n\n4.2 No dogs on board!\n2026-01-02 INFO  pump started\n2026-01-02 ERROR bilge full\n\
+    | Mooring | 16 | a day |\nkey = \"a b\"\nThe Anna sails on Mondays. Zoë knows why";
+
+fn quoting() -> Quoting {
+    Quoting { opening: OPENING.to_owned(), words: 1.0, length: 0.0, margin: 0.0 }
+}
+
+/// Of single bytes, and of pieces.
+fn tokenizers() -> [Arc<Tokenizer>; 2] {
+    [demo(), sentencepiece()].map(Arc::new)
+}
+
+/// Whether an answer to the document is let through, token by token, to its end.
+fn passes(tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
+    let turn = |text: &str| tokenizer.encode_with_special(text).unwrap();
+    let before = turn(&format!("<|im_start|>user\n{DOCUMENT}<|im_end|>\n<|im_start|>assistant\n"));
+    let stop = tokenizer.stop_ids(&[]);
+    let constraint = quoting().constraint(tokenizer, &stop);
+    let mut quotes = (constraint.0)(&before);
+    let mut with = before;
+    let mut so_far = String::new();
+    for token in tokenizer.encode_behind(answer, Before::Text).unwrap() {
+        if !quotes.allows(token) {
+            return Err(so_far);
+        }
+        quotes.accept(token);
+        so_far += &tokenizer.spell(&[token], Before::Text);
+        // The same from what is written so far.
+        with.push(token);
+        let mut resumed = (constraint.0)(&with);
+        for next in (0..=tokenizer.max_id()).step_by(7) {
+            assert_eq!(resumed.allows(next), quotes.allows(next), "{so_far:?} {next}");
+            assert_eq!(resumed.favours(next), quotes.favours(next), "{so_far:?} {next}");
+        }
+    }
+    if quotes.allows(stop[0]) { Ok(()) } else { Err(so_far) }
+}
+
+#[test]
+fn what_is_quoted_is_a_sentence_of_the_text() {
+    for tokenizer in tokenizers() {
+        for right in [
+            "Hello! The document says nothing.",
+            "I could not find that in the document.",
+            "The document says: \"The Anna is a barge.\"",
+            "The document says: \"The Anna sails on Mondays.\" That is all \"I\" know.",
+            "The document says: \"blue hull\"",
+            "The document says: \"two masts; no engine\"",
+            "The document says: \"No dogs on board!\"",
+            "The document says: \"pump started\"",
+            "The document says: \"bilge full\"",
+            "The document says: \"Mooring | 16 | a day\"",
+            "The document says: \"key = \"a b\"\"",
+            "The document says: \"Zoë knows why\"",
+            "The document says: \"She was built in 1904 by Dr. Hall, who said \"never\nagain\".\"",
+            "The document says: \"The Anna is a barge.\" The document says: \"blue hull\"",
+        ] {
+            assert_eq!(passes(&tokenizer, right), Ok(()), "{right}");
+        }
+        for wrong in [
+            "The document says: \"The Anna is a large.\"",
+            "The document says: \"Anna is a barge.\"",
+            "The document says: \"The Anna is a\"",
+            "The document says: \"\"",
+            "The document says: \"1904 by Dr. Hall\"",
+            "The document says: \"The Anna is a barge. She was built\"",
+            "The document says: \"hull\"",
+            "The document says: \"The Anna is a barge.",
+            "The document says: \"blue hull\" The document says: \"red hull\"",
+        ] {
+            assert!(passes(&tokenizer, wrong).is_err(), "{wrong}");
+        }
+    }
+}
+
+#[test]
+fn what_leads_to_a_sentence_with_evidence_is_favoured() {
+    let text = "The Anna is red. The Anna is blue. The Berta is big.";
+    for tokenizer in tokenizers() {
+        let before = format!(
+            "<|im_start|>user\n<document name=\"a\">\n{text}\n</document><|im_end|>\n<|im_start|>user\nBlue?<|im_end|>\n\
+             <|im_start|>assistant\n"
+        );
+        let before = tokenizer.encode_with_special(&before).unwrap();
+        let constraint = quoting().constraint(&tokenizer, &tokenizer.stop_ids(&[]));
+        // Whatever the tokens are, on the way to each sentence as much is lost as the best of all has more.
+        let along = |sentence: &str| {
+            let mut quotes = (constraint.0)(&before);
+            let mut sum = 0.0;
+            for token in tokenizer.encode_behind(&format!("{OPENING}{sentence}\""), Before::Text).unwrap() {
+                assert!(quotes.allows(token));
+                sum += quotes.favours(token);
+                quotes.accept(token);
+            }
+            sum
+        };
+        let blue = (1.0_f32 + 3.0).ln();
+        let lost = ["The Anna is blue.", "The Anna is red.", "The Berta is big."].map(along);
+        assert_eq!(lost, [0.0, -blue, -blue]);
+    }
+}
+
+#[test]
+fn an_answer_begins_a_quote_where_the_model_is_clear_about_its_sentence() {
+    let text = "The Anna is red. Berta is blue. The Cora is big.";
+    for tokenizer in tokenizers() {
+        let before = format!("<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n");
+        let before = tokenizer.encode_with_special(&before).unwrap();
+        let quoting = Quoting { margin: 4.0, ..quoting() };
+        let constraint = quoting.constraint(&tokenizer, &tokenizer.stop_ids(&[]));
+        let opening = tokenizer.encode_behind(OPENING, Before::Text).unwrap();
+        let token = |text: &str| tokenizer.encode_behind(text, Before::Text).unwrap()[0];
+        let other = token("I");
+        let row = |likely: &[(Token, f32)]| likely.to_vec();
+        // What the model would open a quote with, behind each token of the opening, and then these.
+        let opens = |last: &[(Token, f32)]| -> Vec<Vec<(Token, f32)>> {
+            let next = opening[1..].iter().map(|token| row(&[(*token, 9.0), (other, 1.0)]));
+            next.chain([row(last)]).collect()
+        };
+        let [the, berta] = ["The", "Berta"].map(token);
+        let favoured = |first: &[(Token, f32)], then: &[&[(Token, f32)]]| {
+            let mut quotes = (constraint.0)(&before);
+            let mut path = quotes.ahead(&[row(first)]);
+            for (i, last) in then.iter().enumerate() {
+                assert!(path.starts_with(&opening) && path.len() == opening.len() + i);
+                let mut rows = opens(last);
+                rows.resize(path.len(), row(last));
+                path = quotes.ahead(&rows);
+            }
+            let favoured = quotes.favours(opening[0]);
+            assert_eq!(quotes.favours(other), 0.0);
+            quotes.accept(opening[0]);
+            assert_eq!(quotes.favours(opening[0]), 0.0);
+            favoured
+        };
+        let first = [(opening[0], 2.0), (other, 1.0)];
+        assert_eq!(favoured(&first, &[&[(berta, 9.0), (other, 8.0), (the, 4.0)]]), 1.5);
+        assert_eq!(favoured(&first, &[&[(berta, 19.0), (the, 1.0)]]), FAVOUR);
+        assert_eq!(favoured(&first, &[&[(berta, 3.0), (the, 2.0)]]), -4.5);
+        // Two sentences begin so: what parts them counts, too.
+        let rest = |sentence: &str| {
+            let tokens = tokenizer.encode_behind(sentence, Before::Text).unwrap();
+            let common = tokenizer
+                .encode_behind("The ", Before::Text)
+                .unwrap()
+                .iter()
+                .zip(&tokens)
+                .take_while(|(a, b)| a == b)
+                .count();
+            (tokens[..common].to_vec(), tokens[common])
+        };
+        let ((common, anna), (_, cora)) = (rest("The Anna"), rest("The Cora"));
+        let alone: Vec<Vec<(Token, f32)>> = common.iter().map(|token| row(&[(*token, 9.0)])).collect();
+        let parting = [(cora, 5.0), (anna, 4.0)];
+        let rows: Vec<&[(Token, f32)]> = alone.iter().map(Vec::as_slice).chain([&parting[..]]).collect();
+        assert_eq!(favoured(&first, &rows), -4.5);
+        // It would say something else; a quote alone is thought of.
+        assert_eq!(favoured(&[(other, 9.0), (opening[0], 2.0)], &[]), 0.0);
+        let mut quotes = (constraint.0)(&before);
+        let path = quotes.ahead(&[row(&first)]);
+        let elsewhere = vec![row(&[(other, 9.0), (the, 1.0)]); path.len()];
+        assert!(quotes.ahead(&elsewhere).is_empty() && quotes.favours(opening[0]) == 0.0);
+        // It has begun.
+        let begun: Vec<Token> = before.iter().chain([&other]).copied().collect();
+        assert!((constraint.0)(&begun).ahead(&[row(&first)]).is_empty());
+    }
+}
+
+#[test]
+fn a_text_of_one_long_line_takes_no_time() {
+    let text = "word, ".repeat(1 << 20).into_bytes();
+    assert_eq!(beginnings(&text), [0]);
+    assert!(!ends(&text, 4) && ends(&text, text.len() - 1));
+    let spaces = [b"Go. ".as_slice(), &vec![b'x'; 1 << 22]].concat();
+    assert_eq!(beginnings(&spaces), [0, 4]);
+    assert!(ends(&spaces, 3));
+}
+
+#[test]
+fn where_nothing_stands_in_front_nothing_is_kept_to_it() {
+    let [tokenizer, _] = tokenizers();
+    let constraint = quoting().constraint(&tokenizer, &[]);
+    let mut quotes = (constraint.0)(&[]);
+    for token in tokenizer.encode_behind("The document says: \"Anything", Before::Text).unwrap() {
+        assert!(quotes.allows(token));
+        quotes.accept(token);
+    }
+}
