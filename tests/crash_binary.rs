@@ -255,7 +255,9 @@ fn compare_with_straight_path(home: &Home, session: &SessionRecord) {
     let (kept, again) = (answer(&home.data()), answer(&copy));
     assert_eq!(kept["text"], again["text"]);
     assert_eq!(again["usage"]["reused_tokens"], 0);
-    assert_eq!(kept["usage"]["prompt_tokens"], again["usage"]["prompt_tokens"], "the same past");
+    // An answer stays the tokens it was drawn as; its text, read again, may be cut into a few fewer (`."` into one). A turn is more.
+    let past = [&kept, &again].map(|a| a["usage"]["prompt_tokens"].as_u64().unwrap());
+    assert!(past[0].abs_diff(past[1]) < SESSION_ROUNDS, "the same past: {past:?}");
 }
 
 #[test]

@@ -104,7 +104,9 @@ fn loading(events: &Sender<EngineEvent>, done: f64) -> bool {
 /// The checkpoint, or what an earlier start packed from it.
 fn earlier(checkpoint: Checkpoint, options: &EngineOptions, notes: &mut Vec<String>) -> Arc<Checkpoint> {
     let Some(dir) = &options.keep_weights else { return Arc::new(checkpoint) };
+    let since = Instant::now();
     let (checkpoint, note) = keep::earlier(checkpoint, dir);
+    tracing::debug!(ms = since.elapsed().as_millis(), "kept weights looked for");
     notes.extend(note);
     Arc::new(checkpoint)
 }

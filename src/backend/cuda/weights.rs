@@ -150,17 +150,20 @@ impl Cuda {
             let (first, count) = (at / pair_bytes, to.len().div_ceil(pair_bytes));
             let from = first / 2 * pair_bytes;
             let here = ((first + count).div_ceil(2) - first / 2) * pair_bytes;
-            let mut read = [vec![0; here], vec![0; here]];
-            for (view, read) in weights.iter().zip(&mut read) {
-                bytes_of(view, from, read)?;
-            }
-            let [gate, up] = &read;
-            for (i, to) in to.chunks_mut(pair_bytes).enumerate() {
-                let at = ((first + i) / 2 - first / 2) * pair_bytes;
-                let of = |all: &[u8]| at..all.len().min(at + pair_bytes);
-                pairs.pair(first + i, gate.get(of(gate)).unwrap_or_default(), up.get(of(up)).unwrap_or_default(), to);
-            }
-            Ok(())
+            READ.with_borrow_mut(|read| {
+                for (view, read) in weights.iter().zip(read.iter_mut()) {
+                    read.resize(here, 0);
+                    bytes_of(view, from, read)?;
+                }
+                let [gate, up] = &*read;
+                for (i, to) in to.chunks_mut(pair_bytes).enumerate() {
+                    let at = ((first + i) / 2 - first / 2) * pair_bytes;
+                    let of = |all: &[u8]| at..all.len().min(at + pair_bytes);
+                    let [gate, up] = [gate, up].map(|all| all.get(of(all)).unwrap_or_default());
+                    pairs.pair(first + i, gate, up, to);
+                }
+                Ok(())
+            })
         })?;
         Ok(memory)
     }

@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::{PATIENCE, REPEATS, median, message, plain};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
-    Cancel, Command, EngineEvent, EngineFault, Generate, ImageTensor, Job, Look, MAIN, ModelInfo, RowSource, Sampling,
-    SpecMode, StateImage, Token,
+    Cancel, Command, Constraint, EngineEvent, EngineFault, Generate, ImageTensor, Job, Look, MAIN, ModelInfo,
+    RowSource, Sampling, SpecMode, StateImage, Token,
 };
 use crate::session::{
     Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary, Writer,
@@ -55,13 +55,17 @@ struct Answer {
 pub(in crate::lab) struct Direct {
     engine: Engine,
     info: ModelInfo,
+    /// What a desk keeps answers of this model to.
+    constraint: Option<Constraint>,
     last: u64,
 }
 
 impl Direct {
     pub(in crate::lab) fn start(context: &Context) -> Result<Direct, Failure> {
+        let (text, stop) = open::text(&open::model(context)?.name)?;
+        let constraint = text.recommended.quoting().map(|quoting| quoting.clone().constraint(&text.tokenizer, &stop));
         let engine = worker::spawn(open::engine_options(context)?)?;
-        let mut direct = Direct { engine, info: ModelInfo::default(), last: 0 };
+        let mut direct = Direct { engine, info: ModelInfo::default(), constraint, last: 0 };
         loop {
             if let EngineEvent::Ready(info) = direct.next(LOADING)? {
                 direct.info = info;
@@ -132,8 +136,9 @@ impl Direct {
         let id = self.number();
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
         let (stop, spec, look) = (Vec::new(), SpecMode::Off, Look::default());
+        let constraint = self.constraint.clone();
         let generate =
-            Generate { sampling, max_tokens: tokens, stop, spec, steering: None, constraint: None, likely: None, look };
+            Generate { sampling, max_tokens: tokens, stop, spec, steering: None, constraint, likely: None, look };
         let job = Job {
             id,
             sequence: MAIN,
