@@ -129,7 +129,9 @@ fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>
         [_, child, path] if child == pdf::CHILD => Some(Box::new(move || pdf::child(Path::new(path)))),
         [_, child] if child == schema::CHILD => Some(Box::new(schema::child)),
         [_, child] if child == template::CHILD => Some(Box::new(template::child)),
-        [_, child] if child == template::RENDER_CHILD => Some(Box::new(template::render_child)),
+        [_, child] if child == template::RENDER_CHILD => {
+            Some(Box::new(|| template::render_child(out::data).map(|()| Vec::new())))
+        }
         _ => None,
     }
 }

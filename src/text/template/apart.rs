@@ -8,7 +8,7 @@
 use std::ffi::OsString;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ struct Running {
 }
 
 struct Pipes {
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
+    to: Box<dyn Write + Send>,
+    from: Box<dyn Read + Send>,
 }
 
 impl Drop for Running {
@@ -120,7 +120,7 @@ impl Apart {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().map_err(|e| failed(format!("the child did not start ({e})")))?;
         let pipes = process.stdin.take().zip(process.stdout.take());
-        let pipes = pipes.map(|(to, from)| Pipes { to, from: BufReader::new(from) });
+        let pipes = pipes.map(|(to, from)| Pipes { to: Box::new(to), from: Box::new(BufReader::new(from)) });
         Ok(Running { process, unsent: framed(&self.parts), pipes })
     }
 }
@@ -184,15 +184,15 @@ fn receive(from: &mut impl Read, most: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// In the child: renders until the input ends.
+/// In the child: renders until the input ends. What is made goes to `out`, all of it at once.
 ///
 /// # Errors
 /// Why it cannot, in one line for standard error.
-pub fn child() -> Result<Vec<u8>, String> {
+pub fn child(out: fn(&[u8]) -> io::Result<()>) -> Result<(), String> {
     child::confine_memory(MEMORY_BYTES)?;
-    let (mut from, mut to) = (io::stdin().lock(), io::stdout().lock());
+    let mut from = io::stdin().lock();
     let mut next = || receive(&mut from, u64::MAX).map_err(|e| e.to_string());
-    let Some(parts) = next()? else { return Ok(Vec::new()) };
+    let Some(parts) = next()? else { return Ok(()) };
     let parts: Parts = serde_json::from_slice(&parts).map_err(|e| e.to_string())?;
     let template = Template::compiled(&parts).map_err(told);
     while let Some(question) = next()? {
@@ -206,11 +206,9 @@ pub fn child() -> Result<Vec<u8>, String> {
         if sign == REFUSED {
             text.truncate(text.floor_char_boundary(REASON_BYTES as usize));
         }
-        let sent = to.write_all(&[sign]).and_then(|()| to.write_all(&framed(text.as_bytes())));
-        let sent = sent.and_then(|()| to.flush());
-        sent.map_err(|e| e.to_string())?;
+        out(&[&[sign], framed(text.as_bytes()).as_slice()].concat()).map_err(|e| e.to_string())?;
     }
-    Ok(Vec::new())
+    Ok(())
 }
 
 /// What a template says itself; the rest is added where it is shown.
