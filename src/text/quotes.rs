@@ -270,25 +270,24 @@ pub(super) fn ends(text: &[u8], place: usize) -> bool {
 
 impl Constrain for Quotes {
     fn allows(&mut self, token: Token) -> bool {
-        let whole = self.stop.contains(&token);
-        match (&self.at, self.tokenizer.pieces.get(token)) {
-            // The end of what was read is the end of a quote, too.
-            (At::Quote(reached), _) if whole => reached.places.iter().all(|place| place.at == self.text.len()),
-            (At::Quote(_), Piece::Special(_)) => false,
-            (At::Quote(_), Piece::Bytes(bytes)) => !bytes.is_empty() && self.behind(&self.at, bytes).is_some(),
-            (At::Free(_), Piece::Special(_)) => true,
-            (At::Free(_), Piece::Bytes(bytes)) => whole || self.behind(&self.at, bytes).is_some(),
-        }
+        self.favours(token).is_some()
     }
 
-    fn favours(&mut self, token: Token) -> f32 {
-        if let Some((_, favoured)) = self.first.filter(|(first, _)| *first == token) {
-            return favoured;
-        }
-        match self.tokenizer.pieces.get(token) {
-            Piece::Bytes(bytes) => self.behind(&self.at, bytes).map_or(0.0, |(_, favoured)| favoured),
-            Piece::Special(_) => 0.0,
-        }
+    fn favours(&mut self, token: Token) -> Option<f32> {
+        let whole = self.stop.contains(&token);
+        let behind = |bytes: &[u8]| self.behind(&self.at, bytes).map(|(_, favoured)| favoured);
+        let favoured = match (&self.at, self.tokenizer.pieces.get(token)) {
+            // The end of what was read is the end of a quote, too.
+            (At::Quote(reached), _) if whole => {
+                reached.places.iter().all(|place| place.at == self.text.len()).then_some(0.0)
+            }
+            (At::Quote(_), Piece::Special(_)) => None,
+            (At::Quote(_), Piece::Bytes(bytes)) => behind(bytes).filter(|_| !bytes.is_empty()),
+            (At::Free(_), Piece::Special(_)) => Some(0.0),
+            (At::Free(_), Piece::Bytes(bytes)) => behind(bytes).or(whole.then_some(0.0)),
+        };
+        let first = self.first.filter(|(first, _)| *first == token).map(|(_, favoured)| favoured);
+        favoured.map(|favoured| first.unwrap_or(favoured))
     }
 
     fn ahead(&mut self, rows: &[Vec<(Token, f32)>]) -> Vec<Token> {

@@ -96,7 +96,7 @@ fn what_leads_to_a_sentence_with_evidence_is_favoured() {
             let mut sum = 0.0;
             for token in tokenizer.encode_behind(&format!("{OPENING}{sentence}\""), Before::Text).unwrap() {
                 assert!(quotes.allows(token));
-                sum += quotes.favours(token);
+                sum += quotes.favours(token).unwrap();
                 quotes.accept(token);
             }
             sum
@@ -134,10 +134,10 @@ fn an_answer_begins_a_quote_where_the_model_is_clear_about_its_sentence() {
                 rows.resize(path.len(), row(last));
                 path = quotes.ahead(&rows);
             }
-            let favoured = quotes.favours(opening[0]);
-            assert_eq!(quotes.favours(other), 0.0);
+            let favoured = quotes.favours(opening[0]).unwrap();
+            assert_eq!(quotes.favours(other), Some(0.0));
             quotes.accept(opening[0]);
-            assert_eq!(quotes.favours(opening[0]), 0.0);
+            assert_eq!(quotes.favours(opening[0]), Some(0.0));
             favoured
         };
         let first = [(opening[0], 2.0), (other, 1.0)];
@@ -166,7 +166,7 @@ fn an_answer_begins_a_quote_where_the_model_is_clear_about_its_sentence() {
         let mut quotes = (constraint.0)(&before);
         let path = quotes.ahead(&[row(&first)]);
         let elsewhere = vec![row(&[(other, 9.0), (the, 1.0)]); path.len()];
-        assert!(quotes.ahead(&elsewhere).is_empty() && quotes.favours(opening[0]) == 0.0);
+        assert!(quotes.ahead(&elsewhere).is_empty() && quotes.favours(opening[0]) == Some(0.0));
         // It has begun.
         let begun: Vec<Token> = before.iter().chain([&other]).copied().collect();
         assert!((constraint.0)(&begun).ahead(&[row(&first)]).is_empty());

@@ -14,8 +14,8 @@ impl Constrain for Thirds {
         token % 3 == self.0.len() as u32 % 3
     }
 
-    fn favours(&mut self, token: Token) -> f32 {
-        (token % 7) as f32
+    fn favours(&mut self, token: Token) -> Option<f32> {
+        self.allows(token).then_some((token % 7) as f32)
     }
 
     fn accept(&mut self, token: Token) {

@@ -228,8 +228,8 @@ impl Constrain for Favour {
         true
     }
 
-    fn favours(&mut self, token: Token) -> f32 {
-        if token == self.0 { self.1 } else { 0.0 }
+    fn favours(&mut self, token: Token) -> Option<f32> {
+        Some(if token == self.0 { self.1 } else { 0.0 })
     }
 
     fn accept(&mut self, _: Token) {}

@@ -138,9 +138,9 @@ impl PartialEq for Steering {
 pub trait Constrain: Send {
     /// Whether a token may come next.
     fn allows(&mut self, token: Token) -> bool;
-    /// What is added to the logit of a token that may come next.
-    fn favours(&mut self, _: Token) -> f32 {
-        0.0
+    /// What is added to the logit of a token; `None`: it may not come next.
+    fn favours(&mut self, token: Token) -> Option<f32> {
+        self.allows(token).then_some(0.0)
     }
     /// Before the first token is drawn: looks ahead. `rows` say what the model thinks of what comes next, at first behind the tokens in
     /// front, then behind each of the tokens that were wished for last; likeliest first. None are wished for when enough was seen.
