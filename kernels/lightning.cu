@@ -98,19 +98,23 @@ DEVICE StatePart absorb_pending(float* state, const bf16* pend_k, const bf16* pe
     return part;
 }
 
+// What a block of lightning_verify keeps of each row; little, where there are few, so that it starts beside the product before it.
+struct VerifyRow {
+    bf16 q[HEAD], k[HEAD], v[TILE_V];
+    float parts[GROUPS_K][TILE_V];
+};
+static_assert(sizeof(VerifyRow) == 2624, "src/backend/cuda/launch/lightning.rs asks for this much a row");
+
 // With one sequence gridDim.z is 1; with several, block z works for the sequence whose rows begin with row z, if there is one.
 KERNEL(128, 4)
 lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col, u32 v_col, const float* q_norm, const float* k_norm, const float2* rope,
                  const Row* at, const RowState* of, u32 heads, u32 kv_heads, float scale, float eps, u32 all, u32 sequences) {
-    __shared__ __align__(16) bf16 q[MAX_VERIFY][HEAD];
-    __shared__ __align__(16) bf16 k[MAX_VERIFY][HEAD];
-    __shared__ __align__(16) bf16 v[MAX_VERIFY][TILE_V];
-    __shared__ __align__(16) float parts[MAX_VERIFY][GROUPS_K][TILE_V];
+    SHARED_BYTES(bytes);
+    VerifyRow* sh = reinterpret_cast<VerifyRow*>(bytes);
     const u32 warp = threadIdx.x >> 5, head = blockIdx.y, kv_head = head / (heads / kv_heads);
     const u32 k0 = (threadIdx.x >> 3) * 8, v0 = (threadIdx.x & 7) * 4, tile = blockIdx.x * TILE_V;
 
     // State, pending rows and norms are older than the launches under way.
-    allow_next();
     const Row row = at[blockIdx.z];
     const auto [state, pend_k, pend_v, slopes] = of[blockIdx.z];
     if (row.first != blockIdx.z) return;
@@ -120,6 +124,7 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     if (q_norm && k_norm && threadIdx.x < 8) prefetch_line((threadIdx.x < 4 ? q_norm : k_norm) + (threadIdx.x & 3) * 32);
     StatePart part = absorb_pending(state, pend_k, pend_v, slopes, row.pending, row.slot, heads, kv_heads);
     wait_for_previous();
+    allow_next();  // not before: the next product's copies would come between
 
     // All rows are asked for before any is worked on: v by as many lanes as it takes, then q and k of four rows at a time.
     const bf16* from_v = x + v_col + kv_head * HEAD + tile + (threadIdx.x & 3) * 8;
@@ -135,21 +140,21 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             const u32 task = i0 + 4 * i + warp, r = task >> 1;
-            if (r < rows) heads_of[i].norm_rotate(task & 1 ? k[r] : q[r], task & 1 ? k_norm : q_norm, rope ? rope + r * 64 : nullptr, eps);
+            if (r < rows) heads_of[i].norm_rotate(task & 1 ? sh[r].k : sh[r].q, task & 1 ? k_norm : q_norm, rope ? rope + r * 64 : nullptr, eps);
         }
     }
-    if (brings) store16(&v[threadIdx.x >> 2][(threadIdx.x & 3) * 8], my_v);
+    if (brings) store16(&sh[threadIdx.x >> 2].v[(threadIdx.x & 3) * 8], my_v);
     __syncthreads();  // q, k and v of every row
     for (u32 r = 0; r < rows; r++) {
-        part.absorb(load16(&k[r][k0]), *reinterpret_cast<const uint2*>(&v[r][v0]));
-        *reinterpret_cast<float4*>(&parts[r][threadIdx.x >> 3][v0]) = part.read(load16(&q[r][k0]));
+        part.absorb(load16(&sh[r].k[k0]), *reinterpret_cast<const uint2*>(&sh[r].v[v0]));
+        *reinterpret_cast<float4*>(&sh[r].parts[threadIdx.x >> 3][v0]) = part.read(load16(&sh[r].q[k0]));
     }
     __syncthreads();  // parts of every row
     for (u32 i = threadIdx.x; i < rows * TILE_V; i += 128) {
         const u32 r = i / TILE_V, c = i % TILE_V;
         float y[4];
 #pragma unroll
-        for (u32 w = 0; w < 4; w++) y[w] = (parts[r][4 * w][c] + parts[r][4 * w + 1][c]) + (parts[r][4 * w + 2][c] + parts[r][4 * w + 3][c]);
+        for (u32 w = 0; w < 4; w++) y[w] = (sh[r].parts[4 * w][c] + sh[r].parts[4 * w + 1][c]) + (sh[r].parts[4 * w + 2][c] + sh[r].parts[4 * w + 3][c]);
         o[u64(r) * ldo + head * HEAD + tile + c] = ((y[0] + y[1]) + (y[2] + y[3])) * scale;
     }
     if (head % (heads / kv_heads)) return;
@@ -157,7 +162,7 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     const u64 half = u64((row.slot & 1) ^ 1) * MAX_VERIFY * kv_heads * HEAD + u64(kv_head) * HEAD;
     if (brings) store16(pend_v + half + u64(threadIdx.x >> 2) * kv_heads * HEAD + tile + (threadIdx.x & 3) * 8, my_v);
     if (blockIdx.x == 0)
-        for (u32 i = threadIdx.x; i < rows * 16; i += 128) store16(pend_k + half + u64(i >> 4) * kv_heads * HEAD + (i & 15) * 8, load16(&k[i >> 4][(i & 15) * 8]));
+        for (u32 i = threadIdx.x; i < rows * 16; i += 128) store16(pend_k + half + u64(i >> 4) * kv_heads * HEAD + (i & 15) * 8, load16(&sh[i >> 4].k[(i & 15) * 8]));
 }
 
 KERNEL(128, 4) lightning_fold(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads) {

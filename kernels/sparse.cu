@@ -315,8 +315,8 @@ constexpr float MASS = 4194304.f;  // 2^22, a head's whole attention
 KERNEL(128, 8)
 attend_combine(float* o, u32 ldo, u32* mass, u32 ldm, const float* part_o, const float2* part_ml, const float2* part_block, const u32* list, const u32* count,
                u32 cap, u32 heads, u32 kv_heads, u32 rows, u32 splits) {
-    allow_next();
     wait_for_previous();
+    allow_next();  // as lightning_verify
     const u32 head = blockIdx.x, r = blockIdx.y;
     const u64 lists = u64(r) * kv_heads + head / (heads / kv_heads);
     const u32 chosen = count[lists], parts = (chosen + SPLIT_BLOCKS - 1) / SPLIT_BLOCKS;

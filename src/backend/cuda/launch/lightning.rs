@@ -10,7 +10,7 @@ kernels! { "lightning.cu", device:
         q_norm: Ptr("const float*"), k_norm: Ptr("const float*"), rope: Ptr("const float2*"), at: Ptr("const Row*"),
         of: Ptr("const RowState*"), heads: u32, kv_heads: u32, scale: f32, eps: f32, all: u32, sequences: u32,
     )
-    grid [4, heads, sequences], threads 128, shared 0;
+    grid [4, heads, sequences], threads 128, shared all * 2624;
 
     /// Absorbs pending rows
     LightningFold [lightning_fold] (
