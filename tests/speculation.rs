@@ -15,7 +15,7 @@ use sala_chat::backend::prelude::*;
 use sala_chat::engine::ngram::Lookup;
 use sala_chat::engine::speculate::{Decoder, Finder};
 use sala_chat::model::draft::{DraftHead, DraftOptions};
-use sala_chat::model::{Checkpoint, DEMO_TOKENIZER, Live, Model};
+use sala_chat::model::{Checkpoint, DEMO_TOKENIZER, Live, Model, Recipe};
 use sala_chat::protocol::engine::{
     CheckpointImage, Ended, Generate, Look, RowsImage, Sampling, SpecMode, SpecStats, Token,
 };
@@ -70,6 +70,7 @@ struct Rig {
 #[derive(Clone, Copy, PartialEq)]
 enum Head {
     Own,
+    Packed(Recipe),
     None,
 }
 
@@ -78,10 +79,15 @@ impl Rig {
         let mut b = Cpu::new();
         let checkpoint = Checkpoint::open("demo").unwrap();
         let model = Model::load(&mut b, &checkpoint, |_| {}).unwrap();
-        let head = match head {
-            Head::Own => Some(DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).unwrap()),
+        let recipe = match head {
+            Head::Own => Some(Recipe::Stored),
+            Head::Packed(recipe) => Some(recipe),
             Head::None => None,
         };
+        let head = recipe.map(|recipe| {
+            let options = DraftOptions { recipe, ..DraftOptions::default() };
+            DraftHead::demo(&mut b, model.spec(), &options).unwrap()
+        });
         let aux_layers = head.as_ref().map_or(Vec::new(), |h| h.aux_layers().to_vec());
         let live = Live::new(&mut b, &model, limit, &aux_layers).unwrap();
         Rig { b, model, live, decoder: Decoder::new(head) }
@@ -259,6 +265,27 @@ fn text_and_state_are_the_same_with_any_drafts() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn a_head_in_fewer_bits_drafts_about_as_well() {
+    let _alone = alone();
+    let prompts: Vec<_> =
+        ["help", "doc_qa", "recall"].iter().flat_map(|name| skill(name).prompts.into_iter().take(2)).collect();
+    let mut own = Rig::new(Head::Own, 4096);
+    let plain: Vec<Plain> = prompts.iter().map(|prompt| plain(&mut own, prompt, 0.0, 60)).collect();
+    let mut per_round = |head: Head| {
+        let mut rig = Rig::new(head, 4096);
+        let stats = plain.iter().map(|plain| assert_same(&mut rig, plain, 0.0, 60, SpecMode::Depth(5), "packed head"));
+        let (rounds, accepted) = stats.fold((0, 0), |sum, s| (sum.0 + s.rounds, sum.1 + s.accepted));
+        accepted as f64 / rounds as f64
+    };
+    let whole = per_round(Head::Own);
+    for recipe in [Recipe::Bits8, Recipe::Bits4] {
+        let packed = per_round(Head::Packed(recipe));
+        eprintln!("{}: {packed:.2} drafts accepted a round, {whole:.2} in 16 bits", recipe.name());
+        assert!(packed > 0.9 * whole, "{}: {packed:.2} drafts accepted a round, {whole:.2} in 16 bits", recipe.name());
     }
 }
 

@@ -251,9 +251,10 @@ fn open_head<B: DraftOps>(
         DraftChoice::Auto => None,
     };
     let beside = checkpoint.directory().map(|dir| dir.join(BESIDE)).filter(|dir| dir.is_dir());
+    let options = DraftOptions { recipe: checkpoint.recipe(), ..DraftOptions::default() };
     match folder.map(Path::to_path_buf).or(beside) {
-        Some(folder) => DraftHead::open(backend, &folder, model.spec(), &DraftOptions::default()).map(Some),
-        None if checkpoint.is_built_in() => DraftHead::demo(backend, model.spec(), &DraftOptions::default()).map(Some),
+        Some(folder) => DraftHead::open(backend, &folder, model.spec(), &options).map(Some),
+        None if checkpoint.is_built_in() => DraftHead::demo(backend, model.spec(), &options).map(Some),
         None => Ok(None),
     }
 }

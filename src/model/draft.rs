@@ -154,10 +154,11 @@ impl<B: DraftOps> DraftHead<B> {
         options: &DraftOptions,
     ) -> Result<Self> {
         let config = DraftConfig::from_json(config, model, options)?;
-        let weights = Weights::load(b, tensors, &config)?;
+        let weights = Weights::load(b, tensors, &config, options.recipe)?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{config:?}\n").as_bytes());
         tensors.hash_into(&mut hasher);
+        options.recipe.hash_into(&mut hasher);
         let fingerprint = hasher.finalize().to_hex().chars().take(32).collect();
         Self::build(b, name, fingerprint, config, weights)
     }
@@ -175,7 +176,7 @@ impl<B: DraftOps> DraftHead<B> {
             "draft_vocab_size": model.vocab.min(32_000),
         });
         let config = DraftConfig::from_json(&config.to_string(), model, options)?;
-        let weights = Weights::synthetic(b, &config, seed)?;
+        let weights = Weights::synthetic(b, &config, options.recipe, seed)?;
         Self::build(b, "synthetic", format!("synthetic {seed}"), config, weights)
     }
 

@@ -285,13 +285,7 @@ impl Checkpoint {
                 }
             }
         }
-        match recipe {
-            // What was saved before there was a choice is still good.
-            Recipe::Stored | Recipe::Bf16 => {}
-            recipe => {
-                hasher.update(format!("weights {}", recipe.name()).as_bytes());
-            }
-        }
+        recipe.hash_into(&mut hasher);
         self.hash_published_forms(&mut hasher);
         hasher.finalize().to_hex().chars().take(FINGERPRINT_DIGITS).collect()
     }

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::ROUND_DRAFTS;
 use super::sequences::Beside;
 use super::speculation::Speculation;
+use super::{ROUND_DRAFTS, ROUND_TOKENS};
 use crate::protocol::engine::MemoryInfo;
 
 /// One verify measurement.
@@ -83,6 +83,9 @@ pub(super) struct Row {
     pub(super) draft_round_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) draft_round_over_step: Option<f64>,
+    /// At [`ROUND_TOKENS`] a round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) draft_round_tokens_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) speculation: Option<Speculation>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -160,8 +163,13 @@ pub(super) fn table(report: &Value, rows: &[Row]) -> String {
                 v.rows, v.ms, v.over_one, v.all_right_tokens_per_s
             );
         }
-        if let (Some(ms), Some(over)) = (r.draft_round_ms, r.draft_round_over_step) {
-            let _ = writeln!(out, "          draft round of {ROUND_DRAFTS}: {ms:.3} ms, {over:.3} of a step");
+        if let (Some(ms), Some(over), Some(rate)) =
+            (r.draft_round_ms, r.draft_round_over_step, r.draft_round_tokens_per_s)
+        {
+            let _ = writeln!(
+                out,
+                "          draft round of {ROUND_DRAFTS}: {ms:.3} ms, {over:.3} of a step; {ROUND_TOKENS} tokens a round {rate:.0} t/s"
+            );
         }
         if let Some(s) = r.speculation {
             let _ = writeln!(

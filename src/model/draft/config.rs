@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::backend::draft::{DraftResidual, DraftShape};
+use crate::model::Recipe;
 use crate::spec::ModelSpec;
 
 use super::{DraftError, Result};
@@ -17,11 +18,13 @@ pub struct DraftOptions {
     pub rope_theta: Option<f64>,
     /// Multiplies the shared embedding: 1, unless the head was trained on the scaled one.
     pub embed_scale: f32,
+    /// How its matrices are kept on the device: as the model's are.
+    pub recipe: Recipe,
 }
 
 impl Default for DraftOptions {
     fn default() -> Self {
-        DraftOptions { window: 4096, rope_theta: None, embed_scale: 1.0 }
+        DraftOptions { window: 4096, rope_theta: None, embed_scale: 1.0, recipe: Recipe::Stored }
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::backend::draft::DraftOps;
 use crate::backend::{Form, WeightView};
-use crate::model::{LoadedTensor, Tensors, published};
+use crate::model::{LoadedTensor, Recipe, Tensors, published};
 use crate::protocol::engine::{Dtype, Token};
 
 use super::config::DraftConfig;
@@ -66,6 +66,11 @@ impl Plain<'_> {
                 WeightView { name, shape, dtype: *dtype, data, file: None, form: Form::Bf16 }
             }
         }
+    }
+
+    /// The same, to lie on the device in this form.
+    fn in_form(&self, form: Form) -> WeightView<'_> {
+        WeightView { form, ..self.view() }
     }
 }
 
@@ -241,14 +246,15 @@ fn finite(dtype: Dtype, data: &[u8]) -> bool {
 }
 
 impl<B: DraftOps> Weights<B> {
-    /// Packs a head's tensors.
-    pub(super) fn load(b: &mut B, tensors: &Tensors, c: &DraftConfig) -> Result<Weights<B>> {
+    /// Puts a head's tensors on the device, its matrices in the forms of a recipe.
+    pub(super) fn load(b: &mut B, tensors: &Tensors, c: &DraftConfig, recipe: Recipe) -> Result<Weights<B>> {
         let names = Names::new(tensors);
         let s = &c.shape;
         let (h, q, kv) = (s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim);
         let attn = |name: &str| format!("midlayer.self_attn.{name}");
         let matrix = |b: &mut B, name: &str, rows: usize, inner: usize| -> Result<B::Matrix> {
-            Ok(b.matrix(&[names.get(name, &[rows, inner], &[(name, rows)])?.view()])?)
+            let form = recipe.draft_form(name, inner);
+            Ok(b.matrix(&[names.get(name, &[rows, inner], &[(name, rows)])?.in_form(form)])?)
         };
         let vector = |b: &mut B, name: &str, n: usize| -> Result<B::Vector> {
             Ok(b.vector(names.get(name, &[n], &[])?.view())?)
@@ -296,10 +302,13 @@ impl<B: DraftOps> Weights<B> {
             fc_norm: (0..slots).map(|i| vector(b, &format!("fc_norm.{i}"), c.target_hidden)).collect::<Result<_>>()?,
             input_norm: vector(b, "midlayer.input_layernorm", h)?,
             hidden_norm: vector(b, "midlayer.hidden_norm", h)?,
-            kvq: b.matrix(&[kw.view(), vw.view(), qw.view()])?,
+            kvq: b.matrix(&[kw, vw, qw].map(|part| part.in_form(recipe.draft_form(&qn, 2 * h))))?,
             out: matrix(b, &attn("o_proj"), h, q)?,
             post_norm: vector(b, "midlayer.post_attention_layernorm", h)?,
-            gate_up: b.gate_up_matrix(gate.view(), up.view())?,
+            gate_up: {
+                let form = recipe.draft_form(gn, h);
+                b.gate_up_matrix(gate.in_form(form), up.in_form(form))?
+            },
             down: matrix(b, "midlayer.mlp.down_proj", h, s.intermediate)?,
             norm: vector(b, "norm", h)?,
             embed,
@@ -309,27 +318,28 @@ impl<B: DraftOps> Weights<B> {
     }
 
     /// Random weights of a shape, for measuring what drafting costs.
-    pub(super) fn synthetic(b: &mut B, c: &DraftConfig, seed: u64) -> Result<Weights<B>> {
+    pub(super) fn synthetic(b: &mut B, c: &DraftConfig, recipe: Recipe, seed: u64) -> Result<Weights<B>> {
         let s = &c.shape;
         let (h, q, kv) = (s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim);
         let mut made = seed.wrapping_mul(1_000_003);
-        let mut matrix = |b: &mut B, out: usize, inner: usize| {
+        let mut matrix = |b: &mut B, name: &str, out: usize, inner: usize| {
             made += 1;
-            b.random_matrix(&[(out, Form::Bf16)], inner, (inner as f32).sqrt().recip(), made)
+            b.random_matrix(&[(out, recipe.draft_form(name, inner))], inner, (inner as f32).sqrt().recip(), made)
         };
+        let gate_up = recipe.draft_form("midlayer.mlp.gate_up_proj", h);
         Ok(Weights {
-            fc: matrix(b, h, c.aux_layers.len() * c.target_hidden)?,
+            fc: matrix(b, "fc", h, c.aux_layers.len() * c.target_hidden)?,
             fc_norm: Vec::new(),
             input_norm: b.ones(h)?,
             hidden_norm: b.ones(h)?,
-            kvq: matrix(b, 2 * kv + q, 2 * h)?,
-            out: matrix(b, h, q)?,
+            kvq: matrix(b, "midlayer.self_attn.qkv_proj", 2 * kv + q, 2 * h)?,
+            out: matrix(b, "midlayer.self_attn.o_proj", h, q)?,
             post_norm: b.ones(h)?,
-            gate_up: b.random_gate_up(s.intermediate, h, (h as f32).sqrt().recip(), seed, Form::Bf16)?,
-            down: matrix(b, h, s.intermediate)?,
+            gate_up: b.random_gate_up(s.intermediate, h, (h as f32).sqrt().recip(), seed, gate_up)?,
+            down: matrix(b, "midlayer.mlp.down_proj", h, s.intermediate)?,
             norm: b.ones(h)?,
             embed: None,
-            head: Output::Own(matrix(b, c.draft_vocab, h)?),
+            head: Output::Own(matrix(b, "lm_head", c.draft_vocab, h)?),
             to_target: None,
         })
     }

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
+use crate::model::Recipe;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/eagle3")
@@ -88,6 +89,29 @@ fn set(config: &str, edit: impl FnOnce(&mut serde_json::Map<String, serde_json::
 
 fn take<'a>(all: &'a mut [(String, Form)], name: &str) -> &'a mut Form {
     &mut all.iter_mut().find(|(n, _)| n == name).unwrap().1
+}
+
+#[test]
+fn matrices_take_the_forms_of_the_recipe() {
+    use crate::backend::Form as In;
+    let spec = crate::model::Checkpoint::open("demo").unwrap().spec().clone();
+    let mut prints = std::collections::BTreeSet::new();
+    for (recipe, layer, table) in
+        [(Recipe::Stored, In::Bf16, In::Bf16), (Recipe::Bits8, In::Int8, In::Int8), (Recipe::Bits4, In::Int4, In::Int8)]
+    {
+        let options = DraftOptions { recipe, ..DraftOptions::default() };
+        let mut b = Cpu::new();
+        let head = DraftHead::demo(&mut b, &spec, &options).unwrap();
+        let w = &head.weights;
+        let forms = |m| b.parts(m).iter().map(|part| part.1).collect::<Vec<_>>();
+        for matrix in [&w.kvq, &w.out, &w.gate_up, &w.down] {
+            assert!(forms(matrix).iter().all(|form| *form == layer), "{recipe:?}: {:?}", forms(matrix));
+        }
+        let super::load::Output::Own(own) = &w.head else { panic!("its head is its own") };
+        assert_eq!([forms(&w.fc), forms(own)], [vec![table], vec![table]], "{recipe:?}");
+        prints.insert(head.fingerprint.clone());
+    }
+    assert_eq!(prints.len(), 3, "what is kept of a window belongs to one form");
 }
 
 #[test]

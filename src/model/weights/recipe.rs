@@ -43,6 +43,28 @@ impl Recipe {
         form.or_bf16(inner)
     }
 
+    /// The same of a draft head's matrix, by its name under `midlayer`, or without layer.
+    pub fn draft_form(self, name: &str, inner: usize) -> Form {
+        let form = match self {
+            Recipe::Stored | Recipe::Bf16 => Form::Bf16,
+            Recipe::Bits4 if name.starts_with("midlayer.") => Form::Int4,
+            // Tables, and what brings the model's hidden states together.
+            Recipe::Bits4 | Recipe::Bits8 => Form::Int8,
+        };
+        form.or_bf16(inner)
+    }
+
+    /// Makes a fingerprint that of weights in this recipe.
+    pub fn hash_into(self, hasher: &mut blake3::Hasher) {
+        match self {
+            // What was saved before there was a choice is still good.
+            Recipe::Stored | Recipe::Bf16 => {}
+            Recipe::Bits8 | Recipe::Bits4 => {
+                hasher.update(format!("weights {}", self.name()).as_bytes());
+            }
+        }
+    }
+
     /// Bytes of a bf16 model's matrices on a GPU.
     pub fn bytes(self, spec: &ModelSpec) -> u64 {
         let size = |(name, shape): (String, Vec<usize>)| match shape.as_slice() {
