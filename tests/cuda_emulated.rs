@@ -13,7 +13,7 @@ use sala_chat::backend::prelude::*;
 use sala_chat::backend::{BackendError, BufKind, Form, Pass, ROW_ARRAYS, StepKey, layer_tensor};
 use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
 use sala_chat::model::Checkpoint;
-use sala_chat::protocol::engine::{Dtype, ImageTensor, RowsImage};
+use sala_chat::protocol::engine::{Dtype, ImageTensor, Precision, RowsImage};
 use sala_chat::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 
 #[path = "cuda_emulated/images.rs"]
@@ -259,9 +259,9 @@ fn shapes_without_a_kernel_are_refused_by_name() {
     assert!(error.contains("max_context = 1048577"), "{error}");
     // A GEMM of another width would compute something else: refused at load, and by the operation itself.
     let mut spec = Checkpoint::open("synthetic:tiny").unwrap().spec().clone();
-    b.check(&spec).unwrap();
+    b.check(&spec, Precision::Bf16).unwrap();
     spec.intermediate = 96;
-    let error = b.check(&spec).unwrap_err().to_string();
+    let error = b.check(&spec, Precision::Bf16).unwrap_err().to_string();
     assert!(error.contains("intermediate_size = 96") && error.contains("a multiple of 64"), "{error}");
     let w = b.random_matrix(&[(64, Form::Bf16)], 96, 1.0, 1).unwrap();
     let (mut h, x) = (b.buf(64, BufKind::Residual).unwrap(), b.buf(96, BufKind::Activation).unwrap());

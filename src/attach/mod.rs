@@ -22,7 +22,7 @@ pub use guest::{Engine, Found, Link, Way, find, look, spawn};
 pub use host::{Host, Opener, open_host};
 pub use place::Place;
 
-use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, WeightsChoice, is_folder};
+use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Precision, WeightsChoice, is_folder};
 
 /// How long either side waits for the other's first words.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
@@ -35,6 +35,8 @@ pub struct Loads {
     gpu: usize,
     context: Option<u64>,
     weights: WeightsChoice,
+    #[serde(default)]
+    prefill: Precision,
     draft: String,
 }
 
@@ -51,13 +53,13 @@ impl From<&EngineOptions> for Loads {
             DraftChoice::Folder(folder) => whole(&folder.display().to_string()),
         };
         let model = if is_folder(&o.model) { whole(&o.model) } else { o.model.clone() };
-        Loads { model, device: o.device, gpu: o.gpu, context: o.context, weights: o.weights, draft }
+        Loads { model, device: o.device, gpu: o.gpu, context: o.context, weights: o.weights, prefill: o.prefill, draft }
     }
 }
 
 impl Loads {
     /// Each part by its name, in words.
-    fn parts(&self) -> [(&'static str, String); 6] {
+    fn parts(&self) -> [(&'static str, String); 7] {
         let word = |value: serde_json::Result<String>| value.unwrap_or_default().trim_matches('"').to_owned();
         [
             ("model", self.model.clone()),
@@ -65,6 +67,7 @@ impl Loads {
             ("gpu", self.gpu.to_string()),
             ("context", self.context.map_or_else(|| "auto".to_owned(), |n| n.to_string())),
             ("weights", word(serde_json::to_string(&self.weights))),
+            ("prefill", self.prefill.name().to_owned()),
             ("draft", self.draft.clone()),
         ]
     }
@@ -101,5 +104,7 @@ mod tests {
         let short = Loads::from(&EngineOptions { context: Some(4096), ..EngineOptions::default() });
         assert_eq!(short.difference(&loads("demo")).unwrap(), "context auto, not 4096");
         assert_eq!(loads("demo").difference(&short), None);
+        let fp8 = Loads::from(&EngineOptions { prefill: Precision::Fp8, ..EngineOptions::default() });
+        assert_eq!(fp8.difference(&loads("demo")).unwrap(), "prefill bf16, not fp8");
     }
 }

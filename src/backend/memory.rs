@@ -2,7 +2,7 @@
 
 use super::room::PoolCounts;
 use super::{BufKind, Form, Result, WeightView, internal};
-use crate::protocol::engine::{Dtype, MemoryInfo};
+use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
 
 /// What a device holds, and how it is made. Nothing here is called inside a step.
@@ -31,15 +31,18 @@ pub trait Memory: Sized + Send + 'static {
     fn cache_dtype(&self) -> Dtype;
     /// Most rows of a prefill pass; a multiple of [`GRID`](super::GRID).
     fn prefill_rows(&self) -> usize;
-    /// Refuses a model that this device cannot compute, naming field and value. Called before its weights are loaded.
+    /// Refuses a model that this device cannot compute, naming field and value, and a way to read it that it does not have. Called before
+    /// its weights are loaded.
     ///
     /// # Errors
     /// The first limit that it breaks.
-    fn check(&mut self, spec: &ModelSpec) -> Result<()>;
+    fn check(&mut self, spec: &ModelSpec, prefill: Precision) -> Result<()>;
     /// Stacks `parts` along the out axis into one weight; each part takes its own form.
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
     /// Gate and up projection of the MLP, for [`Rows::norm_gate_up`](super::Rows::norm_gate_up); the backend may interleave them.
     fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Self::Matrix>;
+    /// From now on prefill multiplies with this weight in fp8 ([`super::fp8`]), where [`Memory::check`] said that it can.
+    fn read_in_fp8(&mut self, matrix: &mut Self::Matrix);
     /// A norm weight.
     fn vector(&mut self, view: WeightView<'_>) -> Result<Self::Vector>;
     /// A weight of the given size with values of the given standard deviation, made on the device: element (o, i) is

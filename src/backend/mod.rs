@@ -28,6 +28,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod draft;
 pub mod forms;
+pub mod fp8;
 mod images;
 mod lightning;
 mod memory;

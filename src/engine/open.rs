@@ -54,6 +54,7 @@ pub(super) fn run(
     let since = Instant::now();
     let mut checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
+    checkpoint.set_prefill(options.prefill);
     tracing::debug!(ms = since.elapsed().as_millis(), "checkpoint open");
     if !keep::likely(options) {
         checkpoint.expect();
@@ -91,6 +92,7 @@ pub(super) fn run_on<B: DraftOps>(
 ) -> Result<(), Failure> {
     let mut checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
+    checkpoint.set_prefill(options.prefill);
     let mut notes = options.notes.clone();
     notes.extend(fit::choose(&backend, &mut checkpoint, options)?);
     load(backend, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
@@ -218,7 +220,7 @@ fn load<B: DraftOps>(
         context_limit: live.limit() as u64,
         max_sequences: MAX_SEQUENCES as u32,
         draft: head.as_ref().map(|head| head.name().to_string()),
-        fingerprint: checkpoint.fingerprint(),
+        fingerprint: checkpoint.state_fingerprint(),
         memory: backend.memory(),
         notes,
         server: None,

@@ -30,7 +30,8 @@
 //!
 //! `decode_gb_per_s` counts the bytes a step must move: every weight but the embedding table once, states in and out, compressed
 //! keys once, chosen blocks once. `read_bandwidth_share` divides that by what a read-only kernel reaches on the same device
-//! just before. `prefill_tflops` counts GEMMs, attention over chosen blocks, scores and the recurrence, nothing twice.
+//! just before. `prefill_tflops` counts GEMMs, attention over chosen blocks, scores and the recurrence, nothing twice; `prefill`
+//! says what it multiplied in (`--prefill fp8`).
 //!
 //! Traps: random tokens make speculation by text look bad, which is why no acceptance is reported here; a GPU that was idle
 //! raises its clocks during the first second, so very short runs read low.
@@ -151,6 +152,7 @@ struct Bench<'a, B: DraftOps> {
     read_gb_per_s: Option<f64>,
     history: Vec<Token>,
     weights: &'static str,
+    prefill: &'static str,
     load_s: f64,
 }
 
@@ -200,6 +202,7 @@ fn bench<B: DraftOps>(
         read_gb_per_s,
         history,
         weights: checkpoint.weights_name(),
+        prefill: checkpoint.prefill().name(),
         load_s,
     };
     let mut rows = Vec::new();
@@ -212,7 +215,8 @@ fn bench<B: DraftOps>(
 
 impl<B: DraftOps> Bench<'_, B> {
     fn context(&mut self, context: usize, read_seconds: &mut f64) -> anyhow::Result<Row> {
-        let mut row = Row { context, weights: self.weights, load_s: self.load_s, ..Row::default() };
+        let mut row =
+            Row { context, weights: self.weights, prefill: self.prefill, load_s: self.load_s, ..Row::default() };
         let spec = self.model.spec().clone();
         match self.args.fill {
             FillArg::Read => {

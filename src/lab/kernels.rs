@@ -12,6 +12,8 @@ mod cuts;
 #[cfg(feature = "cuda")]
 mod ends;
 #[cfg(feature = "cuda")]
+mod fp8;
+#[cfg(feature = "cuda")]
 mod packed;
 #[cfg(feature = "cuda")]
 mod rates;

@@ -1,9 +1,9 @@
 //! What the live state promises, bit for bit, on the CPU.
 
-use crate::backend::GRID;
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
-use crate::protocol::engine::{CheckpointImage, RowsImage, Token};
+use crate::backend::{GRID, fp8};
+use crate::protocol::engine::{CheckpointImage, Precision, RowsImage, Token};
 use crate::spec::DenseRule;
 
 use super::*;
@@ -88,6 +88,28 @@ fn prefill_does_not_depend_on_the_chunk_size() {
         assert_eq!(logits, cut.read(&tokens, sizes), "{sizes:?}");
         assert_same_state(&mut whole, &mut cut);
     }
+}
+
+#[test]
+fn prefill_in_fp8_keeps_the_first_rows_and_does_not_depend_on_the_chunk_size() {
+    let mut checkpoint = Checkpoint::open("synthetic:tiny:3").unwrap();
+    checkpoint.set_prefill(Precision::Fp8);
+    let tokens = text(700, 1);
+    let mut whole = twin(&checkpoint);
+    let logits = whole.read(&tokens, &[512]);
+    for sizes in [&[GRID][..], &[5 * GRID, GRID, 3 * GRID]] {
+        let mut cut = twin(&checkpoint);
+        assert_eq!(logits, cut.read(&tokens, sizes), "{sizes:?}");
+        assert_same_state(&mut whole, &mut cut);
+    }
+    let exact = tiny().read(&tokens, &[512]);
+    let error = relative_error(&logits, &exact);
+    assert!(error > 1e-4 && error < 0.2, "{error}");
+    // Short texts are read as ever, and so is what is decoded.
+    let (mut short, mut plain) = (twin(&checkpoint), tiny());
+    assert_eq!(short.read(&tokens[..fp8::PLAIN_ROWS], &[512]), plain.read(&tokens[..fp8::PLAIN_ROWS], &[512]));
+    assert_eq!(short.verify(&tokens[..5], 5), plain.verify(&tokens[..5], 5));
+    assert_same_state(&mut short, &mut plain);
 }
 
 #[test]

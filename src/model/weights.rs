@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use crate::backend::Form;
 use crate::backend::forms::Group4;
-use crate::protocol::engine::{BUILT_IN, Dtype};
+use crate::protocol::engine::{BUILT_IN, Dtype, Precision};
 use crate::spec::{Mixer, ModelSpec};
 use crate::text::files;
 
@@ -53,6 +53,7 @@ pub struct Checkpoint {
     directory: Option<PathBuf>,
     spec: ModelSpec,
     recipe: Recipe,
+    prefill: Precision,
     /// `config.json`, as it is.
     config: String,
     /// Fingerprint of the folder that these weights were packed from, where they are a kept copy.
@@ -112,8 +113,8 @@ impl Checkpoint {
         let spec = ModelSpec::from_json(&text).map_err(|cause| ModelError::FolderSpec { dir: dir.into(), cause })?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         let source = Source::Tensors(Tensors::open_dir(dir)?.in_format(format));
-        let (recipe, made_from) = (Recipe::Stored, None);
-        Ok(Checkpoint { name, directory: Some(dir.into()), spec, recipe, config: text, made_from, source })
+        let (recipe, prefill, made_from) = (Recipe::Stored, Precision::Bf16, None);
+        Ok(Checkpoint { name, directory: Some(dir.into()), spec, recipe, prefill, config: text, made_from, source })
     }
 
     pub(super) fn embedded(name: &str, config: &str, files: &[EmbeddedFile]) -> Result<Checkpoint> {
@@ -124,7 +125,8 @@ impl Checkpoint {
 
     fn bare(name: &str, spec: ModelSpec, config: &str, source: Source) -> Checkpoint {
         let (name, config) = (name.to_owned(), config.to_owned());
-        Checkpoint { name, directory: None, spec, recipe: Recipe::Stored, config, made_from: None, source }
+        let (recipe, prefill) = (Recipe::Stored, Precision::Bf16);
+        Checkpoint { name, directory: None, spec, recipe, prefill, config, made_from: None, source }
     }
 
     /// The weights that an earlier start packed from this very folder by this very recipe, below `dir`, in place of the folder's.
@@ -141,9 +143,10 @@ impl Checkpoint {
         match sealed(&folder) {
             Some((made_from, tensors)) if made_from == id => {
                 let (name, directory, spec) = (self.name.clone(), self.directory.clone(), self.spec.clone());
-                let (recipe, config) = (self.recipe, self.config.clone());
+                let (recipe, prefill, config) = (self.recipe, self.prefill, self.config.clone());
                 let source = Source::Tensors(tensors.in_format(format));
-                let earlier = Checkpoint { name, directory, spec, recipe, config, made_from: Some(id), source };
+                let earlier =
+                    Checkpoint { name, directory, spec, recipe, prefill, config, made_from: Some(id), source };
                 earlier.check()?;
                 Ok(Some(earlier))
             }
@@ -240,6 +243,16 @@ impl Checkpoint {
         self.recipe = recipe;
     }
 
+    /// What prefill multiplies in.
+    pub fn prefill(&self) -> Precision {
+        self.prefill
+    }
+
+    /// Chooses what prefill multiplies in, before the model is loaded.
+    pub fn set_prefill(&mut self, prefill: Precision) {
+        self.prefill = prefill;
+    }
+
     /// `bf16` or `f32`, by the first projection.
     pub fn dtype(&self) -> Dtype {
         match &self.source {
@@ -259,8 +272,20 @@ impl Checkpoint {
         }
     }
 
-    /// Hash over format, spec, tensor contents and the form they take, 32 hex digits. Saved state is valid only under the same. Large
-    /// checkpoints are sampled ([`Tensors::hash_into`]), so this takes well under a second.
+    /// What saved state is valid under: the weights, and what they are multiplied in while it is read. 32 hex digits.
+    pub fn state_fingerprint(&self) -> String {
+        let weights = self.fingerprint();
+        match self.prefill {
+            // What was saved before there was a choice is still good.
+            Precision::Bf16 => weights,
+            Precision::Fp8 => {
+                let hash = blake3::hash(format!("{weights} prefill {}", self.prefill.name()).as_bytes());
+                hash.to_hex().chars().take(FINGERPRINT_DIGITS).collect()
+            }
+        }
+    }
+
+    /// Hash over format, spec, tensor contents and the form they take, 32 hex digits. Large checkpoints are sampled ([`Tensors::hash_into`]), so this takes well under a second.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_as(self.recipe)
     }

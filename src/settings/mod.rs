@@ -29,8 +29,8 @@ pub use table::{
 pub use toml::Value;
 pub use value::Field;
 pub use words::{
-    CODE_THEMES, ClipboardMethod, Device, DraftSource, EngineSource, Glyphs, ModelSource, SaveStates, Switch, Theme,
-    ThinkMode, ThoughtView, Weights,
+    CODE_THEMES, ClipboardMethod, Device, DraftSource, EngineSource, Glyphs, ModelSource, Prefill, SaveStates, Switch,
+    Theme, ThinkMode, ThoughtView, Weights,
 };
 
 use crate::protocol::engine::{Sampling, SpecMode};

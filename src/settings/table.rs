@@ -10,7 +10,7 @@ use super::row::{Flag, Keeper, Row, Spec, float, from, int, named, size, text, t
 use super::size::Size;
 use super::value::Field;
 use super::words::{
-    CODE_THEMES, ClipboardMethod, Device, Glyphs, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights,
+    CODE_THEMES, ClipboardMethod, Device, Glyphs, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights,
 };
 use crate::protocol::engine::SpecMode;
 
@@ -117,6 +117,8 @@ settings! {
         max_gpu_memory: Size = size().flags(&[Flag::Takes("gpu-memory", "SIZE")]);
         /// weights: auto (the best form that leaves room for the context), bf16, 8bit, 4bit
         weights: Weights = word("auto", Weights::WORDS).flags(&[Flag::Takes("weights", "FORM")]);
+        /// type that long texts are read in: bf16, or fp8 (faster, a little less exact; Hopper GPUs)
+        prefill: Prefill = word("bf16", Prefill::WORDS).flags(&[Flag::Takes("prefill", "TYPE")]);
         /// tokens kept free for the answer
         reserve_answer: u64 = int(4096, 0, TOKENS);
     }

@@ -68,6 +68,15 @@ words! {
         Bits4 = "4bit",
     }
 
+    /// What a GPU multiplies in while it reads.
+    Prefill {
+        /// 16 bits.
+        #[default]
+        Bf16 = "bf16",
+        /// 8 bits with a scale a row.
+        Fp8 = "fp8",
+    }
+
     /// How thoughts are shown.
     ThoughtView {
         /// Always open.

@@ -11,7 +11,7 @@ use crate::desk::render::safe_name;
 use crate::model::Checkpoint;
 use crate::model::calibrate::{Statistics, collect};
 use crate::protocol::desk::ThinkMode;
-use crate::protocol::engine::{Cancel, Token};
+use crate::protocol::engine::{Cancel, Precision, Token};
 use crate::text::sources::{self, Document, SourceOptions};
 use crate::text::{ChatMessage, ChatRole, RenderOptions};
 
@@ -79,7 +79,9 @@ pub(super) fn statistics(
     output: &Path,
     stop: &Cancel,
 ) -> Result<Statistics, Failure> {
-    let checkpoint = open::checkpoint(context, model)?;
+    let mut checkpoint = open::checkpoint(context, model)?;
+    // What is kept under `id` is the same whatever this machine reads in.
+    checkpoint.set_prefill(Precision::Bf16);
     if let Some(kept) = Statistics::kept(output, id, checkpoint.spec()) {
         context.note("The statistics of an earlier run are there");
         return Ok(kept);

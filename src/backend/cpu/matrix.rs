@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::simd::{self, Dots};
 use crate::backend::forms::Packed;
-use crate::backend::{BackendError, Form, GRID, Result, WeightView, internal};
+use crate::backend::{BackendError, Form, GRID, Result, WeightView, fp8, internal};
 use crate::protocol::engine::Dtype;
 
 /// Values of one widened block of weights; bounds the memory that widening takes.
@@ -35,6 +35,8 @@ pub struct Matrix {
     pub(super) out: usize,
     pub(super) inner: usize,
     parts: Vec<Part>,
+    /// Prefill multiplies with it in fp8.
+    pub(super) in_fp8: bool,
 }
 
 impl Matrix {
@@ -74,7 +76,7 @@ impl Matrix {
             };
             made.push(Part { rows, values });
         }
-        Ok(Matrix { out: made.iter().map(|p| p.rows).sum(), inner, parts: made })
+        Ok(Matrix { out: made.iter().map(|p| p.rows).sum(), inner, parts: made, in_fp8: false })
     }
 
     pub(super) fn synthetic(parts: &[(usize, Form)], inner: usize, std: f32, seed: u64) -> Result<Matrix> {
@@ -98,7 +100,7 @@ impl Matrix {
             made.push(Part { rows: *rows, values });
             first += rows;
         }
-        Ok(Matrix { out: first, inner, parts: made })
+        Ok(Matrix { out: first, inner, parts: made, in_fp8: false })
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -152,23 +154,55 @@ impl Matrix {
         }
     }
 
-    /// `y = x Wᵀ` for `x [rows, inner]` in tiles of [`GRID`] rows; `write(dst row, row, first column, values)` stores
+    /// `y = x Wᵀ` for `x [rows, inner]` in tiles of [`GRID`] rows; `write(dst row, first column, values)` stores
     /// each piece of a row of `y` into that row of `dst [rows, width]`, columns in ascending order.
     pub(super) fn prefill(
         &self,
         dst: &mut [f32],
         width: usize,
         x: &[f32],
-        write: impl Fn(&mut [f32], usize, usize, &[f32]) + Sync,
+        write: &(impl Fn(&mut [f32], usize, &[f32]) + Sync),
     ) -> Result<()> {
+        self.prefill_of(|first, rows| self.widen(first, rows), dst, width, x, write)
+    }
+
+    /// The same with both operands as [`fp8`] has them.
+    pub(super) fn prefill_in_fp8(
+        &self,
+        dst: &mut [f32],
+        width: usize,
+        x: &[f32],
+        write: &(impl Fn(&mut [f32], usize, &[f32]) + Sync),
+    ) -> Result<()> {
+        let mut x = x.to_vec();
+        x.par_chunks_exact_mut(self.inner).for_each(fp8::rounded);
+        let weights = |first: usize, rows: &mut [f32]| {
+            self.widen(first, rows);
+            rows.chunks_exact_mut(self.inner).for_each(fp8::rounded);
+        };
+        self.prefill_of(weights, dst, width, &x, write)
+    }
+
+    /// The same with the rows of the weight that `weights(first, rows)` gives.
+    fn prefill_of(
+        &self,
+        weights: impl Fn(usize, &mut [f32]) + Sync,
+        dst: &mut [f32],
+        width: usize,
+        x: &[f32],
+        write: &(impl Fn(&mut [f32], usize, &[f32]) + Sync),
+    ) -> Result<()> {
+        if x.is_empty() {
+            return Ok(());
+        }
         let block = (BLOCK_VALUES / self.inner).clamp(GRID, self.out.max(GRID));
         for first in (0..self.out).step_by(block) {
             let outs = block.min(self.out - first);
             let mut wide = vec![0.0f32; outs * self.inner];
-            wide.par_chunks_mut(64 * self.inner).enumerate().for_each(|(i, part)| self.widen(first + i * 64, part));
+            wide.par_chunks_mut(64 * self.inner).enumerate().for_each(|(i, part)| weights(first + i * 64, part));
             let wide = Tensor::from_vec(wide, (outs, self.inner), &Device::Cpu).and_then(|w| w.t()).map_err(device)?;
-            let tiles = x.par_chunks(GRID * self.inner).zip(dst.par_chunks_mut(GRID * width)).enumerate();
-            tiles.try_for_each(|(tile, (x, dst))| {
+            let tiles = x.par_chunks(GRID * self.inner).zip(dst.par_chunks_mut(GRID * width));
+            tiles.try_for_each(|(x, dst)| {
                 let mut padded = x.to_vec();
                 padded.resize(GRID * self.inner, 0.0);
                 let y = Tensor::from_vec(padded, (GRID, self.inner), &Device::Cpu)
@@ -179,8 +213,8 @@ impl Matrix {
                     return Err(internal("matmul", "a product of two matrices in memory is elsewhere"));
                 };
                 let y = storage.as_slice::<f32>().map_err(device)?;
-                for (r, (dst, y)) in dst.chunks_exact_mut(width).zip(y.chunks_exact(outs)).enumerate() {
-                    write(dst, tile * GRID + r, first, y);
+                for (dst, y) in dst.chunks_exact_mut(width).zip(y.chunks_exact(outs)) {
+                    write(dst, first, y);
                 }
                 Ok::<(), BackendError>(())
             })?;

@@ -3,7 +3,7 @@
 use super::matrix::{self, Matrix};
 use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection, Sums};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView};
-use crate::protocol::engine::{Dtype, MemoryInfo};
+use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
 
 impl Memory for Cpu {
@@ -36,7 +36,7 @@ impl Memory for Cpu {
     }
 
     /// Plain equations have no limits.
-    fn check(&mut self, _spec: &ModelSpec) -> Result<()> {
+    fn check(&mut self, _spec: &ModelSpec, _prefill: Precision) -> Result<()> {
         Ok(())
     }
 
@@ -48,6 +48,10 @@ impl Memory for Cpu {
 
     fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Matrix> {
         self.matrix(&[gate, up])
+    }
+
+    fn read_in_fp8(&mut self, matrix: &mut Matrix) {
+        matrix.in_fp8 = true;
     }
 
     fn vector(&mut self, view: WeightView<'_>) -> Result<Vec<f32>> {

@@ -38,6 +38,8 @@ pub struct Cpu {
     threads: usize,
     /// Position of row 0 of the coming pass.
     position: usize,
+    /// Given tokens of the segment before the pass under way.
+    segment_read: usize,
     tokens: Vec<Token>,
     /// Sequences of the coming verify pass, if they are several.
     groups: Vec<Group>,
@@ -103,6 +105,7 @@ impl Cpu {
         Cpu {
             threads: rayon::current_num_threads(),
             position: 0,
+            segment_read: 0,
             tokens: Vec::new(),
             groups: Vec::new(),
             pending: 0,

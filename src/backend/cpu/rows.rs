@@ -6,17 +6,18 @@ use rayon::prelude::*;
 
 use super::simd::{self, ApplyGate, Gate, rms_norm};
 use super::{Buf, Cpu, Matrix};
-use crate::backend::{BackendError, HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits};
+use crate::backend::{BackendError, HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits, fp8};
 use crate::protocol::engine::Token;
 
 impl Cpu {
-    /// `dst = f(x Wᵀ)`: `write(row of dst, row, first column, values of y)` stores pieces of rows, columns ascending.
+    /// `dst = f(x Wᵀ)`: `write(row of dst, first column, values of y)` stores pieces of rows, columns ascending.
     pub(super) fn gemm(
+        &self,
         dst: &mut Buf,
         x: &[f32],
         w: &Matrix,
         pass: Pass,
-        write: impl Fn(&mut [f32], usize, usize, &[f32]) + Sync,
+        write: impl Fn(&mut [f32], usize, &[f32]) + Sync,
     ) -> Result<()> {
         let width = dst.width;
         let expected = pass.rows() * w.inner;
@@ -28,12 +29,18 @@ impl Cpu {
             });
         }
         match pass {
-            Pass::Prefill { .. } => w.prefill(dst.rows_mut(pass), width, x, write),
+            Pass::Prefill { rows } => {
+                let plain = if w.in_fp8 { fp8::plain_rows(self.segment_read, rows) } else { rows };
+                let (dst, narrow_dst) = dst.rows_mut(pass).split_at_mut(plain * width);
+                let (x, narrow_x) = x.split_at(plain * w.inner);
+                w.prefill(dst, width, x, &write)?;
+                w.prefill_in_fp8(narrow_dst, width, narrow_x, &write)
+            }
             Pass::Verify { rows } => {
                 let mut y = vec![0.0; rows * w.out];
                 w.verify(&mut y, x, rows);
-                for (r, (dst, y)) in dst.rows_mut(pass).chunks_exact_mut(width).zip(y.chunks_exact(w.out)).enumerate() {
-                    write(dst, r, 0, y);
+                for (dst, y) in dst.rows_mut(pass).chunks_exact_mut(width).zip(y.chunks_exact(w.out)) {
+                    write(dst, 0, y);
                 }
                 Ok(())
             }
@@ -77,7 +84,7 @@ impl Rows for Cpu {
 
     fn norm_linear(&mut self, dst: &mut Buf, h: &Buf, norm: &Vec<f32>, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
         let x = normed(h, norm, eps, pass)?;
-        Cpu::gemm(dst, &x, w, pass, |dst, _, first, y| dst[first..][..y.len()].copy_from_slice(y))
+        self.gemm(dst, &x, w, pass, |dst, first, y| dst[first..][..y.len()].copy_from_slice(y))
     }
 
     fn norm_gate_up(
@@ -92,7 +99,7 @@ impl Rows for Cpu {
         let x = normed(h, norm, eps, pass)?;
         let width = dst.width;
         // Gate columns come before up columns: dst holds silu(gate) until its up columns arrive.
-        Cpu::gemm(dst, &x, w, pass, |dst, _, first, y| {
+        self.gemm(dst, &x, w, pass, |dst, first, y| {
             let (gate, up) = y.split_at(width.saturating_sub(first).min(y.len()));
             let dst_gate = &mut dst[first.min(width)..][..gate.len()];
             dst_gate.fill(1.0);
@@ -105,7 +112,7 @@ impl Rows for Cpu {
     }
 
     fn linear_add(&mut self, h: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
-        Cpu::gemm(h, x.rows(pass), w, pass, |h, _, first, y| {
+        self.gemm(h, x.rows(pass), w, pass, |h, first, y| {
             for (h, y) in h[first..].iter_mut().zip(y) {
                 *h += scale * y;
             }
@@ -133,7 +140,7 @@ impl Rows for Cpu {
                 simd::run(ApplyGate { x: a, g: &x[gate.clone()], gate: Gate::Sigmoid });
             });
         }
-        Cpu::gemm(h, &a, w, pass, |h, _, first, y| {
+        self.gemm(h, &a, w, pass, |h, first, y| {
             for (h, y) in h[first..].iter_mut().zip(y) {
                 *h += scale * y;
             }

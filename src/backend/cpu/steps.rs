@@ -35,7 +35,9 @@ impl Steps for Cpu {
         Ok(())
     }
 
-    fn segment_at(&mut self, _read: usize) {}
+    fn segment_at(&mut self, read: usize) {
+        self.segment_read = read;
+    }
 
     fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
         self.tokens.clear();

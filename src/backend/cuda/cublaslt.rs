@@ -5,23 +5,24 @@
 //! its place among them is checked on the device when a shape is first used; a shape that fails is refused, and the
 //! caller uses its own kernel.
 
+mod call;
+mod proofs;
+
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::{size_of, zeroed};
-use std::ptr::null_mut;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use cudarc::cublaslt::{result, sys};
 
-use super::device::Device;
-use super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, failed};
+use super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, Scales, failed};
 use super::launch;
 use super::nvidia::Nvidia;
+use super::u32_of;
 use crate::backend::Result;
-use crate::spec::{Mixer, ModelSpec};
+use call::Call;
+use proofs::ProofRoom;
+pub(super) use proofs::{Proofs, shapes};
 
 /// Scratch the library may use; refused algorithms that want more.
 const WORKSPACE_BYTES: usize = 32 << 20;
@@ -37,6 +38,14 @@ struct Shape {
     out: usize,
     inner: usize,
     to: GemmOut,
+    /// Operands are e4m3 with a scale a row.
+    fp8: bool,
+}
+
+impl Shape {
+    fn of(gemm: &Gemm) -> Shape {
+        Shape { out: gemm.out, inner: gemm.inner, to: gemm.to, fp8: gemm.scales.is_some() }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -58,14 +67,6 @@ pub(super) struct CublasLt {
 // SAFETY: handle and stream are identifiers that any thread may use once the context is current; one at a time does, behind
 // the device's mutex.
 unsafe impl Send for CublasLt {}
-
-/// Descriptors of one call; destroyed with it.
-struct Call {
-    desc: sys::cublasLtMatmulDesc_t,
-    w: sys::cublasLtMatrixLayout_t,
-    x: sys::cublasLtMatrixLayout_t,
-    d: sys::cublasLtMatrixLayout_t,
-}
 
 impl CublasLt {
     /// `None` where the library is missing or does not start.
@@ -90,8 +91,7 @@ impl CublasLt {
     /// # Safety
     /// As for [`Driver::gemm`]; the context is current.
     pub(super) unsafe fn run(&mut self, device: &Nvidia, gemm: &Gemm) -> Result<bool> {
-        let shape = Shape { out: gemm.out, inner: gemm.inner, to: gemm.to };
-        let Plan::Algorithm(algorithm) = self.planned(device, shape)? else {
+        let Plan::Algorithm(algorithm) = self.planned(device, Shape::of(gemm))? else {
             return Ok(false);
         };
         let workspace = match self.workspace {
@@ -105,9 +105,14 @@ impl CublasLt {
 
     /// Chooses the algorithm of a shape before it is needed. What goes wrong is met again when it is.
     pub(super) fn prepare(&mut self, device: &Nvidia, out: usize, inner: usize, to: GemmOut) {
-        if let Err(error) = self.planned(device, Shape { out, inner, to }) {
+        if let Err(error) = self.planned(device, Shape { out, inner, to, fp8: false }) {
             tracing::debug!("GEMM library: {error}");
         }
+    }
+
+    /// The same for e4m3 operands; whether there is an algorithm.
+    pub(super) fn prove_fp8(&mut self, device: &Nvidia, out: usize, inner: usize, to: GemmOut) -> Result<bool> {
+        Ok(matches!(self.planned(device, Shape { out, inner, to, fp8: true })?, Plan::Algorithm(_)))
     }
 
     fn planned(&mut self, device: &Nvidia, shape: Shape) -> Result<Plan> {
@@ -117,37 +122,49 @@ impl CublasLt {
         let begun = Instant::now();
         let plan = self.plan(device, shape)?;
         let (ms, refused) = (begun.elapsed().as_millis(), matches!(plan, Plan::Refused));
-        tracing::debug!(out = shape.out, inner = shape.inner, ms, refused, "GEMM of the library");
+        let Shape { out, inner, fp8, .. } = shape;
+        tracing::debug!(out, inner, fp8, ms, refused, "GEMM of the library");
         self.plans.insert(shape, plan);
         Ok(plan)
     }
 
     /// Picks the algorithm of a shape and proves it on the device.
     fn plan(&mut self, device: &Nvidia, shape: Shape) -> Result<Plan> {
-        let most = (shape.out / GEMM_ROWS * GEMM_ROWS).min(2048);
-        if most < 4 * GEMM_ROWS {
-            return Ok(Plan::Refused);
-        }
-        let size = shape.to.value_bytes() as usize;
-        let (weight, result) = (shape.out * shape.inner * 2, most * shape.out * size);
-        let scratch = device.alloc(weight.next_multiple_of(ALIGNED) + WORKSPACE_BYTES + 2 * result + FLAG_BYTES)?;
-        let chosen = self.prove(device, shape, most, scratch);
+        let Some(room) = ProofRoom::of(shape) else { return Ok(Plan::Refused) };
+        let scratch = device.alloc(room.bytes)?;
+        let chosen = self.prove(device, shape, &room, scratch);
         device.free(scratch);
         chosen
     }
 
-    fn prove(&mut self, device: &Nvidia, shape: Shape, most: usize, scratch: DevicePtr) -> Result<Plan> {
-        let Shape { out, inner, to } = shape;
-        let workspace = scratch + (out * inner * 2).next_multiple_of(ALIGNED) as u64;
-        let results = workspace + WORKSPACE_BYTES as u64;
+    fn prove(&mut self, device: &Nvidia, shape: Shape, room: &ProofRoom, scratch: DevicePtr) -> Result<Plan> {
+        let Shape { out, inner, to, fp8 } = shape;
+        let at = |offset: usize| scratch + offset as u64;
         // Any weight will do, and its first rows as activations: how an algorithm adds up does not depend on what it adds up.
-        let random = launch::RandomBf16 { dst: scratch, n: (out * inner) as u64, std: 1.0, seed: 1 };
-        // SAFETY: scratch begins with a weight.
+        let random = launch::RandomBf16 { dst: scratch, n: (room.values * inner) as u64, std: 1.0, seed: 1 };
+        // SAFETY: scratch begins with so many values.
         unsafe { random.as_launch(device.info(), "random_bf16", |launch| device.launch_beside(launch))? };
-        let probe = Gemm { x: scratch, w: scratch, d: results, rows: most, out, inner, to, scale: 1.0 };
-        for algorithm in self.candidates(&probe)? {
-            // SAFETY: scratch holds a workspace, two results of `most` rows and a flag behind the weight.
-            if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm, workspace) }? {
+        let (mut from, mut scales) = (scratch, None);
+        if fp8 {
+            let (dst, of) = (at(room.narrowed), at(room.scales));
+            let (n, rows) = (u32_of(inner)?, u32_of(room.values)?);
+            let narrow = launch::NarrowRows { dst, scales: of, src: scratch, n, rows };
+            // SAFETY: behind the values is room for as many in e4m3 and their scales.
+            unsafe { narrow.as_launch(device.info(), "narrow_rows", |launch| device.launch_beside(launch))? };
+            (from, scales) = (dst, Some(Scales { x: of, w: of }));
+        }
+        let probe = Gemm { x: from, w: from, scales, d: at(room.results), rows: room.rows, out, inner, to, scale: 1.0 };
+        let candidates = match self.candidates(&probe) {
+            Err(error) if fp8 => {
+                // A library that knows nothing of such operands says so in its own way.
+                tracing::debug!("GEMM library: {error}");
+                return Ok(Plan::Refused);
+            }
+            found => found?,
+        };
+        for algorithm in candidates {
+            // SAFETY: scratch holds a workspace, two results of so many rows and a flag behind the operands.
+            if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm, at(room.workspace)) }? {
                 return Ok(Plan::Algorithm(algorithm));
             }
         }
@@ -183,7 +200,8 @@ impl CublasLt {
                     break;
                 }
                 let call = Gemm {
-                    x: probe.x + (start * probe.inner * 2) as u64,
+                    x: probe.x + (start * probe.inner * probe.operand_bytes()) as u64,
+                    scales: probe.scales.map(|s| Scales { x: s.x + (start * 4) as u64, ..s }),
                     d: part + (start * row) as u64,
                     rows,
                     ..*probe
@@ -285,135 +303,9 @@ impl CublasLt {
     }
 }
 
-/// Proofs of a model's shapes while its weights are loaded; given up with it.
-pub(super) struct Proofs {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Proofs {
-    /// Begins. Without a thread the first long text waits for them.
-    pub(super) fn start(device: &Device, spec: &ModelSpec) -> Proofs {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (device, shapes, asked) = (device.clone(), shapes(spec), Arc::clone(&stop));
-        let work = move || {
-            for Shape { out, inner, to } in shapes {
-                if asked.load(Ordering::Relaxed) {
-                    return;
-                }
-                device.driver().prepare_gemm(out, inner, to);
-            }
-        };
-        Proofs { stop, thread: std::thread::Builder::new().name("gemm-proofs".into()).spawn(work).ok() }
-    }
-}
-
-impl Drop for Proofs {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // What it could not do is done when it is needed, or never.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Shapes of a model's GEMMs over many rows, each once.
-fn shapes(spec: &ModelSpec) -> Vec<Shape> {
-    let mut all = Vec::new();
-    let mut add = |out: usize, inner: usize, to: GemmOut| {
-        let shape = Shape { out, inner, to };
-        if !all.contains(&shape) {
-            all.push(shape);
-        }
-    };
-    for mixer in &spec.mixers {
-        let (projections, heads) = match mixer {
-            Mixer::Sparse => (spec.sparse.projection_width(), spec.sparse.heads * spec.sparse.head_dim),
-            Mixer::Lightning => (spec.lightning.projection_width(), spec.lightning.heads * spec.lightning.head_dim),
-        };
-        add(projections, spec.hidden, GemmOut::Bf16);
-        add(spec.hidden, heads, GemmOut::AddF32);
-        add(2 * spec.intermediate, spec.hidden, GemmOut::Bf16);
-        add(spec.hidden, spec.intermediate, GemmOut::AddF32);
-    }
-    all
-}
-
 impl Drop for CublasLt {
     fn drop(&mut self) {
         // SAFETY: created in `open`. The scratch goes with the context.
         let _ = unsafe { result::destroy_handle(self.handle) };
-    }
-}
-
-impl Call {
-    /// The library counts in columns: `dᵀ [out, rows] = wᵀ-of-its-column-form · xᵀ`.
-    fn new(gemm: &Gemm) -> Result<Self> {
-        let say = |e: result::CublasError| failed("cuBLASLt", e);
-        let (out, inner, rows) = (gemm.out as u64, gemm.inner as u64, gemm.rows as u64);
-        let d_type = match gemm.to {
-            GemmOut::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
-            GemmOut::F32 | GemmOut::AddF32 => sys::cudaDataType_t::CUDA_R_32F,
-        };
-        let mut call = Call { desc: null_mut(), w: null_mut(), x: null_mut(), d: null_mut() };
-        call.desc =
-            result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F)
-                .map_err(say)?;
-        // CUBLAS_OP_T
-        let transpose = 1i32;
-        // SAFETY: the descriptor was just made; the attribute is a 32-bit integer.
-        unsafe {
-            result::set_matmul_desc_attribute(
-                call.desc,
-                sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA,
-                (&raw const transpose).cast(),
-                size_of::<i32>(),
-            )
-        }
-        .map_err(say)?;
-        call.w =
-            result::create_matrix_layout(sys::cudaDataType_t::CUDA_R_16BF, inner, out, inner as i64).map_err(say)?;
-        call.x =
-            result::create_matrix_layout(sys::cudaDataType_t::CUDA_R_16BF, inner, rows, inner as i64).map_err(say)?;
-        call.d = result::create_matrix_layout(d_type, out, rows, out as i64).map_err(say)?;
-        Ok(call)
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        // SAFETY: null or made in `new`, used nowhere else.
-        unsafe {
-            for layout in [self.w, self.x, self.d] {
-                if !layout.is_null() {
-                    let _ = result::destroy_matrix_layout(layout);
-                }
-            }
-            if !self.desc.is_null() {
-                let _ = result::destroy_matmul_desc(self.desc);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_shape_of_the_released_model_is_proved_once() {
-        let spec = ModelSpec::from_json(include_str!("../../model/config_9b.json")).unwrap();
-        let of = |out, inner, to| Shape { out, inner, to };
-        let mut found = shapes(&spec);
-        found.sort_by_key(|s| (s.out, s.inner));
-        let expected = [
-            of(4_096, 4_096, GemmOut::AddF32),
-            of(4_096, 16_384, GemmOut::AddF32),
-            of(8_704, 4_096, GemmOut::Bf16),
-            of(16_384, 4_096, GemmOut::Bf16),
-            of(32_768, 4_096, GemmOut::Bf16),
-        ];
-        assert_eq!(found, expected);
     }
 }

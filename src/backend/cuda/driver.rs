@@ -172,13 +172,24 @@ impl GemmOut {
     }
 }
 
-/// `[rows, inner] bf16 × [out, inner]ᵀ bf16`, accumulated in f32.
+/// Scales of e4m3 operands, f32, one a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Scales {
+    /// Of x.
+    pub x: DevicePtr,
+    /// Of w.
+    pub w: DevicePtr,
+}
+
+/// `[rows, inner] × [out, inner]ᵀ`, both bf16 or both e4m3 with scales, accumulated in f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Gemm {
-    /// `[rows, inner]` bf16.
+    /// `[rows, inner]`.
     pub x: DevicePtr,
-    /// `[out, inner]` bf16.
+    /// `[out, inner]`.
     pub w: DevicePtr,
+    /// With e4m3 operands; `None` for bf16.
+    pub scales: Option<Scales>,
     /// `[rows, out]`.
     pub d: DevicePtr,
     /// Rows of x.
@@ -191,6 +202,13 @@ pub struct Gemm {
     pub to: GemmOut,
     /// With [`GemmOut::AddF32`].
     pub scale: f32,
+}
+
+impl Gemm {
+    /// Bytes of a value of either operand.
+    pub fn operand_bytes(&self) -> usize {
+        if self.scales.is_some() { 1 } else { 2 }
+    }
 }
 
 /// A device. Methods that name a queue return at once; the others may wait.
@@ -270,6 +288,13 @@ pub trait Driver: Send + Sync {
     /// Makes ready for library GEMMs `[rows, inner] × [out, inner]ᵀ`, which the first of them would wait for otherwise. What goes wrong
     /// here is left to that one. May be called beside everything else.
     fn prepare_gemm(&self, _out: usize, _inner: usize, _to: GemmOut) {}
+
+    /// Makes ready for library GEMMs of e4m3 operands `[rows, inner] × [out, inner]ᵀ`, and proves that a row's bits do not depend on the
+    /// number of rows.
+    ///
+    /// # Errors
+    /// Why there are none: the device, the library, or the shape.
+    fn prove_fp8(&self, out: usize, inner: usize, to: GemmOut) -> Result<()>;
 
     /// A new event.
     fn event(&self) -> Result<Event>;

@@ -19,10 +19,11 @@ use std::time::Instant;
 
 use super::cards::Card;
 use super::driver::{
-    Arg, DeviceInfo, DevicePtr, Driver, Event, Gemm, Graph, Home, Launch, Mapping, Pitched, Queue, failed,
+    Arg, DeviceInfo, DevicePtr, Driver, Event, Gemm, GemmOut, Graph, Home, Launch, Mapping, Pitched, Queue, Scales,
+    failed,
 };
 use super::host_pages::HostPages;
-use crate::backend::Result;
+use crate::backend::{Result, fp8};
 
 /// Bytes of guard before an allocation.
 const GUARD: usize = 256;
@@ -231,6 +232,36 @@ fn guards_hold(at: u64, bytes: usize) -> bool {
     before.iter().chain(after).all(|b| *b == GUARD_BYTE)
 }
 
+/// Plain equations, every sum in the order of the columns.
+///
+/// # Safety
+/// As for [`Driver::gemm`].
+unsafe fn multiply_fp8(gemm: &Gemm, scales: Scales) {
+    let Gemm { rows, out, inner, to, .. } = *gemm;
+    // SAFETY: the caller's, of every operand.
+    let (x, w, x_scales, w_scales) = unsafe {
+        let bytes = |at: DevicePtr, n: usize| std::slice::from_raw_parts(at as *const u8, n);
+        let floats = |at: DevicePtr, n: usize| std::slice::from_raw_parts(at as *const f32, n);
+        (bytes(gemm.x, rows * inner), bytes(gemm.w, out * inner), floats(scales.x, rows), floats(scales.w, out))
+    };
+    let wide = |row: &[u8]| row.iter().map(|b| fp8::value(*b)).collect::<Vec<f32>>();
+    let weights: Vec<Vec<f32>> = w.chunks_exact(inner).map(wide).collect();
+    for (r, (x, x_scale)) in x.chunks_exact(inner).map(wide).zip(x_scales).enumerate() {
+        for (c, (w, w_scale)) in weights.iter().zip(w_scales).enumerate() {
+            let y = x.iter().zip(w).map(|(x, w)| x * w).sum::<f32>() * x_scale * w_scale;
+            let at = gemm.d + (r * out + c) as u64 * to.value_bytes();
+            // SAFETY: the caller's, of the result.
+            unsafe {
+                match to {
+                    GemmOut::Bf16 => *(at as *mut half::bf16) = half::bf16::from_f32(y),
+                    GemmOut::F32 => *(at as *mut f32) = y,
+                    GemmOut::AddF32 => *(at as *mut f32) += gemm.scale * y,
+                }
+            }
+        }
+    }
+}
+
 impl Driver for Emulated {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -369,8 +400,16 @@ impl Driver for Emulated {
         None
     }
 
-    unsafe fn gemm(&self, _gemm: &Gemm) -> Result<bool> {
-        Ok(false)
+    /// Of e4m3 operands alone: those of bf16 are the program's own kernel's.
+    unsafe fn gemm(&self, gemm: &Gemm) -> Result<bool> {
+        let Some(scales) = gemm.scales else { return Ok(false) };
+        // SAFETY: the caller's.
+        unsafe { multiply_fp8(gemm, scales) };
+        Ok(true)
+    }
+
+    fn prove_fp8(&self, _out: usize, _inner: usize, _to: GemmOut) -> Result<()> {
+        Ok(())
     }
 
     fn event(&self) -> Result<Event> {

@@ -25,6 +25,7 @@ macro_rules! images {
 pub const IMAGES: &[Image] = images![
     "compare",
     "draft",
+    "fp8",
     "gemm",
     "lightning",
     "packed",

@@ -1,6 +1,7 @@
 //! What no kernel is written for, refused before anything is computed, by the field of `config.json` and its value: the
 //! limits of `kernels/README.md`.
 
+use super::driver::DeviceInfo;
 use super::launch;
 use super::tensors::HEAD;
 use crate::backend::draft::DraftShape;
@@ -15,6 +16,8 @@ const STRIDE: usize = 16;
 const GROUP: usize = 16;
 /// Heads of all sparse layers together: their attention mass is added up in 32 bits.
 const SPARSE_HEADS: usize = 1000;
+/// Of the cards whose library has products of e4m3 operands with a scale a row.
+const FP8_CAPABILITY: u32 = 90;
 /// What the width of a GEMM's input is a multiple of.
 pub(super) const INNER: usize = 64;
 
@@ -63,6 +66,20 @@ pub(super) fn draft(shape: &DraftShape) -> Result<()> {
     let group = shape.heads / shape.kv_heads.max(1);
     let most = format!("at most {GROUP} for each of the {} num_key_value_heads", shape.kv_heads);
     rule(group <= GROUP, "num_attention_heads of the draft head", shape.heads, most)
+}
+
+/// Prefill in fp8: the card, and then whatever else is missing.
+pub(super) fn fp8(info: &DeviceInfo) -> Result<()> {
+    if info.capability == FP8_CAPABILITY {
+        return Ok(());
+    }
+    let (major, minor) = (info.capability / 10, info.capability % 10);
+    Err(no_fp8(format_args!("needs a Hopper GPU (capability 9.0), {} has {major}.{minor}", info.name)))
+}
+
+/// Why there is no prefill in fp8.
+pub(super) fn no_fp8(why: impl std::fmt::Display) -> BackendError {
+    BackendError::Unsupported(format!("prefill in fp8 {why}; --prefill bf16 does without"))
 }
 
 /// Positions of a conversation.
@@ -121,6 +138,23 @@ mod tests {
         for (named, change) in cases {
             let error = spec(change).unwrap_err().to_string();
             assert!(error.starts_with(named) && error.contains("GPU kernels need"), "{named}: {error}");
+        }
+        let card = |capability, name: &str| DeviceInfo {
+            name: name.to_owned(),
+            capability,
+            multiprocessors: 108,
+            total_bytes: 40 << 30,
+            driver_version: 13_000,
+            shared_limit: 163 << 10,
+            cache_bytes: 40 << 20,
+            overlap: false,
+        };
+        assert!(fp8(&card(90, "NVIDIA H200")).is_ok());
+        for (capability, name, has) in [(86, "NVIDIA A10", "8.6"), (100, "NVIDIA B200", "10.0")] {
+            let error = fp8(&card(capability, name)).unwrap_err().to_string();
+            let expected =
+                format!("prefill in fp8 needs a Hopper GPU (capability 9.0), {name} has {has}; --prefill bf16");
+            assert!(error.starts_with(&expected), "{error}");
         }
         assert!(positions(MAX_POSITIONS).is_ok());
         assert!(positions(MAX_POSITIONS + 1).unwrap_err().to_string().starts_with("max_context = 1048577"));

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::cache::Cache;
 use super::device::Account;
 use super::driver::{GemmOut, Queue};
+use super::ops::Narrow;
 use super::tensors::Buf;
 use super::{Cuda, launch, u32_of};
 use crate::backend::{Form, Memory, Result, Steps};
@@ -50,6 +51,25 @@ impl Cuda {
         // SAFETY: both arrays have so many words, the flag is one.
         unsafe { launch::Differ { found: flag.ptr(), a: first.ptr(), b: second.ptr(), n16 }.launch(device.driver())? };
         Ok(self.staging.fetch(flag.ptr(), 4)? != [0; 4])
+    }
+
+    /// bf16 rows of `n` values in e4m3, and their scales, as prefill in fp8 makes them.
+    ///
+    /// # Errors
+    /// The device's; values that are no whole rows.
+    pub fn narrowed(&mut self, values: &[u16], n: usize) -> Result<(Vec<u8>, Vec<f32>)> {
+        let rows = values.len() / n.max(1);
+        if values.is_empty() || rows * n != values.len() || !n.is_multiple_of(8) {
+            return Err(super::shape("narrow", "rows of a multiple of 8 values", format!("{} of {n}", values.len())));
+        }
+        let device = self.device.clone();
+        let made = |bytes| device.zeroed("measurement", bytes, Account::Work);
+        let (from, to, scales) = (made(values.len() * 2)?, made(values.len())?, made(rows * 4)?);
+        self.staging.send_bytes(from.ptr(), bytemuck::cast_slice(values))?;
+        self.narrow(Narrow { values: to.ptr(), scales: scales.ptr() }, from.ptr(), rows, n)?;
+        let bytes = self.staging.fetch(to.ptr(), values.len())?;
+        let scales = self.staging.fetch(scales.ptr(), rows * 4)?;
+        Ok((bytes, scales.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))
     }
 
     /// Measures the ceilings with buffers of `bytes` and a GEMM of `n` rows and columns.

@@ -1,7 +1,7 @@
 //! What the device holds.
 
 use super::cache::Cache;
-use super::cublaslt::Proofs;
+use super::cublaslt::{Proofs, shapes};
 use super::device::{Account, DeviceBuffer};
 use super::driver::Home;
 use super::ledger::{PAGED_SPARE_BYTES, SPARE_BYTES};
@@ -11,7 +11,7 @@ use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
 use super::{Cuda, host_pages, launch, limits, pool, shape};
 use crate::backend::room::PoolCounts;
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView, room};
-use crate::protocol::engine::{Dtype, MemoryInfo};
+use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
 impl Memory for Cuda {
@@ -45,8 +45,11 @@ impl Memory for Cuda {
         self.prefill_rows
     }
 
-    fn check(&mut self, spec: &ModelSpec) -> Result<()> {
+    fn check(&mut self, spec: &ModelSpec, prefill: Precision) -> Result<()> {
         limits::model(spec, self.info().shared_limit)?;
+        if prefill == Precision::Fp8 {
+            self.ready_for_fp8(spec)?;
+        }
         if !self.options.own_gemm {
             self.proofs = Some(Proofs::start(&self.device, spec));
         }
@@ -59,6 +62,10 @@ impl Memory for Cuda {
 
     fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Matrix> {
         self.interleave(gate, up)
+    }
+
+    fn read_in_fp8(&mut self, matrix: &mut Matrix) {
+        matrix.in_fp8 = true;
     }
 
     fn vector(&mut self, view: WeightView<'_>) -> Result<Vector> {
@@ -197,6 +204,22 @@ impl Memory for Cuda {
 }
 
 impl Cuda {
+    /// Everything that prefill in fp8 may find missing is found here, before an answer waits for it: products and room for operands.
+    fn ready_for_fp8(&mut self, spec: &ModelSpec) -> Result<()> {
+        if self.options.own_gemm {
+            return Err(limits::no_fp8("multiplies by a library, and --own-gemm by none"));
+        }
+        let shapes = shapes(spec);
+        for (out, inner, to) in shapes.iter().copied() {
+            self.device.driver().prove_fp8(out, inner, to)?;
+        }
+        for (out, inner, _) in shapes {
+            self.narrow_room(|scratch| &mut scratch.narrow_weight, out, inner)?;
+            self.narrow_room(|scratch| &mut scratch.narrow_input, self.prefill_rows, inner)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn upload_floats(&mut self, values: &[f32], account: Account) -> Result<DeviceBuffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let memory = self.device.alloc("norm weights", bytes.len(), account)?;

@@ -24,7 +24,8 @@
 //! | `measure` | what the device itself can do: the ceilings |
 //!
 //! Number types: weights bf16 or packed ([`crate::backend::forms`]), inputs of GEMMs and KV rows bf16; residual stream, mixer outputs, logits and recurrent
-//! state f32. Prefill GEMMs go through `gemm_*` for the first rows of a segment and through cuBLASLt, where there is one, for the rest; everything of 1..16 rows goes through
+//! state f32. Prefill GEMMs go through `gemm_*` for the first rows of a segment and through cuBLASLt, where there is one, for the rest, in bf16 or with
+//! rows in e4m3 ([`super::fp8`]); everything of 1..16 rows goes through
 //! the `skinny_*` kernels, whose result for a row does not depend on the rows beside it.
 #![allow(unsafe_code)]
 
@@ -91,6 +92,8 @@ use tables::Tables;
 
 /// Rows of a prefill pass on a GPU with room for the buffers, on a smaller one, and emulated.
 const PREFILL_ROWS: [usize; 3] = [4096, 2048, 256];
+/// Rows and columns of a weight by which it is seen whether there are products in fp8 at all.
+const FP8_TRIED: usize = 1024;
 /// Memory from which a GPU gets the large passes.
 const LARGE_BYTES: u64 = 40 << 30;
 /// Up to this much, where somebody says so, they are smaller still.
@@ -215,6 +218,12 @@ impl Cuda {
     /// Name of the GEMM library in use, if any.
     pub fn gemm_library(&self) -> Option<&str> {
         if self.options.own_gemm { None } else { self.device.driver().gemm_library() }
+    }
+
+    /// Whether it multiplies in fp8, for one who measures: [`Memory::check`](super::Memory::check) says why it does not.
+    pub fn has_fp8(&self) -> bool {
+        let n = FP8_TRIED;
+        !self.options.own_gemm && self.device.driver().prove_fp8(n, n, driver::GemmOut::Bf16).is_ok()
     }
 
     /// Graphs made since the start.

@@ -22,7 +22,7 @@ use super::driver::{
     failed,
 };
 use super::host_pages::HostPages;
-use super::images;
+use super::{images, limits};
 use crate::backend::Result;
 use found::{allocation_kind, attribute, find};
 pub use found::{list, usable};

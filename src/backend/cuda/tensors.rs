@@ -133,6 +133,8 @@ pub struct Matrix {
     pub(super) parts: Vec<Part>,
     pub(super) out: usize,
     pub(super) inner: usize,
+    /// Prefill multiplies with it in fp8.
+    pub(super) in_fp8: bool,
 }
 
 /// Neighbouring rows of a weight in one form.
@@ -143,9 +145,14 @@ pub(super) struct Part {
 }
 
 impl Matrix {
+    /// Parts one above the other, `out` rows in all.
+    pub(super) fn of(parts: Vec<Part>, out: usize, inner: usize) -> Matrix {
+        Matrix { parts, out, inner, in_fp8: false }
+    }
+
     /// One part.
     pub(super) fn whole(memory: DeviceBuffer, form: Form, out: usize, inner: usize) -> Matrix {
-        Matrix { parts: vec![Part { memory, form, rows: out }], out, inner }
+        Matrix::of(vec![Part { memory, form, rows: out }], out, inner)
     }
 
     /// Its address, if it is plain bf16 in one piece.

@@ -59,7 +59,7 @@ impl Cuda {
             out += rows.len();
             at += run.len();
         }
-        Ok(Matrix { parts: made, out, inner })
+        Ok(Matrix::of(made, out, inner))
     }
 
     /// Gate and up rows in eights.
@@ -227,7 +227,7 @@ impl Cuda {
             made.push(Part { memory, form, rows });
             first += rows;
         }
-        Ok(Matrix { parts: made, out, inner })
+        Ok(Matrix::of(made, out, inner))
     }
 
     /// Memory of `bytes` bytes with the same ones again and again.

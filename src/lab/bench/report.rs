@@ -56,6 +56,8 @@ pub(super) struct Row {
     pub(super) context: usize,
     /// How weights are kept.
     pub(super) weights: &'static str,
+    /// What prefill multiplied in.
+    pub(super) prefill: &'static str,
     /// Seconds from an open checkpoint to weights on the device.
     pub(super) load_s: f64,
     /// That a decode step must move.
@@ -103,7 +105,9 @@ pub(super) struct Row {
 }
 
 pub(super) fn table(report: &Value, rows: &[Row]) -> String {
-    let mut out = format!("{} on {}\n", report["model"], report["machine"]["gpu"].as_str().unwrap_or("the CPU"));
+    let mut out = format!("{} on {}", report["model"], report["machine"]["gpu"].as_str().unwrap_or("the CPU"));
+    let read_in = rows.first().map_or_else(String::new, |r| format!(", prefill in {}", r.prefill));
+    let _ = writeln!(out, "{read_in}");
     let _ = writeln!(
         out,
         "{:>7} {:>9} {:>12} {:>9} {:>11} {:>8} {:>9} {:>7} {:>8} {:>8} {:>7}",

@@ -67,6 +67,8 @@ pub struct Sizes {
     pub lightning_heads: usize,
     /// Of every weight.
     pub form: Form,
+    /// Prefill multiplies with them in fp8.
+    pub in_fp8: bool,
 }
 
 /// A prepared operation: runs once and gives what came out.
@@ -91,6 +93,15 @@ fn tokens(seed: u64, n: usize, vocab: usize) -> Vec<Token> {
 
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// A weight of the case's form, read as the case says.
+fn product<B: Backend>(b: &mut B, s: Sizes, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
+    let mut w = matrix(b, s.form, seed, out, inner)?;
+    if s.in_fp8 {
+        b.read_in_fp8(&mut w);
+    }
+    Ok(w)
 }
 
 fn matrix<B: Backend>(b: &mut B, form: Form, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {

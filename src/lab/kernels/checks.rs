@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::cases::{self, Case, Mode, Run, Sizes, SparseCase};
-use super::{cuts, packed, reference};
+use super::{cuts, fp8, packed, reference};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
@@ -182,6 +182,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
         kv_heads: 2,
         lightning_heads: 32,
         form: Form::Bf16,
+        in_fp8: false,
     };
     let small = Sizes { hidden: 256, intermediate: 320, vocab: 2311, heads: 4, lightning_heads: 2, ..real };
     let (sizes, verify, prefill): (Sizes, &[usize], &[usize]) = match extent {
@@ -224,6 +225,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
     checks.add("comparison: one bit in any place is found".to_owned(), || one_bit_is_found(dev));
     rows_alone_and_together(checks, dev, sizes);
     packed::forms(checks, cpu, dev, sizes, verify, prefill);
+    fp8::products(checks, cpu, dev, sizes, prefill);
     cuts::layers(checks, cpu, sizes);
     cuts::layers(checks, dev, sizes);
 }

@@ -39,6 +39,7 @@ const FULL: Sizes = Sizes {
     kv_heads: 2,
     lightning_heads: 32,
     form: Form::Bf16,
+    in_fp8: false,
 };
 const EPS: f32 = 1e-6;
 const HEAD: usize = 128;
@@ -130,13 +131,19 @@ impl Rates<'_> {
         // In the middle of a document, where the library reads.
         self.dev.segment_at(usize::MAX);
         for form in [Form::Bf16, Form::Int8, Form::Int4, Form::Group4(Group4::G128), Form::Nvfp4] {
-            self.gemms(form)?;
+            self.gemms(form, false)?;
+        }
+        if self.dev.has_fp8() {
+            for form in [Form::Bf16, Form::Int4] {
+                self.gemms(form, true)?;
+            }
         }
         self.mixers()?;
         self.rows_ops()
     }
 
-    fn gemms(&mut self, form: Form) -> Result<()> {
+    /// Products with weights of a form; in fp8 those of prefill alone, with what makes their operands.
+    fn gemms(&mut self, form: Form, in_fp8: bool) -> Result<()> {
         let s = FULL;
         let (sparse, lightning) = (sparse_spec(s).projection_width(), lightning_spec(s).projection_width());
         let most = self.dev.prefill_rows();
@@ -154,16 +161,23 @@ impl Rates<'_> {
             ("gate_output", s.hidden, width),
             ("head", s.vocab, s.hidden),
         ] {
+            if in_fp8 && matches!(name, "head" | "norm_linear sparse") {
+                continue;
+            }
             let doubled = if name == "norm_gate_up" { 2 } else { 1 };
             let bytes = form.bytes(doubled * out, inner);
             let copies = (400usize << 20).div_ceil(bytes).max(2);
             let mut weights = Vec::new();
             for i in 0..copies {
-                weights.push(if doubled == 2 {
+                let mut weight = if doubled == 2 {
                     self.dev.random_gate_up(out, inner, 0.015, i as u64, form)?
                 } else {
                     self.dev.random_matrix(&[(out, form)], inner, 0.015, i as u64)?
-                });
+                };
+                if in_fp8 {
+                    self.dev.read_in_fp8(&mut weight);
+                }
+                weights.push(weight);
             }
             let kind = if name == "head" { BufKind::Logits } else { BufKind::Activation };
             let mut to = self.dev.buf(out, kind)?;
@@ -188,8 +202,9 @@ impl Rates<'_> {
                 }
             };
             let title = if form == Form::Bf16 { name.to_owned() } else { format!("{name} {}", form.name()) };
+            let title = if in_fp8 { format!("{title} in fp8") } else { title };
             let flops = |rows: usize| (2 * doubled * out * inner * rows) as f64;
-            for rows in [1, 2, 8, 16] {
+            for rows in if in_fp8 { &[][..] } else { &[1, 2, 8, 16] }.iter().copied() {
                 self.step(&title, rows, copies, Work { bytes: bytes as f64, flops: flops(rows) }, &mut call);
             }
             if name != "head" {

@@ -18,7 +18,7 @@ pub use image::{
 };
 pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
 pub use options::{
-    BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, WeightsChoice, is_folder,
+    BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, Precision, WeightsChoice, is_folder,
 };
 pub use segment::segment_name;
 pub use stats::{JobStats, SpecStats, Usage};

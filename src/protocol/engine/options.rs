@@ -42,6 +42,27 @@ pub enum WeightsChoice {
     Bits4,
 }
 
+/// What prefill multiplies in. Decoding is the same either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// The device's own: bf16 on a GPU, f32 on a CPU.
+    #[default]
+    Bf16,
+    /// 8 bits with a scale a row, for what leaves no keys and values behind.
+    Fp8,
+}
+
+impl Precision {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Bf16 => "bf16",
+            Precision::Fp8 => "fp8",
+        }
+    }
+}
+
 /// Which draft head to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DraftChoice {
@@ -69,6 +90,8 @@ pub struct EngineOptions {
     pub gpu_memory: Option<u64>,
     /// Form of the weights.
     pub weights: WeightsChoice,
+    /// What prefill multiplies in.
+    pub prefill: Precision,
     /// Draft head.
     pub draft: DraftChoice,
     /// Where packed weights are kept for the next start; `None`: nowhere.
@@ -86,6 +109,7 @@ impl Default for EngineOptions {
             context: None,
             gpu_memory: None,
             weights: WeightsChoice::Auto,
+            prefill: Precision::Bf16,
             draft: DraftChoice::Auto,
             keep_weights: None,
             notes: Vec::new(),

@@ -131,6 +131,7 @@ macro_rules! skinny_kernels {
 
 mod compare;
 mod draft;
+mod fp8;
 mod gemm;
 mod lightning;
 mod packed;
@@ -150,6 +151,7 @@ mod top_logits;
 
 pub use compare::*;
 pub use draft::*;
+pub use fp8::*;
 pub use gemm::*;
 pub use lightning::*;
 pub use packed::*;
@@ -171,6 +173,7 @@ const TABLE: &[&[tests::Row]] = &[
     skinny_group4::ROWS,
     skinny_nvfp4::ROWS,
     packed::ROWS,
+    fp8::ROWS,
     lightning::ROWS,
     sparse::ROWS,
     sparse_prefill::ROWS,

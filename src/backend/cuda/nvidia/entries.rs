@@ -245,6 +245,19 @@ impl Driver for Nvidia {
         }
     }
 
+    fn prove_fp8(&self, out: usize, inner: usize, to: GemmOut) -> Result<()> {
+        limits::fp8(&self.info)?;
+        let Some((library, cublaslt)) = self.library.get() else {
+            return Err(limits::no_fp8("needs cuBLASLt 12.9 or newer, which was not found"));
+        };
+        self.bind("prove GEMM")?;
+        if lock(cublaslt).prove_fp8(self, out, inner, to)? {
+            return Ok(());
+        }
+        let what = format!("needs cuBLASLt 12.9 or newer: {library} has no product for {out} x {inner}");
+        Err(limits::no_fp8(what))
+    }
+
     fn event(&self) -> Result<Event> {
         self.bind("event")?;
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(|e| failed("event", e))?;

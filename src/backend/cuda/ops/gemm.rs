@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::super::device::{Account, DeviceBuffer};
-use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut};
+use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut, Scales};
 use super::super::launch::{self, GemmTo, SkinnyFrom, SkinnyTo, SkinnyWeight};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, limits, shape, u32_of};
-use crate::backend::{MAX_VERIFY_ROWS, Result};
+use crate::backend::{BackendError, MAX_VERIFY_ROWS, Result, fp8};
 
 /// Scratch of prefill passes, made when first needed and kept.
 #[derive(Default)]
@@ -18,6 +18,9 @@ pub(in crate::backend::cuda) struct Scratch {
     pub(super) wide: Option<DeviceBuffer>,
     /// The packed weight of the GEMM under way, bf16.
     pub(in crate::backend::cuda) widened: Option<DeviceBuffer>,
+    /// The weight and the input of the GEMM under way in e4m3, with their scales.
+    pub(in crate::backend::cuda) narrow_weight: Option<DeviceBuffer>,
+    pub(in crate::backend::cuda) narrow_input: Option<DeviceBuffer>,
     /// Rows of a packed table, bf16, and 0, 1, 2, … to look them up by.
     pub(in crate::backend::cuda) gathered: Option<DeviceBuffer>,
     pub(in crate::backend::cuda) ascending: Option<DeviceBuffer>,
@@ -25,20 +28,35 @@ pub(in crate::backend::cuda) struct Scratch {
     pub(in crate::backend::cuda) not_finite: Option<DeviceBuffer>,
 }
 
-/// Rows of a segment that the program's own kernel reads: a short prompt never waits for the library, whose start takes
-/// longer than all of its GEMMs. A multiple of [`GEMM_ROWS`](super::super::driver::GEMM_ROWS).
-const OWN_ROWS: usize = 256;
-
-/// How many of a pass's `rows` are among them, where `read` rows of the segment came before.
+/// How many of a pass's `rows` the program's own kernel reads, where `read` rows of the segment came before: a short prompt never waits
+/// for the library, whose start takes longer than all of its GEMMs. The kernel knows bf16 alone.
 fn own_rows(read: usize, rows: usize) -> usize {
-    OWN_ROWS.saturating_sub(read).min(rows)
+    fp8::plain_rows(read, rows)
+}
+
+/// Where scales may begin.
+const ALIGNED: usize = 256;
+
+/// A weight as the GEMMs of a pass read it.
+#[derive(Clone, Copy)]
+pub(super) struct Operand {
+    /// bf16 `[out, inner]`.
+    plain: DevicePtr,
+    /// The same for rows that are read in fp8.
+    narrow: Option<Narrow>,
+}
+
+/// Rows in e4m3, and a scale for each.
+#[derive(Clone, Copy)]
+pub(in crate::backend::cuda) struct Narrow {
+    pub(in crate::backend::cuda) values: DevicePtr,
+    pub(in crate::backend::cuda) scales: DevicePtr,
 }
 
 /// What a GEMM of any number of rows is made of.
 #[derive(Clone, Copy)]
 pub(super) struct GemmShape {
-    /// bf16 `[out, inner]`.
-    pub(super) w: DevicePtr,
+    pub(super) w: Operand,
     pub(super) out: usize,
     pub(super) inner: usize,
     pub(super) ldd: usize,
@@ -60,8 +78,47 @@ impl Cuda {
         scale: f32,
     ) -> Result<()> {
         check_width(w)?;
+        let operand = self.operand(w, rows)?;
+        if operand.narrow.is_some() && (self.options.own_gemm || ldd != w.out) {
+            return Err(shape("gemm", format!("a library's product in fp8 of {} columns", w.out), ldd));
+        }
+        self.gemm_of(x, d, 0..rows, GemmShape { w: operand, out: w.out, inner: w.inner, ldd, to, scale })
+    }
+
+    /// A weight as a prefill pass of `rows` rows reads it. Good until the next call.
+    pub(super) fn operand(&mut self, w: &Matrix, rows: usize) -> Result<Operand> {
         let plain = self.widened(w)?;
-        self.gemm_of(x, d, 0..rows, GemmShape { w: plain, out: w.out, inner: w.inner, ldd, to, scale })
+        let narrow = match w.in_fp8 && own_rows(self.segment_read, rows) < rows {
+            true => {
+                let at = self.narrow_room(|scratch| &mut scratch.narrow_weight, w.out, w.inner)?;
+                self.narrow(at, plain, w.out, w.inner)?;
+                Some(at)
+            }
+            false => None,
+        };
+        Ok(Operand { plain, narrow })
+    }
+
+    /// bf16 rows `[rows, n]` in e4m3 ([`fp8::narrow`]).
+    pub(in crate::backend::cuda) fn narrow(&self, to: Narrow, src: DevicePtr, rows: usize, n: usize) -> Result<()> {
+        let Narrow { values, scales } = to;
+        // SAFETY: the callers have made room for so many rows and have them.
+        unsafe {
+            launch::NarrowRows { dst: values, scales, src, n: u32_of(n)?, rows: u32_of(rows)? }
+                .launch(self.device.driver())
+        }
+    }
+
+    /// Scratch for rows `[rows, n]` in e4m3.
+    pub(in crate::backend::cuda) fn narrow_room(
+        &mut self,
+        slot: impl Fn(&mut Scratch) -> &mut Option<DeviceBuffer>,
+        rows: usize,
+        n: usize,
+    ) -> Result<Narrow> {
+        let behind = (rows * n).next_multiple_of(ALIGNED);
+        let values = self.room(slot, behind + rows * 4)?;
+        Ok(Narrow { values, scales: values + behind as u64 })
     }
 
     /// The same for rows `of` of the pass, the first of which are at `x` and `d`; a multiple of [`GEMM_ROWS`] lies before them.
@@ -77,15 +134,25 @@ impl Cuda {
             return Ok(());
         }
         let (x, d) = (x + (own * inner * 2) as u64, d + (own * ldd) as u64 * to.value_bytes());
+        let (mut operands, mut scales) = ((x, w.plain), None);
+        if let Some(weight) = w.narrow {
+            let input = self.narrow_room(|scratch| &mut scratch.narrow_input, self.prefill_rows, inner)?;
+            self.narrow(input, x, rows - own, inner)?;
+            (operands, scales) = ((input.values, weight.values), Some(Scales { x: input.scales, w: weight.scales }));
+        }
         // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
         let rounded = (rows - own).next_multiple_of(GEMM_ROWS);
-        let gemm = Gemm { x, w, d, rows: rounded, out, inner, to, scale };
+        let gemm = Gemm { x: operands.0, w: operands.1, scales, d, rows: rounded, out, inner, to, scale };
         // SAFETY: buffers of a pass have room for `prefill_rows`, a multiple of the rounding, as `own` is; sizes are checked
         // by the callers.
         if unsafe { self.device.driver().gemm(&gemm)? } {
             return Ok(());
         }
-        self.launch_gemm(x, d, rows - own, shape)
+        match w.narrow {
+            // Another result than the one that was promised is none.
+            Some(_) => Err(BackendError::Unsupported(format!("no product in fp8 for weights of {out} x {inner}"))),
+            None => self.launch_gemm(x, d, rows - own, shape),
+        }
     }
 
     /// The same by the program's own kernel alone, which may be captured.
@@ -100,8 +167,8 @@ impl Cuda {
         scale: f32,
     ) -> Result<()> {
         check_width(w)?;
-        let plain = self.widened(w)?;
-        self.launch_gemm(x, d, rows, GemmShape { w: plain, out: w.out, inner: w.inner, ldd, to, scale })
+        let operand = Operand { plain: self.widened(w)?, narrow: None };
+        self.launch_gemm(x, d, rows, GemmShape { w: operand, out: w.out, inner: w.inner, ldd, to, scale })
     }
 
     fn launch_gemm(&self, x: DevicePtr, d: DevicePtr, rows: usize, shape: GemmShape) -> Result<()> {
@@ -116,7 +183,7 @@ impl Cuda {
         let (ldd, rows, out, inner) = (u32_of(shape.ldd)?, u32_of(rows)?, u32_of(shape.out)?, u32_of(shape.inner)?);
         // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
         unsafe {
-            launch::Gemm { dst: d, ldd, x, ldx: inner, w: shape.w, rows, out, inner, scale: shape.scale }
+            launch::Gemm { dst: d, ldd, x, ldx: inner, w: shape.w.plain, rows, out, inner, scale: shape.scale }
                 .launch(self.device.driver(), form)
         }
     }
@@ -260,7 +327,7 @@ mod tests {
             own
         };
         let whole = by_row(&[1000]);
-        assert_eq!(whole.iter().filter(|own| **own).count(), OWN_ROWS);
+        assert_eq!(whole.iter().filter(|own| **own).count(), fp8::PLAIN_ROWS);
         for cuts in [&[64, 64, 872][..], &[256, 744], &[192, 128, 680], &[512, 488]] {
             assert_eq!(by_row(cuts), whole, "{cuts:?}");
         }

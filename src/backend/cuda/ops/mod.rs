@@ -15,7 +15,7 @@ use super::shape;
 use super::tensors::Buf;
 use crate::backend::Result;
 
-pub(super) use gemm::Scratch;
+pub(super) use gemm::{Narrow, Scratch};
 pub(super) use lightning::Rope;
 pub(super) use rows::TopLogitsBuffers;
 

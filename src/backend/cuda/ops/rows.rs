@@ -78,9 +78,9 @@ impl Rows for Cuda {
                     Some(wide) => wide,
                     None => self.room(|scratch| &mut scratch.wide, bytes)?,
                 };
-                let plain = self.widened(w)?;
+                let operand = self.operand(w, rows)?;
                 let gemm =
-                    GemmShape { w: plain, out: w.out, inner: w.inner, ldd: w.out, to: GemmOut::Bf16, scale: 1.0 };
+                    GemmShape { w: operand, out: w.out, inner: w.inner, ldd: w.out, to: GemmOut::Bf16, scale: 1.0 };
                 for first in (0..rows).step_by(part) {
                     let until = (first + part).min(rows);
                     self.gemm_of(x + (first * w.inner * 2) as u64, wide, first..until, gemm)?;

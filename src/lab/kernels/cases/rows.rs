@@ -1,8 +1,8 @@
 //! Operations without state, rows in and rows out: embedding, norms and GEMMs, auxiliary hidden states, the head and its top logits.
 
 use super::{
-    Case, EPS, HEAD, Mode, Run, Sizes, cuts, matrix, matrix_of_two, norm, part, perform, poisoned, tokens, values,
-    weight,
+    Case, EPS, HEAD, Mode, Run, Sizes, cuts, matrix, matrix_of_two, norm, part, perform, poisoned, product, tokens,
+    values, weight,
 };
 use crate::backend::{Backend, BufKind, Form, HeadRows, Pass, Result, WeightView};
 use crate::protocol::engine::Token;
@@ -76,7 +76,7 @@ pub fn embed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Ru
 /// Norm and the fused projection.
 pub fn norm_linear<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let out = (2 * s.heads + 2 * s.kv_heads) * HEAD;
-    let w = matrix(b, s.form, case.seed, out, s.hidden)?;
+    let w = product(b, s, case.seed, out, s.hidden)?;
     projection(b, s, case, w, out)
 }
 
@@ -103,10 +103,13 @@ pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Re
     let (dtype, gate) = weight(s.form, case.seed, s.intermediate, s.hidden);
     let (_, up) = weight(s.form, case.seed + 2, s.intermediate, s.hidden);
     let shape = [s.intermediate, s.hidden];
-    let w = b.gate_up_matrix(
+    let mut w = b.gate_up_matrix(
         WeightView { name: "gate", shape: &shape, dtype, data: &gate, file: None, form: s.form },
         WeightView { name: "up", shape: &shape, dtype, data: &up, file: None, form: s.form },
     )?;
+    if s.in_fp8 {
+        b.read_in_fp8(&mut w);
+    }
     let n = norm(b, case.seed + 1, s.hidden)?;
     let mut op =
         row_op(b, &case, &[(s.hidden, BufKind::Residual, 3.0)], (s.intermediate, BufKind::Activation), false, 1)?;
@@ -120,7 +123,7 @@ pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Re
 
 /// `h += scale · (x Wᵀ)`
 pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let w = matrix(b, s.form, case.seed, s.hidden, s.intermediate)?;
+    let w = product(b, s, case.seed, s.hidden, s.intermediate)?;
     let mut op =
         row_op(b, &case, &[(s.intermediate, BufKind::Activation, 1.0)], (s.hidden, BufKind::Residual), true, 1)?;
     Ok(Box::new(move |b, mode| {
@@ -134,7 +137,7 @@ pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resu
 fn gate_output<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, normed: bool) -> Result<Run<B>> {
     let width = s.heads * HEAD;
     let x_width = width + 256;
-    let w = matrix(b, s.form, case.seed, s.hidden, width)?;
+    let w = product(b, s, case.seed, s.hidden, width)?;
     let n = if normed { Some(norm(b, case.seed + 1, width)?) } else { None };
     let inputs = [(width, BufKind::Wide, 2.0), (x_width, BufKind::Activation, 1.5)];
     let mut op = row_op(b, &case, &inputs, (s.hidden, BufKind::Residual), true, 1)?;

@@ -1,0 +1,139 @@
+//! Prefill in fp8: narrow rows against the format's definition, byte by byte, and products against the oracle with operands that were
+//! rounded the same way. On a device without such products the rows alone.
+
+use half::bf16;
+
+use super::cases::{self, Case, Run, Sizes};
+use super::checks::{BF16, Checks, Outcome, first_difference, place, relative, repeatable, words};
+use crate::backend::cpu::Cpu;
+use crate::backend::cuda::Cuda;
+use crate::backend::prelude::*;
+use crate::backend::{Form, GRID, Pass, Result, fp8};
+
+/// Widths of the rows that are compared: of several pieces a thread, and wider than a thread holds.
+const WIDTHS: [usize; 3] = [1024, 64, 16_384 + 4096 + 64];
+/// Forms that weights are narrowed from: in one piece, and widened first.
+const FORMS: [Form; 3] = [Form::Bf16, Form::Int8, Form::Int4];
+
+/// Narrow rows, and every product where the device has them.
+pub fn products(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, prefill: &[usize]) {
+    for n in WIDTHS {
+        checks.add(format!("rows of {n} in e4m3 are those of the definition"), || rows_of(dev, n));
+    }
+    if !dev.has_fp8() {
+        return;
+    }
+    // In the middle of a segment: its first rows are read in bf16.
+    let at = |read: usize, cpu: &mut Cpu, dev: &mut Cuda| (cpu.segment_at(read), dev.segment_at(read));
+    at(fp8::PLAIN_ROWS, cpu, dev);
+    for form in FORMS {
+        let sizes = Sizes { form, in_fp8: true, intermediate: sizes.intermediate.next_multiple_of(128), ..sizes };
+        for pass in cases::passes(&[], prefill) {
+            let case = Case { pass, position: 0, seed: 53 };
+            macro_rules! compare {
+                ($name:literal, $op:path) => {
+                    checks.add(place(&format!("{} in fp8, {}", $name, form.name()), &case), || {
+                        let mut device = $op(dev, sizes, case).map_err(words)?;
+                        let found = repeatable(dev, &mut device, case.pass)?;
+                        let mut oracle = $op(cpu, sizes, case).map_err(words)?;
+                        let expected = oracle(cpu, cases::Mode::Eager).map_err(words)?;
+                        Ok(Outcome::Error { error: relative(&found, &expected), budget: BF16 })
+                    });
+                };
+            }
+            compare!("norm_linear", cases::norm_linear);
+            compare!("norm_gate_up", cases::norm_gate_up);
+            compare!("linear_add", cases::linear_add);
+            compare!("gate_output (normed)", cases::gate_output_normed);
+            compare!("gate_output (plain)", cases::gate_output_plain);
+        }
+    }
+    let sizes = Sizes { in_fp8: true, ..sizes };
+    checks.add("products in fp8: a row keeps its bits however a pass is cut".to_owned(), || cuts(dev, sizes));
+    checks.add("products in fp8: the first rows of a segment are read in bf16".to_owned(), || first_rows(dev, sizes));
+    at(0, cpu, dev);
+}
+
+/// Every number of bf16 that a scale of one leaves as it is, and rows that are hard to scale.
+fn rows_of(dev: &mut Cuda, n: usize) -> Result<Outcome, String> {
+    let bits = |x: f32| bf16::from_f32(x).to_bits();
+    let largest = bits(fp8::LARGEST);
+    let mut rows: Vec<u16> = Vec::new();
+    // A row's first value is the largest, the others are all that are smaller, of both signs.
+    let mut small = (0..=largest).flat_map(|x| [x, x | 0x8000]).peekable();
+    while small.peek().is_some() {
+        rows.push(largest);
+        rows.extend((1..n).map(|_| small.next().unwrap_or(0)));
+    }
+    let mut row = |values: &[f32]| {
+        let first: Vec<u16> = values.iter().map(|x| bits(*x)).collect();
+        rows.extend(first.into_iter().chain((0..).map(|i| bits(values[0] * (i % 61) as f32 / 61.0))).take(n));
+    };
+    row(&[0.0]);
+    row(&[-0.0, 0.0]);
+    row(&[1e-30, -1e-31, 1e-38]);
+    row(&[1.1e-30, -1e-31, 1e-38]);
+    row(&[3.0e38, -1.0, 2e-38]);
+    row(&[1.7, f32::NAN, -1.7]);
+    row(&[2.0, f32::INFINITY, -1.0]);
+    row(&[-0.37, 0.36]);
+    let (bytes, scales) = dev.narrowed(&rows, n).map_err(words)?;
+    dev.check_guards().map_err(words)?;
+    for (r, row) in rows.chunks_exact(n).enumerate() {
+        let values: Vec<f32> = row.iter().map(|x| bf16::from_bits(*x).to_f32()).collect();
+        let (expected, scale) = fp8::narrow(&values);
+        let found = bytes.get(r * n..(r + 1) * n).unwrap_or_default();
+        // Not a number has two names.
+        let same = |a: u8, b: u8| a == b || (fp8::value(a).is_nan() && fp8::value(b).is_nan());
+        if let Some(at) = expected.iter().zip(found).position(|(a, b)| !same(*a, *b)) {
+            let (value, a, b) = (values[at], expected[at], found[at]);
+            return Err(format!("row {r}, value {at}: {value:e} is {b:#04x}, expected {a:#04x}"));
+        }
+        if scales.get(r).map(|s| s.to_bits()) != Some(scale.to_bits()) {
+            return Err(format!("row {r}: scale {:?}, expected {scale:e}", scales.get(r)));
+        }
+    }
+    Ok(Outcome::Holds)
+}
+
+type Make = fn(&mut Cuda, Sizes, Case) -> Result<Run<Cuda>>;
+const MADE: [(&str, Make); 3] =
+    [("norm_gate_up", cases::norm_gate_up), ("linear_add", cases::linear_add), ("norm_linear", cases::norm_linear)];
+
+/// The first rows of a pass are the same alone.
+fn cuts(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
+    let most = dev.prefill_rows().min(1000);
+    for (name, make) in MADE {
+        let run = |dev: &mut Cuda, rows: usize| -> Result<Vec<f32>, String> {
+            let case = Case { pass: Pass::Prefill { rows }, position: 0, seed: 59 };
+            make(dev, sizes, case).map_err(words)?(dev, cases::Mode::Eager).map_err(words)
+        };
+        let all = run(dev, most)?;
+        for rows in [1, GRID, GRID + 1, 3 * GRID].into_iter().filter(|rows| *rows < most) {
+            let few = run(dev, rows)?;
+            if let Some(at) = first_difference(&few, all.get(..few.len()).unwrap_or_default()) {
+                return Err(format!("{name}: {rows} rows differ from {most} at value {at}"));
+            }
+        }
+    }
+    Ok(Outcome::Holds)
+}
+
+/// At the start of a segment a weight that is read in fp8 gives what it gives in bf16.
+fn first_rows(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
+    let case = Case { pass: Pass::Prefill { rows: 65 }, position: 0, seed: 61 };
+    let run = |dev: &mut Cuda, read: usize, in_fp8: bool| -> Result<Vec<f32>, String> {
+        dev.segment_at(read);
+        let mut run = cases::norm_linear(dev, Sizes { in_fp8, ..sizes }, case).map_err(words)?;
+        run(dev, cases::Mode::Eager).map_err(words)
+    };
+    let (plain, narrow) = (run(dev, 0, false)?, run(dev, 0, true)?);
+    let later = run(dev, fp8::PLAIN_ROWS, true)?;
+    if let Some(at) = first_difference(&plain, &narrow) {
+        return Err(format!("value {at} differs"));
+    }
+    if first_difference(&plain, &later).is_none() {
+        return Err("the rows behind them are read in bf16 too".into());
+    }
+    Ok(Outcome::Holds)
+}
