@@ -17,7 +17,9 @@ use crate::backend::draft::DraftOps;
 use crate::model::draft::{BESIDE, DraftError, DraftHead, DraftOptions};
 use crate::model::quantize::free_bytes;
 use crate::model::{Checkpoint, Live, Model, ModelError, Recipe};
-use crate::protocol::engine::{Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo};
+use crate::protocol::engine::{
+    Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo, Precision,
+};
 
 /// The most tokens a conversation may have unless the configuration says otherwise.
 const LONGEST_CONTEXT: usize = 1 << 20;
@@ -207,12 +209,7 @@ fn load<B: DraftOps>(
         built_in: checkpoint.is_built_in(),
         device: backend.describe(),
         device_kind: backend.kind().into(),
-        dtype: match (checkpoint.recipe(), checkpoint.published(), checkpoint.dtype()) {
-            (Recipe::Stored, Some(published), _) => published,
-            (recipe @ (Recipe::Bits8 | Recipe::Bits4), ..) => recipe.name().into(),
-            (_, None, Dtype::F32) => "f32".into(),
-            (_, _, Dtype::F32 | Dtype::Bf16 | Dtype::U32 | Dtype::U8) => "bf16".into(),
-        },
+        dtype: number_types(&checkpoint),
         parameters: Checkpoint::expected_tensors(spec)
             .iter()
             .map(|(_, shape)| shape.iter().product::<usize>() as u64)
@@ -229,6 +226,20 @@ fn load<B: DraftOps>(
     tracing::debug!(ms = since.elapsed().as_millis(), "ready");
     Worker::new(backend, model, live, Decoder::new(head), info, events).serve(commands);
     Ok(())
+}
+
+/// What the weights are kept in, and what they are multiplied in where that is another type.
+fn number_types(checkpoint: &Checkpoint) -> String {
+    let kept = match (checkpoint.recipe(), checkpoint.published(), checkpoint.dtype()) {
+        (Recipe::Stored, Some(published), _) => published,
+        (recipe @ (Recipe::Bits8 | Recipe::Bits4), ..) => recipe.name().into(),
+        (_, None, Dtype::F32) => "f32".into(),
+        (_, _, Dtype::F32 | Dtype::Bf16 | Dtype::U32 | Dtype::U8) => "bf16".into(),
+    };
+    match checkpoint.prefill() {
+        Precision::Bf16 => kept,
+        Precision::Fp8 => format!("{kept}, prefill in {}", Precision::Fp8.name()),
+    }
 }
 
 /// One line about tensors that the model does not have: they may belong to another one.

@@ -29,7 +29,7 @@ use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
 use crate::model::{Checkpoint, Live, Model};
-use crate::protocol::engine::{Dtype, Token};
+use crate::protocol::engine::{Dtype, Precision, Token};
 use crate::shell::cli::{EVAL_ROOM, EvalArgs};
 use crate::shell::devices::{self, Chosen, Opened};
 use crate::shell::{Context, Exit, Failure, open};
@@ -51,6 +51,7 @@ fn failed(what: String) -> Failure {
 pub(crate) struct Subject<B: Backend> {
     b: B,
     model: Model<B>,
+    prefill: Precision,
     live: Live<B>,
 }
 
@@ -59,7 +60,7 @@ impl<B: Backend> Subject<B> {
     fn open(mut b: B, checkpoint: &Checkpoint, limit: usize) -> Result<Subject<B>, Failure> {
         let model = Model::load(&mut b, checkpoint, |_| {})?;
         let live = Live::new(&mut b, &model, limit.next_multiple_of(64), &[])?;
-        Ok(Subject { b, model, live })
+        Ok(Subject { b, model, prefill: checkpoint.prefill(), live })
     }
 
     /// Reads a text as one call of the released code would: the rule for dense rows follows from the text's length. Otherwise
@@ -221,7 +222,9 @@ fn judge<B: DraftOps>(
     let mut against_cpu = Vec::new();
     if b.kind() != "cpu" && !skip("consistency") {
         context.note("the first layers against the CPU");
-        let layers = oracle::first_layers(open::checkpoint(context, &open::model(context)?.name)?);
+        let mut layers = oracle::first_layers(open::checkpoint(context, &open::model(context)?.name)?);
+        // Operations are what this part is about; those in fp8 are compared one by one (doctor --kernels).
+        layers.set_prefill(Precision::Bf16);
         let tokens = needles::prose(text, oracle::tokens(layers.spec()))?;
         let mut cpu = Subject::open(Cpu::new(), &layers, tokens.len())?;
         let mut device = Subject::open(b, &layers, tokens.len())?;
@@ -296,9 +299,13 @@ fn within_budget(rows: &[Distances], single: bool) -> bool {
     !rows.is_empty() && rows.iter().all(|r| r.mean_kl <= mean && r.same_top >= top)
 }
 
-/// What arithmetic alone may move a log-probability that counts by.
+/// What arithmetic alone may move a log-probability that counts by. Decoding is not in fp8.
 fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
-    if subject.single() { 1e-2 } else { 0.5 }
+    match subject.prefill {
+        Precision::Fp8 => 4.0,
+        Precision::Bf16 if subject.single() => 1e-2,
+        Precision::Bf16 => 0.5,
+    }
 }
 
 /// The model against itself, behind what it was against the CPU.

@@ -129,7 +129,7 @@ pub struct ModelInfo {
     pub device: String,
     /// `cpu` or `cuda`.
     pub device_kind: String,
-    /// `bf16`, `f32`, `8-bit`, `4-bit`.
+    /// `bf16`, `f32`, `8-bit`, `4-bit`; behind it what prefill multiplies in, where that is another type.
     pub dtype: String,
     /// Parameters.
     pub parameters: u64,
