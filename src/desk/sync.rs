@@ -33,6 +33,17 @@ impl State {
         })
     }
 
+    /// The same with all messages to their ends: none of it is left for the next question to bring.
+    pub(super) fn sync_to_the_end(&mut self, then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static) -> Done {
+        self.with_engine(move |desk| {
+            let rendered = desk.known_size(desk.past(), THIS_CONVERSATION)?;
+            desk.when_planned(rendered, State::plan, move |desk, rendered, plan| {
+                let plan = desk.fitting(plan, THIS_CONVERSATION)?;
+                desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| then(desk, fed?))
+            })
+        })
+    }
+
     pub(super) fn say_reading_again(&self, plan: &Plan) {
         if self.feeder.server().is_some() {
             // Nothing is read here.

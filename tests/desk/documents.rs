@@ -204,6 +204,46 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     assert!(t.seen.iter().find(changed).is_none());
 }
 
+/// Loads `long.txt` until so many chunks of it are read, before the first piece of it is kept, and stops there.
+fn stopped_after(t: &mut Talk, chunks: u64) -> u64 {
+    t.send(Request::Load { paths: vec!["long.txt".into()], options: Default::default() });
+    t.wait("reading", |n| match n {
+        Notice::Activity(Activity::Reading(p)) if p.done >= chunks * 64 => Some(()),
+        _ => None,
+    });
+    t.send(Request::Stop);
+    question(t).0
+}
+
+fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
+    let quit = |t: Talk, _| t.quit();
+    let keep = |mut t: Talk, id| {
+        t.send(Request::Choose { question: id, key: '2' });
+        t.note_with("Kept what was read");
+        t.sync();
+        t.quit()
+    };
+    for leave in [quit, keep] {
+        let dir = dir();
+        std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
+        let (permit, gate) = crossbeam_channel::unbounded();
+        let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+        for _ in 0..3 {
+            permit.send(()).unwrap();
+        }
+        let question = stopped_after(&mut t, 3);
+        drop(permit);
+        leave(t, question);
+
+        let mut t = Talk::new(dir.path(), resume("long"));
+        let note = t.note_with("Resumed ");
+        assert!(t.work().0 == 0, "{note}");
+        assert!(t.view().messages[0].text.len() < 200 * 33);
+        t.ask("What is it about?");
+        assert!(t.work().0 < 40);
+    }
+}
+
 /// Text that neither tokenizer finds easy: characters outside its vocabulary, spaces at odd places.
 fn awkward(lines: usize) -> String {
     (0..lines)
@@ -376,6 +416,7 @@ with_both_tokenizers!(
     files_left_out_of_a_plan_are_not_read,
     a_load_that_does_not_fit_offers_to_leave_files_out,
     a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read,
+    what_a_stopped_load_has_read_is_not_read_again_after_a_restart,
     a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole,
     a_document_is_found_by_the_end_of_its_path_and_a_part_of_it_is_no_change,
 );

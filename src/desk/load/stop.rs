@@ -1,5 +1,6 @@
 //! A load that was stopped inside a document: what the user wants then, and keeping the part that was read.
 
+use super::super::execute::Fed;
 use super::super::{Attendance, Done, State, grouped};
 use super::Load;
 use crate::protocol::desk::{Choice, Level};
@@ -54,10 +55,7 @@ impl State {
             let upto = self.feeder.live.text_bytes();
             let text = self.feeder.renderer.read_part(&load.rendered, message, upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
-            if text.trim().is_empty() {
-                self.move_head(message.parent)?;
-                self.note(Level::Info, format!("Nothing of {name} was read; it is left out."));
-            } else {
+            if !text.trim().is_empty() {
                 let lines = text.lines().count() as u64;
                 if let Some(info) = &mut message.meta.document {
                     info.lines = lines;
@@ -66,12 +64,19 @@ impl State {
                 message.text = text;
                 self.amend(message);
                 self.note(Level::Info, format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
+                self.show_session();
+                // To its end, few words as that is: after a restart state is found by a document that ends in it.
+                return self.sync_to_the_end(metered);
             }
+            self.move_head(message.parent)?;
+            self.note(Level::Info, format!("Nothing of {name} was read; it is left out."));
         }
         self.show_session();
-        self.sync(|desk, _| {
-            desk.report_meters();
-            Ok(())
-        })
+        self.sync(metered)
     }
+}
+
+fn metered(desk: &mut State, _: Fed) -> Done {
+    desk.report_meters();
+    Ok(())
 }
