@@ -235,6 +235,9 @@ fn nothing_to_ask_and_nothing_to_load_is_told_at_once() {
         assert_eq!(output.status.code(), Some(2), "{prompt:?}: {}", err(&output));
         assert!(err(&output).starts_with("sala-chat: there is no question: -p needs a text"), "{}", err(&output));
     }
+    let output = home.run(&["--demo", "ask-all", " "]);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).starts_with("sala-chat: there is no question: ask-all needs a text"), "{}", err(&output));
     for arguments in [&["-p", "hi", "-f", ""][..], &["-p", "hi", "-f", " "], &["", "--plain"]] {
         let output = home.run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));
@@ -408,6 +411,7 @@ fn read_pdf(path: &Path, pages: Option<(u32, u32)>) -> Result<Gathered, SourceEr
         follow_symlinks: false,
         converters: BTreeMap::new(),
         force: false,
+        not_text: "",
         pages,
         pdf_reader: vec![OsString::from(command::PROGRAM)],
         convert_time: Duration::from_secs(60),

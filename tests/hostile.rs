@@ -294,6 +294,7 @@ fn no_document_breaks_the_reader() {
         follow_symlinks: true,
         converters: BTreeMap::new(),
         force: false,
+        not_text: "",
         pages: None,
         pdf_reader: vec![OsString::from(PROGRAM)],
         convert_time: PATIENCE,

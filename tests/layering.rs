@@ -102,6 +102,36 @@ fn imports_point_downwards() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Modules whose words reach a shell and a program's log as well as the chat: they know nothing of its commands.
+const WITHOUT_A_CHAT: &[&str] = &["text", "remote", "attach", "session"];
+
+#[test]
+fn what_is_said_below_the_desk_names_no_command_of_the_chat() {
+    let mut named = Vec::new();
+    for (inside, source) in sources::below("src") {
+        let tests = inside.ends_with("tests.rs");
+        if tests || !WITHOUT_A_CHAT.contains(&first(&inside).as_str()) {
+            continue;
+        }
+        let code = source.lines().take_while(|l| *l != "#[cfg(test)]").filter(|l| !l.trim_start().starts_with("//"));
+        named.extend(code.filter(|l| command_in(l).is_some()).map(|l| format!("{inside}: {}", l.trim())));
+    }
+    assert!(named.is_empty(), "{}", named.join("\n"));
+    assert_eq!(command_in("is kept; /regen asks again"), Some("regen"));
+    assert_eq!(command_in("/dev/null, a /newer one, </think>"), None);
+}
+
+/// A command of the chat that a line names.
+fn command_in(line: &str) -> Option<&'static str> {
+    let stands_alone = |at: usize, name: &str| {
+        let before = line[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && !"</.".contains(c));
+        let after = line[at + 1 + name.len()..].chars().next();
+        before && after.is_none_or(|c| !c.is_alphanumeric() && !"/-_>".contains(c))
+    };
+    let names = sala_chat::commands::table::COMMANDS.iter().map(|c| c.name);
+    names.into_iter().find(|name| line.match_indices(&format!("/{name}")).any(|(at, _)| stands_alone(at, name)))
+}
+
 #[test]
 fn grouped_and_nested_imports_are_seen() {
     let source =

@@ -444,7 +444,7 @@ impl Guest {
 
     /// An engine of this process has ended: nothing more can be done.
     fn ended_here(&mut self) {
-        let why = "The engine is gone. Text is safe; start sala-chat again and /resume last.".to_owned();
+        let why = "The engine is gone. Text is safe; sala-chat -c goes on with it.".to_owned();
         self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code: 1 } });
     }
 

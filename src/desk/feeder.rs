@@ -157,7 +157,7 @@ impl Feeder {
         if self.link.send(command) {
             return Ok(());
         }
-        let why = "The engine is gone. Text is safe; start sala-chat again and /resume last.".to_owned();
+        let why = "The engine is gone. Text is safe; sala-chat -c goes on with it.".to_owned();
         let fault = EngineFault::Fatal { why, code: 1 };
         self.failed(&fault);
         Err(fault.into())

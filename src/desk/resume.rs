@@ -184,7 +184,11 @@ impl State {
                 format!("settings that cannot be read: {}", each.join("; "))
             }
         };
-        let text = format!("\"{session}\" has {what}. What was kept is not thrown away; /set KEY VALUE sets one anew.");
+        let anew = match self.attendance {
+            Attendance::Present => "; /set KEY VALUE sets one anew",
+            Attendance::Absent => "",
+        };
+        let text = format!("\"{session}\" has {what}. What was kept is not thrown away{anew}.");
         self.note(Level::Warn, text);
     }
 

@@ -35,7 +35,7 @@ enum Event {
 
 /// The engine's thread has ended without a word.
 fn gone() -> EngineEvent {
-    let why = "The engine ended unexpectedly. Text is safe; start sala-chat again and /resume last.".into();
+    let why = "The engine ended unexpectedly. Text is safe; sala-chat -c goes on with it.".into();
     EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code: 1 } }
 }
 

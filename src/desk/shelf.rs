@@ -10,7 +10,7 @@ use super::path::Path;
 use super::render::Rendered;
 use super::segments;
 use super::work::Then;
-use super::{DeskError, Done, State};
+use super::{Attendance, DeskError, Done, State};
 use crate::protocol::desk::{Activity, Level, Notice, Shelf, ShelfRow};
 use crate::protocol::engine::{Ended, Sampling, Token};
 use crate::session::{DocumentRecord, SegmentId};
@@ -76,7 +76,10 @@ impl State {
             return Err(DeskError::Refused("/ask-all QUESTION asks every document of the library.".into()));
         }
         self.with_engine(move |desk| {
-            desk.keeps_state("/ask-all")?;
+            desk.keeps_state(match desk.attendance {
+                Attendance::Present => "/ask-all",
+                Attendance::Absent => "ask-all",
+            })?;
             // What was read last may still be on its way to the disk: its entry of the library, and its state.
             desk.keeper.wait_for_texts();
             desk.when_saved(desk.keeper.states(), move |desk| desk.ask_shelf(wish))
@@ -87,9 +90,11 @@ impl State {
         let (kept, others) = self.shelved(wish.library.as_deref())?;
         if kept.is_empty() && others.is_empty() {
             let which = wish.library.map_or(String::new(), |glob| format!(" called {glob}"));
-            return Err(DeskError::Refused(format!(
-                "There is no document{which} in the library. /load and /library add put them there."
-            )));
+            let put = match self.attendance {
+                Attendance::Present => "/load and /library add put them there.",
+                Attendance::Absent => "sala-chat library add FILE puts one there.",
+            };
+            return Err(DeskError::Refused(format!("There is no document{which} in the library. {put}")));
         }
         if wish.read && !others.is_empty() {
             return self.read_shelved(others, wish);

@@ -187,7 +187,9 @@ impl Asking {
                 Refused::All => return Err(Fault::Failed(line)),
                 Refused::GoingOn => {
                     let at = &self.client.shown;
-                    return Err(Fault::Failed(format!("{at} does not go on with an answer. /regen asks again.")));
+                    return Err(Fault::Failed(format!(
+                        "{at} does not go on with an answer. Ask again for another one."
+                    )));
                 }
                 Refused::Fields(fields) => fields,
             };

@@ -296,7 +296,7 @@ impl Client {
             404 => format!(
                 "{at} has no {path}, or not this model (404). The address ends in /v1; engine.model names the model."
             ),
-            413 => format!("{at} does not take so long a conversation (413): /undo, /new or /compact."),
+            413 => format!("{at} does not take so long a conversation (413). Make it shorter, or begin a new one."),
             400 | 422 => format!("{at} refuses the request ({code})."),
             429 => format!("{at} is busy (429), {}.", times(tried)),
             300..=399 => match to {

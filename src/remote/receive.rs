@@ -131,7 +131,7 @@ fn dropped(client: &Client, received: &Received<'_>, why: &str) -> Fault {
 fn kept(received: &Received<'_>) -> String {
     match received.tokens.len() as u64 {
         0 => "Nothing of the answer had come.".to_owned(),
-        n => format!("What had come (about {} tokens) is kept; /regen asks again.", grouped(n)),
+        n => format!("What had come (about {} tokens) is kept; ask again for a whole one.", grouped(n)),
     }
 }
 

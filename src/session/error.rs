@@ -54,7 +54,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The data directory or its database is not what was opened any more.
-    #[error("{} {what} while in use: put it back and saving goes on, or keep the text with /export FILE", path.display())]
+    #[error("{} {what} while in use: put it back and saving goes on, or export the text to a file elsewhere", path.display())]
     Gone {
         /// The database.
         path: PathBuf,

@@ -71,6 +71,10 @@ impl Heard {
 /// # Errors
 /// Anything that keeps all documents from being asked.
 pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure> {
+    if args.question.trim().is_empty() {
+        return Err(Failure::new(Exit::Usage, "there is no question: ask-all needs a text")
+            .hint("For example: sala-chat ask-all \"What is the code?\""));
+    }
     let opened = open::desk(context, &SessionChoice::New, true, Attendance::Absent)?;
     let requests = opened.desk.requests.clone();
     let (question, library) = (args.question.clone(), args.library.clone());

@@ -56,6 +56,8 @@ pub struct SourceOptions {
     pub converters: BTreeMap<String, String>,
     /// What is no text is read as Latin-1.
     pub force: bool,
+    /// What whoever names a file that is no text can do: a sentence. Not every asker has a word for [`SourceOptions::force`].
+    pub not_text: &'static str,
     /// Pages of a PDF, from 1, inclusive.
     pub pages: Option<(u32, u32)>,
     /// Program and first arguments that accept `__pdf-text FILE`; normally this program.
@@ -73,6 +75,7 @@ impl SourceOptions {
             follow_symlinks: config.follow_symlinks,
             converters: config.converters.clone(),
             force: false,
+            not_text: "Convert it to text first.",
             pages: None,
             pdf_reader: super::this_program(),
             convert_time: Duration::from_secs(120),
@@ -392,7 +395,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
             Err(NotText::Control { byte, offset }) => {
                 return Err(match NEED_CONVERTER.iter().find(|(e, _)| *e == extension) {
                     Some((_, example)) => SourceError::NeedsConverter { name: name(), extension, example },
-                    None => SourceError::Binary { name: name(), offset, byte: OddByte(byte) },
+                    None => SourceError::Binary { name: name(), offset, byte: OddByte(byte), next: options.not_text },
                 });
             }
         }

@@ -114,8 +114,8 @@ impl ThinkingSwitch {
             // A template that can only be told not to think has it on by itself.
             ThinkMode::On if self.on || self.off => None,
             ThinkMode::Off | ThinkMode::On => Some(
-                "This model's template has no switch for thinking: it thinks when it likes. A budget ends thoughts: /set \
-                 thinking_budget 1024, or thinking.budget in the settings",
+                "This model's template has no switch for thinking: it thinks when it likes. A budget ends thoughts: \
+                 set thinking.budget, to 1024 say",
             ),
             ThinkMode::Auto => None,
         }

@@ -109,7 +109,7 @@ fn a_template_that_never_reads_the_switch_has_none() {
     assert_eq!(both.unwrap().thinking_switch(), ThinkingSwitch { on: true, off: true });
     let none = template("released").thinking_switch();
     assert!(
-        none.refusal(ThinkMode::Off).unwrap().contains("thinking_budget") && none.refusal(ThinkMode::Auto).is_none()
+        none.refusal(ThinkMode::Off).unwrap().contains("thinking.budget") && none.refusal(ThinkMode::Auto).is_none()
     );
     assert_eq!(none.refusal(ThinkMode::On), none.refusal(ThinkMode::Off));
     // Off and on again: on is what such a template does by itself.

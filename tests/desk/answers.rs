@@ -349,7 +349,7 @@ fn a_switch_for_thinking_that_does_nothing_is_refused_with_what_works() {
     let script = always(text.clone(), "Yes.");
     let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
     let note = t.note(Request::Think(sala_chat::settings::ThinkMode::Off));
-    assert!(note.contains("no switch") && note.contains("thinking_budget"), "{note}");
+    assert!(note.contains("no switch") && note.contains("thinking.budget"), "{note}");
     assert_eq!(t.ask("Why?").text, "Yes.");
 }
 

@@ -244,6 +244,49 @@ fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
     }
 }
 
+/// Names a command of the chat.
+fn names_a_command(text: &str) -> bool {
+    let words = text.split(|c: char| c.is_whitespace() || ",;()".contains(c));
+    let named = |word: &str| word.strip_prefix('/').map(|name| name.trim_end_matches(['.', ':']).to_owned());
+    words.filter_map(named).any(|name| sala_chat::commands::COMMANDS.iter().any(|c| c.name == name))
+}
+
+#[test]
+fn whoever_asks_from_a_shell_is_told_what_can_be_done_there() {
+    // Of 1,024 tokens 80% are taken, and there is room for an answer.
+    let tokens = |words: usize| text_model(None).tokenizer.encode_plain(&"word ".repeat(words)).unwrap().len();
+    let full = "word ".repeat(850 * 500 / tokens(500));
+    let ask_all = || Request::AskAll { question: "Who?".into(), library: None, read: false };
+    let load = |path: &str| Request::Load { paths: vec![path.into()], options: LoadOptions::default() };
+    let cases = [
+        (load("dump.bin"), 65_536, "dump.bin: not text (NUL at byte 4). Convert it to text first."),
+        (ask_all(), 65_536, "There is no document in the library. sala-chat library add FILE puts one there."),
+        (load("long.txt"), 1_024, "are left of 1,024"),
+        (Request::Ask(full), 1_024, "tokens left."),
+    ];
+    for (request, context_limit, says) in cases {
+        let dir = dir();
+        std::fs::write(dir.path().join("dump.bin"), b"some\0bytes").unwrap();
+        std::fs::write(dir.path().join("long.txt"), "A line.\n".repeat(1_000)).unwrap();
+        let setup = Setup { attendance: Attendance::Absent, context_limit, ..Setup::default() };
+        let mut t = Talk::new(dir.path(), setup);
+        t.send(request);
+        t.send(Request::Quit);
+        t.wait("the end", |n| matches!(n, Notice::Bye { .. }).then_some(()));
+        let said: Vec<&String> = t
+            .seen
+            .iter()
+            .filter_map(|n| match n {
+                Notice::Note(_, text) | Notice::Fatal { error: text, .. } => Some(text),
+                _ => None,
+            })
+            .collect();
+        assert!(said.iter().any(|text| text.contains(says)), "{says}: {said:?}");
+        assert!(!said.iter().any(|text| names_a_command(text)), "{said:?}");
+    }
+    assert!(names_a_command("About 100 tokens left. /new, /fork #3 or /compact."));
+}
+
 /// Text that neither tokenizer finds easy: characters outside its vocabulary, spaces at odd places.
 fn awkward(lines: usize) -> String {
     (0..lines)

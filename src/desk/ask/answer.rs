@@ -9,7 +9,7 @@ use super::super::path::Path;
 use super::super::plan::Plan;
 use super::super::render::Rendered;
 use super::super::work::Wanted;
-use super::super::{DeskError, Done, State, grouped};
+use super::super::{Attendance, DeskError, Done, State, grouped};
 use super::sentences::Sentences;
 use crate::protocol::desk::{Activity, Level, Notice};
 use crate::protocol::engine::{JobStats, Looked, LookedAt, Sampling, Token, Usage};
@@ -352,7 +352,11 @@ impl State {
         let level = [95, 80].into_iter().find(|l| share >= *l).unwrap_or(0);
         if level > self.warned {
             let left = grouped(limit.saturating_sub(used));
-            self.note(Level::Warn, format!("About {left} tokens left. /new, /fork #3 or /compact."));
+            let next = match self.attendance {
+                Attendance::Present => "/new, /fork #3 or /compact.",
+                Attendance::Absent => "What comes next may want a new session (without -r and -c).",
+            };
+            self.note(Level::Warn, format!("About {left} tokens left. {next}"));
         }
         self.warned = level;
     }

@@ -29,6 +29,9 @@ impl State {
         self.activity(Activity::Busy { what: "opening files".into() });
         let mut how = self.sources.clone();
         (how.force, how.pages) = (options.force, options.pages);
+        if self.attendance == Attendance::Present {
+            how.not_text = "/load --force loads it as Latin-1.";
+        }
         let (cancel, files) = (self.feeder.cancel.clone(), paths.clone());
         let (found, inbox) = crossbeam_channel::bounded(1);
         let thread = std::thread::Builder::new().name("files".into()).spawn(move || {

@@ -26,7 +26,7 @@ pub enum SourceError {
         reason: String,
     },
     /// Not text.
-    #[error("{name}: not text ({} at byte {offset}). /load --force loads it as Latin-1.", .byte.name())]
+    #[error("{name}: not text ({} at byte {offset}). {next}", .byte.name())]
     Binary {
         /// Which file.
         name: String,
@@ -34,6 +34,8 @@ pub enum SourceError {
         offset: usize,
         /// That byte.
         byte: OddByte,
+        /// [`super::SourceOptions::not_text`].
+        next: &'static str,
     },
     /// Text only after conversion.
     #[error("{name}: needs a converter. Set load.converters.{extension}, for example \"{example}\"")]
@@ -163,7 +165,9 @@ fn skipped_note(skipped: &[Skipped]) -> String {
         [] => String::new(),
         [first, rest @ ..] => {
             let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
-            format!(" (skipped {}: {}{more})", first.name, first.reason.trim_end_matches('.'))
+            // What can be done about it is for whoever names the file.
+            let why = first.reason.split(". ").next().unwrap_or_default().trim_end_matches('.');
+            format!(" (skipped {}: {why}{more})", first.name)
         }
     }
 }

@@ -50,7 +50,7 @@ fn folders_are_sorted_and_leave_out_what_is_hidden_ignored_or_binary() {
     let g = f.gather(&["d"]).unwrap();
     assert_eq!(names(&g), ["d/a.txt", "d/b.md", "d/sub/c.txt"]);
     let skipped: Vec<String> = g.skipped.iter().map(|s| format!("{} {}", s.name, s.reason)).collect();
-    assert_eq!(skipped[0], "d/pic.png not text (NUL at byte 4). /load --force loads it as Latin-1.");
+    assert_eq!(skipped[0], "d/pic.png not text (NUL at byte 4). Convert it to text first.");
     assert_eq!(skipped[1], "d/void.txt the file is empty. Nothing loaded.");
     assert_eq!(names(&f.gather(&["d/sub/c.txt", "d/*.md", "d/**/a*"]).unwrap()), ["c.txt", "d/b.md", "d/a.txt"]);
     assert_eq!(f.error("d/*.rs"), "No file matches d/*.rs");
@@ -120,7 +120,7 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
     assert_eq!(f.error("war.txt"), "No such file: war.txt. Similar: ./books/war.txt");
     assert_eq!(f.error("note.txt"), "No such file: note.txt. Similar: ./notes.txt");
     assert_eq!(f.error("zzz.txt"), "No such file: zzz.txt.");
-    assert_eq!(f.error("dump.bin"), "dump.bin: not text (NUL at byte 12). /load --force loads it as Latin-1.");
+    assert_eq!(f.error("dump.bin"), "dump.bin: not text (NUL at byte 12). Convert it to text first.");
     assert_eq!(
         f.error("report.docx"),
         "report.docx: needs a converter. Set load.converters.docx, for example \"pandoc --to plain {in}\""
@@ -131,7 +131,7 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         "{}",
         f.error("pics")
     );
-    assert!(f.error("pics").ends_with("as Latin-1 and 1 more). Nothing loaded."), "{}", f.error("pics"));
+    assert!(f.error("pics").ends_with("not text (NUL at byte 0) and 1 more). Nothing loaded."), "{}", f.error("pics"));
     std::os::unix::fs::symlink("gone.txt", f.options().base.join("link.txt")).unwrap();
     assert_eq!(f.error("link.txt"), "link.txt: a link to gone.txt, which is not there. Nothing loaded.");
     assert_eq!(f.error("/dev/null"), "null: not a regular file. Copy it to a file first");
