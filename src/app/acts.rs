@@ -66,12 +66,9 @@ pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
             (true, false) => format!(" here and in {}", others.join(", ")),
             (false, false) => format!(" in {}", others.join(", ")),
         };
-        app.questions.push_front(Question {
-            asker: Asker::Quit,
-            text: format!("Still working{place}. Stop and quit? What was written so far is kept."),
-            choices: vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }],
-            pick: None,
-        });
+        let text = format!("Still working{place}. Stop and quit? What was written so far is kept.");
+        let choices = vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }];
+        app.questions.push_front(Question::of_interface(Asker::Quit, text, choices));
     } else {
         quit(app, effects);
     }

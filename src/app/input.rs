@@ -1,23 +1,25 @@
 //! Keys: which place gets them (question, overlay, popup, selected message, input) and what they do there.
 //!
-//! The popup of completions has its keys in `popup`, pages and lists in `overlay`.
+//! The popup of completions has its keys in `popup`, pages and lists in `overlay`, questions in `question`.
 
 mod overlay;
 mod popup;
+mod question;
 
 use super::acts::{hint, note, open_page, quit, quit_or_ask, send, stop};
 use super::keys::{Action, Code, Key};
 use super::list::List;
-use super::mention::{self, Found};
 use super::overlay::Overlay;
 use super::perform::{copy_text, submit};
-use super::{App, Armed, Asker, Effect, Phase};
+use super::question::Standing;
+use super::{App, Armed, Effect, Phase};
 use crate::commands::CopyWhat;
 use crate::protocol::desk::{Activity, Level, Request};
 use crate::text::sanitize::sanitize;
 use overlay::{close_overlay, overlay_key};
 use popup::{complete, popup_key};
 pub(super) use popup::{files, paths};
+use question::{asked_ctrl_c, beside_question, question_key};
 
 /// Time for the second Esc, in milliseconds.
 const ESC_MS: u64 = 800;
@@ -34,9 +36,15 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     if app.phase != Phase::Running {
         return;
     }
-    if !app.questions.is_empty() {
-        return question_key(app, key, now, effects);
+    match app.questions.front().map(|q| q.standing) {
+        Some(Standing::Asks) => question_key(app, key, now, effects),
+        Some(standing) => beside_question(app, standing, key, now, effects),
+        None => place_key(app, key, now, effects),
     }
+}
+
+/// A key for the place that has the keys while no question takes them.
+fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     if app.overlay.is_some() {
         return overlay_key(app, key, effects);
     }
@@ -274,7 +282,7 @@ fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         return effects.push(Effect::Exit { code: 130, farewell: None });
     }
     if !app.questions.is_empty() {
-        return question_key(app, Key::plain(Code::Esc), now, effects);
+        return asked_ctrl_c(app, now, effects);
     }
     if app.overlay.is_some() {
         return close_overlay(app, effects);
@@ -299,53 +307,6 @@ fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     } else {
         app.armed = Armed::Quit(now + QUIT_MS);
         hint(app, "Press Ctrl-C again to quit", now + QUIT_MS);
-    }
-}
-
-fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
-    let Some(question) = app.questions.front_mut() else {
-        return;
-    };
-    match &mut question.pick {
-        Some(pick) if pick.open => return super::pick::key(app, key, now, effects),
-        Some(pick) if key == Key::plain(Code::Char('e')) => {
-            pick.open = true;
-            return;
-        }
-        Some(_) | None => {}
-    }
-    let pressed = match key.code {
-        Code::Char(c) if !key.ctrl && !key.alt => c,
-        Code::Enter => '\n',
-        Code::Esc => '\x1b',
-        _ => return,
-    };
-    let same = |k: char| k == pressed || k.to_lowercase().eq(pressed.to_lowercase());
-    let chosen = question.choices.iter().find(|c| same(c.key)).or(if pressed == '\x1b' {
-        question.choices.last()
-    } else {
-        None
-    });
-    let Some(key) = chosen.map(|c| c.key) else {
-        return;
-    };
-    let asker = question.asker;
-    app.questions.pop_front();
-    match asker {
-        Asker::Desk(question) => send(app, Request::Choose { question, key }, effects),
-        Asker::Quit if key == 'y' => {
-            stop(app, effects);
-            quit(app, effects);
-        }
-        Asker::Quit => {}
-        Asker::Pasted => {
-            if let Found::Paste(text) = mention::chosen(app, key, effects) {
-                insert_pasted(app, &text);
-            }
-        }
-    }
-    if key == '\x1b' {
-        mention::not_read(app, now);
     }
 }
 

@@ -205,16 +205,10 @@ pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) 
                 many => format!("{} files", many.len()),
             };
             let choice = |key, label: &str| Choice { key, label: label.into() };
-            app.questions.push_back(Question {
-                asker: Asker::Pasted,
-                text: format!("Load {}?", sanitize_line(&what)),
-                choices: vec![
-                    choice('\n', "load"),
-                    choice('t', "put the text into the input"),
-                    choice('\x1b', "neither"),
-                ],
-                pick: None,
-            });
+            let choices =
+                vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
+            let asked = format!("Load {}?", sanitize_line(&what));
+            app.questions.push_back(Question::of_interface(Asker::Pasted, asked, choices));
             app.lookup = Some(Lookup::Pasted(text, paths));
             Found::Nothing
         }

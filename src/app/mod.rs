@@ -29,6 +29,7 @@ pub mod overlay;
 pub mod palette;
 mod perform;
 pub mod pick;
+pub mod question;
 mod render;
 pub mod rows;
 pub mod selection;
@@ -45,7 +46,7 @@ pub mod wrap;
 use std::collections::VecDeque;
 
 use crate::protocol::desk::{
-    Activity, Choice, ContextMap, DocumentRow, LibraryName, Meters, Notice, Request, SaveState, SessionRow, TimelineRow,
+    Activity, ContextMap, DocumentRow, LibraryName, Meters, Notice, Request, SaveState, SessionRow, TimelineRow,
 };
 use crate::protocol::engine::ModelInfo;
 use crate::transcript::MessageId;
@@ -57,12 +58,12 @@ use keys::Key;
 use options::UiConfig;
 use overlay::Overlay;
 use palette::{Palette, ThemeRow};
-use pick::FilePick;
 use selection::Selection;
 use tabs::Tabs;
 use tour::Tour;
 use transcript::Transcript;
 
+pub use question::{Asker, Question, Standing};
 pub use update::update;
 
 /// Something that happened.
@@ -231,30 +232,6 @@ pub struct SessionHead {
     pub documents: Vec<DocumentRow>,
     /// For the panel.
     pub map: ContextMap,
-}
-
-/// Who asks a question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asker {
-    /// The desk, with its id.
-    Desk(u64),
-    /// The interface: quit although the model is busy?
-    Quit,
-    /// The interface: load the paths that were pasted?
-    Pasted,
-}
-
-/// A decision the user has to take before anything else.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Question {
-    /// Who asks.
-    pub asker: Asker,
-    /// One or two lines.
-    pub text: String,
-    /// Choices; Esc takes the last one.
-    pub choices: Vec<Choice>,
-    /// Of a load: its files, which can be chosen from.
-    pub pick: Option<FilePick>,
 }
 
 /// What the next Esc or Ctrl-C means, and until when (ms).

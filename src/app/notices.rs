@@ -12,7 +12,7 @@ use super::pick::FilePick;
 use super::several::Several;
 use super::shelf::ShelfView;
 use super::status::duration;
-use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
+use super::{App, Effect, Phase, Question, Redraw, SessionHead};
 use crate::base::percent;
 use crate::protocol::desk::{
     Activity, DocumentRow, GotoTarget, Level, LibraryName, Notice, OpenSession, Request, SaveState, SearchRow,
@@ -176,7 +176,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
                 // The answers themselves stand on the screen.
                 choices.iter_mut().filter(|c| c.key.is_ascii_digit()).for_each(|c| c.label.clear());
             }
-            app.questions.push_back(Question { asker: Asker::Desk(id), text: clean(&text), choices, pick: None });
+            app.questions.push_back(Question::of_desk(id, clean(&text), choices, None));
             Redraw::Now
         }
         Notice::Plan { id, text, choices, mut plan } => {
@@ -184,12 +184,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             for f in &mut plan.files {
                 f.name = line(&f.name);
             }
-            app.questions.push_back(Question {
-                asker: Asker::Desk(id),
-                text: clean(&text),
-                choices,
-                pick: Some(FilePick::new(plan)),
-            });
+            app.questions.push_back(Question::of_desk(id, clean(&text), choices, Some(FilePick::new(plan))));
             Redraw::Now
         }
         Notice::Input { text, editing } => {

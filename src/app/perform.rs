@@ -22,7 +22,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         && let Some(line) = app.composer.take_behind_recalled()
     {
         app.history.push(line.trim());
-        return match parsed.outcome.while_busy() == WhileBusy::Waits && app.busy() {
+        return match parsed.outcome.while_busy() == WhileBusy::Waits && must_wait(app) {
             true => app.queue.lines.push_back(line.trim().to_string()),
             false => run(app, parsed.outcome, effects),
         };
@@ -46,14 +46,14 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if commands::is_command(&line) {
         match commands::parse(line.trim(), app.config.home.as_deref()) {
             Err(why) => return note(app, Level::Error, &why),
-            Ok(parsed) if parsed.outcome.while_busy() == WhileBusy::Waits && app.busy() => queue(app),
+            Ok(parsed) if parsed.outcome.while_busy() == WhileBusy::Waits && must_wait(app) => queue(app),
             Ok(parsed) => {
                 app.history.push(line.trim());
                 app.composer.take();
                 run(app, parsed.outcome, effects);
             }
         }
-    } else if app.busy() {
+    } else if must_wait(app) {
         queue(app);
     } else {
         app.history.push(&line);
@@ -64,6 +64,11 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     app.transcript.deselect();
     app.transcript.follow();
     pump_queue(app, now, effects);
+}
+
+/// Whether what is typed waits for something: work that goes on, or a decision that comes first.
+fn must_wait(app: &App) -> bool {
+    app.busy() || !app.questions.is_empty()
 }
 
 fn queue(app: &mut App) {

@@ -4,7 +4,8 @@ use super::acts::{hint, note, quit, stop};
 use super::find::Find;
 use super::mention::{self, Found};
 use super::transcript::Scroll;
-use super::{App, Armed, Effect, Event, Phase, Question, Redraw, input, notices, perform, selection, themes};
+use super::{App, Armed, Effect, Event, Phase, Question, Redraw, Standing};
+use super::{input, notices, perform, question, selection, themes};
 use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize;
 
@@ -17,6 +18,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     let redraw = match event {
         Event::Frame => {
             frame(app, &mut effects);
+            question::seen(app);
             return effects;
         }
         Event::Notice(notice) => notices::notice(app, notice, now, &mut effects),
@@ -181,7 +183,7 @@ fn copied(app: &mut App, what: &str, now: u64) {
 }
 
 fn paste(app: &mut App, text: &str, effects: &mut Vec<Effect>) {
-    if app.questions.front().is_some() {
+    if app.questions.front().is_some_and(|q| q.standing == Standing::Asks) {
         return;
     }
     if let Some(overlay) = &mut app.overlay {

@@ -19,10 +19,10 @@ mod transcript;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 
-use crate::app::App;
 use crate::app::layout::{Area, MIN_SIZE, regions};
 use crate::app::rows::Role;
 use crate::app::wrap::wrap_text;
+use crate::app::{App, Question, Standing};
 use paint::Painter;
 use theme::Theme;
 
@@ -76,10 +76,18 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         }
     };
     let mut caret = if app.overlay.is_some() { overlay::caret(app, rect(regions.overlay)) } else { caret };
+    // Whoever writes goes on writing, and sees what that completes to.
+    let (beside, asks): (Option<&Question>, Option<&Question>) = match app.questions.front() {
+        Some(question) if question.standing == Standing::Asks => (None, Some(question)),
+        beside => (beside, None),
+    };
+    if let Some(question) = beside {
+        overlay::question_beside(question, &mut painter, rect(regions.overlay));
+    }
     if let Some(popup) = &app.popup {
         overlay::popup(popup, &mut painter, rect(regions.overlay));
     }
-    if let Some(question) = app.questions.front() {
+    if let Some(question) = asks {
         let (body, keys) = (rect(regions.overlay), rect(regions.composer));
         match question.pick.as_ref().filter(|p| p.open) {
             Some(pick) => pick::draw(pick, &mut painter, body, keys),

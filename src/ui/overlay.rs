@@ -8,6 +8,7 @@ use crate::app::entry::{clock, grouped};
 use crate::app::list::List;
 use crate::app::overlay::{Overlay, Page};
 use crate::app::palette::{ROLES, ThemeRow};
+use crate::app::question::TAKE_UP;
 use crate::app::rows::{Face, Role, Row, Span};
 use crate::app::shelf::{self, ShelfView};
 use crate::app::wrap::{ellipsis, fit, width, wrap_text};
@@ -331,29 +332,54 @@ pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
 
 /// A question: over the last rows of the body, its keys in the input's place.
 pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rect, composer: Rect) {
-    let mut rows = wrap_text(&question.text, Face::from(Role::Warn).bold(), usize::from(body.width).saturating_sub(4));
+    let cells: usize = choices(question).map(|(k, what)| width(&k) + width(what) + 4).sum();
+    let in_a_row = cells <= usize::from(composer.width);
+    let mut rows = question_text(question, body);
+    // Choices that would run out of the line get a row each.
+    rows.extend(choices(question).filter(|_| !in_a_row).map(|choice| choice_row(choice, body)));
+    above_input(painter, body, &rows);
+    match in_a_row {
+        true => keys(painter, composer, choices(question)),
+        false => keys(painter, composer, std::iter::empty()),
+    }
+}
+
+/// A question above what somebody writes: its choices, and the key that takes it up.
+pub(super) fn question_beside(question: &Question, painter: &mut Painter<'_>, body: Rect) {
+    let mut rows = question_text(question, body);
+    rows.extend(choices(question).map(|choice| choice_row(choice, body)));
+    let hint = format!("{TAKE_UP} answers, or an empty input");
+    rows.push(Row { spans: vec![Span::new(hint, Role::Dim)], ..Row::default() });
+    above_input(painter, body, &rows);
+}
+
+fn question_text(question: &Question, body: Rect) -> Vec<Row> {
+    wrap_text(&question.text, Face::from(Role::Warn).bold(), usize::from(body.width).saturating_sub(4))
+}
+
+/// What is to be pressed, and what that means.
+fn choices(question: &Question) -> impl Iterator<Item = (String, &str)> {
     let name = |key: char| match key {
         '\n' => "Enter".to_string(),
         '\x1b' => "Esc".to_string(),
         k => k.to_string(),
     };
-    let choices = || {
-        let choices = question.choices.iter();
-        choices.map(|c| (name(c.key), c.label.as_str()))
-    };
-    let cells: usize = choices().map(|(k, what)| width(&k) + width(what) + 4).sum();
-    let in_a_row = cells <= usize::from(composer.width);
-    if !in_a_row {
-        // Choices that would run out of the line get a row each.
-        let room = usize::from(body.width).saturating_sub(12);
-        rows.extend(choices().map(|(key, what)| Row {
-            spans: vec![
-                Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold()),
-                Span::new(crate::app::wrap::ellipsis(what, room), Role::Text),
-            ],
-            ..Row::default()
-        }));
+    question.choices.iter().map(move |c| (name(c.key), c.label.as_str()))
+}
+
+fn choice_row((key, what): (String, &str), body: Rect) -> Row {
+    let room = usize::from(body.width).saturating_sub(12);
+    Row {
+        spans: vec![
+            Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold()),
+            Span::new(crate::app::wrap::ellipsis(what, room), Role::Text),
+        ],
+        ..Row::default()
     }
+}
+
+/// Rows at the bottom of the text, below a rule.
+fn above_input(painter: &mut Painter<'_>, body: Rect, rows: &[Row]) {
     let height = u16::try_from(rows.len() + 1).unwrap_or(body.height).min(body.height);
     let area = Rect { y: body.bottom() - height, height, ..body };
     painter.clear(area);
@@ -362,10 +388,6 @@ pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rec
         if let Ok(i) = u16::try_from(i) {
             painter.row(area, i + 1, 2, row);
         }
-    }
-    match in_a_row {
-        true => keys(painter, composer, choices()),
-        false => keys(painter, composer, std::iter::empty()),
     }
 }
 

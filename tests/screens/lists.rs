@@ -1,9 +1,11 @@
 //! Lists, questions and files: what is picked from them, and what is read before a question.
 
+use sala_chat::app::keys::Key;
 use sala_chat::app::{Effect, Event};
 use sala_chat::protocol::desk::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
 use sala_chat::transcript::MessageId;
 
+use super::picture;
 use super::stage::*;
 
 #[test]
@@ -35,6 +37,71 @@ fn question_keys_answer_the_desk_and_esc_takes_the_last() {
     s.press("x enter V esc");
     let choose = |question, key| Request::Choose { question, key };
     assert_eq!(s.sent(), [choose(1, '\n'), choose(2, 'v'), choose(3, 'v')]);
+}
+
+#[test]
+fn keys_typed_before_a_question_was_seen_are_no_answer() {
+    let ask = |id| Notice::Question {
+        id,
+        text: "Stopped at 384 of 6,400 tokens, inside long.txt. What is read stays read.".into(),
+        choices: vec![
+            Choice { key: '1', label: "continue".into() },
+            Choice { key: '2', label: "keep what is read".into() },
+            Choice { key: '3', label: "go back".into() },
+        ],
+    };
+    let choose = |question, key| Request::Choose { question, key };
+
+    // Typed at a screen without it: a second Esc, and the beginning of a number.
+    let mut s = open(80, 24);
+    s.tell(Notice::Activity(Activity::Busy { what: "x".into() })).press("esc");
+    assert_eq!(s.sent(), [Request::Stop]);
+    s.tell(ask(1)).tell(Notice::Activity(Activity::Idle)).event(Event::Key(Key::parse("esc").unwrap())).type_text("1");
+    assert_eq!(s.sent(), []);
+    assert_eq!(s.app.composer.text(), "1");
+    // It is seen by somebody who writes, and goes on.
+    picture("question_beside_80x24", &mut s);
+    s.type_text("2 apples");
+    assert_eq!((s.sent(), s.app.composer.text()), (vec![], "12 apples"));
+    // It can be taken up beside that.
+    s.press("shift-tab 2");
+    assert_eq!((s.sent(), s.app.composer.text()), (vec![choose(1, '2')], "12 apples"));
+
+    // The next one waits for the line to be sent, which it is behind what goes on.
+    s.tell(ask(2)).press("3 enter");
+    assert!(s.sent().is_empty() && s.app.composer.is_empty(), "what is said waits for the decision");
+    assert_eq!(s.app.queue.lines, ["12 apples3"]);
+    s.type_text("1");
+    assert_eq!(s.app.composer.text(), "1", "there was no time to see that it asks");
+    s.press("backspace 1");
+    assert_eq!(s.sent(), [choose(2, '1'), Request::Ask("12 apples3".into())]);
+
+    // What is searched for is written as well.
+    s.tell(ask(3)).event(Event::Frame);
+    s.press("3");
+    assert_eq!(s.sent(), [choose(3, '3')]);
+    s.press("ctrl-f").type_text("a");
+    s.tell(ask(4)).press("1");
+    assert_eq!(s.sent(), []);
+    s.press("shift-tab 1");
+    assert_eq!(s.sent(), [choose(4, '1')]);
+}
+
+#[test]
+fn a_second_stop_does_not_answer_how_to_go_on() {
+    for (key, wait) in [("esc", 800), ("ctrl-c", 500)] {
+        let mut s = open(80, 24);
+        s.tell(Notice::Activity(Activity::Busy { what: "x".into() })).press(key);
+        s.tell(Notice::Question {
+            id: 1,
+            text: "Stopped.".into(),
+            choices: vec![Choice { key: '1', label: "go on".into() }, Choice { key: '3', label: "go back".into() }],
+        });
+        s.press(key);
+        assert_eq!(s.sent(), [Request::Stop]);
+        s.wait(wait).press(key);
+        assert_eq!(s.sent(), [Request::Choose { question: 1, key: '3' }]);
+    }
 }
 
 #[test]

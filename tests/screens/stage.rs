@@ -55,16 +55,17 @@ impl Stage {
         self.event(Event::Notice(notice))
     }
 
-    /// Presses keys by name: `"ctrl-p"`, `"enter"`.
+    /// Presses keys by name: `"ctrl-p"`, `"enter"`; each at what is on the screen.
     pub fn press(&mut self, names: &str) -> &mut Self {
         for name in names.split_whitespace() {
             let key = Key::parse(name).unwrap_or_else(|| panic!("no key {name}"));
+            self.event(Event::Frame);
             self.event(Event::Key(key));
         }
         self
     }
 
-    /// Types a text character by character.
+    /// Types a text character by character, without a look at the screen.
     pub fn type_text(&mut self, text: &str) -> &mut Self {
         for c in text.chars() {
             let key = match c {

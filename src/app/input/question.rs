@@ -1,0 +1,84 @@
+//! Keys while a question stands.
+
+use super::super::acts::{quit, send, stop};
+use super::super::keys::{Code, Key};
+use super::super::mention::{self, Found};
+use super::super::question::{self, Asker, Standing, TAKE_UP};
+use super::super::{App, Armed, Effect, pick};
+use super::{insert_pasted, place_key};
+use crate::protocol::desk::Request;
+
+/// A key while a question stands that it is not for.
+pub(super) fn beside_question(app: &mut App, standing: Standing, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    let esc = key == Key::plain(Code::Esc);
+    match (standing, app.questions.front_mut()) {
+        (Standing::Beside, Some(question)) if key == TAKE_UP => question.standing = Standing::Asks,
+        (Standing::Beside, _) if esc => question_key(app, key, now, effects),
+        // It was pressed for what is over: it is no answer.
+        (Standing::Unseen, _) if esc => {}
+        (Standing::Unseen | Standing::Beside | Standing::Asks, _) => {
+            place_key(app, key, now, effects);
+            question::passed_by(app);
+        }
+    }
+}
+
+/// Ctrl-C while a question stands.
+pub(super) fn asked_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    match app.questions.front().map(|q| q.standing) {
+        Some(Standing::Unseen) | None => {}
+        Some(_) if matches!(app.armed, Armed::Ignore(until) if now < until) => {}
+        Some(Standing::Beside | Standing::Asks) => question_key(app, Key::plain(Code::Esc), now, effects),
+    }
+}
+
+pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    // The second of two that were to stop what asks now how to go on.
+    if key == Key::plain(Code::Esc) && matches!(app.armed, Armed::Swallow(until) if now < until) {
+        return;
+    }
+    let Some(question) = app.questions.front_mut() else {
+        return;
+    };
+    match &mut question.pick {
+        Some(pick) if pick.open => return pick::key(app, key, now, effects),
+        Some(pick) if key == Key::plain(Code::Char('e')) => {
+            pick.open = true;
+            return;
+        }
+        Some(_) | None => {}
+    }
+    let pressed = match key.code {
+        Code::Char(c) if !key.ctrl && !key.alt => c,
+        Code::Enter => '\n',
+        Code::Esc => '\x1b',
+        _ => return,
+    };
+    let same = |k: char| k == pressed || k.to_lowercase().eq(pressed.to_lowercase());
+    let chosen = question.choices.iter().find(|c| same(c.key)).or(if pressed == '\x1b' {
+        question.choices.last()
+    } else {
+        None
+    });
+    let Some(key) = chosen.map(|c| c.key) else {
+        return;
+    };
+    let asker = question.asker;
+    app.questions.pop_front();
+    match asker {
+        Asker::Desk(question) => send(app, Request::Choose { question, key }, effects),
+        Asker::Quit if key == 'y' => {
+            stop(app, effects);
+            quit(app, effects);
+        }
+        Asker::Quit => {}
+        Asker::Pasted => {
+            if let Found::Paste(text) = mention::chosen(app, key, effects) {
+                insert_pasted(app, &text);
+            }
+        }
+    }
+    if key == '\x1b' {
+        mention::not_read(app, now);
+    }
+}
