@@ -73,7 +73,13 @@ struct Report {
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     let (each, long) = match args.context.as_slice() {
         [] => (CONTEXTS[0], Some(CONTEXTS[1])),
-        [each, rest @ ..] => (*each, rest.first().copied()),
+        [each] => (*each, None),
+        [each, long] => (*each, Some(*long)),
+        more => {
+            let more = more.len();
+            let what = "--context takes two lengths here at most, of a document for /ask-all and of that for /when";
+            return Err(Failure::usage(format!("{what} (got {more})")));
+        }
     };
     let longest = each.max(long.unwrap_or(0));
     let most = match context.config().model.max_context {

@@ -133,7 +133,20 @@ struct Report {
 /// No room, a model that does not load, or anything the desk cannot do; with the desk's words.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
-    let tokens = args.context.last().copied().unwrap_or(if cpu { TOKENS } else { TOKENS_GPU });
+    let tokens = match args.context.as_slice() {
+        [] => {
+            if cpu {
+                TOKENS
+            } else {
+                TOKENS_GPU
+            }
+        }
+        [tokens] => *tokens,
+        more => {
+            let more = more.len();
+            return Err(Failure::usage(format!("--context takes one length here, the session's (got {more})")));
+        }
+    };
     let most = longest(context);
     if tokens > most {
         return Err(Failure::usage(format!("--context must be 1 to {most} here (got {tokens})")));

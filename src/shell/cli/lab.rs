@@ -12,6 +12,9 @@ use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
 /// Room behind the longest text of `eval`, for questions and answers.
 pub const EVAL_ROOM: usize = 1_024;
 
+/// Rows of a prefill pass that may be asked for: more than any card gains by, and their buffers still have a size.
+const MOST_PREFILL_ROWS: usize = 65_536;
+
 /// A whole number of this range.
 fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
 where
@@ -100,7 +103,7 @@ pub enum FillArg {
 #[derive(Clone, Debug, Default, Args)]
 pub struct TuningArgs {
     /// Rows of a prefill pass; 0 chooses by memory
-    #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=MOST_PREFILL_ROWS), allow_negative_numbers = true, hide = true)]
     pub prefill_rows: usize,
     /// Never use a GEMM library
     #[arg(long, hide = true)]
