@@ -73,7 +73,7 @@ pub struct DocumentInfo {
 pub struct MessageMeta {
     /// How the answer ended; `None` for what is not an answer.
     pub finish: Option<Finish>,
-    /// Seed the answer was sampled with.
+    /// Seed the answer was sampled with; `None` where nothing was drawn.
     pub seed: Option<u64>,
     /// Model that answered, for example `demo` or `MiniCPM-SALA`.
     pub model: Option<String>,

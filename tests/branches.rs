@@ -87,6 +87,21 @@ fn each_of_several_answers_is_what_its_seed_gives_alone_and_the_chosen_one_goes_
 }
 
 #[test]
+fn where_nothing_is_drawn_there_is_no_seed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = Settings { seed: Some(7), ..Settings::default() };
+    let mut t = Talk::new(dir.path(), Setup { settings: settings.clone(), ..seeded() });
+    assert_eq!(t.ask("first").meta.seed, Some(7));
+    t.quit();
+    settings.sampling.temperature = 0.0;
+    let mut t = Talk::new(dir.path(), Setup { settings, ..seeded() });
+    assert_eq!(t.ask("second").meta.seed, None);
+    t.send(Request::AskForSeveral { text: "third".into(), count: 2 });
+    let told = t.wait("several answers", |n| if let Notice::Several(told) = n { Some(told.clone()) } else { None });
+    assert!(told.len() == 2 && told.iter().all(|(_, seed)| seed.is_none()), "{told:?}");
+}
+
+#[test]
 fn answers_there_is_no_room_for_wait_for_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let mut t = Talk::new(dir.path(), Setup { room: 3, ..seeded() });

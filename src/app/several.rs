@@ -15,8 +15,8 @@ pub const GAP: usize = 3;
 #[derive(Clone, Debug)]
 pub struct Alternative {
     id: MessageId,
-    /// What it was drawn with.
-    pub seed: u64,
+    /// What it was drawn with, if it was.
+    pub seed: Option<u64>,
     text: String,
     thinks: bool,
     /// Set when it is complete.
@@ -37,8 +37,8 @@ pub struct Several {
 
 impl Several {
     /// Answers of which nothing is written yet.
-    pub fn new(answers: &[(MessageId, u64)]) -> Several {
-        let empty = |(id, seed): &(MessageId, u64)| Alternative {
+    pub fn new(answers: &[(MessageId, Option<u64>)]) -> Several {
+        let empty = |(id, seed): &(MessageId, Option<u64>)| Alternative {
             id: *id,
             seed: *seed,
             text: String::new(),
@@ -135,7 +135,8 @@ impl Several {
                 Some(_) => self.top.min(a.rows.len().saturating_sub(room)),
             };
             let rows = a.rows.get(top..(top + room).min(a.rows.len())).unwrap_or(&[]);
-            (i % columns, i / columns, format!("{}  seed {}  {state}", i + 1, a.seed), rows)
+            let seed = a.seed.map_or(String::new(), |seed| format!("  seed {seed}"));
+            (i % columns, i / columns, format!("{}{seed}  {state}", i + 1), rows)
         })
     }
 }
@@ -148,7 +149,7 @@ mod tests {
     fn the_grid_has_a_place_for_each_within_the_area() {
         for (width, height) in [(78, 17), (158, 43), (36, 5), (20, 9)] {
             for n in 1..=9 {
-                let ids: Vec<(MessageId, u64)> = (1..=n).map(|i| (MessageId(i), 7)).collect();
+                let ids: Vec<(MessageId, Option<u64>)> = (1..=n).map(|i| (MessageId(i), Some(7))).collect();
                 let mut several = Several::new(&ids);
                 several.delta(MessageId(1), false, "word ".repeat(200).as_str());
                 several.set_size(width, height, Glyphs::Unicode);

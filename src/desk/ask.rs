@@ -182,6 +182,7 @@ impl State {
                     None => desk.next_sampling(),
                 };
                 message.meta.finish = None;
+                message.meta.seed = message.meta.seed.or(sampling.seed_of_draws());
                 // The decoder starts where the answer stands: inside a thought if it ended in one.
                 let answer = Answer::new(desk, message, &rendered, sampling, started)?.after(desk, more);
                 desk.write_answer(answer, plan, rendered, |desk, _| desk.sync_quietly())

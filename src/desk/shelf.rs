@@ -37,7 +37,7 @@ pub(super) struct Asked {
     question: String,
     row: ShelfRow,
     thinking: String,
-    seed: u64,
+    seed: Option<u64>,
 }
 
 /// A question to a document, ready to be read.
@@ -273,7 +273,7 @@ impl State {
         answer.thinking = asked.thinking;
         answer.meta = MessageMeta {
             finish: asked.row.finish,
-            seed: Some(asked.seed),
+            seed: asked.seed,
             model: self.feeder.model().map(|m| m.name.clone()),
             completion_tokens: asked.row.answer_tokens,
             ..MessageMeta::default()
@@ -398,7 +398,7 @@ impl Fan for AskAll {
             question: question.clone(),
             row: b.row,
             thinking: b.thinking,
-            seed: sampling.seed,
+            seed: sampling.seed_of_draws(),
         });
         desk.asked.insert(desk.talk.serial, asked.collect());
         Ok(())

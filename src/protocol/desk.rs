@@ -63,9 +63,9 @@ pub enum Notice {
         /// The text. Whole characters only.
         text: String,
     },
-    /// Answers to the question at the end of the open session are written side by side: their messages and seeds. What is told of
-    /// them follows as [`Notice::Delta`] and [`Notice::Finished`]; a [`Notice::Session`] says which one goes on.
-    Several(Vec<(MessageId, u64)>),
+    /// Answers to the question at the end of the open session are written side by side: their messages, and seeds where something
+    /// is drawn. What is told of them follows as [`Notice::Delta`] and [`Notice::Finished`]; a [`Notice::Session`] says which one goes on.
+    Several(Vec<(MessageId, Option<u64>)>),
     /// The answer is complete; replaces what the deltas built.
     Finished(Message),
     /// Something about a conversation that is at work and not on screen. When it comes back to the screen, all of it is told again.

@@ -81,7 +81,7 @@ pub struct Plain {
     /// Sessions opened in this run.
     opened: Vec<OpenSession>,
     /// Answers that are written side by side, with their seeds.
-    beside: Vec<(MessageId, u64)>,
+    beside: Vec<(MessageId, Option<u64>)>,
     /// Tenth of the progress said last.
     tenth: u64,
     save_said: Option<String>,

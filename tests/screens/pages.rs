@@ -255,7 +255,7 @@ fn choices_that_do_not_fit_into_a_line_get_a_row_each() {
 fn answers_side_by_side() {
     for (w, h) in [(80, 24), (160, 50)] {
         let mut s = open(w, h);
-        s.tell(Notice::Several(vec![(MessageId(11), 41), (MessageId(12), 42), (MessageId(13), 43)]));
+        s.tell(Notice::Several(vec![(MessageId(11), Some(41)), (MessageId(12), Some(42)), (MessageId(13), Some(43))]));
         s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
         let text =
             "It is **Natasha** who breaks it to him, but not in words: Pierre sees it in her face before she speaks.";
@@ -290,9 +290,11 @@ fn answers_side_by_side() {
     }
     // Esc stops what is being written; what there is stays to be chosen from.
     let mut s = open(80, 24);
-    s.tell(Notice::Several(vec![(MessageId(11), 41), (MessageId(12), 42)]));
+    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
     s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
     s.sent();
+    let screen = s.screen();
+    assert!(!screen.contains("seed"), "nothing is drawn: {screen}");
     s.press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
     assert!(s.app.overlay.is_some());

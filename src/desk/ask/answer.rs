@@ -198,7 +198,7 @@ impl State {
     pub(super) fn new_answer(&self, rendered: &Rendered, sampling: Sampling, started: Instant) -> Done<Answer> {
         let mut message = self.draft(Role::Assistant, self.talk.conversation.head(), String::new());
         message.meta.model = self.feeder.model().map(|m| m.name.clone());
-        message.meta.seed = Some(sampling.seed);
+        message.meta.seed = sampling.seed_of_draws();
         Answer::new(self, message, rendered, sampling, started)
     }
 

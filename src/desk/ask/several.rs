@@ -78,7 +78,8 @@ impl State {
                 format!("Answering again: {} tokens shared, {} read for the question.", grouped(shared), grouped(read));
             self.note(Level::Info, text);
         }
-        let answers = slots.iter().filter_map(|s| s.answer.as_ref()).map(|a| (a.id(), a.sampling().seed)).collect();
+        let answers =
+            slots.iter().filter_map(|s| s.answer.as_ref()).map(|a| (a.id(), a.sampling().seed_of_draws())).collect();
         self.tell(Notice::Several(answers));
         self.activity(Activity::Answering { tokens_per_s: 0.0 });
         self.branch_out(Several { rendered, base: plan.base, steps: plan.steps.into(), slots })
@@ -113,8 +114,8 @@ impl Fan for Several {
 
     fn shown_again(&mut self, desk: &mut State) {
         let seed = |s: &Slot| match &s.answer {
-            Some(answer) => answer.sampling().seed,
-            None => desk.talk.conversation.get(s.id).and_then(|m| m.meta.seed).unwrap_or_default(),
+            Some(answer) => answer.sampling().seed_of_draws(),
+            None => desk.talk.conversation.get(s.id).and_then(|m| m.meta.seed),
         };
         let told = self.slots.iter().map(|s| (s.id, seed(s))).collect();
         desk.tell(Notice::Several(told));

@@ -28,6 +28,13 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+impl Sampling {
+    /// The seed, where it changes anything: at temperature 0 nothing is drawn.
+    pub fn seed_of_draws(&self) -> Option<u64> {
+        (self.temperature > 0.0).then_some(self.seed)
+    }
+}
+
 impl Default for Sampling {
     fn default() -> Self {
         Sampling {

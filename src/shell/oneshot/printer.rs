@@ -72,8 +72,8 @@ impl<'a> Printer<'a> {
                 })
             }),
             Format::Text => {
-                let seed = answer.meta.seed.unwrap_or_default();
-                self.answer(&format!("[{}] seed {seed}\n{}\n\n", which + 1, answer.text.trim_end()))
+                let seed = answer.meta.seed.map_or(String::new(), |seed| format!(" seed {seed}"));
+                self.answer(&format!("[{}]{seed}\n{}\n\n", which + 1, answer.text.trim_end()))
             }
         }
     }

@@ -275,8 +275,9 @@ impl Plain {
 
     /// An answer that was written beside others, whole.
     fn one_of_several(&mut self, at: usize, m: &Message, out: &mut Vec<Out>) {
-        let seed = self.beside.get(at).map_or(0, |(_, seed)| *seed);
-        out.push(Out::Line(format!("answer {} (seed {seed}): {}", at + 1, sanitize(&m.text))));
+        let seed =
+            self.beside.get(at).and_then(|(_, seed)| *seed).map_or(String::new(), |seed| format!(" (seed {seed})"));
+        out.push(Out::Line(format!("answer {}{seed}: {}", at + 1, sanitize(&m.text))));
         self.ending(m, out);
     }
 
