@@ -77,7 +77,7 @@ impl State {
     /// The same for documents that are known not to fit and have no plan.
     pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
         let limit = self.meters.context_limit;
-        let (free, reserve) = (limit.saturating_sub(self.feeder.live.position()), self.reserve());
+        let (free, reserve) = (limit.saturating_sub(self.position()), self.reserve());
         let tokenizer = &self.feeder.renderer.model().tokenizer;
         let file = |m: &Message| {
             let tokens = match self.bounded(|halt| tokenizer.encode_plain_until(&m.text, halt)) {

@@ -17,7 +17,7 @@ impl State {
 
     /// What is in the state now. Documents and answers end where their segments end; the system text's tokens are counted.
     pub(super) fn context_map(&self) -> ContextMap {
-        let used = self.feeder.live.position();
+        let used = self.position();
         let path = self.talk.conversation.path();
         let mut stretches: Vec<Stretch> = Vec::new();
         let mut at = 0;

@@ -19,6 +19,16 @@ impl State {
         }
     }
 
+    /// Tokens of the open conversation in the state. Before anything is said, what is live there is of the one before.
+    pub(super) fn position(&self) -> u64 {
+        if self.talk.conversation.is_empty() { 0 } else { self.feeder.live.position() }
+    }
+
+    /// The same as it is shown.
+    pub(super) fn shown_position(&self) -> u64 {
+        if self.talk.conversation.is_empty() { 0 } else { self.feeder.shown_position() }
+    }
+
     /// Whether the tokens in the context are only estimated.
     pub(super) fn is_estimated(&self) -> bool {
         let counted = self.feeder.counted.is_some_and(|(at, _)| at == self.feeder.live.position());
@@ -48,7 +58,7 @@ impl State {
 
     /// Sends the numbers.
     pub(super) fn report_meters(&mut self) {
-        self.meters.context_used = self.feeder.shown_position();
+        self.meters.context_used = self.shown_position();
         self.meters.estimated = self.is_estimated();
         self.meters.sampling = self.sampling();
         let path = self.talk.conversation.path();

@@ -41,7 +41,7 @@ impl State {
             m.model.name,
             m.model.device,
             m.model.dtype,
-            grouped(self.feeder.live.position()),
+            grouped(self.position()),
             grouped(m.context_limit),
             answered.unwrap_or_else(none),
             read.unwrap_or_else(none),
@@ -109,7 +109,7 @@ impl State {
             m.model.name,
             m.model.device,
             if m.estimated { "~" } else { "" },
-            grouped(self.feeder.shown_position()),
+            grouped(self.shown_position()),
             if m.context_limit == 0 { "an unknown number of".to_owned() } else { grouped(m.context_limit) },
             answered.unwrap_or_else(none),
             counts.unwrap_or_else(|| "nothing yet".to_owned()),
@@ -119,7 +119,7 @@ impl State {
 
     /// `/ctx`: which item takes how many tokens.
     pub(super) fn context_page(&mut self) -> Done {
-        let used = self.feeder.shown_position();
+        let used = self.shown_position();
         let limit = self.meters.context_limit;
         let mut text = format!(
             "{}{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",

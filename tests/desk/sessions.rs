@@ -334,6 +334,25 @@ fn two_terminals_that_begin_alike_at_the_same_moment_come_back_to_their_own() {
     assert_eq!(farewells, [back("hello-there"), back("hello-there-2")]);
 }
 
+#[test]
+fn a_new_session_has_nothing_of_the_one_before_in_its_context() {
+    let dir = dir();
+    std::fs::write(dir.path().join("notes.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(9)).unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("Who keeps it?");
+    t.send(Request::New(None));
+    t.sync();
+    t.send(Request::Context);
+    let page = t.wait("a page", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None });
+    assert!(page.starts_with("0 of "), "{page}");
+    // Reports the meters once more.
+    t.send(Request::Library(LibraryAction::Add("notes.txt".into())));
+    t.note_with("is in the library");
+    t.sync();
+    let meters = t.seen.iter().rev().find_map(|n| if let Notice::Meters(m) = n { Some(m.clone()) } else { None });
+    assert_eq!(meters.unwrap().context_used, 0);
+}
+
 with_both_tokenizers!(
     a_resumed_session_reads_nothing_again_and_answers_as_if_never_left,
     another_models_state_is_not_used_and_reading_again_is_asked_first,

@@ -344,7 +344,7 @@ impl State {
 
     /// A sentence, once for each share, when the context is nearly full.
     pub(super) fn warn_of_full_context(&mut self) {
-        let (used, limit) = (self.feeder.shown_position(), self.meters.context_limit);
+        let (used, limit) = (self.shown_position(), self.meters.context_limit);
         if limit == 0 {
             return;
         }
