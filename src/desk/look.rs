@@ -83,7 +83,7 @@ impl State {
         };
         let mut text = format!("{words}\n\n");
         if passages.is_empty() {
-            text.push_str("No passage stood out: attention stayed with the question and the answer itself.\n");
+            text.push_str("No passage stood out.\n");
         }
         for passage in passages {
             text.push_str(&format!("    {}  {}\n", passage.place(), passage.percent()));
@@ -123,7 +123,7 @@ impl State {
             }
         }
         if sources.passages.is_empty() && sources.thoughts.is_empty() {
-            text.push_str("No passage stood out: attention stayed with the question and the answer itself.\n");
+            text.push_str(nowhere(sources.own));
         }
         text.push_str(&by_sentence(message, sources));
         let percent = |share: f32| format!("{:.0}%", f64::from(share) * 100.0);
@@ -159,6 +159,14 @@ impl State {
     }
 }
 
+/// A line about an answer that looked at no passage, with the share of question and answer themselves.
+fn nowhere(own: f32) -> &'static str {
+    match own >= 0.5 {
+        true => "No passage stood out: attention stayed with the question and the answer itself.\n",
+        false => "No passage stood out: attention was spread.\n",
+    }
+}
+
 /// Sentences with their passages: the part of the page that says what was looked at when.
 fn by_sentence(message: &Message, sources: &Sources) -> String {
     let sentences = sources.by_sentence(&message.text);
@@ -177,4 +185,15 @@ fn by_sentence(message: &Message, sources: &Sources) -> String {
         text.push_str(&format!("    s{n} {words}\n        {places}\n"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nowhere;
+
+    #[test]
+    fn attention_is_said_to_have_stayed_only_where_it_did() {
+        assert!(nowhere(0.9).contains("stayed with the question"));
+        assert!(nowhere(0.0).contains("was spread"));
+    }
 }
