@@ -180,6 +180,14 @@ fn a_model_that_is_not_there_is_code_3_and_says_how_to_get_it() {
         assert_eq!(output.status.code(), Some(3));
         assert!(err(&output).contains("sala-chat model download"), "{}", err(&output));
     }
+    std::fs::create_dir(home.path("empty")).unwrap();
+    let empty = home.run(&["--model", home.path("empty").to_str().unwrap(), "-p", "hi"]);
+    assert_eq!(empty.status.code(), Some(3));
+    assert!(
+        err(&empty).contains("empty is not a checkpoint: config.json is not in it. --model demo"),
+        "{}",
+        err(&empty)
+    );
     let offline = home.command(&["model", "download"]).env("HF_HUB_OFFLINE", "1").output().unwrap();
     assert_eq!(offline.status.code(), Some(3));
     assert!(err(&offline).contains("HF_HUB_OFFLINE") && err(&offline).contains("by hand"), "{}", err(&offline));

@@ -164,6 +164,10 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
     let unusable = |what: String| Failure::new(Exit::NoModel, what);
     let (text, config) = if is_folder(model) {
         let file = Path::new(model).join("config.json");
+        if !file.is_file() {
+            return Err(unusable(format!("{model} is not a checkpoint: config.json is not in it"))
+                .hint("--model demo runs the built-in model, sala-chat model download gets the 9B model"));
+        }
         let config = files::read_text(&file, files::MODEL_CONFIG_BYTES)
             .map_err(|e| unusable(format!("{}: {e}", file.display())))?;
         (TextModel::load(Path::new(model), &text::this_program()), config)
