@@ -8,7 +8,7 @@ use crate::backend::{Backend, HeadRows, Pass, Result as BackendResult, internal}
 use crate::protocol::engine::Precision;
 use crate::spec::{Mixer, ModelSpec};
 
-use super::state::{LayerState, MixBufs, Workspace};
+use super::parts::{LayerState, MixBufs, Workspace};
 use super::weights::Source;
 use super::{Checkpoint, ModelError, Result};
 

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::state::{LayerState, Live, Phase, Sequence};
+use super::parts::{LayerState, Phase, Sequence};
+use super::state::Live;
 use super::{ModelError, Result};
 use crate::backend::{Backend, layer_tensor};
 use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage};

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::state::{LayerState, Live, Phase};
+use super::parts::{LayerState, Phase};
+use super::state::Live;
 use super::{ModelError, Result};
 use crate::backend::{Backend, BlockMass, MassOf, Pass};
 

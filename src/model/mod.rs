@@ -35,6 +35,7 @@ pub mod golden;
 mod images;
 mod mass;
 mod named;
+mod parts;
 mod published;
 pub mod quantize;
 pub mod score;
@@ -46,7 +47,8 @@ mod weights;
 
 pub use demo::{DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft};
 pub use forward::Model;
-pub use state::{Live, Sequence};
+pub use parts::Sequence;
+pub use state::Live;
 pub use weights::{Checkpoint, Kept, LoadedTensor, Recipe, Tensors};
 
 use std::path::PathBuf;

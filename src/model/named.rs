@@ -9,7 +9,8 @@ use std::sync::Arc;
 use crate::backend::Backend;
 use crate::protocol::engine::{RowSource, Token, segment_name};
 
-use super::state::{LayerState, Live, Sequence};
+use super::parts::{LayerState, Sequence};
+use super::state::Live;
 
 /// Positions at which segments end, ascending, and their names.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,8 @@
 use crate::backend::{Backend, Group, MAX_VERIFY_ROWS, Pass, StepKey, internal};
 use crate::protocol::engine::Token;
 
-use super::state::{LayerState, Live, Phase, Sequence, fits};
+use super::parts::{LayerState, Phase, Sequence};
+use super::state::{Live, fits};
 use super::{Model, ModelError, Result};
 
 impl<B: Backend> Live<B> {

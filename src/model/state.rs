@@ -1,129 +1,27 @@
-//! Live state of a conversation: caches, recurrent states, working buffers, and the rules of their use.
+//! Live state of a conversation, and the rules of its use.
 //!
 //! What belongs to one conversation is a [`Sequence`]; what a pass works in is there once for all of them. [`Live`] is both,
 //! with one sequence in hand; [`super::sequence`] takes another in its place.
 //!
 //! Owns the order of calls that keeps principle 1 (state is a function of the segment path): every pass is advanced
 //! exactly once, only accepted rows enter the recurrent state, pending rows are folded before a prefill or an export.
-//! Never holds tokens or text. What is saved of it and put back: [`super::images`]; where its rows looked: [`super::mass`].
+//! What there is of it: [`super::parts`]. Never holds tokens or text. What is saved of it and put back: [`super::images`]; where its rows looked: [`super::mass`].
 
 use crate::backend::{
-    Backend, BackendError, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, Pass, Place, Result as BackendResult, StepKey,
-    TopLogits, internal,
+    Backend, BackendError, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, TopLogits, internal,
 };
 use crate::base::grouped;
 use crate::protocol::engine::Token;
-use crate::spec::{DenseRule, LightningSpec, Mixer, ModelSpec, SparseSpec};
+use crate::spec::DenseRule;
 
 use super::forward::Probe;
-use super::named::Named;
+use super::parts::{AuxHidden, LayerRows, LayerState, Phase, Sequence, Workspace};
 use super::{Model, ModelError, Result};
-
-/// Fused projection and mixer output of one kind of layer.
-pub(super) struct MixBufs<B: Backend> {
-    /// `[rows, projection_width]`
-    pub(super) x: B::Buf,
-    /// `[rows, heads·head_dim]`
-    pub(super) o: B::Buf,
-}
-
-/// What one layer remembers.
-pub(super) enum LayerState<B: Backend> {
-    Sparse(B::Cache),
-    Lightning(B::Recurrent),
-}
-
-/// Residual streams kept for a draft head.
-pub(super) struct AuxHidden<B: Backend> {
-    /// Layers whose output is kept, in slot order.
-    pub(super) layers: Vec<usize>,
-    /// `[rows, layers.len()·hidden]`
-    pub(super) buf: B::Buf,
-}
-
-/// Where the state is between calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Nothing is under way.
-    Synced,
-    /// A pass ran and has not been advanced.
-    Ran(Pass),
-}
-
-/// One conversation's state on a device.
-pub struct Sequence<B: Backend> {
-    pub(super) layers: Vec<LayerState<B>>,
-    /// Its sums of attention mass while another sequence is in hand; those of the one in hand are in the selection.
-    pub(super) sums: Option<B::Sums>,
-    /// Where the device stood when it was put aside.
-    pub(super) place: Place,
-    pub(super) position: usize,
-    /// Accepted rows of the last verify pass that the recurrent states have not absorbed yet.
-    pub(super) pending: usize,
-    pub(super) phase: Phase,
-    /// Given tokens since the segment began, while it may go on.
-    pub(super) segment: usize,
-    /// Its first row in the last verify pass.
-    pub(super) first_row: usize,
-    /// What its rows are called.
-    pub(super) named: Named,
-}
-
-/// What passes work in, whoever's they are.
-pub(super) struct Workspace<B: Backend> {
-    /// The residual stream. `[rows, hidden]`
-    pub(super) h: B::Buf,
-    /// `[rows, intermediate]`
-    pub(super) mid: B::Buf,
-    /// `[1..=16 rows, vocab]`
-    pub(super) logits: B::Buf,
-    pub(super) sparse: Option<(MixBufs<B>, B::Selection)>,
-    pub(super) lightning: Option<MixBufs<B>>,
-    pub(super) aux_hidden: Option<AuxHidden<B>>,
-    /// The model's, with the dense rule in force now.
-    pub(super) sparse_spec: SparseSpec,
-    pub(super) lightning_spec: LightningSpec,
-    pub(super) limit: usize,
-    /// The last prefill pass of the sequence in hand, for [`Live::prefill_logits`].
-    pub(super) last_prefill: Option<Pass>,
-}
 
 /// A conversation's state and what its passes work in. See [`crate::model`] for the order of calls.
 pub struct Live<B: Backend> {
     pub(super) now: Sequence<B>,
     pub(super) work: Workspace<B>,
-}
-
-impl<B: Backend> LayerState<B> {
-    /// What an empty conversation remembers, layer by layer.
-    pub(super) fn all(b: &mut B, spec: &ModelSpec, limit: usize) -> Result<Vec<Self>> {
-        let sparse = spec.mixers.iter().filter(|mixer| **mixer == Mixer::Sparse).count();
-        let mut caches = match sparse {
-            0 => Vec::new(),
-            _ => b.caches(&spec.sparse, limit, sparse)?,
-        }
-        .into_iter();
-        let mut layers = Vec::with_capacity(spec.mixers.len());
-        for mixer in &spec.mixers {
-            layers.push(match mixer {
-                Mixer::Sparse => {
-                    let cache = caches.next();
-                    LayerState::Sparse(cache.ok_or_else(|| internal("caches", "fewer caches than sparse layers"))?)
-                }
-                Mixer::Lightning => LayerState::Lightning(b.recurrent(&spec.lightning)?),
-            });
-        }
-        Ok(layers)
-    }
-
-    /// The caches among them.
-    pub(super) fn caches(layers: &mut [Self]) -> Vec<&mut B::Cache> {
-        let caches = layers.iter_mut().filter_map(|layer| match layer {
-            LayerState::Sparse(cache) => Some(cache),
-            LayerState::Lightning(_) => None,
-        });
-        caches.collect()
-    }
 }
 
 /// Whether tokens can be the rows of a pass.
@@ -136,83 +34,6 @@ pub(super) fn fits<B: Backend>(op: &'static str, model: &Model<B>, tokens: &[Tok
     match tokens.iter().find(|t| **t as usize >= vocab) {
         Some(token) => Err(ModelError::Token { token: *token, vocab }),
         None => Ok(()),
-    }
-}
-
-/// The rows of mixers and MLPs: only one of them is at work at a time.
-struct LayerRows<B: Backend> {
-    mid: B::Buf,
-    sparse: Option<MixBufs<B>>,
-    lightning: Option<MixBufs<B>>,
-}
-
-impl<B: Backend> LayerRows<B> {
-    fn new(b: &mut B, spec: &ModelSpec) -> Result<Self> {
-        let (s, l) = (&spec.sparse, &spec.lightning);
-        let mixer = |kind: Mixer, projection: usize, out: usize| match spec.mixers.contains(&kind) {
-            true => vec![(projection, BufKind::Activation), (out, BufKind::Wide)],
-            false => Vec::new(),
-        };
-        let sparse = mixer(Mixer::Sparse, s.projection_width(), s.heads * s.head_dim);
-        let lightning = mixer(Mixer::Lightning, l.projection_width(), l.heads * l.head_dim);
-        let mlp = [(spec.intermediate, BufKind::Activation)];
-        let mut made = b.alternating_bufs(&[&mlp, &sparse, &lightning])?.into_iter().flatten();
-        let missing = || internal("alternating_bufs", "fewer buffers than were asked for");
-        let mid = made.next().ok_or_else(missing)?;
-        let mut mixer = |asked: &[(usize, BufKind)]| match asked {
-            [] => Ok(None),
-            _ => {
-                let (x, o) = (made.next().ok_or_else(missing)?, made.next().ok_or_else(missing)?);
-                Ok::<_, BackendError>(Some(MixBufs { x, o }))
-            }
-        };
-        Ok(LayerRows { mid, sparse: mixer(&sparse)?, lightning: mixer(&lightning)? })
-    }
-}
-
-impl<B: Backend> Workspace<B> {
-    /// A verify pass as far as it may be recorded.
-    pub(super) fn verify(
-        &mut self,
-        b: &mut B,
-        model: &Model<B>,
-        sequences: &mut [&mut [LayerState<B>]],
-        pass: Pass,
-    ) -> BackendResult<()> {
-        model.run(b, self, sequences, pass, None)?;
-        model.logits(b, self, HeadRows::All, pass)?;
-        b.top_logits(&self.logits, model.spec().vocab, HeadRows::All, pass)
-    }
-}
-
-impl<B: Backend> Sequence<B> {
-    pub(super) fn empty(layers: Vec<LayerState<B>>, sums: Option<B::Sums>, place: Place) -> Self {
-        let named = Named::default();
-        Sequence { layers, sums, place, position: 0, pending: 0, phase: Phase::Synced, segment: 0, first_row: 0, named }
-    }
-
-    /// Tokens in the state.
-    pub fn position(&self) -> usize {
-        self.position
-    }
-
-    /// Bytes that a context of `length` tokens, at most the limit, would take beyond what it has.
-    pub fn wants(&self, b: &B, length: usize) -> u64 {
-        let caches = self.layers.iter().map(|layer| match layer {
-            LayerState::Sparse(cache) => b.wants(cache, length),
-            LayerState::Lightning(_) => 0,
-        });
-        caches.sum()
-    }
-
-    /// The longest context up to `length` tokens that takes `free` bytes at most, and not less than what it has.
-    pub fn longest(&self, b: &B, length: usize, free: u64) -> usize {
-        let (mut fits, mut beyond) = (self.position, length + 1);
-        while fits + 1 < beyond {
-            let middle = fits + (beyond - fits) / 2;
-            if self.wants(b, middle) <= free { fits = middle } else { beyond = middle }
-        }
-        fits
     }
 }
 
