@@ -19,6 +19,7 @@ pub mod failure;
 pub mod hub;
 mod input;
 mod jobs;
+mod library_cmd;
 pub mod logging;
 mod manual;
 pub mod model_cmd;
@@ -261,7 +262,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Export(args) => sessions_cmd::export(context, &args),
             Command::Import(args) => sessions_cmd::import(context, &args),
             Command::Prune(args) => sessions_cmd::prune(context, &args),
-            Command::Library(args) => sessions_cmd::library(context, &args.action),
+            Command::Library(args) => library_cmd::library(context, &args.action),
             Command::Serve(args) => serve_cmd::run(context, &args),
             Command::AskAll(args) => ask_all::run(context, &args),
             Command::Bench(args) => (laboratory.bench)(context, &args),

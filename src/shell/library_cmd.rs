@@ -1,0 +1,100 @@
+//! `library`: documents whose state is kept, listed, taken out and read into it.
+
+use serde_json::{Value, json};
+
+use super::cli::{LibraryCommand, SessionChoice};
+use super::failure::{Exit, Failure};
+use super::sessions_cmd::{one_line, when};
+use super::signals::Ending;
+use super::{Context, open};
+use crate::base::bytes;
+use crate::desk::Attendance;
+use crate::protocol::desk::{LibraryAction, Notice, Request};
+/// `library`.
+pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit, Failure> {
+    match action {
+        LibraryCommand::Ls => library_ls(context),
+        LibraryCommand::Rm { names } => {
+            let store = open::store_to_change(context)?;
+            let mut removed = 0;
+            for name in names {
+                match store.remove_document(name)? {
+                    0 => {
+                        let failure = Failure::new(Exit::Failure, format!("no document {name} in the library"));
+                        return Err(failure.hint("sala-chat library ls lists them"));
+                    }
+                    n => removed += n,
+                }
+            }
+            let freed = store.collect()?;
+            let text = || format!("{removed} taken out, {} freed.", bytes(freed.bytes));
+            context.result(|| json!({ "removed": removed, "bytes": freed.bytes }), text)?;
+            Ok(Exit::Ok)
+        }
+        LibraryCommand::Add { paths } => library_add(context, paths),
+    }
+}
+
+fn library_ls(context: &Context) -> Result<Exit, Failure> {
+    let documents = open::store_to_read(context)?.documents()?;
+    let json = || {
+        let row = |d: &crate::session::DocumentRecord| {
+            json!({
+                "name": d.document.name, "path": d.document.path, "hash": d.document.hash, "tokens": d.document.tokens,
+                "lines": d.document.lines, "kept": d.kept, "bytes": d.bytes, "used_ms": d.used_ms, "in_use": d.in_use
+            })
+        };
+        Value::Array(documents.iter().map(row).collect())
+    };
+    let text = || match documents.as_slice() {
+        [] => "The library is empty. /load in a chat fills it, or sala-chat library add FILE.".to_owned(),
+        rows => {
+            let row = |d: &crate::session::DocumentRecord| {
+                let state = if d.kept { "kept" } else { "text only" };
+                let (name, size) = (one_line(&d.document.name, 40), bytes(d.bytes));
+                format!("{name:<40} {:>9} tokens  {state:<9} {size:>10}  {}", d.document.tokens, when(d.used_ms))
+            };
+            rows.iter().map(row).collect::<Vec<_>>().join("\n")
+        }
+    };
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}
+
+/// The one command here that needs the model: it reads.
+fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
+    let opened = open::desk(context, &SessionChoice::New, true, Attendance::Absent)?;
+    for path in paths {
+        // A desk that has failed says so in its last notice.
+        let _ = opened.desk.requests.send(Request::Library(LibraryAction::Add(path.clone())));
+    }
+    // Served after them.
+    let _ = opened.desk.requests.send(Request::Quit);
+    let stop = opened.desk.requests.clone();
+    let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
+    let mut failed = None;
+    let mut said = Vec::new();
+    for notice in &opened.desk.notices {
+        match notice {
+            Notice::Fatal { error, code } => failed = Some(Failure::new(Exit::from_code(code), error)),
+            Notice::Note(_, text) => said.push(text),
+            Notice::Bye { unsaved, .. } => {
+                let unsaved =
+                    unsaved.map(|u| Failure::new(Exit::from_code(u.code), format!("not saved: {}", u.reason)));
+                failed = failed.or(unsaved);
+                break;
+            }
+            _ => {}
+        }
+    }
+    let _ = opened.desk.thread.join();
+    let _ = opened.engine.join();
+    if let Some(signal) = ending.signal() {
+        return Err(Failure::new(Exit::Signal(signal), "stopped before everything was read"));
+    }
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    context.result(|| json!({ "notes": said }), || said.join("\n"))?;
+    Ok(Exit::Ok)
+}
