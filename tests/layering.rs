@@ -103,7 +103,7 @@ fn imports_point_downwards() {
 }
 
 /// Modules whose words reach a shell and a program's log as well as the chat: they know nothing of its commands.
-const WITHOUT_A_CHAT: &[&str] = &["text", "remote", "attach", "session"];
+const WITHOUT_A_CHAT: &[&str] = &["text", "remote", "attach", "session", "engine"];
 
 #[test]
 fn what_is_said_below_the_desk_names_no_command_of_the_chat() {

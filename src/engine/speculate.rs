@@ -41,7 +41,7 @@ pub enum DecodeError {
     Draft(#[from] DraftError),
     /// The device computed something that is no number.
     #[error(
-        "the model's output at token {position} is not finite: kept state or weights are damaged. /regen tries again; \
+        "the model's output at token {position} is not finite: kept state or weights are damaged. Ask again; \
          sala-chat prune drops kept state, sala-chat model verify checks the weights"
     )]
     NotFinite {
