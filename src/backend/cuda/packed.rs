@@ -51,8 +51,22 @@ impl Cuda {
         if let Some(plain) = w.plain() {
             return Ok(plain);
         }
+        let to = self.room(|scratch| &mut scratch.widened, w.out * w.inner * 2)?;
+        self.widen(w, to)
+    }
+
+    /// The same in the memory of gate and up columns, from byte `above` on: for a weight that is narrowed before they are written there.
+    pub(super) fn widened_beside(&mut self, w: &Matrix, above: usize) -> Result<DevicePtr> {
+        if let Some(plain) = w.plain() {
+            return Ok(plain);
+        }
+        let to = self.room(|scratch| &mut scratch.wide, above + w.out * w.inner * 2)? + above as u64;
+        self.widen(w, to)
+    }
+
+    /// A packed weight as bf16 at `to`.
+    fn widen(&mut self, w: &Matrix, to: DevicePtr) -> Result<DevicePtr> {
         let row = w.inner * 2;
-        let to = self.room(|scratch| &mut scratch.widened, w.out * row)?;
         let mut first = 0;
         for part in &w.parts {
             let dst = to + (first * row) as u64;

@@ -24,12 +24,17 @@ pub fn products(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes
         return;
     }
     // In the middle of a segment: its first rows are read in bf16.
-    let at = |read: usize, cpu: &mut Cpu, dev: &mut Cuda| (cpu.segment_at(read), dev.segment_at(read));
-    at(fp8::PLAIN_ROWS, cpu, dev);
+    let at = |read: usize, cpu: &mut Cpu, dev: &mut Cuda| {
+        cpu.segment_at(read);
+        dev.segment_at(read);
+    };
     for form in FORMS {
         let sizes = Sizes { form, in_fp8: true, intermediate: sizes.intermediate.next_multiple_of(128), ..sizes };
-        for pass in cases::passes(&[], prefill) {
-            let case = Case { pass, position: 0, seed: 53 };
+        let cases = cases::passes(&[], prefill).into_iter().map(|pass| (fp8::PLAIN_ROWS, pass));
+        // Once more over the place where bf16 ends.
+        for (read, pass) in cases.chain([(fp8::PLAIN_ROWS - GRID, Pass::Prefill { rows: 2 * GRID + 1 })]) {
+            at(read, cpu, dev);
+            let case = Case { pass, position: read, seed: 53 };
             macro_rules! compare {
                 ($name:literal, $op:path) => {
                     checks.add(place(&format!("{} in fp8, {}", $name, form.name()), &case), || {
@@ -48,6 +53,7 @@ pub fn products(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes
             compare!("gate_output (plain)", cases::gate_output_plain);
         }
     }
+    at(fp8::PLAIN_ROWS, cpu, dev);
     let sizes = Sizes { in_fp8: true, ..sizes };
     checks.add("products in fp8: a row keeps its bits however a pass is cut".to_owned(), || cuts(dev, sizes));
     checks.add("products in fp8: the first rows of a segment are read in bf16".to_owned(), || first_rows(dev, sizes));

@@ -15,7 +15,7 @@ pub(in crate::backend::cuda) struct Scratch {
     /// Inputs of GEMMs, bf16.
     input: Option<DeviceBuffer>,
     /// Gate and up columns before SwiGLU, bf16.
-    pub(super) wide: Option<DeviceBuffer>,
+    pub(in crate::backend::cuda) wide: Option<DeviceBuffer>,
     /// The packed weight of the GEMM under way, bf16.
     pub(in crate::backend::cuda) widened: Option<DeviceBuffer>,
     /// The weight and the input of the GEMM under way in e4m3, with their scales.
@@ -30,7 +30,7 @@ pub(in crate::backend::cuda) struct Scratch {
 
 /// How many of a pass's `rows` the program's own kernel reads, where `read` rows of the segment came before: a short prompt never waits
 /// for the library, whose start takes longer than all of its GEMMs. The kernel knows bf16 alone.
-fn own_rows(read: usize, rows: usize) -> usize {
+pub(super) fn own_rows(read: usize, rows: usize) -> usize {
     fp8::plain_rows(read, rows)
 }
 
@@ -78,16 +78,22 @@ impl Cuda {
         scale: f32,
     ) -> Result<()> {
         check_width(w)?;
-        let operand = self.operand(w, rows)?;
+        // Where anything is read in fp8, every packed weight but one of gate and up that is not has the memory of their columns.
+        let beside = w.in_fp8 || self.scratch.narrow_weight.is_some();
+        let operand = self.operand(w, rows, beside.then_some(0))?;
         if operand.narrow.is_some() && (self.options.own_gemm || ldd != w.out) {
             return Err(shape("gemm", format!("a library's product in fp8 of {} columns", w.out), ldd));
         }
         self.gemm_of(x, d, 0..rows, GemmShape { w: operand, out: w.out, inner: w.inner, ldd, to, scale })
     }
 
-    /// A weight as a prefill pass of `rows` rows reads it. Good until the next call.
-    pub(super) fn operand(&mut self, w: &Matrix, rows: usize) -> Result<Operand> {
-        let plain = self.widened(w)?;
+    /// A weight as a prefill pass of `rows` rows reads it. Good until the next call. `beside`: it may be unpacked in the memory of gate
+    /// and up columns, from that byte on.
+    pub(super) fn operand(&mut self, w: &Matrix, rows: usize, beside: Option<usize>) -> Result<Operand> {
+        let plain = match beside {
+            Some(above) => self.widened_beside(w, above)?,
+            None => self.widened(w)?,
+        };
         let narrow = match w.in_fp8 && own_rows(self.segment_read, rows) < rows {
             true => {
                 let at = self.narrow_room(|scratch| &mut scratch.narrow_weight, w.out, w.inner)?;

@@ -8,7 +8,7 @@ use super::super::launch::{self, SkinnyFrom, SkinnyTo};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
-use super::gemm::{GemmShape, check_width};
+use super::gemm::{GemmShape, check_width, own_rows};
 use crate::backend::{HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
 
 /// Where the top logits are found and put.
@@ -74,11 +74,18 @@ impl Rows for Cuda {
                 check_width(w)?;
                 let part = self.wide_rows();
                 let bytes = part.max(MAX_VERIFY_ROWS) * w.out * 2;
+                // A packed weight that is narrowed is unpacked where columns will be, behind those that its bf16 values are multiplied for:
+                // these are among the first part's, so that nobody asks for them when the others come.
+                let beside = w.in_fp8.then(|| own_rows(self.segment_read, rows) * w.out * 2);
+                let unpacked = match beside {
+                    Some(above) if w.plain().is_none() => above + w.out * w.inner * 2,
+                    Some(_) | None => 0,
+                };
                 let wide = match dst.spare(bytes) {
                     Some(wide) => wide,
-                    None => self.room(|scratch| &mut scratch.wide, bytes)?,
+                    None => self.room(|scratch| &mut scratch.wide, bytes.max(unpacked))?,
                 };
-                let operand = self.operand(w, rows)?;
+                let operand = self.operand(w, rows, beside)?;
                 let gemm =
                     GemmShape { w: operand, out: w.out, inner: w.inner, ldd: w.out, to: GemmOut::Bf16, scale: 1.0 };
                 for first in (0..rows).step_by(part) {
