@@ -275,7 +275,7 @@ fn a_head_in_fewer_bits_drafts_about_as_well() {
         ["help", "doc_qa", "recall"].iter().flat_map(|name| skill(name).prompts.into_iter().take(2)).collect();
     let mut own = Rig::new(Head::Own, 4096);
     let plain: Vec<Plain> = prompts.iter().map(|prompt| plain(&mut own, prompt, 0.0, 60)).collect();
-    let mut per_round = |head: Head| {
+    let per_round = |head: Head| {
         let mut rig = Rig::new(head, 4096);
         let stats = plain.iter().map(|plain| assert_same(&mut rig, plain, 0.0, 60, SpecMode::Depth(5), "packed head"));
         let (rounds, accepted) = stats.fold((0, 0), |sum, s| (sum.0 + s.rounds, sum.1 + s.accepted));
