@@ -1,7 +1,7 @@
 //! What several places of the interface do: say something, open a page, send a request, stop, quit.
 
 use super::overlay::{Overlay, Page};
-use super::{App, Asker, Effect, Phase, Question};
+use super::{App, Effect, Phase, Question};
 use crate::protocol::desk::{Activity, Choice, Level, Request};
 
 /// A line of the program in the transcript.
@@ -68,7 +68,7 @@ pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
         };
         let text = format!("Still working{place}. Stop and quit? What was written so far is kept.");
         let choices = vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }];
-        app.questions.push_front(Question::of_interface(Asker::Quit, text, choices));
+        app.questions.push_front(Question::of_quitting(text, choices));
     } else {
         quit(app, effects);
     }

@@ -281,9 +281,15 @@ fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.phase != Phase::Running {
         return effects.push(Effect::Exit { code: 130, farewell: None });
     }
-    if !app.questions.is_empty() {
-        return asked_ctrl_c(app, now, effects);
+    if asked_ctrl_c(app, now, effects) {
+        return;
     }
+    placed_ctrl_c(app, now, effects);
+    super::question::passed_by(app);
+}
+
+/// Ctrl-C for the place that has the keys.
+fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.overlay.is_some() {
         return close_overlay(app, effects);
     }

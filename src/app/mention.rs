@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::acts::{hint, send};
-use super::{App, Asker, Effect, Question};
+use super::{App, Effect, Question};
 use crate::protocol::desk::{Choice, LoadOptions, Request};
 use crate::text::sanitize::sanitize_line;
 
@@ -208,7 +208,7 @@ pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) 
             let choices =
                 vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
             let asked = format!("Load {}?", sanitize_line(&what));
-            app.questions.push_back(Question::of_interface(Asker::Pasted, asked, choices));
+            app.questions.push_back(Question::of_pasted(asked, choices));
             app.lookup = Some(Lookup::Pasted(text, paths));
             Found::Nothing
         }

@@ -413,6 +413,11 @@ impl App {
         self.waiting || self.activity != Activity::Idle
     }
 
+    /// Whether work goes on here, or stands until the desk is told how to go on.
+    pub(crate) fn has_work(&self) -> bool {
+        self.busy() || self.questions.iter().any(Question::is_the_desks)
+    }
+
     /// Whether something can be answered beside what goes on.
     pub fn answers_beside(&self) -> bool {
         self.model.as_ref().is_some_and(|m| m.max_sequences > 1)

@@ -128,7 +128,7 @@ pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
             Request::Aside(_) => {
                 app.aside_dismissed = false;
                 // Beside what goes on it keeps nothing waiting.
-                app.aside_apart = app.busy();
+                app.aside_apart = app.has_work();
                 match app.aside_apart {
                     true => send(app, request, effects),
                     false => occupy(app, request, effects),

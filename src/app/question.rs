@@ -55,9 +55,19 @@ impl Question {
         Question { asker: Asker::Desk(id), text, choices, pick, standing: Standing::Unseen }
     }
 
-    /// Of the interface, about the key that was just pressed: the next one is the answer.
-    pub(super) fn of_interface(asker: Asker, text: String, choices: Vec<Choice>) -> Question {
-        Question { asker, text, choices, pick: None, standing: Standing::Asks }
+    /// Whether to quit, about the key that was just pressed: the next one is the answer.
+    pub(super) fn of_quitting(text: String, choices: Vec<Choice>) -> Question {
+        Question { asker: Asker::Quit, text, choices, pick: None, standing: Standing::Asks }
+    }
+
+    /// About a paste, once it is known that files were: keys may have been typed since.
+    pub(super) fn of_pasted(text: String, choices: Vec<Choice>) -> Question {
+        Question { asker: Asker::Pasted, text, choices, pick: None, standing: Standing::Unseen }
+    }
+
+    /// Whether the desk asks: work stands until that is decided.
+    pub(super) fn is_the_desks(&self) -> bool {
+        matches!(self.asker, Asker::Desk(_))
     }
 }
 

@@ -8,7 +8,7 @@ use super::notices::{clean, notify, opened};
 use super::overlay::Overlay;
 use super::status::duration;
 use super::transcript::Transcript;
-use super::{App, Asker, Effect, Queue, Redraw};
+use super::{App, Effect, Question, Queue, Redraw};
 use crate::base::percent;
 use crate::commands::{self, Outcome, WhileBusy};
 use crate::protocol::desk::{Activity, Level, Notice, OpenSession, Request};
@@ -181,11 +181,12 @@ pub(super) fn go(app: &mut App, number: Option<u32>, now: u64, effects: &mut Vec
     if serial == app.tabs.at {
         return;
     }
-    if app.busy() {
+    if app.has_work() {
         let text = match app.activity {
             Activity::Starting { .. } => "The model is being loaded; other sessions after that",
-            _ if !app.answers_beside() => "Busy: stop first (Esc), then go to another session",
-            _ => "",
+            _ if app.answers_beside() => "",
+            _ if app.busy() => "Busy: stop first (Esc), then go to another session",
+            _ => "A question stands: answer it first, then go to another session",
         };
         if !text.is_empty() {
             return hint(app, text, now + HINT_MS);
@@ -223,10 +224,10 @@ pub(super) fn go_beside(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Before a session is left in which something goes on: the questions that wait there go to the desk, which asks them in their turn.
+/// Before a session is left in which something goes on or stands: the questions that wait there go to the desk, which asks them in their turn.
 pub(super) fn hand_over(app: &mut App, effects: &mut Vec<Effect>) {
     app.tabs.leaving = None;
-    if !app.busy() {
+    if !app.busy() && app.questions.is_empty() {
         return;
     }
     while let Some(line) = app.queue.lines.front().filter(|_| !app.queue.held) {
@@ -365,7 +366,11 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
             (false, None) => Queue::default(),
         },
         transcript: app.transcript.put_away(),
-        mark: if leaving.is_some() && app.busy() { Mark::Working } else { Mark::Quiet },
+        mark: match leaving {
+            Some(_) if app.questions.iter().any(Question::is_the_desks) => Mark::Asks,
+            Some(_) if app.busy() => Mark::Working,
+            _ => Mark::Quiet,
+        },
         since: app.busy_since.take(),
         news: false,
         held: None,
@@ -378,7 +383,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
         app.waiting = false;
     }
     // What is about the session that is left. Its questions are put again there.
-    app.questions.retain(|q| !matches!(q.asker, Asker::Desk(_)));
+    app.questions.retain(|q| !q.is_the_desks());
     if matches!(app.overlay, Some(Overlay::Aside { done: None, .. } | Overlay::Shelf(_))) {
         app.overlay = None;
     }

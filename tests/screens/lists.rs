@@ -268,6 +268,14 @@ fn dropped_paths_are_offered_for_loading() {
     s.event(Event::Paste("/tmp/x".into())).event(Event::FoundPaths(vec!["/tmp/x".into()])).press("t");
     s.event(Event::Paste(" /no/such".into())).event(Event::FoundPaths(Vec::new()));
     assert_eq!(s.app.composer.text(), "/tmp/x /no/such");
+    // Whoever types on before it is known what they are goes on typing.
+    let mut s = open(80, 24);
+    s.event(Event::Paste("/tmp/x".into())).type_text("to").event(Event::FoundPaths(vec!["/tmp/x".into()]));
+    s.type_text("day");
+    assert_eq!(s.app.composer.text(), "today");
+    s.effects.clear();
+    s.press("shift-tab enter");
+    assert!(matches!(s.sent().as_slice(), [Request::Load { paths, .. }] if *paths == ["/tmp/x"]));
 }
 
 /// The foreground of the first cell that holds this text.

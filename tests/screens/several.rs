@@ -3,7 +3,7 @@
 use sala_chat::app::options::{ThemeName, ThinkShow};
 use sala_chat::app::palette::Palette;
 use sala_chat::app::{Effect, Event};
-use sala_chat::protocol::desk::{Activity, Level, Notice, PresetAction, ReadingProgress, Request, SessionView};
+use sala_chat::protocol::desk::{Activity, Choice, Level, Notice, PresetAction, ReadingProgress, Request, SessionView};
 use sala_chat::protocol::engine::ModelInfo;
 use sala_chat::transcript::{Message, MessageId, Role};
 
@@ -94,6 +94,53 @@ fn what_is_left_at_work_goes_on_with_its_queue_and_shows_how_it_stands() {
     assert!(title(&mut s).contains("[2/3]  1*"), "{}", title(&mut s));
     s.press("ctrl-d");
     assert_eq!(s.sent(), [Request::Quit], "nothing is at work any more");
+}
+
+/// A load of this session was stopped, and how it goes on is asked while a line is written.
+fn asked_beside_a_line(s: &mut Stage, sequences: u32) {
+    s.tell(Notice::Ready(ModelInfo { max_sequences: sequences, ..gpu() })).tell(Notice::Session(opened(1)));
+    let choices = [('1', "continue"), ('3', "go back")];
+    let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
+    s.type_text("Who is").tell(Notice::Question { id: 7, text: "Stopped.".into(), choices });
+    s.type_text(" Ann?");
+}
+
+#[test]
+fn what_was_asked_beside_a_question_is_asked_in_the_session_it_was_meant_for() {
+    let mut s = open(80, 24);
+    asked_beside_a_line(&mut s, 16);
+    s.press("enter").type_text("draft").press("alt-2");
+    assert_eq!(s.sent(), [Request::Ask("Who is Ann?".into()), Request::Switch(2)]);
+    s.tell(Notice::Session(opened(2))).tell(Notice::Activity(Activity::Idle));
+    s.event(Event::Frame);
+    assert_eq!(s.sent(), []);
+    let title = s.screen().lines().next().unwrap_or("").to_string();
+    assert!(title.contains("[2/3]  1?"), "{title}");
+    // An aside is answered apart from what stands there, and stopping it stops nothing else.
+    let mut s = open(80, 24);
+    asked_beside_a_line(&mut s, 16);
+    s.app.composer.take();
+    s.type_text("/aside what is a fern").press("enter");
+    assert_eq!(s.sent(), [Request::Aside("what is a fern".into())]);
+    assert!(!s.app.busy(), "it keeps nothing waiting");
+    // With one conversation at a time it is said what comes first.
+    let mut s = open(80, 24);
+    asked_beside_a_line(&mut s, 1);
+    s.press("alt-2");
+    assert_eq!(s.sent(), []);
+    assert!(s.screen().contains("answer it first"), "{}", s.screen());
+}
+
+#[test]
+fn keys_that_end_something_else_are_no_answer() {
+    let mut s = open(80, 24);
+    asked_beside_a_line(&mut s, 16);
+    s.press("ctrl-f esc");
+    assert_eq!((s.sent(), s.app.composer.text()), (vec![], "Who is Ann?"));
+    s.press("ctrl-c");
+    assert_eq!((s.sent(), s.app.composer.text()), (vec![], ""));
+    s.press("ctrl-c");
+    assert_eq!(s.sent(), [Request::Choose { question: 7, key: '3' }], "nothing is written any more");
 }
 
 #[test]

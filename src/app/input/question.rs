@@ -13,7 +13,6 @@ pub(super) fn beside_question(app: &mut App, standing: Standing, key: Key, now: 
     let esc = key == Key::plain(Code::Esc);
     match (standing, app.questions.front_mut()) {
         (Standing::Beside, Some(question)) if key == TAKE_UP => question.standing = Standing::Asks,
-        (Standing::Beside, _) if esc => question_key(app, key, now, effects),
         // It was pressed for what is over: it is no answer.
         (Standing::Unseen, _) if esc => {}
         (Standing::Unseen | Standing::Beside | Standing::Asks, _) => {
@@ -23,13 +22,15 @@ pub(super) fn beside_question(app: &mut App, standing: Standing, key: Key, now: 
     }
 }
 
-/// Ctrl-C while a question stands.
-pub(super) fn asked_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+/// Ctrl-C while a question stands; false where it is for what is written beside it.
+pub(super) fn asked_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> bool {
     match app.questions.front().map(|q| q.standing) {
-        Some(Standing::Unseen) | None => {}
-        Some(_) if matches!(app.armed, Armed::Ignore(until) if now < until) => {}
-        Some(Standing::Beside | Standing::Asks) => question_key(app, Key::plain(Code::Esc), now, effects),
+        Some(Standing::Beside) | None => return false,
+        Some(Standing::Unseen) => {}
+        Some(Standing::Asks) if matches!(app.armed, Armed::Ignore(until) if now < until) => {}
+        Some(Standing::Asks) => question_key(app, Key::plain(Code::Esc), now, effects),
     }
+    true
 }
 
 pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
