@@ -174,7 +174,10 @@ fn a_row_that_is_no_number_is_an_error_and_no_token() {
         let rows = [sure(1), TopLogits { log_sum_exp: broken, ..sure(2) }];
         let error = draw_and_match(&mut greedy(&[]), &rows, &[1], 7, no_more).unwrap_err();
         assert!(matches!(error, DecodeError::NotFinite { position: 8 }), "{error}");
-        assert!(error.to_string().contains("token 8") && error.to_string().contains("/regen"), "{error}");
+        assert!(
+            error.to_string().contains("token 8") && error.to_string().contains("sala-chat model verify"),
+            "{error}"
+        );
     }
 }
 
