@@ -247,7 +247,7 @@ fn a_database_removed_replaced_or_shut_while_it_is_open_is_noticed_at_the_next_w
         attack(&root);
         let event = bench.save(talk.turn(&bench.store, "after", "lost?"));
         let SaveEvent::NotSaved { reason, lasting: false, .. } = &event else { panic!("{n}: {event:?}") };
-        assert!(reason.contains(what) && reason.contains("/export"), "{n}: {reason}");
+        assert!(reason.contains(what) && reason.contains("export the text"), "{n}: {reason}");
         // The text is still here, and can be taken elsewhere.
         let file = dir.path().join(format!("{n}.md"));
         let m = message(&bench.store, None, sala_chat::transcript::Role::User, "after");
