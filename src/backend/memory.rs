@@ -98,6 +98,11 @@ pub trait Memory: Sized + Send + 'static {
     fn pool_counts(&mut self) -> Result<Option<PoolCounts>> {
         Ok(None)
     }
+    /// Seconds for which a prefill pass behind `positions` tokens waits for their rows, about, however short it is: 0 where keys and values
+    /// are on the device.
+    fn row_seconds(&self, _positions: usize) -> f64 {
+        0.0
+    }
     /// Memory in use.
     fn memory(&self) -> MemoryInfo;
 }

@@ -7,11 +7,13 @@ use crate::base::{bytes, grouped};
 use crate::spec::{Mixer, ModelSpec};
 
 /// Working buffers, recurrent state and what is left to others, where everything is on the device.
-pub const RESERVE_BYTES: u64 = 3 << 29;
+pub const RESERVE_BYTES: u64 = 1 << 30;
 /// Left to others where keys and values are not: what growing caches keep clear of, and what pieces are rounded up by.
 const SPARE_BYTES: u64 = 160 << 20;
 /// Tokens that have to fit if nobody asked for a number: enough for most documents.
 pub const USUAL_CONTEXT: u64 = 131_072;
+/// Bytes of a weight in bf16 that prefill passes multiply with at a time.
+pub const SLICE_BYTES: usize = 64 << 20;
 /// Most bytes of rows that prefill passes stage.
 const MOST_STAGED: u64 = 512 << 20;
 /// Fewest of them.
@@ -120,12 +122,13 @@ fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
     let (s, l) = (&spec.sparse, &spec.lightning);
     let sparse = 2 * s.projection_width() + 4 * s.heads * s.head_dim;
     let lightning = 2 * l.projection_width() + 4 * l.heads * l.head_dim;
-    let mlp = 2 * spec.intermediate;
-    // Mixers and MLPs take turns in the same memory; gate and up columns and the input of a product are beside it.
-    let beside = 4 * spec.intermediate + 2 * spec.hidden;
+    let columns = (2 * spec.intermediate).min(SLICE_BYTES / (2 * spec.hidden).max(1));
+    let mlp = 2 * spec.intermediate + 2 * columns;
+    // Mixers and MLPs take turns in the same memory; the input of a product and what attention waits with are beside it.
+    let beside = 2 * spec.hidden + 32 * s.heads + 8 * s.kv_heads * s.topk;
     let pass = rows * (sparse.max(lightning).max(mlp) + beside + 4 * spec.hidden);
-    // A packed weight is widened for a prefill pass.
-    let widened = 2 * 2 * spec.intermediate * spec.hidden;
+    // A packed weight is widened for a prefill pass, a slice at a time.
+    let widened = SLICE_BYTES;
     let state = 4 * l.heads * l.head_dim * l.head_dim;
     let states = 2 * state * spec.mixers.iter().filter(|m| **m == Mixer::Lightning).count();
     let selection = 96 << 20;
@@ -204,8 +207,8 @@ mod tests {
 
     #[test]
     fn too_little_says_how_much_would_do() {
-        let needed = paged(&spec(), 1 << 30, 2048, 1 << 20).unwrap_err();
-        assert!(needed > 1 << 30, "{needed}");
+        let needed = paged(&spec(), 3 << 28, 2048, 1 << 20).unwrap_err();
+        assert!(needed > 3 << 28, "{needed}");
         assert!(paged(&spec(), needed, 2048, 1 << 20).is_ok());
         assert!(paged(&spec(), needed - 1, 2048, 1 << 20).is_err());
     }

@@ -212,7 +212,7 @@ mod tests {
         let checkpoint = Checkpoint::open("synthetic:9b").unwrap();
         let line = holds(&checkpoint, 12 << 30, 2048);
         assert!(
-            line.starts_with("bf16 weights (17.7 GiB) do not fit, 8-bit weights (9.0 GiB) leave room for 1"),
+            line.starts_with("bf16 weights (17.7 GiB) do not fit, 8-bit weights (9.0 GiB) leave room for 2"),
             "{line}"
         );
         assert!(line.contains("4-bit weights (5.5 GiB) leave room for 6"), "{line}");

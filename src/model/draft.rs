@@ -66,7 +66,10 @@ impl<'a, B: DraftOps> From<&'a Model<B>> for Tables<'a, B> {
     }
 }
 
-/// Working buffers. Prefill sized, except where one row is all there is.
+/// Rows of given tokens that the head takes in at a time: its buffers are no larger than that, however long a prefill pass is.
+const READ_ROWS: usize = 512;
+
+/// Working buffers of [`READ_ROWS`], except where one row is all there is.
 struct Bufs<B: DraftOps> {
     /// Streams. `[rows, hidden]`
     g: B::Buf,
@@ -84,8 +87,19 @@ struct Bufs<B: DraftOps> {
     mid: B::Buf,
     /// `[1, draft_vocab]`
     logits: B::Buf,
-    /// Auxiliary hidden states that wait. `[PENDING_ROWS, aux·target_hidden]`
+    /// Auxiliary hidden states of given tokens. `[READ_ROWS, aux·target_hidden]`
+    read: B::Buf,
+    /// Those that wait. `[PENDING_ROWS, aux·target_hidden]`
     aux_hidden: B::Buf,
+}
+
+/// Which auxiliary hidden states enter the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AuxRows {
+    /// Of given tokens.
+    Read,
+    /// Those that wait.
+    Waiting,
 }
 
 /// A head, and its window over one conversation.
@@ -182,8 +196,9 @@ impl<B: DraftOps> DraftHead<B> {
 
     fn build(b: &mut B, name: &str, fingerprint: String, config: DraftConfig, weights: Weights<B>) -> Result<Self> {
         let s = &config.shape;
-        let rows = b.prefill_rows();
+        let rows = READ_ROWS;
         let (q, kv) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
+        let aux = config.aux_layers.len() * config.target_hidden;
         let bufs = Bufs {
             g: b.draft_buf(rows, s.hidden, BufKind::Residual)?,
             x: b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?,
@@ -193,11 +208,8 @@ impl<B: DraftOps> DraftHead<B> {
             o: b.draft_buf(1, q, BufKind::Activation)?,
             mid: b.draft_buf(1, s.intermediate, BufKind::Activation)?,
             logits: b.draft_buf(1, config.draft_vocab, BufKind::Logits)?,
-            aux_hidden: b.draft_buf(
-                PENDING_ROWS,
-                config.aux_layers.len() * config.target_hidden,
-                BufKind::Activation,
-            )?,
+            read: b.draft_buf(rows, aux, BufKind::Activation)?,
+            aux_hidden: b.draft_buf(PENDING_ROWS, aux, BufKind::Activation)?,
         };
         let window = b.draft_window(s)?;
         Ok(DraftHead {
@@ -286,20 +298,15 @@ impl<B: DraftOps> DraftHead<B> {
         let Some(known) = rows.checked_sub(1) else {
             return Ok(());
         };
-        if known > 0 {
-            let Some(tokens) = history.get(start + 1..start + rows) else {
-                return Ok(());
-            };
-            b.draft_seek(tokens, start, self.first)?;
-            self.weights.project_rows(
-                b,
-                &self.config,
-                &mut self.bufs,
-                Some(aux_hidden),
-                tables,
-                &mut self.window,
-                Pass::Prefill { rows: known },
-            )?;
+        let Some(tokens) = history.get(start + 1..start + rows) else {
+            return Ok(());
+        };
+        for (first, tokens) in (0..known).step_by(READ_ROWS).zip(tokens.chunks(READ_ROWS)) {
+            b.draft_seek(tokens, start + first, self.first)?;
+            b.draft_copy(&mut self.bufs.read, 0, aux_hidden, first..first + tokens.len())?;
+            let pass = Pass::Prefill { rows: tokens.len() };
+            let (c, window) = (&self.config, &mut self.window);
+            self.weights.project_rows(b, c, &mut self.bufs, AuxRows::Read, tables, window, pass)?;
         }
         self.next = start + known;
         b.draft_copy(&mut self.bufs.aux_hidden, 0, aux_hidden, known..rows)?;
@@ -352,7 +359,7 @@ impl<B: DraftOps> DraftHead<B> {
             b,
             &self.config,
             &mut self.bufs,
-            None,
+            AuxRows::Waiting,
             tables,
             &mut self.window,
             Pass::Verify { rows },
@@ -379,7 +386,7 @@ impl<B: DraftOps> DraftHead<B> {
         let (w, c, bufs, window) = (&self.weights, &self.config, &mut self.bufs, &mut self.window);
         let pass = Pass::Verify { rows };
         b.step(StepKey::DraftExtend(rows), &mut |b| {
-            w.project_rows(b, c, bufs, None, tables, window, pass)?;
+            w.project_rows(b, c, bufs, AuxRows::Waiting, tables, window, pass)?;
             b.draft_last(&mut bufs.stream, &bufs.g, pass)?;
             w.layer(b, c, bufs, tables, window, pass)
         })?;

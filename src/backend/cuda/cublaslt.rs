@@ -153,7 +153,8 @@ impl CublasLt {
             unsafe { narrow.as_launch(device.info(), "narrow_rows", |launch| device.launch_beside(launch))? };
             (from, scales) = (dst, Some(Scales { x: of, w: of }));
         }
-        let probe = Gemm { x: from, w: from, scales, d: at(room.results), rows: room.rows, out, inner, to, scale: 1.0 };
+        let (d, rows) = (at(room.results), room.rows);
+        let probe = Gemm { x: from, w: from, scales, d, ldd: out, rows, out, inner, to, scale: 1.0 };
         let candidates = match self.candidates(&probe) {
             Err(error) if fp8 => {
                 // A library that knows nothing of such operands says so in its own way.

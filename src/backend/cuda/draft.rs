@@ -126,7 +126,7 @@ impl DraftOps for Cuda {
             return self.draft_gemm(g, from, aux_hidden.width, w, 1.0, pass);
         }
         let (rows, width) = (pass.rows(), w.inner / norms.len());
-        let x = self.input_room(w.inner)?;
+        let x = self.input_rows(rows, w.inner)?;
         for (slot, norm) in norms.iter().enumerate() {
             let at = (slot * width * 2) as u64;
             let (ld, lds, n, rows) = (u32_of(w.inner)?, u32_of(aux_hidden.width)?, u32_of(width)?, u32_of(rows)?);

@@ -131,7 +131,7 @@ pub struct Pitched {
 }
 
 /// What a device is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// `NVIDIA H200`.
     pub name: String,
@@ -190,8 +190,9 @@ pub struct Gemm {
     pub w: DevicePtr,
     /// With e4m3 operands; `None` for bf16.
     pub scales: Option<Scales>,
-    /// `[rows, out]`.
+    /// `[rows, out]`, rows `ldd` values apart.
     pub d: DevicePtr,
+    pub ldd: usize,
     /// Rows of x.
     pub rows: usize,
     /// Rows of w.

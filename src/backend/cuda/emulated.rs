@@ -237,7 +237,7 @@ fn guards_hold(at: u64, bytes: usize) -> bool {
 /// # Safety
 /// As for [`Driver::gemm`].
 unsafe fn multiply_fp8(gemm: &Gemm, scales: Scales) {
-    let Gemm { rows, out, inner, to, .. } = *gemm;
+    let Gemm { rows, out, inner, to, ldd, .. } = *gemm;
     // SAFETY: the caller's, of every operand.
     let (x, w, x_scales, w_scales) = unsafe {
         let bytes = |at: DevicePtr, n: usize| std::slice::from_raw_parts(at as *const u8, n);
@@ -249,7 +249,7 @@ unsafe fn multiply_fp8(gemm: &Gemm, scales: Scales) {
     for (r, (x, x_scale)) in x.chunks_exact(inner).map(wide).zip(x_scales).enumerate() {
         for (c, (w, w_scale)) in weights.iter().zip(w_scales).enumerate() {
             let y = x.iter().zip(w).map(|(x, w)| x * w).sum::<f32>() * x_scale * w_scale;
-            let at = gemm.d + (r * out + c) as u64 * to.value_bytes();
+            let at = gemm.d + (r * ldd + c) as u64 * to.value_bytes();
             // SAFETY: the caller's, of the result.
             unsafe {
                 match to {

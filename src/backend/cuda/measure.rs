@@ -111,7 +111,7 @@ impl Cuda {
         let w = self.random_matrix(&[(n, Form::Bf16)], n, 0.02, 2)?;
         let x = self.random_matrix(&[(n, Form::Bf16)], n, 1.0, 3)?;
         let d = device.zeroed("measurement", n * n * 2, Account::Work)?;
-        let (x_ptr, d_ptr) = (self.widened(&x)?, d.ptr());
+        let (x_ptr, d_ptr) = (self.widened(&x, 0..n)?, d.ptr());
         self.segment_at(usize::MAX);
         let gemm = self.best(|b| b.gemm(x_ptr, &w, d_ptr, n, n, GemmOut::Bf16, 1.0))?;
         let rate = |amount: f64, ms: f32| {

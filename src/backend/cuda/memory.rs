@@ -8,7 +8,7 @@ use super::ledger::{PAGED_SPARE_BYTES, SPARE_BYTES};
 use super::pool::PoolSize;
 use super::selection::{Selection, Sums};
 use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
-use super::{Cuda, host_pages, launch, limits, pool, shape};
+use super::{Cuda, PAGED_ROWS, host_pages, launch, limits, pool, shape};
 use crate::backend::room::PoolCounts;
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView, room};
 use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
@@ -109,10 +109,17 @@ impl Memory for Cuda {
         if fits >= tokens || !can || !(asked || limited || fits < room::USUAL_CONTEXT) {
             return Ok(());
         }
-        match room::paged(spec, free, self.prefill_rows, tokens) {
-            Ok(plan) => {
+        let few = self.prefill_rows;
+        let planned = |rows: usize| room::paged(spec, free, rows, tokens).map(|plan| (rows, plan));
+        let planned = if self.long_passes() { planned(PAGED_ROWS).or_else(|_| planned(few)) } else { planned(few) };
+        match planned {
+            Ok((rows, plan)) => {
+                self.prefill_rows = rows;
                 let size = PoolSize { blocks: plan.blocks, staged_rows: plan.staged_rows };
-                self.pools.prepare(&self.device, &spec.sparse, Some(size), layers, self.prefill_rows)?;
+                self.pools.prepare(&self.device, &spec.sparse, Some(size), layers, rows)?;
+                if self.scratch.reads_fp8() {
+                    self.ready_for_fp8(spec)?;
+                }
                 self.notes.push(plan.line(tokens));
                 self.notes.extend(host_pages::free_bytes().and_then(|free| plan.short_of_host(tokens, free)));
                 Ok(())
@@ -198,6 +205,10 @@ impl Memory for Cuda {
         }
     }
 
+    fn row_seconds(&self, positions: usize) -> f64 {
+        positions as f64 * self.pools.seconds_per_row()
+    }
+
     fn memory(&self) -> MemoryInfo {
         self.device.memory()
     }
@@ -209,7 +220,7 @@ impl Cuda {
         if self.options.own_gemm {
             return Err(limits::no_fp8("multiplies by a library, and --own-gemm by none"));
         }
-        let shapes = shapes(spec);
+        let shapes = shapes(self.info(), spec);
         for (out, inner, to) in shapes.iter().copied() {
             self.device.driver().prove_fp8(out, inner, to)?;
         }

@@ -16,7 +16,7 @@
 //! | `launch`, `limits` | the table of kernels; what none is written for |
 //! | `tensors`, `cache`, `selection` | the buffers: of all layers, rows of a sparse one, the blocks it chooses |
 //! | `memory`, `ledger` | what the device holds; what caches may take |
-//! | `weights`, `packed` | weights on their way to the device; packed weights in and out |
+//! | `weights`, `packed`, `slices` | weights on their way to the device; packed weights in and out; what a prefill pass multiplies with at a time |
 //! | `ops` | operations on rows, of sparse and of lightning layers, as launches |
 //! | `state` | images out and in |
 //! | `lazy_restore` | rows of a resumed session that follow while it is in use |
@@ -54,6 +54,7 @@ mod packed;
 mod pool;
 mod readback;
 mod selection;
+mod slices;
 mod staging;
 mod state;
 mod steps;
@@ -92,14 +93,14 @@ use tables::Tables;
 
 /// Rows of a prefill pass on a GPU with room for the buffers, on a smaller one, and emulated.
 const PREFILL_ROWS: [usize; 3] = [4096, 2048, 256];
+/// The same where keys and values are in the host's memory, all of which cross the bus for each pass.
+const PAGED_ROWS: usize = 5120;
 /// Rows and columns of a weight by which it is seen whether there are products in fp8 at all.
 const FP8_TRIED: usize = 1024;
 /// Memory from which a GPU gets the large passes.
 const LARGE_BYTES: u64 = 40 << 30;
 /// Up to this much, where somebody says so, they are smaller still.
 const TIGHT_BYTES: u64 = 15 << 29;
-/// Rows of a prefill pass that are multiplied at a time with the widest weight, where somebody says how much may be taken.
-const WIDE_ROWS: usize = 512;
 
 /// What may be chosen when a device is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -184,7 +185,7 @@ impl Cuda {
         };
         Ok(Cuda {
             graphs: Graphs::new(&device),
-            step: Step::new(&device, prefill_rows)?,
+            step: Step::new(&device, prefill_rows.max(PAGED_ROWS))?,
             tables: Tables::new(&device)?,
             draft: None,
             staging: Staging::new(&device)?,
@@ -205,9 +206,10 @@ impl Cuda {
         })
     }
 
-    /// Rows of a prefill pass whose gate and up columns are there at a time: fewer where memory is counted.
-    fn wide_rows(&self) -> usize {
-        if self.options.most_bytes.is_some() { WIDE_ROWS.min(self.prefill_rows) } else { self.prefill_rows }
+    /// Whether passes over keys and values in the host's memory may be longer than others: nobody asked for a number, and memory is not tight.
+    fn long_passes(&self) -> bool {
+        let [_, small, _] = PREFILL_ROWS;
+        self.options.prefill_rows == 0 && (small..PAGED_ROWS).contains(&self.prefill_rows)
     }
 
     /// What the device is.

@@ -1,10 +1,13 @@
 //! Packed weights on the device: packing bf16 rows, and rows or whole weights back as bf16 for what reads bf16.
 
+use std::ops::Range;
+
 use super::device::Account;
 use super::driver::{DevicePtr, Queue};
 use super::tensors::Matrix;
 use super::{Cuda, launch, shape, u32_of};
-use crate::backend::{BackendError, Form, MAX_VERIFY_ROWS, Result};
+use crate::backend::forms::PAIR_ROWS;
+use crate::backend::{BackendError, Form, MAX_VERIFY_ROWS, Result, internal};
 
 impl Cuda {
     /// bf16 rows `[rows, inner]` on the device into a form; the first row begins a pair of tiles.
@@ -46,43 +49,40 @@ impl Cuda {
         Err(BackendError::NotFinite(name()))
     }
 
-    /// Address of a weight as bf16 `[out, inner]`: its own, or that of a scratch it is unpacked into. Good until the next call.
-    pub(super) fn widened(&mut self, w: &Matrix) -> Result<DevicePtr> {
-        if let Some(plain) = w.plain() {
-            return Ok(plain);
-        }
-        let to = self.room(|scratch| &mut scratch.widened, w.out * w.inner * 2)?;
-        self.widen(w, to)
-    }
-
-    /// The same in the memory of gate and up columns, from byte `above` on: for a weight that is narrowed before they are written there.
-    pub(super) fn widened_beside(&mut self, w: &Matrix, above: usize) -> Result<DevicePtr> {
-        if let Some(plain) = w.plain() {
-            return Ok(plain);
-        }
-        let to = self.room(|scratch| &mut scratch.wide, above + w.out * w.inner * 2)? + above as u64;
-        self.widen(w, to)
-    }
-
-    /// A packed weight as bf16 at `to`.
-    fn widen(&mut self, w: &Matrix, to: DevicePtr) -> Result<DevicePtr> {
+    /// Address of rows `slice` of a weight as bf16: their own, or that of a scratch they are unpacked into. Good until the next call.
+    pub(super) fn widened(&mut self, w: &Matrix, slice: Range<usize>) -> Result<DevicePtr> {
         let row = w.inner * 2;
+        if let Some(plain) = w.plain() {
+            return Ok(plain + (slice.start * row) as u64);
+        }
+        let to = self.room(|scratch| &mut scratch.widened, slice.len() * row)?;
         let mut first = 0;
         for part in &w.parts {
-            let dst = to + (first * row) as u64;
-            let (rows, inner) = (u32_of(part.rows)?, u32_of(w.inner)?);
-            // SAFETY: the scratch has room for all parts.
+            let here = slice.start.max(first)..slice.end.min(first + part.rows);
+            let before = here.start.saturating_sub(first);
+            first += part.rows;
+            if here.is_empty() {
+                continue;
+            }
+            if !before.is_multiple_of(PAIR_ROWS) {
+                return Err(internal("unpack", "a slice that begins within a pair of tiles"));
+            }
+            let dst = to + ((here.start - slice.start) * row) as u64;
+            let (rows, inner) = (u32_of(here.len())?, u32_of(w.inner)?);
+            // SAFETY: the scratch has room for all rows of the slice, the part has them from `before` on.
             unsafe {
                 match part.form {
-                    Form::Bf16 => self.device.driver().copy(dst, part.memory.ptr(), part.rows * row, Queue::Compute)?,
-                    form => launch::unpack(
-                        self.device.driver(),
-                        form,
-                        launch::Unpack { dst, w: part.memory.ptr(), out: rows, inner, detail: 0 },
-                    )?,
+                    Form::Bf16 => {
+                        let from = part.memory.ptr() + (before * row) as u64;
+                        self.device.driver().copy(dst, from, here.len() * row, Queue::Compute)?;
+                    }
+                    form => {
+                        let from = part.memory.ptr() + (before / PAIR_ROWS * form.pair_bytes(w.inner)) as u64;
+                        let unpack = launch::Unpack { dst, w: from, out: rows, inner, detail: 0 };
+                        launch::unpack(self.device.driver(), form, unpack)?;
+                    }
                 }
             }
-            first += part.rows;
         }
         Ok(to)
     }
@@ -105,7 +105,8 @@ impl Cuda {
         if rows > most {
             return Err(shape("embed", format!("at most {most} rows"), rows));
         }
-        let gathered = self.room(|scratch| &mut scratch.gathered, most * table.inner * 2)?;
+        // Rows are looked up before anything of the pass is multiplied.
+        let gathered = self.input_room(table.inner)?;
         if self.scratch.ascending.is_none() {
             let numbers: Vec<u8> = (0..u32_of(most)?).flat_map(u32::to_le_bytes).collect();
             let made = self.device.alloc("working buffers", numbers.len(), Account::Work)?;

@@ -23,6 +23,8 @@ use crate::spec::SparseSpec;
 
 /// Places in the staging ring: one is read while the others are filled.
 const RING: usize = 4;
+/// Bytes by which the bus is timed.
+const TIMED_BYTES: usize = 8 << 20;
 /// Counters of a KV head in `seen`.
 const SEEN: usize = 4;
 
@@ -194,6 +196,26 @@ impl Ring {
         })
     }
 
+    /// What a byte takes on its way from page-locked memory. Waits.
+    fn seconds_per_byte(&self) -> Result<f64> {
+        let driver = self.device.driver();
+        let bytes = self.memory.bytes().min(TIMED_BYTES);
+        let host = self.device.pinned(bytes)?;
+        let [Some(from), Some(to)] = [self.filled.first(), self.read.first()] else {
+            return Err(internal("prefill", "a ring without places"));
+        };
+        let mut best = f64::INFINITY;
+        for _ in 0..3 {
+            driver.record(from, Queue::Copy)?;
+            // SAFETY: nobody uses the ring yet, which has so many bytes; the host's are not freed before the wait.
+            unsafe { driver.copy_in(self.memory.ptr(), host.as_ptr(), bytes, Queue::Copy)? };
+            driver.record(to, Queue::Copy)?;
+            driver.synchronize(Queue::Copy)?;
+            best = best.min(f64::from(driver.elapsed_ms(from, to)?) / 1e3);
+        }
+        Ok(best / bytes as f64)
+    }
+
     /// Rows of a place.
     pub(super) fn rows(&self) -> usize {
         self.rows
@@ -264,6 +286,8 @@ pub(super) struct Pools {
     ready: Vec<Arc<LayerPool>>,
     lookup: Option<Lookup>,
     ring: Option<Ring>,
+    /// What the bus takes for a position's keys and values of all layers.
+    seconds_per_row: f64,
     /// Verify passes may still be writing rows that the copy queue is to read.
     written: bool,
 }
@@ -293,9 +317,16 @@ impl Pools {
                 self.ready.push(Arc::new(LayerPool::new(device, spec, size.blocks)?));
             }
             self.ready_lookup(device, spec)?;
-            self.ring(device, spec, rows)?;
+            let ring = self.ring(device, spec, rows)?;
+            let per_byte = ring.seconds_per_byte()?;
+            self.seconds_per_row = per_byte * (2 * layers * ring.row_bytes) as f64;
         }
         Ok(())
+    }
+
+    /// What the bus takes for a position's keys and values of all layers, measured when the pools were made; 0 where there are none.
+    pub(super) fn seconds_per_row(&self) -> f64 {
+        self.seconds_per_row
     }
 
     /// Sees that a cache uses the pool of the layer of its table. Says whether a pool was made.

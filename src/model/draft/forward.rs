@@ -4,7 +4,7 @@ use crate::backend::draft::{DraftOps, DraftResidual};
 use crate::backend::{HeadRows, Pass, Result};
 
 use super::load::{Output, Weights};
-use super::{Bufs, DraftConfig, Tables};
+use super::{AuxRows, Bufs, DraftConfig, Tables};
 
 const ONE: Pass = Pass::Verify { rows: 1 };
 
@@ -13,7 +13,7 @@ impl<B: DraftOps> Weights<B> {
         self.embed.as_ref().unwrap_or(tables.embed)
     }
 
-    /// Streams, keys, values and queries of the pass's rows, from auxiliary hidden states: `aux_hidden`, or those that wait; keys and values enter the
+    /// Streams, keys, values and queries of the pass's rows, from auxiliary hidden states; keys and values enter the
     /// window. Leaves streams in `g`. Queries cost nothing beside them, because the weights are read for all rows at once.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn project_rows(
@@ -21,13 +21,17 @@ impl<B: DraftOps> Weights<B> {
         b: &mut B,
         c: &DraftConfig,
         bufs: &mut Bufs<B>,
-        aux_hidden: Option<&B::Buf>,
+        rows: AuxRows,
         tables: &Tables<'_, B>,
         window: &mut B::Window,
         pass: Pass,
     ) -> Result<()> {
-        let Bufs { g, x, kvq, aux_hidden: waiting, .. } = bufs;
-        b.draft_fuse(g, aux_hidden.unwrap_or(waiting), &self.fc_norm, c.eps, &self.fc, pass)?;
+        let Bufs { g, x, kvq, read, aux_hidden: waiting, .. } = bufs;
+        let aux_hidden = match rows {
+            AuxRows::Read => read,
+            AuxRows::Waiting => waiting,
+        };
+        b.draft_fuse(g, aux_hidden, &self.fc_norm, c.eps, &self.fc, pass)?;
         b.draft_input(
             x,
             g,

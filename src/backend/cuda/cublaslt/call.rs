@@ -45,7 +45,7 @@ impl Call {
         };
         call.w = result::create_matrix_layout(operands, inner, out, inner as i64).map_err(say)?;
         call.x = result::create_matrix_layout(operands, inner, rows, inner as i64).map_err(say)?;
-        call.d = result::create_matrix_layout(d_type, out, rows, out as i64).map_err(say)?;
+        call.d = result::create_matrix_layout(d_type, out, rows, gemm.ldd as i64).map_err(say)?;
         Ok(call)
     }
 

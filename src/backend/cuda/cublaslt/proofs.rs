@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use super::super::device::Device;
-use super::super::driver::{GEMM_ROWS, GemmOut};
+use super::super::driver::{DeviceInfo, GEMM_ROWS, GemmOut};
+use super::super::slices::slices;
 use super::{ALIGNED, FLAG_BYTES, Shape, WORKSPACE_BYTES};
 use crate::spec::{Mixer, ModelSpec};
 
@@ -55,7 +56,8 @@ impl Proofs {
     /// Begins. Without a thread the first long text waits for them.
     pub(in crate::backend::cuda) fn start(device: &Device, spec: &ModelSpec) -> Proofs {
         let stop = Arc::new(AtomicBool::new(false));
-        let (device, shapes, asked) = (device.clone(), shapes(spec), Arc::clone(&stop));
+        let (shapes, asked) = (shapes(device.driver().info(), spec), Arc::clone(&stop));
+        let device = device.clone();
         let work = move || {
             for (out, inner, to) in shapes {
                 if asked.load(Ordering::Relaxed) {
@@ -78,12 +80,15 @@ impl Drop for Proofs {
     }
 }
 
-/// Shapes of a model's GEMMs over many rows, each once: rows and columns of the weight, and what becomes of the result.
-pub(in crate::backend::cuda) fn shapes(spec: &ModelSpec) -> Vec<(usize, usize, GemmOut)> {
+/// Shapes of a model's GEMMs over many rows, each once: rows and columns of a slice of a weight, and what becomes of the result.
+pub(in crate::backend::cuda) fn shapes(device: &DeviceInfo, spec: &ModelSpec) -> Vec<(usize, usize, GemmOut)> {
     let mut all = Vec::new();
     let mut add = |out: usize, inner: usize, to: GemmOut| {
-        if !all.contains(&(out, inner, to)) {
-            all.push((out, inner, to));
+        for slice in slices(device, out, inner) {
+            let shape = (slice.len(), inner, to);
+            if !all.contains(&shape) {
+                all.push(shape);
+            }
         }
     };
     for mixer in &spec.mixers {
@@ -130,14 +135,14 @@ mod tests {
     fn every_shape_of_the_released_model_is_proved_once() {
         let spec = ModelSpec::from_json(include_str!("../../../model/config_9b.json")).unwrap();
         let of = |out, inner, to| (out, inner, to);
-        let mut found = shapes(&spec);
+        let gpu = DeviceInfo { capability: 90, ..DeviceInfo::default() };
+        let mut found = shapes(&gpu, &spec);
         found.sort_by_key(|(out, inner, _)| (*out, *inner));
         let expected = [
+            of(2_048, 16_384, GemmOut::AddF32),
             of(4_096, 4_096, GemmOut::AddF32),
-            of(4_096, 16_384, GemmOut::AddF32),
-            of(8_704, 4_096, GemmOut::Bf16),
-            of(16_384, 4_096, GemmOut::Bf16),
-            of(32_768, 4_096, GemmOut::Bf16),
+            of(4_352, 4_096, GemmOut::Bf16),
+            of(8_192, 4_096, GemmOut::Bf16),
         ];
         assert_eq!(found, expected);
     }

@@ -51,7 +51,7 @@ kernels! { "rows.cu", device:
     grid [rows, 1, 1], threads 256, shared 0;
 
     /// `dst[j] = silu(gate_j) · up_j` of interleaved `gu [rows, 2·inter]`
-    SwigluRows [swiglu_rows] (dst: Ptr("bf16*"), gu: Ptr("const bf16*"), inter: u32, rows: u32)
+    SwigluRows [swiglu_rows] (dst: Ptr("bf16*"), ldd: u32, gu: Ptr("const bf16*"), inter: u32, rows: u32)
     grid [up(inter, 2048), rows, 1], threads 256, shared 0;
 
     /// Copies f32 rows into columns of a wider buffer; `aux` points at its first column

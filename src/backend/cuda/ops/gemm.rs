@@ -5,27 +5,34 @@ use std::ops::Range;
 use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut, Scales};
 use super::super::launch::{self, GemmTo, SkinnyFrom, SkinnyTo, SkinnyWeight};
+use super::super::slices::slices;
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, limits, shape, u32_of};
-use crate::backend::{BackendError, MAX_VERIFY_ROWS, Result, fp8};
+use crate::backend::{BackendError, Result, fp8};
 
 /// Scratch of prefill passes, made when first needed and kept.
 #[derive(Default)]
 pub(in crate::backend::cuda) struct Scratch {
-    /// Inputs of GEMMs, bf16.
+    /// Inputs of GEMMs, or rows of a packed table before them, bf16.
     input: Option<DeviceBuffer>,
-    /// Gate and up columns before SwiGLU, bf16.
-    pub(in crate::backend::cuda) wide: Option<DeviceBuffer>,
-    /// The packed weight of the GEMM under way, bf16.
+    /// Gate and up columns of a slice before SwiGLU, bf16.
+    pub(super) wide: Option<DeviceBuffer>,
+    /// The slice of a packed weight that is multiplied with, bf16.
     pub(in crate::backend::cuda) widened: Option<DeviceBuffer>,
-    /// The weight and the input of the GEMM under way in e4m3, with their scales.
+    /// The slice and the rows that it is multiplied with in e4m3, with their scales.
     pub(in crate::backend::cuda) narrow_weight: Option<DeviceBuffer>,
     pub(in crate::backend::cuda) narrow_input: Option<DeviceBuffer>,
-    /// Rows of a packed table, bf16, and 0, 1, 2, … to look them up by.
-    pub(in crate::backend::cuda) gathered: Option<DeviceBuffer>,
+    /// 0, 1, 2, … to look rows of a packed table up by.
     pub(in crate::backend::cuda) ascending: Option<DeviceBuffer>,
     /// Set by packing where a value is not finite.
     pub(in crate::backend::cuda) not_finite: Option<DeviceBuffer>,
+}
+
+impl Scratch {
+    /// Whether there is room for operands in fp8.
+    pub(in crate::backend::cuda) fn reads_fp8(&self) -> bool {
+        self.narrow_input.is_some()
+    }
 }
 
 /// How many of a pass's `rows` the program's own kernel reads, where `read` rows of the segment came before: a short prompt never waits
@@ -37,15 +44,6 @@ pub(super) fn own_rows(read: usize, rows: usize) -> usize {
 /// Where scales may begin.
 const ALIGNED: usize = 256;
 
-/// A weight as the GEMMs of a pass read it.
-#[derive(Clone, Copy)]
-pub(super) struct Operand {
-    /// bf16 `[out, inner]`.
-    plain: DevicePtr,
-    /// The same for rows that are read in fp8.
-    narrow: Option<Narrow>,
-}
-
 /// Rows in e4m3, and a scale for each.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cuda) struct Narrow {
@@ -53,15 +51,39 @@ pub(in crate::backend::cuda) struct Narrow {
     pub(in crate::backend::cuda) scales: DevicePtr,
 }
 
-/// What a GEMM of any number of rows is made of.
+/// Rows of a pass as the GEMMs with one weight read them.
 #[derive(Clone, Copy)]
-pub(super) struct GemmShape {
-    pub(super) w: Operand,
-    pub(super) out: usize,
-    pub(super) inner: usize,
+pub(super) struct Input {
+    /// bf16 `[rows, inner]`, dense.
+    x: DevicePtr,
+    rows: usize,
+    /// The first of them, which the program's own kernel reads.
+    own: usize,
+    /// The others, where they are read in fp8.
+    narrow: Option<Narrow>,
+}
+
+/// Where the result of a GEMM goes.
+#[derive(Clone, Copy)]
+pub(super) struct Output {
+    pub(super) d: DevicePtr,
+    /// Values from row to row.
     pub(super) ldd: usize,
     pub(super) to: GemmOut,
+    /// With [`GemmOut::AddF32`].
     pub(super) scale: f32,
+}
+
+impl Output {
+    /// The columns from `first` on.
+    fn from_column(self, first: usize) -> Output {
+        Output { d: self.d + first as u64 * self.to.value_bytes(), ..self }
+    }
+
+    /// The rows from `first` on.
+    fn from_row(self, first: usize) -> Output {
+        self.from_column(first * self.ldd)
+    }
 }
 
 impl Cuda {
@@ -77,32 +99,65 @@ impl Cuda {
         to: GemmOut,
         scale: f32,
     ) -> Result<()> {
-        check_width(w)?;
-        // Where anything is read in fp8, every packed weight but one of gate and up that is not has the memory of their columns.
-        let beside = w.in_fp8 || self.scratch.narrow_weight.is_some();
-        let operand = self.operand(w, rows, beside.then_some(0))?;
-        if operand.narrow.is_some() && (self.options.own_gemm || ldd != w.out) {
-            return Err(shape("gemm", format!("a library's product in fp8 of {} columns", w.out), ldd));
+        let input = self.gemm_input(x, w, rows)?;
+        for slice in self.slices(w) {
+            let output = Output { d, ldd, to, scale }.from_column(slice.start);
+            self.gemm_slice(input, w, slice, output)?;
         }
-        self.gemm_of(x, d, 0..rows, GemmShape { w: operand, out: w.out, inner: w.inner, ldd, to, scale })
+        Ok(())
     }
 
-    /// A weight as a prefill pass of `rows` rows reads it. Good until the next call. `beside`: it may be unpacked in the memory of gate
-    /// and up columns, from that byte on.
-    pub(super) fn operand(&mut self, w: &Matrix, rows: usize, beside: Option<usize>) -> Result<Operand> {
-        let plain = match beside {
-            Some(above) => self.widened_beside(w, above)?,
-            None => self.widened(w)?,
-        };
-        let narrow = match w.in_fp8 && own_rows(self.segment_read, rows) < rows {
-            true => {
-                let at = self.narrow_room(|scratch| &mut scratch.narrow_weight, w.out, w.inner)?;
-                self.narrow(at, plain, w.out, w.inner)?;
-                Some(at)
-            }
-            false => None,
-        };
-        Ok(Operand { plain, narrow })
+    /// The slices of a weight.
+    pub(super) fn slices(&self, w: &Matrix) -> impl Iterator<Item = Range<usize>> + use<> {
+        slices(self.device.driver().info(), w.out, w.inner)
+    }
+
+    /// Rows of a pass on their way into GEMMs with the slices of `w`. Good until the next call.
+    pub(super) fn gemm_input(&mut self, x: DevicePtr, w: &Matrix, rows: usize) -> Result<Input> {
+        check_width(w)?;
+        let own = if self.options.own_gemm { rows } else { own_rows(self.segment_read, rows) };
+        if w.in_fp8 && self.options.own_gemm {
+            return Err(shape("gemm", "a library for products in fp8", "none"));
+        }
+        let mut input = Input { x, rows, own, narrow: None };
+        if w.in_fp8 && own < rows {
+            let at = self.narrow_room(|scratch| &mut scratch.narrow_input, self.prefill_rows, w.inner)?;
+            self.narrow(at, x + (own * w.inner * 2) as u64, rows - own, w.inner)?;
+            input.narrow = Some(at);
+        }
+        Ok(input)
+    }
+
+    /// The columns of a product that rows `slice` of the weight make, [`Output`] pointing at the first of them.
+    pub(super) fn gemm_slice(&mut self, input: Input, w: &Matrix, slice: Range<usize>, output: Output) -> Result<()> {
+        let Input { x, rows, own, narrow } = input;
+        let (out, inner) = (slice.len(), w.inner);
+        let plain = self.widened(w, slice)?;
+        self.launch_gemm(x, plain, [own, out, inner], output)?;
+        if own == rows {
+            return Ok(());
+        }
+        let (x, output) = (x + (own * inner * 2) as u64, output.from_row(own));
+        let (mut operands, mut scales) = ((x, plain), None);
+        if let Some(input) = narrow {
+            let weight = self.narrow_room(|scratch| &mut scratch.narrow_weight, out, inner)?;
+            self.narrow(weight, plain, out, inner)?;
+            (operands, scales) = ((input.values, weight.values), Some(Scales { x: input.scales, w: weight.scales }));
+        }
+        // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
+        let rounded = (rows - own).next_multiple_of(GEMM_ROWS);
+        let Output { d, ldd, to, scale } = output;
+        let gemm = Gemm { x: operands.0, w: operands.1, scales, d, ldd, rows: rounded, out, inner, to, scale };
+        // SAFETY: buffers of a pass have room for `prefill_rows`, a multiple of the rounding, as `own` is; sizes are checked
+        // by the callers.
+        if unsafe { self.device.driver().gemm(&gemm)? } {
+            return Ok(());
+        }
+        match narrow {
+            // Another result than the one that was promised is none.
+            Some(_) => Err(BackendError::Unsupported(format!("no product in fp8 for weights of {out} x {inner}"))),
+            None => self.launch_gemm(x, plain, [rows - own, out, inner], output),
+        }
     }
 
     /// bf16 rows `[rows, n]` in e4m3 ([`fp8::narrow`]).
@@ -127,40 +182,6 @@ impl Cuda {
         Ok(Narrow { values, scales: values + behind as u64 })
     }
 
-    /// The same for rows `of` of the pass, the first of which are at `x` and `d`; a multiple of [`GEMM_ROWS`] lies before them.
-    pub(super) fn gemm_of(&mut self, x: DevicePtr, d: DevicePtr, of: Range<usize>, shape: GemmShape) -> Result<()> {
-        let GemmShape { w, out, inner, ldd, to, scale } = shape;
-        let rows = of.len();
-        let own = match self.options.own_gemm || ldd != out {
-            true => rows,
-            false => own_rows(self.segment_read + of.start, rows),
-        };
-        self.launch_gemm(x, d, own, shape)?;
-        if own == rows {
-            return Ok(());
-        }
-        let (x, d) = (x + (own * inner * 2) as u64, d + (own * ldd) as u64 * to.value_bytes());
-        let (mut operands, mut scales) = ((x, w.plain), None);
-        if let Some(weight) = w.narrow {
-            let input = self.narrow_room(|scratch| &mut scratch.narrow_input, self.prefill_rows, inner)?;
-            self.narrow(input, x, rows - own, inner)?;
-            (operands, scales) = ((input.values, weight.values), Some(Scales { x: input.scales, w: weight.scales }));
-        }
-        // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
-        let rounded = (rows - own).next_multiple_of(GEMM_ROWS);
-        let gemm = Gemm { x: operands.0, w: operands.1, scales, d, rows: rounded, out, inner, to, scale };
-        // SAFETY: buffers of a pass have room for `prefill_rows`, a multiple of the rounding, as `own` is; sizes are checked
-        // by the callers.
-        if unsafe { self.device.driver().gemm(&gemm)? } {
-            return Ok(());
-        }
-        match w.narrow {
-            // Another result than the one that was promised is none.
-            Some(_) => Err(BackendError::Unsupported(format!("no product in fp8 for weights of {out} x {inner}"))),
-            None => self.launch_gemm(x, d, rows - own, shape),
-        }
-    }
-
     /// The same by the program's own kernel alone, which may be captured.
     pub(in crate::backend::cuda) fn own_gemm(
         &mut self,
@@ -173,24 +194,30 @@ impl Cuda {
         scale: f32,
     ) -> Result<()> {
         check_width(w)?;
-        let operand = Operand { plain: self.widened(w)?, narrow: None };
-        self.launch_gemm(x, d, rows, GemmShape { w: operand, out: w.out, inner: w.inner, ldd, to, scale })
+        for slice in self.slices(w) {
+            let output = Output { d, ldd, to, scale }.from_column(slice.start);
+            let size = [rows, slice.len(), w.inner];
+            let plain = self.widened(w, slice)?;
+            self.launch_gemm(x, plain, size, output)?;
+        }
+        Ok(())
     }
 
-    fn launch_gemm(&self, x: DevicePtr, d: DevicePtr, rows: usize, shape: GemmShape) -> Result<()> {
-        if rows == 0 {
+    /// `[rows, out, inner]` by the program's own kernel.
+    fn launch_gemm(&self, x: DevicePtr, w: DevicePtr, size: [usize; 3], output: Output) -> Result<()> {
+        if size[0] == 0 {
             return Ok(());
         }
-        let form = match shape.to {
+        let Output { d, ldd, to, scale } = output;
+        let form = match to {
             GemmOut::Bf16 => GemmTo::Store,
             GemmOut::F32 => GemmTo::F32,
             GemmOut::AddF32 => GemmTo::Add,
         };
-        let (ldd, rows, out, inner) = (u32_of(shape.ldd)?, u32_of(rows)?, u32_of(shape.out)?, u32_of(shape.inner)?);
+        let (ldd, rows, out, inner) = (u32_of(ldd)?, u32_of(size[0])?, u32_of(size[1])?, u32_of(size[2])?);
         // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
         unsafe {
-            launch::Gemm { dst: d, ldd, x, ldx: inner, w: shape.w.plain, rows, out, inner, scale: shape.scale }
-                .launch(self.device.driver(), form)
+            launch::Gemm { dst: d, ldd, x, ldx: inner, w, rows, out, inner, scale }.launch(self.device.driver(), form)
         }
     }
 
@@ -286,7 +313,12 @@ impl Cuda {
 
     /// Scratch for the input of a GEMM, `[rows of any pass, n]` bf16.
     pub(in crate::backend::cuda) fn input_room(&mut self, n: usize) -> Result<DevicePtr> {
-        let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * n * 2;
+        self.input_rows(self.prefill_rows, n)
+    }
+
+    /// The same for up to `rows` rows.
+    pub(in crate::backend::cuda) fn input_rows(&mut self, rows: usize, n: usize) -> Result<DevicePtr> {
+        let bytes = rows.next_multiple_of(GEMM_ROWS) * n * 2;
         self.room(|scratch| &mut scratch.input, bytes)
     }
 

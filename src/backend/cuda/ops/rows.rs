@@ -8,7 +8,7 @@ use super::super::launch::{self, SkinnyFrom, SkinnyTo};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
-use super::gemm::{GemmShape, check_width, own_rows};
+use super::gemm::Output;
 use crate::backend::{HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
 
 /// Where the top logits are found and put.
@@ -71,31 +71,28 @@ impl Rows for Cuda {
                     return Err(shape("norm_gate_up", format!("[rows, {inter}]"), format!("[rows, {}]", dst.width)));
                 }
                 let x = self.normed(h, norm, eps, rows)?;
-                check_width(w)?;
-                let part = self.wide_rows();
-                let bytes = part.max(MAX_VERIFY_ROWS) * w.out * 2;
-                // A packed weight that is narrowed is unpacked where columns will be, behind those that its bf16 values are multiplied for:
-                // these are among the first part's, so that nobody asks for them when the others come.
-                let beside = w.in_fp8.then(|| own_rows(self.segment_read, rows) * w.out * 2);
-                let unpacked = match beside {
-                    Some(above) if w.plain().is_none() => above + w.out * w.inner * 2,
-                    Some(_) | None => 0,
-                };
+                let input = self.gemm_input(x, w, rows)?;
+                let widest = self.slices(w).map(|slice| slice.len()).max().unwrap_or_default();
+                let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * widest * 2;
                 let wide = match dst.spare(bytes) {
                     Some(wide) => wide,
-                    None => self.room(|scratch| &mut scratch.wide, bytes.max(unpacked))?,
+                    None => self.room(|scratch| &mut scratch.wide, bytes)?,
                 };
-                let operand = self.operand(w, rows, beside)?;
-                let gemm =
-                    GemmShape { w: operand, out: w.out, inner: w.inner, ldd: w.out, to: GemmOut::Bf16, scale: 1.0 };
-                for first in (0..rows).step_by(part) {
-                    let until = (first + part).min(rows);
-                    self.gemm_of(x + (first * w.inner * 2) as u64, wide, first..until, gemm)?;
-                    let (dst, rows) = (to + (first * inter * 2) as u64, u32_of(until - first)?);
+                for slice in self.slices(w) {
+                    // Gate and up rows lie beside each other: a slice makes half as many columns.
+                    let (first, columns) = (slice.start / 2, slice.len() / 2);
+                    let output = Output { d: wide, ldd: slice.len(), to: GemmOut::Bf16, scale: 1.0 };
+                    self.gemm_slice(input, w, slice, output)?;
                     // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                     unsafe {
-                        launch::SwigluRows { dst, gu: wide, inter: u32_of(inter)?, rows }
-                            .launch(self.device.driver())?
+                        launch::SwigluRows {
+                            dst: to + (first * 2) as u64,
+                            ldd: u32_of(inter)?,
+                            gu: wide,
+                            inter: u32_of(columns)?,
+                            rows: u32_of(rows)?,
+                        }
+                        .launch(self.device.driver())?
                     };
                 }
                 Ok(())

@@ -1,0 +1,49 @@
+//! The slices of a weight that a prefill pass multiplies with one after the other.
+//!
+//! What a packed weight is unpacked into, what is narrowed to e4m3 and the gate and up columns of a pass take the memory of a slice
+//! and not of the widest weight. Which slices there are follows from the weight's shape alone, so that bits do, too.
+
+use std::ops::Range;
+
+use super::driver::DeviceInfo;
+use crate::backend::room;
+
+/// Bytes of a slice in bf16, on a GPU and emulated: enough columns for all multiprocessors, and no more than mixers leave free beside an MLP's rows.
+const SLICE_BYTES: [usize; 2] = [room::SLICE_BYTES, 64 << 10];
+/// Slices begin at multiples of it: whole tiles of every kernel, whole pairs of a packed weight, gate and up rows side by side.
+pub(super) const SLICE_ROWS: usize = 128;
+
+/// Rows of each slice of a weight `[out, inner]`, in order.
+pub(super) fn slices(device: &DeviceInfo, out: usize, inner: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    let [gpu, emulated] = SLICE_BYTES;
+    let bytes = if device.capability == 0 { emulated } else { gpu };
+    let most = (bytes / (2 * inner).max(1)).max(SLICE_ROWS);
+    let each = out.div_ceil(out.div_ceil(most).max(1)).next_multiple_of(SLICE_ROWS);
+    (0..out).step_by(each).map(move |first| first..(first + each).min(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_cover_a_weight_in_order_and_none_is_too_large() {
+        let gpu = DeviceInfo { capability: 90, ..DeviceInfo::default() };
+        let of = |out, inner| slices(&gpu, out, inner).collect::<Vec<_>>();
+        assert_eq!(of(4_096, 4_096), [0..4_096]);
+        assert_eq!(of(8_704, 4_096), [0..4_352, 4_352..8_704]);
+        assert_eq!(of(32_768, 4_096), [0..8_192, 8_192..16_384, 16_384..24_576, 24_576..32_768]);
+        assert_eq!(of(4_096, 16_384), [0..2_048, 2_048..4_096]);
+        for device in [gpu, DeviceInfo::default()] {
+            for (out, inner) in [(1, 64), (127, 4_096), (129, 1_000_000), (70_000, 4_096), (640, 256)] {
+                let (mut next, mut bytes) = (0, 0);
+                for slice in slices(&device, out, inner) {
+                    assert!(slice.start == next && slice.start.is_multiple_of(SLICE_ROWS) && !slice.is_empty());
+                    (next, bytes) = (slice.end, slice.len().saturating_sub(SLICE_ROWS) * inner * 2);
+                    assert!(bytes <= SLICE_BYTES[0]);
+                }
+                assert_eq!(next, out, "{bytes}");
+            }
+        }
+    }
+}
