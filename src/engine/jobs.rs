@@ -104,10 +104,14 @@ impl<B: DraftOps> Worker<'_, B> {
         for (id, seat) in &self.seats {
             if let Some(run) = seat.run.as_ref().filter(|run| !run.stalled || run.job.cancel.is_cancelled()) {
                 ids.push(*id);
+                let stopped = run.job.cancel.is_cancelled();
                 wants.push(match run.stage {
-                    // A stopped one ends with its next part: at once.
-                    Stage::Reading if run.job.cancel.is_cancelled() => Want::Read { left: 0, waited: run.waited },
-                    Stage::Reading => Want::Read { left: run.job.prompt.len() - run.prompt, waited: run.waited },
+                    Stage::Reading => Want::Read {
+                        // A stopped one ends with its next part: at once.
+                        left: if stopped { 0 } else { run.job.prompt.len() - run.prompt },
+                        waited: run.waited,
+                        fixed: self.backend.row_seconds(run.start + run.prompt),
+                    },
                     Stage::Writing(_) => Want::Write,
                 });
             }
@@ -178,7 +182,7 @@ impl<B: DraftOps> Worker<'_, B> {
             if !self.room_for_rows(run.id(), chunk.len())? {
                 return Ok(Now::Stalled);
             }
-            let begun = Instant::now();
+            let (begun, fixed) = (Instant::now(), self.backend.row_seconds(self.live.position()));
             self.live.prefill(&mut self.backend, &self.model, chunk)?;
             self.live.advance(&mut self.backend, chunk.len())?;
             run.prompt += chunk.len();
@@ -187,16 +191,9 @@ impl<B: DraftOps> Worker<'_, B> {
             // One chunk at a time is in the device's queue: who asks meanwhile waits for that one alone. The device is without work for
             // the tenth of a millisecond that the next chunk's first launch takes.
             self.backend.synchronize().map_err(ModelError::from)?;
-            if beside {
-                self.pace.held_up = begun.elapsed().as_secs_f64();
-                if chunk.len() == rows {
-                    self.pace.beside = Some((rows, self.pace.held_up));
-                }
-            }
+            let whole = chunk.len() == rows && (beside || run.prompt >= WHOLE);
+            self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), fixed, whole, beside);
             let tokens_per_s = run.speed.add(chunk.len() as u64, Instant::now());
-            if !beside && run.prompt >= WHOLE {
-                self.pace.alone = Some(tokens_per_s);
-            }
             let (done, total) = (run.prompt as u64, run.job.prompt.len() as u64);
             self.send(EngineEvent::Reading { id: run.id(), done, total, tokens_per_s });
         }

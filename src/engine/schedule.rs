@@ -22,11 +22,14 @@ const TOLERANCE: f64 = 1.05;
 pub const ALONE_SECONDS: f64 = 0.2;
 /// Most rounds between two chunks: reading goes on, however slow the device.
 const MOST_ROUNDS: usize = 8;
+/// What a chunk takes however short it is may be so much of it, alone and beside those who write: where keys and values lie in the host's
+/// memory all of them cross the bus for each chunk, and chunks that only look at the clock would end with a few rows each.
+const FIXED_SHARE: [f64; 2] = [0.3, 0.5];
 /// Turns that a prompt waits for shorter ones at most.
 const PATIENCE: u64 = 3;
 
 /// What a sequence with a job wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Want {
     /// To read a prompt.
     Read {
@@ -34,6 +37,8 @@ pub enum Want {
         left: usize,
         /// Turns since it last read some.
         waited: u64,
+        /// Seconds that a chunk of it takes however short it is, beside the time of a chunk that need not wait for any rows.
+        fixed: f64,
     },
     /// To decode a round.
     Write,
@@ -42,12 +47,27 @@ pub enum Want {
 /// How prompts were read lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
-    /// The last whole chunk while somebody wrote: its tokens, and the seconds it took.
+    /// The last whole chunk while somebody wrote: its tokens, and the seconds it took beyond what any chunk would have.
     pub beside: Option<(usize, f64)>,
     /// Seconds of the last chunk while somebody wrote, whole or not.
     pub held_up: f64,
-    /// Tokens per second while nobody did.
-    pub alone: Option<f64>,
+    /// The last whole chunk while nobody did.
+    pub alone: Option<(usize, f64)>,
+}
+
+impl Pace {
+    /// Takes note of a chunk of `rows` tokens that took `seconds`, of which any would have taken `fixed`; `whole`: it was as long as it was
+    /// to be, and the device had nothing to get ready.
+    pub fn note(&mut self, rows: usize, seconds: f64, fixed: f64, whole: bool, beside: bool) {
+        if beside {
+            self.held_up = seconds;
+        }
+        if whole {
+            // What was hidden behind other work is not more than half.
+            let own = (seconds - fixed).max(seconds / 2.0);
+            *(if beside { &mut self.beside } else { &mut self.alone }) = Some((rows, own));
+        }
+    }
 }
 
 /// Who does what next; sequences by their place in what was asked about.
@@ -66,16 +86,16 @@ pub struct Turn {
 pub fn turn(wants: &[Want], most: usize, pace: Pace, rounds: usize) -> Turn {
     let write: Vec<usize> = (0..).zip(wants).filter(|(_, w)| **w == Want::Write).map(|(i, _)| i).collect();
     let readers = (0..).zip(wants).filter_map(|(i, want)| match want {
-        Want::Read { left, waited } => Some((i, *left, *waited)),
+        Want::Read { left, waited, fixed } => Some((i, *left, *waited, *fixed)),
         Want::Write => None,
     });
     let late = readers.clone().filter(|r| r.2 >= PATIENCE).max_by_key(|r| (r.2, std::cmp::Reverse(r.0)));
     let next = late.or_else(|| readers.min_by_key(|r| (r.1, r.0)));
     // A stopped one has nothing left, and ends at once.
     let due = |left: usize| write.is_empty() || left == 0 || rounds >= rounds_after(pace.held_up);
-    let read = next.filter(|(_, left, _)| due(*left));
-    let read = read.map(|(i, ..)| {
-        (i, if write.is_empty() { rows_alone(most, pace.alone) } else { rows_beside(most, pace.beside) })
+    let read = next.filter(|(_, left, ..)| due(*left));
+    let read = read.map(|(i, .., fixed)| {
+        (i, if write.is_empty() { rows_alone(most, pace.alone, fixed) } else { rows_beside(most, pace.beside, fixed) })
     });
     let rows = (MAX_VERIFY_ROWS / write.len().max(1)).max(1);
     Turn { read, write, rows }
@@ -89,19 +109,23 @@ fn rounds_after(seconds: f64) -> usize {
 }
 
 /// Rows of a chunk that nobody writes beside.
-fn rows_alone(most: usize, tokens_per_s: Option<f64>) -> usize {
-    tokens_per_s.map_or(most, |rate| on_grid(rate * ALONE_SECONDS, most))
+fn rows_alone(most: usize, last: Option<(usize, f64)>, fixed: f64) -> usize {
+    let [share, _] = FIXED_SHARE;
+    let allowed = ALONE_SECONDS.max(fixed / share) - fixed;
+    last.map_or(most, |(rows, seconds)| on_grid(rows as f64 * allowed / seconds.max(1e-9), most))
 }
 
 /// Rows of a chunk beside those who write. A GPU takes nearly as long for the shortest chunk as for one of some hundred rows, so a rate
 /// says little of what another length takes: it is found step by step.
-fn rows_beside(most: usize, last: Option<(usize, f64)>) -> usize {
+fn rows_beside(most: usize, last: Option<(usize, f64)>, fixed: f64) -> usize {
+    let [_, share] = FIXED_SHARE;
+    let allowed = CHUNK_SECONDS.max(fixed / share) - fixed;
     match last {
         // How fast this device reads is seen with little at stake.
         None => GRID,
         Some((rows, seconds)) => {
-            let scaled = rows as f64 * CHUNK_SECONDS / seconds.max(1e-9);
-            match seconds / CHUNK_SECONDS {
+            let scaled = rows as f64 * allowed / seconds.max(1e-9);
+            match seconds / allowed {
                 share if share <= 1.0 => on_grid(scaled.max((rows + GRID) as f64), most),
                 share if share <= TOLERANCE => on_grid(rows as f64, most),
                 _ => on_grid(scaled, most),
@@ -120,6 +144,10 @@ mod tests {
 
     const MOST: usize = 4096;
 
+    fn read(left: usize, waited: u64) -> Want {
+        Want::Read { left, waited, fixed: 0.0 }
+    }
+
     fn took(rows: usize, seconds: f64) -> Pace {
         Pace { beside: Some((rows, seconds)), held_up: seconds, alone: None }
     }
@@ -127,9 +155,9 @@ mod tests {
     #[test]
     fn alone_everything_goes_in_whole_passes() {
         assert_eq!(turn(&[], MOST, Pace::default(), 9), Turn { read: None, write: vec![], rows: 16 });
-        for alone in [None, Some(21_000.0)] {
+        for alone in [None, Some((MOST, MOST as f64 / 21_000.0))] {
             let pace = Pace { alone, ..Pace::default() };
-            let read = turn(&[Want::Read { left: 100_000, waited: 0 }], MOST, pace, 9);
+            let read = turn(&[read(100_000, 0)], MOST, pace, 9);
             assert_eq!(read, Turn { read: Some((0, MOST)), write: vec![], rows: 16 });
         }
         assert_eq!(turn(&[Want::Write], MOST, Pace::default(), 9), Turn { read: None, write: vec![0], rows: 16 });
@@ -138,19 +166,52 @@ mod tests {
     #[test]
     fn a_question_that_comes_while_a_slow_device_reads_does_not_wait_for_long() {
         for rate in [500.0, 3_000.0, 10_000.0, 26_000.0, 100_000.0] {
-            let pace = Pace { alone: Some(rate), ..Pace::default() };
-            let (_, rows) = turn(&[Want::Read { left: 100_000, waited: 0 }], MOST, pace, 9).read.unwrap();
+            let pace = Pace { alone: Some((MOST, MOST as f64 / rate)), ..Pace::default() };
+            let (_, rows) = turn(&[read(100_000, 0)], MOST, pace, 9).read.unwrap();
             assert!(rows.is_multiple_of(GRID) && (GRID..=MOST).contains(&rows));
             assert!(rows as f64 / rate <= ALONE_SECONDS || rows == GRID, "{rows} rows at {rate}");
             assert!(rows as f64 / rate >= 0.09 || rows == MOST, "{rows} rows at {rate}");
         }
     }
 
+    /// Reads a document of a million tokens; a chunk takes `bus` seconds for each token before it and `row` for each of its own. Its rate at
+    /// the end beside that of reading without the bus, and the longest chunk.
+    fn over_a_bus(beside: bool, bus: f64, row: f64) -> (f64, f64) {
+        let (mut pace, mut at, mut longest, mut late) = (Pace::default(), 0, 0f64, (0, 0.0));
+        while at < 1 << 20 {
+            let fixed = bus * at as f64;
+            let mut wants = vec![Want::Read { left: 1 << 20, waited: 0, fixed }];
+            wants.extend(beside.then_some(Want::Write));
+            let rows = turn(&wants, 5120, pace, 9).read.unwrap().1;
+            let seconds = fixed + row * rows as f64;
+            pace.note(rows, seconds, fixed, true, beside);
+            (at, longest) = (at + rows, longest.max(seconds));
+            if at > 1_000_000 {
+                late = (late.0 + rows, late.1 + seconds);
+            }
+        }
+        (late.0 as f64 * row / late.1, longest)
+    }
+
+    #[test]
+    fn chunks_are_long_where_each_of_them_waits_for_all_rows_before() {
+        // As an H200 in 8 GiB, and as small cards behind faster and slower buses.
+        for (bus, row) in [(0.155e-6, 70e-6), (0.35e-6, 650e-6), (0.7e-6, 650e-6), (0.7e-6, 300e-6)] {
+            let fixed = bus * f64::from(1 << 20);
+            let (share, longest) = over_a_bus(false, bus, row);
+            assert!(share > 0.65 && longest <= (fixed / 0.28).max(5120.0 * row), "{share}, {longest} s of {fixed}");
+            let (share, longest) = over_a_bus(true, bus, row);
+            assert!(share > 0.45 && longest < fixed / 0.45, "beside an answer {share}, {longest} s of {fixed}");
+        }
+        // Where nothing crosses it, by the clock alone.
+        assert!(over_a_bus(true, 0.0, 650e-6).1 < 1.2 * CHUNK_SECONDS);
+    }
+
     #[test]
     fn whoever_writes_is_in_every_turn_and_rows_are_shared() {
         for n in 1..=16 {
             let mut wants = vec![Want::Write; n];
-            wants.insert(n / 2, Want::Read { left: 1 << 20, waited: 0 });
+            wants.insert(n / 2, read(1 << 20, 0));
             let turn = turn(&wants, MOST, took(448, CHUNK_SECONDS * 1.02), 9);
             assert_eq!(turn.write.len(), n);
             assert!(turn.rows >= 1 && turn.rows * n <= MAX_VERIFY_ROWS);
@@ -160,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_slow_device_has_several_rounds_between_two_chunks() {
-        let wants = [Want::Read { left: 9_000, waited: 0 }, Want::Write];
+        let wants = [read(9_000, 0), Want::Write];
         let reads = |rate: f64| {
             let (mut rounds, mut reads) = (9, 0);
             for _ in 0..240 {
@@ -177,14 +238,14 @@ mod tests {
         assert_eq!([reads(4_000.0), reads(1_000.0), reads(100.0)], [240, 80, 30]);
         // Alone it goes on, and a stopped one ends.
         assert!(turn(&wants[..1], MOST, took(GRID, 0.64), 0).read.is_some());
-        assert!(turn(&[Want::Read { left: 0, waited: 0 }, Want::Write], MOST, took(GRID, 0.64), 0).read.is_some());
+        assert!(turn(&[read(0, 0), Want::Write], MOST, took(GRID, 0.64), 0).read.is_some());
     }
 
     #[test]
     fn beside_a_read_an_answer_keeps_its_rate_and_the_read_four_fifths_of_its_own() {
         // As an H200 behind 512K tokens: 32.5 ms for 512 rows, 217 for 4,096, 20 at least; and rounds of 4.65 ms.
         let takes = |rows: usize| (0.0065 + 51.5e-6 * rows as f64).max(0.02);
-        let wants = [Want::Write, Want::Read { left: 1 << 20, waited: 0 }];
+        let wants = [Want::Write, read(1 << 20, 0)];
         let (mut pace, mut rounds, mut clock, mut read, mut written) = (Pace::default(), 0, 0.0, 0, 0);
         for turns in 0..600 {
             if turns == 100 {
@@ -205,7 +266,7 @@ mod tests {
     fn a_short_prompt_holds_nobody_up_for_long() {
         // The last whole chunk was long, the one after it a question of 24 tokens.
         let pace = Pace { held_up: 0.02, ..took(2048, 0.11) };
-        let wants = [Want::Write, Want::Read { left: 24, waited: 0 }];
+        let wants = [Want::Write, read(24, 0)];
         assert!(turn(&wants, MOST, pace, 1).read.is_some());
         assert!(turn(&wants, MOST, took(2048, 0.11), 4).read.is_none());
         assert!(turn(&wants, MOST, took(2048, 0.11), 5).read.is_some());
@@ -213,7 +274,7 @@ mod tests {
 
     #[test]
     fn chunks_are_on_the_grid_and_bounded() {
-        let wants = [Want::Write, Want::Read { left: 9000, waited: 0 }];
+        let wants = [Want::Write, read(9000, 0)];
         let rows = |pace| turn(&wants, MOST, pace, 9).read.unwrap().1;
         let bounds = [Pace::default(), took(GRID, f64::INFINITY), took(GRID, 9.0), took(MOST, 0.0), took(MOST, 1e-3)];
         assert_eq!(bounds.map(rows), [GRID, GRID, GRID, MOST, MOST]);
@@ -227,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_longest_chunk_that_fits_is_found_whatever_the_shortest_takes() {
-        let wants = [Want::Write, Want::Read { left: 1 << 20, waited: 0 }];
+        let wants = [Want::Write, read(1 << 20, 0)];
         // Seconds for any chunk at all, and for each row.
         for (any, row) in [(0.020, 1e-5), (0.009, 5.3e-5), (0.0, 5e-5), (0.0, 1e-4), (0.021, 0.0), (0.001, 2e-6)] {
             let seconds = |rows: usize| any + row * rows as f64;
@@ -248,12 +309,12 @@ mod tests {
 
     #[test]
     fn a_short_question_goes_before_a_long_document_and_nobody_starves() {
-        let wants = [Want::Read { left: 1_000_000, waited: 1 }, Want::Read { left: 30, waited: 0 }];
+        let wants = [read(1_000_000, 1), read(30, 0)];
         assert_eq!(turn(&wants, MOST, Pace::default(), 9).read.unwrap().0, 1);
         // Short ones without end: the long one is served every fourth turn.
         let (mut waited, mut served) = (0, 0);
         for _ in 0..100 {
-            let wants = [Want::Read { left: 1_000_000, waited }, Want::Read { left: 30, waited: 0 }];
+            let wants = [read(1_000_000, waited), read(30, 0)];
             match turn(&wants, MOST, Pace::default(), 9).read.unwrap().0 {
                 0 => (waited, served) = (0, served + 1),
                 _ => waited += 1,
