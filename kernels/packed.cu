@@ -46,10 +46,14 @@ template <class F> DEVICE void unpack(bf16* dst, const unsigned char* w, u32 out
 }
 KERNEL(256, 2) gather_int8(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Int8>(dst, w, tokens, out, inner, detail, rows); }
 KERNEL(256, 2) gather_int4(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Int4>(dst, w, tokens, out, inner, detail, rows); }
+KERNEL(256, 2) gather_int5(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Int5>(dst, w, tokens, out, inner, detail, rows); }
+KERNEL(256, 2) gather_int6(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Int6>(dst, w, tokens, out, inner, detail, rows); }
 KERNEL(256, 2) gather_group4(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Group4>(dst, w, tokens, out, inner, detail, rows); }
 KERNEL(256, 2) gather_nvfp4(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Nvfp4>(dst, w, tokens, out, inner, detail, rows); }
 KERNEL(256, 2) unpack_int8(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Int8>(dst, w, out, inner, detail); }
 KERNEL(256, 2) unpack_int4(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Int4>(dst, w, out, inner, detail); }
+KERNEL(256, 2) unpack_int5(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Int5>(dst, w, out, inner, detail); }
+KERNEL(256, 2) unpack_int6(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Int6>(dst, w, out, inner, detail); }
 KERNEL(256, 2) unpack_group4(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Group4>(dst, w, out, inner, detail); }
 KERNEL(256, 2) unpack_nvfp4(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Nvfp4>(dst, w, out, inner, detail); }
 
@@ -89,18 +93,22 @@ KERNEL(128, 4) pack_int8(unsigned char* dst, const bf16* src, u32 rows, u32 inne
     reinterpret_cast<bf16*>(unit + Int8::VALUES)[(i * 8 + g) * 2 + hi] = real ? scale : bf16(0);
 }
 
-// The group of 32 in the form int4: scales around range / 15 are tried, each with the offset that fits best.
-struct Int4Choice {
+// A group of 32 in few bits: scales around range / (N − 1) are tried, N = 2^BITS, each with the offset that fits best.
+template <u32 BITS> struct Choice {
+    static constexpr float N = float(1u << BITS), MOST = N - 1.f;
     u32 code, zero;
     float scale, offset, error;
+    static DEVICE_METHOD float scale_of(u32 code) { return __uint_as_float((code * 8 + (Planes<BITS>::FIRST & 0xffffu)) << 16); }
+    static DEVICE_METHOD float offset_of(u32 zero, float scale) { return widen(narrow(mul_rn(N + float(zero) * (N / 128.f), scale))); }
+    static DEVICE_METHOD u32 zero_of(float z) { return u32(int(clamp(nearest(mul_rn(z, 128.f / N)), 0.f, 127.f))); }
+    // N + q
+    static DEVICE_METHOD float value(float x, float offset, float inverse) { return clamp(nearest(mul_rn(add_rn(x, offset), inverse)), N, N + MOST); }
 };
-DEVICE float int4_scale(u32 code) { return __uint_as_float((code * 8 + 0x3880u) << 16); }
-DEVICE float int4_offset(u32 zero, float scale) { return widen(narrow(mul_rn(16.f + float(zero) * 0.125f, scale))); }
-DEVICE u32 int4_zero(float z) { return u32(int(clamp(nearest(mul_rn(z, 8.f)), 0.f, 127.f))); }
-// 16 + q
-DEVICE float int4_value(float x, float offset, float inverse) { return clamp(nearest(mul_rn(add_rn(x, offset), inverse)), 16.f, 31.f); }
 
-KERNEL(128, 4) pack_int4(unsigned char* dst, const bf16* src, u32 rows, u32 inner, u32* bad) {
+// One thread: 32 columns of a row.
+template <u32 BITS> DEVICE void pack_planes(unsigned char* dst, const bf16* src, u32 rows, u32 inner, u32* bad) {
+    using F = Planes<BITS>;
+    using C = Choice<BITS>;
     wait_for_previous();
     allow_next();
     const u32 groups = inner / 32, at = blockIdx.x * 128 + threadIdx.x, row = at / groups, group = at % groups;
@@ -114,43 +122,56 @@ KERNEL(128, 4) pack_int4(unsigned char* dst, const bf16* src, u32 rows, u32 inne
         if (!finite(x[k])) *bad = 1;
         lo = fminf(lo, x[k]), hi = fmaxf(hi, x[k]);
     }
-    const int base = (int(__float_as_uint(div_rn(add_rn(hi, -lo), 15.f)) >> 16) - 0x3880) >> 3;
+    const int base = (int(__float_as_uint(div_rn(add_rn(hi, -lo), C::MOST)) >> 16) - int(F::FIRST & 0xffffu)) >> 3;
     const float middle = mul_rn(add_rn(lo, hi), 0.5f);
-    Int4Choice best = {0, 0, 0.f, 0.f, __uint_as_float(0x7f7fffffu)};
+    C best = {0, 0, 0.f, 0.f, __uint_as_float(0x7f7fffffu)};
 #pragma unroll 1
     for (int code = base - 5; code <= base + 1; code++) {
-        Int4Choice c;
+        C c;
         c.code = u32(min(max(code, 0), 255));
-        c.scale = int4_scale(c.code);
+        c.scale = C::scale_of(c.code);
         const float inverse = div_rn(1.f, c.scale);
-        c.zero = int4_zero(add_rn(7.5f, -mul_rn(middle, inverse)));
-        c.offset = int4_offset(c.zero, c.scale);
+        c.zero = C::zero_of(add_rn(C::MOST * 0.5f, -mul_rn(middle, inverse)));
+        c.offset = C::offset_of(c.zero, c.scale);
         float sum = 0.f;
 #pragma unroll
-        for (u32 k = 0; k < 32; k++) sum = add_rn(sum, add_rn(int4_value(x[k], c.offset, inverse), -mul_rn(x[k], inverse)));
-        c.zero = int4_zero(add_rn(mul_rn(sum, 0.03125f), -16.f));
-        c.offset = int4_offset(c.zero, c.scale);
+        for (u32 k = 0; k < 32; k++) sum = add_rn(sum, add_rn(C::value(x[k], c.offset, inverse), -mul_rn(x[k], inverse)));
+        c.zero = C::zero_of(add_rn(mul_rn(sum, 0.03125f), -C::N));
+        c.offset = C::offset_of(c.zero, c.scale);
         c.error = 0.f;
 #pragma unroll
         for (u32 k = 0; k < 32; k++) {
-            const float off = add_rn(add_rn(mul_rn(int4_value(x[k], c.offset, inverse), c.scale), -c.offset), -x[k]);
+            const float off = add_rn(add_rn(mul_rn(C::value(x[k], c.offset, inverse), c.scale), -c.offset), -x[k]);
             c.error = add_rn(c.error, mul_rn(off, off));
         }
         if (c.error < best.error) best = c;
     }
     const float inverse = best.scale > 0.f ? div_rn(1.f, best.scale) : 0.f;
     const u32 i = row >> 4 & 1, half = row >> 3 & 1, g = row & 7, h = group >> 1 & 1, b = group & 1;
-    unsigned char* unit = dst + (u64(row / 32) * (inner / UNIT_COLUMNS) + group / 4) * (Int4::VALUES + Int4::behind(0));
+    unsigned char* unit = dst + (u64(row / 32) * (inner / UNIT_COLUMNS) + group / 4) * (F::VALUES + F::behind(0));
 #pragma unroll
     for (u32 t = 0; t < 4; t++) {
-        u32 word = 0;
+        u32 word = 0, low = 0;
 #pragma unroll
         for (u32 j = 0; j < 8; j++) {
-            const u32 q = u32(int(int4_value(x[t * 8 + j], best.offset, inverse))) & 15u;
-            word |= q << (j / 2 * 4 + j % 2 * 16);
+            const u32 q = u32(int(C::value(x[t * 8 + j], best.offset, inverse)));
+            word |= (q >> F::LOW & 15u) << (j / 2 * 4 + j % 2 * 16);
+            low |= (q & ((1u << F::LOW) - 1)) << (j / 2 * F::LOW + j % 2 * 8 * F::LOW);
         }
-        *reinterpret_cast<u32*>(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + half) * 4) = rotate_right(word, 29);
+        const u32 lane = (i * 2 + h) * 32 + g * 4 + t;
+        *reinterpret_cast<u32*>(unit + lane * 16 + (b * 2 + half) * 4) = rotate_right(word, 29);
+        if (F::LOW == 0) continue;
+        // Both blocks of the row: those of the neighbouring thread, whole pairs of which are here.
+        low <<= 4 * F::LOW * b;
+        low |= shuffle(low, (threadIdx.x & 31) ^ 1);
+        unsigned char* to = unit + F::NIBBLES + (lane * 2 + half) * 2 * F::LOW;
+        if (b == 0 && F::LOW == 2) *reinterpret_cast<u32*>(to) = rotate_right(low, 31);
+        if (b == 0 && F::LOW == 1) *reinterpret_cast<u16*>(to) = u16((low & 0x3f3fu) << 2 | (low >> 6 & 0x0303u));
     }
-    unit[Int4::VALUES + ((i * 2 + h) * 8 + g) * 8 + half * 4 + b * 2] = static_cast<unsigned char>(best.code);
-    unit[Int4::VALUES + ((i * 2 + h) * 8 + g) * 8 + half * 4 + b * 2 + 1] = static_cast<unsigned char>(best.zero | 0x80u);
+    unsigned char* scale = unit + F::VALUES + ((i * 2 + h) * 8 + g) * 8 + half * 4 + b * 2;
+    scale[0] = static_cast<unsigned char>(best.code);
+    scale[1] = static_cast<unsigned char>(best.zero | (F::BASE & 0x80u));
 }
+KERNEL(128, 4) pack_int4(unsigned char* dst, const bf16* src, u32 rows, u32 inner, u32* bad) { pack_planes<4>(dst, src, rows, inner, bad); }
+KERNEL(128, 4) pack_int5(unsigned char* dst, const bf16* src, u32 rows, u32 inner, u32* bad) { pack_planes<5>(dst, src, rows, inner, bad); }
+KERNEL(128, 4) pack_int6(unsigned char* dst, const bf16* src, u32 rows, u32 inner, u32* bad) { pack_planes<6>(dst, src, rows, inner, bad); }

@@ -8,6 +8,8 @@
 // |---|---|---|---|
 // | int8   | 4160 | [tile 2][half 2][block 2][lane][row 2] 8 bytes | [tile 2][g 8][row 2] bf16 scale of the 128 columns                |
 // | int4   | 2304 | [tile 2][half 2][lane][block 2][row 2] a word  | [tile 2][half 2][g 8][row 2][block 2] scale e4m4, zero point 7 bits |
+// | int5   | 2816 | as int4, then [tile 2][half 2][lane][row 2] 16 bits | as int4                                                      |
+// | int6   | 3328 | as int4, then [tile 2][half 2][lane][row 2] a word  | as int4                                                      |
 // | group4 | 2048 + 128·n | as int4                                | [tile 2][n = 128 / group][g 8][row 2] bf16 scale, bf16 −(16 + zero) |
 // | nvfp4  | 2304 | [tile 2][half 2][lane][block 2][row 2] a word     | [tile 2][half 2][g 8][16 columns of a block 2][row 2] two scales e5m3 |
 //
@@ -17,10 +19,14 @@
 // A word of int4 holds eight values so that two of them are in place after one mask: as nibbles, the even columns in the lower
 // half and the odd ones in the upper half, rotated left by 3. A word of int8 holds columns 0, 2, 1, 3 from its lowest byte up.
 //
+// int5 and int6 begin with words like those of int4, of the upper four bits of their values. The lower ones, of a row and both blocks, follow: in
+// int6 a word, the even columns in its lower half and the odd ones in the upper half, as pairs of bits, rotated left by 1; in int5 a byte of the
+// even columns and one of the odd ones, each rotated left by 2.
+//
 // The 16 e2m1 values of both words of a row are bits of eight pairs of bfloat16 in place, see Nvfp4; its scales are those of the columns' 16 in
 // both blocks, [block 2] bytes rotated left by 4 as 16 bits; a byte is the exponent + 22 and three bits of mantissa, or 0.
 //
-// Values: int8 bf16(q·s); int4 bf16((16 + q)·s − bf16((16 + z)·s)), z in eighths; group4 bf16((q − z)·s);
+// Values: int8 bf16(q·s); int4, int5 and int6 bf16((N + q)·s − bf16((N + z)·s)), N = 16, 32 and 64, z in N/128; group4 bf16((q − z)·s);
 // nvfp4 bf16(e2m1·fl(s·factor)), where sums over exact e2m1·s are multiplied by the factor in f32.
 #pragma once
 #include "common.cuh"
@@ -135,32 +141,59 @@ struct Int8 {
     }
 };
 
-struct Int4 {
-    static constexpr u32 VALUES = 2048, PAIR = 0, WARPS = 16, STAGES = 2, AHEAD = 1;
+// 4, 5 or 6 bits with a scale and a zero point of one byte each per 32 columns.
+template <u32 BITS> struct Planes {
+    static constexpr u32 NIBBLES = 2048, LOW = BITS - 4;  // bytes of the upper four bits; lower bits of a value
+    static constexpr u32 VALUES = 512 * BITS, PAIR = 0, WARPS = 16, STAGES = 2, AHEAD = 1;
     static DEVICE_METHOD u32 behind(u32) { return 256; }
     static constexpr float GAIN = 1.f;
-    // Scales of two blocks in one pair, and −(16 + z)·s.
+    static constexpr u32 BASE = 0x41804180u + LOW * 0x00800080u;    // N = 2^BITS
+    static constexpr u32 FIRST = 0x38803880u - LOW * 0x00800080u;   // scale e4m4, exponent 0 is 2^(-10 - BITS)
+    static constexpr u32 MINUS = ((BASE >> 8 & 0x7fu) | 0x80u) * 0x01010101u;
+    // Scales of two blocks in one pair, and −(N + z)·s.
     static DEVICE_METHOD uint2 scales(u32 word) {
-        const u32 s2 = times_plus(word & 0x00ff00ffu, 8, 0x38803880u);  // e4m4, exponent 0 is 2^-14
-        return make_uint2(s2, times2(permute(word, 0xc1c1c1c1u, 0x4341), s2));
+        const u32 s2 = times_plus(word & 0x00ff00ffu, 8, FIRST);
+        return make_uint2(s2, times2(permute(word, MINUS, 0x4341), s2));
     }
-    static DEVICE_METHOD uint4 widen(u32 word, u32 s2, u32 c2) {
-        const uint4 q = nibbles_plus_16(word);
+    // The lower bits of both rows; those of pair p of block b are in place after a rotation to the right by LOW·(4b + p).
+    static constexpr u32 LOW_MASK = LOW == 2 ? 0x00060006u : 0x00040004u;
+    static DEVICE_METHOD uint2 low(const unsigned char* unit, u32 at) {
+        if constexpr (LOW == 2) {
+            return load64(unit + NIBBLES + at * 8);
+        } else if constexpr (LOW == 1) {
+            const u32 both = load32(unit + NIBBLES + at * 4);
+            return make_uint2(permute(both, both, 0x1100), permute(both, both, 0x3322));
+        } else {
+            return make_uint2(0, 0);
+        }
+    }
+    // N + q of the pairs of a word.
+    static DEVICE_METHOD uint4 plus_n(u32 word, u32 low) {
+        if constexpr (LOW == 0) return nibbles_plus_16(word);
+        auto pair = [&](u32 p) { return and_or(rotate_right(low, LOW * p), LOW_MASK, and_or(rotate_right(word, 4 * p), 0x00780078u, BASE)); };
+        return make_uint4(pair(0), pair(1), pair(2), pair(3));
+    }
+    static DEVICE_METHOD uint4 widen(u32 word, u32 low, u32 s2, u32 c2) {
+        const uint4 q = plus_n(word, low);
         return make_uint4(fma2(q.x, s2, c2), fma2(q.y, s2, c2), fma2(q.z, s2, c2), fma2(q.w, s2, c2));
     }
     static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char*, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
-        const u32 word = load32(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + row) * 4);
-        const uint2 s = scales(load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + row * 4));
-        return widen(word, b ? both_high(s.x) : both_low(s.x), b ? both_high(s.y) : both_low(s.y));
+        const u32 at = (i * 2 + h) * 32 + g * 4 + t, word = load32(unit + at * 16 + (b * 2 + row) * 4);
+        const uint2 s = scales(load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + row * 4)), lower = low(unit, at);
+        return widen(word, rotate_right(row ? lower.y : lower.x, 4 * LOW * b), b ? both_high(s.x) : both_low(s.x), b ? both_high(s.y) : both_low(s.y));
     }
     static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
-        const u32 lane = threadIdx.x & 31;
-        const uint4 q = load16(unit + ((i * 2 + h) * 32 + lane) * 16);
-        const uint2 words = load64(unit + VALUES + ((i * 2 + h) * 8 + (lane >> 2)) * 8), s = scales(words.x), z = scales(words.y);
-        a0 = widen(q.x, both_low(s.x), both_low(s.y)), a1 = widen(q.y, both_low(z.x), both_low(z.y));
-        c0 = widen(q.z, both_high(s.x), both_high(s.y)), c1 = widen(q.w, both_high(z.x), both_high(z.y));
+        const u32 lane = threadIdx.x & 31, at = (i * 2 + h) * 32 + lane;
+        const uint4 q = load16(unit + at * 16);
+        const uint2 words = load64(unit + VALUES + ((i * 2 + h) * 8 + (lane >> 2)) * 8), s = scales(words.x), z = scales(words.y), lower = low(unit, at);
+        const u32 x = LOW ? rotate_right(lower.x, 4 * LOW) : 0, y = LOW ? rotate_right(lower.y, 4 * LOW) : 0;
+        a0 = widen(q.x, lower.x, both_low(s.x), both_low(s.y)), a1 = widen(q.y, lower.y, both_low(z.x), both_low(z.y));
+        c0 = widen(q.z, x, both_high(s.x), both_high(s.y)), c1 = widen(q.w, y, both_high(z.x), both_high(z.y));
     }
 };
+using Int4 = Planes<4>;
+using Int5 = Planes<5>;
+using Int6 = Planes<6>;
 
 // `detail`: log2 of the blocks of 32 columns that share a scale, 0..2.
 struct Group4 {

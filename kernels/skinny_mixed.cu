@@ -1,12 +1,12 @@
-// Products of 1..16 rows with a weight whose first `detail` rows, a multiple of 32, have the form int4 and the others, from `w2` on, the form
-// int8: one launch where the mixed recipe would need two.
+// Products of 1..16 rows with a weight whose first `detail` rows, a multiple of 32, have the form int4, int5 or int6 and the others, from `w2`
+// on, the form int8: one launch where a mixed recipe would need two.
 #include "skinny_packed.cuh"
 
-struct Mixed {
+template <class F> struct Mixed {
     static constexpr u32 WARPS = 16;
     static constexpr bool EARLY = true;
     static constexpr u32 COLUMNS = UNIT_COLUMNS, STAGES = 2, AHEAD = 1;
-    Packed<Int4, WARPS> first;
+    Packed<F, WARPS> first;
     Packed<Int8, WARPS> second;
     u32 border;              // pairs of tiles in `first`
     bool copies, multiplies;  // whether that goes on in `second`
@@ -31,5 +31,9 @@ struct Mixed {
     }
 };
 
-KERNEL(REGISTERS_96, 1) mixed_store_8(SKINNY_ARGS) { skinny<1, STORE>(Mixed(w, inner, detail, w2), SKINNY_CALL); }
-KERNEL(REGISTERS_96, 1) mixed_store_16(SKINNY_ARGS) { skinny<2, STORE>(Mixed(w, inner, detail, w2), SKINNY_CALL); }
+KERNEL(REGISTERS_96, 1) mixed4_store_8(SKINNY_ARGS) { skinny<1, STORE>(Mixed<Int4>(w, inner, detail, w2), SKINNY_CALL); }
+KERNEL(REGISTERS_96, 1) mixed4_store_16(SKINNY_ARGS) { skinny<2, STORE>(Mixed<Int4>(w, inner, detail, w2), SKINNY_CALL); }
+KERNEL(REGISTERS_96, 1) mixed5_store_8(SKINNY_ARGS) { skinny<1, STORE>(Mixed<Int5>(w, inner, detail, w2), SKINNY_CALL); }
+KERNEL(REGISTERS_96, 1) mixed5_store_16(SKINNY_ARGS) { skinny<2, STORE>(Mixed<Int5>(w, inner, detail, w2), SKINNY_CALL); }
+KERNEL(REGISTERS_96, 1) mixed6_store_8(SKINNY_ARGS) { skinny<1, STORE>(Mixed<Int6>(w, inner, detail, w2), SKINNY_CALL); }
+KERNEL(REGISTERS_96, 1) mixed6_store_16(SKINNY_ARGS) { skinny<2, STORE>(Mixed<Int6>(w, inner, detail, w2), SKINNY_CALL); }

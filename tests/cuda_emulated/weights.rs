@@ -95,7 +95,7 @@ fn norm_gate_up<B: Backend>(b: &mut B, w: &B::Matrix, [half, inner]: [usize; 2])
 #[test]
 fn weights_are_read_from_where_they_lie_in_files() {
     let mut b = device();
-    for form in [Form::Bf16, Form::Int8, Form::Int4, Form::Nvfp4] {
+    for form in [Form::Bf16, Form::Int8, Form::Int6, Form::Int5, Form::Int4, Form::Nvfp4] {
         // Joined, more than four megabytes, and no whole number of pieces.
         let weights = [3, 4].map(|seed| InFile::new([3_056, 1_024], form, seed));
         let [gate, up] = &weights;

@@ -34,6 +34,8 @@ pub const IMAGES: &[Image] = images![
     "skinny",
     "skinny_group4",
     "skinny_int4",
+    "skinny_int5",
+    "skinny_int6",
     "skinny_int8",
     "skinny_mixed",
     "skinny_nvfp4",

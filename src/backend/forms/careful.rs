@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
-use super::{Form, NotFinite, Packed, Place, UNIT_COLUMNS, int4, int8};
+use super::planes::Choice;
+use super::{Form, NotFinite, Packed, Place, UNIT_COLUMNS, int8};
 
 /// Added to the diagonal of a unit, as a share of its mean: columns that hardly ever have a value still count.
 const DAMPING: f64 = 0.01;
@@ -208,7 +209,9 @@ impl Packed {
     ) -> Result<(Packed, OutputErrors), NotFinite> {
         let row: fn(&mut [u8], Place, &[f32], Option<&Unit>) -> OutputErrors = match form {
             Form::Int8 => pack_row::<int8::Scale>,
-            Form::Int4 => pack_row::<int4::Choice>,
+            Form::Int4 => pack_row::<Choice<4>>,
+            Form::Int5 => pack_row::<Choice<5>>,
+            Form::Int6 => pack_row::<Choice<6>>,
             Form::Bf16 | Form::Group4(_) | Form::Nvfp4 => return Err(NotFinite),
         };
         if moments.len() != inner * UNIT_COLUMNS {

@@ -1,6 +1,7 @@
 //! Gate and up rows in turns, of weights that are packed already.
 
-use super::{Form, PAIR_ROWS, Place, UNIT_COLUMNS, group4, int4, int8, nibble_word, nvfp4};
+use super::planes::Choice;
+use super::{Form, PAIR_ROWS, Place, UNIT_COLUMNS, group4, int8, nibble_word, nvfp4};
 
 /// Gate and up weights of equally many rows, packed, as one weight with their rows in eights: tile b holds gate rows `8b..8b + 8`, then
 /// up rows `8b..8b + 8`. Made pair by pair of the joined weight, so that nobody needs room for all of it.
@@ -106,7 +107,9 @@ fn pieces(form: Form, place: Place) -> Box<dyn Iterator<Item = (usize, usize)>> 
     match form {
         Form::Bf16 => Box::new(std::iter::empty()),
         Form::Int8 => Box::new(int8::pieces(place)),
-        Form::Int4 => Box::new(words.chain(int4::scale_pieces(place))),
+        Form::Int4 => Box::new(words.chain(Choice::<4>::pieces(place))),
+        Form::Int5 => Box::new(words.chain(Choice::<5>::pieces(place))),
+        Form::Int6 => Box::new(words.chain(Choice::<6>::pieces(place))),
         Form::Group4(group) => Box::new(words.chain(group4::scale_pieces(group, place))),
         Form::Nvfp4 => Box::new(words.chain(nvfp4::scale_pieces(place))),
     }

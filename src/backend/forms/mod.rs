@@ -10,8 +10,8 @@
 //! | file | owns |
 //! |---|---|
 //! | here | the table of forms, units and where a row's values lie in them |
-//! | `int8`, `int4` | forms that the program makes from bf16 |
-//! | `careful` | which values `int8` and `int4` take when it is known what the weight is multiplied with |
+//! | `int8`, `planes` | forms that the program makes from bf16: 8 bits, and 4, 5 or 6 |
+//! | `careful` | which values these take when it is known what the weight is multiplied with |
 //! | `group4` | published 4-bit weights with a scale and a whole zero point per group |
 //! | `nvfp4` | published NVFP4 weights |
 //! | `interleave` | gate and up as one weight |
@@ -19,10 +19,10 @@
 
 mod careful;
 mod group4;
-mod int4;
 mod int8;
 mod interleave;
 mod nvfp4;
+mod planes;
 mod random;
 #[cfg(test)]
 mod tests;
@@ -34,6 +34,7 @@ pub use careful::OutputErrors;
 pub use group4::Group4;
 pub use interleave::Interleaving;
 pub use nvfp4::{Factor, Nvfp4Rows};
+use planes::Choice;
 
 /// Columns of a unit; the inner size of a packed weight is a multiple of it.
 pub const UNIT_COLUMNS: usize = 128;
@@ -50,6 +51,10 @@ pub enum Form {
     Int8,
     /// 4 bits, a scale and a zero point of one byte each per 32 columns.
     Int4,
+    /// 5 bits, in the same way.
+    Int5,
+    /// 6 bits, in the same way.
+    Int6,
     /// 4 bits as published (GPTQ, compressed-tensors), a bf16 scale and a whole zero point per group of columns.
     Group4(Group4),
     /// 4 bits of floating point as published (NVFP4), a scale of one byte per 16 columns, a factor per row.
@@ -76,6 +81,8 @@ impl Form {
             Form::Bf16 => None,
             Form::Int8 => Some(FormRow { name: "int8", unit_bytes: 4096 + 64, behind: 0, detail: 0 }),
             Form::Int4 => Some(FormRow { name: "int4", unit_bytes: 2048 + 256, behind: 0, detail: 0 }),
+            Form::Int5 => Some(FormRow { name: "int5", unit_bytes: 2560 + 256, behind: 0, detail: 0 }),
+            Form::Int6 => Some(FormRow { name: "int6", unit_bytes: 3072 + 256, behind: 0, detail: 0 }),
             Form::Group4(group) => {
                 let unit_bytes = 2048 + (512 >> group.detail());
                 Some(FormRow { name: "group4", unit_bytes, behind: 0, detail: group.detail() })
@@ -176,7 +183,9 @@ impl Packed {
         let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
         let pack: fn(&mut [u8], Place, &[f32]) = match form {
             Form::Int8 => int8::pack,
-            Form::Int4 => int4::pack,
+            Form::Int4 => Choice::<4>::pack,
+            Form::Int5 => Choice::<5>::pack,
+            Form::Int6 => Choice::<6>::pack,
             Form::Bf16 | Form::Group4(_) | Form::Nvfp4 => return Err(NotFinite),
         };
         Packed::pack_with(form, out, inner, fill, |_, r, bytes, values| {
@@ -262,7 +271,9 @@ pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32
     for (unit, dst) in units.chunks_exact(unit_bytes).zip(dst.chunks_exact_mut(UNIT_COLUMNS)) {
         match form {
             Form::Int8 => int8::values(unit, place, dst),
-            Form::Int4 => int4::values(unit, place, dst),
+            Form::Int4 => Choice::<4>::values(unit, place, dst),
+            Form::Int5 => Choice::<5>::values(unit, place, dst),
+            Form::Int6 => Choice::<6>::values(unit, place, dst),
             Form::Group4(group) => group4::values(unit, group, place, dst),
             Form::Nvfp4 => nvfp4::values(unit, place, factor, dst),
             Form::Bf16 => dst.fill(0.0),
@@ -270,8 +281,8 @@ pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32
     }
 }
 
-/// The first unit of a packed weight with a scale that is not finite, or larger than kernels can use, or behind which one is. Scales of int4
-/// never are.
+/// The first unit of a packed weight with a scale that is not finite, or larger than kernels can use, or behind which one is. Scales of
+/// int4, int5 and int6 never are.
 pub fn first_bad_unit(form: Form, inner: usize, bytes: &[u8]) -> Option<usize> {
     let row = form.row()?;
     let units = inner / UNIT_COLUMNS;
@@ -284,7 +295,7 @@ pub fn first_bad_unit(form: Form, inner: usize, bytes: &[u8]) -> Option<usize> {
         Form::Int8 => bad(unit, int8::VALUES, int8::TOO_LARGE_A_SCALE),
         Form::Group4(_) => bad(unit, group4::VALUES, f32::INFINITY),
         Form::Nvfp4 => !nvfp4::good_unit(unit),
-        Form::Bf16 | Form::Int4 => false,
+        Form::Bf16 | Form::Int4 | Form::Int5 | Form::Int6 => false,
     };
     let pairs = bytes.par_chunks_exact(form.pair_bytes(inner).max(1)).enumerate();
     let first = |(pair, bytes): (usize, &[u8])| {

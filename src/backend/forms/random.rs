@@ -40,7 +40,7 @@ impl Packed {
         match form {
             Form::Group4(group) => Packed::group4(group, out, inner, &RandomGroups { seed, inner, std }),
             Form::Nvfp4 if form.fits(inner) => nvfp4(seed, out, inner, std),
-            Form::Nvfp4 | Form::Bf16 | Form::Int8 | Form::Int4 => None,
+            Form::Nvfp4 | Form::Bf16 | Form::Int8 | Form::Int4 | Form::Int5 | Form::Int6 => None,
         }
     }
 

@@ -1,6 +1,9 @@
 use super::*;
 use crate::backend::synthetic_value;
 
+/// The forms that the program makes from bf16.
+const MADE: [Form; 4] = [Form::Int8, Form::Int6, Form::Int5, Form::Int4];
+
 /// A normal deviate from two uniform ones.
 fn normal(seed: u64, i: u64) -> f32 {
     let unit = |k: u64| (f64::from(synthetic_value(seed, 2 * i + k, 1.0)) / 1.732_050_8 + 1.0) / 2.0;
@@ -37,7 +40,9 @@ fn error(form: Form, value: impl Fn(u64) -> f32 + Sync) -> f64 {
 #[test]
 fn relative_errors_are_those_of_the_best_at_their_size() {
     // In percent. Public formats of the same size with two-level 6-bit scales reach 0.52 and 0.70, of 8.125 bits 0.0042 and 0.0091.
-    for (form, gauss, t5) in [(Form::Int8, 0.0046, 0.0105), (Form::Int4, 0.55, 0.73)] {
+    let most =
+        [(Form::Int8, 0.0046, 0.0105), (Form::Int6, 0.038, 0.051), (Form::Int5, 0.145, 0.2), (Form::Int4, 0.55, 0.73)];
+    for (form, gauss, t5) in most {
         let (g, t) = (error(form, |i| normal(3, i)), error(form, student));
         println!("{}: gauss {g:.4} %, t5 {t:.4} %", form.name());
         assert!(g < gauss, "{}: gauss {g:.4} %", form.name());
@@ -47,7 +52,7 @@ fn relative_errors_are_those_of_the_best_at_their_size() {
 
 #[test]
 fn zeros_stay_zeros_and_odd_row_counts_have_room() {
-    for form in [Form::Int8, Form::Int4] {
+    for form in MADE {
         let packed = Packed::pack(form, 33, 128, |row, dst| dst.fill(if row == 32 { 0.5 } else { 0.0 })).unwrap();
         let mut row = vec![1.0; 128];
         packed.values(5, &mut row);
@@ -60,9 +65,9 @@ fn zeros_stay_zeros_and_odd_row_counts_have_room() {
 
 #[test]
 fn a_value_that_is_not_finite_is_refused() {
-    for bad in [f32::NAN, f32::INFINITY, f32::MAX] {
-        let packed = Packed::pack(Form::Int4, 32, 128, |row, dst| dst.fill(if row == 7 { bad } else { 1.0 }));
-        assert!(packed.is_err(), "{bad}");
+    for (form, bad) in MADE.iter().flat_map(|form| [f32::NAN, f32::INFINITY, f32::MAX].map(|bad| (*form, bad))) {
+        let packed = Packed::pack(form, 32, 128, |row, dst| dst.fill(if row == 7 { bad } else { 1.0 }));
+        assert!(packed.is_err(), "{} {bad}", form.name());
     }
 }
 
@@ -103,7 +108,7 @@ fn gate_and_up_rows_meet_in_eights() {
             }
         }
     };
-    for form in [Form::Int8, Form::Int4, Form::Group4(Group4::G64), Form::Nvfp4] {
+    for form in MADE.into_iter().chain([Form::Group4(Group4::G64), Form::Nvfp4]) {
         let [gate, up] = [0, 1].map(|which| match Packed::random(form, 2 * which as u64, half, inner, 0.1) {
             Some(published) => published,
             None => Packed::pack(form, half, inner, value(which)).unwrap(),
@@ -207,22 +212,24 @@ fn moments(seed: u64) -> Vec<f32> {
     all
 }
 
-/// 32 values in 4 bits as the kernel `pack_int4` chooses them, written out.
-fn four_bits(x: &[f32]) -> Vec<f32> {
-    let scale_of = |code: i32| f32::from_bits(((code * 8 + 0x3880) as u32) << 16);
+/// 32 values in few bits as the kernels `pack_int4` and so on choose them, written out.
+fn few_bits(bits: i32, x: &[f32]) -> Vec<f32> {
+    let n = 2f32.powi(bits);
+    let first_scale = 0x3880 - (bits - 4) * 0x80;
+    let scale_of = |code: i32| f32::from_bits(((code * 8 + first_scale) as u32) << 16);
     let whole = |v: f32| (v + 12_582_912.0) - 12_582_912.0;
-    let zero_of = |z: f32| whole(z * 8.0).clamp(0.0, 127.0);
+    let zero_of = |z: f32| whole(z * 128.0 / n).clamp(0.0, 127.0);
     let (lo, hi) = x.iter().fold((0f32, 0f32), |(lo, hi), v| (lo.min(*v), hi.max(*v)));
-    let base = ((((hi - lo) / 15.0).to_bits() >> 16) as i32 - 0x3880) >> 3;
+    let base = ((((hi - lo) / (n - 1.0)).to_bits() >> 16) as i32 - first_scale) >> 3;
     let (mut best, mut least) = (Vec::new(), f32::MAX);
     for code in base - 5..=base + 1 {
         let scale = scale_of(code.clamp(0, 255));
         let inverse = 1.0 / scale;
-        let offset_of = |zero: f32| round((16.0 + zero * 0.125) * scale);
-        let q = |x: f32, offset: f32| whole((x + offset) * inverse).clamp(16.0, 31.0);
-        let first = offset_of(zero_of(7.5 - (lo + hi) * 0.5 * inverse));
+        let offset_of = |zero: f32| round((n + zero * n / 128.0) * scale);
+        let q = |x: f32, offset: f32| whole((x + offset) * inverse).clamp(n, 2.0 * n - 1.0);
+        let first = offset_of(zero_of((n - 1.0) / 2.0 - (lo + hi) * 0.5 * inverse));
         let sum = x.iter().fold(0f32, |sum, x| sum + (q(*x, first) - x * inverse));
-        let offset = offset_of(zero_of(sum * 0.03125 - 16.0));
+        let offset = offset_of(zero_of(sum * 0.03125 - n));
         let error = x.iter().fold(0f32, |error, x| {
             let off = q(*x, offset) * scale - offset - x;
             error + off * off
@@ -236,13 +243,20 @@ fn four_bits(x: &[f32]) -> Vec<f32> {
 
 #[test]
 fn what_is_packed_without_statistics_is_what_kernels_make() {
-    let [four, eight] = [Form::Int4, Form::Int8].map(|form| Packed::pack(form, 48, 256, weight).unwrap());
+    let [four, five, six, eight] =
+        [Form::Int4, Form::Int5, Form::Int6, Form::Int8].map(|form| Packed::pack(form, 48, 256, weight).unwrap());
     for row in 0..48 {
         let (mut x, mut found) = (vec![0.0; 256], vec![0.0; 256]);
         weight(row, &mut x);
         x.iter_mut().for_each(|v| *v = round(*v));
-        four.values(row, &mut found);
-        assert_eq!(found, x.chunks(32).flat_map(four_bits).collect::<Vec<_>>(), "row {row}");
+        for (bits, packed) in [(4, &four), (5, &five), (6, &six)] {
+            packed.values(row, &mut found);
+            assert_eq!(
+                found,
+                x.chunks(32).flat_map(|x| few_bits(bits, x)).collect::<Vec<_>>(),
+                "{bits} bits, row {row}"
+            );
+        }
         eight.values(row, &mut found);
         for (x, found) in x.chunks(128).zip(found.chunks(128)) {
             let scale = round(x.iter().fold(0f32, |most, v| most.max(v.abs())) / 127.0);
@@ -255,7 +269,7 @@ fn what_is_packed_without_statistics_is_what_kernels_make() {
 
 #[test]
 fn inputs_that_are_all_alike_change_nothing() {
-    for form in [Form::Int8, Form::Int4] {
+    for form in MADE {
         let plain = Packed::pack(form, 48, 256, weight).unwrap();
         for square in [0.0, 3.7] {
             let alike: Vec<f32> = (0..256 * UNIT_COLUMNS)
@@ -271,7 +285,7 @@ fn inputs_that_are_all_alike_change_nothing() {
 #[test]
 fn known_inputs_make_outputs_better_and_no_row_worse() {
     let moments = moments(40);
-    for (form, most) in [(Form::Int8, 0.9), (Form::Int4, 0.9)] {
+    for form in MADE {
         let plain = Packed::pack(form, 48, 256, weight).unwrap();
         let (careful, errors) = Packed::pack_careful(form, 48, 256, &moments, weight).unwrap();
         let (mut x, mut sums) = (vec![0.0; 256], [0f64; 2]);
@@ -297,7 +311,7 @@ fn known_inputs_make_outputs_better_and_no_row_worse() {
             }
         }
         println!("{}: {:.3} of the plain error", form.name(), sums[1] / sums[0]);
-        assert!(sums[1] < most * sums[0], "{}: {sums:?}", form.name());
+        assert!(sums[1] < 0.9 * sums[0], "{}: {sums:?}", form.name());
         for (told, sum) in [(errors.plain, sums[0]), (errors.careful, sums[1])] {
             assert!((told / sum - 1.0).abs() < 1e-3, "{}: {errors:?} {sums:?}", form.name());
         }
@@ -307,10 +321,51 @@ fn known_inputs_make_outputs_better_and_no_row_worse() {
 
 #[test]
 fn statistics_that_are_damaged_leave_finite_weights() {
-    for bad in [f32::NAN, f32::INFINITY, -1.0] {
-        let (packed, _) = Packed::pack_careful(Form::Int4, 48, 256, &vec![bad; 256 * UNIT_COLUMNS], weight).unwrap();
+    for (form, bad) in MADE.iter().flat_map(|form| [f32::NAN, f32::INFINITY, -1.0].map(|bad| (*form, bad))) {
+        let (packed, _) = Packed::pack_careful(form, 48, 256, &vec![bad; 256 * UNIT_COLUMNS], weight).unwrap();
         let mut row = vec![0.0; 256];
         packed.values(7, &mut row);
-        assert!(row.iter().all(|v| v.is_finite() && v.abs() < 1.0), "{bad}");
+        assert!(row.iter().all(|v| v.is_finite() && v.abs() < 1.0), "{} {bad}", form.name());
+    }
+}
+
+/// Values that no library of mathematics has a part in, outliers among them.
+fn plain_weight(row: usize, dst: &mut [f32]) {
+    for (k, v) in dst.iter_mut().enumerate() {
+        *v = synthetic_value(3, (row * 256 + k) as u64, if k % 37 == 5 { 0.16 } else { 0.02 });
+    }
+}
+
+#[test]
+fn what_was_packed_before_still_means_the_same() {
+    let hashes = [
+        (Form::Int8, "f0dcfa870d08c568766ef282a1c719b49cb4bf5264de955ab28493d95c9202a7"),
+        (Form::Int4, "2b9b55a5839c133cffd271a2dbc125fd93b6744ab1b1aeb4227c3ac96b8ced36"),
+    ];
+    for (form, hash) in hashes {
+        let packed = Packed::pack(form, 48, 256, plain_weight).unwrap();
+        assert_eq!(blake3::hash(packed.bytes()).to_hex().as_str(), hash, "{}", form.name());
+    }
+}
+
+#[test]
+fn every_value_of_few_bits_finds_its_own_back() {
+    // Steps of a power of two: what is written is what is read, in every place of a unit.
+    for (form, most) in [(Form::Int6, 63), (Form::Int5, 31), (Form::Int4, 15)] {
+        let q = |row: usize, k: usize| match k % 32 {
+            0 => 0,
+            1 => most,
+            _ => (row * 7 + k * 5 + row * k / 3) % (most + 1),
+        };
+        let source = |row: usize, dst: &mut [f32]| {
+            dst.iter_mut().enumerate().for_each(|(k, v)| *v = (q(row, k) as f32 - 8.0) / 64.0);
+        };
+        let packed = Packed::pack(form, 64, 384, source).unwrap();
+        let (mut x, mut y) = (vec![0.0; 384], vec![0.0; 384]);
+        for row in 0..64 {
+            source(row, &mut x);
+            packed.values(row, &mut y);
+            assert_eq!(x, y, "{} row {row}", form.name());
+        }
     }
 }

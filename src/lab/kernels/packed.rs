@@ -10,8 +10,10 @@ use crate::backend::forms::{Group4, UNIT_COLUMNS};
 use crate::backend::{Form, Result};
 
 /// Every packed form.
-const FORMS: [Form; 6] = [
+const FORMS: [Form; 8] = [
     Form::Int8,
+    Form::Int6,
+    Form::Int5,
     Form::Int4,
     Form::Group4(Group4::G32),
     Form::Group4(Group4::G64),

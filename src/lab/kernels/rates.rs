@@ -41,6 +41,10 @@ const FULL: Sizes = Sizes {
     form: Form::Bf16,
     in_fp8: false,
 };
+/// Forms that weights are read in.
+const FORMS: [Form; 7] =
+    [Form::Bf16, Form::Int8, Form::Int6, Form::Int5, Form::Int4, Form::Group4(Group4::G128), Form::Nvfp4];
+
 const EPS: f32 = 1e-6;
 const HEAD: usize = 128;
 /// Timed replays of a step.
@@ -130,7 +134,7 @@ impl Rates<'_> {
     pub fn run(&mut self) -> Result<()> {
         // In the middle of a document, where the library reads.
         self.dev.segment_at(usize::MAX);
-        for form in [Form::Bf16, Form::Int8, Form::Int4, Form::Group4(Group4::G128), Form::Nvfp4] {
+        for form in FORMS {
             self.gemms(form, false)?;
         }
         if self.dev.has_fp8() {

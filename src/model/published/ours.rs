@@ -1,6 +1,6 @@
 //! Weights as this program packs them (`model quantize`): the bytes that a device reads, behind the name of their form.
 //!
-//! A weight `[out, in]` is `NAME.int8`, `NAME.int4` or `NAME.group4`, bytes of shape `[out / 32 rounded up, in / 128, bytes of a unit]`, or
+//! A weight `[out, in]` is `NAME.int8`, `NAME.int6`, `NAME.int5`, `NAME.int4` or `NAME.group4`, bytes of shape `[out / 32 rounded up, in / 128, bytes of a unit]`, or
 //! `NAME.nvfp4`, which has something behind the units of 32 rows: `[out / 32 rounded up, bytes of 32 rows]`.
 //! The layout of a unit is the table in `kernels/packed.cuh`; groups of `group4` show in its size.
 
@@ -25,6 +25,14 @@ pub(super) fn int8<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
 
 pub(super) fn int4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
     ours(parts, "int4", &[Form::Int4])
+}
+
+pub(super) fn int5<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
+    ours(parts, "int5", &[Form::Int5])
+}
+
+pub(super) fn int6<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
+    ours(parts, "int6", &[Form::Int6])
 }
 
 pub(super) fn group4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {

@@ -132,7 +132,7 @@ fn own_forms_hold_the_values_as_they_are() {
 }
 
 fn leak(form: &str) -> &'static str {
-    [Form::Int8, Form::Int4, Form::Group4(crate::backend::forms::Group4::G32), Form::Nvfp4]
+    [Form::Int8, Form::Int6, Form::Int5, Form::Int4, Form::Group4(crate::backend::forms::Group4::G32), Form::Nvfp4]
         .map(Form::name)
         .into_iter()
         .find(|n| *n == form)

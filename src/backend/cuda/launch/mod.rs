@@ -140,6 +140,8 @@ mod rows;
 mod skinny;
 mod skinny_group4;
 mod skinny_int4;
+mod skinny_int5;
+mod skinny_int6;
 mod skinny_int8;
 mod skinny_mixed;
 mod skinny_nvfp4;
@@ -170,6 +172,8 @@ const TABLE: &[&[tests::Row]] = &[
     skinny_int8::ROWS,
     skinny_mixed::ROWS,
     skinny_int4::ROWS,
+    skinny_int5::ROWS,
+    skinny_int6::ROWS,
     skinny_group4::ROWS,
     skinny_nvfp4::ROWS,
     packed::ROWS,

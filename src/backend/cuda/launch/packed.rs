@@ -21,14 +21,14 @@ fn units(inner: u32) -> u32 {
 
 kernels! { "packed.cu", device:
     /// Rows `tokens[0..rows]` of a packed weight as bf16 `[rows, inner]`; zeros for an id outside
-    Gather [gather_int8 gather_int4 gather_group4 gather_nvfp4] (
+    Gather [gather_int8 gather_int4 gather_int5 gather_int6 gather_group4 gather_nvfp4] (
         dst: Ptr("bf16*"), w: Ptr("const unsigned char*"), tokens: Ptr("const u32*"), out: u32, inner: u32, detail: u32,
         rows: u32,
     )
     grid [rows, 1, 1], threads 256, shared 0;
 
     /// A packed weight as bf16 `[out, inner]`, a warp a unit
-    Unpack [unpack_int8 unpack_int4 unpack_group4 unpack_nvfp4] (
+    Unpack [unpack_int8 unpack_int4 unpack_int5 unpack_int6 unpack_group4 unpack_nvfp4] (
         dst: Ptr("bf16*"), w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
     )
     grid [up(units(inner), 8), pairs(out), 1], threads 256, shared 0;
@@ -39,8 +39,8 @@ kernels! { "packed.cu", device:
     )
     grid [up(groups(rows, inner, 128), 128), 1, 1], threads 128, shared 0;
 
-    /// The same as int4, a thread 32 columns
-    PackInt4 [pack_int4] (
+    /// The same as int4, int5 or int6, a thread 32 columns
+    PackPlanes [pack_int4 pack_int5 pack_int6] (
         dst: Ptr("unsigned char*"), src: Ptr("const bf16*"), rows: u32, inner: u32, bad: Ptr("u32*"),
     )
     grid [up(groups(rows, inner, 32), 128), 1, 1], threads 128, shared 0;
@@ -56,14 +56,16 @@ fn no_kernel(what: &str, form: Form) -> BackendError {
 /// See the module.
 pub unsafe fn pack(d: &dyn Driver, form: Form, params: PackInt8) -> Result<()> {
     let PackInt8 { dst, src, rows, inner, bad } = params;
+    let symbol = match form {
+        // SAFETY: the caller's.
+        Form::Int8 => return unsafe { params.launch(d) },
+        Form::Int4 => "pack_int4",
+        Form::Int5 => "pack_int5",
+        Form::Int6 => "pack_int6",
+        Form::Bf16 | Form::Group4(_) | Form::Nvfp4 => return Err(no_kernel("pack", form)),
+    };
     // SAFETY: the caller's.
-    unsafe {
-        match form {
-            Form::Int8 => params.launch(d),
-            Form::Int4 => PackInt4 { dst, src, rows, inner, bad }.launch(d),
-            Form::Bf16 | Form::Group4(_) | Form::Nvfp4 => Err(no_kernel("pack", form)),
-        }
-    }
+    unsafe { PackPlanes { dst, src, rows, inner, bad }.launch_as(d, symbol) }
 }
 
 /// A packed weight as bf16; `params.detail` is filled in here.
@@ -74,6 +76,8 @@ pub unsafe fn unpack(d: &dyn Driver, form: Form, params: Unpack) -> Result<()> {
     let symbol = match form {
         Form::Int8 => "unpack_int8",
         Form::Int4 => "unpack_int4",
+        Form::Int5 => "unpack_int5",
+        Form::Int6 => "unpack_int6",
         Form::Group4(_) => "unpack_group4",
         Form::Nvfp4 => "unpack_nvfp4",
         Form::Bf16 => return Err(no_kernel("unpack", form)),
@@ -91,6 +95,8 @@ pub unsafe fn gather(d: &dyn Driver, form: Form, params: Gather) -> Result<()> {
     let symbol = match form {
         Form::Int8 => "gather_int8",
         Form::Int4 => "gather_int4",
+        Form::Int5 => "gather_int5",
+        Form::Int6 => "gather_int6",
         Form::Group4(_) => "gather_group4",
         Form::Nvfp4 => "gather_nvfp4",
         Form::Bf16 => return Err(no_kernel("look rows up in", form)),

@@ -2,11 +2,13 @@
 
 use super::skinny_group4::{self, SkinnyGroup4};
 use super::skinny_int4::{self, SkinnyInt4};
+use super::skinny_int5::{self, SkinnyInt5};
+use super::skinny_int6::{self, SkinnyInt6};
 use super::skinny_int8::{self, SkinnyInt8};
 use super::skinny_mixed::{self, SkinnyMixed};
 use super::skinny_nvfp4::{self, SkinnyNvfp4};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
-use crate::backend::{Form, Result};
+use crate::backend::{Form, Result, internal};
 
 /// Most rows that a skinny GEMM norms or gates itself: more take longer than a kernel before it.
 const STAGED_ROWS: u32 = 2;
@@ -110,10 +112,10 @@ pub struct SkinnyWeight {
     pub second: Option<(u32, DevicePtr)>,
 }
 
-/// Two weights as one, where a kernel takes both at once: int4 rows, then int8. Whether depends on the device and on the weights
+/// Two weights as one, where a kernel takes both at once: rows of 4, 5 or 6 bits, then int8. Whether depends on the device and on the weights
 /// alone, never on the rows of a pass: another kernel adds in another order.
 pub fn joined(d: &dyn Driver, to: SkinnyTo, first: SkinnyWeight, second: SkinnyWeight) -> Option<SkinnyWeight> {
-    let forms = (first.form, second.form) == (Form::Int4, Form::Int8);
+    let forms = matches!((first.form, second.form), (Form::Int4 | Form::Int5 | Form::Int6, Form::Int8));
     let fits = used_bytes(&skinny_mixed::RING, 0, [1, 1, 1, 8, first.inner, 0]) <= room(d);
     (to == SkinnyTo::Store && forms && first.out.is_multiple_of(SKINNY_TILE) && fits).then_some(SkinnyWeight {
         out: first.out + second.out,
@@ -139,6 +141,8 @@ fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
         Form::Bf16 => &RING,
         Form::Int8 => &skinny_int8::RING,
         Form::Int4 => &skinny_int4::RING,
+        Form::Int5 => &skinny_int5::RING,
+        Form::Int6 => &skinny_int6::RING,
         Form::Group4(_) => &skinny_group4::RING,
         Form::Nvfp4 => &skinny_nvfp4::RING,
     };
@@ -293,10 +297,15 @@ pub unsafe fn skinny(
         }};
     }
     match form {
-        _ if second.is_some() => launch!(SkinnyMixed "mixed"),
+        Form::Int4 if second.is_some() => launch!(SkinnyMixed "mixed4"),
+        Form::Int5 if second.is_some() => launch!(SkinnyMixed "mixed5"),
+        Form::Int6 if second.is_some() => launch!(SkinnyMixed "mixed6"),
+        _ if second.is_some() => Err(internal("skinny", "a weight in two forms that no kernel takes")),
         Form::Bf16 => launch!(Skinny "skinny"),
         Form::Int8 => launch!(SkinnyInt8 "int8"),
         Form::Int4 => launch!(SkinnyInt4 "int4"),
+        Form::Int5 => launch!(SkinnyInt5 "int5"),
+        Form::Int6 => launch!(SkinnyInt6 "int6"),
         Form::Group4(_) => launch!(SkinnyGroup4 "group4"),
         Form::Nvfp4 => launch!(SkinnyNvfp4 "nvfp4"),
     }
@@ -304,7 +313,7 @@ pub unsafe fn skinny(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{skinny_group4, skinny_int4, skinny_int8, skinny_mixed, skinny_nvfp4};
+    use super::super::{skinny_group4, skinny_int4, skinny_int5, skinny_int6, skinny_int8, skinny_mixed, skinny_nvfp4};
     use super::*;
 
     #[test]
@@ -313,6 +322,8 @@ mod tests {
             (&RING, 0),
             (&skinny_int8::RING, 0),
             (&skinny_int4::RING, 0),
+            (&skinny_int5::RING, 0),
+            (&skinny_int6::RING, 0),
             (&skinny_mixed::RING, 0),
             (&skinny_group4::RING, 0),
             (&skinny_group4::RING, 2),

@@ -1,4 +1,4 @@
-//! GEMMs of 1..=16 rows with a weight that begins in the form int4 and ends in int8.
+//! GEMMs of 1..=16 rows with a weight that begins in 4, 5 or 6 bits and ends in 8.
 
 use super::skinny::Ring;
 
@@ -7,7 +7,7 @@ pub(super) const RING: Ring = Ring { warps: 16, columns: 128, stage: |_| 4096 + 
 
 skinny_kernels! {
     "skinny_mixed.cu",
-    "As `skinny_store_*`, with `detail` rows, a multiple of 32, in the form int4 and the others, from `w2` on, in int8",
-    SkinnyMixed [mixed_store_8 mixed_store_16],
+    "As `skinny_store_*`, with `detail` rows, a multiple of 32, in the form int4 (5, 6) and the others, from `w2` on, in int8",
+    SkinnyMixed [mixed4_store_8 mixed4_store_16 mixed5_store_8 mixed5_store_16 mixed6_store_8 mixed6_store_16],
     RING, threads 512
 }
