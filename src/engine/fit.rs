@@ -9,8 +9,8 @@ use crate::spec::ModelSpec;
 use super::open::Failure;
 
 /// From the best form down: of folders with plain weights, and of those that somebody packed.
-const PLAIN: [Recipe; 3] = [Recipe::Bf16, Recipe::Bits8, Recipe::Bits4];
-const PUBLISHED: [Recipe; 3] = [Recipe::Stored, Recipe::Bits8, Recipe::Bits4];
+const PLAIN: [Recipe; 5] = [Recipe::Bf16, Recipe::Bits8, Recipe::Bits6, Recipe::Bits5, Recipe::Bits4];
+const PUBLISHED: [Recipe; 5] = [Recipe::Stored, Recipe::Bits8, Recipe::Bits6, Recipe::Bits5, Recipe::Bits4];
 
 fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
@@ -109,6 +109,8 @@ fn named(recipe: Recipe, sizes: &Sizes<'_>, free: u64) -> Result<Recipe, String>
     let advice = match smaller {
         Some(Recipe::Stored) => "--weights auto fits",
         Some(Recipe::Bits8) => "--weights 8bit fits",
+        Some(Recipe::Bits6) => "--weights 6bit fits",
+        Some(Recipe::Bits5) => "--weights 5bit fits",
         Some(Recipe::Bits4) => "--weights 4bit fits",
         _ => &none,
     };
@@ -157,6 +159,8 @@ pub(super) fn choose<B: Memory>(
         WeightsChoice::Auto => None,
         WeightsChoice::Bf16 => Some(Recipe::Bf16),
         WeightsChoice::Bits8 => Some(Recipe::Bits8),
+        WeightsChoice::Bits6 => Some(Recipe::Bits6),
+        WeightsChoice::Bits5 => Some(Recipe::Bits5),
         WeightsChoice::Bits4 => Some(Recipe::Bits4),
     };
     let no_room = |error: String| Failure { error, code: 4 };
@@ -194,7 +198,11 @@ mod tests {
         assert!(line.starts_with("8-bit weights (9.0 GiB): leaves room for "), "{line}");
         assert!(line.ends_with("tokens. bf16 does not fit."), "{line}");
         assert_eq!(choose(12, None).unwrap().0, Recipe::Bits8);
-        assert_eq!(choose(12, Some(500_000)).unwrap().0, Recipe::Bits4, "more context wants smaller weights");
+        for (context, recipe) in [(300_000, Recipe::Bits6), (450_000, Recipe::Bits5), (600_000, Recipe::Bits4)] {
+            let (chosen, line) = choose(12, Some(context)).unwrap();
+            assert_eq!(chosen, recipe, "more context wants smaller weights");
+            assert!(line.unwrap().starts_with(&format!("{} weights (", recipe.name())));
+        }
         assert_eq!(choose(24, Some(1_000_000)).unwrap().0, Recipe::Bits8);
         assert!(choose(4, None).unwrap_err().contains("4.0 GiB of GPU memory are free"));
     }
@@ -204,7 +212,10 @@ mod tests {
         let spec = spec();
         assert_eq!(sizes(&spec, |s| named(Recipe::Bf16, s, 24 << 30)), Ok(Recipe::Bf16));
         assert!(sizes(&spec, |s| named(Recipe::Bf16, s, 16 << 30)).unwrap_err().ends_with("--weights 8bit fits"));
-        assert!(sizes(&spec, |s| named(Recipe::Bits8, s, 8 << 30)).unwrap_err().ends_with("--weights 4bit fits"));
+        for (halves, fits) in [(18, "6bit"), (16, "5bit"), (15, "4bit")] {
+            let error = sizes(&spec, |s| named(Recipe::Bits8, s, halves << 29)).unwrap_err();
+            assert!(error.ends_with(&format!("--weights {fits} fits")), "{error}");
+        }
     }
 
     #[test]
@@ -215,6 +226,8 @@ mod tests {
             line.starts_with("bf16 weights (17.7 GiB) do not fit, 8-bit weights (9.0 GiB) leave room for 2"),
             "{line}"
         );
+        assert!(line.contains("6-bit weights (7.4 GiB) leave room for 3"), "{line}");
+        assert!(line.contains("5-bit weights (6.5 GiB) leave room for 5"), "{line}");
         assert!(line.contains("4-bit weights (5.5 GiB) leave room for 6"), "{line}");
         let (_, paged) = line.split_once("; with 8-bit weights 1,048,576 tokens: ").unwrap();
         assert!(paged.ends_with(" of keys and values on the card, 8.0 GiB in memory"), "{line}");

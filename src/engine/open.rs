@@ -232,7 +232,7 @@ fn load<B: DraftOps>(
 fn number_types(checkpoint: &Checkpoint) -> String {
     let kept = match (checkpoint.recipe(), checkpoint.published(), checkpoint.dtype()) {
         (Recipe::Stored, Some(published), _) => published,
-        (recipe @ (Recipe::Bits8 | Recipe::Bits4), ..) => recipe.name().into(),
+        (recipe, ..) if recipe.packs() => recipe.name().into(),
         (_, None, Dtype::F32) => "f32".into(),
         (_, _, Dtype::F32 | Dtype::Bf16 | Dtype::U32 | Dtype::U8) => "bf16".into(),
     };

@@ -79,7 +79,7 @@ pub enum ModelError {
     },
     /// Weights that somebody packed in a way that is not read.
     #[error(
-        "{} is {what}, which is not read ({} are); take the unquantised folder, --weights 8bit or 4bit packs it",
+        "{} is {what}, which is not read ({} are); take the unquantised folder, --weights 8bit, 6bit, 5bit or 4bit packs it",
         path.display(), format::Format::families_read()
     )]
     Quantised {

@@ -453,6 +453,6 @@ fn own_files(folder: &Path) -> Vec<PathBuf> {
 impl Recipe {
     /// Whether weights in this form are worth keeping: they are not what the folder holds.
     pub fn packs(self) -> bool {
-        matches!(self, Recipe::Bits8 | Recipe::Bits4)
+        matches!(self, Recipe::Bits8 | Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4)
     }
 }

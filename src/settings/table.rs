@@ -115,7 +115,7 @@ settings! {
         max_context: u64 = int(0, 0, TOKENS).flags(&[Flag::Takes("ctx", "N")]);
         /// memory of the GPU that may be taken, as 8GiB; all is what is free
         max_gpu_memory: Size = size().flags(&[Flag::Takes("gpu-memory", "SIZE")]);
-        /// weights: auto (the best form that leaves room for the context), bf16, 8bit, 4bit
+        /// weights: auto (the best that leaves room for the context), bf16, 8bit, 6bit, 5bit, 4bit
         weights: Weights = word("auto", Weights::WORDS).flags(&[Flag::Takes("weights", "FORM")]);
         /// type that long texts are read in: bf16, or fp8 (faster, a little less exact; Hopper GPUs)
         prefill: Prefill = word("bf16", Prefill::WORDS).flags(&[Flag::Takes("prefill", "TYPE")]);

@@ -64,7 +64,11 @@ words! {
         Bf16 = "bf16",
         /// 8 bits.
         Bits8 = "8bit",
-        /// 4.5 bits, and 8 where the model is sensitive.
+        /// 6.5 bits, and 8 where the model is sensitive.
+        Bits6 = "6bit",
+        /// 5.5 bits, and 8 there.
+        Bits5 = "5bit",
+        /// 4.5 bits, and 8 there.
         Bits4 = "4bit",
     }
 

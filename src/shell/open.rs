@@ -234,6 +234,8 @@ pub fn weights(context: &Context) -> WeightsChoice {
         Weights::Auto => WeightsChoice::Auto,
         Weights::Bf16 => WeightsChoice::Bf16,
         Weights::Bits8 => WeightsChoice::Bits8,
+        Weights::Bits6 => WeightsChoice::Bits6,
+        Weights::Bits5 => WeightsChoice::Bits5,
         Weights::Bits4 => WeightsChoice::Bits4,
     }
 }
@@ -256,6 +258,8 @@ pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelErro
         WeightsChoice::Auto => Recipe::Stored,
         WeightsChoice::Bf16 => Recipe::Bf16,
         WeightsChoice::Bits8 => Recipe::Bits8,
+        WeightsChoice::Bits6 => Recipe::Bits6,
+        WeightsChoice::Bits5 => Recipe::Bits5,
         WeightsChoice::Bits4 => Recipe::Bits4,
     });
     checkpoint.set_prefill(prefill(context));

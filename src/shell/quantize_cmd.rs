@@ -43,6 +43,8 @@ pub(super) fn run(
     let mut source = Checkpoint::open(&name).map_err(|e| Failure::new(Exit::NoModel, e.to_string()))?;
     source.set_recipe(match to {
         PackTo::Bits8 => Recipe::Bits8,
+        PackTo::Bits6 => Recipe::Bits6,
+        PackTo::Bits5 => Recipe::Bits5,
         PackTo::Bits4 => Recipe::Bits4,
     });
     let texts = calibrate.map(|docs| calibration::texts(context, &name, docs)).transpose()?;

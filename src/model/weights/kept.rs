@@ -62,9 +62,13 @@ impl Recipe {
             (Recipe::Stored | Recipe::Bits8, Some(own)) => own,
             (Recipe::Stored | Recipe::Bits8, None) => Form::Int8.or_bf16(inner),
             // Groups of 32 take 5 bits, a tenth more than packing again, and lose nothing.
-            (Recipe::Bits4, Some(own @ (Form::Group4(_) | Form::Nvfp4 | Form::Int4))) => own,
-            (Recipe::Bits4, Some(own)) if own == plain => own,
-            (Recipe::Bits4, _) => plain,
+            (
+                Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4,
+                Some(own @ (Form::Group4(_) | Form::Nvfp4 | Form::Int4)),
+            ) => own,
+            (Recipe::Bits6 | Recipe::Bits5, Some(own @ Form::Int5)) => own,
+            (Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4, Some(own)) if own == plain => own,
+            (Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4, _) => plain,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Which form each weight of a model takes.
 //!
-//! A recipe is what the user chooses; the forms follow from the weight's place in the model. 4 bits are mixed: on this model the
-//! gates, the tables and the queries, keys and values of sparse layers (they choose blocks) want 8, everything else does well with
-//! 4.5. Norms, activations and KV rows are never packed.
+//! A recipe is what the user chooses; the forms follow from the weight's place in the model. Fewer than 8 bits are mixed: on this model
+//! the gates, the tables and the queries, keys and values of sparse layers (they choose blocks) want 8, everything else does well with
+//! 4.5, and better with more. Norms, activations and KV rows are never packed.
 
 use crate::backend::Form;
 use crate::spec::{Mixer, ModelSpec};
@@ -17,7 +17,11 @@ pub enum Recipe {
     Bf16,
     /// 8 bits, all matrices.
     Bits8,
-    /// 4.5 bits, and 8 where the model is sensitive.
+    /// 6.5 bits, and 8 where the model is sensitive.
+    Bits6,
+    /// 5.5 bits, and 8 there.
+    Bits5,
+    /// 4.5 bits, and 8 there.
     Bits4,
 }
 
@@ -28,6 +32,8 @@ impl Recipe {
             Recipe::Stored => "stored",
             Recipe::Bf16 => "bf16",
             Recipe::Bits8 => "8-bit",
+            Recipe::Bits6 => "6-bit",
+            Recipe::Bits5 => "5-bit",
             Recipe::Bits4 => "4-bit",
         }
     }
@@ -37,7 +43,9 @@ impl Recipe {
         let form = match self {
             Recipe::Stored | Recipe::Bf16 => Form::Bf16,
             Recipe::Bits8 => Form::Int8,
-            Recipe::Bits4 if wants_8_bits(spec, name) => Form::Int8,
+            Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4 if wants_8_bits(spec, name) => Form::Int8,
+            Recipe::Bits6 => Form::Int6,
+            Recipe::Bits5 => Form::Int5,
             Recipe::Bits4 => Form::Int4,
         };
         form.or_bf16(inner)
@@ -47,9 +55,12 @@ impl Recipe {
     pub fn draft_form(self, name: &str, inner: usize) -> Form {
         let form = match self {
             Recipe::Stored | Recipe::Bf16 => Form::Bf16,
-            Recipe::Bits4 if name.starts_with("midlayer.") => Form::Int4,
             // Tables, and what brings the model's hidden states together.
-            Recipe::Bits4 | Recipe::Bits8 => Form::Int8,
+            Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4 if !name.starts_with("midlayer.") => Form::Int8,
+            Recipe::Bits8 => Form::Int8,
+            Recipe::Bits6 => Form::Int6,
+            Recipe::Bits5 => Form::Int5,
+            Recipe::Bits4 => Form::Int4,
         };
         form.or_bf16(inner)
     }
@@ -59,7 +70,7 @@ impl Recipe {
         match self {
             // What was saved before there was a choice is still good.
             Recipe::Stored | Recipe::Bf16 => {}
-            Recipe::Bits8 | Recipe::Bits4 => {
+            Recipe::Bits8 | Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4 => {
                 hasher.update(format!("weights {}", self.name()).as_bytes());
             }
         }
@@ -102,6 +113,8 @@ mod tests {
         let gib = |recipe: Recipe| recipe.bytes(checkpoint.spec()) as f64 / (1u64 << 30) as f64;
         assert!((gib(Recipe::Bf16) - 17.66).abs() < 0.05, "{}", gib(Recipe::Bf16));
         assert!((gib(Recipe::Bits8) - 8.97).abs() < 0.05, "{}", gib(Recipe::Bits8));
+        assert!((gib(Recipe::Bits6) - 7.42).abs() < 0.05, "{}", gib(Recipe::Bits6));
+        assert!((gib(Recipe::Bits5) - 6.46).abs() < 0.05, "{}", gib(Recipe::Bits5));
         assert!((gib(Recipe::Bits4) - 5.51).abs() < 0.1, "{}", gib(Recipe::Bits4));
     }
 
@@ -111,12 +124,14 @@ mod tests {
         let spec = checkpoint.spec();
         let sparse = spec.mixers.iter().position(|m| *m == Mixer::Sparse).unwrap();
         let lightning = spec.mixers.iter().position(|m| *m == Mixer::Lightning).unwrap();
-        let form = |layer: usize, name: &str| Recipe::Bits4.form(spec, &format!("model.layers.{layer}.{name}"), 4096);
-        assert_eq!(form(sparse, "self_attn.k_proj"), Form::Int8);
-        assert_eq!(form(lightning, "self_attn.k_proj"), Form::Int4);
-        assert_eq!(form(lightning, "self_attn.z_proj"), Form::Int8);
-        assert_eq!(form(sparse, "mlp.down_proj"), Form::Int4);
-        assert_eq!(Recipe::Bits4.form(spec, "lm_head", 4096), Form::Int8);
+        for (recipe, few) in [(Recipe::Bits6, Form::Int6), (Recipe::Bits5, Form::Int5), (Recipe::Bits4, Form::Int4)] {
+            let form = |layer: usize, name: &str| recipe.form(spec, &format!("model.layers.{layer}.{name}"), 4096);
+            assert_eq!(form(sparse, "self_attn.k_proj"), Form::Int8);
+            assert_eq!(form(lightning, "self_attn.k_proj"), few);
+            assert_eq!(form(lightning, "self_attn.z_proj"), Form::Int8);
+            assert_eq!(form(sparse, "mlp.down_proj"), few);
+            assert_eq!(recipe.form(spec, "lm_head", 4096), Form::Int8);
+        }
         assert_eq!(Recipe::Bits8.form(spec, "lm_head", 320), Form::Bf16, "no multiple of 128");
     }
 }

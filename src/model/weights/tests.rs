@@ -249,6 +249,14 @@ fn a_packed_folder_answers_as_its_values_do() {
     packed.set_recipe(Recipe::Bits4);
     let kept = packed.kept().unwrap().unwrap().to_string();
     assert!(kept.contains("48 matrices kept as published (group4); 2 that were not packed as int8."), "{kept}");
+    for recipe in [Recipe::Bits6, Recipe::Bits5] {
+        packed.set_recipe(recipe);
+        assert_eq!(
+            packed.kept().unwrap().unwrap().to_string(),
+            kept,
+            "{recipe:?}: fewer bits than were asked for are kept"
+        );
+    }
     assert!(packed.bytes(Recipe::Stored) < packed.bytes(Recipe::Bf16) / 2);
 }
 
@@ -404,14 +412,19 @@ fn quantized(source: &Checkpoint, out: &Path) -> Vec<crate::model::quantize::Par
 
 #[test]
 fn a_quantized_folder_answers_as_its_source_packed_while_loading() {
-    for recipe in [Recipe::Bits8, Recipe::Bits4] {
+    for recipe in [Recipe::Bits8, Recipe::Bits6, Recipe::Bits5, Recipe::Bits4] {
         let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
         source.set_recipe(recipe);
         let out = tempfile::tempdir().unwrap();
         let parts = quantized(&source, out.path());
         assert_eq!(parts.iter().map(|p| p.name.as_str()).collect::<Vec<_>>()[..2], ["embedding", "layer 0"]);
         assert_eq!((parts.len(), parts[7].name.as_str()), (8, "head"));
-        let most = if recipe == Recipe::Bits8 { 1e-4 } else { 1e-2 };
+        let most = match recipe {
+            Recipe::Bits8 => 1e-4,
+            Recipe::Bits6 => 1e-3,
+            Recipe::Bits5 => 3e-3,
+            _ => 1e-2,
+        };
         assert!(parts[1..7].iter().all(|p| p.errors.weights > 0.0 && p.errors.weights < most), "{parts:?}");
         let expected = logits(&source);
         let folder = Checkpoint::open_dir(out.path()).unwrap();

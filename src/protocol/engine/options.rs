@@ -38,7 +38,11 @@ pub enum WeightsChoice {
     Bf16,
     /// 8 bits.
     Bits8,
-    /// 4.5 bits, and 8 where the model is sensitive.
+    /// 6.5 bits, and 8 where the model is sensitive.
+    Bits6,
+    /// 5.5 bits, and 8 there.
+    Bits5,
+    /// 4.5 bits, and 8 there.
     Bits4,
 }
 
@@ -129,7 +133,7 @@ pub struct ModelInfo {
     pub device: String,
     /// `cpu` or `cuda`.
     pub device_kind: String,
-    /// `bf16`, `f32`, `8-bit`, `4-bit`; behind it what prefill multiplies in, where that is another type.
+    /// `bf16`, `f32`, `8-bit`, `6-bit`, `5-bit`, `4-bit`; behind it what prefill multiplies in, where that is another type.
     pub dtype: String,
     /// Parameters.
     pub parameters: u64,

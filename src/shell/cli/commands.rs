@@ -254,7 +254,13 @@ pub enum PackTo {
     /// 8 bits
     #[value(name = "8bit")]
     Bits8,
-    /// 4.5 bits, and 8 where the model is sensitive
+    /// 6.5 bits, and 8 where the model is sensitive
+    #[value(name = "6bit")]
+    Bits6,
+    /// 5.5 bits, and 8 there
+    #[value(name = "5bit")]
+    Bits5,
+    /// 4.5 bits, and 8 there
     #[value(name = "4bit")]
     Bits4,
 }
