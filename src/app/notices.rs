@@ -123,17 +123,17 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.overlay = Some(Overlay::Page(Page::new(line(&title), clean(&text))));
             Redraw::Now
         }
-        Notice::Looked { number, sentence, title, text } => {
+        Notice::Looked { number, passages, sentence, title, text } => {
             app.popup = None;
             let mut page = Page::new(line(&title), clean(&text));
-            (page.looked, page.sentence) = (Some(number), sentence);
+            (page.looked, page.passages, page.sentence) = (Some(number), passages, sentence);
             app.overlay = Some(Overlay::Page(page));
             Redraw::Now
         }
-        Notice::Why { number, title, text, .. } => {
+        Notice::Why { number, title, text, rows } => {
             app.popup = None;
             let mut page = Page::new(line(&title), clean(&text));
-            page.looked = Some(number);
+            (page.looked, page.passages) = (Some(number), rows.len());
             app.overlay = Some(Overlay::Page(page));
             Redraw::Now
         }

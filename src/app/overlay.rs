@@ -24,6 +24,8 @@ pub struct Page {
     pub top: usize,
     /// Number of the answer whose passages it shows: digits open them.
     pub looked: Option<u64>,
+    /// How many passages that answer has.
+    pub passages: usize,
     /// Which sentence of that answer it shows, 0 for all of it, and how many there are.
     pub sentence: (u64, u64),
     height: usize,
@@ -222,11 +224,14 @@ impl Overlay {
     pub fn footer(&self) -> &'static str {
         match self {
             Overlay::Page(page) if page.sentence.0 > 0 => "Left/Right other sentences   Up/Down scroll   Esc closes",
-            Overlay::Page(page) if page.sentence.1 > 0 => {
-                "1-9 opens a passage   Right by sentence   Up/Down scroll   Esc closes"
-            }
-            Overlay::Page(page) if page.looked.is_some() => "1-9 opens a passage   Up/Down scroll   Esc closes",
-            Overlay::Page(_) => "Up/Down PgUp/PgDn scroll   Esc closes",
+            Overlay::Page(page) => match (page.passages, page.sentence.1) {
+                (0, 0) => "Up/Down PgUp/PgDn scroll   Esc closes",
+                (0, _) => "Right by sentence   Up/Down scroll   Esc closes",
+                (1, 0) => "1 opens the passage   Up/Down scroll   Esc closes",
+                (1, _) => "1 opens the passage   Right by sentence   Up/Down scroll   Esc closes",
+                (_, 0) => "1-9 opens a passage   Up/Down scroll   Esc closes",
+                (_, _) => "1-9 opens a passage   Right by sentence   Up/Down scroll   Esc closes",
+            },
             Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and closes",
             Overlay::Aside { done: Some(_), .. } => "not kept   Up/Down scroll   Esc closes",
             Overlay::Sessions(_) => "type to filter   /words in texts   Enter opens   Esc closes",

@@ -64,7 +64,7 @@ impl State {
             }
         };
         let sentence = (0, sources.by_sentence(&message.text).len() as u64);
-        self.tell(Notice::Looked { number, sentence, title, text });
+        self.tell(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text });
         Ok(())
     }
 
@@ -95,7 +95,7 @@ impl State {
         }
         let title = format!("What sentence s{sentence} of #{number} looked at");
         let sentence = (sentence, sentences.len() as u64);
-        self.tell(Notice::Looked { number, sentence, title, text });
+        self.tell(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text });
         Ok(())
     }
 

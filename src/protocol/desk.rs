@@ -97,6 +97,8 @@ pub enum Notice {
     Looked {
         /// Number of the answer.
         number: u64,
+        /// How many passages can be opened.
+        passages: usize,
         /// Which of its sentences is shown, 0 for all of it, and how many there are.
         sentence: (u64, u64),
         /// Heading.

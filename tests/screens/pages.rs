@@ -32,12 +32,21 @@ fn an_answer_names_the_lines_it_looked_at() {
     s.press("2");
     assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(2) }]);
     let text = "    [1] war.txt 41,210-41,262  31%\n      41210  The door opened,\n      41211  and a thin face\n    \n\nMeasured.\n";
-    s.tell(Notice::Looked { number: 4, sentence: (0, 0), title: "What #4 looked at".into(), text: text.into() });
+    s.tell(Notice::Looked {
+        number: 4,
+        passages: 3,
+        sentence: (0, 0),
+        title: "What #4 looked at".into(),
+        text: text.into(),
+    });
     picture("looked_page_80x24", &mut s);
     s.press("1");
     assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(1) }]);
     // Right goes through its sentences, Left back to all of it.
-    let page = |sentence| Notice::Looked { number: 4, sentence, title: "What #4 looked at".into(), text: "x".into() };
+    let page = |sentence| {
+        let (title, text) = ("What #4 looked at".into(), "x".into());
+        Notice::Looked { number: 4, passages: 3, sentence, title, text }
+    };
     s.press("right").tell(page((0, 2))).press("right").tell(page((1, 2))).press("right").tell(page((2, 2)));
     let of = |sentence| Request::LookSentence { at: Some(4), sentence };
     assert_eq!(s.press("right").sent(), [of(1), of(2)]);
@@ -46,6 +55,16 @@ fn an_answer_names_the_lines_it_looked_at() {
     assert_eq!(s.sent(), [of(1), Request::Look { at: Some(4), passage: None }]);
     s.press("esc esc").type_text("/copy look 4").press("enter");
     assert!(s.screen().contains("no passage [4]; the answer looked at 3"), "{}", s.screen());
+    // No key is named that opens nothing.
+    for (passages, sentence, says) in [
+        (0, (0, 0), "Up/Down PgUp/PgDn scroll   Esc closes"),
+        (0, (0, 2), "Right by sentence   Up/Down"),
+        (1, (0, 2), "1 opens the passage   Right"),
+    ] {
+        let (title, text) = ("What #4 looked at".into(), "x".into());
+        s.tell(Notice::Looked { number: 4, passages, sentence, title, text });
+        assert!(s.screen().contains(says) && !s.screen().contains("1-9"), "{}", s.screen());
+    }
 }
 
 #[test]
