@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sala_chat::protocol::engine::Cancel;
+use sala_chat::session::{Limits, RealDisk, SessionFilter, Store};
 use sala_chat::text::sources::{Gathered, SourceError, SourceOptions, gather};
 
 /// A folder that holds everything the program reads and writes.
@@ -326,6 +328,20 @@ fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_numbe
     let mut names: Vec<&str> = sessions.iter().filter_map(|s| s["name"].as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["hello", "hello-18446744073709551615", "hello-2", "hello-3"]);
+}
+
+#[test]
+fn a_session_open_elsewhere_is_not_removed_and_what_to_do_is_said() {
+    let home = Home::new();
+    let file = home.write("in.json", exported("held", "hi"));
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    let store = Store::open(&home.path("data"), Arc::new(RealDisk), Limits::default()).unwrap();
+    let record = store.sessions(SessionFilter::Live, 9).unwrap().remove(0);
+    let _held = store.lock_session(record.id, &record.name).unwrap();
+    let output = home.run(&["rm", "held", "--yes"]);
+    assert_eq!(output.status.code(), Some(6), "{}", err(&output));
+    assert!(err(&output).starts_with("sala-chat: \"held\" is in use by PID "), "{}", err(&output));
+    assert!(err(&output).trim_end().ends_with(". Close it there first"), "{}", err(&output));
 }
 
 #[test]

@@ -233,12 +233,21 @@ impl State {
 
     fn failed(&mut self, e: &DeskError) {
         if self.attendance == Attendance::Absent {
-            self.tell(Notice::Fatal { error: e.to_string(), code: e.exit_code() });
+            let error = match e {
+                DeskError::Store(in_use @ StoreError::InUse { .. }) => {
+                    format!("{in_use}. Close it there first, or fork a copy in a chat: sala-chat -r NAME asks for it.")
+                }
+                e => e.to_string(),
+            };
+            self.tell(Notice::Fatal { error, code: e.exit_code() });
             self.quitting = true;
             return;
         }
         match e {
             DeskError::Stopped => {}
+            DeskError::Store(in_use @ StoreError::InUse { .. }) => {
+                self.note(Level::Warn, format!("{in_use}. Close it there first."));
+            }
             DeskError::Store(StoreError::NoSession { name }) => {
                 let why = self.no_session(name);
                 self.note(Level::Warn, why);

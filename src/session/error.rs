@@ -132,7 +132,7 @@ pub enum StoreError {
         reserve_bytes: u64,
     },
     /// The session is open in another process.
-    #[error("\"{name}\" is in use by PID {pid}{} since {since}: open it to view, or fork a copy",
+    #[error("\"{name}\" is in use by PID {pid}{} since {since}",
         tty.as_ref().map(|t| format!(" on {t}")).unwrap_or_default())]
     InUse {
         /// Session.

@@ -55,7 +55,8 @@ impl From<StoreError> for Failure {
             e if e.is_disk() => Exit::Disk,
             _ => Exit::Unreadable,
         };
-        Failure::new(exit, e.to_string())
+        let failure = Failure::new(exit, e.to_string());
+        if exit == Exit::InUse { failure.hint("Close it there first") } else { failure }
     }
 }
 
