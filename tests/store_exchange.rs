@@ -477,8 +477,11 @@ fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
     assert_eq!(bench.store.free_name("hello-18446744073709551615").unwrap(), "hello-18446744073709551615-2");
     let import = |path: &Path| bench.store.import(path).unwrap_err();
     assert!(matches!(import(&dir.path().join("missing")), StoreError::NoInput { .. }));
-    assert!(import(dir.path()).to_string().contains("not a plain file"));
-    assert!(import(Path::new("/dev/zero")).to_string().contains("not a plain file"));
+    assert!(import(dir.path()).to_string().ends_with(": a folder. Name a file in it: an export can be imported"));
+    let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+    for odd in [Path::new("/dev/zero"), &dir.path().join("socket")] {
+        assert!(import(odd).to_string().ends_with(": not a regular file. Copy it to a file first"), "{odd:?}");
+    }
     // Names are one short line.
     let file = dir.path().join("name.json");
     let name = format!("a\\u001b]0;x\\u0007\\n{}", "b".repeat(1000));

@@ -41,8 +41,11 @@ impl Store {
         let real = path.canonicalize().map_err(no_input)?;
         let look = self.disk.look(&real).map_err(no_input)?;
         let bad = |why: String| StoreError::Import { path: path.to_owned(), why: one_line(&why) };
+        if look.is_dir {
+            return Err(bad("a folder. Name a file in it: an export can be imported".into()));
+        }
         if !look.is_file {
-            return Err(bad("not a plain file".into()));
+            return Err(bad("not a regular file. Copy it to a file first".into()));
         }
         if super::bundle::is_bundle(&*self.disk, &real) {
             return self.import_bundle(&real);
