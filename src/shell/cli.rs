@@ -29,7 +29,7 @@ Exit codes: 0 ok, 1 failure, 2 usage, 3 model not installed, 4 no usable GPU or 
 
 /// Chat with MiniCPM-SALA on your own machine: long documents, kept state, nothing read twice
 #[derive(Clone, Debug, Parser)]
-#[command(name = "sala-chat", version, after_help = AFTER, max_term_width = 100)]
+#[command(name = "sala-chat", bin_name = "sala-chat", version, after_help = AFTER, max_term_width = 100)]
 pub struct Cli {
     /// Options that many commands understand.
     #[command(flatten)]

@@ -257,6 +257,15 @@ mod tests {
     }
 
     #[test]
+    fn the_usage_of_a_command_is_told_under_any_name_of_the_program() {
+        for name in ["sala-chat", "foo", "./build/sala"] {
+            let words = [name, "show"].map(std::ffi::OsString::from);
+            let said = Failure::command_line(&crate::shell::cli::Cli::read(words).unwrap_err()).to_string();
+            assert!(said.ends_with("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{said}");
+        }
+    }
+
+    #[test]
     fn a_failure_reads_as_one_sentence_after_the_other() {
         let failure = Failure::new(Exit::NoModel, "Not installed").hint("Type this");
         assert_eq!(failure.to_string(), "Not installed. Type this");
