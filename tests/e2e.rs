@@ -6,6 +6,7 @@ mod pty;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use portable_pty::CommandBuilder;
 use pty::{PROGRAM, Terminal, document, environment};
@@ -198,6 +199,31 @@ fn one_signal_ends_a_question_in_every_phase() {
     let listed = program(home.path(), &["ls", "--json"]).output().unwrap();
     let rows: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert!(rows.as_array().unwrap().len() >= 3, "{rows}");
+}
+
+#[test]
+fn a_signal_that_comes_again_and_again_loses_nothing_that_was_read() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("long.txt"), document(20_000, FACT)).unwrap();
+    let mut command =
+        program(home.path(), &["--device", "cpu", "-p", "What is sala-chat?", "--jsonl", "-f", "long.txt"]);
+    let mut child = command.spawn().unwrap();
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    while !lines.next().unwrap().unwrap().contains("\"event\":\"prefill\"") {}
+    // As `timeout` sends it, to the process and to its group.
+    while child.try_wait().unwrap().is_none() {
+        kill_process(pid, Signal::TERM).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(143), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("What was read is kept: sala-chat -c goes on in this session"), "{said}");
+    let listed = program(home.path(), &["ls", "--json"]).output().unwrap();
+    let rows: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert!(rows[0]["tokens"].as_u64().unwrap() > 0, "{rows}");
 }
 
 #[test]

@@ -95,7 +95,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         // What there is of an answer is on standard output; the code says why there is no more.
         return match (listened, run.answers.first()) {
             (Ok(()), Some(answer)) => printer.end(&run, answer).map(|()| Exit::Signal(signal)),
-            (Ok(()) | Err(_), _) => Err(Failure::new(Exit::Signal(signal), "stopped before there was an answer")),
+            (Ok(()) | Err(_), _) => Err(unanswered(Exit::Signal(signal), ask, &run)),
         };
     }
     listened?;
@@ -106,7 +106,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         if let Some(unsaved) = &run.unsaved {
             return Err(not_saved(unsaved));
         }
-        return Err(Failure::new(Exit::Stopped, "stopped before there was an answer"));
+        return Err(unanswered(Exit::Stopped, ask, &run));
     };
     printer.end(&run, answer)?;
     if let Some(unsaved) = &run.unsaved {
@@ -117,6 +117,15 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         };
     }
     Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
+}
+
+/// Stopped while the documents or the question were read.
+fn unanswered(exit: Exit, ask: &Ask, run: &Run) -> Failure {
+    let failure = Failure::new(exit, "stopped before there was an answer");
+    match ask.save && run.session.is_some() && run.unsaved.is_none() {
+        true => failure.hint("What was read is kept: sala-chat -c goes on in this session"),
+        false => failure,
+    }
 }
 
 /// The answer was given, but it is not on disk: a script must not go on as if it were.

@@ -14,6 +14,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
+use super::out;
+use crate::text::sanitize::Clean;
+
 /// What came from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outside {
@@ -59,7 +62,8 @@ pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
 }
 
 /// Signals of a command without a screen: the first asks it to stop and remembers which it was. If it has not ended in
-/// good order a few seconds later, or when another signal comes, the process ends there and then.
+/// good order a few seconds later, or when SIGINT comes again, the process ends there and then, and says so. Other signals that
+/// come again mean what the first did: `timeout` sends each to the process and to its group.
 #[derive(Clone, Debug)]
 pub(super) struct Ending(Arc<AtomicU8>);
 
@@ -80,14 +84,11 @@ impl Ending {
             let grace = if signal == SIGHUP { HANGUP_GRACE } else { STOP_GRACE };
             let waiting = std::thread::Builder::new().name("grace".into()).spawn(move || {
                 std::thread::sleep(grace);
-                std::process::exit(128 + signal);
+                end_now(signal);
             });
             // Without that thread there is no waiting either.
-            if waiting.is_err() {
-                std::process::exit(128 + signal);
-            }
-            if signals.next().is_some() {
-                std::process::exit(128 + signal);
+            if waiting.is_err() || signals.any(|again| again == SIGINT) {
+                end_now(signal);
             }
         })?;
         Ok(ending)
@@ -97,6 +98,12 @@ impl Ending {
     pub(super) fn signal(&self) -> Option<u8> {
         Some(self.0.load(Ordering::Acquire)).filter(|n| *n != 0)
     }
+}
+
+/// Ends the process in the middle of its work.
+fn end_now(signal: i32) {
+    out::tell(&Clean::line("sala-chat: ended in the middle of its work. What was saved before stays"));
+    std::process::exit(128 + signal);
 }
 
 /// Starts the thread that waits for the terminal to disappear.
