@@ -202,6 +202,24 @@ fn one_signal_ends_a_question_in_every_phase() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_told_as_that() {
+    let home = tempfile::tempdir().unwrap();
+    let full = || Stdio::from(std::fs::File::options().write(true).open("/dev/full").unwrap());
+    let gone = || Stdio::from(std::io::pipe().unwrap().1);
+    for (arguments, code) in
+        [(&["-p", "What is sala-chat?", "--jsonl"][..], 74), (&["-p", "What?"], 74), (&["--plain"], 74)]
+    {
+        let run = |to: Stdio| program(home.path(), arguments).stdin(Stdio::null()).stdout(to).output().unwrap();
+        let (full, gone) = (run(full()), run(gone()));
+        let said = String::from_utf8_lossy(&full.stderr);
+        assert!(said.starts_with("sala-chat: standard output: No space left"), "{arguments:?}: {said}");
+        assert_eq!(full.status.code(), Some(code), "{arguments:?}");
+        // Nobody reads any more: no word, no failure.
+        assert_eq!((gone.status.code(), &*gone.stderr), (Some(0), &b""[..]), "{arguments:?}: {gone:?}");
+    }
+}
+
+#[test]
 fn a_signal_that_comes_again_and_again_loses_nothing_that_was_read() {
     use rustix::process::{Pid, Signal, kill_process};
     let home = tempfile::tempdir().unwrap();

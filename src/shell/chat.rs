@@ -1,7 +1,7 @@
 //! `sala-chat [PATH…]`: a desk behind the full screen.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 
 use super::cli::{Chat, SessionChoice};
 use super::dirs::Dirs;
@@ -123,7 +123,11 @@ pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
 }
 
 fn no_terminal(e: std::io::Error) -> Failure {
-    Failure::new(Exit::Failure, format!("the terminal cannot be used: {e}"))
+    match e.kind() {
+        // Line mode writes to pipes and files as well.
+        ErrorKind::BrokenPipe | ErrorKind::StorageFull => e.into(),
+        _ => Failure::new(Exit::Failure, format!("the terminal cannot be used: {e}")),
+    }
 }
 
 /// One run of the program, until it ends; where the tour is then.

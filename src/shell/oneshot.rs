@@ -204,7 +204,8 @@ fn listen(
             Notice::Note(level, text) => printer.note(level, &text),
             Notice::Fatal { error, code } => {
                 printer.clear_progress();
-                failed = Some(Failure::new(Exit::from_code(code), error));
+                // What could not be written comes first: that the desk has stopped follows from it.
+                failed.get_or_insert(Failure::new(Exit::from_code(code), error));
                 Ok(())
             }
             Notice::Bye { unsaved, .. } => {
