@@ -367,7 +367,7 @@ impl Lane {
         let (rows, end) = match base.head() {
             None => (Vec::new(), None),
             Some(tip) => {
-                let opened = desk.keeper.store.open_path(&tip, have)?;
+                let opened = desk.keeper.store.open_what_can_be_read(&tip, have)?;
                 if opened.plan.usable != base.segments().len() {
                     return Err(DeskError::Refused("Its kept state is not on disk any more.".into()));
                 }

@@ -305,7 +305,7 @@ impl State {
         let (rows, end) = match path.head() {
             None => (Vec::new(), None),
             Some(_) if self.feeder.server().is_some() => (Vec::new(), None),
-            Some(tip) => match self.keeper.store.open_path(&tip, have) {
+            Some(tip) => match self.keeper.store.open_what_can_be_read(&tip, have) {
                 Ok(opened) if opened.plan.usable != path.segments().len() => {
                     if let Some(lost) = opened.plan.lost.first() {
                         self.note(Level::Warn, cannot_be_used(lost));

@@ -262,7 +262,7 @@ impl Keeper {
         let DeskError::Engine(EngineFault::RowsLost(fault)) = e else {
             return e;
         };
-        match self.store.note_fault(&fault) {
+        match self.store.give_up_on(&fault) {
             Ok(true) => DeskError::RowsLost(fault),
             Ok(false) => EngineFault::RowsLost(fault).into(),
             Err(e) => e.into(),

@@ -105,7 +105,7 @@ fn plan(shared: &Shared, store: &Store, wanted: &Wanted) -> Result<Plan, Refusal
         let segment = fault.segment.map(SegmentId);
         let knows = |store: &&Store| segment.is_some_and(|id| store.segment(&id).is_ok_and(|s| s.is_some()));
         let of = [Some(store), library].into_iter().flatten().find(knows);
-        let noted = of.map_or(Ok(false), |store| store.note_fault(fault));
+        let noted = of.map_or(Ok(false), |store| store.give_up_on(fault));
         if !noted.map_err(|e| Refusal::internal(e.to_string()))? {
             return Err(Refusal::internal(fault.to_string()));
         }

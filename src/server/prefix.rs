@@ -124,7 +124,7 @@ fn among_stored<'a>(
 fn open(found: &Found<'_>) -> Result<Option<Kept>, StoreError> {
     let (mut rows, mut end): (Vec<Arc<dyn RowSource>>, _) = (Vec::new(), None);
     if let Some((store, tip)) = &found.stored {
-        let opened = match store.open_path(tip, 0) {
+        let opened = match store.open_what_can_be_read(tip, 0) {
             Ok(opened) => opened,
             Err(StoreError::NoSegment { .. }) => return Ok(None),
             Err(e) => return Err(e),

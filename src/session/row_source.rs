@@ -15,7 +15,7 @@ use super::error::{Result, StoreError};
 use super::format::{self, CHUNK_BYTES, Fault, FileKind, OpenFile};
 use super::segment::SegmentId;
 use super::state::RestorePlan;
-use super::store::Store;
+use super::store::{Store, lock};
 use crate::protocol::engine::{
     CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsPlace, SOURCE_BYTES,
 };
@@ -142,6 +142,35 @@ impl Store {
             StoredRows::of(*id, *root, path, Arc::clone(&self.disk)).map(Arc::new)
         })?;
         Ok(Opened { plan, rows, end })
+    }
+
+    /// As [`Store::open_path`]; state that cannot be read now counts as lost for this process. What is recorded of it stays.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSegment`]; the database cannot be read.
+    pub fn open_what_can_be_read(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
+        loop {
+            match self.open_path(tip, have) {
+                Err(StoreError::StateLost { id, why }) if self.leave_out(id, &why) => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    /// As [`Store::note_fault`]; what may pass counts as lost for this process.
+    ///
+    /// # Errors
+    /// The fault is of no file that is in use.
+    pub fn give_up_on(&self, fault: &RowsFault) -> Result<bool> {
+        match self.note_fault(fault) {
+            Err(StoreError::StateLost { id, why }) if self.leave_out(id, &why) => Ok(true),
+            noted => noted,
+        }
+    }
+
+    /// Returns whether it was in use.
+    fn leave_out(&self, id: SegmentId, why: &str) -> bool {
+        lock(&self.left_out).insert(id, why.to_owned()).is_none()
     }
 
     /// Declares missing what a failed restore found damaged. Returns whether there was anything: then the path can be

@@ -9,7 +9,7 @@ use super::commit::refresh_session;
 use super::error::{Result, StoreError};
 use super::format::{self, Fault, FileKind};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
-use super::store::{Store, now_ms};
+use super::store::{Store, lock, now_ms};
 use crate::protocol::engine::{CheckpointImage, RowsImage};
 use crate::transcript::SessionId;
 
@@ -155,7 +155,13 @@ impl Store {
     /// [`StoreError::NoSegment`].
     pub fn plan_restore(&self, tip: &SegmentId) -> Result<RestorePlan> {
         let mut path = self.load_path(tip)?;
+        let left_out = lock(&self.left_out).clone();
         for segment in &mut path {
+            if let Some(why) = left_out.get(&segment.id) {
+                segment.rows = Stored::Missing { why: why.clone() };
+                segment.end = Stored::Missing { why: why.clone() };
+                continue;
+            }
             for kind in [FileKind::Rows, FileKind::End] {
                 let stored = match kind {
                     FileKind::Rows => &mut segment.rows,

@@ -1,6 +1,7 @@
 //! [`Store`]: one data directory, opened. Owns the directory layout, the two connections (one reads, one writes, so
 //! that reading never waits for a sync), transactions, ids, and the reserve. Everything else is in the sibling modules.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,7 @@ use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::schema;
+use super::segment::SegmentId;
 use crate::transcript::{MessageId, SessionId};
 
 /// Ids handed out by one process before it has to ask the database again.
@@ -70,6 +72,8 @@ pub struct Store {
     pub(super) writer: Mutex<Connection>,
     pub(super) ids: Mutex<std::ops::Range<i64>>,
     pub(super) notes: Vec<String>,
+    /// Segments whose state could not be read, and why: this process reads their text again, the next one tries anew.
+    pub(super) left_out: Mutex<HashMap<SegmentId, String>>,
     /// Directory and database as they were when it was opened: device and number.
     pub(super) identity: Option<[(u64, u64); 2]>,
     /// The database and the mark name the same directory: what no row names may be removed.

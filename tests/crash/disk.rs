@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use sala_chat::protocol::engine::RowSource;
 use sala_chat::session::{Access, RealDisk, SaveEvent, Store, StoreError, Stored};
 
 use crate::store_support::fault::{Effect, FaultDisk};
@@ -19,6 +20,32 @@ fn an_error_that_may_pass_does_not_cost_the_state() {
     assert!(matches!(restore(&store, &talk.tip.unwrap(), 0), Err(StoreError::StateLost { .. })));
     disk.heal();
     assert_eq!(restore(&store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 3);
+}
+
+#[test]
+fn state_that_cannot_be_read_is_left_out_for_this_process_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = saved(dir.path());
+    let disk = FaultDisk::new();
+    let store = open(dir.path(), disk.clone());
+    let tip = talk.tip.unwrap();
+    disk.fail(Effect::Read, ErrorKind::PermissionDenied);
+    let opened = store.open_what_can_be_read(&tip, 0).unwrap();
+    assert_eq!((opened.plan.usable, opened.rows.len()), (0, 0));
+    assert!(opened.plan.lost[0].why.starts_with("its file cannot be read"), "{:?}", opened.plan.lost);
+    disk.heal();
+    // Its text is being read again here; nothing was recorded.
+    assert_eq!(store.plan_restore(&tip).unwrap().usable, 0);
+    let next = open(dir.path(), disk.clone());
+    let opened = next.open_path(&tip, 0).unwrap();
+    assert_eq!(opened.plan.usable, 3);
+    // What shows only while rows are taken is told apart as well.
+    disk.fail(Effect::Read, ErrorKind::TimedOut);
+    let fault = opened.rows[2].load("k.0").unwrap_err();
+    disk.heal();
+    assert!(next.give_up_on(&fault).unwrap());
+    assert_eq!(next.plan_restore(&tip).unwrap().usable, 2);
+    assert!(next.give_up_on(&fault).is_err(), "once");
 }
 
 #[test]

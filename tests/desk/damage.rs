@@ -1,5 +1,9 @@
 //! What turns out damaged: kept rows, messages, and settings.
 
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use super::fault::{Effect, FaultDisk};
 use super::*;
 
 /// Flips a bit in every file of rows.
@@ -43,6 +47,31 @@ fn rows_found_damaged_by_a_question_are_read_again_and_it_is_answered() {
     let mut t = Talk::new(dir.path(), resume(&name));
     t.ask("Three?");
     assert!(t.work().0 < 40);
+}
+
+fn state_that_cannot_be_read_now_is_read_again_from_the_text() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    let first = t.ask("One?").text;
+    let name = t.name();
+    t.quit();
+    let disk = FaultDisk::new();
+    let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
+    disk.fail(Effect::Read, ErrorKind::PermissionDenied);
+    t.send(Request::Resume(name.clone()));
+    t.note_with("its file cannot be read");
+    t.note_with("Resumed 0 of");
+    let second = t.ask("Two?").text;
+    t.quit();
+    // The answer is that of the state that was kept, and that is still there.
+    disk.heal();
+    let mut t = Talk::new(dir.path(), resume(&name));
+    t.send(Request::Undo(1));
+    t.sync();
+    assert_eq!(t.view().messages[1].text, first);
+    assert_eq!(t.ask("Two?").text, second);
+    assert!(t.work().0 < 40);
+    t.quit();
 }
 
 fn lost_state_is_told_with_nobody_there() {
@@ -226,6 +255,7 @@ fn settings_that_cannot_be_read_are_named_and_kept() {
 }
 
 with_both_tokenizers!(
+    state_that_cannot_be_read_now_is_read_again_from_the_text,
     lost_state_is_told_with_nobody_there,
     what_stands_for_a_damaged_message_is_never_given_to_the_model,
     a_question_behind_a_damaged_message_is_refused_where_nothing_is_kept,

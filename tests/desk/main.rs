@@ -3,6 +3,9 @@
 mod answers;
 mod damage;
 mod documents;
+#[allow(dead_code)]
+#[path = "../store_support/fault.rs"]
+mod fault;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;

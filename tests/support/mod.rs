@@ -14,7 +14,7 @@ use sala_chat::desk::{self, Attendance, Desk, EngineChannels, LoadLimits, Openin
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use sala_chat::protocol::engine::Token;
-use sala_chat::session::{Limits, RealDisk, Store};
+use sala_chat::session::{Disk, Limits, RealDisk, Store};
 use sala_chat::settings::{Config, SaveStates};
 use sala_chat::text::sources::SourceOptions;
 use sala_chat::text::{Before, TextModel};
@@ -64,8 +64,12 @@ pub const PIECE: usize = 1_024;
 
 /// Opens a data directory with room for everything.
 pub fn store(dir: &Path) -> Arc<Store> {
+    store_on(dir, Arc::new(RealDisk))
+}
+
+fn store_on(dir: &Path, disk: Arc<dyn Disk>) -> Arc<Store> {
     let limits = Limits { min_free_bytes: 0, ..Limits::default() };
-    Arc::new(Store::open(dir, Arc::new(RealDisk), limits).unwrap())
+    Arc::new(Store::open(dir, disk, limits).unwrap())
 }
 
 /// How to build a desk.
@@ -87,6 +91,7 @@ pub struct Setup {
     pub model: &'static str,
     pub titles: bool,
     pub save_state: SaveStates,
+    pub disk: Arc<dyn Disk>,
     pub seeds: bool,
     /// Sequences work side by side; these wait at the gate.
     pub side_by_side: Option<&'static [u32]>,
@@ -113,6 +118,7 @@ impl Default for Setup {
             model: "fake",
             titles: false,
             save_state: SaveStates::Turn,
+            disk: Arc::new(RealDisk),
             seeds: false,
             side_by_side: None,
         }
@@ -129,6 +135,7 @@ pub struct How {
     pub load: LoadLimits,
     pub titles: bool,
     pub save_state: SaveStates,
+    pub disk: Arc<dyn Disk>,
 }
 
 impl Default for How {
@@ -142,6 +149,7 @@ impl Default for How {
             load: LoadLimits::default(),
             titles: false,
             save_state: SaveStates::Turn,
+            disk: Arc::new(RealDisk),
         }
     }
 }
@@ -214,6 +222,7 @@ impl Talk {
             load: setup.load,
             titles: setup.titles,
             save_state: setup.save_state,
+            disk: setup.disk,
         };
         let mut talk = Talk::with_engine(dir, EngineChannels { commands, events }, how);
         talk.log = Some(log);
@@ -223,11 +232,11 @@ impl Talk {
 
     /// With any engine.
     pub fn with_engine(dir: &Path, engine: EngineChannels, how: How) -> Talk {
-        let How { text, opening, attendance, settings, system, load, titles, save_state } = how;
+        let How { text, opening, attendance, settings, system, load, titles, save_state, disk } = how;
         let mut sources = SourceOptions::new(&Config::default().load);
         sources.base = dir.to_owned();
         let desk = desk::spawn(Options {
-            store: store(&dir.join("data")),
+            store: store_on(&dir.join("data"), disk),
             discard: false,
             stop: text.tokenizer.stop_ids(&[]),
             text: text.clone(),
