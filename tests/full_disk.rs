@@ -103,6 +103,23 @@ fn on_a_disk_that_is_only_read_that_is_said_and_nothing_else() {
     assert!(lines[1].starts_with("sala-chat: not saved: "), "{said}");
 }
 
+#[test]
+fn in_a_folder_that_takes_no_files_beside_the_database_texts_are_read() {
+    let home = tempfile::tempdir().unwrap();
+    let script = r#"
+        run -p "Hello there" > first.txt 2>&1
+        mkdir full/rw && mount --bind full/data full/rw || exit 99
+        mount --bind full/data full/data && mount -o remount,bind,ro full/data || exit 99
+        for part in sala.db locks segments; do mount --bind full/rw/$part full/data/$part || exit 99; done
+        run ls > ls.txt 2>&1; echo "ls=$?"
+        exit 0
+    "#;
+    let Some(output) = on_small_disk(home.path(), script) else { return };
+    let listed = std::fs::read_to_string(home.path().join("ls.txt")).unwrap_or_default();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("ls=0"), "{output:?} {listed}");
+    assert!(listed.contains("texts can be read") && listed.contains("hello-there"), "{listed}");
+}
+
 /// Moments of kills, repeatable: `SALA_SEED=N`.
 fn rounds() -> (u64, Vec<(u32, u32)>) {
     let seed = std::env::var("SALA_SEED").map_or(3, |v| v.parse().unwrap());

@@ -188,6 +188,8 @@ pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk) -> io::Result<()> {
     for dir in [&layout.root, &layout.segments, &layout.locks] {
         disk.make_dir(dir)?;
     }
+    // SQLite makes its log there, and is not asked before it is needed.
+    rustix::fs::access(&layout.root, rustix::fs::Access::WRITE_OK)?;
     // The one honest way to learn whether files can be made here: permissions, read-only mounts, quotas.
     let probe = layout.probe();
     let made = disk.create(&probe).map(drop);
