@@ -56,6 +56,8 @@ fn on_a_full_disk_everything_is_shown_exported_and_thrown_away_and_answers_are_n
         test -f full/data/reserve; say reserve_after $?
         dd if=/dev/zero of=full/ballast2 bs=4k 2> /dev/null
         run -p "Now lost?" > third.txt 2> third.err; say third $?
+        run doctor > doctor.txt 2>&1
+        run rm -y hello-there > rm2.txt 2>&1; say rm_full $?
         rm -f full/ballast full/ballast2 full/more
         run prune --state > prune.txt 2>&1; say prune $?
         run -p "And now" > fourth.txt 2>&1; say fourth $?
@@ -78,6 +80,8 @@ fn on_a_full_disk_everything_is_shown_exported_and_thrown_away_and_answers_are_n
     assert!(read("search.txt").contains("hello-there"));
     assert!(read("out.md").contains("Hello there"));
     assert_eq!((code("reserve_left"), code("reserve_after")), (0, 1), "given up for what writes, not before");
+    assert!(read("doctor.txt").contains("/full/data cannot be written"), "{}", read("doctor.txt"));
+    assert!(code("rm_full") == 74 && read("rm2.txt").lines().count() == 1, "{}", read("rm2.txt"));
     // Not saved is said and is no success, wherever it was noticed.
     assert!([7, 74].contains(&code("third")), "{}{}", read("third.txt"), read("third.err"));
     assert!(!read("third.err").is_empty());
@@ -93,14 +97,22 @@ fn on_a_disk_that_is_only_read_that_is_said_and_nothing_else() {
         run -p "Hello there" > first.txt 2>&1
         mount -o remount,ro full || exit 99
         run -p "Something else" > second.txt 2> second.err; echo "second=$?"
+        run -p "Go on" -c > third.txt 2> third.err
+        run rm -y hello-there > rm.txt 2>&1; echo "rm=$?"
         exit 0
     "#;
     let Some(output) = on_small_disk(home.path(), script) else { return };
-    let said = std::fs::read_to_string(home.path().join("second.err")).unwrap_or_default();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("second=74"), "{output:?} {said}");
+    let codes = String::from_utf8_lossy(&output.stdout);
+    assert!(codes.contains("second=74") && codes.contains("rm=74"), "{output:?}");
+    let read = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
+    let said = read("second.err");
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines.len() == 2 && lines.iter().all(|l| l.contains("nothing is saved")), "{said}");
     assert!(lines[1].starts_with("sala-chat: not saved: "), "{said}");
+    // A lock that cannot be written either is no news.
+    assert!(read("third.err").contains("not saved") && !read("third.err").contains(".lock"), "{}", read("third.err"));
+    let rm = read("rm.txt");
+    assert!(rm.contains("nothing is saved") && rm.lines().count() == 1, "{rm}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::talk::Rights;
 use super::work::Then;
 use super::{Attendance, DeskError, Done, Settings, State, Talk, grouped};
 use crate::protocol::desk::{Choice, Level, SaveState};
-use crate::session::{Lost, SessionLock, SessionRecord, StoreError};
+use crate::session::{Access, Lost, SessionLock, SessionRecord, StoreError};
 use crate::settings::session::Kept;
 use crate::text::sanitize::sanitize_line;
 use crate::transcript::{MessageId, Role};
@@ -74,6 +74,8 @@ impl State {
                 (Some(lock), Rights::Write)
             }
             Err(e @ StoreError::InUse { .. }) => return self.open_in_use(record, e),
+            // That nothing can be written has been said.
+            Err(_) if matches!(self.keeper.store.access(), Access::ReadOnly { .. }) => (None, Rights::Write),
             Err(e) => {
                 self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
                 (None, Rights::Write)

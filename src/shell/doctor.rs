@@ -1,7 +1,7 @@
 //! The checks of a plain `doctor`: terminal, folders, GPU, weights, disk, and the built-in model at work. Each gives a
 //! sentence that says what is so and what to do next; only what keeps the program from working is a miss.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
@@ -101,7 +101,9 @@ fn folders(context: &Context) -> Vec<Finding> {
         .into_iter()
         .map(|(what, dir)| {
             let tried = dirs::make_private(dir)
-                .and_then(|()| tempfile::Builder::new().prefix(".doctor").tempfile_in(dir).map(drop));
+                .and_then(|()| tempfile::Builder::new().prefix(".doctor").tempfile_in(dir))
+                // A full disk takes a name still, and no bytes.
+                .and_then(|mut file| file.write_all(&[0; 4096]));
             match tried {
                 Ok(()) => finding(what, Verdict::Fine, format!("{} can be written.", dir.display())),
                 Err(e) => finding(

@@ -18,7 +18,7 @@ use crate::protocol::engine::{
     BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Precision, Token, WeightsChoice, is_folder,
 };
 use crate::remote::{self, RemoteOptions};
-use crate::session::{Limits, RealDisk, Scratch, Store, StoreError};
+use crate::session::{Access, Limits, RealDisk, Scratch, Store, StoreError};
 use crate::settings::table::session_rows;
 use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, Prefill, SaveStates, Weights};
 use crate::text::sanitize::Clean;
@@ -82,9 +82,15 @@ pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
 /// As [`store`] for a command that says on standard error what the start found.
 ///
 /// # Errors
-/// As [`store`].
+/// As [`store`]; nothing can be written there.
 pub fn store_to_change(context: &Context) -> Result<Arc<Store>, Failure> {
-    store(context).inspect(|store| say_notes(context, store))
+    let store = store(context)?;
+    // Known now, and said once.
+    if let Access::ReadOnly { why } = store.access() {
+        return Err(StoreError::ReadOnly { why: why.clone() }.into());
+    }
+    say_notes(context, &store);
+    Ok(store)
 }
 
 /// As [`store_to_change`] for a command that only looks: works on a full disk.
