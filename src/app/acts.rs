@@ -56,20 +56,28 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Quits, after asking once when the model is busy, here or in sessions that were left.
+/// Quits, after asking once when the model is busy or a message waits to be sent, here or in sessions that were left.
 pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
     let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
-    if here || !others.is_empty() {
+    let waiting = app.queue.lines.len() + app.tabs.waiting();
+    let unsent = match waiting {
+        1 => "1 message was not sent: it is not kept.".to_owned(),
+        n => format!("{n} messages were not sent: they are not kept."),
+    };
+    let text = if here || !others.is_empty() {
         let place = match (here, others.is_empty()) {
             (_, true) => String::new(),
             (true, false) => format!(" here and in {}", others.join(", ")),
             (false, false) => format!(" in {}", others.join(", ")),
         };
         let text = format!("Still working{place}. Stop and quit? What was written so far is kept.");
-        let choices = vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }];
-        app.questions.push_front(Question::of_quitting(text, choices));
+        if waiting > 0 { format!("{text} {unsent}") } else { text }
+    } else if waiting > 0 {
+        format!("{unsent} Quit?")
     } else {
-        quit(app, effects);
-    }
+        return quit(app, effects);
+    };
+    let choices = vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }];
+    app.questions.push_front(Question::of_quitting(text, choices));
 }

@@ -158,6 +158,11 @@ impl Tabs {
         at_work.map(|(name, _)| if name.is_empty() { "new session" } else { name })
     }
 
+    /// Messages that wait in sessions that were left.
+    pub(super) fn waiting(&self) -> usize {
+        self.away.iter().map(|away| away.queue.lines.len()).sum()
+    }
+
     /// Another request goes before a switch that was not done.
     pub(super) fn forget_wish(&mut self) {
         self.wanted = None;

@@ -385,6 +385,24 @@ fn quitting_while_busy_asks_once() {
 }
 
 #[test]
+fn quitting_says_what_was_not_sent() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
+    s.type_text("And what of the second?").press("enter ctrl-d");
+    let shown = s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(shown.contains("Still working.") && shown.contains("1 message was not sent"), "{shown}");
+    // A stop holds it back; nothing is at work then.
+    s.press("n esc").tell(Notice::Activity(Activity::Idle));
+    assert!(s.app.queue.held, "{}", s.screen());
+    s.sent();
+    s.press("ctrl-d");
+    assert!(s.screen().contains("1 message was not sent: it is not kept. Quit?"), "{}", s.screen());
+    assert_eq!(s.sent(), []);
+    s.press("y");
+    assert_eq!(s.sent(), [Request::Quit]);
+}
+
+#[test]
 fn sessions_of_this_run_are_in_the_title() {
     for (width, height) in [(80, 24), (160, 50)] {
         let mut s = open(width, height);

@@ -92,8 +92,11 @@ fn what_is_left_at_work_goes_on_with_its_queue_and_shows_how_it_stands() {
     assert!(s.effects.iter().any(notified), "{:?}", s.effects);
     s.event(Event::Focus(true));
     assert!(title(&mut s).contains("[2/3]  1*"), "{}", title(&mut s));
+    // Nothing is at work any more, but a line waits there.
     s.press("ctrl-d");
-    assert_eq!(s.sent(), [Request::Quit], "nothing is at work any more");
+    assert!(s.screen().contains("1 message was not sent: it is not kept. Quit?"), "{}", s.screen());
+    s.press("y");
+    assert_eq!(s.sent(), [Request::Quit]);
 }
 
 /// A load of this session was stopped, and how it goes on is asked while a line is written.
