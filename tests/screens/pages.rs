@@ -184,6 +184,9 @@ fn search_results_and_documents() {
     ];
     s.tell(Notice::Found { query: "notice".into(), rows });
     picture("found_80x24", &mut s);
+    // No key is named for what is not there.
+    s.tell(Notice::Found { query: "zebra".into(), rows: Vec::new() });
+    assert!(s.screen().contains(" Esc closes") && !s.screen().contains("Enter opens"), "{}", s.screen());
     s.tell(Notice::Documents { title: "This conversation".into(), rows: documents() });
     picture("documents_80x24", &mut s);
 }
