@@ -345,6 +345,18 @@ fn a_session_open_elsewhere_is_not_removed_and_what_to_do_is_said() {
 }
 
 #[test]
+fn one_of_a_thing_is_not_called_several() {
+    let home = Home::new();
+    let file = home.write("in.json", exported("one", "hi"));
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    let checked = home.run(&["doctor", "--check"]);
+    assert!(out(&checked).contains(": 1 session, 2 messages and 0 state files looked at."), "{}", out(&checked));
+    assert_eq!(home.run(&["rm", "one", "--yes"]).status.code(), Some(0));
+    let pruned = home.run(&["prune", "--all"]);
+    assert!(out(&pruned).contains("0 files; 1 session left the trash."), "{}", out(&pruned));
+}
+
+#[test]
 fn a_dry_run_names_what_would_go() {
     let home = Home::new();
     for name in ["stays", "goes"] {

@@ -189,9 +189,9 @@ impl State {
         let (_, own) = self.keeper.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
         let days = self.keeper.store.limits().trash_days;
         let text = format!(
-            "Delete \"{}\"? {} messages, {} of state only it needs. It stays in the trash for {days} days.",
+            "Delete \"{}\"? {}, {} of state only it needs. It stays in the trash for {days} days.",
             record.name,
-            record.messages,
+            crate::base::counted(record.messages, "message"),
             crate::base::bytes(own)
         );
         let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::failure::{Exit, Failure};
 use super::{Context, open};
+use crate::base::counted;
 use crate::session::{Checked, Store};
 use crate::text::sanitize::sanitize_line;
 
@@ -44,11 +45,11 @@ fn facts(checked: &Checked, store: &Store) -> Value {
 
 fn lines(checked: &Checked, store: &Store) -> Vec<String> {
     let mut lines = vec![format!(
-        "{}: {} sessions, {} messages and {} state files looked at.",
+        "{}: {}, {} and {} looked at.",
         store.root().display(),
-        checked.sessions,
-        checked.messages,
-        checked.states
+        counted(checked.sessions, "session"),
+        counted(checked.messages, "message"),
+        counted(checked.states, "state file")
     )];
     lines.extend(checked.repaired.iter().map(|line| format!("repaired  {}", sanitize_line(line))));
     lines.extend(checked.damaged.iter().map(|line| format!("damaged   {}", sanitize_line(line))));

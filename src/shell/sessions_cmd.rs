@@ -10,7 +10,7 @@ use super::quantize_cmd::kept_dir;
 use super::{Context, open, out};
 use crate::app::entry::grouped;
 use crate::app::wrap::{ellipsis, fit, width as cells};
-use crate::base::bytes;
+use crate::base::{bytes, counted};
 use crate::desk::export::imported_line;
 use crate::desk::session_rows;
 use crate::model::quantize::{kept_folders, remove_kept};
@@ -123,7 +123,7 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
     let days = store.limits().trash_days;
     let what: Vec<String> =
-        records.iter().map(|r| format!("\"{}\" ({} messages)", Clean::line(&r.name), r.messages)).collect();
+        records.iter().map(|r| format!("\"{}\" ({})", Clean::line(&r.name), counted(r.messages, "message"))).collect();
     if !args.yes && !context.json && !confirmed(&format!("Move {} to the trash for {days} days?", what.join(", ")))? {
         return Ok(Exit::Stopped);
     }
@@ -244,7 +244,8 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
         })
     };
     let text = || {
-        format!("{} freed in {} files; {} sessions left the trash.", bytes(total.bytes), total.files, total.sessions)
+        let (files, sessions) = (counted(total.files, "file"), counted(total.sessions, "session"));
+        format!("{} freed in {files}; {sessions} left the trash.", bytes(total.bytes))
     };
     context.result(json, text)?;
     Ok(Exit::Ok)
@@ -313,9 +314,9 @@ fn prune_dry_run(
         for r in &gone {
             let since = r.trashed_ms.map(when).unwrap_or_default();
             lines.push(format!(
-                "session   {}, {} messages, in the trash since {since}",
+                "session   {}, {}, in the trash since {since}",
                 Clean::line(&r.name),
-                r.messages
+                counted(r.messages, "message")
             ));
         }
         lines.extend(states.iter().map(|(name, all)| format!("state of  {}, {}", Clean::line(name), bytes(*all))));
