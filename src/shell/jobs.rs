@@ -1,6 +1,6 @@
 //! Small work off the drawing thread: listing paths for Tab, colouring code. And the user's editor.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -188,6 +188,10 @@ fn editor(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
 pub fn edit(text: &str) -> Result<String, String> {
     let editor = editor(|name| std::env::var_os(name))
         .ok_or("No editor: set VISUAL or EDITOR, for example VISUAL=nano, or install nano or vi")?;
+    edit_with(&editor, text)
+}
+
+fn edit_with(editor: &OsStr, text: &str) -> Result<String, String> {
     let fail = |e: io::Error| format!("The editor could not be used: {e}");
     let mut file = tempfile::Builder::new().prefix("sala-chat-").suffix(".md").tempfile().map_err(fail)?;
     io::Write::write_all(&mut file, text.as_bytes()).map_err(fail)?;
@@ -199,8 +203,16 @@ pub fn edit(text: &str) -> Result<String, String> {
         .arg(file.path())
         .status()
         .map_err(fail)?;
-    if !status.success() {
-        return Err(format!("The editor {} ended with {status}; the input is unchanged", editor.to_string_lossy()));
+    let name = editor.to_string_lossy();
+    match status.code() {
+        Some(0) => {}
+        // What a shell says of a command that it does not find, or may not start.
+        Some(126 | 127) => {
+            return Err(format!(
+                "The editor {name} cannot be started: set VISUAL or EDITOR to another; the input is unchanged"
+            ));
+        }
+        _ => return Err(format!("The editor {name} ended with {status}; the input is unchanged")),
     }
     std::fs::read_to_string(file.path()).map_err(fail)
 }
@@ -242,6 +254,16 @@ mod tests {
         assert_eq!(look(None), Some("vi".into()));
         assert_eq!(look(Some("code --wait")), Some("code --wait".into()));
         assert_eq!(look(Some("")), Some("vi".into()));
+    }
+
+    #[test]
+    fn an_editor_that_is_not_there_is_told_with_what_to_set() {
+        let edit = |editor: &str| edit_with(OsStr::new(editor), "text");
+        let said = edit("/no/such/editor").unwrap_err();
+        assert!(said.contains("/no/such/editor cannot be started: set VISUAL or EDITOR"), "{said}");
+        let said = edit("false").unwrap_err();
+        assert!(said.contains("false ended with exit status: 1; the input is unchanged"), "{said}");
+        assert_eq!(edit("true").unwrap(), "text");
     }
 
     #[test]
