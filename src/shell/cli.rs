@@ -78,7 +78,7 @@ pub struct ChatArgs {
     #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = "Question")]
     pub files: Vec<String>,
     /// So many answers, written side by side, each with a seed of its own
-    #[arg(short = 'n', long = "answers", value_name = "N", requires = "prompt", conflicts_with = "raw", value_parser = clap::value_parser!(u64).range(1..=crate::commands::MOST_ANSWERS), help_heading = "Question")]
+    #[arg(short = 'n', long = "answers", value_name = "N", requires = "prompt", conflicts_with = "raw", value_parser = lab::whole(1..=crate::commands::MOST_ANSWERS), allow_negative_numbers = true, help_heading = "Question")]
     pub answers: Option<u64>,
     /// Events as JSON lines instead of text
     #[arg(long, conflicts_with = "json", requires = "prompt", help_heading = "Question")]

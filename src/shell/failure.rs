@@ -293,5 +293,6 @@ mod tests {
             says("sala-chat --temp 7")
         );
         assert!(says("sala-chat --device gpu").contains("one of auto, cpu, cuda"));
+        assert!(says("sala-chat -p x -n 99").contains("'99' for '--answers <N>': a whole number from 1 to 9"));
     }
 }

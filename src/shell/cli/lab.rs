@@ -16,7 +16,7 @@ pub const EVAL_ROOM: usize = 1_024;
 const MOST_PREFILL_ROWS: usize = 65_536;
 
 /// A whole number of this range.
-fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
+pub(super) fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
 where
     T: FromStr + PartialOrd + Display + Clone,
 {
