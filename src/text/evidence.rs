@@ -70,6 +70,28 @@ fn parts(text: &[u8]) -> (Vec<Range<usize>>, Range<usize>) {
     (documents, question)
 }
 
+/// The text with nothing in the places of the lines that a template puts around documents: they are nobody's words.
+pub(super) fn without_frames(text: &[u8]) -> Vec<u8> {
+    let mut own = text.to_vec();
+    let closes = ChatMessage::DOCUMENT[1].as_bytes();
+    for document in parts(text).0 {
+        let (front, behind) = (text.get(..document.start), text.get(document.end..));
+        let line = front.and_then(|front| front.strip_suffix(b"\n")).unwrap_or_default();
+        let opens = line.iter().rposition(|byte| matches!(*byte, b'\n' | BETWEEN)).map_or(0, |at| at + 1);
+        if let Some(frame) = own.get_mut(opens..line.len()) {
+            frame.fill(BETWEEN);
+        }
+        let closed = behind.is_some_and(|behind| behind.starts_with(closes));
+        // The end of the line in front of it is the template's as well.
+        let last = text.get(document.clone()).is_some_and(|own| own.ends_with(b"\n"));
+        let from = document.end - usize::from(last);
+        if let Some(frame) = own.get_mut(from..document.end + closes.len()).filter(|_| closed) {
+            frame.fill(BETWEEN);
+        }
+    }
+    own
+}
+
 /// Words of a text, each with the place behind it.
 fn words(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;

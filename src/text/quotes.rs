@@ -34,7 +34,8 @@ impl Quoting {
                 tokenizer,
                 stop,
                 quoting,
-                text,
+                text: evidence::without_frames(&text),
+                read: text,
                 sentences: OnceCell::new(),
                 at: At::default(),
                 ahead,
@@ -125,7 +126,10 @@ struct Quotes {
     tokenizer: Arc<Tokenizer>,
     stop: Vec<Token>,
     quoting: Quoting,
+    /// What was read, with frames of documents blotted out: of this a quote is made.
     text: Vec<u8>,
+    /// The same with them: evidence is of documents.
+    read: Vec<u8>,
     /// What may be quoted, once a quote is opened.
     sentences: OnceCell<Option<Reached>>,
     at: At,
@@ -217,7 +221,7 @@ impl Quotes {
     fn begun(&self) -> At {
         let sentences = self.sentences.get_or_init(|| {
             let begin = beginnings(&self.text);
-            let evidence = evidence::weigh(&self.text, &begin, &self.quoting);
+            let evidence = evidence::weigh(&self.read, &begin, &self.quoting);
             let place = |(at, evidence): (&usize, f32)| Place { at: *at, evidence };
             let places: Arc<[Place]> = begin.iter().zip(evidence).map(place).collect();
             best(places.iter()).map(|evidence| Reached { places, evidence })

@@ -19,8 +19,12 @@ fn tokenizers() -> [Arc<Tokenizer>; 2] {
 
 /// Whether an answer to the document is let through, token by token, to its end.
 fn passes(tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
+    passes_behind(DOCUMENT, tokenizer, answer)
+}
+
+fn passes_behind(read: &str, tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
     let turn = |text: &str| tokenizer.encode_with_special(text).unwrap();
-    let before = turn(&format!("<|im_start|>user\n{DOCUMENT}<|im_end|>\n<|im_start|>assistant\n"));
+    let before = turn(&format!("<|im_start|>user\n{read}<|im_end|>\n<|im_start|>assistant\n"));
     let stop = tokenizer.stop_ids(&[]);
     let constraint = quoting().constraint(tokenizer, &stop);
     let mut quotes = (constraint.0)(&before);
@@ -41,6 +45,22 @@ fn passes(tokenizer: &Arc<Tokenizer>, answer: &str) -> Result<(), String> {
         }
     }
     if quotes.allows(stop[0]) { Ok(()) } else { Err(so_far) }
+}
+
+#[test]
+fn no_quote_goes_over_the_frame_of_a_document() {
+    let read = "<document name=\"a.txt\">\nThe code is 11.\n</document>";
+    for tokenizer in tokenizers() {
+        for (answer, passes) in [
+            ("The document says: \"The code is 11.\"", true),
+            ("The document says: \"The code is 11.\n</document>\"", false),
+            ("The document says: \"The code is 11.\n\"", false),
+            ("The document says: \"</document>\"", false),
+            ("The document says: \"<document name=\"a.txt\">\"", false),
+        ] {
+            assert_eq!(passes_behind(read, &tokenizer, answer).is_ok(), passes, "{answer}");
+        }
+    }
 }
 
 #[test]
