@@ -7,13 +7,15 @@ use crate::base::{bytes, grouped};
 use crate::spec::{Mixer, ModelSpec};
 
 /// Working buffers, recurrent state and what is left to others, where everything is on the device.
-pub const RESERVE_BYTES: u64 = 1 << 30;
+pub const RESERVE_BYTES: u64 = 5 << 28;
 /// Left to others where keys and values are not: what growing caches keep clear of, and what pieces are rounded up by.
 const SPARE_BYTES: u64 = 160 << 20;
 /// Tokens that have to fit if nobody asked for a number: enough for most documents.
 pub const USUAL_CONTEXT: u64 = 131_072;
 /// Bytes of a weight in bf16 that prefill passes multiply with at a time.
 pub const SLICE_BYTES: usize = 64 << 20;
+/// Blocks of a pool, several times what a row chooses, below which most of them would be fetched anew for every token.
+pub const USEFUL_BLOCKS: usize = 512;
 /// Most bytes of rows that prefill passes stage.
 const MOST_STAGED: u64 = 512 << 20;
 /// Fewest of them.
@@ -33,6 +35,12 @@ pub struct PagedPlan {
 }
 
 impl PagedPlan {
+    /// Whether the pool holds what is asked for again and again, of a context of `tokens`.
+    pub fn is_useful(&self, spec: &ModelSpec, tokens: u64) -> bool {
+        let all = tokens.div_ceil(spec.sparse.block.max(1) as u64);
+        self.blocks as u64 >= all.min(USEFUL_BLOCKS as u64)
+    }
+
     /// `1,048,576 tokens: 0.7 GiB of keys and values on the card, 8.0 GiB in memory`
     pub fn line(&self, tokens: u64) -> String {
         let (tokens, here, host) = (grouped(tokens), bytes(self.here), bytes(self.host));

@@ -56,7 +56,8 @@ impl Sizes<'_> {
     /// Whether so many fit whose keys and values lie in the host's memory.
     fn pages(&self, recipe: Recipe, free: u64, tokens: u64) -> bool {
         let left = free.checked_sub((self.bytes)(recipe));
-        left.is_some_and(|left| room::paged(self.spec, left, self.rows, tokens).is_ok())
+        let plan = left.and_then(|left| room::paged(self.spec, left, self.rows, tokens).ok());
+        plan.is_some_and(|plan| plan.is_useful(self.spec, tokens))
     }
 
     fn advice(&self) -> &'static str {
@@ -226,7 +227,7 @@ mod tests {
             line.starts_with("bf16 weights (17.7 GiB) do not fit, 8-bit weights (9.0 GiB) leave room for 2"),
             "{line}"
         );
-        assert!(line.contains("6-bit weights (7.4 GiB) leave room for 3"), "{line}");
+        assert!(line.contains("6-bit weights (7.4 GiB) leave room for 4"), "{line}");
         assert!(line.contains("5-bit weights (6.5 GiB) leave room for 5"), "{line}");
         assert!(line.contains("4-bit weights (5.5 GiB) leave room for 6"), "{line}");
         let (_, paged) = line.split_once("; with 8-bit weights 1,048,576 tokens: ").unwrap();

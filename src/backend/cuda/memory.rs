@@ -111,7 +111,9 @@ impl Memory for Cuda {
         }
         let few = self.prefill_rows;
         let planned = |rows: usize| room::paged(spec, free, rows, tokens).map(|plan| (rows, plan));
-        let planned = if self.long_passes() { planned(PAGED_ROWS).or_else(|_| planned(few)) } else { planned(few) };
+        let useful = |(_, plan): &(usize, room::PagedPlan)| plan.is_useful(spec, tokens);
+        let long = if self.long_passes() { planned(PAGED_ROWS).ok().filter(useful) } else { None };
+        let planned = long.map_or_else(|| planned(few), Ok);
         match planned {
             Ok((rows, plan)) => {
                 self.prefill_rows = rows;
