@@ -71,7 +71,6 @@ impl Story {
         self.fill(rows);
         let Story { b, spec, caches, places, sel, x, o, .. } = self;
         b.reserve(&mut caches[of], places[of].position + rows).unwrap();
-        b.bind_caches(0, &mut [&mut caches[of]]).unwrap();
         b.set_tokens(&vec![0; rows]).unwrap();
         b.append_kv(&mut caches[of], x, spec, pass).unwrap();
         b.select_blocks(sel, x, &caches[of], spec, pass).unwrap();
@@ -162,6 +161,21 @@ fn same(mut here: Story, there: &mut Story) {
     }
     here.b.check_guards().unwrap();
     there.b.check_guards().unwrap();
+}
+
+#[test]
+fn a_layer_has_one_pool_whoever_comes_first() {
+    let _busy = BUSY.read();
+    // Rows are read before anything is written: nothing has told which layer of the model the cache is of.
+    let mut s = Story::new(with(11, 1024), 2);
+    s.read(0, 128);
+    let made = s.b.memory().pool;
+    assert!(made > 0);
+    s.write(&[(0, 1, 1)]);
+    s.read(1, 64);
+    assert_eq!(s.b.memory().pool, made);
+    s.write(&[(1, 1, 1), (0, 2, 1)]);
+    assert_eq!(s.b.memory().pool, made);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::spec::SparseSpec;
 pub struct Cache {
     joined: Arc<Mutex<Joined>>,
     /// Which layer of those.
-    place: usize,
+    pub(super) place: usize,
     /// k, v, k1, k2
     columns: Columns,
     /// Bytes of one position in k.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use super::cache::Cache;
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Event, Queue};
-use super::tables::{Entry, TableId};
+use super::tables::Entry;
 use super::tensors::HEAD;
 use super::{launch, u32_of};
 use crate::backend::room::PoolCounts;
@@ -281,8 +281,8 @@ impl Drop for Ring {
 #[derive(Default)]
 pub(super) struct Pools {
     size: Option<PoolSize>,
-    /// By layer; a pool lives as long as a cache uses it, or until then is kept ready.
-    layers: HashMap<TableId, Weak<LayerPool>>,
+    /// By place among the sparse layers, the same for all sequences; a pool lives as long as a cache uses it, or until then is kept ready.
+    layers: HashMap<usize, Weak<LayerPool>>,
     ready: Vec<Arc<LayerPool>>,
     lookup: Option<Lookup>,
     ring: Option<Ring>,
@@ -329,15 +329,15 @@ impl Pools {
         self.seconds_per_row
     }
 
-    /// Sees that a cache uses the pool of the layer of its table. Says whether a pool was made.
+    /// Sees that the cache of the sparse layer `place` uses its pool. Says whether a pool was made.
     pub(super) fn settle(
         &mut self,
         device: &Device,
         spec: &SparseSpec,
-        table: TableId,
+        place: usize,
         paged: &mut Paged,
     ) -> Result<bool> {
-        let known = self.layers.get(&table).and_then(Weak::upgrade);
+        let known = self.layers.get(&place).and_then(Weak::upgrade);
         let known = known.filter(|pool| pool.kv_heads == spec.kv_heads);
         if let Some(pool) = known {
             paged.settle(pool)?;
@@ -350,7 +350,7 @@ impl Pools {
                 Arc::new(LayerPool::new(device, spec, size.blocks)?)
             }
         };
-        self.layers.insert(table, Arc::downgrade(&pool));
+        self.layers.insert(place, Arc::downgrade(&pool));
         paged.settle(pool)?;
         Ok(true)
     }

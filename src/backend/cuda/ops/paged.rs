@@ -12,9 +12,9 @@ use crate::spec::SparseSpec;
 impl Cuda {
     /// Sees that a paged cache has a pool, the one of its layer.
     pub(super) fn settle(&mut self, cache: &mut Cache) -> Result<()> {
-        let (table, spec) = (cache.table, cache.spec().clone());
+        let (place, spec) = (cache.place, cache.spec().clone());
         let Some(paged) = &mut cache.paged else { return Ok(()) };
-        let made = self.pools.settle(&self.device, &spec, table, paged)?;
+        let made = self.pools.settle(&self.device, &spec, place, paged)?;
         // The rows of the coming pass, which may be replayed.
         self.pools.writes();
         if self.pools.ready_lookup(&self.device, &spec)? || made {
