@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -32,6 +32,10 @@ pub enum Outside {
     Continue,
 }
 
+/// A SIGINT this soon after the first signal is the same one, sent to the process and to its group.
+const SAME: Duration = Duration::from_millis(500);
+/// How long words at the end may take: who they are for may not read any more.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 /// How long a command may take to end in good order after a signal.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How long the loop may take to end after a hang-up.
@@ -80,6 +84,7 @@ impl Ending {
             let mut signals = signals.forever();
             let Some(signal) = signals.next() else { return };
             first.store(u8::try_from(signal).unwrap_or(u8::MAX), Ordering::Release);
+            let since = Instant::now();
             stop();
             let grace = if signal == SIGHUP { HANGUP_GRACE } else { STOP_GRACE };
             let waiting = std::thread::Builder::new().name("grace".into()).spawn(move || {
@@ -87,7 +92,7 @@ impl Ending {
                 end_now(signal);
             });
             // Without that thread there is no waiting either.
-            if waiting.is_err() || signals.any(|again| again == SIGINT) {
+            if waiting.is_err() || signals.any(|again| again == SIGINT && since.elapsed() >= SAME) {
                 end_now(signal);
             }
         })?;
@@ -102,7 +107,13 @@ impl Ending {
 
 /// Ends the process in the middle of its work.
 fn end_now(signal: i32) {
-    out::tell(&Clean::line("sala-chat: ended in the middle of its work. What was saved before stays"));
+    let told = std::thread::Builder::new().name("last-words".into()).spawn(|| {
+        out::tell(&Clean::line("sala-chat: ended in the middle of its work. What was saved before stays"));
+    });
+    let begun = Instant::now();
+    while told.as_ref().is_ok_and(|told| !told.is_finished()) && begun.elapsed() < LAST_WORDS {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     std::process::exit(128 + signal);
 }
 
