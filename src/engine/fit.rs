@@ -1,7 +1,7 @@
 //! Which form the weights take, so that weights and the context that was asked for fit into the device together.
 
 use crate::backend::Memory;
-use crate::backend::room::{self, RESERVE_BYTES, USUAL_CONTEXT};
+use crate::backend::room::{self, PagedPlan, RESERVE_BYTES, USUAL_CONTEXT};
 use crate::model::{Checkpoint, Recipe};
 use crate::protocol::engine::{EngineOptions, MemoryInfo, WeightsChoice};
 use crate::spec::ModelSpec;
@@ -53,11 +53,14 @@ impl Sizes<'_> {
         room::resident_tokens(self.spec, free.saturating_sub((self.bytes)(recipe)))
     }
 
-    /// Whether so many fit whose keys and values lie in the host's memory.
+    /// So many whose keys and values lie in the host's memory, if they fit.
+    fn plan(&self, recipe: Recipe, free: u64, tokens: u64) -> Option<PagedPlan> {
+        room::paged(self.spec, free.checked_sub((self.bytes)(recipe))?, self.rows, tokens).ok()
+    }
+
+    /// The same with a pool worth having.
     fn pages(&self, recipe: Recipe, free: u64, tokens: u64) -> bool {
-        let left = free.checked_sub((self.bytes)(recipe));
-        let plan = left.and_then(|left| room::paged(self.spec, left, self.rows, tokens).ok());
-        plan.is_some_and(|plan| plan.is_useful(self.spec, tokens))
+        self.plan(recipe, free, tokens).is_some_and(|plan| plan.is_useful(self.spec, tokens))
     }
 
     fn advice(&self) -> &'static str {
@@ -72,7 +75,8 @@ fn automatic(sizes: &Sizes<'_>, free: u64, asked: Option<u64>) -> Result<(Recipe
     // Next best: keys and values in memory. Beyond what anybody asked for, the most that fits.
     let paged = || sizes.recipes.iter().find(|r| sizes.pages(**r, free, wanted));
     let most = || sizes.recipes.iter().rev().find(|r| sizes.room(**r, free) > 0);
-    let Some(recipe) = sizes.recipes.iter().find(fits).or_else(paged).or_else(most).copied() else {
+    let possible = || sizes.recipes.iter().rev().find(|r| sizes.plan(**r, free, wanted).is_some());
+    let Some(recipe) = sizes.recipes.iter().find(fits).or_else(paged).or_else(most).or_else(possible).copied() else {
         let least = (sizes.bytes)(Recipe::Bits4) + RESERVE_BYTES;
         return Err(format!(
             "{} of GPU memory are free, {} weights need {} with working memory; {}, or use --model demo",
@@ -132,10 +136,8 @@ pub fn holds(checkpoint: &Checkpoint, free: u64, rows: usize) -> String {
     });
     let mut line = words.collect::<Vec<_>>().join(", ");
     let resident = recipes.iter().any(|recipe| sizes.room(*recipe, free) >= longest);
-    let paged = recipes.iter().find_map(|recipe| {
-        let left = free.checked_sub(bytes(*recipe))?;
-        Some((recipe, room::paged(checkpoint.spec(), left, rows, longest).ok()?))
-    });
+    let plans = recipes.iter().filter_map(|recipe| Some((recipe, sizes.plan(*recipe, free, longest)?)));
+    let paged = plans.clone().find(|(_, plan)| plan.is_useful(sizes.spec, longest)).or_else(|| plans.last());
     if let (false, Some((recipe, plan))) = (resident, paged) {
         line.push_str(&format!("; with {} weights {}", sizes.name(*recipe), plan.line(longest)));
     }

@@ -191,7 +191,8 @@ impl<B: DraftOps> Worker<'_, B> {
             // One chunk at a time is in the device's queue: who asks meanwhile waits for that one alone. The device is without work for
             // the tenth of a millisecond that the next chunk's first launch takes.
             self.backend.synchronize().map_err(ModelError::from)?;
-            let whole = chunk.len() == rows && (beside || run.prompt >= WHOLE);
+            let whole =
+                if beside { chunk.len() == rows } else { chunk.len() >= WHOLE.min(rows) && run.prompt >= WHOLE };
             self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), fixed, whole, beside);
             let tokens_per_s = run.speed.add(chunk.len() as u64, Instant::now());
             let (done, total) = (run.prompt as u64, run.job.prompt.len() as u64);

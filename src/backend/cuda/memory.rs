@@ -110,7 +110,12 @@ impl Memory for Cuda {
             return Ok(());
         }
         let few = self.prefill_rows;
-        let planned = |rows: usize| room::paged(spec, free, rows, tokens).map(|plan| (rows, plan));
+        // Rows in e4m3 are there for the passes that were planned when the model was loaded.
+        let inner = if self.scratch.reads_fp8() { spec.intermediate.max(spec.hidden) } else { 0 };
+        let planned = |rows: usize| {
+            let more = (rows.saturating_sub(few) * inner) as u64;
+            room::paged(spec, free.saturating_sub(more), rows, tokens).map(|plan| (rows, plan))
+        };
         let useful = |(_, plan): &(usize, room::PagedPlan)| plan.is_useful(spec, tokens);
         let long = if self.long_passes() { planned(PAGED_ROWS).ok().filter(useful) } else { None };
         let planned = long.map_or_else(|| planned(few), Ok);
