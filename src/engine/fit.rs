@@ -136,8 +136,8 @@ pub fn holds(checkpoint: &Checkpoint, free: u64, rows: usize) -> String {
     });
     let mut line = words.collect::<Vec<_>>().join(", ");
     let resident = recipes.iter().any(|recipe| sizes.room(*recipe, free) >= longest);
-    let plans = recipes.iter().filter_map(|recipe| Some((recipe, sizes.plan(*recipe, free, longest)?)));
-    let paged = plans.clone().find(|(_, plan)| plan.is_useful(sizes.spec, longest)).or_else(|| plans.last());
+    let mut plans = recipes.iter().filter_map(|recipe| Some((recipe, sizes.plan(*recipe, free, longest)?)));
+    let paged = plans.clone().find(|(_, plan)| plan.is_useful(sizes.spec, longest)).or_else(|| plans.next_back());
     if let (false, Some((recipe, plan))) = (resident, paged) {
         line.push_str(&format!("; with {} weights {}", sizes.name(*recipe), plan.line(longest)));
     }

@@ -30,7 +30,7 @@ mod tests {
     fn slices_cover_a_weight_in_order_and_none_is_too_large() {
         let gpu = DeviceInfo { capability: 90, ..DeviceInfo::default() };
         let of = |out, inner| slices(&gpu, out, inner).collect::<Vec<_>>();
-        assert_eq!(of(4_096, 4_096), [0..4_096]);
+        assert_eq!(of(4_096, 4_096), vec![Range { start: 0, end: 4_096 }]);
         assert_eq!(of(8_704, 4_096), [0..4_352, 4_352..8_704]);
         assert_eq!(of(32_768, 4_096), [0..8_192, 8_192..16_384, 16_384..24_576, 24_576..32_768]);
         assert_eq!(of(4_096, 16_384), [0..2_048, 2_048..4_096]);

@@ -76,13 +76,13 @@ pub(super) struct Output {
 
 impl Output {
     /// The columns from `first` on.
-    fn from_column(self, first: usize) -> Output {
+    fn at_column(self, first: usize) -> Output {
         Output { d: self.d + first as u64 * self.to.value_bytes(), ..self }
     }
 
     /// The rows from `first` on.
-    fn from_row(self, first: usize) -> Output {
-        self.from_column(first * self.ldd)
+    fn at_row(self, first: usize) -> Output {
+        self.at_column(first * self.ldd)
     }
 }
 
@@ -101,7 +101,7 @@ impl Cuda {
     ) -> Result<()> {
         let input = self.gemm_input(x, w, rows)?;
         for slice in self.slices(w) {
-            let output = Output { d, ldd, to, scale }.from_column(slice.start);
+            let output = Output { d, ldd, to, scale }.at_column(slice.start);
             self.gemm_slice(input, w, slice, output)?;
         }
         Ok(())
@@ -137,7 +137,7 @@ impl Cuda {
         if own == rows {
             return Ok(());
         }
-        let (x, output) = (x + (own * inner * 2) as u64, output.from_row(own));
+        let (x, output) = (x + (own * inner * 2) as u64, output.at_row(own));
         let (mut operands, mut scales) = ((x, plain), None);
         if let Some(input) = narrow {
             let weight = self.narrow_room(|scratch| &mut scratch.narrow_weight, out, inner)?;
@@ -195,7 +195,7 @@ impl Cuda {
     ) -> Result<()> {
         check_width(w)?;
         for slice in self.slices(w) {
-            let output = Output { d, ldd, to, scale }.from_column(slice.start);
+            let output = Output { d, ldd, to, scale }.at_column(slice.start);
             let size = [rows, slice.len(), w.inner];
             let plain = self.widened(w, slice)?;
             self.launch_gemm(x, plain, size, output)?;
