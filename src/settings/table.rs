@@ -117,7 +117,7 @@ settings! {
         max_gpu_memory: Size = size().flags(&[Flag::Takes("gpu-memory", "SIZE")]);
         /// weights: auto (the best that leaves room for the context), bf16, 8bit, 6bit, 5bit, 4bit
         weights: Weights = word("auto", Weights::WORDS).flags(&[Flag::Takes("weights", "FORM")]);
-        /// type that long texts are read in: bf16, or fp8 (faster, a little less exact; Hopper GPUs: H100, H200)
+        /// type that long texts are read in: bf16, or fp8 (faster, a little less exact; H100, H200)
         prefill: Prefill = word("bf16", Prefill::WORDS).flags(&[Flag::Takes("prefill", "TYPE")]);
         /// tokens kept free for the answer
         reserve_answer: u64 = int(4096, 0, TOKENS);
