@@ -7,8 +7,9 @@
 #include "cut.cuh"
 #include "sequences.cuh"
 
-constexpr u32 KEYS = 256;  // compressed keys of a launch block: 64 a warp
+constexpr u32 KEYS = 256;  // compressed keys of a launch block of select_lse: 64 a warp
 constexpr u32 WARP_KEYS = 64;
+constexpr u32 SCORED = 32;  // KV blocks that a launch block of select_scores has in hand at a time, and compressed keys of a warp
 
 // ---- cache -------------------------------------------------------------------------------------------------------------
 
@@ -62,7 +63,6 @@ DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 co
 #pragma unroll
         for (u32 b = 0; b < 4; b++) copy_async(to + (n * 4 + b) * 32 + lane, from + b * 32, counts);
     }
-    copy_commit();
 }
 
 // (max, Σ 2^(s − max)) over 256 keys per row and head. Block (split, KV head, row), 4 warps of 64 keys.
@@ -83,10 +83,12 @@ select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stri
     }
     // Keys that no row of this pass completes are older than the launches under way.
     const bool old = start && first + KEYS <= visible_keys(start - 1, window, stride);
-    if (old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, stride, key_tile, kv_heads * HEAD);
+    auto fetch = [&]() { fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, stride, key_tile, kv_heads * HEAD); };
+    if (old) fetch();
     wait_for_previous();
     if (first >= count) return;
-    if (!old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, stride, key_tile, kv_heads * HEAD);
+    if (!old) fetch();
+    copy_commit();
     const float unit = scale * LOG2E;
     {
         Queries query;
@@ -124,52 +126,86 @@ select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stri
     }
 }
 
-// Pooled scores of 64 KV blocks per row: B_b = max of A_j, j in 4b − 1 .. 4b + 3, A_j = bf16(Σ_heads 2^(s_j − z_head)).
-// Block (64 KV blocks, KV head, row), 4 warps of 64 keys; the last one also has the 8 keys before the first.
+// Pooled scores of KV blocks per row: B_b = max of A_j, j in 4b − 1 .. 4b + 3, A_j = bf16(Σ_heads 2^(s_j − z_head)).
+// Block (every so many 32 KV blocks, KV head, row), 4 warps of 32 keys; the last one also has the 8 keys before the first. Keys of the next 32 KV blocks
+// are under way meanwhile: what a row has in common is made once, and as many blocks as fit beside each other read all of a long context.
 KERNEL(128, 2)
 select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads,
               u32 key_tile, float scale, u32 rows, u32 splits, u32 score_blocks, u32 all_below) {
+    constexpr u32 STEP = 4 * SCORED, TILES = SCORED / 8, PARTS = (4 * TILES + 1) * 128;  // keys, tiles of a warp, 16-byte parts of a step
     SHARED_BYTES(bytes);
     __shared__ float z[GROUP];
-    __shared__ float level1[8 + KEYS];  // A of keys first − 8 .. first + 255
+    __shared__ float level1[2][8 + STEP];  // A of keys first − 8 .. first + 127, of two steps in turn
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
-    const u32 kv_head = blockIdx.y, b0 = blockIdx.x * 64, first = b0 * 4, r = blockIdx.z, p = at[r].position, start = at[r].start;
+    const u32 kv_head = blockIdx.y, r = blockIdx.z, p = at[r].position, start = at[r].start;
     const bf16* k1 = of[r].k1;
-    uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
     allow_next();
     const u32 last_block = p / BLOCK;
-    if (b0 > last_block || last_block < all_below) {
+    if (blockIdx.x * SCORED > last_block || last_block < all_below) {
         wait_for_previous();
         return;
     }
-    const u32 count = visible_keys(p, 32, 16);
-    auto fetch = [&]() {
-        fetch_keys(mine, k1 + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, 16, key_tile, kv_heads * HEAD);
-        if (warp == 3)
-            fetch_keys(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, k1 + kv_head * HEAD, first - 8, b0 ? 1 : 0, count, 16, key_tile, kv_heads * HEAD);
+    const u32 count = visible_keys(p, 32, 16), steps = (last_block / SCORED - blockIdx.x) / gridDim.x + 1;
+    auto first_of = [&](u32 step) { return (blockIdx.x + step * gridDim.x) * STEP; };
+    // This lane's own parts: nobody waits for anybody.
+    auto mine = [&](u32 step, u32 tile) { return reinterpret_cast<uint4*>(bytes) + (step & 1) * PARTS + tile * 128; };
+    auto fetch = [&](u32 step) {
+        const u32 first = first_of(step), width = kv_heads * HEAD;
+        const bf16* keys = k1 + kv_head * HEAD;
+        fetch_keys(mine(step, warp * TILES), keys, first + warp * SCORED, TILES, count, 16, key_tile, width);
+        if (warp == 3) fetch_keys(mine(step, 4 * TILES), keys, first - 8, first ? 1 : 0, count, 16, key_tile, width);
     };
-    const bool old = start && first + KEYS <= visible_keys(start - 1, 32, 16);  // as in select_lse
-    if (old) fetch();
+    auto old = [&](u32 step) { return step < steps && start && first_of(step) + STEP <= visible_keys(start - 1, 32, 16); };  // as in select_lse
+#pragma unroll
+    for (u32 step = 0; step < 2; step++) {
+        if (old(step)) fetch(step);
+    }
     wait_for_previous();
-    if (!old) fetch();
+#pragma unroll
+    for (u32 step = 0; step < 2; step++) {
+        if (step < steps && !old(step)) fetch(step);
+        copy_commit();  // what was asked for before the wait belongs to the first
+    }
     const float unit = scale * LOG2E;
     {
+        // Heads of a warp together: none waits for another's parts.
         const u32 parts = (visible_keys(p, window, stride) + KEYS - 1) / KEYS;
-        for (u32 h = warp; h < group; h += 4) {
-            const float2* from = part + (u64(r) * heads + kv_head * group + h) * splits;
-            float m = NEVER, l = 0.f;
-            for (u32 i = lane; i < parts; i += 32) m = fmaxf(m, from[i].x);
-            m = warp_max(m);
-            for (u32 i = lane; i < parts; i += 32) l += from[i].y * exp2_fast(from[i].x - m);
-            l = warp_sum(l);
-            if (lane == 0) z[h] = parts ? m + log2f(l) : INFINITY;  // no compressed key of level 2 visible: every score is 0
+        const float2* from = part + (u64(r) * heads + kv_head * group) * splits;
+        float m[GROUP / 4], l[GROUP / 4];
+#pragma unroll
+        for (u32 i = 0; i < GROUP / 4; i++) m[i] = NEVER, l[i] = 0.f;
+        for (u32 n = lane; n < parts; n += 32) {
+#pragma unroll
+            for (u32 i = 0; i < GROUP / 4; i++) {
+                if (warp + 4 * i < group) m[i] = fmaxf(m[i], from[(warp + 4 * i) * splits + n].x);
+            }
         }
-        Queries query;
-        query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
-        copy_wait<0>();
-        __syncthreads();  // z written
-        const float z0 = g < group ? z[g] : INFINITY, z1 = g + 8 < group ? z[g + 8] : INFINITY;
-        auto tile = [&](const uint4* from, int at) {  // at: index in `level1` of the tile's first key
+#pragma unroll
+        for (u32 i = 0; i < GROUP / 4; i++) m[i] = warp_max(m[i]);
+        for (u32 n = lane; n < parts; n += 32) {
+#pragma unroll
+            for (u32 i = 0; i < GROUP / 4; i++) {
+                if (warp + 4 * i < group) {
+                    const float2 one = from[(warp + 4 * i) * splits + n];
+                    l[i] += one.y * exp2_fast(one.x - m[i]);
+                }
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < GROUP / 4; i++) {
+            l[i] = warp_sum(l[i]);
+            // No compressed key of level 2 visible: every score is 0.
+            if (lane == 0 && warp + 4 * i < group) z[warp + 4 * i] = parts ? m[i] + log2f(l[i]) : INFINITY;
+        }
+    }
+    Queries query;
+    query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
+    __syncthreads();  // z written
+    const float z0 = g < group ? z[g] : INFINITY, z1 = g + 8 < group ? z[g + 8] : INFINITY;
+    for (u32 step = 0; step < steps; step++) {
+        const u32 first = first_of(step);
+        float* own = level1[step & 1];
+        auto tile = [&](const uint4* from, int at) {  // at: index in `own` of the tile's first key
             float s[4] = {};
 #pragma unroll
             for (u32 b = 0; b < 4; b++) query.score(s, from[b * 32 + lane], b);
@@ -179,34 +215,40 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
             for (u32 m = 4; m <= 16; m *= 2) a0 += shuffle_xor(a0, m), a1 += shuffle_xor(a1, m);
             const u32 j = first + at + 2 * t;  // of the key plus 8
             if (g == 0) {
-                level1[at + 2 * t] = j >= 8 && j - 8 < count ? a0 : 0.f;
-                level1[at + 2 * t + 1] = j >= 7 && j - 7 < count ? a1 : 0.f;
+                own[at + 2 * t] = j >= 8 && j - 8 < count ? a0 : 0.f;
+                own[at + 2 * t + 1] = j >= 7 && j - 7 < count ? a1 : 0.f;
             }
         };
+        copy_wait<1>();
 #pragma unroll 2
-        for (u32 n = 0; n < 8; n++) tile(mine + n * 4 * 32, 8 + warp * WARP_KEYS + n * 8);
+        for (u32 n = 0; n < TILES; n++) tile(mine(step, warp * TILES + n), 8 + warp * SCORED + n * 8);
         if (warp == 3) {
-            if (b0) tile(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, 0);
-            else if (lane < 8) level1[lane] = 0.f;
+            if (first) tile(mine(step, 4 * TILES), 0);
+            else if (lane < 8) own[lane] = 0.f;
         }
-        __syncthreads();  // `level1` complete
-        if (threadIdx.x < 64 && b0 + threadIdx.x < score_blocks) {
-            const float* a = level1 + 8 + threadIdx.x * 4;
+        if (step + 2 < steps) fetch(step + 2);
+        copy_commit();
+        __syncthreads();  // `own` complete; what the step before left there is read
+        const u32 b = first / 4 + threadIdx.x;
+        if (threadIdx.x < SCORED && b < score_blocks) {
+            const float* a = own + 8 + threadIdx.x * 4;
             float best = fmaxf(fmaxf(fmaxf(a[-1], a[0]), fmaxf(a[1], a[2])), a[3]);
-            scores[(u64(r) * kv_heads + kv_head) * score_blocks + b0 + threadIdx.x] = narrow(best);
+            scores[(u64(r) * kv_heads + kv_head) * score_blocks + b] = narrow(best);
         }
     }
 }
 
-// Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values. The cut is found by
-// bisection over the 16 bits (cut.cuh), ties at the cut go to the lowest indices.
+// Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values. Cuts are found by bisection over the 16 bits
+// (cut.cuh), ties at the cut go to the lowest indices. The best score of so many threads is nowhere above the cut: only what reaches it is looked at
+// again, a few of a long list.
 // Block (KV head, row), 512 threads of 8, 16, 24 or 32 consecutive KV blocks each: at most 16384 KV blocks, 1 Mi positions. Rows of scores are
-// `score_blocks` apart, a multiple of 64.
+// `score_blocks` apart, a multiple of 64. Shared: a word for each of them, its index and score.
 constexpr u32 OWN = 32;
-KERNEL(512, 1)
+KERNEL(512, 2)
 select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Row* at, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk,
            u32 dense_until, u32 row0, u32 rows) {
-    __shared__ u32 sums[16];
+    SHARED_BYTES(bytes);
+    __shared__ u32 sums[2][16];
     __shared__ uint2 reached[2][16];
     allow_next();
     wait_for_previous();
@@ -221,62 +263,59 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Ro
     const u32 from = min(init, n), until = last > local ? max(last - local, from) : from;  // free blocks: from <= b < until
     const u32 forced = n - (until - from), wanted = topk > forced ? topk - forced : 0;
     const u32 per = min(OWN, (n + 4095) / 4096 * 8), b0 = threadIdx.x * per;
-    u32 key[OWN / 2];  // two scores each; 0 where there is no free block
-    const bf16* mine = scores + (u64(blockIdx.y) * kv_heads + blockIdx.x) * score_blocks;
-    const bool any = b0 < until && b0 + per > from;
+    const bf16* mine = scores + (u64(blockIdx.y) * kv_heads + blockIdx.x) * score_blocks + b0;
+    auto below = [](u32 bits) { return bits < 32 ? (1u << bits) - 1 : 0xffffffffu; };
+    const u32 own = until > b0 ? below(min(per, until - b0)) & ~(from > b0 ? below(from - b0) : 0) : 0;  // the thread's free blocks
+    u32 key[OWN / 2], low = 0, high = 0;  // two scores each; the best is the upper half of `low` or of `high`
 #pragma unroll
     for (u32 i = 0; i < OWN / 8; i++) {
-        const uint4 x = any && i * 8 < per ? load16(mine + b0 + i * 8) : make_uint4(0, 0, 0, 0);
+        const uint4 x = own >> (i * 8) ? load16(mine + i * 8) : make_uint4(0, 0, 0, 0);
         key[4 * i] = x.x, key[4 * i + 1] = x.y, key[4 * i + 2] = x.z, key[4 * i + 3] = x.w;
     }
 #pragma unroll
     for (u32 i = 0; i < OWN / 2; i++) {
-        const u32 b = b0 + 2 * i;
-        key[i] &= (b >= from && b < until ? 0xffffu : 0) | (b + 1 >= from && b + 1 < until ? 0xffff0000u : 0);
+        key[i] &= (own >> (2 * i) & 1 ? 0xffffu : 0) | (own >> (2 * i + 1) & 1 ? 0xffff0000u : 0);
+        low = max(low, key[i] << 16), high = max(high, key[i]);
     }
-    // The lists are short where the context is: groups of 8 beyond a thread's own are skipped.
-    auto each = [&](auto body) {
+    const u32 best = max(low, high) >> 16, bound = find_cut<16, 16>([&](auto count) { count(best); }, wanted, reached);
+    u32 reach = 0;
 #pragma unroll
-        for (u32 q = 0; q < OWN / 8; q++) {
-            if (q * 8 < per) {
-#pragma unroll
-                for (u32 i = q * 8; i < q * 8 + 8; i++) body(i);
-            }
-        }
-    };
-    u32 cut = 0;  // largest value that at least `wanted` free scores reach
-    if (wanted) {
-        cut = find_cut<16, 16>(
-            [&](auto count) {
-                if (any) each([&](u32 i) { count(i & 1 ? key[i / 2] >> 16 : key[i / 2] & 0xffff); });
-            },
-            wanted, reached);
-    } else {
-        cut = 0xffff;
-    }
-    // Above the cut (or forced) in the upper half, at the cut in the lower half: counted, then summed over the threads before.
-    u32 own = 0;
-    auto kind = [&](u32 i) -> u32 {
-        const u32 b = b0 + i, x = i & 1 ? key[i / 2] >> 16 : key[i / 2] & 0xffff;
-        if (b >= n) return 0;
-        if (b < from || b >= until) return 1u << 16;
-        return x > cut ? 1u << 16 : x == cut ? 1u : 0;
-    };
-    each([&](u32 i) { own += kind(i); });
+    for (u32 i = 0; i < OWN / 2; i++) reach |= u32((key[i] & 0xffff) >= bound) << (2 * i) | u32(key[i] >> 16 >= bound) << (2 * i + 1);
+    reach &= own;
+    u32* found = reinterpret_cast<u32*>(bytes);  // free blocks that reach it, in their order
     u32 all;
-    const u32 before = count_before(own, sums, all);
-    const u32 above = (all >> 16) - forced, ties = wanted > above ? wanted - above : 0;
+    for (u32 place = count_before(__popc(reach), sums[0], all); reach; reach &= reach - 1) {
+        const u32 i = u32(__ffs(reach) - 1);
+        found[place++] = (b0 + i) << 16 | mine[i];
+    }
+    __syncthreads();  // `found` written
+    // Nearly always one of them a thread.
+    const u32 share = (all + 511) / 512, f0 = min(threadIdx.x * share, all), f1 = min(f0 + share, all);
+    const u32 cut = find_cut<16, 16>(  // the largest value that at least `wanted` free scores reach
+        [&](auto count) {
+            for (u32 f = f0; f < f1; f++) count(found[f] & 0xffff);
+        },
+        wanted, reached);
+    // Above the cut in the upper half, at the cut in the lower half: counted, then summed over the threads before.
+    u32 kinds = 0;
+    auto kind = [&](u32 f) -> u32 { return (found[f] & 0xffff) > cut ? 1u << 16 : (found[f] & 0xffff) == cut ? 1u : 0; };
+    for (u32 f = f0; f < f1; f++) kinds += kind(f);
+    const u32 before = count_before(kinds, sums[1], all);
+    const u32 ties = wanted - (all >> 16);
     u32 taken = before >> 16, level = before & 0xffff;
-    each([&](u32 i) {
-        const u32 what = kind(i);
-        const bool take = what > 1 || (what == 1 && level < ties);
-        if (take) {
-            const u32 at = taken + min(level, ties);
-            if (at < cap) to[at] = b0 + i;
+    for (u32 f = f0; f < f1; f++) {
+        const u32 what = kind(f);
+        if (what > 1 || (what == 1 && level < ties)) {
+            const u32 place = from + taken + min(level, ties);
+            if (place < cap) to[place] = found[f] >> 16;
         }
         taken += what >> 16;
         level += what & 1;
-    });
+    }
+    for (u32 i = threadIdx.x; i < forced; i += 512) {
+        const u32 place = i < from ? i : i + wanted;
+        if (place < cap) to[place] = i < from ? i : until + i - from;
+    }
     if (threadIdx.x == 0) count[row * kv_heads + blockIdx.x] = min(forced + wanted, cap);
 }
 

@@ -1,12 +1,22 @@
 //! Sparse attention of verify passes.
 
-use super::up;
+use super::{DeviceInfo, up};
 
 /// Compressed keys of a split of [`SelectLse`].
 pub const LSE_KEYS: u32 = 256;
 
 /// Chosen blocks of a split of [`AttendVerify`].
 pub const ATTEND_BLOCKS: u32 = 2;
+
+/// Blocks of KV that a launch block of [`SelectScores`] scores at a time.
+const SCORED: u32 = 32;
+
+/// Launch blocks that score a row of one KV head: two a multiprocessor for all heads and rows, and as many for each of them to have the same to do.
+fn abreast(score_blocks: u32, lists: u32, device: &DeviceInfo) -> u32 {
+    let steps = up(score_blocks, SCORED);
+    let most = (2 * device.multiprocessors / lists.max(1)).max(1);
+    up(steps, up(steps, most))
+}
 
 kernels! { "sparse.cu", device:
     /// Rows `[kv, 128]` of keys and values, and the compressed rows whose window they complete; `row_tile`, `key_tile`: elements between tiles of
@@ -33,14 +43,14 @@ kernels! { "sparse.cu", device:
     )
     grid [splits, kv_heads, rows], threads 128, shared 65_536;
 
-    /// Pooled block scores `[row][kv][score_blocks]`, 64 blocks a launch block; `window`, `stride` are those of the keys
+    /// Pooled block scores `[row][kv][score_blocks]`, every so many 32 blocks a launch block; `window`, `stride` are those of the keys
     /// that `select_lse` read; `score_blocks` a multiple of 64, at most 16384
     SelectScores [select_scores] (
         scores: Ptr("bf16*"), part: Ptr("const float2*"), q: Ptr("const bf16*"), ldq: u32, window: u32, stride: u32,
         at: Ptr("const Row*"), of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32,
         splits: u32, score_blocks: u32, all_below: u32,
     )
-    grid [up(score_blocks, 64), kv_heads, rows], threads 128, shared 67_584;
+    grid [abreast(score_blocks, kv_heads * rows, device), kv_heads, rows], threads 128, shared 69_632;
 
     /// Forced blocks, then best by score, ties to the lower index; `list [row][kv][cap]` ascending, `count [row][kv]`;
     /// rows `row0..row0+rows` of the pass, `scores` starts at row0. A row at p with `p + 1 < dense_until` takes every block.
@@ -50,7 +60,7 @@ kernels! { "sparse.cu", device:
         kv_heads: u32, score_blocks: u32, cap: u32, init: u32, local: u32, topk: u32, dense_until: u32, row0: u32,
         rows: u32,
     )
-    grid [kv_heads, rows, 1], threads 512, shared 0;
+    grid [kv_heads, rows, 1], threads 512, shared 4 * score_blocks;
 
     /// Two chosen blocks each: `part_o [row][head][splits][128]`, `part_ml [row][head][splits]` and, of each block,
     /// `part_block [row][head][2·splits]` (max, Σexp); `splits = ceil(cap/2)`
