@@ -71,13 +71,16 @@ unsafe impl Send for CublasLt {}
 impl CublasLt {
     /// `None` where the library is missing or does not start.
     pub(super) fn open(stream: cudarc::driver::sys::CUstream) -> Option<Self> {
-        // SAFETY: looks for the library; the handle is destroyed in `drop`.
-        let (handle, version) = unsafe {
-            if !sys::is_culib_present() {
-                return None;
-            }
-            (result::create_handle().ok()?, sys::cublasLtGetVersion())
-        };
+        // Half a gigabyte that is put in place once: to look for it first and close it again would take three times as long, and everybody who
+        // begins a thread or looks up a symbol waits meanwhile.
+        // SAFETY: its initialisers are NVIDIA's.
+        let found = cudarc::get_lib_name_candidates("cublasLt")
+            .iter()
+            .find_map(|name| unsafe { libloading::Library::new(name) }.ok())?;
+        // SAFETY: it is there; the handle is destroyed in `drop`.
+        let (handle, version) = unsafe { (result::create_handle().ok()?, sys::cublasLtGetVersion()) };
+        // From now on it is held for as long as the program runs.
+        drop(found);
         let name = format!("cuBLASLt {}.{}", version / 10_000, version / 100 % 100);
         Some(CublasLt { handle, stream: stream.cast(), workspace: None, plans: HashMap::new(), name })
     }

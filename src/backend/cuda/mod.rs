@@ -173,6 +173,8 @@ impl Cuda {
     }
 
     fn on(device: Device, options: Options) -> Result<Self> {
+        // Threads that fill buffers begin before the GEMM library is opened beside them: both want the loader of shared libraries.
+        rayon::current_num_threads();
         let info = device.driver().info();
         let [large, small, emulated] = PREFILL_ROWS;
         let most = options.most_bytes.unwrap_or(u64::MAX).min(info.total_bytes);

@@ -11,7 +11,6 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
 
 use cudarc::driver::{result, sys};
 
@@ -49,53 +48,14 @@ pub struct Nvidia {
     side: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     kernels: Mutex<HashMap<&'static str, Kernel>>,
-    library: Library,
+    /// cuBLASLt and its name, opened by the first who asks: a thread beside the loading of weights, where there is one.
+    library: OnceLock<Option<(String, Mutex<CublasLt>)>>,
     granularity: Option<usize>,
     /// Kernels find page-locked host memory at the host's address.
     reads_host: bool,
     pages: HostPages,
     info: DeviceInfo,
 }
-
-/// cuBLASLt, opened on a thread of its own while weights are loaded: its start takes a quarter of a second.
-struct Library {
-    opening: Mutex<Option<JoinHandle<Option<CublasLt>>>>,
-    opened: OnceLock<Option<(String, Mutex<CublasLt>)>>,
-}
-
-impl Library {
-    fn open(context: sys::CUcontext, stream: sys::CUstream) -> Self {
-        let handles = Handles { context, stream };
-        let open = move || {
-            // Whole, so that the thread is given what is known to be sendable.
-            let Handles { context, stream } = { handles };
-            // SAFETY: retained by the device, which waits for this thread before it releases it.
-            unsafe { result::ctx::set_current(context) }.ok()?;
-            CublasLt::open(stream)
-        };
-        // Without a thread there is no library either: the own kernel reads everything.
-        let opening = std::thread::Builder::new().name("gemm-library".into()).spawn(open).ok();
-        Library { opening: Mutex::new(opening), opened: OnceLock::new() }
-    }
-
-    /// Waits until it is open; `None` where there is none.
-    fn get(&self) -> Option<&(String, Mutex<CublasLt>)> {
-        let opened = self.opened.get_or_init(|| {
-            let library = lock(&self.opening).take()?.join().ok()??;
-            Some((library.name().to_owned(), Mutex::new(library)))
-        });
-        opened.as_ref()
-    }
-}
-
-/// For the thread that opens the library.
-struct Handles {
-    context: sys::CUcontext,
-    stream: sys::CUstream,
-}
-
-// SAFETY: plain identifiers of the driver, good on any thread that has made the context current.
-unsafe impl Send for Handles {}
 
 // SAFETY: the handles are plain identifiers of the driver, which may be used from any thread once the context is
 // current there; `bind` sees to that in every entry. Mutable tables are behind mutexes.
@@ -203,8 +163,6 @@ impl Nvidia {
         if let Some(card) = limits {
             card.limit(&mut info);
         }
-        let (library, pages) = (Library::open(context, compute), HostPages::default());
-        let kernels = Mutex::default();
         Ok(Nvidia {
             device,
             context,
@@ -212,11 +170,11 @@ impl Nvidia {
             copy,
             side,
             modules,
-            kernels,
-            library,
+            kernels: Mutex::default(),
+            library: OnceLock::new(),
             granularity,
             reads_host,
-            pages,
+            pages: HostPages::default(),
             info,
         })
     }
@@ -224,6 +182,16 @@ impl Nvidia {
     fn bind(&self, op: &str) -> Result<()> {
         // SAFETY: retained in `open`, released in `drop`.
         unsafe { result::ctx::set_current(self.context) }.map_err(|e| failed(op, e))
+    }
+
+    /// `None` where there is none. May take a while.
+    fn library(&self) -> Option<&(String, Mutex<CublasLt>)> {
+        let opened = self.library.get_or_init(|| {
+            self.bind("GEMM library").ok()?;
+            let library = CublasLt::open(self.compute)?;
+            Some((library.name().to_owned(), Mutex::new(library)))
+        });
+        opened.as_ref()
     }
 
     fn stream(&self, queue: Queue) -> sys::CUstream {
@@ -368,9 +336,7 @@ impl Drop for Nvidia {
         }
         let _ = self.synchronize(Queue::Compute);
         let _ = self.synchronize(Queue::Copy);
-        // Its thread must be through before the context goes.
-        let _ = self.library.get();
-        drop(self.library.opened.take());
+        drop(self.library.take());
         // SAFETY: all of these were created in `open`; nothing else holds the device any more.
         unsafe {
             for module in self.modules.drain(..) {

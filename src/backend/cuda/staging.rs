@@ -1,7 +1,6 @@
 //! Bulk copies between host and device through two page-locked buffers, so that filling one overlaps with the copy of
 //! the other. Used for weights and state images; never inside a step.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
@@ -18,22 +17,12 @@ const CHUNK_BYTES: usize = 16 << 20;
 /// Parts that share a buffer begin at multiples of this.
 const PART_ALIGN: usize = 256;
 
-/// Copies that may be under way before the host waits for the oldest: enough to keep the link busy.
-const IN_FLIGHT: usize = 8;
-
 /// One array on its way to the device.
 pub(super) struct Incoming<'a> {
     pub(super) dst: Stretch,
     /// With its layer.
     pub(super) name: String,
     pub(super) feed: &'a dyn RowSource,
-}
-
-/// A page-locked piece of memory and its number.
-type Slot<'a> = (usize, &'a mut [u8]);
-
-fn event_of(events: &[Event], slot: usize) -> Result<&Event> {
-    events.get(slot).ok_or_else(|| internal("restore_rows", "a slot without its event"))
 }
 
 /// A piece of an array on its way: which one, from which byte, and where to.
@@ -46,58 +35,42 @@ struct Piece {
 /// Fills a piece: the number of its array, the byte it begins at, and where its bytes go.
 type Fill<'a> = dyn Fn(usize, usize, &mut [u8]) -> Result<()> + Sync + 'a;
 
-/// The pipeline of [`Staging::stream`]: threads fill slots, this thread gives them to the copy queue in whatever order they
-/// come, and hands them out again once their copy has passed.
-fn stream_through(
-    slots: Vec<&mut [u8]>,
-    pieces: &[Piece],
-    fill: &Fill<'_>,
-    driver: &dyn Driver,
-    events: &[Event],
-) -> Result<()> {
-    let next = AtomicUsize::new(0);
-    // Unbounded, but never longer than there are slots.
-    let (free, empty) = crossbeam_channel::unbounded::<Slot<'_>>();
-    let (filled, ready) = crossbeam_channel::unbounded();
-    for slot in slots.into_iter().enumerate() {
-        // The receiver is held here.
-        let _ = free.send(slot);
-    }
-    let next = &next;
-    rayon::in_place_scope(move |scope| {
-        for _ in 0..rayon::current_num_threads() {
-            let (empty, filled) = (empty.clone(), filled.clone());
-            scope.spawn(move |_| {
-                while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // Nobody hands out slots or takes pieces any more after a failure.
-                    let Ok((slot, bytes)) = empty.recv() else {
-                        return;
-                    };
-                    let read = match bytes.get_mut(..piece.dst.bytes()) {
-                        Some(into) => fill(piece.array, piece.at, into),
-                        None => Err(internal("staging", "a slot shorter than a piece")),
-                    };
-                    if filled.send((piece, (slot, bytes), read)).is_err() {
-                        return;
-                    }
-                }
-            });
+/// A page-locked piece of memory, and when the last copy out of it has passed.
+struct Slot<'a> {
+    bytes: &'a mut [u8],
+    passed: &'a Event,
+}
+
+/// The pipeline of [`Staging::stream`]: threads take pieces and fill their own slots in turns, and give each to the copy queue as soon as it is full.
+/// None of them waits for another, and copies may be under way at the end: the next array is read meanwhile.
+fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], fill: &Fill<'_>, driver: &dyn Driver) -> Result<()> {
+    let threads = rayon::current_num_threads().clamp(1, pieces.len().max(1));
+    let mut shares: Vec<Vec<Slot<'_>>> = (0..threads.min(slots.len())).map(|_| Vec::new()).collect();
+    let n = shares.len().max(1);
+    for (i, slot) in slots.into_iter().enumerate() {
+        if let Some(share) = shares.get_mut(i % n) {
+            share.push(slot);
         }
-        drop((empty, filled));
-        let mut flying: VecDeque<Slot<'_>> = VecDeque::new();
-        for (piece, (slot, bytes), read) in ready {
-            read?;
-            // SAFETY: whoever made the pieces checked that the array is the caller's; the slot is not filled again before its event.
-            unsafe { piece.dst.copy_in(driver, bytes.as_ptr(), Queue::Copy)? };
-            driver.record(event_of(events, slot)?, Queue::Copy)?;
-            flying.push_back((slot, bytes));
-            if flying.len() > IN_FLIGHT
-                && let Some((slot, bytes)) = flying.pop_front()
-            {
-                driver.wait_host(event_of(events, slot)?)?;
-                // All pieces may have been filled already.
-                let _ = free.send((slot, bytes));
+    }
+    let next = AtomicUsize::new(0);
+    shares.into_par_iter().with_max_len(1).try_for_each(|mut own| {
+        let mut turn = 0;
+        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let at = turn % own.len().max(1);
+            let slot = own.get_mut(at).ok_or_else(|| internal("staging", "a thread without a slot"))?;
+            driver.wait_host(slot.passed)?;
+            let into = slot.bytes.get_mut(..piece.dst.bytes());
+            let into = into.ok_or_else(|| internal("staging", "a slot shorter than a piece"))?;
+            let filled = fill(piece.array, piece.at, into);
+            if filled.is_err() {
+                // Nobody begins another one.
+                next.store(pieces.len(), Ordering::Relaxed);
             }
+            filled?;
+            // SAFETY: whoever made the pieces checked that the array is the caller's; the slot is not filled again before its event.
+            unsafe { piece.dst.copy_in(driver, into.as_ptr(), Queue::Copy)? };
+            driver.record(slot.passed, Queue::Copy)?;
+            turn += 1;
         }
         Ok(())
     })
@@ -107,6 +80,11 @@ fn stream_through(
 fn copy_pieces(to: &mut [u8], from: Option<&[u8]>) -> Result<()> {
     let from = from.and_then(|f| f.get(..to.len()));
     let from = from.ok_or_else(|| internal("staging", "fewer bytes than are to be copied"))?;
+    if to.len() <= PIECE_BYTES {
+        // To call other threads takes longer.
+        to.copy_from_slice(from);
+        return Ok(());
+    }
     to.par_chunks_mut(PIECE_BYTES).zip(from.par_chunks(PIECE_BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
     Ok(())
 }
@@ -152,6 +130,10 @@ pub(super) struct Staging {
     device: Device,
     halves: [Pinned; 2],
     done: [Option<Event>; 2],
+    /// Of the pieces of both halves that [`Staging::send_pieces`] fills; made with the first of them.
+    passed: Vec<Event>,
+    /// Copies of such pieces may be under way.
+    flying: bool,
 }
 
 impl Staging {
@@ -159,6 +141,8 @@ impl Staging {
         Ok(Staging {
             halves: [device.pinned(CHUNK_BYTES)?, device.pinned(CHUNK_BYTES)?],
             done: [Some(device.driver().event()?), Some(device.driver().event()?)],
+            passed: Vec::new(),
+            flying: false,
             device: device.clone(),
         })
     }
@@ -186,6 +170,7 @@ impl Staging {
         fill: &(dyn Fn(usize, &mut [u8]) -> Result<()> + Sync),
     ) -> Result<()> {
         self.device.order(Queue::Compute, Queue::Copy)?;
+        self.land()?;
         let chunk = (CHUNK_BYTES / unit.max(1)).max(1) * unit;
         if chunk > CHUNK_BYTES {
             return Err(super::driver::failed("copy to device", format!("rows of {unit} bytes are too long")));
@@ -216,18 +201,19 @@ impl Staging {
         self.send(dst, 1, &|at, chunk| copy_pieces(chunk, data.get(at..)))
     }
 
-    /// Sends arrays that are read piece by piece, by all threads at once, each piece as soon as it is there. Order on the
-    /// compute queue as in [`Staging::send`].
+    /// Sends arrays that are read piece by piece, by all threads at once, each piece as soon as it is there. All have arrived at the end.
     pub(super) fn stream(&mut self, arrays: &[Incoming<'_>]) -> Result<()> {
         let cut = |(array, a): (usize, &Incoming<'_>)| cut(array, a.dst, PIECE_BYTES);
         let pieces: Vec<Piece> = arrays.iter().enumerate().flat_map(cut).collect();
         self.send_pieces(&pieces, &|array, at, into| {
             let array = arrays.get(array).ok_or_else(|| internal("staging", "a piece of no array"))?;
             array.feed.fill(&array.name, at, into).map_err(BackendError::Rows)
-        })
+        })?;
+        self.land()
     }
 
-    /// As [`Staging::send`] for what is long: pieces are filled by one thread each and go as soon as they are full, in any order.
+    /// As [`Staging::send`] for what is long: pieces are filled by one thread each and go as soon as they are full, in any order. All threads get
+    /// as much of it.
     pub(super) fn send_wide(
         &mut self,
         dst: DevicePtr,
@@ -235,10 +221,13 @@ impl Staging {
         unit: usize,
         fill: &(dyn Fn(usize, &mut [u8]) -> Result<()> + Sync),
     ) -> Result<()> {
+        let unit = unit.max(1);
         if bytes < 4 * PIECE_BYTES || unit > PIECE_BYTES {
             return self.send(Stretch::plain(dst, bytes), unit, fill);
         }
-        let piece = PIECE_BYTES / unit.max(1) * unit.max(1);
+        let threads = rayon::current_num_threads();
+        let share = bytes.div_ceil(bytes.div_ceil(threads * PIECE_BYTES) * threads);
+        let piece = share.next_multiple_of(unit).min(PIECE_BYTES / unit * unit);
         self.send_pieces(&cut(0, Stretch::plain(dst, bytes), piece), &|_, at, into| fill(at, into))
     }
 
@@ -247,17 +236,27 @@ impl Staging {
         self.wait(0)?;
         self.wait(1)?;
         let driver = self.device.driver();
-        let events = (0..2 * CHUNK_BYTES / PIECE_BYTES).map(|_| driver.event());
-        let events: Vec<Event> = events.collect::<Result<_>>()?;
-        let slots = self.halves.iter_mut().flat_map(|h| h.as_mut_slice().chunks_exact_mut(PIECE_BYTES));
-        let sent = stream_through(slots.collect(), pieces, fill, driver, &events);
-        // Slots of copies that are still under way must not be filled again, whatever happened.
-        let passed = driver.synchronize(Queue::Copy);
-        for event in events {
-            driver.drop_event(event);
+        while self.passed.len() < 2 * CHUNK_BYTES / PIECE_BYTES {
+            self.passed.push(driver.event()?);
         }
-        sent.and(passed)?;
+        let parts = self.halves.iter_mut().flat_map(|h| h.as_mut_slice().chunks_exact_mut(PIECE_BYTES));
+        let slots = parts.zip(&self.passed).map(|(bytes, passed)| Slot { bytes, passed }).collect();
+        self.flying = true;
+        let sent = stream_through(slots, pieces, fill, driver);
+        if sent.is_err() {
+            // What was to take them is given up: nothing may arrive there any more.
+            self.land()?;
+        }
+        sent?;
         self.device.order(Queue::Copy, Queue::Compute)
+    }
+
+    /// Waits for the pieces that are under way: their memory is used in another way next.
+    fn land(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.flying) {
+            self.device.driver().synchronize(Queue::Copy)?;
+        }
+        Ok(())
     }
 
     /// Fetches device memory into a vector.
@@ -274,6 +273,7 @@ impl Staging {
 
     /// The same of what no work on the compute queue writes any more.
     pub(super) fn fetch_ready(&mut self, from: &[Stretch]) -> Result<Vec<Vec<u8>>> {
+        self.land()?;
         let mut out: Vec<Vec<u8>> = from.par_iter().map(|from| vec![0u8; from.bytes()]).collect();
         let mut loads = loads(from, &mut out);
         // One load is copied while the one before is moved into its vectors.
@@ -307,10 +307,7 @@ impl Drop for Staging {
     fn drop(&mut self) {
         // The buffers must not go while a copy is under way; its error was reported where it was given.
         let _ = self.device.driver().synchronize(Queue::Copy);
-        for event in &mut self.done {
-            if let Some(event) = event.take() {
-                self.device.driver().drop_event(event);
-            }
-        }
+        let events = self.done.iter_mut().filter_map(Option::take).chain(self.passed.drain(..));
+        events.for_each(|event| self.device.driver().drop_event(event));
     }
 }

@@ -225,11 +225,11 @@ impl Driver for Nvidia {
     }
 
     fn gemm_library(&self) -> Option<&str> {
-        self.library.get().map(|(name, _)| name.as_str())
+        self.library().map(|(name, _)| name.as_str())
     }
 
     unsafe fn gemm(&self, gemm: &Gemm) -> Result<bool> {
-        let Some((_, cublaslt)) = self.library.get() else {
+        let Some((_, cublaslt)) = self.library() else {
             return Ok(false);
         };
         self.bind("gemm")?;
@@ -240,14 +240,14 @@ impl Driver for Nvidia {
     fn prepare_gemm(&self, out: usize, inner: usize, to: GemmOut) {
         // What a proof takes is not to be missing where memory is short.
         let room = self.free_bytes().is_ok_and(|free| free >= ROOM_FOR_PROOFS);
-        if let (Some((_, cublaslt)), true) = (self.library.get(), room) {
+        if let (Some((_, cublaslt)), true) = (self.library(), room) {
             lock(cublaslt).prepare(self, out, inner, to);
         }
     }
 
     fn prove_fp8(&self, out: usize, inner: usize, to: GemmOut) -> Result<()> {
         limits::fp8(&self.info)?;
-        let Some((library, cublaslt)) = self.library.get() else {
+        let Some((library, cublaslt)) = self.library() else {
             return Err(limits::no_fp8("needs cuBLASLt 12.9 or newer, which was not found"));
         };
         self.bind("prove GEMM")?;
