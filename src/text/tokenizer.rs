@@ -383,7 +383,9 @@ impl Tokenizer {
     }
 
     fn encode_long(&self, library: &Library, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-        match self.fast().filter(|_| text.len() >= LONG_BYTES) {
+        // Its tables are not made for a short text: the first question would wait for them.
+        let fast = if text.len() < LONG_BYTES { None } else { self.fast() };
+        match fast {
             Some(fast) => unless_it_panics(|| fast.encode(library, text, Before::Edge, halt)),
             None => encode_lines(library, library, text, halt),
         }
