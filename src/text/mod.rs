@@ -136,8 +136,14 @@ impl TextModel {
             }
             e => e,
         };
-        let tokenizer = Tokenizer::from_bytes(&tokenizer, Some(&config), generation.as_deref()).map_err(in_folder)?;
-        let template = Template::from_folder(program, &config, jinja.as_deref()).map_err(in_folder)?;
+        // A template that is tried takes a process of its own: beside the tokenizer.
+        let (tokenizer, template) = std::thread::scope(|scope| {
+            let template = scope.spawn(|| Template::from_folder(program, &config, jinja.as_deref()));
+            let tokenizer = Tokenizer::from_bytes(&tokenizer, Some(&config), generation.as_deref());
+            (tokenizer, template.join())
+        });
+        let tokenizer = tokenizer.map_err(in_folder)?;
+        let template = template.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(in_folder)?;
         let recommended = Recommended::of_folder(generation.as_deref());
         Ok(TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template), recommended })
     }

@@ -112,8 +112,14 @@ const PROBE: &str =
 fn load(tokenizer: &[u8]) -> Result<(Library, serde_json::Value, Pieces, Token), TextError> {
     let bytes = tokenizer.to_vec();
     let loaded = untrusted::run(PATIENCE, &|| false, move || {
-        let mut library = Library::from_bytes(&bytes).map_err(|e| malformed("tokenizer.json", e))?;
-        let json: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| malformed("tokenizer.json", e))?;
+        // Both read the whole file, and the first answer waits for them.
+        let (library, json) = std::thread::scope(|scope| {
+            let json = scope.spawn(|| caught(|| serde_json::from_slice(&bytes).map(outline)));
+            (Library::from_bytes(&bytes), json.join())
+        });
+        let mut library = library.map_err(|e| malformed("tokenizer.json", e))?;
+        let failed = || malformed("tokenizer.json", "the library that reads it fails on it");
+        let json = json.ok().flatten().ok_or_else(failed)?.map_err(|e| malformed("tokenizer.json", e))?;
         // Nothing may be cut off a text or filled up to a length that the file names.
         library.with_truncation(None).map_err(|e| malformed("tokenizer.json", e))?;
         library.with_padding(None);
@@ -184,7 +190,7 @@ impl Tokenizer {
             stops,
             specials,
             max_id,
-            json: outline(json),
+            json,
             fast: OnceLock::new(),
             literals,
             hash: blake3::hash(tokenizer).to_hex().to_string(),
