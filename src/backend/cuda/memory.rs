@@ -3,7 +3,7 @@
 use super::cache::Cache;
 use super::cublaslt::{Proofs, shapes};
 use super::device::{Account, DeviceBuffer};
-use super::driver::Home;
+use super::driver::{Home, Queue};
 use super::ledger::{PAGED_SPARE_BYTES, SPARE_BYTES};
 use super::pool::PoolSize;
 use super::selection::{Selection, Sums};
@@ -241,7 +241,9 @@ impl Cuda {
     pub(super) fn upload_floats(&mut self, values: &[f32], account: Account) -> Result<DeviceBuffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let memory = self.device.alloc("norm weights", bytes.len(), account)?;
-        self.staging.send_bytes(memory.ptr(), bytes)?;
+        // A few kilobytes, which the driver has taken over when it returns: what is under way to other places goes on meanwhile.
+        // SAFETY: both are as long, and memory that is not page-locked is read before the call returns.
+        unsafe { self.device.driver().copy_in(memory.ptr(), bytes.as_ptr(), bytes.len(), Queue::Compute)? };
         Ok(memory)
     }
 }

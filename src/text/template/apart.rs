@@ -68,10 +68,13 @@ enum Outcome {
 }
 
 impl Apart {
-    /// `program` and first arguments accept [`CHILD`].
+    /// `program` and first arguments accept [`CHILD`]. The first child begins now, while a model is loaded: the first answer would wait for it.
     pub(super) fn new(program: &[OsString], parts: &Parts) -> Result<Apart, TextError> {
         let parts = serde_json::to_vec(parts).map_err(|e| TextError::Template(e.to_string()))?;
-        Ok(Apart { program: program.to_vec(), parts, idle: Mutex::default() })
+        let apart = Apart { program: program.to_vec(), parts, idle: Mutex::default() };
+        // One that does not begin is told by whoever renders.
+        apart.idle().extend(apart.begin());
+        Ok(apart)
     }
 
     /// As [`Template::render_until`].
