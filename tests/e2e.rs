@@ -4,7 +4,7 @@
 mod pty;
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -269,8 +269,8 @@ fn a_missing_gpu_is_told_once_a_machine_and_never_to_a_script() {
     assert_eq!((watched(), watched()), (true, false));
 }
 
-/// The built-in model as a folder whose template drops earlier thoughts and has no switch for them.
-fn folder_that_drops_thoughts(home: &Path) -> String {
+/// The built-in model as a folder.
+fn folder_of_the_model(home: &Path) -> PathBuf {
     let from = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = home.join("model");
     std::fs::create_dir(&folder).unwrap();
@@ -280,8 +280,41 @@ fn folder_that_drops_thoughts(home: &Path) -> String {
     for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
         std::os::unix::fs::symlink(from.join("assets/demo").join(shard), folder.join(shard)).unwrap();
     }
-    std::fs::copy(from.join("tests/templates/released.jinja"), folder.join("chat_template.jinja")).unwrap();
+    folder
+}
+
+/// The same with a template that drops earlier thoughts and has no switch for them.
+fn folder_that_drops_thoughts(home: &Path) -> String {
+    let folder = folder_of_the_model(home);
+    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/templates/released.jinja");
+    std::fs::copy(template, folder.join("chat_template.jinja")).unwrap();
     folder.display().to_string()
+}
+
+#[test]
+fn a_question_in_other_words_is_answered_by_a_folder_that_says_which_go_together() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = folder_of_the_model(home.path());
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo/generation_config.json");
+    std::fs::copy(config, folder.join("generation_config.json")).unwrap();
+    let club = "Every Sunday the boats are washed and put away.\nIda Ford coaches the juniors on Wednesdays.\nA life jacket must be worn on \
+        the water.\nThe minibus may be borrowed by members over twenty-five.\nIn the cellar there is a workshop for repairs.\n";
+    std::fs::write(home.path().join("club.txt"), club).unwrap();
+    let model = folder.display().to_string();
+    let question = ["-p", "Who is allowed to take the car?", "-f", "club.txt", "--no-save"];
+    let ask =
+        || program(home.path(), &[&["--device", "cpu", "--model", &model], &question[..]].concat()).output().unwrap();
+    let refused = ask();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!((refused.status.code(), said.lines().count()), (Some(3), 1), "{said}");
+    assert!(said.contains("thesaurus.txt: No such file"), "{said}");
+    let answered = |thesaurus: &str| {
+        std::fs::write(folder.join("thesaurus.txt"), thesaurus).unwrap();
+        String::from_utf8(ask().stdout).unwrap()
+    };
+    assert_eq!(answered("# none\n"), "I could not find that in the document.\n");
+    let found = "The document says: \"The minibus may be borrowed by members over twenty-five.\"\n";
+    assert_eq!(answered("vehicle car: minibus bus\nallowed permitted may\n"), found);
 }
 
 #[test]

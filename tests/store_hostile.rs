@@ -346,11 +346,13 @@ struct ModelFolder {
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
 /// Seeds are told apart by their first byte: which file they are.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 8] = [
     ("config.json", "tiny-mixed/config.json"),
     ("model.safetensors", "tiny-mixed/model.safetensors"),
     ("tokenizer.json", "../../assets/demo/tokenizer.json"),
     ("tokenizer_config.json", "../../assets/demo/tokenizer_config.json"),
+    ("generation_config.json", "../../assets/demo/generation_config.json"),
+    ("thesaurus.txt", "../../assets/demo/thesaurus.txt"),
     ("draft/config.json", "../../assets/demo/eagle3/config.json"),
     ("draft/model.safetensors", "../../assets/demo/eagle3/model.safetensors"),
 ];
@@ -380,7 +382,7 @@ impl ModelFolder {
             head.as_ref().err().iter().for_each(|e| line(e));
             return head.is_ok();
         }
-        if !file.starts_with("tokenizer") {
+        if matches!(file, "config.json" | "model.safetensors") {
             let model = Checkpoint::open_dir(self.dir.path()).and_then(|c| Model::load(&mut Cpu::new(), &c, |_| {}));
             model.as_ref().err().iter().for_each(|e| line(e));
             return model.is_ok();

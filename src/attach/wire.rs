@@ -15,7 +15,7 @@ use crate::protocol::engine::{
 };
 
 /// Changes with every change of what is sent. Both sides have the same, or do not speak.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// The server's first words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -430,7 +430,8 @@ mod tests {
             let constraint = Some(crate::protocol::engine::Constraint(Arc::new(mask), quoting));
             Task::pack(Job { generate: Some(Generate { constraint, ..generate.clone() }), ..job.clone() })
         };
-        let quoting = Quoting { opening: "It says: \"".to_owned(), words: 0.3, length: -1.7, margin: 0.1 };
+        let (opening, thesaurus) = ("It says: \"".to_owned(), "cost price\nanimal: dog cat\n".to_owned());
+        let quoting = Quoting { opening, words: 0.3, length: -1.7, margin: 0.1, related: 0.2, covered: 0.7, thesaurus };
         assert_eq!(masked(Some(quoting.clone())).unwrap().wish.unwrap().quoting, Some(quoting));
         assert!(masked(None).is_err());
     }

@@ -45,7 +45,9 @@ mod state;
 mod tests;
 mod weights;
 
-pub use demo::{DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft};
+pub use demo::{
+    DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft,
+};
 pub use forward::Model;
 pub use parts::Sequence;
 pub use state::Live;

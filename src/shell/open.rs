@@ -12,7 +12,8 @@ use super::{Context, attach_engine, model_cmd, out, quantize_cmd, remote_engine}
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
 use crate::model::{
-    Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError, Recipe,
+    Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
+    Recipe,
 };
 use crate::protocol::engine::{
     BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Precision, Token, WeightsChoice, is_folder,
@@ -182,7 +183,9 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
         // Random weights have no authors who could recommend anything.
         let generation = (model == BUILT_IN).then_some(DEMO_GENERATION_CONFIG.as_bytes());
-        (TextModel::from_bytes(tokenizer, config, generation, None), DEMO_CONFIG.to_owned())
+        let text = TextModel::from_bytes(tokenizer, config, generation, None);
+        let text = text.and_then(|text| text.with_thesaurus(DEMO_THESAURUS.into()));
+        (text, DEMO_CONFIG.to_owned())
     };
     let text = text.map_err(|e| unusable(e.to_string()))?;
     let config: serde_json::Value =

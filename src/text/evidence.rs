@@ -1,22 +1,27 @@
 //! Evidence for a sentence of a document: what it has in common with the question, beside what the model thinks of it.
 //!
-//! A small model chooses a sentence by its first words and overlooks words that the sentence shares with the question; the rarer they
-//! are in what was read, the more they say. Of documents alone: what was said before has most in common with the question.
+//! A small model chooses a sentence by its first words and overlooks words that the sentence shares with the question, or has another word
+//! for ([`thesaurus`]); the rarer they are in what was read, the more they say. Of documents alone: what was said before has most in common
+//! with the question.
 //! A text is gone through once, however long its lines are.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use super::quotes::{BETWEEN, ends as ends_at};
+use super::stem::{put_stem, words};
 use super::template::ChatMessage;
+use super::thesaurus;
 use crate::protocol::engine::Quoting;
 
 /// More of a sentence does not count: it may be as long as its text.
 const SENTENCE_BYTES: usize = 512;
-/// What shared words count at most, in logits: a heading has all of a question's words and no answer.
-const MOST: f32 = 4.0;
-/// More words of a question do not count.
+/// What words count at most, in logits.
+const MOST: f32 = 14.0;
+/// More words of a question do not count: each is a bit.
 const QUESTION_WORDS: usize = 64;
+/// How much of a question's word is covered by a related one.
+const RELATED: f32 = 0.8;
 
 /// Words of a question that do not say what it is about.
 const STOP: &str = " a about all also am an and any are as at be been being by can could did do document does doing don done each every file \
@@ -24,15 +29,24 @@ const STOP: &str = " a about all also am an and any are as at be been being by c
     nor not of on one only or other our please re said say says shall she should so some such tell text than that the their them then there \
     these they this those to too us ve very was we were what when where which who whom whose why will with would you your ";
 
-/// What the evidence counts for the sentences that begin at these places of a text.
-pub(super) fn weigh(text: &[u8], begin: &[usize], quoting: &Quoting) -> Vec<f32> {
-    let mut evidence = vec![0.0; begin.len()];
+/// What speaks for a sentence, in logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Evidence {
+    /// For it, among others.
+    pub(super) favours: f32,
+    /// For quoting it at all: how much of what is asked it covers.
+    pub(super) covers: f32,
+}
+
+/// The evidence for the sentences that begin at these places of a text.
+pub(super) fn weigh(text: &[u8], begin: &[usize], quoting: &Quoting) -> Vec<Evidence> {
+    let mut evidence = vec![Evidence::default(); begin.len()];
     let (documents, question) = parts(text);
     let asked = asked(text.get(question).unwrap_or_default());
     if asked.is_empty() {
         return evidence;
     }
-    let read = Read::of(text, &documents, &asked);
+    let read = Read::of(text, &documents, &asked, &quoting.thesaurus);
     let documents = documents.iter().map(|document| {
         let place = |at: usize| begin.partition_point(|begin| *begin < at);
         place(document.start)..place(document.end)
@@ -92,57 +106,6 @@ pub(super) fn without_frames(text: &[u8]) -> Vec<u8> {
     own
 }
 
-/// Words of a text, each with the place behind it.
-fn words(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let letter = |byte: &u8| byte.is_ascii_alphanumeric() || (0x80..BETWEEN).contains(byte);
-        let rest = text.get(at..)?;
-        let begin = at + rest.iter().position(letter)?;
-        let word = text.get(begin..)?;
-        let word = word.get(..word.iter().position(|byte| !letter(byte)).unwrap_or(word.len()))?;
-        at = begin + word.len();
-        Some((at, word))
-    })
-}
-
-/// A crude common form of a word in `stem`: "deposits", "deposited" and "deposit" have the same.
-fn put_stem(word: &[u8], stem: &mut Vec<u8>) {
-    const ENDINGS: [(&str, &str); 9] = [
-        ("ies", "y"),
-        ("ied", "y"),
-        ("ings", ""),
-        ("ing", ""),
-        ("ed", ""),
-        ("es", ""),
-        ("s", ""),
-        ("ly", ""),
-        ("e", ""),
-    ];
-    stem.clear();
-    match std::str::from_utf8(word) {
-        Ok(word) if !word.is_ascii() => stem.extend_from_slice(word.to_lowercase().as_bytes()),
-        _ => stem.extend(word.iter().map(u8::to_ascii_lowercase)),
-    }
-    if stem.len() <= 3 {
-        return;
-    }
-    let left = |ending: &str| stem.strip_suffix(ending.as_bytes()).map_or(0, <[u8]>::len);
-    let ending = ENDINGS.iter().find(|(ending, _)| left(ending) >= 3 && !(*ending == "s" && stem.ends_with(b"ss")));
-    if let Some((ending, other)) = ending {
-        stem.truncate(left(ending));
-        stem.extend_from_slice(other.as_bytes());
-    }
-    // "planned" and "plan".
-    if let [.., a, b] = stem.as_slice()
-        && a == b
-        && stem.len() > 3
-        && !matches!(b, b's' | b'l')
-    {
-        stem.pop();
-    }
-}
-
 /// What a question is about: the number of each stem.
 fn asked(question: &[u8]) -> HashMap<Vec<u8>, u32> {
     let mut asked = HashMap::new();
@@ -159,20 +122,38 @@ fn asked(question: &[u8]) -> HashMap<Vec<u8>, u32> {
     asked
 }
 
+/// Words of a question, bit by bit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    /// These themselves.
+    own: u64,
+    /// Others that are related to these.
+    related: u64,
+}
+
+impl Found {
+    fn and(self, other: Found) -> Found {
+        Found { own: self.own | other.own, related: self.related | other.related }
+    }
+}
+
 /// What documents have in common with a question.
 struct Read<'a> {
     text: &'a [u8],
     /// Places where sentences end.
     ends: Vec<usize>,
-    /// The place behind each word that the question shares, and the number of its stem.
-    shared: Vec<(usize, u32)>,
-    /// What each stem says: more, the fewer sentences have it.
-    says: Vec<f32>,
+    /// The place behind each word that says something of the question, and of which of its words.
+    found: Vec<(usize, Found)>,
+    /// What each of the question's words says where it stands itself, and where it or a related one does: more, the fewer sentences have it.
+    says: Vec<[f32; 2]>,
+    /// What a sentence with all of them would say.
+    all: f32,
 }
 
 impl<'a> Read<'a> {
-    fn of(text: &'a [u8], documents: &[Range<usize>], asked: &HashMap<Vec<u8>, u32>) -> Read<'a> {
-        let (mut ends, mut shared, mut stem) = (Vec::new(), Vec::new(), Vec::new());
+    fn of(text: &'a [u8], documents: &[Range<usize>], asked: &HashMap<Vec<u8>, u32>, thesaurus: &str) -> Read<'a> {
+        let related = thesaurus::related(thesaurus, asked);
+        let (mut ends, mut found, mut stem) = (Vec::new(), Vec::new(), Vec::new());
         for document in documents {
             // Not behind a space: each run of them is looked over once.
             let last = |place: &usize| {
@@ -182,150 +163,56 @@ impl<'a> Read<'a> {
             ends.extend(places.filter(|place| last(place) && ends_at(text, *place)));
             for (at, word) in words(text.get(document.clone()).unwrap_or_default()) {
                 put_stem(word, &mut stem);
-                shared.extend(asked.get(stem.as_slice()).map(|number| (document.start + at, *number)));
+                let own = asked.get(stem.as_slice()).map_or(0, |number| 1 << number);
+                let related = related.get(stem.as_slice()).copied().unwrap_or(0);
+                if own | related != 0 {
+                    found.push((document.start + at, Found { own, related }));
+                }
             }
         }
-        let mut within: Vec<(u32, usize)> = Vec::with_capacity(shared.len());
-        let mut place = 0;
-        for (behind, number) in &shared {
-            while ends.get(place).is_some_and(|end| end < behind) {
-                place += 1;
+        // How many sentences have each word.
+        let mut have = vec![[0_u32; 2]; asked.len()];
+        let mut rest = found.as_slice();
+        while let Some((behind, _)) = rest.first() {
+            let end = ends.get(ends.partition_point(|end| end < behind)).copied().unwrap_or(usize::MAX);
+            let (sentence, others) = rest.split_at(rest.partition_point(|(behind, _)| *behind <= end));
+            let found = sentence.iter().fold(Found::default(), |all, (_, found)| all.and(*found));
+            for (i, [own, either]) in have.iter_mut().enumerate() {
+                *own += (found.own >> i & 1) as u32;
+                *either += ((found.own | found.related) >> i & 1) as u32;
             }
-            within.push((*number, place));
+            rest = others;
         }
-        within.sort_unstable();
-        within.dedup();
-        let mut says = vec![0.0; asked.len()];
-        for have in within.chunk_by(|a, b| a.0 == b.0) {
-            let number = have.first().map_or(0, |(number, _)| *number);
-            if let Some(says) = says.get_mut(number as usize) {
-                *says = (1.0 + ends.len() as f32 / have.len() as f32).ln();
-            }
-        }
-        Read { text, ends, shared, says }
+        let rare = |have: u32| (1.0 + ends.len() as f32 / have as f32).ln();
+        let says: Vec<[f32; 2]> =
+            have.iter().map(|have| have.map(|have| if have == 0 { 0.0 } else { rare(have) })).collect();
+        let all = have.iter().map(|[_, either]| rare((*either).max(1))).sum();
+        Read { text, ends, found, says, all }
     }
 
     /// For the sentence that begins here.
-    fn evidence(&self, begin: usize, quoting: &Quoting) -> f32 {
+    fn evidence(&self, begin: usize, quoting: &Quoting) -> Evidence {
         let end = self.ends.get(self.ends.partition_point(|end| *end <= begin)).copied().unwrap_or(self.text.len());
         let end = end.min(begin + SENTENCE_BYTES);
-        let first = self.shared.partition_point(|(behind, _)| *behind <= begin);
-        let mut seen = 0_u64;
-        let shared = self.shared.iter().skip(first).take_while(|(behind, _)| *behind <= end);
-        shared.for_each(|(_, number)| seen |= 1 << number);
-        let words: f32 = self.says.iter().enumerate().filter(|(i, _)| seen >> i & 1 == 1).map(|(_, says)| says).sum();
-        (quoting.words * words).clamp(-MOST, MOST) + quoting.length * ((end - begin) as f32).ln()
+        let first = self.found.partition_point(|(behind, _)| *behind <= begin);
+        let within = self.found.iter().skip(first).take_while(|(behind, _)| *behind <= end);
+        let found = within.fold(Found::default(), |all, (_, found)| all.and(*found));
+        let (mut words, mut covered) = (0.0, 0.0);
+        for (i, [own, either]) in self.says.iter().enumerate() {
+            if found.own >> i & 1 == 1 {
+                words += quoting.words * own;
+                covered += either;
+            } else if found.related >> i & 1 == 1 {
+                words += quoting.related * either;
+                covered += RELATED * either;
+            }
+        }
+        let length = quoting.length * ((end - begin) as f32).ln();
+        let covered = if self.all > 0.0 { covered / self.all } else { 0.0 };
+        Evidence { favours: words.clamp(-MOST, MOST) + length, covers: quoting.covered * (covered - 0.5) }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::text::quotes::beginnings;
-
-    const QUOTING: Quoting = Quoting { opening: String::new(), words: 1.0, length: 0.0, margin: 0.0 };
-
-    /// A conversation as its tokens spell it: turns, and what stands between them.
-    fn talk(turns: &[(&str, &str)]) -> Vec<u8> {
-        let mut text = Vec::new();
-        for (role, said) in turns {
-            text.extend([&[BETWEEN], role.as_bytes(), b"\n", said.as_bytes(), &[BETWEEN], b"\n"].concat());
-        }
-        text.push(BETWEEN);
-        text
-    }
-
-    /// What the sentences of a document have that begin like these.
-    fn of(text: &[u8], quoting: &Quoting, sentences: &[&str]) -> Vec<f32> {
-        let begin = beginnings(text);
-        let evidence = weigh(text, &begin, quoting);
-        let begins = |sentence: &str| begin.iter().position(|at| text[*at..].starts_with(sentence.as_bytes())).unwrap();
-        sentences.iter().map(|sentence| evidence[begins(sentence)]).collect()
-    }
-
-    const BOATS: &str = "<document name=\"boats.txt\">\nThe Anna is a barge. The Berta is a barge; she was painted by Zoë.\nWhy not?\nThe \
-        Cora is an old barge.\n</document>";
-    const SENTENCES: [&str; 4] = ["The Anna", "The Berta", "Why not", "The Cora"];
-
-    #[test]
-    fn shared_words_count_and_rare_ones_more() {
-        let asked = |question: &str| {
-            let talk = talk(&[("user", BOATS), ("assistant", "I have read it."), ("user", question)]);
-            of(&talk, &QUOTING, &SENTENCES)
-        };
-        let rare = (1.0_f32 + 4.0).ln();
-        assert_eq!(asked("Who paints the Berta?"), [0.0, 2.0 * rare, 0.0, 0.0]);
-        assert_eq!(asked("what is ZOË?"), [0.0, rare, 0.0, 0.0]);
-        let common = (1.0_f32 + 4.0 / 3.0).ln();
-        assert_eq!(asked("Barges?\nANNA?"), [rare + common, common, 0.0, common]);
-        assert_eq!(asked("Why is it not?"), [0.0; 4]);
-        assert_eq!(asked(""), [0.0; 4]);
-    }
-
-    #[test]
-    fn many_shared_words_count_no_more_than_a_few() {
-        let talk = talk(&[("user", BOATS), ("user", "Berta painted by Zoë?")]);
-        let much = Quoting { words: 3.0, ..QUOTING };
-        assert_eq!(of(&talk, &much, &SENTENCES), [0.0, MOST, 0.0, 0.0]);
-    }
-
-    #[test]
-    fn of_documents_and_for_the_last_question_alone() {
-        let talk = talk(&[
-            ("user", "Where is the Cora?"),
-            ("assistant", "I do not know the Cora."),
-            ("user", BOATS),
-            ("assistant", "I have read it."),
-            ("user", "Where is the Berta?"),
-            ("assistant", "The Anna is here."),
-            ("user", "And the Cora?"),
-            ("assistant", "<think>"),
-            ("assistant", "The Anna?"),
-        ]);
-        let evidence = of(&talk, &QUOTING, &["Where is the Cora", "The Berta", "The Cora", "And the"]);
-        assert_eq!(evidence, [0.0, 0.0, (1.0_f32 + 4.0).ln(), 0.0]);
-        // Nothing was loaded, nothing asked, nothing said.
-        for text in [&b""[..], b"\xff", b"The Anna.", BOATS.as_bytes()] {
-            assert!(weigh(text, &beginnings(text), &QUOTING).iter().all(|evidence| *evidence == 0.0));
-        }
-    }
-
-    #[test]
-    fn the_length_of_a_sentence_counts_by_its_logarithm() {
-        let talk = talk(&[("user", BOATS), ("user", "The Anna?")]);
-        let length = Quoting { words: 0.0, length: 2.0, ..QUOTING };
-        let bytes = ["The Anna is a barge.", "Why not?"].map(|sentence| 2.0 * (sentence.len() as f32).ln());
-        assert_eq!(of(&talk, &length, &["The Anna", "Why not"]), bytes);
-    }
-
-    #[test]
-    fn a_long_text_takes_no_time() {
-        // One line, all of it beginnings; spaces alone; many sentences.
-        for many in ["AB, CD ", "   ", "The Anna is here. ", "anna\n"] {
-            let text = format!("<document name=\"a\">\n{}\n</document>", many.repeat((4 << 20) / many.len()));
-            let talk = talk(&[("user", &text), ("user", "Where is Anna? AB")]);
-            let begin = beginnings(&talk);
-            assert_eq!(weigh(&talk, &begin, &QUOTING).len(), begin.len());
-        }
-    }
-
-    #[test]
-    fn forms_of_a_word_have_one_stem() {
-        let stem = |word: &str| {
-            let mut stem = Vec::new();
-            put_stem(word.as_bytes(), &mut stem);
-            String::from_utf8(stem).unwrap()
-        };
-        for forms in [
-            ["deposit", "deposits", "deposited"],
-            ["plan", "planned", "planning"],
-            ["city", "cities", "City"],
-            ["close", "closes", "closing"],
-        ] {
-            assert!(forms.iter().all(|form| stem(form) == stem(forms[0])), "{forms:?} {:?}", forms.map(stem));
-        }
-        for other in ["gas", "pass", "as", "é", "ÉTÉ"] {
-            assert_eq!(stem(other), other.to_lowercase());
-        }
-    }
-}
+#[path = "evidence_tests.rs"]
+mod tests;

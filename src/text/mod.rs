@@ -23,8 +23,10 @@ pub mod schema;
 pub mod sources;
 pub mod spell;
 pub mod steer;
+mod stem;
 pub mod stream;
 pub mod template;
+mod thesaurus;
 pub mod tokenizer;
 mod trial;
 mod untrusted;
@@ -145,7 +147,37 @@ impl TextModel {
         let tokenizer = tokenizer.map_err(in_folder)?;
         let template = template.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(in_folder)?;
         let recommended = Recommended::of_folder(generation.as_deref());
-        Ok(TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template), recommended })
+        let text = TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template), recommended };
+        text.with_thesaurus_of(dir).map_err(in_folder)
+    }
+
+    /// The same with the related words of its folder, if it has any.
+    fn with_thesaurus_of(self, dir: &Path) -> Result<TextModel, TextError> {
+        let Some(name) = self.recommended.thesaurus() else {
+            return Ok(self);
+        };
+        let malformed = |file: &str, reason: String| TextError::Malformed { file: file.to_owned(), reason };
+        // Of this folder: a model names no other places.
+        if Path::new(name).file_name() != Some(name.as_ref()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let reason = format!("quote_thesaurus {name:?} is not the name of a file in this folder");
+            return Err(malformed("generation_config.json", reason));
+        }
+        let file = files::read(&dir.join(name), thesaurus::BYTES)
+            .map_err(|e| malformed(name, format!("{e} (named by quote_thesaurus in generation_config.json)")))?;
+        self.with_thesaurus(file)
+    }
+
+    /// The same with related words, from the contents of the file that [`Recommended::thesaurus`] names; nothing new where none is.
+    ///
+    /// # Errors
+    /// Malformed contents.
+    pub fn with_thesaurus(self, file: Vec<u8>) -> Result<TextModel, TextError> {
+        let Some(name) = self.recommended.thesaurus().map(str::to_owned) else {
+            return Ok(self);
+        };
+        let recommended = self.recommended.with_thesaurus(file);
+        let recommended = recommended.map_err(|reason| TextError::Malformed { file: name, reason })?;
+        Ok(TextModel { recommended, ..self })
     }
 
     /// The same from file contents, for the built-in model. Without a `generation_config` nothing is recommended.
@@ -162,5 +194,40 @@ impl TextModel {
         let template = Template::from_config(tokenizer_config, chat_template)?;
         let recommended = generation_config.map(|file| Recommended::of_folder(Some(file))).unwrap_or_default();
         Ok(TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template), recommended })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_with_a_thesaurus_that_is_none_is_refused_with_what_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &[u8]| std::fs::write(folder.path().join(name), text).unwrap();
+        let (tokenizer, config) = (
+            include_bytes!("../../assets/demo/tokenizer.json"),
+            include_bytes!("../../assets/demo/tokenizer_config.json"),
+        );
+        let named = |name: &str| {
+            let keys = serde_json::json!({ "quote_opening": "It says: \"", "quote_thesaurus": name }).to_string();
+            let text = TextModel::from_bytes(tokenizer, config, Some(keys.as_bytes()), None).unwrap();
+            let text = text.with_thesaurus_of(folder.path()).map_err(|e| e.to_string())?;
+            Ok::<_, String>(text.recommended.quoting().unwrap().thesaurus.clone())
+        };
+        let missing = named("words.txt").unwrap_err();
+        assert!(missing.starts_with("words.txt: No such file"), "{missing}");
+        assert!(missing.contains("quote_thesaurus in generation_config.json"), "{missing}");
+        put("words.txt", b"cost price\n");
+        assert_eq!(named("words.txt").unwrap(), "cost price\n");
+        put("words.txt", b"cost price\n\nfee\n");
+        assert!(named("words.txt").unwrap_err().starts_with("words.txt: line 3: a group has two words or more"));
+        put("words.txt", &vec![b'\n'; thesaurus::BYTES as usize + 1]);
+        assert!(named("words.txt").unwrap_err().starts_with("words.txt: 2 MiB, the limit is 1 MiB"));
+        for elsewhere in ["../words.txt", "/etc/hostname", ".", "", "a\u{1b}b"] {
+            let refused = named(elsewhere).unwrap_err();
+            assert!(refused.starts_with("generation_config.json: quote_thesaurus"), "{refused:?}");
+            assert!(!refused.contains('\u{1b}'), "{refused:?}");
+        }
     }
 }

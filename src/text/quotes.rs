@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use super::evidence;
+use super::evidence::{self, Evidence};
 use super::spell::Before;
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
@@ -82,7 +82,7 @@ enum At {
 struct Reached {
     places: Arc<[Place]>,
     /// The best evidence for one of them.
-    evidence: f32,
+    evidence: Evidence,
 }
 
 /// The quote is what stands in front of a place of the text.
@@ -90,12 +90,13 @@ struct Reached {
 struct Place {
     at: usize,
     /// For the sentence.
-    evidence: f32,
+    evidence: Evidence,
 }
 
-/// The best evidence of some.
-fn best<'a>(places: impl IntoIterator<Item = &'a Place>) -> Option<f32> {
-    places.into_iter().map(|place| place.evidence).reduce(f32::max)
+/// The best evidence of some: the first of its like.
+fn best<'a>(places: impl IntoIterator<Item = &'a Place>) -> Option<Evidence> {
+    let better = |best: Evidence, next: Evidence| if next.favours > best.favours { next } else { best };
+    places.into_iter().map(|place| place.evidence).reduce(better)
 }
 
 impl Default for At {
@@ -178,10 +179,13 @@ impl Quotes {
         let (token, most, at) = leading.next()?;
         ahead.margin = leading.next().map_or(ahead.margin, |(_, next, _)| ahead.margin.min(most - next));
         let begins = *ahead.opening.first()?;
-        self.first = Some((begins, (CLEAR * (ahead.margin - self.quoting.margin)).min(FAVOUR)));
+        let (covers, among) = match &at {
+            At::Quote(reached) => (reached.evidence.covers, reached.places.len() > 1),
+            At::Free(_) => (0.0, false),
+        };
+        self.first = Some((begins, (CLEAR * (ahead.margin - self.quoting.margin) + covers).min(FAVOUR)));
         ahead.path.push(token);
         ahead.at = at;
-        let among = matches!(&ahead.at, At::Quote(reached) if reached.places.len() > 1);
         (among && ahead.path.len() < AHEAD).then_some(())
     }
 
@@ -206,13 +210,14 @@ impl Quotes {
             At::Quote(reached) => {
                 let closed = reached.places.iter().filter(|place| byte == MARK && ends(&self.text, place.at));
                 if let Some(evidence) = best(closed) {
-                    return Some((At::default(), evidence - reached.evidence));
+                    return Some((At::default(), evidence.favours - reached.evidence.favours));
                 }
                 let goes_on = |place: &&Place| byte != BETWEEN && self.text.get(place.at) == Some(&byte);
                 let on = |place: &Place| Place { at: place.at + 1, evidence: place.evidence };
                 let places: Arc<[Place]> = reached.places.iter().filter(goes_on).map(on).collect();
                 let evidence = best(places.iter())?;
-                Some((At::Quote(Reached { places, evidence }), evidence - reached.evidence))
+                let favoured = evidence.favours - reached.evidence.favours;
+                Some((At::Quote(Reached { places, evidence }), favoured))
             }
         }
     }
@@ -222,7 +227,7 @@ impl Quotes {
         let sentences = self.sentences.get_or_init(|| {
             let begin = beginnings(&self.text);
             let evidence = evidence::weigh(&self.read, &begin, &self.quoting);
-            let place = |(at, evidence): (&usize, f32)| Place { at: *at, evidence };
+            let place = |(at, evidence): (&usize, Evidence)| Place { at: *at, evidence };
             let places: Arc<[Place]> = begin.iter().zip(evidence).map(place).collect();
             best(places.iter()).map(|evidence| Reached { places, evidence })
         });

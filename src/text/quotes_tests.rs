@@ -9,7 +9,7 @@ const DOCUMENT: &str = "# Boats\n\nThe Anna is a barge. She was built in 1904 by
     | Mooring | 16 | a day |\nkey = \"a b\"\nThe Anna sails on Mondays. Zoë knows why";
 
 fn quoting() -> Quoting {
-    Quoting { opening: OPENING.to_owned(), words: 1.0, length: 0.0, margin: 0.0 }
+    Quoting { opening: OPENING.to_owned(), words: 1.0, ..Quoting::default() }
 }
 
 /// Of single bytes, and of pieces.
@@ -190,6 +190,34 @@ fn an_answer_begins_a_quote_where_the_model_is_clear_about_its_sentence() {
         // It has begun.
         let begun: Vec<Token> = before.iter().chain([&other]).copied().collect();
         assert!((constraint.0)(&begun).ahead(&[row(&first)]).is_empty());
+    }
+}
+
+#[test]
+fn a_quote_is_begun_the_rather_the_more_of_what_is_asked_it_covers() {
+    let read = "<document name=\"a.txt\">\nThe Anna is red. Berta is blue.\n</document>";
+    for tokenizer in tokenizers() {
+        let favoured = |question: &str| {
+            let turns = format!(
+                "<|im_start|>user\n{read}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+            );
+            let before = tokenizer.encode_with_special(&turns).unwrap();
+            let (words, covered, thesaurus) = (0.0, 1.0, "colour blue red\n".to_owned());
+            let quoting = Quoting { words, margin: 4.0, covered, thesaurus, ..quoting() };
+            let mut quotes = (quoting.constraint(&tokenizer, &tokenizer.stop_ids(&[])).0)(&before);
+            let opening = tokenizer.encode_behind(OPENING, Before::Text).unwrap();
+            let [the, berta] = ["The", "Berta"].map(|text| tokenizer.encode_behind(text, Before::Text).unwrap()[0]);
+            let next = opening[1..].iter().map(|token| vec![(*token, 9.0)]);
+            let rows: Vec<Vec<(Token, f32)>> = next.chain([vec![(berta, 8.0), (the, 4.0)]]).collect();
+            assert_eq!(quotes.ahead(&[vec![(opening[0], 2.0)]]), opening);
+            quotes.ahead(&rows);
+            quotes.favours(opening[0]).unwrap()
+        };
+        // In front of others by as much as the margin.
+        assert_eq!(favoured("Berta?"), 0.5);
+        assert_eq!(favoured("Anna?"), -0.5);
+        assert_eq!(favoured("Which one?"), 0.0);
+        assert!((favoured("The colour?") - (0.8 - 0.5)).abs() < 1e-5);
     }
 }
 

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::quotes::MARK;
+use super::thesaurus;
 use crate::protocol::engine::Quoting;
 
 /// What the card of MiniCPM-SALA recommends where its files say nothing. Greedy answers of this family may never end.
@@ -39,6 +40,7 @@ const EVIDENCE: f64 = 10.0;
 pub struct Recommended {
     values: Vec<(&'static str, f64, Source)>,
     quoting: Option<Quoting>,
+    thesaurus: Option<String>,
 }
 
 /// Name here, name there, and the range that counts.
@@ -78,8 +80,29 @@ impl Recommended {
             words: weight("quote_words"),
             length: weight("quote_length"),
             margin: weight("quote_margin").max(0.0),
+            related: weight("quote_related"),
+            covered: weight("quote_covered").max(0.0),
+            thesaurus: String::new(),
         };
-        Recommended { values, quoting: opening.map(quoting) }
+        let thesaurus = file.get("quote_thesaurus").and_then(Value::as_str).filter(|_| opening.is_some());
+        Recommended { values, quoting: opening.map(quoting), thesaurus: thesaurus.map(str::to_owned) }
+    }
+
+    /// The file of the folder with words that are related, where it names one.
+    pub fn thesaurus(&self) -> Option<&str> {
+        self.thesaurus.as_deref()
+    }
+
+    /// With what that file holds.
+    ///
+    /// # Errors
+    /// Which line of it is wrong, and why.
+    pub fn with_thesaurus(mut self, file: Vec<u8>) -> Result<Recommended, String> {
+        let text = thesaurus::checked(file)?;
+        if let Some(quoting) = &mut self.quoting {
+            quoting.thesaurus = text;
+        }
+        Ok(self)
     }
 
     /// How the model quotes, where its folder says so.
@@ -141,5 +164,21 @@ mod tests {
         };
         assert_eq!(weights(1.5.into(), (-1).into(), 4.into()), (1.5, -1.0, 4.0));
         assert_eq!(weights(1e3.into(), "much".into(), (-2).into()), (0.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn a_folder_names_a_file_with_related_words() {
+        let of = |file: Value| Recommended::of_folder(Some(file.to_string().as_bytes()));
+        let keys = serde_json::json!({"quote_opening": "Says: \"", "quote_related": 1.5, "quote_covered": 6, "quote_thesaurus": "w.txt"});
+        let named = of(keys.clone());
+        assert_eq!(named.thesaurus(), Some("w.txt"));
+        let quoting = named.clone().with_thesaurus(b"cost price\n".to_vec()).unwrap().quoting.unwrap();
+        assert_eq!((quoting.related, quoting.covered, quoting.thesaurus.as_str()), (1.5, 6.0, "cost price\n"));
+        assert_eq!(named.with_thesaurus(b"cost".to_vec()).unwrap_err(), "line 1: a group has two words or more");
+        // Of use to quotes alone.
+        let mut without = keys;
+        without["quote_opening"] = Value::Null;
+        assert_eq!(of(without.clone()).thesaurus(), None);
+        assert_eq!(of(without).with_thesaurus(b"a b".to_vec()).unwrap().quoting, None);
     }
 }

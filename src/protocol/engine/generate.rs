@@ -171,6 +171,12 @@ pub struct Quoting {
     pub length: f32,
     /// How far a sentence is in front of others, in logits, where a quote of it is neither favoured nor the contrary; 0 is off.
     pub margin: f32,
+    /// What a word counts for a sentence that has one related to it, in logits; 0 is off.
+    pub related: f32,
+    /// How much a quote is favoured or not by how much of what is asked its sentence covers, in logits from none to all of it; 0 is off.
+    pub covered: f32,
+    /// Words that are related: a group a line.
+    pub thesaurus: String,
 }
 
 /// Makes a [`Constrain`] for each run of an answer from the tokens in front of it, and says whether quotes are all that it is about.

@@ -1,0 +1,140 @@
+//! What speaks for the sentences of documents.
+
+use super::*;
+use crate::text::quotes::beginnings;
+
+const QUOTING: Quoting = Quoting {
+    opening: String::new(),
+    words: 1.0,
+    length: 0.0,
+    margin: 0.0,
+    related: 0.0,
+    covered: 0.0,
+    thesaurus: String::new(),
+};
+
+/// A conversation as its tokens spell it: turns, and what stands between them.
+fn talk(turns: &[(&str, &str)]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for (role, said) in turns {
+        text.extend([&[BETWEEN], role.as_bytes(), b"\n", said.as_bytes(), &[BETWEEN], b"\n"].concat());
+    }
+    text.push(BETWEEN);
+    text
+}
+
+/// What the sentences of a document have that begin like these.
+fn of(text: &[u8], quoting: &Quoting, sentences: &[&str]) -> Vec<f32> {
+    let begin = beginnings(text);
+    let evidence: Vec<f32> = weigh(text, &begin, quoting).iter().map(|evidence| evidence.favours).collect();
+    let begins = |sentence: &str| begin.iter().position(|at| text[*at..].starts_with(sentence.as_bytes())).unwrap();
+    sentences.iter().map(|sentence| evidence[begins(sentence)]).collect()
+}
+
+const BOATS: &str = "<document name=\"boats.txt\">\nThe Anna is a barge. The Berta is a barge; she was painted by Zoë.\nWhy not?\nThe \
+    Cora is an old barge.\n</document>";
+const SENTENCES: [&str; 4] = ["The Anna", "The Berta", "Why not", "The Cora"];
+
+#[test]
+fn shared_words_count_and_rare_ones_more() {
+    let asked = |question: &str| {
+        let talk = talk(&[("user", BOATS), ("assistant", "I have read it."), ("user", question)]);
+        of(&talk, &QUOTING, &SENTENCES)
+    };
+    let rare = (1.0_f32 + 4.0).ln();
+    assert_eq!(asked("Who paints the Berta?"), [0.0, 2.0 * rare, 0.0, 0.0]);
+    assert_eq!(asked("what is ZOË?"), [0.0, rare, 0.0, 0.0]);
+    let common = (1.0_f32 + 4.0 / 3.0).ln();
+    assert_eq!(asked("Barges?\nANNA?"), [rare + common, common, 0.0, common]);
+    assert_eq!(asked("Why is it not?"), [0.0; 4]);
+    assert_eq!(asked(""), [0.0; 4]);
+}
+
+/// With these related words.
+fn knowing(thesaurus: &str) -> Quoting {
+    Quoting { related: 1.0, covered: 4.0, thesaurus: thesaurus.to_owned(), ..QUOTING }
+}
+
+#[test]
+fn a_related_word_counts_by_how_rare_any_of_them_is() {
+    let asked = |question: &str, thesaurus: &str| {
+        let talk = talk(&[("user", BOATS), ("assistant", "I have read it."), ("user", question)]);
+        of(&talk, &knowing(thesaurus), &SENTENCES)
+    };
+    let (rare, common) = ((1.0_f32 + 4.0).ln(), (1.0_f32 + 4.0 / 3.0).ln());
+    let group = "boat barge vessel\ncolour painted\n";
+    assert_eq!(asked("Which vessels?", group), [common, common, 0.0, common]);
+    assert_eq!(asked("Of what colour is the boat?", group), [common, rare + common, 0.0, common]);
+    // The word itself counts once, and what stands in no group as ever.
+    assert_eq!(asked("A barge, or another boat?", group), [2.0 * common, 2.0 * common, 0.0, 2.0 * common]);
+    assert_eq!(asked("Which vessels?", ""), [0.0; 4]);
+    // A kind of thing, and things of that kind, which are not one another.
+    let kinds = "ship: barge old\n";
+    assert_eq!(asked("Which ship?", kinds), [common, common, 0.0, common]);
+    assert_eq!(asked("Is it old?", kinds), [0.0, 0.0, 0.0, rare]);
+}
+
+#[test]
+fn a_sentence_that_covers_what_is_asked_speaks_for_a_quote() {
+    let talk = talk(&[("user", BOATS), ("user", "Who painted the Berta in Oslo?")]);
+    let begin = beginnings(&talk);
+    let covers = |quoting: &Quoting, sentence: &str| {
+        let at = begin.iter().position(|at| talk[*at..].starts_with(sentence.as_bytes())).unwrap();
+        weigh(&talk, &begin, quoting)[at].covers
+    };
+    let close = |a: f32, b: f32| (a - b).abs() < 1e-5;
+    // Two of three, as rare as each other, and the place where it is not even said.
+    assert!(close(covers(&knowing(""), "The Berta"), 4.0 * (2.0 / 3.0 - 0.5)));
+    assert!(close(covers(&knowing("oslo barge"), "The Anna"), 4.0 * (RELATED * 0.84730 / 4.06617 - 0.5)));
+    assert!(close(covers(&knowing(""), "Why not"), -2.0));
+    // Nothing is said of what is no document, and where nothing is asked.
+    assert_eq!((covers(&QUOTING, "The Berta"), covers(&knowing(""), "Who painted")), (0.0, 0.0));
+}
+
+#[test]
+fn many_shared_words_count_no_more_than_a_few() {
+    let talk = talk(&[("user", BOATS), ("user", "Berta painted by Zoë?")]);
+    let much = Quoting { words: 9.0, ..QUOTING };
+    assert_eq!(of(&talk, &much, &SENTENCES), [0.0, MOST, 0.0, 0.0]);
+}
+
+#[test]
+fn of_documents_and_for_the_last_question_alone() {
+    let talk = talk(&[
+        ("user", "Where is the Cora?"),
+        ("assistant", "I do not know the Cora."),
+        ("user", BOATS),
+        ("assistant", "I have read it."),
+        ("user", "Where is the Berta?"),
+        ("assistant", "The Anna is here."),
+        ("user", "And the Cora?"),
+        ("assistant", "<think>"),
+        ("assistant", "The Anna?"),
+    ]);
+    let evidence = of(&talk, &QUOTING, &["Where is the Cora", "The Berta", "The Cora", "And the"]);
+    assert_eq!(evidence, [0.0, 0.0, (1.0_f32 + 4.0).ln(), 0.0]);
+    // Nothing was loaded, nothing asked, nothing said.
+    for text in [&b""[..], b"\xff", b"The Anna.", BOATS.as_bytes()] {
+        assert!(weigh(text, &beginnings(text), &QUOTING).iter().all(|evidence| *evidence == Evidence::default()));
+    }
+}
+
+#[test]
+fn the_length_of_a_sentence_counts_by_its_logarithm() {
+    let talk = talk(&[("user", BOATS), ("user", "The Anna?")]);
+    let length = Quoting { words: 0.0, length: 2.0, ..QUOTING };
+    let bytes = ["The Anna is a barge.", "Why not?"].map(|sentence| 2.0 * (sentence.len() as f32).ln());
+    assert_eq!(of(&talk, &length, &["The Anna", "Why not"]), bytes);
+}
+
+#[test]
+fn a_long_text_takes_no_time() {
+    // One line, all of it beginnings; spaces alone; many sentences.
+    for many in ["AB, CD ", "   ", "The Anna is here. ", "anna\n"] {
+        let text = format!("<document name=\"a\">\n{}\n</document>", many.repeat((4 << 20) / many.len()));
+        let talk = talk(&[("user", &text), ("user", "Where is Anna? AB")]);
+        let begin = beginnings(&talk);
+        let thesaurus = "anna here\nanna ab cd\n".repeat(1 << 15);
+        assert_eq!(weigh(&talk, &begin, &knowing(&thesaurus)).len(), begin.len());
+    }
+}
