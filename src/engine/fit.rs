@@ -3,14 +3,16 @@
 use crate::backend::Memory;
 use crate::backend::room::{self, PagedPlan, RESERVE_BYTES, USUAL_CONTEXT};
 use crate::model::{Checkpoint, Recipe};
-use crate::protocol::engine::{EngineOptions, MemoryInfo, WeightsChoice};
+use crate::protocol::engine::{EngineOptions, MemoryInfo};
 use crate::spec::ModelSpec;
 
 use super::open::Failure;
 
-/// From the best form down: of folders with plain weights, and of those that somebody packed.
-const PLAIN: [Recipe; 5] = [Recipe::Bf16, Recipe::Bits8, Recipe::Bits6, Recipe::Bits5, Recipe::Bits4];
-const PUBLISHED: [Recipe; 5] = [Recipe::Stored, Recipe::Bits8, Recipe::Bits6, Recipe::Bits5, Recipe::Bits4];
+/// From the best form down: of a folder with plain weights, or of one that somebody packed.
+fn recipes(published: bool) -> Vec<Recipe> {
+    let own = if published { Recipe::Stored } else { Recipe::Bf16 };
+    std::iter::once(own).chain(Recipe::PACKING.iter().copied()).collect()
+}
 
 fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
@@ -110,14 +112,9 @@ fn named(recipe: Recipe, sizes: &Sizes<'_>, free: u64) -> Result<Recipe, String>
         return Ok(recipe);
     }
     let smaller = sizes.recipes.iter().find(|r| (sizes.bytes)(**r) + RESERVE_BYTES <= free);
-    let none = format!("no form of this model fits: {}, or use --model demo", sizes.advice());
     let advice = match smaller {
-        Some(Recipe::Stored) => "--weights auto fits",
-        Some(Recipe::Bits8) => "--weights 8bit fits",
-        Some(Recipe::Bits6) => "--weights 6bit fits",
-        Some(Recipe::Bits5) => "--weights 5bit fits",
-        Some(Recipe::Bits4) => "--weights 4bit fits",
-        _ => &none,
+        Some(recipe) => format!("--weights {} fits", recipe.word()),
+        None => format!("no form of this model fits: {}, or use --model demo", sizes.advice()),
     };
     Err(format!("{} weights need {} with working memory, {} are free; {advice}", recipe.name(), gib(need), gib(free)))
 }
@@ -127,8 +124,8 @@ fn named(recipe: Recipe, sizes: &Sizes<'_>, free: u64) -> Result<Recipe, String>
 pub fn holds(checkpoint: &Checkpoint, free: u64, rows: usize) -> String {
     let bytes = |recipe: Recipe| checkpoint.bytes(recipe);
     let published = checkpoint.published().is_some();
-    let recipes: &[Recipe] = if published { &PUBLISHED } else { &PLAIN };
-    let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes, published, rows, limited: false };
+    let recipes = recipes(published);
+    let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes: &recipes, published, rows, limited: false };
     let longest = 2 * checkpoint.spec().max_position as u64;
     let words = recipes.iter().map(|recipe| match sizes.room(*recipe, free).min(longest) {
         0 => format!("{} weights ({}) do not fit", sizes.name(*recipe), gib(bytes(*recipe))),
@@ -153,21 +150,13 @@ pub(super) fn choose<B: Memory>(
     let MemoryInfo { used, total, .. } = backend.memory();
     let free = total.saturating_sub(used);
     let published = checkpoint.published().is_some();
-    let recipes: &[Recipe] = if published { &PUBLISHED } else { &PLAIN };
+    let recipes = recipes(published);
     let (rows, limited) = (backend.prefill_rows(), options.gpu_memory.is_some());
     let bytes = |recipe| checkpoint.bytes(recipe);
-    let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes, published, rows, limited };
+    let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes: &recipes, published, rows, limited };
     let on_gpu = backend.kind() == "cuda";
-    let by_name = match options.weights {
-        WeightsChoice::Auto => None,
-        WeightsChoice::Bf16 => Some(Recipe::Bf16),
-        WeightsChoice::Bits8 => Some(Recipe::Bits8),
-        WeightsChoice::Bits6 => Some(Recipe::Bits6),
-        WeightsChoice::Bits5 => Some(Recipe::Bits5),
-        WeightsChoice::Bits4 => Some(Recipe::Bits4),
-    };
     let no_room = |error: String| Failure { error, code: 4 };
-    let (recipe, line) = match by_name {
+    let (recipe, line) = match Recipe::asked_for(options.weights) {
         Some(recipe) if on_gpu => (named(recipe, &sizes, free).map_err(no_room)?, None),
         Some(recipe) => (recipe, None),
         None if on_gpu => automatic(&sizes, free, options.context).map_err(no_room)?,
@@ -183,7 +172,7 @@ mod tests {
 
     fn sizes<T>(spec: &ModelSpec, with: impl FnOnce(&Sizes<'_>) -> T) -> T {
         let bytes = |recipe: Recipe| recipe.bytes(spec);
-        with(&Sizes { spec, bytes: &bytes, recipes: &PLAIN, published: false, rows: 2048, limited: false })
+        with(&Sizes { spec, bytes: &bytes, recipes: &recipes(false), published: false, rows: 2048, limited: false })
     }
 
     fn spec() -> ModelSpec {

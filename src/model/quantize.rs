@@ -11,7 +11,7 @@ use safetensors::tensor::TensorView;
 
 use super::calibrate::Statistics;
 use super::weights::{FINGERPRINT_DIGITS, Fate, Source};
-use super::{Checkpoint, ModelError, Recipe, Result, Tensors};
+use super::{Checkpoint, ModelError, Result, Tensors};
 use crate::backend::forms::{OutputErrors, Packed};
 use crate::backend::{BackendError, Form, internal};
 use crate::protocol::engine::{Cancel, Dtype};
@@ -448,11 +448,4 @@ fn own_files(folder: &Path) -> Vec<PathBuf> {
     let is_ours = |name: &str| name == CONFIG || name == INDEX || name.starts_with(PARTIAL) || is_part(name);
     let files = entries(folder).into_iter();
     files.filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_ours) && !is_folder(p)).collect()
-}
-
-impl Recipe {
-    /// Whether weights in this form are worth keeping: they are not what the folder holds.
-    pub fn packs(self) -> bool {
-        matches!(self, Recipe::Bits8 | Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4)
-    }
 }

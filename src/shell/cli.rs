@@ -16,8 +16,7 @@ use super::failure::Failure;
 use crate::settings::Value;
 pub use commands::{
     AskAllArgs, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, ExportArgs, FormatArg, ImportArgs,
-    LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs, PackTo, PruneArgs, RmArgs, SearchArgs,
-    ServeArgs,
+    LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs, PruneArgs, RmArgs, SearchArgs, ServeArgs,
 };
 pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
 pub use options::SettingArgs;

@@ -264,14 +264,7 @@ pub fn prefill(context: &Context) -> Precision {
 /// As [`Checkpoint::open`].
 pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
     let mut checkpoint = Checkpoint::open(name)?;
-    checkpoint.set_recipe(match weights(context) {
-        WeightsChoice::Auto => Recipe::Stored,
-        WeightsChoice::Bf16 => Recipe::Bf16,
-        WeightsChoice::Bits8 => Recipe::Bits8,
-        WeightsChoice::Bits6 => Recipe::Bits6,
-        WeightsChoice::Bits5 => Recipe::Bits5,
-        WeightsChoice::Bits4 => Recipe::Bits4,
-    });
+    checkpoint.set_recipe(Recipe::asked_for(weights(context)).unwrap_or_default());
     checkpoint.set_prefill(prefill(context));
     Ok(checkpoint)
 }

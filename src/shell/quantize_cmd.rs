@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::cli::PackTo;
 use super::signals::Ending;
 use super::{Context, Exit, Failure, calibration, dirs};
 use crate::model::calibrate::{self, Statistics};
@@ -35,18 +34,13 @@ fn cost(part: &Part) -> String {
 pub(super) fn run(
     context: &Context,
     folder: &Path,
-    to: PackTo,
+    to: Recipe,
     calibrate: Option<Option<&Path>>,
     output: &Path,
 ) -> Result<Exit, Failure> {
     let name = folder.to_string_lossy();
     let mut source = Checkpoint::open(&name).map_err(|e| Failure::new(Exit::NoModel, e.to_string()))?;
-    source.set_recipe(match to {
-        PackTo::Bits8 => Recipe::Bits8,
-        PackTo::Bits6 => Recipe::Bits6,
-        PackTo::Bits5 => Recipe::Bits5,
-        PackTo::Bits4 => Recipe::Bits4,
-    });
+    source.set_recipe(to);
     let texts = calibrate.map(|docs| calibration::texts(context, &name, docs)).transpose()?;
     let id = texts.as_ref().map_or_else(|| source.fingerprint(), |texts| calibrate::identity(&source, texts));
     refuse_folder(&source, &id, output)?;

@@ -5,6 +5,7 @@
 //! 4.5, and better with more. Norms, activations and KV rows are never packed.
 
 use crate::backend::Form;
+use crate::protocol::engine::WeightsChoice;
 use crate::spec::{Mixer, ModelSpec};
 
 /// How weights are kept on the device.
@@ -25,54 +26,91 @@ pub enum Recipe {
     Bits4,
 }
 
+/// What one recipe is: a row of the table of recipes.
+struct Row {
+    /// What people call it.
+    name: &'static str,
+    /// What they write to have it.
+    word: &'static str,
+    /// How many bits that is.
+    bits: &'static str,
+    /// The form of matrices that the model is not sensitive to, where it packs.
+    form: Option<Form>,
+}
+
 impl Recipe {
+    /// Those that pack, from the most bits down.
+    pub const PACKING: &'static [Recipe] = &[Recipe::Bits8, Recipe::Bits6, Recipe::Bits5, Recipe::Bits4];
+
+    fn row(self) -> Row {
+        let row = |name, word, bits, form| Row { name, word, bits, form };
+        match self {
+            Recipe::Stored => row("stored", "auto", "as the folder holds them", None),
+            Recipe::Bf16 => row("bf16", "bf16", "16 bits", None),
+            Recipe::Bits8 => row("8-bit", "8bit", "8 bits", Some(Form::Int8)),
+            Recipe::Bits6 => row("6-bit", "6bit", "6.5 bits, and 8 where the model is sensitive", Some(Form::Int6)),
+            Recipe::Bits5 => row("5-bit", "5bit", "5.5 bits, and 8 there", Some(Form::Int5)),
+            Recipe::Bits4 => row("4-bit", "4bit", "4.5 bits, and 8 there", Some(Form::Int4)),
+        }
+    }
+
+    /// The one that was asked for by name.
+    pub fn asked_for(choice: WeightsChoice) -> Option<Recipe> {
+        match choice {
+            WeightsChoice::Auto => None,
+            WeightsChoice::Bf16 => Some(Recipe::Bf16),
+            WeightsChoice::Bits8 => Some(Recipe::Bits8),
+            WeightsChoice::Bits6 => Some(Recipe::Bits6),
+            WeightsChoice::Bits5 => Some(Recipe::Bits5),
+            WeightsChoice::Bits4 => Some(Recipe::Bits4),
+        }
+    }
+
     /// What people call it.
     pub fn name(self) -> &'static str {
-        match self {
-            Recipe::Stored => "stored",
-            Recipe::Bf16 => "bf16",
-            Recipe::Bits8 => "8-bit",
-            Recipe::Bits6 => "6-bit",
-            Recipe::Bits5 => "5-bit",
-            Recipe::Bits4 => "4-bit",
-        }
+        self.row().name
+    }
+
+    /// What they write to have it: a value of `--weights` and, if it packs, of `--to`.
+    pub fn word(self) -> &'static str {
+        self.row().word
+    }
+
+    /// How many bits that is.
+    pub fn bits(self) -> &'static str {
+        self.row().bits
+    }
+
+    /// Whether weights in this form are worth keeping: they are not what the folder holds.
+    pub fn packs(self) -> bool {
+        self.row().form.is_some()
     }
 
     /// The form of a floating-point matrix with `inner` columns, by its name without `.weight`.
     pub fn form(self, spec: &ModelSpec, name: &str, inner: usize) -> Form {
-        let form = match self {
-            Recipe::Stored | Recipe::Bf16 => Form::Bf16,
-            Recipe::Bits8 => Form::Int8,
-            Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4 if wants_8_bits(spec, name) => Form::Int8,
-            Recipe::Bits6 => Form::Int6,
-            Recipe::Bits5 => Form::Int5,
-            Recipe::Bits4 => Form::Int4,
-        };
-        form.or_bf16(inner)
+        self.form_where(wants_8_bits(spec, name), inner)
     }
 
     /// The same of a draft head's matrix, by its name under `midlayer`, or without layer.
     pub fn draft_form(self, name: &str, inner: usize) -> Form {
-        let form = match self {
-            Recipe::Stored | Recipe::Bf16 => Form::Bf16,
-            // Tables, and what brings the model's hidden states together.
-            Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4 if !name.starts_with("midlayer.") => Form::Int8,
-            Recipe::Bits8 => Form::Int8,
-            Recipe::Bits6 => Form::Int6,
-            Recipe::Bits5 => Form::Int5,
-            Recipe::Bits4 => Form::Int4,
+        // Tables, and what brings the model's hidden states together.
+        self.form_where(!name.starts_with("midlayer."), inner)
+    }
+
+    fn form_where(self, sensitive: bool, inner: usize) -> Form {
+        let form = match self.row().form {
+            None => Form::Bf16,
+            Some(_) if sensitive => Form::Int8,
+            Some(form) => form,
         };
         form.or_bf16(inner)
     }
 
     /// Makes a fingerprint that of weights in this recipe.
     pub fn hash_into(self, hasher: &mut blake3::Hasher) {
-        match self {
-            // What was saved before there was a choice is still good.
-            Recipe::Stored | Recipe::Bf16 => {}
-            Recipe::Bits8 | Recipe::Bits6 | Recipe::Bits5 | Recipe::Bits4 => {
-                hasher.update(format!("weights {}", self.name()).as_bytes());
-            }
+        // What was saved before there was a choice is still good.
+        if self.packs() {
+            hasher.update(format!("weights {}", self.name()).as_bytes());
         }
     }
 
@@ -116,6 +154,22 @@ mod tests {
         assert!((gib(Recipe::Bits6) - 7.42).abs() < 0.05, "{}", gib(Recipe::Bits6));
         assert!((gib(Recipe::Bits5) - 6.46).abs() < 0.05, "{}", gib(Recipe::Bits5));
         assert!((gib(Recipe::Bits4) - 5.51).abs() < 0.1, "{}", gib(Recipe::Bits4));
+    }
+
+    #[test]
+    fn those_that_pack_are_listed_from_the_most_bits_down() {
+        let checkpoint = Checkpoint::open("synthetic:9b").unwrap();
+        let all = [
+            WeightsChoice::Auto,
+            WeightsChoice::Bf16,
+            WeightsChoice::Bits8,
+            WeightsChoice::Bits6,
+            WeightsChoice::Bits5,
+            WeightsChoice::Bits4,
+        ];
+        let packing: Vec<Recipe> = all.into_iter().filter_map(Recipe::asked_for).filter(|r| r.packs()).collect();
+        assert_eq!(packing, Recipe::PACKING);
+        assert!(packing.is_sorted_by_key(|recipe| std::cmp::Reverse(recipe.bytes(checkpoint.spec()))));
     }
 
     #[test]

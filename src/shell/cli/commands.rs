@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use super::lab::{BenchArgs, DoctorArgs, DraftArgs, EvalArgs};
+use crate::model::Recipe;
 
 /// Something else than a chat.
 #[derive(Clone, Debug, Subcommand)]
@@ -238,7 +240,7 @@ pub enum ModelCommand {
         folder: PathBuf,
         /// Form of the weights
         #[arg(long, value_enum)]
-        to: PackTo,
+        to: Recipe,
         /// Choose values by what the model computes with over text: ours, or these documents; keeps more of its answers
         #[arg(long, value_name = "DOCS", num_args = 0..=1, require_equals = true, value_hint = ValueHint::AnyPath)]
         calibrate: Option<Option<PathBuf>>,
@@ -248,21 +250,15 @@ pub enum ModelCommand {
     },
 }
 
-/// Forms that weights can be packed in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PackTo {
-    /// 8 bits
-    #[value(name = "8bit")]
-    Bits8,
-    /// 6.5 bits, and 8 where the model is sensitive
-    #[value(name = "6bit")]
-    Bits6,
-    /// 5.5 bits, and 8 there
-    #[value(name = "5bit")]
-    Bits5,
-    /// 4.5 bits, and 8 there
-    #[value(name = "4bit")]
-    Bits4,
+/// The values of `--to`: forms that weights can be packed in.
+impl ValueEnum for Recipe {
+    fn value_variants<'a>() -> &'a [Recipe] {
+        Recipe::PACKING
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.word()).help(self.bits()))
+    }
 }
 
 /// `config`.

@@ -168,3 +168,11 @@ fn numbers_that_a_measurement_cannot_have_are_refused_with_their_range() {
     );
     assert_eq!(found.len(), options.len());
 }
+
+#[test]
+fn weights_are_asked_for_in_the_words_of_the_settings() {
+    use crate::model::Recipe;
+    use crate::settings::Weights;
+    let recipes = [Recipe::Stored, Recipe::Bf16].iter().chain(Recipe::PACKING);
+    assert_eq!(recipes.map(|recipe| recipe.word()).collect::<Vec<_>>(), Weights::WORDS);
+}
