@@ -12,8 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
-use super::planes::Choice;
-use super::{Form, NotFinite, Packed, Place, UNIT_COLUMNS, int8};
+use super::{Form, NotFinite, Packed, Place, UNIT_COLUMNS};
 
 /// Added to the diagonal of a unit, as a share of its mean: columns that hardly ever have a value still count.
 const DAMPING: f64 = 0.01;
@@ -50,7 +49,7 @@ impl std::ops::AddAssign for OutputErrors {
 }
 
 /// What packing has to know of a unit's columns.
-struct Unit {
+pub(super) struct Unit {
     /// The upper half of `H`, on the diagonal half of it. `[128, 128]`
     moments: Vec<f32>,
     /// Row j: by how much each later column makes up for an error of 1 in column j. `[128, 128]`
@@ -170,7 +169,7 @@ impl<R: Rounding> Row<R> {
 const EQUAL: [f32; UNIT_COLUMNS] = [1.0; UNIT_COLUMNS];
 
 /// Packs a unit's row in the better of two ways, with the vectors that this machine has.
-fn pack_row<R: Rounding>(bytes: &mut [u8], place: Place, x: &[f32], unit: Option<&Unit>) -> OutputErrors {
+pub(super) fn pack_row<R: Rounding>(bytes: &mut [u8], place: Place, x: &[f32], unit: Option<&Unit>) -> OutputErrors {
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || better::<R>(bytes, place, x, unit),
@@ -207,13 +206,7 @@ impl Packed {
         moments: &[f32],
         fill: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<(Packed, OutputErrors), NotFinite> {
-        let row: fn(&mut [u8], Place, &[f32], Option<&Unit>) -> OutputErrors = match form {
-            Form::Int8 => pack_row::<int8::Scale>,
-            Form::Int4 => pack_row::<Choice<4>>,
-            Form::Int5 => pack_row::<Choice<5>>,
-            Form::Int6 => pack_row::<Choice<6>>,
-            Form::Bf16 | Form::Group4(_) | Form::Nvfp4 => return Err(NotFinite),
-        };
+        let made = form.row().and_then(|row| row.made).ok_or(NotFinite)?;
         if moments.len() != inner * UNIT_COLUMNS {
             return Err(NotFinite);
         }
@@ -226,7 +219,7 @@ impl Packed {
             for ((bytes, x), unit) in
                 bytes.chunks_exact_mut(unit_bytes.max(1)).zip(values.chunks_exact(UNIT_COLUMNS)).zip(&units)
             {
-                sum += row(bytes, Place::of(r), x, unit.as_ref());
+                sum += (made.careful)(bytes, Place::of(r), x, unit.as_ref());
             }
             sums.lock().unwrap_or_else(PoisonError::into_inner).insert((pair, r), sum);
         })?;

@@ -3,9 +3,12 @@
 use half::bf16;
 use rayon::prelude::*;
 
-use super::{Form, IntegerRows, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, join, nibble_word, put, round, split, word};
+use super::{
+    Form, FormRow, IntegerRows, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, join, nibble_word, nibbles_and, put, round,
+    scales_below, split, word,
+};
 
-pub(super) const VALUES: usize = 2048;
+const VALUES: usize = 2048;
 
 /// Columns that share a scale, as far as kernels care: longer groups repeat theirs in every unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,9 +47,22 @@ impl Group4 {
     }
 }
 
-fn scale_at(group: Group4, place: Place, block: usize) -> usize {
-    let groups = UNIT_COLUMNS / group.columns();
-    VALUES + ((place.tile * groups + (block >> group.detail())) * 8 + place.g) * 8 + place.upper * 4
+/// Its row of the table of forms.
+pub(super) fn row(group: Group4) -> FormRow {
+    FormRow {
+        name: "group4",
+        unit_bytes: VALUES + (512 >> group.detail()),
+        behind: 0,
+        detail: group.detail(),
+        values: |unit, place, beside, dst| values(unit, beside.detail, place, dst),
+        pieces: |place, detail| nibbles_and(place, (0..4).map(|block| (scale_at(detail, place, block), 4))),
+        good_unit: |unit| scales_below(f32::INFINITY, unit, VALUES),
+        made: None,
+    }
+}
+
+fn scale_at(detail: u32, place: Place, block: usize) -> usize {
+    VALUES + ((place.tile * (4 >> detail) + (block >> detail)) * 8 + place.g) * 8 + place.upper * 4
 }
 
 impl Packed {
@@ -68,8 +84,8 @@ impl Packed {
                         }
                         let (scale, zero) = rows.scale(row, first);
                         let offset = bf16::from_f32(-(16.0 + zero as f32));
-                        put(unit, scale_at(group, place, block), &bf16::from_f32(scale).to_le_bytes());
-                        put(unit, scale_at(group, place, block) + 2, &offset.to_le_bytes());
+                        put(unit, scale_at(table.detail, place, block), &bf16::from_f32(scale).to_le_bytes());
+                        put(unit, scale_at(table.detail, place, block) + 2, &offset.to_le_bytes());
                     }
                 }
             }
@@ -78,9 +94,9 @@ impl Packed {
     }
 }
 
-pub(super) fn values(unit: &[u8], group: Group4, place: Place, dst: &mut [f32]) {
+fn values(unit: &[u8], detail: u32, place: Place, dst: &mut [f32]) {
     for (block, dst) in dst.chunks_exact_mut(32).enumerate() {
-        let both = word(unit, scale_at(group, place, block));
+        let both = word(unit, scale_at(detail, place, block));
         let (scale, offset) = (f32::from_bits(both << 16), f32::from_bits(both & 0xffff_0000));
         for (t, dst) in dst.chunks_exact_mut(8).enumerate() {
             for (q, dst) in split(word(unit, nibble_word(place, block, t))).into_iter().zip(dst) {
@@ -88,8 +104,4 @@ pub(super) fn values(unit: &[u8], group: Group4, place: Place, dst: &mut [f32]) 
             }
         }
     }
-}
-
-pub(super) fn scale_pieces(group: Group4, place: Place) -> impl Iterator<Item = (usize, usize)> {
-    (0..4).map(move |block| (scale_at(group, place, block), 4))
 }

@@ -3,13 +3,30 @@
 use half::bf16;
 use rayon::prelude::*;
 
-use super::careful::Rounding;
-use super::{Form, IntegerRows, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, half_word, nearest, put, round};
+use super::careful::{Rounding, pack_row};
+use super::{
+    Form, FormRow, IntegerRows, Made, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, half_word, nearest, put, round,
+    scales_below,
+};
 
-pub(super) const VALUES: usize = 4096;
+const VALUES: usize = 4096;
 
 /// Kernels multiply scales by 2^101 on the way: from here on that is no number any more.
 pub(super) const TOO_LARGE_A_SCALE: f32 = 67_108_864.0;
+
+/// Its row of the table of forms.
+pub(super) fn row() -> FormRow {
+    FormRow {
+        name: "int8",
+        unit_bytes: VALUES + 64,
+        behind: 0,
+        detail: 0,
+        values: |unit, place, _, dst| values(unit, place, dst),
+        pieces: |place, _| pieces(place),
+        good_unit: |unit| scales_below(TOO_LARGE_A_SCALE, unit, VALUES),
+        made: Some(Made { plain: pack, careful: pack_row::<Scale> }),
+    }
+}
 
 /// Where the word of columns `4w..4w + 4` lies.
 fn at(place: Place, w: usize) -> usize {
@@ -21,7 +38,7 @@ fn scale_at(place: Place) -> usize {
     VALUES + ((place.tile * 8 + place.g) * 2 + place.upper) * 2
 }
 
-pub(super) fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
+fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
     debug_assert_eq!(values.len(), UNIT_COLUMNS);
     let scale = Scale::of(values);
     let codes: [i32; UNIT_COLUMNS] = std::array::from_fn(|j| values.get(j).map_or(0, |v| scale.code(*v)));
@@ -30,7 +47,7 @@ pub(super) fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
 
 /// Scale of 128 values.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Scale {
+struct Scale {
     scale: bf16,
     inverse: f32,
 }
@@ -97,7 +114,7 @@ impl Packed {
     }
 }
 
-pub(super) fn values(unit: &[u8], place: Place, dst: &mut [f32]) {
+fn values(unit: &[u8], place: Place, dst: &mut [f32]) {
     let scale = bf16::from_bits(half_word(unit, scale_at(place))).to_f32();
     for (w, dst) in dst.chunks_exact_mut(4).enumerate() {
         let first = at(place, w);
@@ -108,6 +125,6 @@ pub(super) fn values(unit: &[u8], place: Place, dst: &mut [f32]) {
     }
 }
 
-pub(super) fn pieces(place: Place) -> impl Iterator<Item = (usize, usize)> {
-    (0..UNIT_COLUMNS / 4).map(move |w| (at(place, w), 4)).chain([(scale_at(place), 2)])
+fn pieces(place: Place) -> Vec<(usize, usize)> {
+    (0..UNIT_COLUMNS / 4).map(|w| (at(place, w), 4)).chain([(scale_at(place), 2)]).collect()
 }

@@ -1,7 +1,6 @@
 //! Gate and up rows in turns, of weights that are packed already.
 
-use super::planes::Choice;
-use super::{Form, PAIR_ROWS, Place, UNIT_COLUMNS, group4, int8, nibble_word, nvfp4};
+use super::{Form, PAIR_ROWS, Place, UNIT_COLUMNS, nvfp4};
 
 /// Gate and up weights of equally many rows, packed, as one weight with their rows in eights: tile b holds gate rows `8b..8b + 8`, then
 /// up rows `8b..8b + 8`. Made pair by pair of the joined weight, so that nobody needs room for all of it.
@@ -38,8 +37,9 @@ impl Interleaving {
         }
         let moves = [0, 1].map(|odd| {
             let there = |r: usize| 16 * odd + r / 16 * 8 + r % 8;
+            let pieces = |r: usize| (row.pieces)(Place::of(r), row.detail).into_iter();
             Moves {
-                unit: moves(|r| pieces(form, Place::of(r)).zip(pieces(form, Place::of(there(r))))),
+                unit: moves(|r| pieces(r).zip(pieces(there(r)))),
                 behind: moves(|r| behind_pieces(form, r).zip(behind_pieces(form, there(r)))),
             }
         });
@@ -101,21 +101,7 @@ fn copy<const N: usize>(to: &mut [u8], at: usize, from: &[u8], first: usize) {
     }
 }
 
-/// Where the bytes of one row lie in a unit: (first, count).
-fn pieces(form: Form, place: Place) -> Box<dyn Iterator<Item = (usize, usize)>> {
-    let words = (0..16).map(move |i| (nibble_word(place, i / 4, i % 4), 4));
-    match form {
-        Form::Bf16 => Box::new(std::iter::empty()),
-        Form::Int8 => Box::new(int8::pieces(place)),
-        Form::Int4 => Box::new(words.chain(Choice::<4>::pieces(place))),
-        Form::Int5 => Box::new(words.chain(Choice::<5>::pieces(place))),
-        Form::Int6 => Box::new(words.chain(Choice::<6>::pieces(place))),
-        Form::Group4(group) => Box::new(words.chain(group4::scale_pieces(group, place))),
-        Form::Nvfp4 => Box::new(words.chain(nvfp4::scale_pieces(place))),
-    }
-}
-
-/// The same behind the units of a pair.
+/// Where the bytes of one row lie behind the units of a pair: (first, count).
 fn behind_pieces(form: Form, row: usize) -> Box<dyn Iterator<Item = (usize, usize)>> {
     if form == Form::Nvfp4 { Box::new(nvfp4::behind_pieces(row)) } else { Box::new(std::iter::empty()) }
 }

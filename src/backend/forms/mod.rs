@@ -62,7 +62,7 @@ pub enum Form {
 }
 
 /// What one form is: a row of the table of forms.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct FormRow {
     /// Kernels of this form begin with it; people read it.
     pub name: &'static str,
@@ -72,6 +72,32 @@ pub struct FormRow {
     pub behind: usize,
     /// What kernels get beside the weight, see `packed.cuh`.
     pub detail: u32,
+    /// Values of a row of a unit.
+    values: fn(&[u8], Place, Beside, &mut [f32]),
+    /// Where the bytes of a row lie in a unit: (first, count).
+    pieces: fn(Place, u32) -> Vec<(usize, usize)>,
+    /// Whether all scales of a unit are finite, and not larger than kernels can use.
+    good_unit: fn(&[u8]) -> bool,
+    /// How a unit's row is made of bf16 values, where the program makes this form.
+    made: Option<Made>,
+}
+
+/// What a row's values depend on beside its bytes in a unit.
+#[derive(Clone, Copy)]
+struct Beside {
+    /// Of the form.
+    detail: u32,
+    /// Of the row.
+    factor: Factor,
+}
+
+/// How a row of a unit is packed.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    /// As kernels do.
+    plain: fn(&mut [u8], Place, &[f32]),
+    /// By what its columns are multiplied with.
+    careful: fn(&mut [u8], Place, &[f32], Option<&careful::Unit>) -> OutputErrors,
 }
 
 impl Form {
@@ -79,17 +105,12 @@ impl Form {
     pub fn row(self) -> Option<FormRow> {
         match self {
             Form::Bf16 => None,
-            Form::Int8 => Some(FormRow { name: "int8", unit_bytes: 4096 + 64, behind: 0, detail: 0 }),
-            Form::Int4 => Some(FormRow { name: "int4", unit_bytes: 2048 + 256, behind: 0, detail: 0 }),
-            Form::Int5 => Some(FormRow { name: "int5", unit_bytes: 2560 + 256, behind: 0, detail: 0 }),
-            Form::Int6 => Some(FormRow { name: "int6", unit_bytes: 3072 + 256, behind: 0, detail: 0 }),
-            Form::Group4(group) => {
-                let unit_bytes = 2048 + (512 >> group.detail());
-                Some(FormRow { name: "group4", unit_bytes, behind: 0, detail: group.detail() })
-            }
-            Form::Nvfp4 => {
-                Some(FormRow { name: "nvfp4", unit_bytes: nvfp4::VALUES + 256, behind: nvfp4::BEHIND, detail: 0 })
-            }
+            Form::Int8 => Some(int8::row()),
+            Form::Int4 => Some(Choice::<4>::row("int4")),
+            Form::Int5 => Some(Choice::<5>::row("int5")),
+            Form::Int6 => Some(Choice::<6>::row("int6")),
+            Form::Group4(group) => Some(group4::row(group)),
+            Form::Nvfp4 => Some(nvfp4::row()),
         }
     }
 
@@ -180,17 +201,11 @@ impl Packed {
         inner: usize,
         fill: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<Packed, NotFinite> {
-        let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
-        let pack: fn(&mut [u8], Place, &[f32]) = match form {
-            Form::Int8 => int8::pack,
-            Form::Int4 => Choice::<4>::pack,
-            Form::Int5 => Choice::<5>::pack,
-            Form::Int6 => Choice::<6>::pack,
-            Form::Bf16 | Form::Group4(_) | Form::Nvfp4 => return Err(NotFinite),
-        };
+        let row = form.row().ok_or(NotFinite)?;
+        let made = row.made.ok_or(NotFinite)?;
         Packed::pack_with(form, out, inner, fill, |_, r, bytes, values| {
-            for (unit, values) in bytes.chunks_exact_mut(unit_bytes).zip(values.chunks_exact(UNIT_COLUMNS)) {
-                pack(unit, Place::of(r), values);
+            for (unit, values) in bytes.chunks_exact_mut(row.unit_bytes).zip(values.chunks_exact(UNIT_COLUMNS)) {
+                (made.plain)(unit, Place::of(r), values);
             }
         })
     }
@@ -262,22 +277,14 @@ impl Packed {
 
 /// Values of one row of a packed weight, `inner` of them; zeros outside of the weight.
 pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32]) {
-    let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
+    let Some(table) = form.row() else { return };
     let place = Place::of(row);
     let pair = form.pair_bytes(inner);
     let bytes = bytes.get(row / PAIR_ROWS * pair..).and_then(|b| b.get(..pair)).unwrap_or_default();
-    let (units, behind) = bytes.split_at(bytes.len().min(inner / UNIT_COLUMNS * unit_bytes));
-    let factor = nvfp4::factor(behind, row);
-    for (unit, dst) in units.chunks_exact(unit_bytes).zip(dst.chunks_exact_mut(UNIT_COLUMNS)) {
-        match form {
-            Form::Int8 => int8::values(unit, place, dst),
-            Form::Int4 => Choice::<4>::values(unit, place, dst),
-            Form::Int5 => Choice::<5>::values(unit, place, dst),
-            Form::Int6 => Choice::<6>::values(unit, place, dst),
-            Form::Group4(group) => group4::values(unit, group, place, dst),
-            Form::Nvfp4 => nvfp4::values(unit, place, factor, dst),
-            Form::Bf16 => dst.fill(0.0),
-        }
+    let (units, behind) = bytes.split_at(bytes.len().min(inner / UNIT_COLUMNS * table.unit_bytes));
+    let beside = Beside { detail: table.detail, factor: nvfp4::factor(behind, row) };
+    for (unit, dst) in units.chunks_exact(table.unit_bytes).zip(dst.chunks_exact_mut(UNIT_COLUMNS)) {
+        (table.values)(unit, place, beside, dst);
     }
 }
 
@@ -286,25 +293,20 @@ pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32
 pub fn first_bad_unit(form: Form, inner: usize, bytes: &[u8]) -> Option<usize> {
     let row = form.row()?;
     let units = inner / UNIT_COLUMNS;
-    let scale_of = |b: &[u8]| bf16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32();
-    let bad = |unit: &[u8], scales: usize, most: f32| {
-        let scales = unit.get(scales..).unwrap_or_default();
-        scales.chunks_exact(2).map(scale_of).any(|s| s.is_nan() || s.abs() >= most)
-    };
-    let is_bad = |unit: &[u8]| match form {
-        Form::Int8 => bad(unit, int8::VALUES, int8::TOO_LARGE_A_SCALE),
-        Form::Group4(_) => bad(unit, group4::VALUES, f32::INFINITY),
-        Form::Nvfp4 => !nvfp4::good_unit(unit),
-        Form::Bf16 | Form::Int4 | Form::Int5 | Form::Int6 => false,
-    };
     let pairs = bytes.par_chunks_exact(form.pair_bytes(inner).max(1)).enumerate();
     let first = |(pair, bytes): (usize, &[u8])| {
         let (all, behind) = bytes.split_at(bytes.len().min(units * row.unit_bytes));
-        let found = all.chunks_exact(row.unit_bytes).position(is_bad);
+        let found = all.chunks_exact(row.unit_bytes).position(|unit| !(row.good_unit)(unit));
         let found = found.or_else(|| (form == Form::Nvfp4 && !nvfp4::good_behind(behind)).then_some(units));
         found.map(|unit| pair * units + unit)
     };
     pairs.find_map_first(first)
+}
+
+/// Whether the bf16 scales from byte `first` on are finite, and below `most`.
+fn scales_below(most: f32, unit: &[u8], first: usize) -> bool {
+    let scale_of = |b: &[u8]| bf16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32();
+    unit.get(first..).unwrap_or_default().chunks_exact(2).map(scale_of).all(|s| s.abs() < most)
 }
 
 fn round(value: f32) -> f32 {
@@ -334,6 +336,11 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
 fn nibble_word(place: Place, block: usize, t: usize) -> usize {
     let (h, b) = (block / 2, block % 2);
     ((place.tile * 2 + h) * 32 + place.g * 4 + t) * 16 + (b * 2 + place.upper) * 4
+}
+
+/// Where the bytes of a row lie in a unit whose values are such words, with what the form has beside them.
+fn nibbles_and(place: Place, beside: impl Iterator<Item = (usize, usize)>) -> Vec<(usize, usize)> {
+    (0..16).map(|i| (nibble_word(place, i / 4, i % 4), 4)).chain(beside).collect()
 }
 
 /// Eight four-bit values as kernels unpack them: even columns in the lower half, odd in the upper, rotated left by 3.

@@ -5,11 +5,13 @@
 
 use rayon::prelude::*;
 
-use super::{Form, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, half_word, nibble_word, put, round, word};
+use super::{
+    Form, FormRow, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, half_word, nibble_word, nibbles_and, put, round, word,
+};
 
-pub(super) const VALUES: usize = 2048;
+const VALUES: usize = 2048;
 /// Bytes behind the units of a pair: for each row what sums are multiplied by, then the factor.
-pub(super) const BEHIND: usize = 2 * BEHIND_EACH;
+const BEHIND: usize = 2 * BEHIND_EACH;
 const BEHIND_EACH: usize = PAIR_ROWS * size_of::<f32>();
 
 /// Columns that share a scale.
@@ -20,6 +22,20 @@ const GAIN: f32 = 128.0;
 
 /// The largest `e2m1 · e4m3`.
 const MOST: f32 = 6.0 * 448.0;
+
+/// Its row of the table of forms.
+pub(super) fn row() -> FormRow {
+    FormRow {
+        name: "nvfp4",
+        unit_bytes: VALUES + 256,
+        behind: BEHIND,
+        detail: 0,
+        values: |unit, place, beside, dst| values(unit, place, beside.factor, dst),
+        pieces: |place, _| nibbles_and(place, (0..4).map(|i| (scales_at(place, i / 2, i % 2), 2))),
+        good_unit,
+        made: None,
+    }
+}
 
 /// What scales are multiplied with, as the publishing library does it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -188,7 +204,7 @@ pub(super) fn factor(behind: &[u8], row: usize) -> Factor {
     Factor::from_signed(f32::from_bits(word(behind, BEHIND_EACH + row % PAIR_ROWS * 4)))
 }
 
-pub(super) fn values(unit: &[u8], place: Place, factor: Factor, dst: &mut [f32]) {
+fn values(unit: &[u8], place: Place, factor: Factor, dst: &mut [f32]) {
     for (h, dst) in dst.chunks_exact_mut(64).enumerate() {
         let steps = [0, 1].map(|sub| {
             let both = half_word(unit, scales_at(place, h, sub)).rotate_right(4);
@@ -210,7 +226,7 @@ pub(super) fn values(unit: &[u8], place: Place, factor: Factor, dst: &mut [f32])
 }
 
 /// Whether the scales of a unit are such as [`Packed::nvfp4`] makes.
-pub(super) fn good_unit(unit: &[u8]) -> bool {
+fn good_unit(unit: &[u8]) -> bool {
     let scales = unit.get(VALUES..).unwrap_or_default().chunks_exact(2);
     let known = |wide: u8| wide == 0 || (13 << 3..=(30 << 3) + 6).contains(&wide);
     scales
@@ -225,10 +241,6 @@ pub(super) fn good_behind(behind: &[u8]) -> bool {
         let gain = f32::from_bits(word(behind, row * 4));
         (factor.is_usable() && gain == factor.gain()) || (factor == Factor::Times(0.0) && gain == 0.0)
     })
-}
-
-pub(super) fn scale_pieces(place: Place) -> impl Iterator<Item = (usize, usize)> {
-    (0..4).map(move |i| (scales_at(place, i / 2, i % 2), 2))
 }
 
 /// Where the bytes of a row lie behind the units.

@@ -6,8 +6,8 @@
 //!
 //! The upper four bits of the values lie in the same way whatever their number; lower ones have a plane of their own behind them.
 
-use super::careful::Rounding;
-use super::{Place, half_word, join, nearest, nibble_word, put, round, split, word};
+use super::careful::{Rounding, pack_row};
+use super::{FormRow, Made, Place, half_word, join, nearest, nibble_word, nibbles_and, put, round, split, word};
 
 /// Bytes of the upper four bits.
 const NIBBLES: usize = 2048;
@@ -86,8 +86,23 @@ impl<const BITS: usize> Choice<BITS> {
         Self::VALUES + ((place.tile * 2 + block / 2) * 8 + place.g) * 8 + place.upper * 4 + block % 2 * 2
     }
 
+    /// Its row of the table of forms.
+    pub(super) fn row(name: &'static str) -> FormRow {
+        FormRow {
+            name,
+            unit_bytes: Self::VALUES + 256,
+            behind: 0,
+            detail: 0,
+            values: |unit, place, _, dst| Self::values(unit, place, dst),
+            pieces: |place, _| Self::pieces(place),
+            // Whatever the bytes are, they stand for a scale that is.
+            good_unit: |_| true,
+            made: Some(Made { plain: Self::pack, careful: pack_row::<Self> }),
+        }
+    }
+
     /// Packs the row of a unit.
-    pub(super) fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
+    fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
         for (block, x) in values.chunks_exact(32).enumerate() {
             let choice = Self::choose(x, &[1.0; 32]);
             let codes: [i32; 32] = std::array::from_fn(|j| x.get(j).map_or(0, |x| choice.round(*x).0));
@@ -95,7 +110,7 @@ impl<const BITS: usize> Choice<BITS> {
         }
     }
 
-    pub(super) fn values(unit: &[u8], place: Place, dst: &mut [f32]) {
+    fn values(unit: &[u8], place: Place, dst: &mut [f32]) {
         for (block, dst) in dst.chunks_exact_mut(32).enumerate() {
             let at = Self::scales_at(place, block);
             let byte = |at: usize| unit.get(at).map_or(0, |b| u32::from(*b));
@@ -112,10 +127,9 @@ impl<const BITS: usize> Choice<BITS> {
         }
     }
 
-    /// Where the bytes of one row lie beside its upper bits: (first, count).
-    pub(super) fn pieces(place: Place) -> impl Iterator<Item = (usize, usize)> {
-        let low = (0..8).map(move |i| (Self::low_at(place, i / 4, i % 4), 2 * Self::LOW));
-        low.chain((0..4).map(move |block| (Self::scales_at(place, block), 2)))
+    fn pieces(place: Place) -> Vec<(usize, usize)> {
+        let low = (0..8).map(|i| (Self::low_at(place, i / 4, i % 4), 2 * Self::LOW));
+        nibbles_and(place, low.chain((0..4).map(|block| (Self::scales_at(place, block), 2))))
     }
 }
 
