@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::room;
-use super::schedule::{self, Want};
+use super::schedule::{self, Read, Want};
 use super::speculate::{DecodeError, Pace, Proposal, Proposed, Round};
 use super::speed::{Speed, rate};
 use super::worker::{Worker, guarded};
@@ -118,14 +118,14 @@ impl<B: DraftOps> Worker<'_, B> {
         }
         let turn = schedule::turn(&wants, self.backend.prefill_rows(), self.pace, self.rounds);
         self.rounds = if turn.read.is_some() { 0 } else { self.rounds } + usize::from(!turn.write.is_empty());
-        if let Some((reader, rows)) = turn.read {
+        if let Some(read) = turn.read {
             for (i, id) in ids.iter().enumerate() {
                 if let Some(run) = self.seats.get_mut(id).and_then(|seat| seat.run.as_mut()) {
-                    run.waited = if i == reader { 0 } else { run.waited + 1 };
+                    run.waited = if i == read.reader { 0 } else { run.waited + 1 };
                 }
             }
-            if let Some(id) = ids.get(reader) {
-                self.part(*id, |worker, run| worker.read(run, rows, !turn.write.is_empty()));
+            if let Some(id) = ids.get(read.reader) {
+                self.part(*id, |worker, run| worker.read(run, read, !turn.write.is_empty()));
             }
         }
         let writers: Vec<SequenceId> = turn.write.iter().filter_map(|i| ids.get(*i)).copied().collect();
@@ -172,7 +172,8 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     /// A chunk of a prompt; what follows the last one.
-    fn read(&mut self, run: &mut Run, rows: usize, beside: bool) -> Result<Now, DecodeError> {
+    fn read(&mut self, run: &mut Run, turn: Read, beside: bool) -> Result<Now, DecodeError> {
+        let rows = turn.rows;
         let left = run.job.prompt.get(run.prompt..).unwrap_or_default();
         if !left.is_empty() && run.job.cancel.is_cancelled() {
             self.all_read(run)?;
@@ -182,7 +183,7 @@ impl<B: DraftOps> Worker<'_, B> {
             if !self.room_for_rows(run.id(), chunk.len())? {
                 return Ok(Now::Stalled);
             }
-            let (begun, fixed) = (Instant::now(), self.backend.row_seconds(self.live.position()));
+            let begun = Instant::now();
             self.live.prefill(&mut self.backend, &self.model, chunk)?;
             self.live.advance(&mut self.backend, chunk.len())?;
             run.prompt += chunk.len();
@@ -193,7 +194,7 @@ impl<B: DraftOps> Worker<'_, B> {
             self.backend.synchronize().map_err(ModelError::from)?;
             let whole =
                 if beside { chunk.len() == rows } else { chunk.len() >= WHOLE.min(rows) && run.prompt >= WHOLE };
-            self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), fixed, whole, beside);
+            self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), turn.fixed, whole, beside);
             let tokens_per_s = run.speed.add(chunk.len() as u64, Instant::now());
             let (done, total) = (run.prompt as u64, run.job.prompt.len() as u64);
             self.send(EngineEvent::Reading { id: run.id(), done, total, tokens_per_s });

@@ -70,11 +70,22 @@ impl Pace {
     }
 }
 
+/// Who reads a chunk, and how long a one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Read {
+    /// Its place in what was asked about.
+    pub reader: usize,
+    /// Tokens, or what is left of its prompt.
+    pub rows: usize,
+    /// As it was said in [`Want::Read`].
+    pub fixed: f64,
+}
+
 /// Who does what next; sequences by their place in what was asked about.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turn {
-    /// Reads a chunk of this many tokens, or what is left of its prompt.
-    pub read: Option<(usize, usize)>,
+    /// Reads a chunk.
+    pub read: Option<Read>,
     /// Decode a round, side by side.
     pub write: Vec<usize>,
     /// Most rows each of them may have verified, the pending token included.
@@ -94,8 +105,10 @@ pub fn turn(wants: &[Want], most: usize, pace: Pace, rounds: usize) -> Turn {
     // A stopped one has nothing left, and ends at once.
     let due = |left: usize| write.is_empty() || left == 0 || rounds >= rounds_after(pace.held_up);
     let read = next.filter(|(_, left, ..)| due(*left));
-    let read = read.map(|(i, .., fixed)| {
-        (i, if write.is_empty() { rows_alone(most, pace.alone, fixed) } else { rows_beside(most, pace.beside, fixed) })
+    let read = read.map(|(reader, .., fixed)| {
+        let alone = write.is_empty();
+        let rows = if alone { rows_alone(most, pace.alone, fixed) } else { rows_beside(most, pace.beside, fixed) };
+        Read { reader, rows, fixed }
     });
     let rows = (MAX_VERIFY_ROWS / write.len().max(1)).max(1);
     Turn { read, write, rows }
@@ -158,7 +171,8 @@ mod tests {
         for alone in [None, Some((MOST, MOST as f64 / 21_000.0))] {
             let pace = Pace { alone, ..Pace::default() };
             let read = turn(&[read(100_000, 0)], MOST, pace, 9);
-            assert_eq!(read, Turn { read: Some((0, MOST)), write: vec![], rows: 16 });
+            let whole = Read { reader: 0, rows: MOST, fixed: 0.0 };
+            assert_eq!(read, Turn { read: Some(whole), write: vec![], rows: 16 });
         }
         assert_eq!(turn(&[Want::Write], MOST, Pace::default(), 9), Turn { read: None, write: vec![0], rows: 16 });
     }
@@ -167,7 +181,7 @@ mod tests {
     fn a_question_that_comes_while_a_slow_device_reads_does_not_wait_for_long() {
         for rate in [500.0, 3_000.0, 10_000.0, 26_000.0, 100_000.0] {
             let pace = Pace { alone: Some((MOST, MOST as f64 / rate)), ..Pace::default() };
-            let (_, rows) = turn(&[read(100_000, 0)], MOST, pace, 9).read.unwrap();
+            let rows = turn(&[read(100_000, 0)], MOST, pace, 9).read.unwrap().rows;
             assert!(rows.is_multiple_of(GRID) && (GRID..=MOST).contains(&rows));
             assert!(rows as f64 / rate <= ALONE_SECONDS || rows == GRID, "{rows} rows at {rate}");
             assert!(rows as f64 / rate >= 0.09 || rows == MOST, "{rows} rows at {rate}");
@@ -182,7 +196,7 @@ mod tests {
             let fixed = bus * at as f64;
             let mut wants = vec![Want::Read { left: 1 << 20, waited: 0, fixed }];
             wants.extend(beside.then_some(Want::Write));
-            let rows = turn(&wants, 5120, pace, 9).read.unwrap().1;
+            let rows = turn(&wants, 5120, pace, 9).read.unwrap().rows;
             let seconds = fixed + row * rows as f64;
             pace.note(rows, seconds, fixed, true, beside);
             (at, longest) = (at + rows, longest.max(seconds));
@@ -215,7 +229,7 @@ mod tests {
             let turn = turn(&wants, MOST, took(448, CHUNK_SECONDS * 1.02), 9);
             assert_eq!(turn.write.len(), n);
             assert!(turn.rows >= 1 && turn.rows * n <= MAX_VERIFY_ROWS);
-            assert_eq!(turn.read, Some((n / 2, 448)));
+            assert_eq!(turn.read, Some(Read { reader: n / 2, rows: 448, fixed: 0.0 }));
         }
     }
 
@@ -251,7 +265,7 @@ mod tests {
             if turns == 100 {
                 (clock, read, written) = (0.0, 0, 0);
             }
-            if let Some((_, rows)) = turn(&wants, MOST, pace, rounds).read {
+            if let Some(Read { rows, .. }) = turn(&wants, MOST, pace, rounds).read {
                 let seconds = takes(rows);
                 (pace, rounds, clock, read) = (took(rows, seconds), 0, clock + seconds, read + rows);
             }
@@ -275,7 +289,7 @@ mod tests {
     #[test]
     fn chunks_are_on_the_grid_and_bounded() {
         let wants = [Want::Write, read(9000, 0)];
-        let rows = |pace| turn(&wants, MOST, pace, 9).read.unwrap().1;
+        let rows = |pace| turn(&wants, MOST, pace, 9).read.unwrap().rows;
         let bounds = [Pace::default(), took(GRID, f64::INFINITY), took(GRID, 9.0), took(MOST, 0.0), took(MOST, 1e-3)];
         assert_eq!(bounds.map(rows), [GRID, GRID, GRID, MOST, MOST]);
         for last in (GRID..=MOST).step_by(GRID) {
@@ -295,7 +309,7 @@ mod tests {
             let mut pace = Pace::default();
             let mut turns = Vec::new();
             for _ in 0..100 {
-                let rows = turn(&wants, MOST, pace, 9).read.unwrap().1;
+                let rows = turn(&wants, MOST, pace, 9).read.unwrap().rows;
                 turns.push(rows);
                 pace = took(rows, seconds(rows));
             }
@@ -310,12 +324,12 @@ mod tests {
     #[test]
     fn a_short_question_goes_before_a_long_document_and_nobody_starves() {
         let wants = [read(1_000_000, 1), read(30, 0)];
-        assert_eq!(turn(&wants, MOST, Pace::default(), 9).read.unwrap().0, 1);
+        assert_eq!(turn(&wants, MOST, Pace::default(), 9).read.unwrap().reader, 1);
         // Short ones without end: the long one is served every fourth turn.
         let (mut waited, mut served) = (0, 0);
         for _ in 0..100 {
             let wants = [read(1_000_000, waited), read(30, 0)];
-            match turn(&wants, MOST, Pace::default(), 9).read.unwrap().0 {
+            match turn(&wants, MOST, Pace::default(), 9).read.unwrap().reader {
                 0 => (waited, served) = (0, served + 1),
                 _ => waited += 1,
             }
