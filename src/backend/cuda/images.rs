@@ -15,31 +15,27 @@ pub struct Image {
     pub data: &'static Aligned<[u8]>,
 }
 
+/// Hands the files of `kernels/` to a macro, by their names without suffix. Each is an image here, a module of `launch` and a part of its
+/// table.
+macro_rules! kernel_files {
+    ($then:ident) => {
+        $then! {
+            rows, skinny, skinny_int8, skinny_mixed, skinny_int4, skinny_int5, skinny_int6, skinny_group4, skinny_nvfp4, packed, fp8,
+            lightning, sparse, sparse_prefill, pool, top_logits, gemm, draft, compare
+        }
+    };
+}
+#[cfg(test)]
+pub(super) use kernel_files;
+
 macro_rules! images {
-    ($($name:literal),* $(,)?) => {
-        &[$(Image { name: $name, data: &Aligned(*include_bytes!(concat!("../../../kernels/prebuilt/", $name, ".fatbin"))) }),*]
+    ($($name:ident),+) => {
+        &[$(Image {
+            name: stringify!($name),
+            data: &Aligned(*include_bytes!(concat!("../../../kernels/prebuilt/", stringify!($name), ".fatbin"))),
+        }),+]
     };
 }
 
 /// Every image; symbols are unique over all of them.
-pub const IMAGES: &[Image] = images![
-    "compare",
-    "draft",
-    "fp8",
-    "gemm",
-    "lightning",
-    "packed",
-    "pool",
-    "rows",
-    "skinny",
-    "skinny_group4",
-    "skinny_int4",
-    "skinny_int5",
-    "skinny_int6",
-    "skinny_int8",
-    "skinny_mixed",
-    "skinny_nvfp4",
-    "sparse",
-    "sparse_prefill",
-    "top_logits"
-];
+pub const IMAGES: &[Image] = kernel_files!(images);

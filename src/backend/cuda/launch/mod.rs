@@ -164,29 +164,16 @@ pub use sparse::*;
 pub use sparse_prefill::*;
 pub use top_logits::*;
 
+#[cfg(test)]
+macro_rules! table {
+    ($($file:ident),+) => {
+        &[$($file::ROWS),+]
+    };
+}
+
 /// All rows, file by file.
 #[cfg(test)]
-const TABLE: &[&[tests::Row]] = &[
-    rows::ROWS,
-    skinny::ROWS,
-    skinny_int8::ROWS,
-    skinny_mixed::ROWS,
-    skinny_int4::ROWS,
-    skinny_int5::ROWS,
-    skinny_int6::ROWS,
-    skinny_group4::ROWS,
-    skinny_nvfp4::ROWS,
-    packed::ROWS,
-    fp8::ROWS,
-    lightning::ROWS,
-    sparse::ROWS,
-    sparse_prefill::ROWS,
-    pool::ROWS,
-    top_logits::ROWS,
-    gemm::ROWS,
-    draft::ROWS,
-    compare::ROWS,
-];
+const TABLE: &[&[tests::Row]] = super::images::kernel_files!(table);
 
 /// Blocks of `by` that hold `n`, at least one.
 fn up(n: u32, by: u32) -> u32 {
