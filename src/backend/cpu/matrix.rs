@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::simd::{self, Dots};
 use crate::backend::forms::Packed;
 use crate::backend::{BackendError, Form, GRID, Result, WeightView, fp8, internal};
-use crate::protocol::engine::Dtype;
+use crate::protocol::engine::{Dtype, Precision};
 
 /// Values of one widened block of weights; bounds the memory that widening takes.
 const BLOCK_VALUES: usize = 4 << 20;
@@ -155,38 +155,11 @@ impl Matrix {
     }
 
     /// `y = x Wᵀ` for `x [rows, inner]` in tiles of [`GRID`] rows; `write(dst row, first column, values)` stores
-    /// each piece of a row of `y` into that row of `dst [rows, width]`, columns in ascending order.
+    /// each piece of a row of `y` into that row of `dst [rows, width]`, columns in ascending order. In fp8 both operands are as [`fp8`]
+    /// has them.
     pub(super) fn prefill(
         &self,
-        dst: &mut [f32],
-        width: usize,
-        x: &[f32],
-        write: &(impl Fn(&mut [f32], usize, &[f32]) + Sync),
-    ) -> Result<()> {
-        self.prefill_of(|first, rows| self.widen(first, rows), dst, width, x, write)
-    }
-
-    /// The same with both operands as [`fp8`] has them.
-    pub(super) fn prefill_in_fp8(
-        &self,
-        dst: &mut [f32],
-        width: usize,
-        x: &[f32],
-        write: &(impl Fn(&mut [f32], usize, &[f32]) + Sync),
-    ) -> Result<()> {
-        let mut x = x.to_vec();
-        x.par_chunks_exact_mut(self.inner).for_each(fp8::rounded);
-        let weights = |first: usize, rows: &mut [f32]| {
-            self.widen(first, rows);
-            rows.chunks_exact_mut(self.inner).for_each(fp8::rounded);
-        };
-        self.prefill_of(weights, dst, width, &x, write)
-    }
-
-    /// The same with the rows of the weight that `weights(first, rows)` gives.
-    fn prefill_of(
-        &self,
-        weights: impl Fn(usize, &mut [f32]) + Sync,
+        precision: Precision,
         dst: &mut [f32],
         width: usize,
         x: &[f32],
@@ -195,15 +168,23 @@ impl Matrix {
         if x.is_empty() {
             return Ok(());
         }
+        let as_multiplied = |rows: &mut [f32]| match precision {
+            Precision::Bf16 => {}
+            Precision::Fp8 => rows.chunks_exact_mut(self.inner).for_each(fp8::rounded),
+        };
         let block = (BLOCK_VALUES / self.inner).clamp(GRID, self.out.max(GRID));
         for first in (0..self.out).step_by(block) {
             let outs = block.min(self.out - first);
             let mut wide = vec![0.0f32; outs * self.inner];
-            wide.par_chunks_mut(64 * self.inner).enumerate().for_each(|(i, part)| weights(first + i * 64, part));
+            wide.par_chunks_mut(64 * self.inner).enumerate().for_each(|(i, part)| {
+                self.widen(first + i * 64, part);
+                as_multiplied(part);
+            });
             let wide = Tensor::from_vec(wide, (outs, self.inner), &Device::Cpu).and_then(|w| w.t()).map_err(device)?;
             let tiles = x.par_chunks(GRID * self.inner).zip(dst.par_chunks_mut(GRID * width));
             tiles.try_for_each(|(x, dst)| {
                 let mut padded = x.to_vec();
+                as_multiplied(&mut padded);
                 padded.resize(GRID * self.inner, 0.0);
                 let y = Tensor::from_vec(padded, (GRID, self.inner), &Device::Cpu)
                     .and_then(|x| x.matmul(&wide))

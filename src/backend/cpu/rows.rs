@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::simd::{self, ApplyGate, Gate, rms_norm};
 use super::{Buf, Cpu, Matrix};
 use crate::backend::{BackendError, HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits, fp8};
-use crate::protocol::engine::Token;
+use crate::protocol::engine::{Precision, Token};
 
 impl Cpu {
     /// `dst = f(x Wᵀ)`: `write(row of dst, first column, values of y)` stores pieces of rows, columns ascending.
@@ -33,8 +33,8 @@ impl Cpu {
                 let plain = if w.in_fp8 { fp8::plain_rows(self.segment_read, rows) } else { rows };
                 let (dst, narrow_dst) = dst.rows_mut(pass).split_at_mut(plain * width);
                 let (x, narrow_x) = x.split_at(plain * w.inner);
-                w.prefill(dst, width, x, &write)?;
-                w.prefill_in_fp8(narrow_dst, width, narrow_x, &write)
+                w.prefill(Precision::Bf16, dst, width, x, &write)?;
+                w.prefill(Precision::Fp8, narrow_dst, width, narrow_x, &write)
             }
             Pass::Verify { rows } => {
                 let mut y = vec![0.0; rows * w.out];
