@@ -131,12 +131,19 @@ impl Document {
     /// Text that is no file.
     ///
     /// # Errors
-    /// [`SourceError::Empty`].
+    /// [`SourceError::Empty`], [`SourceError::WhiteSpace`].
     pub fn inline(name: &str, text: &str) -> Result<Document, SourceError> {
-        if text.trim().is_empty() {
-            return Err(SourceError::Empty(name.to_owned()));
-        }
+        refuse_nothing(name, text)?;
         Ok(Document { name: clean_name(name), path: None, text: text.to_owned(), note: None })
+    }
+}
+
+/// A text that says nothing is no document.
+fn refuse_nothing(name: &str, text: &str) -> Result<(), SourceError> {
+    match text.trim() {
+        "" if text.is_empty() => Err(SourceError::Empty(name.to_owned())),
+        "" => Err(SourceError::WhiteSpace(name.to_owned())),
+        _ => Ok(()),
     }
 }
 
@@ -400,9 +407,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
             }
         }
     };
-    if text.trim().is_empty() {
-        return Err(SourceError::Empty(name()));
-    }
+    refuse_nothing(&found.name, &text)?;
     Ok(Document { name: name(), path: Some(found.path.clone()), text, note })
 }
 
@@ -435,7 +440,11 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
         Failed::Cancelled => SourceError::Cancelled,
     })?;
     if output.status.success() {
-        return Ok(output.stdout);
+        return if output.stdout.trim_ascii().is_empty() {
+            Err(failed("it gave no text".to_owned()))
+        } else {
+            Ok(output.stdout)
+        };
     }
     Err(failed(if output.complaint.is_empty() { output.status.to_string() } else { output.complaint }))
 }

@@ -91,6 +91,9 @@ pub enum SourceError {
     /// Nothing in it.
     #[error("{0}: the file is empty. Nothing loaded.")]
     Empty(String),
+    /// Only spaces and line ends in it.
+    #[error("{0}: nothing but white space in it. Nothing loaded.")]
+    WhiteSpace(String),
     /// A folder without text.
     #[error("{name}: no text files in it{}. Nothing loaded.", skipped_note(.skipped))]
     EmptyFolder {

@@ -112,7 +112,8 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         ("notes.txt", b"text"),
         ("dump.bin", b"some bytes..\0"),
         ("report.docx", b"PK\x03\x04\0\0"),
-        ("empty.txt", b" \n"),
+        ("empty.txt", b""),
+        ("spaces.txt", b" \r\n\t\xe2\x80\x83\n"),
         ("pics/a.png", b"\0"),
         ("pics/b.png", b"\0"),
         ("fake.pdf", b"%PDF-1.4 nonsense"),
@@ -126,6 +127,7 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         "report.docx: needs a converter. Set load.converters.docx, for example \"pandoc --to plain {in}\""
     );
     assert_eq!(f.error("empty.txt"), "empty.txt: the file is empty. Nothing loaded.");
+    assert_eq!(f.error("spaces.txt"), "spaces.txt: nothing but white space in it. Nothing loaded.");
     assert!(
         f.error("pics").starts_with("pics: no text files in it (skipped pics/a.png: not text"),
         "{}",
