@@ -123,17 +123,21 @@ impl State {
             }
         }
         if sources.passages.is_empty() && sources.thoughts.is_empty() {
-            text.push_str(nowhere(sources.own));
+            text.push_str(&nowhere(sources));
         }
         text.push_str(&by_sentence(message, sources));
         let percent = |share: f32| format!("{:.0}%", f64::from(share) * 100.0);
+        let (first, block) = (percent(sources.first), sources.block_tokens);
+        let shares = match all_on_the_first(sources) {
+            true => String::new(),
+            false => format!(
+                "; shares are of the rest, of which the question and the answer itself had {}",
+                percent(sources.own)
+            ),
+        };
         text.push_str(&format!(
-            "\nThis is where attention of the sparse layers went while the answer was written, measured, not claimed by the model. {} of all of \
-             it rested on the first {} tokens of the context, where a model leaves it when it looks nowhere; shares are of the rest, of \
-             which the question and the answer itself had {}.\n",
-            percent(sources.first),
-            sources.block_tokens,
-            percent(sources.own)
+            "\nThis is where attention of the sparse layers went while the answer was written, measured, not claimed by the model. {first} of \
+             all of it rested on the first {block} tokens of the context, where a model leaves it when it looks nowhere{shares}.\n",
         ));
         text
     }
@@ -159,12 +163,21 @@ impl State {
     }
 }
 
-/// A line about an answer that looked at no passage, with the share of question and answer themselves.
-fn nowhere(own: f32) -> &'static str {
-    match own >= 0.5 {
-        true => "No passage stood out: attention stayed with the question and the answer itself.\n",
-        false => "No passage stood out: attention was spread.\n",
-    }
+/// Whether as good as nothing is left that shares could be of.
+fn all_on_the_first(sources: &Sources) -> bool {
+    sources.first >= 0.995
+}
+
+/// A line about an answer that looked at no passage.
+fn nowhere(sources: &Sources) -> String {
+    let where_it_was = match sources {
+        sources if all_on_the_first(sources) => {
+            format!("all attention rested on the first {} tokens of the context", sources.block_tokens)
+        }
+        sources if sources.own >= 0.5 => "attention stayed with the question and the answer itself".to_owned(),
+        _ => "attention was spread".to_owned(),
+    };
+    format!("No passage stood out: {where_it_was}.\n")
 }
 
 /// Sentences with their passages: the part of the page that says what was looked at when.
@@ -189,11 +202,16 @@ fn by_sentence(message: &Message, sources: &Sources) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::nowhere;
+    use super::{Sources, nowhere};
 
     #[test]
-    fn attention_is_said_to_have_stayed_only_where_it_did() {
-        assert!(nowhere(0.9).contains("stayed with the question"));
-        assert!(nowhere(0.0).contains("was spread"));
+    fn attention_is_said_to_have_been_where_it_was() {
+        let said = |first: f32, own: f32| nowhere(&Sources { first, own, block_tokens: 64, ..Sources::default() });
+        assert!(said(0.8, 0.9).contains("stayed with the question"));
+        assert!(said(0.8, 0.0).contains("was spread"));
+        for own in [0.0, 0.9] {
+            let all = "No passage stood out: all attention rested on the first 64 tokens of the context.\n";
+            assert_eq!([said(1.0, own), said(0.996, own)], [all, all]);
+        }
     }
 }
