@@ -97,8 +97,8 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     let published = match ask {
         true => {
             context.note(&format!("Asking the hub for {} …", config.repo));
-            let hub = Http::open(&config.repo).map_err(|e| explain(&e, config))?;
-            hub.snapshot(&config.revision).map_err(|e| explain(&e, config))?.files
+            let hub = Http::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
+            hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?.files
         }
         false => Vec::new(),
     };
@@ -158,7 +158,7 @@ fn settings(hub: &Http, snapshot: &Snapshot, name: &str) -> Result<Option<serde_
 
 /// What is to be known before the first byte: whether the format can be read, and whether a card here holds the weights.
 fn look_first(context: &Context, hub: &Http, snapshot: &Snapshot) -> Result<(), Failure> {
-    let read = |name: &str| settings(hub, snapshot, name).map_err(|e| explain(&e, &context.config().model));
+    let read = |name: &str| settings(hub, snapshot, name).map_err(|e| explain(&e, &context.config().model, 0));
     let beside = read("hf_quant_config.json")?;
     if let Some(config) = read("config.json")?
         && let Some(format) = Format::declared(&config, beside.as_ref())
@@ -199,10 +199,10 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
     if std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false" | "no")) {
         return Err(Failure::new(Exit::NoModel, "HF_HUB_OFFLINE is set, nothing is downloaded").hint(by_hand(config)));
     }
-    let hub = Http::open(&config.repo).map_err(|e| explain(&e, config))?;
+    let hub = Http::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
     let cached = cached(&config.repo);
     context.note(&format!("Asking the hub for {} …", config.repo));
-    let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config))?;
+    let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?;
     let (all, missing) = (snapshot.files.iter().map(|f| f.bytes).sum(), cached.missing_bytes(&snapshot));
     if missing > 0 {
         look_first(context, &hub, &snapshot)?;
@@ -269,7 +269,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
     };
     let folder = cached
         .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress, &Cancel::default())
-        .map_err(|e| explain(&e, config));
+        .map_err(|e| explain(&e, config, all - cached.missing_bytes(&snapshot).min(all)));
     if shows {
         out::tell(&Clean::line(""));
     }
@@ -292,10 +292,12 @@ fn by_hand(config: &ModelConfig) -> String {
     )
 }
 
-fn explain(error: &HubError, config: &ModelConfig) -> Failure {
+/// What to do next, with so many bytes of the snapshot here.
+fn explain(error: &HubError, config: &ModelConfig, here: u64) -> Failure {
     let (exit, hint) = match error {
         HubError::Network(_) | HubError::Busy { .. } | HubError::Range { .. } => {
-            (Exit::NoModel, format!("What was read is kept; try again. {}", by_hand(config)))
+            let again = if here > 0 { "What was read is kept; try again" } else { "Try again" };
+            (Exit::NoModel, format!("{again}. {}", by_hand(config)))
         }
         HubError::Refused(_) => (Exit::NoModel, "See model.repo and model.revision in the settings".to_owned()),
         HubError::Damaged(_) => (Exit::NoModel, "Type the command again".to_owned()),
@@ -305,4 +307,16 @@ fn explain(error: &HubError, config: &ModelConfig) -> Failure {
         HubError::Stopped => (Exit::Stopped, "sala-chat model download".to_owned()),
     };
     Failure::new(exit, error.to_string()).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_of_a_model_is_said_to_be_kept_only_where_something_was() {
+        let said = |here| explain(&HubError::Network("timeout".into()), &ModelConfig::default(), here).hint.unwrap();
+        assert!(said(1).starts_with("What was read is kept; try again. To install by hand"), "{}", said(1));
+        assert!(said(0).starts_with("Try again. To install by hand"), "{}", said(0));
+    }
 }

@@ -122,7 +122,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
 /// Stopped while the documents or the question were read.
 fn unanswered(exit: Exit, ask: &Ask, run: &Run) -> Failure {
     let failure = Failure::new(exit, "stopped before there was an answer");
-    match ask.save && run.session.is_some() && run.unsaved.is_none() {
+    match ask.save && run.session.is_some() && run.unsaved.is_none() && run.read > 0 {
         true => failure.hint("What was read is kept: sala-chat -c goes on in this session"),
         false => failure,
     }
@@ -195,7 +195,10 @@ fn listen(
                 run.meters = m;
                 Ok(())
             }
-            Notice::Activity(Activity::Reading(p)) => printer.reading(&p),
+            Notice::Activity(Activity::Reading(p)) => {
+                run.read = run.read.max(p.done);
+                printer.reading(&p)
+            }
             // Before there is an answer: it would stand in its last line.
             Notice::Activity(Activity::Busy { what }) if run.first_token_ms.is_none() => {
                 printer.busy(&what);
@@ -248,7 +251,24 @@ fn listen(
 
 #[cfg(test)]
 mod tests {
+    use super::super::cli::SessionChoice;
     use super::*;
+
+    #[test]
+    fn what_was_read_is_said_to_be_kept_only_where_something_was() {
+        let ask = |save| Ask {
+            prompt: "why?".into(),
+            files: Vec::new(),
+            session: SessionChoice::New,
+            save,
+            format: Format::Text,
+            answers: None,
+        };
+        let run = |read| Run { session: Some("notes".into()), read, ..Run::default() };
+        let hint = |save, read| unanswered(Exit::Stopped, &ask(save), &run(read)).hint;
+        assert!(hint(true, 448).unwrap().starts_with("What was read is kept"));
+        assert_eq!([hint(true, 0), hint(false, 448)], [None, None]);
+    }
 
     #[test]
     fn standard_input_ends_at_the_limit() {

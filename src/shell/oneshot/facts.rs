@@ -15,6 +15,8 @@ pub(super) struct Run {
     pub(super) first_token_ms: Option<f64>,
     pub(super) session: Option<String>,
     pub(super) meters: Meters,
+    /// Tokens that were read, whatever came of it.
+    pub(super) read: u64,
     /// Tokens of documents read by prefill in this run.
     pub(super) documents_read: u64,
     /// Time for them, milliseconds.
