@@ -394,7 +394,19 @@ fn a_missing_path_is_told_before_anything_is_loaded() {
         assert!(err(&output).contains("--no-save begins with nothing kept"), "{}", err(&output));
     }
     assert_eq!(home.run(&["search", " "]).status.code(), Some(2));
-    assert!(err(&home.run(&["serach"])).contains("Or did you mean: sala-chat search"));
+    for (words, command) in [
+        (&["serach"][..], "search"),
+        (&["quantize"], "model quantize"),
+        (&["quantize", "model"], "model quantize"),
+        (&["quantise", "model", "--to", "8bit"], "model quantize"),
+        (&["modle", "quantize", "model"], "model quantize"),
+    ] {
+        let said = home.run(words);
+        assert!(err(&said).trim().ends_with(&format!("id you mean: sala-chat {command}")), "{words:?}: {}", err(&said));
+    }
+    home.write("quantized", "text");
+    let both = home.run(&["quantize"]);
+    assert!(err(&both).contains("Similar: ./quantized. Or did you mean: sala-chat model quantize"), "{}", err(&both));
 }
 
 #[test]

@@ -42,6 +42,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::CommandFactory;
+use clap::error::ErrorKind;
 
 use crate::settings::{self, Config, Loaded};
 use crate::text::sanitize::Clean;
@@ -181,7 +182,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
             e.print()?;
             return Ok(Exit::Ok);
         }
-        Err(e) => return Err(Failure::command_line(&e)),
+        Err(e) => return Err(command_line(&e, arguments)),
     };
     let dirs = Dirs::new(cli.global.data_dir.as_deref())?;
     let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
@@ -227,6 +228,20 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let _log = logging::start(&context.dirs, &context.config().log, verbose);
     logging::catch_panics(context.dirs.state.clone());
     dispatch(&context, task, laboratory)
+}
+
+/// What is wrong with a command line. An option that nobody knows may be that of a command that was misspelt.
+fn command_line(error: &clap::Error, arguments: &[OsString]) -> Failure {
+    let failure = Failure::command_line(error);
+    let words = arguments.iter().skip(1).map_while(|a| a.to_str()).take_while(|a| !a.starts_with('-'));
+    let words: Vec<String> = words.map(str::to_owned).collect();
+    let known = |first: &String| Path::new(first).exists() || Cli::command().find_subcommand(first).is_some();
+    match cli::command_meant(&words).filter(|_| !words.first().is_some_and(known)) {
+        Some(command) if error.kind() == ErrorKind::UnknownArgument => {
+            failure.hint(format!("Did you mean: sala-chat {command}"))
+        }
+        _ => failure,
+    }
 }
 
 /// The variables that may be settings. Others are nobody's business, whatever is in them.
@@ -285,12 +300,13 @@ fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     let files: Vec<String> = paths.iter().filter(|p| *p != STDIN && *p != sample::PATH).cloned().collect();
     match sources::find(&files, &options) {
         Ok(_) => Ok(()),
-        Err(sources::SourceError::NotFound { path, similar: None }) => {
-            let command = Cli::command();
-            let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
-            let failure = Failure::from(sources::SourceError::NotFound { path: path.clone(), similar: None });
-            Err(match crate::text::near::nearest(&path, names) {
-                Some(name) => failure.hint(format!("Or did you mean: sala-chat {name}")),
+        Err(sources::SourceError::NotFound { path, similar }) => {
+            let meant = if paths.first() == Some(&path) { cli::command_meant(paths) } else { None };
+            // A file of nearly that name is more likely, unless the word is a command's own.
+            let meant = meant.filter(|meant| similar.is_none() || meant.split(' ').any(|word| word == path));
+            let failure = Failure::from(sources::SourceError::NotFound { path, similar });
+            Err(match meant {
+                Some(command) => failure.hint(format!("Or did you mean: sala-chat {command}")),
                 None => failure,
             })
         }
