@@ -64,14 +64,19 @@ impl State {
         }));
     }
 
+    /// A name that a session has. The number of one is no name: it means that session as long as nothing is called so.
+    fn refuse_taken(&self, name: &str) -> Done {
+        match self.keeper.store.session_named(name) {
+            Ok(record) if record.name == name => Err(StoreError::NameTaken { name: name.to_owned() }.into()),
+            Ok(_) | Err(StoreError::NoSession { .. }) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// An empty session, not saved until something is said.
     pub(super) fn start_new(&mut self, name: Option<String>) -> Done {
         if let Some(name) = &name {
-            match self.keeper.store.session_named(name) {
-                Ok(_) => return Err(StoreError::NameTaken { name: name.clone() }.into()),
-                Err(StoreError::NoSession { .. }) => {}
-                Err(e) => return Err(e.into()),
-            }
+            self.refuse_taken(name)?;
         }
         let empty = Talk::empty(self.defaults.clone(), self.default_system.clone());
         self.become_open(Talk { name: name.unwrap_or_default(), ..empty }, None);
@@ -106,11 +111,7 @@ impl State {
         let id = self.keeper.store.new_session_id();
         let name = match name {
             Some(name) => {
-                match self.keeper.store.session_named(&name) {
-                    Ok(_) => return Err(StoreError::NameTaken { name }.into()),
-                    Err(StoreError::NoSession { .. }) => {}
-                    Err(e) => return Err(e.into()),
-                }
+                self.refuse_taken(&name)?;
                 name
             }
             None => self.keeper.store.free_name(&format!("{}-fork", self.talk.name))?,

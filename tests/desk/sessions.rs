@@ -80,6 +80,17 @@ fn serial(t: &Talk, name: &str) -> u64 {
     opened.iter().find(|o| o.name == name).unwrap().serial
 }
 
+fn a_number_is_a_name_that_no_session_has_by_being_counted() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.send(Request::Fork { at: None, name: Some("1".into()) });
+    t.sync();
+    assert_eq!(opened(&t), ["one", "[1]"]);
+    t.send(Request::New(Some("1".into())));
+    t.note_with("a session called \"1\" exists");
+}
+
 fn sessions_opened_in_a_run_are_listed_and_come_back() {
     let dir = dir();
     let mut t = Talk::new(dir.path(), Setup::default());
@@ -368,6 +379,7 @@ with_both_tokenizers!(
     a_resumed_session_reads_nothing_again_and_answers_as_if_never_left,
     another_models_state_is_not_used_and_reading_again_is_asked_first,
     state_of_the_beginning_only_is_not_called_none,
+    a_number_is_a_name_that_no_session_has_by_being_counted,
     sessions_opened_in_a_run_are_listed_and_come_back,
     an_empty_session_stays_only_while_a_key_may_return_to_it,
     a_session_that_was_left_is_free_for_others_and_held_again_on_return,
