@@ -28,12 +28,14 @@ impl Table {
         Table { at, ..Table::default() }
     }
 
-    /// One more token; the first of a prompt has nothing before it that could make it likely.
+    /// One more token; the first of a prompt has nothing before it that could make it likely. A start token that the text is read behind
+    /// has no place in it.
     pub(super) fn add(&mut self, tokenizer: &Tokenizer, token: Token, likely: Option<&Likely>) {
         let spell = |token: Token| tokenizer.spell(&[token], Before::Text);
         let text = spell(token);
+        let before_the_text = self.tokens.is_empty() && likely.is_none() && Some(token) == tokenizer.bos();
         self.offsets.push(self.at);
-        self.at += text.chars().count();
+        self.at += if before_the_text { 0 } else { text.chars().count() };
         self.log_probs.push(likely.map_or(Value::Null, |l| number(l.log_prob)));
         self.best.push(likely.map_or(Value::Null, |likely| {
             let mut best = Map::new();

@@ -305,6 +305,15 @@ fn how_likely_tokens_were_is_told_as_evaluations_ask_for_it() {
         (&json!("length"), &json!(count))
     );
     assert_eq!(server.log.try_iter().count(), 1);
+    // Offsets are places in the text, which the start token is not in.
+    let echoed = json!({ "prompt": "Once upon a time", "max_tokens": 0, "logprobs": 1, "echo": true });
+    let echoed = server.post("/v1/completions", &echoed).json()["choices"][0].clone();
+    let (text, told) = (echoed["text"].as_str().unwrap(), &echoed["logprobs"]);
+    assert_eq!((&told["tokens"][0], text), (&json!("<s>"), "Once upon a time"));
+    for (token, at) in told["tokens"].as_array().unwrap().iter().zip(told["text_offset"].as_array().unwrap()).skip(1) {
+        let at = usize::try_from(at.as_u64().unwrap()).unwrap();
+        assert!(text[at..].starts_with(token.as_str().unwrap()), "{told}");
+    }
     // Without an echo those of the answer alone; and the same in a chat.
     let own = json!({ "prompt": "Once", "max_tokens": 3, "logprobs": 2 });
     let own = server.post("/v1/completions", &own).json();
