@@ -107,7 +107,8 @@ impl Themes {
             _ if name.contains('/') || Path::new(name).extension().is_some_and(|e| e == extension) => name.into(),
             _ => self.folder.as_ref()?.join(format!("{name}.{extension}")),
         };
-        path.exists().then_some(path)
+        // A link to nothing is there, and cannot be read.
+        path.symlink_metadata().is_ok().then_some(path)
     }
 
     fn hint<'a>(&self, name: &str, known: impl Iterator<Item = &'a str> + Clone, extension: &str) -> String {
@@ -151,6 +152,10 @@ mod tests {
         assert_eq!(themes.theme("see").unwrap_err(), "no theme see: did you mean sea?");
         let none = themes.theme("xyzzyx").unwrap_err();
         assert!(none.contains("auto, dark, light, plain, broken, sea; files NAME.toml go to"), "{none}");
+        std::os::unix::fs::symlink("nowhere", dir.path().join("gone.toml")).unwrap();
+        let gone = themes.theme("gone").unwrap_err();
+        assert!(gone.ends_with("gone.toml: No such file or directory (os error 2)"), "{gone}");
+        std::fs::remove_file(dir.path().join("gone.toml")).unwrap();
         let rows = themes.list();
         let names: Vec<&str> = rows.iter().map(|r| r.name.as_str()).collect();
         assert_eq!(names, ["auto", "dark", "light", "plain", "broken", "sea"]);
