@@ -1,9 +1,10 @@
 //! The command line: what can be written, and plain structs of what was meant. Nothing here does anything.
 //!
 //! Here: options of a chat and of all commands. Subcommands are in `commands`, those of the laboratory in `lab`, what was meant in `task`, and in `meant` where that
-//! is none of it.
+//! is none of it. Scripts for shells are made in `completions`.
 
 mod commands;
+mod completions;
 mod lab;
 mod meant;
 mod options;
@@ -21,6 +22,7 @@ pub use commands::{
     LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs, PruneArgs, RmArgs, SearchArgs, ServeArgs,
 };
 pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
+pub use completions::completions;
 pub use meant::command_meant;
 pub use options::SettingArgs;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};

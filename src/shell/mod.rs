@@ -196,9 +196,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         return config_cmd::run(&args.action, &config_file, &variables, &themes, cli.global.json);
     }
     if let Some(Command::Completions(args)) = &cli.command {
-        let mut script = Vec::new();
-        clap_complete::generate(args.shell, &mut Cli::command(), "sala-chat", &mut script);
-        out::data(&script)?;
+        out::data(cli::completions(args.shell).as_bytes())?;
         return Ok(Exit::Ok);
     }
     if let Some(Command::Manual) = &cli.command {
