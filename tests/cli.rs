@@ -524,7 +524,13 @@ fn a_folder_is_packed_with_what_lies_beside_its_weights_and_goes_on_where_it_was
     assert_eq!(read("packed/part-001.safetensors"), part);
 
     let packed_otherwise = "packed holds this model as 8-bit weights";
-    for (to, into, why) in [("4bit", "packed", packed_otherwise), ("8bit", "model", "-o is the folder itself")] {
+    let file = "model/config.json is a file; the packed weights go to a folder";
+    let refused = [
+        ("4bit", "packed", packed_otherwise),
+        ("8bit", "model", "-o is the folder itself"),
+        ("8bit", "model/config.json", file),
+    ];
+    for (to, into, why) in refused {
         let refused = pack(to, into);
         assert_eq!(refused.status.code(), Some(2), "{}", err(&refused));
         assert!(out(&refused).contains(why), "{}", out(&refused));
@@ -577,6 +583,8 @@ fn weights_are_packed_by_text_that_is_one() {
     }
     assert!(parts[0]["output_error"].is_null(), "a table is only looked up: {}", parts[0]);
     let config: serde_json::Value =
+    let random = home.run(&["model", "quantize", "synthetic:tiny", "--to", "8bit", "-o", "x"]);
+    assert!(err(&random).contains("random weights are made anew at each start"), "{}", err(&random));
         serde_json::from_slice(&std::fs::read(home.path("packed/config.json")).unwrap()).unwrap();
     assert_eq!(config["quantization_config"]["calibrated"], true);
     assert!(!home.path("packed/calibration.safetensors").exists());

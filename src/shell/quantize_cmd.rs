@@ -8,7 +8,7 @@ use crate::model::calibrate::{self, Statistics};
 use crate::model::draft::BESIDE;
 use crate::model::quantize::{Calibration, Holds, Part, free_bytes, holds, is_unfinished, quantize};
 use crate::model::{Checkpoint, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, Recipe};
-use crate::protocol::engine::Cancel;
+use crate::protocol::engine::{BUILT_IN, Cancel, is_folder};
 use crate::text::sanitize::sanitize_line;
 
 /// Room that is left on the disk beside the weights.
@@ -39,6 +39,10 @@ pub(super) fn run(
     output: &Path,
 ) -> Result<Exit, Failure> {
     let name = folder.to_string_lossy();
+    if name != BUILT_IN && !is_folder(&name) {
+        let text = format!("{name}: random weights are made anew at each start, there is nothing to pack");
+        return Err(Failure::new(Exit::Usage, text).hint("Name a model folder"));
+    }
     let mut source = Checkpoint::open(&name).map_err(|e| Failure::new(Exit::NoModel, e.to_string()))?;
     source.set_recipe(to);
     let texts = calibrate.map(|docs| calibration::texts(context, &name, docs)).transpose()?;
@@ -53,10 +57,10 @@ pub(super) fn run(
     }
     let stop = Cancel::default();
     let asked = stop.clone();
-    let _ending = Ending::watch(move || asked.cancel())?;
+    let ending = Ending::watch(move || asked.cancel())?;
     let statistics = match &texts {
         Some(texts) if is_unfinished(&source, &id, output) => {
-            Some(calibration::statistics(context, &name, texts, &id, output, &stop)?)
+            Some(calibration::statistics(context, &name, texts, &id, output, &stop).map_err(|e| ending.by_signal(e))?)
         }
         _ => None,
     };
@@ -71,7 +75,7 @@ pub(super) fn run(
         .map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
     let Some(total) = done else {
         let text = format!("stopped after {} of its parts", parts.len());
-        return Err(Failure::new(Exit::Stopped, text).hint("The same command goes on where it was"));
+        return Err(ending.by_signal(Failure::new(Exit::Stopped, text).hint("The same command goes on where it was")));
     };
     Statistics::forget(output);
     match source.directory() {
@@ -131,6 +135,10 @@ fn refuse_folder(source: &Checkpoint, id: &str, output: &Path) -> Result<(), Fai
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     if source.directory().and_then(real).is_some_and(|from| Some(from) == real(output)) {
         return Err(Failure::usage("-o is the folder itself; name another one".to_owned()));
+    }
+    if output.exists() && !output.is_dir() {
+        let text = format!("{} is a file; the packed weights go to a folder", output.display());
+        return Err(Failure::new(Exit::Usage, text).hint("Name a new one (-o FOLDER)"));
     }
     let what = match holds(source, id, output) {
         Holds::Free => return Ok(()),

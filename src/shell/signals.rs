@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
-use super::out;
+use super::{Exit, Failure, out};
 use crate::text::sanitize::Clean;
 
 /// What came from outside.
@@ -103,6 +103,14 @@ impl Ending {
     pub(super) fn signal(&self) -> Option<u8> {
         Some(self.0.load(Ordering::Acquire)).filter(|n| *n != 0)
     }
+
+    /// What was stopped ends with the code of the signal that stopped it.
+    pub(super) fn by_signal(&self, failure: Failure) -> Failure {
+        match self.signal() {
+            Some(signal) if failure.exit == Exit::Stopped => Failure { exit: Exit::Signal(signal), ..failure },
+            _ => failure,
+        }
+    }
 }
 
 /// Ends the process in the middle of its work.
@@ -153,5 +161,18 @@ fn silence_stdin() {
     if let Ok((read, write)) = std::io::pipe() {
         let _ = rustix::stdio::dup2_stdin(&read);
         std::mem::forget((read, write));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_signal_stopped_ends_with_its_code_and_other_failures_with_theirs() {
+        let code =
+            |signal: u8, exit| Ending(Arc::new(AtomicU8::new(signal))).by_signal(Failure::new(exit, "")).exit.code();
+        assert_eq!([code(15, Exit::Stopped), code(2, Exit::Stopped), code(0, Exit::Stopped)], [143, 130, 130]);
+        assert_eq!(code(15, Exit::Disk), Exit::Disk.code());
     }
 }
