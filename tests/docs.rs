@@ -87,3 +87,20 @@ fn references_and_headings_are_told_apart() {
     assert!(has_section("## 5. Layers\n### 5.4 Scores\n", "5.4") && has_section("## 5. Layers", "5"));
     assert!(!has_section("### 5.41 Other", "5.4"));
 }
+
+#[test]
+fn every_event_of_json_lines_is_described() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let described = read("docs/interface.md");
+    let rows: Vec<&str> = described.lines().filter_map(|l| l.strip_prefix("| `")?.split(" |").next()).collect();
+    let sources = read("src/shell/oneshot.rs") + &read("src/shell/oneshot/printer.rs");
+    let names: Vec<&str> = sources
+        .match_indices(".event(")
+        .filter_map(|(at, call)| sources[at + call.len()..].trim_start().strip_prefix('"')?.split('"').next())
+        .collect();
+    assert!(names.len() > 8, "{names:?}");
+    for name in names {
+        assert!(rows.iter().any(|row| row.split(", ").any(|n| n.trim_matches('`') == name)), "{name}: {rows:?}");
+    }
+}
