@@ -144,6 +144,46 @@ fn settings_can_be_shown_checked_and_changed() {
 }
 
 #[test]
+fn a_check_finds_what_would_keep_the_program_from_its_work() {
+    let home = Home::new();
+    let file = "[sampling]\npreset = \"nix\"\n[serve]\nlisten = \"nowhere\"\n[load.converters]\ndocx = \"pandoc\"\n";
+    home.write(".config/sala-chat/config.toml", file);
+    let check = home.run(&["config", "check"]);
+    assert_eq!(check.status.code(), Some(2));
+    let found =
+        ["sampling.preset: No preset nix.", "serve.listen nowhere: ADDR:PORT", "load.converters.docx: it has no {in}"];
+    assert!(found.iter().all(|problem| out(&check).contains(problem)), "{}", out(&check));
+    // Whoever typed none is told where it stands.
+    let asked = home.run(&["--demo", "-p", "hi"]);
+    assert_eq!(asked.status.code(), Some(2));
+    assert!(err(&asked).contains("config.toml: sampling.preset: No preset nix."), "{}", err(&asked));
+    home.write(".config/sala-chat/config.toml", "[serve]\nlisten = \"nowhere\"\n");
+    assert!(err(&home.run(&["--demo", "serve"])).contains("serve.listen nowhere: ADDR:PORT is needed"));
+    assert!(err(&home.run(&["--demo", "serve", "--listen", "::1:x"])).contains("--listen ::1:x: a port is"));
+    // What messages advise to set can be set, if it can be used.
+    let set = |key: &str, value: &str| home.run(&["config", "set", key, value]);
+    assert_eq!(set("load.converters.docx", "pandoc --to plain {in}").status.code(), Some(0));
+    assert_eq!(set("keys.ctrl-o", "panel").status.code(), Some(0));
+    let file = home.path(".config/sala-chat/config.toml");
+    for (command, object) in [
+        (&["config", "path", "--json"][..], serde_json::json!({ "file": file })),
+        (
+            &["config", "set", "mouse", "true", "--json"],
+            serde_json::json!({ "file": file, "key": "ui.mouse", "value": "true" }),
+        ),
+    ] {
+        assert_eq!(serde_json::from_str::<serde_json::Value>(out(&home.run(command))).unwrap(), object);
+    }
+    assert!(err(&set("load.converters.docx", "pandoc")).contains("it has no {in} for the path. Nothing was changed"));
+    assert!(err(&set("keys.ctrl-o", "nix")).contains("no action is called"));
+    assert!(err(&set("keys.", "nix")).contains("no key is called"));
+    // A variable that is set to nothing is not set.
+    let empty =
+        home.command(&["model", "path"]).env("SALA_CHAT_CONFIG", "").env("SALA_CHAT_DATA_DIR", "").output().unwrap();
+    assert!(!err(&empty).contains("a value is required"), "{}", err(&empty));
+}
+
+#[test]
 fn settings_that_the_models_template_cannot_do_are_told_with_what_works() {
     let home = Home::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -543,6 +583,8 @@ fn a_folder_is_packed_with_what_lies_beside_its_weights_and_goes_on_where_it_was
         let refused = pack("4bit", "packed");
         assert!(refused.status.code() == Some(2) && out(&refused).contains(why), "{}", out(&refused));
     }
+    let random = home.run(&["model", "quantize", "synthetic:tiny", "--to", "8bit", "-o", "x"]);
+    assert!(err(&random).contains("random weights are made anew at each start"), "{}", err(&random));
     let missing = home.run(&["model", "quantize", "nowhere", "--to", "8bit", "-o", "x"]);
     assert_eq!(missing.status.code(), Some(3), "{}", err(&missing));
 }
@@ -583,8 +625,6 @@ fn weights_are_packed_by_text_that_is_one() {
     }
     assert!(parts[0]["output_error"].is_null(), "a table is only looked up: {}", parts[0]);
     let config: serde_json::Value =
-    let random = home.run(&["model", "quantize", "synthetic:tiny", "--to", "8bit", "-o", "x"]);
-    assert!(err(&random).contains("random weights are made anew at each start"), "{}", err(&random));
         serde_json::from_slice(&std::fs::read(home.path("packed/config.json")).unwrap()).unwrap();
     assert_eq!(config["quantization_config"]["calibrated"], true);
     assert!(!home.path("packed/calibration.safetensors").exists());

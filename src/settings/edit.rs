@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use toml::Value;
 
 use super::layers::syntax;
-use super::table::{self, ROWS};
+use super::table::{self, OPEN_TABLES, ROWS};
 use super::{ConfigError, Origin};
 use crate::text::near::nearest;
 
@@ -15,17 +15,25 @@ use crate::text::near::nearest;
 /// The text is no TOML, the key is unknown, or the value not allowed.
 pub fn edit(text: &str, name: &str, value: &str) -> Result<String, ConfigError> {
     let origin = || Origin::File(PathBuf::from("config.toml"));
-    let row = table::find_short(name).ok_or_else(|| ConfigError::Unknown {
-        origin: origin(),
-        key: name.to_owned(),
-        nearest: nearest(name, ROWS.iter().map(|row| row.name)).map(str::to_owned),
-    })?;
-    let value = row.kind.parse(value).map_err(|expected| ConfigError::Value {
-        origin: origin(),
-        key: row.name.to_owned(),
-        expected,
-        got: value.to_owned(),
-    })?;
+    let (sections, name, value) = match (table::find_short(name), open(name)) {
+        (Some(row), _) => {
+            let value = row.kind.parse(value).map_err(|expected| ConfigError::Value {
+                origin: origin(),
+                key: row.name.to_owned(),
+                expected,
+                got: value.to_owned(),
+            })?;
+            (vec![row.section()], row.key(), value)
+        }
+        (None, Some((table, key))) => (table.split('.').collect(), key, Value::String(value.to_owned())),
+        (None, None) => {
+            return Err(ConfigError::Unknown {
+                origin: origin(),
+                key: name.to_owned(),
+                nearest: nearest(name, ROWS.iter().map(|row| row.name)).map(str::to_owned),
+            });
+        }
+    };
     let mut document: toml_edit::DocumentMut = text
         .parse()
         .map_err(|e: toml_edit::TomlError| syntax("config.toml".to_owned(), text, e.span(), e.message()))?;
@@ -36,15 +44,24 @@ pub fn edit(text: &str, name: &str, value: &str) -> Result<String, ConfigError> 
         Value::String(s) => s.into(),
         other => other.to_string().into(),
     };
-    let (section, name) = (row.section(), row.key());
-    let table = document.entry(section).or_insert_with(toml_edit::table).as_table_like_mut().ok_or_else(|| {
-        ConfigError::Value {
-            origin: origin(),
-            key: section.to_owned(),
-            expected: format!("a table: [{section}]"),
-            got: "a value".to_owned(),
-        }
-    })?;
+    let mut table: &mut dyn toml_edit::TableLike = document.as_table_mut();
+    for (i, section) in (1..).zip(&sections) {
+        let new = || {
+            let mut table = toml_edit::Table::new();
+            // One that holds nothing but the next has no line of its own.
+            table.set_implicit(i < sections.len());
+            toml_edit::Item::Table(table)
+        };
+        table = table.entry(section).or_insert_with(new).as_table_like_mut().ok_or_else(|| {
+            let section = sections.iter().take(i).copied().collect::<Vec<_>>().join(".");
+            ConfigError::Value {
+                origin: origin(),
+                expected: format!("a table: [{section}]"),
+                key: section,
+                got: "a value".to_owned(),
+            }
+        })?;
+    }
     match table.get_mut(name).and_then(|item| item.as_value_mut()) {
         Some(old) => {
             let decor = old.decor().clone();
@@ -56,4 +73,10 @@ pub fn edit(text: &str, name: &str, value: &str) -> Result<String, ConfigError> 
         }
     }
     Ok(document.to_string())
+}
+
+/// The table whose keys the user chooses that a name belongs to, and its key there.
+fn open(name: &str) -> Option<(&'static str, &str)> {
+    let of = |table: &'static str| Some((table, name.strip_prefix(table)?.strip_prefix('.')?));
+    OPEN_TABLES.iter().find_map(|open| of(open.name)).filter(|(_, key)| !key.is_empty())
 }

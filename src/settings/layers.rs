@@ -220,7 +220,14 @@ fn read_table(file: &Path) -> Result<Table, ConfigError> {
 pub(super) fn syntax(path: String, text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> ConfigError {
     let at = span.map_or(0, |s| s.start);
     let line = text.bytes().take(at).filter(|b| *b == b'\n').count() + 1;
-    ConfigError::Syntax { path, line, reason: message.lines().collect::<Vec<_>>().join(", ") }
+    // In the parser's words this is a matter of its types.
+    let too_large = message.starts_with("invalid type: integer") && message.ends_with("expected any valid TOML value");
+    let reason = if too_large {
+        "a number that is too large".to_owned()
+    } else {
+        message.lines().collect::<Vec<_>>().join(", ")
+    };
+    ConfigError::Syntax { path, line, reason }
 }
 
 fn collect(table: &Table, prefix: &str, origin: &Origin, out: &mut Vec<Setting>, problems: &mut Vec<ConfigError>) {

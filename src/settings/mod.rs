@@ -47,7 +47,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// Not TOML.
-    #[error("{path}, line {line}: {reason}. sala-chat config check shows all problems")]
+    #[error("{path}, line {line}: {reason}. Fix it, or name another file with --config")]
     Syntax {
         /// Which file.
         path: String,

@@ -95,6 +95,12 @@ fn wrong_values_and_broken_files_are_refused_in_one_line() {
     let env = variables(&[("SALA_CHAT_MODEL_GPU", "first")]);
     let error = load(Path::new("/nonexistent/config.toml"), &env, &[]).unwrap_err().to_string();
     assert!(error.contains("SALA_CHAT_MODEL_GPU: model.gpu must be a whole number"), "{error}");
+    let (_dir, path) = with_file("[ui]\nmax_width = 999999999999999999999\n");
+    let error = load(&path, &[], &[]).unwrap_err().to_string();
+    assert!(
+        error.ends_with("config.toml, line 2: a number that is too large. Fix it, or name another file with --config"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -106,6 +112,19 @@ fn editing_one_key_keeps_comments() {
     assert!(edited.contains("[ui] # screen\ntheme = \"dark\"\n"), "{edited}");
     assert!(edit("", "model.gpu", "2").unwrap().contains("[model]\ngpu = 2"));
     assert!(edit(text, "temprature", "1").is_err() && edit(text, "temperature", "hot").is_err());
+    // Keys that the user chooses, wherever their table is.
+    let converter = edit("", "load.converters.docx", "pandoc {in}").unwrap();
+    assert_eq!(converter, "[load.converters]\ndocx = \"pandoc {in}\"\n");
+    assert_eq!(edit(&converter, "load.converters.docx", "other {in}").unwrap(), converter.replace("pandoc", "other"));
+    assert!(
+        edit("[load]\nmax_file_mib = 9\n", "load.converters.docx", "x {in}").unwrap().parse::<toml::Table>().is_ok()
+    );
+    assert_eq!(
+        edit("[keys]\nf2 = \"none\"\n", "keys.ctrl-o", "panel").unwrap(),
+        "[keys]\nf2 = \"none\"\nctrl-o = \"panel\"\n"
+    );
+    assert!(edit("", "load.converters", "x").is_err() && edit("", "keys.", "x").is_err());
+    assert!(edit("load = 3\n", "load.converters.docx", "x {in}").is_err());
 }
 
 #[test]

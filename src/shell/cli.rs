@@ -10,9 +10,10 @@ mod meant;
 mod options;
 mod task;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use clap::builder::Resettable;
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHint};
 
 use super::failure::Failure;
@@ -21,8 +22,8 @@ pub use commands::{
     AskAllArgs, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, ExportArgs, FormatArg, ImportArgs,
     LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs, PruneArgs, RmArgs, SearchArgs, ServeArgs,
 };
-pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
 pub use completions::completions;
+pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
 pub use meant::command_meant;
 pub use options::SettingArgs;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};
@@ -110,7 +111,10 @@ pub struct ChatArgs {
 /// The definition that command lines are read with. Help of a command lists its own options; those that every command has
 /// are named in a line at the end.
 pub fn command() -> clap::Command {
-    let command = Cli::command();
+    // A variable that is set to nothing says nothing.
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let unset = |arg: Arg| if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg };
+    let command = Cli::command().mut_args(unset);
     let global: Vec<Arg> =
         command.get_arguments().filter(|a| a.is_global_set()).map(|a| a.clone().hide(true)).collect();
     let names: Vec<String> = global.iter().filter_map(Arg::get_long).map(|long| format!("--{long}")).collect();

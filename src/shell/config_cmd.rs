@@ -7,10 +7,12 @@ use super::cli::ConfigCommand;
 use super::dirs::make_private;
 use super::failure::{Exit, Failure};
 use super::themes::Themes;
-use super::{model_cmd, open, out};
+use super::{model_cmd, open, out, serve_cmd};
 use crate::app::keys::KeyTable;
+use crate::desk::presets;
 use crate::settings::{self, Config, EngineSource, ModelSource, Origin, page, table};
 use crate::text::sanitize::Clean;
+use crate::text::sources;
 
 /// Runs one of the actions.
 pub(super) fn run(
@@ -18,10 +20,12 @@ pub(super) fn run(
     file: &Path,
     variables: &[(String, String)],
     themes: &Themes,
+    presets: &Path,
     json: bool,
 ) -> Result<Exit, Failure> {
     let say = |line: String| out::line(&Clean::text(&line));
     match action {
+        ConfigCommand::Path if json => out::line(&Clean::json(&serde_json::json!({ "file": file })))?,
         ConfigCommand::Path => say(format!("{}", file.display()))?,
         ConfigCommand::Check => {
             let mut problems: Vec<String> =
@@ -32,8 +36,14 @@ pub(super) fn run(
                 let ui = &loaded.config.ui;
                 problems.extend(themes.theme(&ui.theme).err().map(|e| format!("ui.theme: {e}")));
                 problems.extend(themes.code(&ui.code_theme).err().map(|e| format!("ui.code_theme: {e}")));
-                let mut keys = KeyTable::default();
-                let bad = loaded.config.keys.iter().filter_map(|(key, action)| keys.bind(key, action).err());
+                let preset = presets::find(Some(presets), &loaded.config.sampling.preset);
+                problems.extend(preset.err().map(|e| format!("sampling.preset: {e}")));
+                let listen = &loaded.config.serve.listen;
+                problems.extend(serve_cmd::malformed(listen).map(|why| format!("serve.listen {listen}: {why}")));
+                let open = loaded.config.keys.iter().map(|(key, action)| ("keys", key, action));
+                let converters = &loaded.config.load.converters;
+                let open = open.chain(converters.iter().map(|(of, line)| ("load.converters", of, line)));
+                let bad = open.filter_map(|(table, key, value)| unusable(table, key, value));
                 problems.extend(bad.map(|e| format!("{}: {e}", file.display())));
             }
             if json {
@@ -77,7 +87,11 @@ pub(super) fn run(
         }
         ConfigCommand::Set { key, value } => {
             let key = set(file, key, value)?;
-            say(format!("{key} set in {}", file.display()))?;
+            if json {
+                out::line(&Clean::json(&serde_json::json!({ "file": file, "key": key, "value": value })))?;
+            } else {
+                say(format!("{key} set in {}", file.display()))?;
+            }
         }
     }
     Ok(Exit::Ok)
@@ -100,6 +114,14 @@ fn no_switch(config: &Config) -> Option<String> {
     Some(format!("thinking.mode: {why}"))
 }
 
+/// What is wrong with an entry of a table whose keys the user chooses.
+fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
+    match table {
+        "keys" => KeyTable::default().bind(key, value).err().map(|e| e.to_string()),
+        _ => sources::converter(value).err().map(|why| format!("{table}.{key}: {why}")),
+    }
+}
+
 /// Sets one key in the settings file and keeps everything else; also `/set --save`. The full name of the key.
 ///
 /// # Errors
@@ -112,6 +134,11 @@ pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
             return Err(Failure::new(Exit::Failure, format!("{}: {e}", file.display())));
         }
     };
+    let open = settings::table::OPEN_TABLES.iter().map(|open| open.name);
+    let open = open.filter_map(|table| Some((table, key.strip_prefix(table)?.strip_prefix('.')?)));
+    if let Some(why) = open.filter_map(|(table, key)| unusable(table, key, value)).next() {
+        return Err(Failure::new(Exit::Usage, why).hint("Nothing was changed"));
+    }
     let edited = settings::edit(&text, key, value)?;
     let folder = file.parent().unwrap_or(Path::new("."));
     let write = || -> std::io::Result<()> {

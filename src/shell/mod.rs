@@ -44,7 +44,7 @@ use std::time::Instant;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 
-use crate::settings::{self, Config, Loaded};
+use crate::settings::{self, Config, Loaded, Origin};
 use crate::text::sanitize::Clean;
 use crate::text::{pdf, sample, schema, sources, template};
 use cli::{Cli, Command, Task};
@@ -193,7 +193,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     // `config` must work on a broken file.
     if let Some(Command::Config(args)) = &cli.command {
         let themes = themes::Themes { folder: Some(dirs.themes()), home: std::env::home_dir(), light: false };
-        return config_cmd::run(&args.action, &config_file, &variables, &themes, cli.global.json);
+        return config_cmd::run(&args.action, &config_file, &variables, &themes, &dirs.presets(), cli.global.json);
     }
     if let Some(Command::Completions(args)) = &cli.command {
         out::data(cli::completions(args.shell).as_bytes())?;
@@ -210,7 +210,13 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     if matches!(task, Task::Ask(_) | Task::Chat(_) | Task::Command(Command::Serve(_) | Command::AskAll(_))) {
         let name = context.config().sampling.preset.clone();
         let preset = crate::desk::presets::find(Some(&context.dirs.presets()), &name);
-        context.loaded.take_preset(&preset.map_err(|e| Failure::new(Exit::Usage, e))?)?;
+        let unknown = |e: String| match context.loaded.origins.get("sampling.preset") {
+            // What was typed just now is known.
+            None | Some(Origin::CommandLine) => Failure::new(Exit::Usage, e),
+            Some(origin) => Failure::new(Exit::Usage, format!("{origin}: sampling.preset: {e}")),
+        };
+        let preset = preset.map_err(unknown)?;
+        context.loaded.take_preset(&preset)?;
     }
     if !quiet {
         let warnings = &context.loaded.warnings;

@@ -73,11 +73,23 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
     }
 }
 
-/// The addresses that a text means.
-fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
-    let wrong = |why: String| Failure::usage(format!("--listen {text}: {why}"));
-    let found: Vec<SocketAddr> =
-        text.to_socket_addrs().map_err(|e| wrong(format!("{e} (ADDR:PORT is needed)")))?.collect();
+/// What is wrong with an address that is listened on, as far as its form tells.
+pub(super) fn malformed(text: &str) -> Option<String> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(_)) => None,
+        Some(Err(_)) => Some("a port is a whole number from 0 to 65535 (ADDR:PORT is needed)".to_owned()),
+        None => Some("ADDR:PORT is needed, as 127.0.0.1:8080".to_owned()),
+    }
+}
+
+/// The addresses that a text means; `from` is the option or the setting that it is of.
+fn addresses(from: &str, text: &str) -> Result<Vec<SocketAddr>, Failure> {
+    let wrong = |why: String| Failure::usage(format!("{from} {text}: {why}"));
+    if let Some(why) = malformed(text) {
+        return Err(wrong(why));
+    }
+    let found: Vec<SocketAddr> = text.to_socket_addrs().map_err(|e| wrong(e.to_string()))?.collect();
     if found.is_empty() { Err(wrong("no such address".into())) } else { Ok(found) }
 }
 
@@ -205,8 +217,11 @@ impl Serving {
 /// # Errors
 /// The address, the key file, the store or the model cannot be used; the engine failed.
 pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
-    let listen = args.listen.as_deref().unwrap_or(&context.config().serve.listen);
-    let addresses = addresses(listen)?;
+    let (from, listen) = match args.listen.as_deref() {
+        Some(listen) => ("--listen", listen),
+        None => ("serve.listen", context.config().serve.listen.as_str()),
+    };
+    let addresses = addresses(from, listen)?;
     let open_to_others = addresses.iter().any(|a| !a.ip().is_loopback());
     let key_file = named_key_file(context, args);
     let key_file = key_file.or_else(|| open_to_others.then(|| context.dirs.data.join("serve.key")));

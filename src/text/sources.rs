@@ -73,7 +73,8 @@ impl SourceOptions {
             base: std::env::current_dir().unwrap_or_default(),
             max_file_bytes: config.max_file_mib.saturating_mul(1 << 20),
             follow_symlinks: config.follow_symlinks,
-            converters: config.converters.clone(),
+            // `.docx` and `DOCX` are meant as `docx` is.
+            converters: config.converters.iter().map(|(of, line)| (extension(of), line.clone())).collect(),
             force: false,
             not_text: "Convert it to text first.",
             pages: None,
@@ -375,7 +376,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     if meta.len() > options.max_file_bytes {
         return Err(too_large(meta.len()));
     }
-    let extension = found.path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let extension = found.path.extension().map(|e| extension(&e.to_string_lossy())).unwrap_or_default();
     let mut head = Vec::with_capacity(8);
     let (file, size) = files::open(&found.path).map_err(io)?;
     (&file).take(5).read_to_end(&mut head).map_err(io)?;
@@ -411,12 +412,26 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     Ok(Document { name: name(), path: Some(found.path.clone()), text, note })
 }
 
+/// An extension as converters are found by.
+fn extension(written: &str) -> String {
+    written.trim_start_matches('.').to_lowercase()
+}
+
+/// The words of a converter's command line.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {
+    let words = child::words(line).ok_or("a quote is not closed")?;
+    match words.iter().any(|word| word.contains("{in}")) {
+        true => Ok(words),
+        false => Err("it has no {in} for the path"),
+    }
+}
+
 fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) -> Result<Vec<u8>, SourceError> {
     let failed = |reason: String| SourceError::Converter { name: found.name.clone(), command: line.to_owned(), reason };
-    let words = child::words(line).ok_or_else(|| failed("a quote is not closed".to_owned()))?;
-    if !words.iter().any(|w| w.contains("{in}")) {
-        return Err(failed("it has no {in} for the path".to_owned()));
-    }
+    let words = converter(line).map_err(|why| failed(why.to_owned()))?;
     // A full path cannot be taken for an option.
     let path = std::path::absolute(&found.path).map_err(|e| failed(plain(&e)))?;
     let Some((program, arguments)) = words.split_first() else {

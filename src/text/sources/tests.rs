@@ -180,10 +180,18 @@ fn converters_run_without_a_shell() {
         ("/nonexistent/tool {in}", "/nonexistent/tool did not start (no such file or directory)"),
         ("sh -c 'echo broken >&2; exit 2' {in}", "broken"),
         ("cat 'x {in}", "a quote is not closed"),
+        ("true {in}", "it gave no text"),
     ] {
         options.converters.insert("docx".into(), line.into());
         let error = f.gather_with(&["a b;c.docx"], &options).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
+    }
+    // As people write an extension.
+    for written in [".docx", "DOCX"] {
+        let mut config = crate::settings::Config::default().load;
+        config.converters.insert(written.into(), "printf '%s' {in}".into());
+        let options = SourceOptions { base: f.options().base, ..SourceOptions::new(&config) };
+        assert_eq!(f.gather_with(&["a b;c.docx"], &options).unwrap().documents.len(), 1, "{written}");
     }
 }
 
