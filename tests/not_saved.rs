@@ -69,8 +69,9 @@ fn an_answer_while_another_program_holds_the_database_is_not_saved_and_says_so()
     assert!(next.status.success(), "{next:?}");
     let listed = command(home.path(), &["ls", "--json"]).output().unwrap();
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
-    assert_eq!(listed.as_array().unwrap().len(), 1);
-    assert!(listed[0]["bytes"].as_u64().is_some_and(|n| n > 0), "state has a size in the list: {listed}");
+    // The session of the first one may have been made just before the database was held; there is nothing in it.
+    let saved = listed.as_array().unwrap().iter().filter(|session| session["bytes"].as_u64().is_some_and(|n| n > 0));
+    assert_eq!(saved.count(), 1, "state has a size in the list: {listed}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::place::{Held, Place};
 use super::wire::{Greeting, Order, Seated, Task, VERSION, Welcome, Word};
 use super::{Loads, PATIENCE};
 use crate::protocol::engine::{Cancel, Command, EngineEvent, EngineFault, RowSource, RowsFault, RowsPlace};
-use crate::text::{Begin, Tokenizer};
+use crate::text::{Begin, THESAURUS_BYTES, Tokenizer};
 
 /// Terminals at a time, as far as connections go; places at the board are fewer.
 const CONNECTIONS: usize = 64;
@@ -232,6 +232,10 @@ fn job(shared: &Shared, task: Task, cancels: &Cancels) -> Result<Command, (u64, 
         generate.steering = made.map_err(|e| (id, e.to_string()))?;
     }
     if let (Some(generate), Some(quoting)) = (&mut job.generate, quoting) {
+        let bytes = quoting.thesaurus.len() as u64;
+        if bytes > THESAURUS_BYTES {
+            return Err((id, format!("related words of {bytes} bytes, at most {THESAURUS_BYTES} are taken")));
+        }
         generate.constraint = Some(quoting.constraint(&shared.tokenizer, &generate.stop));
     }
     lock(cancels).insert(id, cancel);

@@ -43,6 +43,7 @@ pub use recommended::Recommended;
 pub use spell::{Before, Walk};
 pub use stream::{Begin, Delta, PlainDecoder, StreamDecoder};
 pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
+pub use thesaurus::BYTES as THESAURUS_BYTES;
 pub use tokenizer::{Specials, Tokenizer};
 
 /// What can go wrong between text and tokens.
@@ -144,10 +145,11 @@ impl TextModel {
             let tokenizer = Tokenizer::from_bytes(&tokenizer, Some(&config), generation.as_deref());
             (tokenizer, template.join())
         });
-        let tokenizer = tokenizer.map_err(in_folder)?;
+        let tokenizer = Arc::new(tokenizer.map_err(in_folder)?);
+        tokenizer.prepare();
         let template = template.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(in_folder)?;
         let recommended = Recommended::of_folder(generation.as_deref());
-        let text = TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template), recommended };
+        let text = TextModel { tokenizer, template: Arc::new(template), recommended };
         text.with_thesaurus_of(dir).map_err(in_folder)
     }
 

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use super::stem::{put_stem, words};
 
-/// Longest file.
-pub(super) const BYTES: u64 = 1 << 20;
+/// Longest file, and longest text of one that comes from elsewhere.
+pub const BYTES: u64 = 1 << 20;
 
 /// The text of such a file.
 ///

@@ -327,6 +327,21 @@ impl Tokenizer {
         self.encode_long(self.plain(), text, halt)
     }
 
+    /// Begins to make what is made when it is first needed: that is the first question, which would wait for it, while the model is still
+    /// being loaded now.
+    pub(super) fn prepare(self: &Arc<Self>) {
+        let tokenizer = Arc::clone(self);
+        let make = move || {
+            // A tokenizer that the library fails on is told by whoever encodes.
+            caught(|| {
+                tokenizer.plain();
+                tokenizer.fast();
+            });
+        };
+        // Without a thread it is made then.
+        let _ = std::thread::Builder::new().name("tokenizer".into()).spawn(make);
+    }
+
     fn plain(&self) -> &Library {
         self.plain.get_or_init(|| {
             let mut plain = self.library.clone();

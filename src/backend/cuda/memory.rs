@@ -33,8 +33,8 @@ impl Memory for Cuda {
 
     fn notes(&self) -> Vec<String> {
         let missing = "cuBLASLt was not found: prefill GEMMs use the program's own kernel, which is slower";
-        let library = self.device.driver().gemm_library();
-        library.is_none().then(|| missing.to_owned()).into_iter().chain(self.notes.iter().cloned()).collect()
+        let without = !self.options.own_gemm && self.device.driver().gemm_library().is_none();
+        without.then(|| missing.to_owned()).into_iter().chain(self.notes.iter().cloned()).collect()
     }
 
     fn cache_dtype(&self) -> Dtype {
@@ -241,9 +241,10 @@ impl Cuda {
     pub(super) fn upload_floats(&mut self, values: &[f32], account: Account) -> Result<DeviceBuffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let memory = self.device.alloc("norm weights", bytes.len(), account)?;
-        // A few kilobytes, which the driver has taken over when it returns: what is under way to other places goes on meanwhile.
-        // SAFETY: both are as long, and memory that is not page-locked is read before the call returns.
+        // A few kilobytes: on a queue of their own, so that what is under way to other places goes on meanwhile.
+        // SAFETY: both are as long, and stay so until the wait is over.
         unsafe { self.device.driver().copy_in(memory.ptr(), bytes.as_ptr(), bytes.len(), Queue::Compute)? };
+        self.device.driver().synchronize(Queue::Compute)?;
         Ok(memory)
     }
 }

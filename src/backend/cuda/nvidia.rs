@@ -9,6 +9,7 @@ mod found;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -99,7 +100,7 @@ impl Nvidia {
         }
     }
 
-    /// Opens GPU `ordinal`: context, streams, kernel images, GEMM library.
+    /// Opens GPU `ordinal`: context, streams, kernel images. The GEMM library follows with the first who asks for it.
     ///
     /// # Errors
     /// A sentence without the words "No usable NVIDIA GPU": which step failed and why.
@@ -186,9 +187,10 @@ impl Nvidia {
 
     /// `None` where there is none. May take a while.
     fn library(&self) -> Option<&(String, Mutex<CublasLt>)> {
+        self.bind("GEMM library").ok()?;
         let opened = self.library.get_or_init(|| {
-            self.bind("GEMM library").ok()?;
-            let library = CublasLt::open(self.compute)?;
+            // One that has not what is looked for in it is none.
+            let library = catch_unwind(AssertUnwindSafe(|| CublasLt::open(self.compute))).ok()??;
             Some((library.name().to_owned(), Mutex::new(library)))
         });
         opened.as_ref()

@@ -11,6 +11,9 @@ pub const ATTEND_BLOCKS: u32 = 2;
 /// Blocks of KV that a launch block of [`SelectScores`] scores at a time.
 const SCORED: u32 = 32;
 
+/// What it has in hand: of two turns, four compressed keys a block and the 8 before, 256 bytes each.
+const SCORED_BYTES: u32 = 2 * (4 * SCORED + 8) * 256;
+
 /// Launch blocks that score a row of one KV head: two a multiprocessor for all heads and rows, and as many for each of them to have the same to do.
 fn abreast(score_blocks: u32, lists: u32, device: &DeviceInfo) -> u32 {
     let steps = up(score_blocks, SCORED);
@@ -43,14 +46,14 @@ kernels! { "sparse.cu", device:
     )
     grid [splits, kv_heads, rows], threads 128, shared 65_536;
 
-    /// Pooled block scores `[row][kv][score_blocks]`, every so many 32 blocks a launch block; `window`, `stride` are those of the keys
+    /// Pooled block scores `[row][kv][score_blocks]`, a launch block takes 32 blocks in turns with the others; `window`, `stride` are those of the keys
     /// that `select_lse` read; `score_blocks` a multiple of 64, at most 16384
     SelectScores [select_scores] (
         scores: Ptr("bf16*"), part: Ptr("const float2*"), q: Ptr("const bf16*"), ldq: u32, window: u32, stride: u32,
         at: Ptr("const Row*"), of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32,
         splits: u32, score_blocks: u32, all_below: u32,
     )
-    grid [abreast(score_blocks, kv_heads * rows, device), kv_heads, rows], threads 128, shared 69_632;
+    grid [abreast(score_blocks, kv_heads * rows, device), kv_heads, rows], threads 128, shared SCORED_BYTES;
 
     /// Forced blocks, then best by score, ties to the lower index; `list [row][kv][cap]` ascending, `count [row][kv]`;
     /// rows `row0..row0+rows` of the pass, `scores` starts at row0. A row at p with `p + 1 < dense_until` takes every block.
