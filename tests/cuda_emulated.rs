@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::cuda::{Card, Cuda, Guards, Options, PoolSize};
@@ -24,10 +24,6 @@ mod pool;
 mod sharing;
 #[path = "cuda_emulated/weights.rs"]
 mod weights;
-
-/// Kernels run one at a time in all tests of the process: who launches long ones holds it, and who measures what happens
-/// beside a short one waits for them.
-static BUSY: RwLock<()> = RwLock::new(());
 
 /// The emulator's library, built once per run of the tests.
 fn library() -> &'static PathBuf {

@@ -165,7 +165,6 @@ fn same(mut here: Story, there: &mut Story) {
 
 #[test]
 fn a_layer_has_one_pool_whoever_comes_first() {
-    let _busy = BUSY.read();
     // Rows are read before anything is written: nothing has told which layer of the model the cache is of.
     let mut s = Story::new(with(11, 1024), 2);
     s.read(0, 128);
@@ -180,7 +179,6 @@ fn a_layer_has_one_pool_whoever_comes_first() {
 
 #[test]
 fn a_paged_sequence_has_the_bits_of_a_resident_one() {
-    let _busy = BUSY.read();
     // From a pool that holds next to nothing to one that holds everything, and from parts of one block to the whole context.
     let mut resident = one(resident());
     for (blocks, staged_rows) in [(1, 1), (11, 1024), (200, 1 << 20)] {
@@ -190,7 +188,6 @@ fn a_paged_sequence_has_the_bits_of_a_resident_one() {
 
 #[test]
 fn what_was_chosen_lately_stays_in_the_pool() {
-    let _busy = BUSY.read();
     let mut s = Story::new(with(200, 1024), 1);
     for rows in [448, 448, 64] {
         s.read(0, rows);
@@ -251,7 +248,6 @@ fn several(b: Cuda) -> Story {
 
 #[test]
 fn paged_sequences_beside_each_other_have_the_bits_of_resident_ones() {
-    let _busy = BUSY.read();
     let mut resident = several(resident());
     for (blocks, staged_rows) in [(7, 300), (60, 1024)] {
         same(several(with(blocks, staged_rows)), &mut resident);
@@ -260,7 +256,6 @@ fn paged_sequences_beside_each_other_have_the_bits_of_resident_ones() {
 
 #[test]
 fn every_operation_agrees_with_the_oracle_where_keys_and_values_are_in_host_memory() {
-    let _busy = BUSY.read();
     let mut checks = Checks::default();
     operations(&mut checks, &mut Cpu::new(), &mut paged(Guards::Off), Extent::Emulated);
     let failed: Vec<_> =
@@ -270,7 +265,6 @@ fn every_operation_agrees_with_the_oracle_where_keys_and_values_are_in_host_memo
 
 #[test]
 fn the_built_in_model_writes_the_same_text_from_host_memory() {
-    let _busy = BUSY.read();
     let mut checks = Checks::default();
     sala_chat::lab::kernels::whole_model(&mut checks, || Ok(paged(Guards::Off)), Extent::Emulated);
     let failed: Vec<_> =
