@@ -371,6 +371,17 @@ fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_numbe
 }
 
 #[test]
+fn an_export_to_standard_output_is_json_where_json_is_asked_for() {
+    let home = Home::new();
+    let file = home.write("in.json", exported("talk", "hi"));
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    let json: serde_json::Value = serde_json::from_str(out(&home.run(&["export", "talk", "-", "--json"]))).unwrap();
+    assert_eq!(json["messages"][0]["text"], "hi");
+    let text = home.run(&["export", "talk", "-", "--json", "--format", "md"]);
+    assert!(out(&text).starts_with("# "), "{}", out(&text));
+}
+
+#[test]
 fn a_session_open_elsewhere_is_not_removed_and_what_to_do_is_said() {
     let home = Home::new();
     let file = home.write("in.json", exported("held", "hi"));

@@ -93,7 +93,8 @@ fn every_event_of_json_lines_is_described() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
     let described = read("docs/interface.md");
-    let rows: Vec<&str> = described.lines().filter_map(|l| l.strip_prefix("| `")?.split(" |").next()).collect();
+    let table = described.split_once("| event |").expect("the table of events").1.split_once("\n\n").unwrap().0;
+    let rows: Vec<&str> = table.lines().filter_map(|l| l.strip_prefix("| `")?.split(" |").next()).collect();
     let sources = read("src/shell/oneshot.rs") + &read("src/shell/oneshot/printer.rs");
     let names: Vec<&str> = sources
         .match_indices(".event(")

@@ -339,6 +339,9 @@ fn template_of_a_folder(source: &str) -> Template {
     Template::from_folder(&[PROGRAM.into()], config, Some(source.as_bytes())).unwrap()
 }
 
+/// What a template that fills the memory is refused for: where memory comes slowly, its time ends first.
+const LIMITS: [&str; 2] = ["2 GiB", "20 s"];
+
 #[test]
 fn a_chat_template_that_fills_the_memory_at_a_later_message_is_an_error_and_no_more() {
     let fills = "{% for m in messages %}{{ m.content }};{% endfor %}{% if messages|length > 4 %}{% set n = namespace(s='ab') %}\
@@ -351,8 +354,8 @@ fn a_chat_template_that_fills_the_memory_at_a_later_message_is_an_error_and_no_m
     for _ in 0..2 {
         assert_eq!(render(4, false).unwrap(), "0;1;2;3;");
         let refused = render(5, false).unwrap_err().to_string();
-        let words = ["chat template: rendering this conversation takes more than 2 GiB", "the model's own folder"];
-        assert!(words.iter().all(|words| refused.contains(words)) && !refused.contains('\n'), "{refused}");
+        assert!(refused.starts_with("chat template: ") && !refused.contains('\n'), "{refused}");
+        assert!(LIMITS.iter().any(|limit| refused.contains(limit)), "{refused}");
     }
     assert!(matches!(render(5, true), Err(TextError::Stopped)));
 }
@@ -382,19 +385,19 @@ fn a_template_renders_in_a_process_of_its_own_what_it_renders_here() {
     assert!(texts > 40, "{texts}");
 }
 
-/// Chat templates that cannot be used, and a part of what is said of each.
-fn templates() -> Vec<(&'static str, &'static str)> {
-    let own = "the model's own folder";
+/// Chat templates that cannot be used, and what is said of each: one of these.
+fn templates() -> Vec<(&'static str, &'static [&'static str])> {
+    let own = &["the model's own folder"][..];
     vec![
         (
             "{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s }}",
-            "2 GiB",
+            &LIMITS,
         ),
-        ("{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}", "2 GiB"),
-        ("{% macro f(s, n) %}{% if n %}{{ f(s + s, n - 1) }}{% endif %}{% endmacro %}{{ f('ab', 60) }}", "2 GiB"),
+        ("{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}", &LIMITS),
+        ("{% macro f(s, n) %}{% if n %}{{ f(s + s, n - 1) }}{% endif %}{% endmacro %}{{ f('ab', 60) }}", &LIMITS),
         (
             "{% set l = namespace(s=[]) %}{% for i in range(90) %}{% set l.s = l.s + ['a' * (99000000 + i)] %}{% endfor %}",
-            "2 GiB",
+            &LIMITS,
         ),
         ("", own),
         ("always the same", own),
@@ -410,11 +413,12 @@ fn a_chat_template_that_cannot_be_used_is_refused_in_one_line_and_fills_no_memor
     for (name, text) in written {
         write(home.path(), &format!("model/{name}.json"), text.as_bytes());
     }
-    for (template, part) in templates() {
+    for (template, parts) in templates() {
         write(home.path(), "model/chat_template.jinja", template.as_bytes());
         let asked = program(home.path(), &["--model", "model", "-p", "hi"]).output().unwrap();
         let said = String::from_utf8(asked.stderr).unwrap();
-        assert!(said.starts_with("sala-chat: chat template: ") && said.contains(part), "{template}: {said}");
+        assert!(said.starts_with("sala-chat: chat template: "), "{template}: {said}");
+        assert!(parts.iter().any(|part| said.contains(part)), "{template}: {said}");
         assert!(said.lines().count() <= 2 && asked.stdout.is_empty(), "{template}: {said}");
     }
     // One that can be used is, and what is wrong then is something else.

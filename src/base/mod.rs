@@ -1,5 +1,6 @@
 //! Small things that every layer uses and none owns.
 
+pub mod caught;
 mod numbers;
 mod random;
 

@@ -12,8 +12,8 @@ use tracing_subscriber::EnvFilter;
 
 use super::dirs::{Dirs, make_private};
 use super::out;
+use crate::base::caught::expected;
 use crate::settings::LogConfig;
-use crate::text::caught::expected;
 use crate::text::clock;
 use crate::text::sanitize::Clean;
 

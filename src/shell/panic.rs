@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::logging::keep_report;
 use super::out;
 use super::term::Guard;
-use crate::text::caught::expected;
+use crate::base::caught::expected;
 use crate::text::sanitize::{Clean, shell_word};
 
 /// What a crash report may say.

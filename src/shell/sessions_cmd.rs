@@ -193,15 +193,17 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         context.result(json, text)?;
         return Ok(Exit::Ok);
     }
+    let standard_output = args.file.as_os_str() == "-";
     let format = match args.format {
         Some(FormatArg::Md) => ExportFormat::Markdown,
         Some(FormatArg::Json) => ExportFormat::Json,
         Some(FormatArg::Txt) => ExportFormat::Text,
+        None if context.json && standard_output => ExportFormat::Json,
         None => ExportFormat::of_path(&args.file)
             .map_err(|why| Failure::usage(format!("{why}; --format says it for any name")))?,
     };
     let scope = if args.tree { Scope::Tree } else { Scope::Branch };
-    if args.file.as_os_str() == "-" {
+    if standard_output {
         // A file gets what the program would write into it, a terminal gets it cleaned.
         out::data(store.export(record.id, format, scope)?.trim_end().as_bytes())?;
         out::part(&Clean::text("\n"))?;

@@ -10,10 +10,10 @@ use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTr
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
-use super::caught::caught;
 use super::stream::{Begin, StreamDecoder};
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
+use crate::base::caught::caught;
 use crate::protocol::engine::{Constrain, Constraint, Token};
 
 /// White space between two parts of a JSON text: a blank, or a line that is indented. A small model that may write any amount of

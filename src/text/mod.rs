@@ -4,7 +4,6 @@
 //! Invariants: tokens encoded from a text spell that text ([`spell`]); what [`stream::StreamDecoder`] emitted piece by piece
 //! is what the whole list spells.
 
-pub mod caught;
 mod child;
 pub mod clock;
 mod encoding;
@@ -58,7 +57,7 @@ pub enum TextError {
         source: std::io::Error,
     },
     /// A file does not hold what it should.
-    #[error("{file}: {reason}. Fetch the file again: sala-chat model download")]
+    #[error("{file}: {reason}. Correct it, or fetch it again: sala-chat model download")]
     Malformed {
         /// Which file.
         file: String,

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use super::caught::caught;
 use super::child::{self, Failed, Limits};
 use super::sources::{SourceError, SourceOptions};
+use crate::base::caught::caught;
 use crate::protocol::engine::Cancel;
 
 /// First argument of the child.

@@ -12,12 +12,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, Tokenizer as Library};
 
-use super::caught::caught;
 use super::long::{Fast, Halt, Literals, Run, Which};
 use super::spell::{Before, LOWER_BLOCK, without_own_space};
 use super::stream::Detokenizer;
 use super::vocabulary::{Piece, Pieces, pieces};
 use super::{TextError, untrusted};
+use crate::base::caught::caught;
 use crate::protocol::engine::Token;
 
 /// Put into the literals of special tokens that occur in untrusted text; never encoded itself.

@@ -297,4 +297,7 @@ fn set_with_save_changes_now_and_in_the_file() {
     assert!(s.screen().contains("ui.max_width = 90"));
     s.type_text("/set ui.max_width 9 --save").press("enter");
     assert!(s.screen().contains("must be"), "{}", s.screen());
+    let mut s = open(80, 24);
+    s.type_text("/set --save temperature 5").press("enter");
+    assert!(s.screen().contains("temperature must be 0 to 2 (got 5)"), "{}", s.screen());
 }

@@ -4,6 +4,8 @@
 //! with it the order of every sum, is the same whatever the chunk. Verify uses [`Dots`], whose order does not know the
 //! number of rows. bf16 and packed weights stay what they are and are widened, exactly, block by block.
 
+use std::borrow::Cow;
+
 use candle_core::{Device, Storage, Tensor};
 use rayon::prelude::*;
 
@@ -170,8 +172,12 @@ impl Matrix {
         }
         let as_multiplied = |rows: &mut [f32]| match precision {
             Precision::Bf16 => {}
-            Precision::Fp8 => rows.chunks_exact_mut(self.inner).for_each(fp8::rounded),
+            Precision::Fp8 => rows.par_chunks_exact_mut(self.inner).for_each(fp8::rounded),
         };
+        let mut x = Cow::Borrowed(x);
+        if precision == Precision::Fp8 {
+            as_multiplied(x.to_mut());
+        }
         let block = (BLOCK_VALUES / self.inner).clamp(GRID, self.out.max(GRID));
         for first in (0..self.out).step_by(block) {
             let outs = block.min(self.out - first);
@@ -184,7 +190,6 @@ impl Matrix {
             let tiles = x.par_chunks(GRID * self.inner).zip(dst.par_chunks_mut(GRID * width));
             tiles.try_for_each(|(x, dst)| {
                 let mut padded = x.to_vec();
-                as_multiplied(&mut padded);
                 padded.resize(GRID * self.inner, 0.0);
                 let y = Tensor::from_vec(padded, (GRID, self.inner), &Device::Cpu)
                     .and_then(|x| x.matmul(&wide))

@@ -9,7 +9,6 @@ mod found;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -24,6 +23,7 @@ use super::driver::{
 use super::host_pages::HostPages;
 use super::{images, limits};
 use crate::backend::Result;
+use crate::base::caught::caught;
 use found::{allocation_kind, attribute, find};
 pub use found::{list, usable};
 
@@ -190,7 +190,7 @@ impl Nvidia {
         self.bind("GEMM library").ok()?;
         let opened = self.library.get_or_init(|| {
             // One that has not what is looked for in it is none.
-            let library = catch_unwind(AssertUnwindSafe(|| CublasLt::open(self.compute))).ok()??;
+            let library = caught(|| CublasLt::open(self.compute))??;
             Some((library.name().to_owned(), Mutex::new(library)))
         });
         opened.as_ref()

@@ -125,7 +125,7 @@ fn set(a: &Args<'_>) -> Result<Outcome, String> {
                 .kind
                 .parse(value)
                 .map(|v| row.kind.show(&v))
-                .map_err(|_| format!("{key} must be {}", row.kind.range()))?;
+                .map_err(|range| format!("{key} must be {range} (got {value})"))?;
             local(Local::Save { key: row.name, value: shown, now: change(key, value).ok().map(Box::new) })
         }
         _ if save => Err("--save needs a key and a value".into()),

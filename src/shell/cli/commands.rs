@@ -12,6 +12,7 @@ use crate::model::Recipe;
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// List sessions
+    #[command(alias = "list")]
     Ls(LsArgs),
     /// Print a session
     Show(NameArgs),

@@ -79,10 +79,10 @@ impl TypedValueParser for RowParser {
             Some(detour) => detour,
             None => (self.0, text.clone().into_owned()),
         };
-        row.kind.parse(&word).map(|value| (row.name, value)).map_err(|range| {
+        row.kind.parse(&word).map(|value| (row.name, value)).map_err(|_| {
             let name = arg.and_then(Arg::get_long).unwrap_or(row.name);
-            let also: String = self.0.detours.iter().map(|(word, ..)| format!(", or {word}")).collect();
-            let line = format!("--{name} must be {range}{also} (got {text})\n");
+            let more: Vec<&str> = self.0.detours.iter().map(|(word, ..)| *word).collect();
+            let line = format!("--{name} must be {} (got {text})\n", row.kind.range_with(&more));
             clap::Error::raw(ErrorKind::ValueValidation, line).with_cmd(command)
         })
     }

@@ -34,7 +34,9 @@ fn questions_and_chats_are_told_apart() {
 
 #[test]
 fn options_before_and_after_a_command_are_the_same() {
-    for line in ["--data-dir /d --json ls --sizes", "ls --sizes --json --data-dir /d"] {
+    for line in
+        ["--data-dir /d --json ls --sizes", "ls --sizes --json --data-dir /d", "list --sizes --json --data-dir /d"]
+    {
         let cli = parse(line);
         assert!(cli.global.json && cli.global.data_dir == Some("/d".into()));
         assert!(matches!(cli.task(false).unwrap(), Task::Command(Command::Ls(LsArgs { sizes: true }))));

@@ -9,7 +9,7 @@ thread_local! {
 }
 
 /// What `work` gives; `None` if it panics. What `work` changed before it panicked must not be used again.
-pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     let before = EXPECTED.replace(true);
     let result = catch_unwind(AssertUnwindSafe(work)).ok();
     EXPECTED.set(before);
