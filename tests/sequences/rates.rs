@@ -79,14 +79,16 @@ fn chat_goes_on_beside_a_read_and_a_question_is_answered_within_a_chunk() {
     let asked = Instant::now();
     h.send(h.chat(1, &Cancel::default()));
     let first = h.watch(1).chat[0].0.duration_since(asked);
-    h.watch(2);
+    let read_again = Watched::rate(&h.watch(2).read, far);
     println!(
         "chat {chat:.1} of {chat_alone:.1} t/s alone; read {reading:.0} of {read_alone:.0} t/s alone; first token {first:.0?}"
     );
-    // A chunk is never much more than its time at the rate that was measured, and the answer is in every turn.
+    // A chunk is never much more than its time at the rate that was measured, and the answer is in every turn. Others that are at work on
+    // this machine may have slowed one of the reads.
+    let fastest = read_alone.max(read_again);
     let chunks: Vec<u64> = both.read.windows(2).map(|pair| pair[1].1 - pair[0].1).collect();
     let most = chunks.iter().copied().max().unwrap_or_default();
-    assert!(most as f64 <= (read_alone * 0.25).max(256.0), "a chunk of {most} tokens at {read_alone:.0} t/s");
+    assert!(most as f64 <= (fastest * 0.25).max(256.0), "a chunk of {most} tokens at {fastest:.0} t/s");
     let rounds = both.chat.iter().filter(|(at, _)| *at <= end && *at >= both.read[0].0).count();
     assert!(rounds + 2 >= chunks.len(), "{rounds} rounds beside {} chunks", chunks.len());
     assert!(first < Duration::from_secs(5), "{first:?}");
