@@ -30,7 +30,7 @@ impl State {
     /// A message that is not saved yet.
     pub(super) fn draft(&self, role: Role, parent: Option<MessageId>, text: String) -> Message {
         Message {
-            id: self.keeper.store.new_message_id(),
+            id: self.keeper.store.new_message_id(self.talk.conversation.newest()),
             parent,
             role,
             text,

@@ -57,9 +57,15 @@ impl Conversation {
 
     /// Replaces a message that is already there (an answer that grew); anything else is left alone.
     pub fn amend(&mut self, message: Message) {
-        if let Some(slot) = self.messages.get_mut(&message.id) {
-            *slot = message;
+        let Some(before) = self.messages.get(&message.id) else {
+            return;
+        };
+        if before.parent != message.parent
+            && let Some(siblings) = self.children.get_mut(&before.parent)
+        {
+            siblings.retain(|id| *id != message.id);
         }
+        self.insert(message);
     }
 
     /// Puts a message into its place: one that was here in part, or was not here at all.
@@ -80,6 +86,11 @@ impl Conversation {
         self.messages.get(&id)
     }
 
+    /// The message that came last, on whatever branch.
+    pub fn newest(&self) -> Option<MessageId> {
+        self.messages.keys().next_back().copied()
+    }
+
     /// All messages, oldest first.
     pub fn all(&self) -> impl Iterator<Item = &Message> {
         self.messages.values()
@@ -95,9 +106,14 @@ impl Conversation {
         let mut path = Vec::new();
         let mut at = to;
         while let Some(m) = at.and_then(|id| self.messages.get(&id)) {
+            // More than there are: damaged rows make a ring, and each of them stands once.
+            if path.len() == self.messages.len() {
+                let mut seen = HashSet::new();
+                path.retain(|m: &&Message| seen.insert(m.id));
+                break;
+            }
             path.push(m);
-            // A parent is older than its child; anything else would be a damaged row and could loop.
-            at = m.parent.filter(|p| *p < m.id);
+            at = m.parent;
         }
         path.reverse();
         path
@@ -147,8 +163,12 @@ impl Conversation {
     /// From `id` down along the newest children to a leaf.
     pub fn newest_leaf(&self, id: MessageId) -> MessageId {
         let mut at = id;
-        while let Some(next) = self.children(Some(at)).last() {
-            at = *next;
+        // Damaged rows may make a ring.
+        for _ in 0..self.messages.len() {
+            match self.children(Some(at)).last() {
+                Some(next) => at = *next,
+                None => break,
+            }
         }
         at
     }
@@ -410,6 +430,26 @@ mod tests {
             Some(MessageId(2)),
         );
         assert_eq!(c.path().len(), 2);
+        assert!([1, 2].map(MessageId).contains(&c.newest_leaf(MessageId(1))));
+        // One above a ring: what is in the ring stands once.
+        let ring = [(1, 3), (2, 1), (3, 2), (4, 3)].map(|(id, parent)| message(id, Some(parent), Role::User, "a"));
+        let c = Conversation::new(ring.into(), Some(MessageId(4)));
+        let path: Vec<i64> = c.path().iter().map(|m| m.id.0).collect();
+        assert_eq!(path, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_message_below_one_with_a_greater_id_has_all_that_was_said_before() {
+        // As another process may have written them, which has taken its ids later and said more first.
+        let said = [(900, None, Role::User), (901, Some(900), Role::Assistant), (5, Some(901), Role::User)];
+        let mut c =
+            Conversation::new(said.map(|(id, parent, role)| message(id, parent, role, "a")).into(), Some(MessageId(5)));
+        let path = |c: &Conversation| c.path().iter().map(|m| m.id.0).collect::<Vec<_>>();
+        assert_eq!(path(&c), [900, 901, 5]);
+        assert_eq!((c.number_of(MessageId(5)), c.newest()), (3, Some(MessageId(901))));
+        // What was here in part may turn out to be elsewhere.
+        c.restore(message(5, Some(900), Role::User, "b"));
+        assert_eq!((path(&c), c.children(Some(MessageId(901))).len()), (vec![900, 5], 0));
     }
 
     #[test]

@@ -259,7 +259,7 @@ impl State {
         let mut parent = None;
         for mut message in messages {
             // A copy: the document may be in another session, too.
-            message.id = self.keeper.store.new_message_id();
+            message.id = self.keeper.store.new_message_id(parent);
             (message.parent, message.created_ms) = (parent, super::now_ms());
             parent = Some(message.id);
             let document = message.meta.document.as_ref().is_some_and(|d| d.hash == asked.record.document.hash);

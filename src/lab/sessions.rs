@@ -334,7 +334,7 @@ fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
 
 fn message(store: &Store, parent: Option<MessageId>, role: Role, text: String) -> Message {
     let (thinking, meta) = (String::new(), MessageMeta::default());
-    Message { id: store.new_message_id(), parent, role, text, thinking, created_ms: 0, meta }
+    Message { id: store.new_message_id(parent), parent, role, text, thinking, created_ms: 0, meta }
 }
 
 fn table(r: &Report, device: &str) -> String {

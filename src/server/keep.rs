@@ -71,7 +71,7 @@ impl Keep {
 
     /// Holds the path that ends in `tip` in the store, for an answer or for its state alone; an answer whose state is not kept has none.
     pub(super) fn hold(&mut self, tip: Option<SegmentId>, record: Option<&Record>) {
-        let message = record.map_or_else(|| self.store.new_message_id(), |r| r.message);
+        let message = record.map_or_else(|| self.store.new_message_id(None), |r| r.message);
         let session = self.store.new_session_id();
         let created_ms = SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -115,7 +115,7 @@ impl Records {
 
     /// The number of an answer that begins.
     pub(super) fn fresh(&self) -> MessageId {
-        self.store.new_message_id()
+        self.store.new_message_id(None)
     }
 
     /// It is complete: found from now on.

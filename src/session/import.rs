@@ -107,7 +107,7 @@ impl Store {
         }));
         let mut new_ids: HashMap<MessageId, MessageId> = HashMap::new();
         for mut message in parents_first(session.messages)? {
-            let new = self.new_message_id();
+            let new = self.new_message_id(None);
             new_ids.insert(message.id, new);
             message.id = new;
             message.parent = message.parent.and_then(|p| new_ids.get(&p).copied());

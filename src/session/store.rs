@@ -128,30 +128,40 @@ impl Store {
         &self.limits
     }
 
-    /// An id for a new message, unique in this data directory over all processes. Needs no disk but every millionth
-    /// time, so a message can be shown before it is saved.
-    pub fn new_message_id(&self) -> MessageId {
-        MessageId(self.new_id())
+    /// An id for a new message, unique in this data directory over all processes and greater than `after`, the newest of its session:
+    /// another process may have written that, and ids are the order in which messages came. Needs no disk but every millionth time,
+    /// and where `after` is another process's, so a message can be shown before it is saved.
+    pub fn new_message_id(&self, after: Option<MessageId>) -> MessageId {
+        MessageId(self.new_id(after.map_or(0, |id| id.0)))
     }
 
     /// An id for a new session.
     pub fn new_session_id(&self) -> SessionId {
-        SessionId(self.new_id())
+        SessionId(self.new_id(0))
     }
 
-    fn new_id(&self) -> i64 {
+    fn new_id(&self, after: i64) -> i64 {
         let mut ids = lock(&self.ids);
-        if ids.is_empty() {
+        // A damaged row's id may be anything.
+        let least = if after < i64::MAX - 2 * ID_BLOCK { after + 1 } else { 0 };
+        if ids.is_empty() || ids.start < least {
             let block = self.transaction(|tx| {
                 Ok(tx.query_row(
-                    "UPDATE counter SET value = value + ?1 WHERE name = 'id' RETURNING value - ?1",
-                    [ID_BLOCK],
+                    "UPDATE counter SET value = max(value, ?2) + ?1 WHERE name = 'id' RETURNING value - ?1",
+                    [ID_BLOCK, least],
                     |r| r.get::<_, i64>(0),
                 )?)
             });
-            // A full or read-only disk must not stop a conversation: ids from far away, told apart by process and time.
-            let first = block.unwrap_or_else(|_| (1 << 61) + ((now_ms() & 0xff_ffff_ffff) << 20));
-            *ids = first..first + ID_BLOCK;
+            *ids = match block {
+                Ok(first) => first..first + ID_BLOCK,
+                // A full or read-only disk must not stop a conversation: fewer ids from far away, told apart by time and process.
+                Err(_) => {
+                    let first =
+                        (1 << 61) + ((now_ms() & 0xff_ffff_ffff) << 20) + (i64::from(std::process::id() & 0x3ff) << 10);
+                    let first = first.max(least);
+                    first..first + (1 << 10)
+                }
+            };
         }
         let id = ids.start;
         ids.start += 1;

@@ -58,7 +58,7 @@ fn a_read_only_folder_shows_texts_and_says_so() {
     assert!(matches!(bench.store.access(), Access::ReadOnly { why } if why.contains("cannot be written")));
     assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().len(), 6);
     assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 3);
-    assert_ne!(bench.store.new_message_id(), bench.store.new_message_id());
+    assert_ne!(bench.store.new_message_id(None), bench.store.new_message_id(None));
     let mut talk = talk;
     let save = talk.turn(&bench.store, "q", "a");
     assert!(matches!(bench.save(save), SaveEvent::NotSaved { lasting: false, .. }));

@@ -95,8 +95,15 @@ fn two_at_a_time_do_not_disturb_each_other() {
     drop(d);
     let mut ids = std::collections::HashSet::new();
     for _ in 0..100 {
-        assert!(ids.insert(a.store.new_message_id()) && ids.insert(b.store.new_message_id()));
+        assert!(ids.insert(a.store.new_message_id(None)) && ids.insert(b.store.new_message_id(None)));
     }
+    // One that goes on in what another has written comes after it; one that is far beyond, too, and damage changes nothing.
+    let of_b = b.store.new_message_id(None);
+    assert!(a.store.new_message_id(Some(of_b)) > of_b);
+    let far = sala_chat::transcript::MessageId((1 << 61) + 7);
+    assert!(b.store.new_message_id(Some(far)) > far);
+    assert!(a.store.new_message_id(Some(sala_chat::transcript::MessageId(i64::MAX))) > of_b);
+    assert!(ids.insert(a.store.new_message_id(None)) && ids.insert(b.store.new_message_id(None)));
     for (bench, name) in [(&a, "from a"), (&b, "from b")] {
         let (mut talk, save) = Talk::begin(&bench.store, name);
         assert!(is_saved(&bench.save(save)));

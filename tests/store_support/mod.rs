@@ -29,7 +29,7 @@ pub fn open(root: &Path, disk: impl Disk + 'static) -> Store {
 
 pub fn message(store: &Store, parent: Option<MessageId>, role: Role, text: &str) -> Message {
     Message {
-        id: store.new_message_id(),
+        id: store.new_message_id(None),
         parent,
         role,
         text: text.into(),
