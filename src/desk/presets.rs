@@ -1,6 +1,5 @@
 //! `/preset`: the built-in presets, and the user's, one file each in the configuration folder.
 
-use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -46,14 +45,11 @@ fn read(file: &Path) -> Result<Preset, String> {
 fn write(dir: &Path, name: &str, preset: &Preset) -> std::io::Result<bool> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let file = file_of(dir, name);
-    let mut new = tempfile::NamedTempFile::new_in(dir)?;
-    new.write_all(preset.text().as_bytes())?;
-    new.as_file().sync_all()?;
     let replaced = file.exists();
     if replaced {
         std::fs::copy(&file, dir.join(format!("{name}.toml~")))?;
     }
-    new.persist(&file)?;
+    files::replace(&file, preset.text().as_bytes())?;
     Ok(replaced)
 }
 

@@ -1,6 +1,5 @@
 //! `sala-chat config show|path|check|set`. Works on a broken settings file, so it reads the layers itself.
 
-use std::io::Write;
 use std::path::Path;
 
 use super::cli::ConfigCommand;
@@ -12,7 +11,7 @@ use crate::app::keys::KeyTable;
 use crate::desk::presets;
 use crate::settings::{self, Config, EngineSource, ModelSource, Origin, page, table};
 use crate::text::sanitize::Clean;
-use crate::text::sources;
+use crate::text::{files, sources};
 
 /// Runs one of the actions.
 pub(super) fn run(
@@ -127,7 +126,7 @@ fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
 /// # Errors
 /// Unknown key, value not allowed, file not readable or writable.
 pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
-    let text = match std::fs::read_to_string(file) {
+    let text = match files::read_text(file, files::SETTINGS_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(e) => {
@@ -141,14 +140,7 @@ pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
     }
     let edited = settings::edit(&text, key, value)?;
     let folder = file.parent().unwrap_or(Path::new("."));
-    let write = || -> std::io::Result<()> {
-        make_private(folder)?;
-        let mut new = tempfile::NamedTempFile::new_in(folder)?;
-        new.write_all(edited.as_bytes())?;
-        new.as_file().sync_all()?;
-        new.persist(file).map_err(|e| e.error)?;
-        Ok(())
-    };
-    write().map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed"))?;
+    let written = make_private(folder).and_then(|()| files::replace(file, edited.as_bytes()));
+    written.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed"))?;
     Ok(table::find_short(key).map_or(key, |row| row.name).to_owned())
 }

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -41,10 +41,20 @@ fn fresh_key() -> Result<String, Failure> {
     Ok(blake3::Hash::from_bytes(random).to_hex().to_string())
 }
 
+/// Writes a key, for its owner alone, whole or not at all, where there is none.
+fn write_key(path: &Path, key: &str) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut new = tempfile::NamedTempFile::new_in(folder)?;
+    writeln!(new, "{key}")?;
+    new.as_file().sync_all()?;
+    new.persist_noclobber(path).map(drop).map_err(|e| e.error)
+}
+
 /// The key in a file, which is made if it is not there. Whether it was made.
 fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
     let fail = |e: std::io::Error| Failure::new(Exit::Failure, format!("{}: {e}", path.display()));
-    match std::fs::symlink_metadata(path) {
+    // Of what a link leads to: secrets are often handed over as one.
+    match std::fs::metadata(path) {
         Ok(meta) => {
             if meta.mode() & 0o077 != 0 {
                 let message = format!("{}: others can read this key", path.display());
@@ -65,8 +75,7 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
                 dirs::make_private(folder).map_err(fail)?;
             }
             let key = fresh_key()?;
-            let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-            file.and_then(|mut f| writeln!(f, "{key}").and_then(|()| f.sync_all())).map_err(fail)?;
+            write_key(path, &key).map_err(fail)?;
             Ok((Key::new(&key), true))
         }
         Err(e) => Err(fail(e)),
@@ -287,6 +296,10 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(key_in(&path).unwrap_err().message.contains("others can read"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        // Of a link, what it leads to counts.
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(!key_in(&link).unwrap().1);
         std::fs::write(&path, "short\n").unwrap();
         assert!(key_in(&path).unwrap_err().message.contains("16 to 1024"));
     }

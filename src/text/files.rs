@@ -1,10 +1,10 @@
-//! Small files that come from outside (settings, a model's JSON files, imports), read with a limit.
+//! Small files that come from outside (settings, a model's JSON files, imports), read with a limit; and written, settings, whole or not at all.
 //!
 //! Neither a pipe nor a device can make the program wait or fill the memory: only regular files are read, opened so that
 //! opening does not wait, up to a size that is known beforehand, into memory that may be refused.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Error, ErrorKind, Read, Result};
+use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -63,9 +63,41 @@ pub fn read_text(path: &Path, most: u64) -> Result<String> {
     })
 }
 
+/// Writes a file in a folder that is there, whole or not at all. A link stays one: what it leads to is written.
+///
+/// # Errors
+/// The file stays as it was.
+pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
+    let file = match std::fs::canonicalize(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => path.to_owned(),
+        Err(e) => return Err(e),
+    };
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut new = tempfile::NamedTempFile::new_in(folder)?;
+    new.write_all(contents)?;
+    new.as_file().sync_all()?;
+    new.persist(&file).map(drop).map_err(|e| e.error)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_link_leads_to_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("kept/file"), dir.path().join("link"));
+        std::fs::create_dir(dir.path().join("kept")).unwrap();
+        std::os::unix::fs::symlink("kept/file", &link).unwrap();
+        std::fs::write(&file, "before").unwrap();
+        replace(&link, b"after").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "after");
+        replace(&dir.path().join("new"), b"text").unwrap();
+        assert_eq!(std::fs::read_to_string(dir.path().join("new")).unwrap(), "text");
+        assert!(replace(&dir.path().join("none/new"), b"text").is_err());
+    }
 
     #[test]
     fn only_regular_files_up_to_the_limit_are_read() {
