@@ -402,7 +402,10 @@ fn one_of_a_thing_is_not_called_several() {
     assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
     let checked = home.run(&["doctor", "--check"]);
     assert!(out(&checked).contains(": 1 session, 2 messages and 0 state files looked at."), "{}", out(&checked));
-    assert_eq!(home.run(&["rm", "one", "--yes"]).status.code(), Some(0));
+    // Nobody is asked without a terminal, and nothing goes.
+    let unasked = home.run(&["rm", "one", "--json"]);
+    assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
+    assert_eq!(home.run(&["rm", "one", "--yes", "--json"]).status.code(), Some(0));
     let pruned = home.run(&["prune", "--all"]);
     assert!(out(&pruned).contains("0 files; 1 session left the trash."), "{}", out(&pruned));
 }

@@ -93,6 +93,18 @@ fn a_document_is_put_on_the_shelf_without_a_terminal() {
     let rows: Value = serde_json::from_slice(&listed.stdout).unwrap();
     let kept = |name: &str| rows.as_array().unwrap().iter().any(|r| r["name"] == name && r["kept"] == true);
     assert!(kept("one.txt") && kept("two.txt"), "{rows}");
+    // State of sessions is not the library's, and no text goes with either.
+    let rows_after = |arguments: &[&str]| {
+        let pruned = program(home.path(), arguments).output().unwrap();
+        assert!(pruned.status.success(), "{pruned:?}");
+        let listed = program(home.path(), &["library", "ls", "--json"]).output().unwrap();
+        let rows: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+        (String::from_utf8(pruned.stdout).unwrap(), rows.iter().map(|r| r["kept"] == true).collect::<Vec<bool>>())
+    };
+    assert_eq!(rows_after(&["prune", "--state"]).1, [true, true]);
+    let (said, rows) = rows_after(&["prune", "--state", "--all", "--dry-run"]);
+    assert!(said.contains("state of  one.txt, a document of the library") && rows == [true, true], "{said}");
+    assert_eq!(rows_after(&["prune", "--state", "--all"]).1, [false, false]);
     let missing = program(home.path(), &["--device", "cpu", "library", "add", "none.txt"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(66));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("No such file: none.txt"), "{missing:?}");

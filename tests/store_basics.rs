@@ -365,13 +365,17 @@ fn the_budget_drops_old_state_but_spares_the_open_path_and_never_text() {
     let new = talk_of(&bench, "new", 3);
     let store = &bench.store;
     let spare: Vec<SegmentId> = new.segments.iter().map(|s| s.id()).collect();
+    let ends = [*spare.last().unwrap()];
+    let (of_new, all) = (store.state_bytes_of(&ends).unwrap(), store.state_bytes().unwrap());
+    assert!(of_new > 0 && of_new < all, "{of_new} of {all}");
     store.drop_all_state(&spare).unwrap();
+    assert_eq!(store.state_bytes().unwrap(), of_new);
     assert_eq!(store.plan_restore(&old.tip.unwrap()).unwrap().usable, 0);
     assert_eq!(store.plan_restore(&new.tip.unwrap()).unwrap().usable, 3);
     assert_eq!(store.session(old.session).unwrap().state_of, None);
     assert_eq!(store.path(old.head.unwrap()).unwrap().len(), 6);
     let segment = store.segment(&old.tip.unwrap()).unwrap().unwrap();
-    assert_eq!(segment.rows, Stored::Missing { why: "dropped to stay within the disk budget".into() });
+    assert_eq!(segment.rows, Stored::Missing { why: "dropped as it was asked for".into() });
     // Read again, the same work has the same name and is kept again.
     let images = old.segments.iter().map(|s| (s.id(), image(s))).collect();
     assert!(is_saved(&bench.save(Save { changes: vec![], images })));

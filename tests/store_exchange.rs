@@ -213,6 +213,10 @@ fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
     assert!(imported.text_only.unwrap().contains("damaged"), "said so");
     assert_eq!((imported.messages, imported.state_tokens), (5, 0));
     assert_eq!(std::fs::read_dir(dir.path().join("to/segments")).unwrap().count(), 0);
+    // Without its last byte.
+    std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    let why = to.store.import(&file).unwrap().text_only.unwrap();
+    assert!(why.contains("it ends before the state does"), "{why}");
     // In the manifest, or cut short.
     for damaged in [
         &{
@@ -226,7 +230,7 @@ fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
         std::fs::write(&file, damaged).unwrap();
         assert!(to.store.import(&file).is_err());
     }
-    assert_eq!(to.store.sessions(sala_chat::session::SessionFilter::Live, 10).unwrap().len(), 1);
+    assert_eq!(to.store.sessions(sala_chat::session::SessionFilter::Live, 10).unwrap().len(), 2);
     assert!(to.store.segment(&SegmentId([0; 32])).unwrap().is_none());
 }
 

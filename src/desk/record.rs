@@ -1,6 +1,9 @@
 //! What is said, done and read goes to the talk and to the keeper at once: messages, the head, names, settings, segments.
 
+use unicode_width::UnicodeWidthChar;
+
 use super::keeper::Keeper;
+use super::talk::Rights;
 use super::work::Wanted;
 use super::{Done, State, Work};
 use crate::protocol::desk::{Level, Notice, TimelineRow};
@@ -162,9 +165,9 @@ impl State {
         }
     }
 
-    /// Keeps the session's settings.
+    /// Keeps the session's settings; of one that is open to view only they are this terminal's alone.
     pub(super) fn save_settings(&mut self) -> Done {
-        if let Some(session) = self.talk.id {
+        if let (Some(session), Rights::Write) = (self.talk.id, &self.talk.rights) {
             let json = self.talk.settings_json()?;
             self.keeper.change(vec![Change::Settings { session, json }]);
         }
@@ -197,7 +200,10 @@ fn session_name(first: &Message) -> String {
         None => first.text.as_str(),
     };
     let mut name = String::new();
-    for word in text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).take(5) {
+    // Signs above and below letters are part of a word.
+    let within = |c: char| c.is_alphanumeric() || c.width() == Some(0) && !c.is_control();
+    let words = text.split(|c: char| !within(c)).filter(|w| w.chars().any(char::is_alphanumeric));
+    for word in words.take(5) {
         if name.chars().count() + word.chars().count() > 32 && !name.is_empty() {
             break;
         }
@@ -243,6 +249,7 @@ mod tests {
         assert_eq!(session_name(&message("x", Some("war.and peace.txt"))), "war-and-peace");
         assert_eq!(session_name(&message("x", Some("dossier 7/01-contract.pdf"))), "dossier-7");
         assert_eq!(session_name(&message("?!", None)), "untitled");
+        assert_eq!(session_name(&message("नमस्ते दुनिया", None)), "नमस्ते-दुनिया");
         assert_eq!(session_name(&message("你好，世界", None)), "你好-世界");
     }
 }

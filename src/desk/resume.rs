@@ -240,6 +240,10 @@ impl State {
                 let text =
                     format!("No kept state: a resumed conversation is read again by the server (about {all} tokens).");
                 desk.note(Level::Info, text);
+            } else if desk.feeder.stopped() {
+                let text =
+                    format!("Stopped: {all} tokens of this conversation are read, the rest is with the next question.");
+                desk.note(Level::Info, text);
             } else if !quiet {
                 desk.note(Level::Info, format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0));
             }

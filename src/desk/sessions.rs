@@ -186,7 +186,9 @@ impl State {
         if self.seat_of(|talk| talk.id == Some(record.id)).is_some() {
             return Err(DeskError::Refused(format!("\"{}\" is at work. Stop it there first.", record.name)));
         }
-        let other = if open { None } else { Some(self.keeper.store.lock_session(record.id, &record.name)?) };
+        // One that is open to view only may be another process's.
+        let held = open && self.keeper.lock.is_some();
+        let lock = if held { None } else { Some(self.keeper.store.lock_session(record.id, &record.name)?) };
         let (_, own) = self.keeper.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
         let days = self.keeper.store.limits().trash_days;
         let text = format!(
@@ -201,7 +203,7 @@ impl State {
                 return Ok(());
             }
             desk.keeper.store.delete(record.id)?;
-            drop(other);
+            drop(lock);
             if open {
                 desk.start_new(None)?;
             }

@@ -61,7 +61,7 @@ pub(super) fn wish(
     if let Some(seed) = fields.take("seed") {
         // Any whole number is a seed, negative ones too.
         let seed = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
-        sampling.seed = seed.ok_or_else(|| fields.wrong("seed", "must be a whole number"))?;
+        sampling.seed = seed.ok_or_else(|| fields.wrong("seed", "must be a whole number of 64 bits"))?;
     }
     Ok(Wish {
         sampling,

@@ -254,7 +254,12 @@ impl Store {
         let sizes = segments.iter().flat_map(|s| [&s.rows, &s.end]).flatten().map(|f| f.bytes);
         // No sum of sizes that are not there.
         let need = sizes.take(2 * segments.len()).try_fold(0u64, |sum, bytes| sum.checked_add(bytes));
-        self.require_room(need.filter(|n| *n <= within.end - within.start).unwrap_or(u64::MAX))?;
+        let there = within.end.saturating_sub(within.start);
+        let need = need.filter(|n| *n <= there).ok_or_else(|| StoreError::Import {
+            path: bundle.to_owned(),
+            why: "it ends before the state does: part of it is missing".to_owned(),
+        })?;
+        self.require_room(need)?;
         let mut vet = Vetted::of(self.any_kept_files(segments.first().map_or("", |s| &s.fingerprint))?);
         let (mut at, mut tokens) = (within.start, 0);
         for s in segments {

@@ -121,15 +121,27 @@ impl Store {
     /// # Errors
     /// The database cannot be written.
     pub fn keep_budget(&self, spare: &[SegmentId]) -> Result<Freed> {
-        self.drop_state_above(self.limits.max_state_bytes, spare)
+        self.drop_state_above(self.limits.max_state_bytes, spare, "dropped to stay within the disk budget")
     }
 
-    /// Drops all state that no open conversation has in `spare`; texts stay.
+    /// Drops all state but that of the paths that end in `spare`; texts stay.
     ///
     /// # Errors
     /// The database cannot be written.
     pub fn drop_all_state(&self, spare: &[SegmentId]) -> Result<Freed> {
-        self.drop_state_above(0, spare)
+        self.drop_state_above(0, spare, "dropped as it was asked for")
+    }
+
+    /// Bytes of the state of the paths that end in these segments.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn state_bytes_of(&self, ends: &[SegmentId]) -> Result<u64> {
+        self.read(|db| {
+            let tree = light(db)?;
+            let reached = with_ancestors(&tree, ends.iter().copied());
+            Ok(reached.iter().filter_map(|id| tree.get(id)).map(|l| l.rows_bytes + l.end_bytes).sum())
+        })
     }
 
     /// Bytes of kept state of all sessions.
@@ -142,7 +154,7 @@ impl Store {
         })
     }
 
-    fn drop_state_above(&self, budget: u64, spare: &[SegmentId]) -> Result<Freed> {
+    fn drop_state_above(&self, budget: u64, spare: &[SegmentId], why: &str) -> Result<Freed> {
         let all = self.state_bytes()?;
         if all <= budget {
             return Ok(Freed::default());
@@ -210,7 +222,7 @@ impl Store {
                 }
             }
             for (id, kind, _) in &gone {
-                forget(tx, id, *kind, "dropped to stay within the disk budget")?;
+                forget(tx, id, *kind, why)?;
             }
             refresh_all(tx)?;
             Ok(gone)

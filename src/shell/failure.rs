@@ -38,6 +38,21 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// All of them; a signal has its number.
+    pub const ALL: [Exit; 11] = [
+        Exit::Ok,
+        Exit::Failure,
+        Exit::Usage,
+        Exit::NoModel,
+        Exit::NoDevice,
+        Exit::TooLong,
+        Exit::InUse,
+        Exit::Unreadable,
+        Exit::NoInput,
+        Exit::Disk,
+        Exit::Stopped,
+    ];
+
     /// The number the shell sees.
     pub fn code(self) -> u8 {
         match self {
@@ -76,20 +91,7 @@ impl Exit {
 
     /// The exit of a number, as [`crate::protocol::desk::Notice::Fatal`] carries it; unknown ones are failures.
     pub fn from_code(code: i32) -> Exit {
-        const ALL: [Exit; 11] = [
-            Exit::Ok,
-            Exit::Failure,
-            Exit::Usage,
-            Exit::NoModel,
-            Exit::NoDevice,
-            Exit::TooLong,
-            Exit::InUse,
-            Exit::Unreadable,
-            Exit::NoInput,
-            Exit::Disk,
-            Exit::Stopped,
-        ];
-        ALL.into_iter().find(|e| i32::from(e.code()) == code).unwrap_or(Exit::Failure)
+        Exit::ALL.into_iter().find(|e| i32::from(e.code()) == code).unwrap_or(Exit::Failure)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::desk::export::imported_line;
 use crate::desk::session_rows;
 use crate::model::quantize::{kept_folders, remove_kept};
 use crate::protocol::desk::{ExportFormat, SessionRow};
-use crate::session::{Freed, Overwrite, Scope, SessionFilter, SessionRecord, Store};
+use crate::session::{Freed, Overwrite, Scope, SegmentId, SessionFilter, SessionRecord, Store};
 use crate::text::sanitize::Clean;
 
 /// Sessions listed at most.
@@ -124,7 +124,7 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let days = store.limits().trash_days;
     let what: Vec<String> =
         records.iter().map(|r| format!("\"{}\" ({})", Clean::line(&r.name), counted(r.messages, "message"))).collect();
-    if !args.yes && !context.json && !confirmed(&format!("Move {} to the trash for {days} days?", what.join(", ")))? {
+    if !args.yes && !confirmed(&format!("Move {} to the trash for {days} days?", what.join(", ")))? {
         return Ok(Exit::Stopped);
     }
     for record in &records {
@@ -257,10 +257,7 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
 fn prune_store(args: &PruneArgs, store: &Store) -> Result<Vec<Freed>, Failure> {
     let mut freed = vec![store.empty_trash(if args.all && !args.state { Some(0) } else { None })?];
     if args.state {
-        freed.push(store.drop_all_state(&[])?);
-        if args.all {
-            store.prune_documents()?;
-        }
+        freed.push(store.drop_all_state(&spared(args, store)?)?);
     } else {
         freed.push(store.keep_budget(&[])?);
     }
@@ -269,10 +266,17 @@ fn prune_store(args: &PruneArgs, store: &Store) -> Result<Vec<Freed>, Failure> {
     Ok(freed)
 }
 
+/// Ends of what `prune --state` leaves its state: documents of the library, but with `--all`.
+fn spared(args: &PruneArgs, store: &Store) -> Result<Vec<SegmentId>, Failure> {
+    let documents = if args.all { Vec::new() } else { store.documents()? };
+    Ok(documents.iter().map(|d| d.document.segment).collect())
+}
+
 /// Bytes of state that `prune` with these options would drop of a store, and of all it has.
 fn state_to_drop(args: &PruneArgs, store: &Store) -> Result<(u64, u64), Failure> {
     let all = store.state_bytes()?;
-    let dropped = if args.state { all } else { all.saturating_sub(store.limits().max_state_bytes) };
+    let stays = if args.state { store.state_bytes_of(&spared(args, store)?)? } else { store.limits().max_state_bytes };
+    let dropped = all.saturating_sub(stays);
     Ok((dropped, all))
 }
 
@@ -297,7 +301,7 @@ fn prune_dry_run(
             states.extend((reached > 0).then_some((r.name, reached)));
         }
         if args.all {
-            documents.extend(store.documents()?.into_iter().filter(|d| !d.in_use).map(|d| d.document.name));
+            documents.extend(store.documents()?.into_iter().filter(|d| d.kept).map(|d| d.document.name));
         }
     }
     let (beyond, _) = state_to_drop(args, store)?;
@@ -322,7 +326,8 @@ fn prune_dry_run(
             ));
         }
         lines.extend(states.iter().map(|(name, all)| format!("state of  {}, {}", Clean::line(name), bytes(*all))));
-        lines.extend(documents.iter().map(|name| format!("document  {}", Clean::line(name))));
+        lines
+            .extend(documents.iter().map(|name| format!("state of  {}, a document of the library", Clean::line(name))));
         let weights: u64 = kept_folders(&kept_dir(&context.dirs)).iter().map(|(_, bytes)| bytes).sum();
         lines.extend((weights > 0).then(|| format!("weights   {} that were packed by earlier starts", bytes(weights))));
         if !args.state && beyond > 0 {

@@ -375,7 +375,53 @@ fn a_new_session_has_nothing_of_the_one_before_in_its_context() {
     assert_eq!(meters.unwrap().context_used, 0);
 }
 
+fn what_another_process_wrote_is_gone_on_with_whole() {
+    let dir = dir();
+    let mut here = Talk::new(dir.path(), Setup::default());
+    here.ask("One?");
+    let mut there = Talk::new(dir.path(), Setup::default());
+    there.ask("Two?");
+    there.ask("Three?");
+    let name = there.name();
+    there.quit();
+    // The ids that this process has left are lower than those there.
+    here.send(Request::Resume(name.clone()));
+    here.note_with("Resumed");
+    here.work();
+    here.ask("Four?");
+    assert!(here.work().0 < 40, "nothing is read again");
+    here.ask("Five?");
+    here.quit();
+    let mut again = Talk::new(dir.path(), resume(&name));
+    again.note_with("Resumed");
+    assert_eq!(again.view().messages.len(), 8);
+}
+
+fn what_is_open_to_view_only_is_neither_deleted_nor_changed() {
+    let dir = dir();
+    let mut owner = Talk::new(dir.path(), Setup::default());
+    owner.ask("One?");
+    let name = owner.name();
+    let settings = || support::store(&dir.path().join("data")).session_named(&name).unwrap().settings;
+    let before = settings();
+    let mut viewer = Talk::new(dir.path(), resume(&name));
+    let id = viewer.wait("a question", |n| match n {
+        Notice::Question { id, .. } => Some(*id),
+        _ => None,
+    });
+    viewer.send(Request::Choose { question: id, key: 'v' });
+    viewer.send(Request::Set(Some(("temperature".into(), "0.3".into()))));
+    viewer.send(Request::Delete(None));
+    viewer.note_with("Close it there first.");
+    assert_eq!(settings(), before);
+    owner.ask("Two?");
+    owner.quit();
+    assert_eq!(support::store(&dir.path().join("data")).session_named(&name).unwrap().messages, 4);
+}
+
 with_both_tokenizers!(
+    what_another_process_wrote_is_gone_on_with_whole,
+    what_is_open_to_view_only_is_neither_deleted_nor_changed,
     a_resumed_session_reads_nothing_again_and_answers_as_if_never_left,
     another_models_state_is_not_used_and_reading_again_is_asked_first,
     state_of_the_beginning_only_is_not_called_none,

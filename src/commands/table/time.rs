@@ -75,7 +75,7 @@ pub(super) const ROWS: &[Command] = &[
         name: "fork",
         usage: "[#N] [NAME]",
         help: "new session that shares everything up to here",
-        options: &[("#N", "up to this message"), ("NAME", "of the new session")],
+        options: &[("#N", "up to the end of this exchange"), ("NAME", "of the new session")],
         example: "/fork #7 what-if",
         wrong: "/fork #x",
         parse: fork,

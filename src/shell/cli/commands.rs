@@ -168,10 +168,10 @@ pub struct ImportArgs {
 /// `prune`.
 #[derive(Clone, Debug, Args)]
 pub struct PruneArgs {
-    /// Drop all kept model state, also of the last turns
+    /// Drop all kept model state of sessions, also of the last turns
     #[arg(long)]
     pub state: bool,
-    /// With --state: of every session and the library. Without: empty the trash too
+    /// With --state: of the library's documents too. Without: empty the trash too
     #[arg(long)]
     pub all: bool,
     /// Only say what would go

@@ -9,6 +9,15 @@ fn task(line: &str) -> Task {
 }
 
 #[test]
+fn the_help_names_every_exit_code() {
+    let named: Vec<&str> =
+        AFTER.split([',', ':', '\n', '.']).filter_map(|part| part.split_whitespace().next()).collect();
+    for exit in crate::shell::failure::Exit::ALL {
+        assert!(named.contains(&exit.code().to_string().as_str()), "{exit:?}: {named:?}");
+    }
+}
+
+#[test]
 fn the_definition_is_consistent() {
     use clap::CommandFactory;
     Cli::command().debug_assert();
