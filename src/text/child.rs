@@ -1,13 +1,22 @@
 //! Running another program for its text, with limits: time, output size, and everything it started ends with it.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::protocol::engine::Cancel;
+
+/// How often a stop and the end of the program are looked for.
+const TICK: Duration = Duration::from_millis(5);
+/// Bytes read at once.
+const PIECE: usize = 64 << 10;
 
 /// Limits of a run.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +73,55 @@ pub(super) fn confine_memory(memory_bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// What a program writes to a pipe.
+struct Said {
+    /// `None` once it has ended, or was more than allowed.
+    pipe: Option<File>,
+    bytes: Vec<u8>,
+    most: u64,
+}
+
+impl Said {
+    fn new(pipe: Option<OwnedFd>, most: u64) -> Said {
+        Said { pipe: pipe.map(File::from), bytes: Vec::new(), most }
+    }
+
+    fn too_long(&self) -> bool {
+        self.bytes.len() as u64 > self.most
+    }
+
+    /// Reads once where there is something to read, so that it does not wait.
+    fn take(&mut self, piece: &mut [u8]) {
+        let Some(pipe) = &mut self.pipe else { return };
+        match pipe.read(piece) {
+            Ok(n) if n > 0 => self.bytes.extend_from_slice(piece.get(..n).unwrap_or(piece)),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            // A broken pipe ends the text; the exit status says whether that was an error.
+            Ok(_) | Err(_) => self.pipe = None,
+        }
+        if self.too_long() {
+            self.pipe = None;
+        }
+    }
+}
+
+/// Waits so long for one of them to say something, and takes what is there. False: nothing was.
+fn hear(said: [&mut Said; 2], wait: Duration) -> std::io::Result<bool> {
+    let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(wait.subsec_nanos()) };
+    let mut open: Vec<&mut Said> = said.into_iter().filter(|s| s.pipe.is_some()).collect();
+    let mut fds: Vec<PollFd<'_>> =
+        open.iter().filter_map(|s| s.pipe.as_ref()).map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
+    match poll(&mut fds, Some(&wait)) {
+        // A signal: there is another look.
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+    let mut piece = vec![0; PIECE];
+    open.iter_mut().zip(&ready).filter(|(_, ready)| **ready).for_each(|(said, _)| said.take(&mut piece));
+    Ok(ready.contains(&true))
+}
+
 /// Runs `command` without a shell and without input, in a process group of its own.
 pub(super) fn run(command: Command, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
     run_with(command, Vec::new(), limits, cancel)
@@ -83,18 +141,8 @@ pub(super) fn run_with(
         // One that does not read it to its end says so in its own way.
         thread::spawn(move || drop(pipe.write_all(&input)));
     }
-    let collect = |pipe: Option<Box<dyn Read + Send>>, most: u64| {
-        thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(pipe) = pipe {
-                // A broken pipe ends the text; the exit status says whether that was an error.
-                let _ = pipe.take(most.saturating_add(1)).read_to_end(&mut bytes);
-            }
-            bytes
-        })
-    };
-    let stdout = collect(child.stdout.take().map(|p| Box::new(p) as _), limits.output_bytes);
-    let stderr = collect(child.stderr.take().map(|p| Box::new(p) as _), 1 << 20);
+    let mut stdout = Said::new(child.stdout.take().map(OwnedFd::from), limits.output_bytes);
+    let mut stderr = Said::new(child.stderr.take().map(OwnedFd::from), 1 << 20);
 
     let deadline = Instant::now() + limits.time;
     let ended = loop {
@@ -102,29 +150,27 @@ pub(super) fn run_with(
             Ok(Some(status)) => break Ok(status),
             Ok(None) if cancel.is_cancelled() => break Err(Failed::Cancelled),
             Ok(None) if Instant::now() >= deadline => break Err(Failed::TimedOut),
-            // Its output is longer than allowed, so it may wait forever for somebody to read the rest.
-            Ok(None) if stdout.is_finished() && !stderr.is_finished() => {
-                thread::sleep(Duration::from_millis(20));
-                match child.try_wait() {
-                    Ok(Some(status)) => break Ok(status),
-                    _ => break Err(Failed::TooLong),
-                }
-            }
-            Ok(None) => thread::sleep(Duration::from_millis(5)),
+            // It may wait forever for somebody to read the rest.
+            Ok(None) if stdout.too_long() => break Err(Failed::TooLong),
+            Ok(None) => match hear([&mut stdout, &mut stderr], TICK) {
+                Ok(_) => {}
+                Err(e) => break Err(Failed::Start(e)),
+            },
             Err(e) => break Err(Failed::Start(e)),
         }
     };
-    // Whatever it left behind holds the pipes open.
+    // What it left behind ends with it.
     if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
     let _ = child.wait();
-    let stdout = stdout.join().unwrap_or_default();
-    let stderr = stderr.join().unwrap_or_default();
     let status = ended?;
-    if stdout.len() as u64 > limits.output_bytes {
+    // All it has written is in the pipes. Their end need not come: what is in a session of its own lives on, and may hold them.
+    while hear([&mut stdout, &mut stderr], Duration::ZERO).map_err(Failed::Start)? {}
+    if stdout.too_long() {
         return Err(Failed::TooLong);
     }
+    let (stdout, stderr) = (stdout.bytes, stderr.bytes);
     let stderr = String::from_utf8_lossy(&stderr);
     let complaint = stderr.lines().map(str::trim).rfind(|l| !l.is_empty()).unwrap_or_default();
     Ok(Output { status, stdout, complaint: complaint.chars().take(200).collect() })
@@ -189,6 +235,28 @@ mod tests {
         command.arg("30");
         assert!(matches!(run(command, ROOMY, &cancel), Err(Failed::Cancelled)));
         assert!(matches!(run(Command::new("/nonexistent/x"), ROOMY, &Cancel::default()), Err(Failed::Start(_))));
+    }
+
+    #[test]
+    fn a_program_that_closes_its_output_may_go_on() {
+        let out = shell("echo text; exec >&-; sleep 0.2; exit 3", ROOMY).unwrap();
+        assert_eq!((out.stdout.as_slice(), out.status.code()), (&b"text\n"[..], Some(3)));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_daemon_that_holds_the_output_open_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().display();
+        // It is in its session before it says who it is.
+        let daemon = format!("mkfifo {at}/pid; setsid sh -c 'echo $$ > {at}/pid; exec sleep 60' &");
+        let begun = Instant::now();
+        let out = shell(&format!("{daemon} read pid < {at}/pid; echo $pid; echo why >&2"), ROOMY).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(30), "it was waited for");
+        assert_eq!((out.complaint.as_str(), out.status.success()), ("why", true));
+        let pid = String::from_utf8(out.stdout).unwrap().trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
 
     #[test]
