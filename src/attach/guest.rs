@@ -402,7 +402,8 @@ impl Guest {
         self.known = Some(info.fingerprint.clone());
         self.ready = true;
         self.send(EngineEvent::Ready(ModelInfo { host, ..info }));
-        for command in std::mem::take(&mut self.held) {
+        // One by one: should it be gone again meanwhile, what is still held fails with it.
+        while let Some(command) = self.held.pop_front() {
             match about(&command).1 {
                 Some(id) if changed => self.fail(id, "The model is in another form now than before. Ask again."),
                 _ => self.hand_on(command),
@@ -475,3 +476,7 @@ impl Guest {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "guest_tests.rs"]
+mod tests;
