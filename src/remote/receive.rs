@@ -17,6 +17,8 @@ use crate::protocol::engine::{Cancel, Ended, EngineEvent, Steer, Steered, Steeri
 const WINDOW: Duration = Duration::from_secs(2);
 /// Longest answer that comes as one object, in bytes.
 const WHOLE: usize = 64 << 20;
+/// Longest answer with its thoughts, in bytes: millions of tokens, where servers give at most some hundred thousand.
+const ENDLESS: usize = 16 << 20;
 /// Longest wait for what comes behind a complete answer.
 const COUNTS: Duration = Duration::from_secs(2);
 
@@ -28,6 +30,8 @@ pub(super) struct Received<'a> {
     pub(super) tokens: Vec<Token>,
     pub(super) usage: Option<Usage>,
     ended: Option<Ended>,
+    /// Bytes of the answer and its thoughts.
+    bytes: usize,
     pub(super) first: Option<Instant>,
     /// When tokens came last.
     last: Option<Instant>,
@@ -145,6 +149,7 @@ impl<'c> Received<'c> {
             tokens: Vec::new(),
             usage: None,
             ended: None,
+            bytes: 0,
             first: None,
             last: None,
             over_budget: false,
@@ -180,6 +185,7 @@ impl<'c> Received<'c> {
         self.usage = usage.or(self.usage);
         let tokens = self.writer.push(&thinking, &text).map_err(|e| Fault::Failed(e.to_string()))?;
         self.write(tokens, tell);
+        self.bytes += thinking.len() + text.len();
         match finished {
             None => {}
             Some(Finished::Stop) => self.ended = self.ended.or(Some(Ended::Stop)),
@@ -191,6 +197,11 @@ impl<'c> Received<'c> {
                     kept(self)
                 )));
             }
+        }
+        if self.bytes > ENDLESS {
+            // Whatever it was told, it does not end by itself.
+            self.ended = self.ended.or(Some(Ended::Length));
+            return Ok(true);
         }
         Ok(false)
     }

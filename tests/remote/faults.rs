@@ -147,6 +147,25 @@ fn a_stream_that_stalls_is_given_up_and_kept() {
 }
 
 #[test]
+fn an_answer_without_end_is_left_and_kept() {
+    // White space before a thought is no part of it, so that nothing of all this is made tokens.
+    let blank = events(&[delta("reasoning_content", &" ".repeat(1 << 20))]);
+    let begun = [STREAM.as_bytes(), &events(&[delta("content", "Eins.")]), &blank.repeat(17)].concat();
+    let server = ChatServer::start(vec![Reply::Stall(begun), answer("Zwei.")]);
+    let patience = Patience { stall: Duration::from_secs(30), first: Duration::from_secs(30), ..QUICK };
+    let mut client = Client::new(RemoteOptions { patience, ..options(&server.url) });
+    let told = client.ask("q");
+    assert_eq!((told.text.as_str(), told.ended), ("Eins.", Some(Ended::Length)), "{:?}", told.failed);
+    assert_eq!(told.generated_in_state, told.tokens);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.left.lock().unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "the connection is not closed");
+        std::thread::yield_now();
+    }
+    assert_eq!(client.ask("q").text, "Zwei.", "the engine goes on");
+}
+
+#[test]
 fn what_is_no_chat_is_named() {
     let html = reply("200 OK", "content-type: text/html\r\n", "<html><script>");
     let strange = Reply::Pieces(vec![[STREAM.as_bytes(), b"data: {\"hello\":1}\n\n"].concat()], Duration::ZERO);
