@@ -250,7 +250,13 @@ fn chatgpt_and_open_webui_exports_give_their_texts() {
     let webui = r#"[{"title": "Outer", "chat": {"title": "Soup", "history": {"currentId": "2", "messages": {
         "1": {"id": "1", "parentId": null, "role": "user", "content": "A recipe?", "timestamp": 1700000000},
         "2": {"id": "2", "parentId": "1", "role": "assistant", "content": "Boil water."}}}}},
-        {"chat": {"title": "Old form", "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey"}]}}]"#;
+        {"chat": {"title": "Old form", "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey"}]}},
+        {"chat": {"title": "Tools", "history": {"currentId": "5", "messages": {
+        "1": {"parentId": null, "role": "user", "content": [{"type": "text", "text": "What is"}, {"type": "image_url"}, "this?"]},
+        "2": {"parentId": "1", "role": "tool", "content": "found"},
+        "3": {"parentId": "2", "role": "system", "content": "be kind"},
+        "4": {"parentId": "3", "role": "assistant", "content": "A cat."},
+        "5": {"parentId": "4", "role": "tool", "content": "done"}}}}}]"#;
     let texts = |session| bench.store.export(session, ExportFormat::Text, Scope::Branch).unwrap();
     let import = |text: &str| {
         let file = dir.path().join("import.json");
@@ -266,9 +272,10 @@ fn chatgpt_and_open_webui_exports_give_their_texts() {
     assert_eq!(bench.store.tree(trip.sessions[0].0, "", 100).unwrap().len(), 5);
     let soup = import(webui).unwrap();
     let names: Vec<&str> = soup.sessions.iter().map(|s| s.1.as_str()).collect();
-    assert_eq!(names, ["Soup", "Old form"]);
+    assert_eq!(names, ["Soup", "Old form", "Tools"]);
     assert_eq!(texts(soup.sessions[0].0), "You:\nA recipe?\n\nAssistant:\nBoil water.\n\n");
     assert_eq!(texts(soup.sessions[1].0), "You:\nHi\n\nAssistant:\nHey\n\n");
+    assert_eq!(texts(soup.sessions[2].0), "You:\nWhat is\n\nthis?\n\nAssistant:\nA cat.\n\n");
 
     for bad in ["", "[]", "{}", "17", "[{\"mapping\": 3}]", "{\"format\": \"sala-chat session\", \"version\": 9}"] {
         let e = import(bad).unwrap_err();

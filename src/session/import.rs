@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::commit::{Change, NewSession, TitleBy, apply};
 use super::error::{Result, StoreError, one_line};
@@ -220,17 +220,23 @@ fn role(name: Option<&str>) -> Option<Role> {
     }
 }
 
-/// `conversations.json`: nodes with parents; empty, system and tool nodes are stepped over.
-fn chatgpt(conversation: &Value) -> Option<SessionJson> {
-    let mapping = conversation.get("mapping")?.as_object()?;
-    let words = |node: &Value| -> Option<(Role, String, f64)> {
-        let message = node.get("message")?;
-        let role = role(message.pointer("/author/role").and_then(Value::as_str))?;
-        let parts = message.pointer("/content/parts").and_then(Value::as_array)?;
-        let text: Vec<&str> = parts.iter().filter_map(Value::as_str).filter(|t| !t.is_empty()).collect();
-        let created = message.get("create_time").and_then(Value::as_f64).unwrap_or(0.0);
-        (!text.is_empty()).then(|| (role, text.join("\n\n"), created))
-    };
+/// Who says something, what, and when in seconds.
+type Words = (Role, String, f64);
+
+/// Text that is in parts: strings, or objects with a text; others, such as pictures, have none.
+fn joined(parts: &[Value]) -> String {
+    let texts = parts.iter().filter_map(|p| p.as_str().or_else(|| p.get("text")?.as_str()));
+    texts.filter(|t| !t.is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+/// A conversation of nodes that name their parents, of which those without words are stepped over. `head`: where it is read on.
+fn of_nodes(
+    name: &str,
+    nodes: &Map<String, Value>,
+    parent: &str,
+    head: Option<String>,
+    words: impl Fn(&Value) -> Option<Words>,
+) -> Option<SessionJson> {
     // The nearest node above that says something. What was found for a silent one counts for all below it, so that a long
     // row of them is gone through once.
     let mut known: HashMap<String, Option<String>> = HashMap::new();
@@ -238,18 +244,18 @@ fn chatgpt(conversation: &Value) -> Option<SessionJson> {
         let mut silent = Vec::new();
         let mut next = key;
         let found = loop {
-            let Some((key, node)) = next.as_ref().and_then(|k| mapping.get_key_value(k)) else { break None };
+            let Some((key, node)) = next.as_ref().and_then(|k| nodes.get_key_value(k)) else { break None };
             if words(node).is_some() {
                 break Some(key.clone());
             }
             if let Some(found) = known.get(key) {
                 break found.clone();
             }
-            if silent.len() > mapping.len() {
+            if silent.len() > nodes.len() {
                 break None;
             }
             silent.push(key.clone());
-            next = text(node, "parent");
+            next = text(node, parent);
         };
         for key in silent {
             known.insert(key, found.clone());
@@ -257,40 +263,51 @@ fn chatgpt(conversation: &Value) -> Option<SessionJson> {
         found
     };
     let mut tree = Tree::default();
-    for (key, node) in mapping {
+    for (key, node) in nodes {
         if let Some((role, words, created)) = words(node) {
-            tree.add(key, spoken(text(node, "parent")).as_deref(), role, words, created);
+            tree.add(key, spoken(text(node, parent)).as_deref(), role, words, created);
         }
     }
-    let head = spoken(text(conversation, "current_node"));
-    tree.session(&text(conversation, "title").unwrap_or_default(), head.as_deref())
+    let head = spoken(head);
+    tree.session(name, head.as_deref())
 }
 
-/// An exported chat: a map of messages with parents, or (older) a plain list.
+/// `conversations.json`: nodes with parents; empty, system and tool nodes are stepped over.
+fn chatgpt(conversation: &Value) -> Option<SessionJson> {
+    let mapping = conversation.get("mapping")?.as_object()?;
+    let words = |node: &Value| {
+        let message = node.get("message")?;
+        let role = role(message.pointer("/author/role").and_then(Value::as_str))?;
+        let text = joined(message.pointer("/content/parts").and_then(Value::as_array)?);
+        let created = message.get("create_time").and_then(Value::as_f64).unwrap_or(0.0);
+        (!text.is_empty()).then_some((role, text, created))
+    };
+    let title = text(conversation, "title").unwrap_or_default();
+    of_nodes(&title, mapping, "parent", text(conversation, "current_node"), words)
+}
+
+/// An exported chat: a map of messages with parents, or (older) a plain list; system and tool messages are stepped over.
 fn open_webui(conversation: &Value) -> Option<SessionJson> {
     let chat = conversation.get("chat")?;
     let title = text(chat, "title").or_else(|| text(conversation, "title")).unwrap_or_default();
-    let mut tree = Tree::default();
-    let mut add = |key: &str, parent: Option<&str>, m: &Value| {
-        let Some(role) = role(m.get("role").and_then(Value::as_str)) else {
-            return false;
+    let words = |m: &Value| {
+        let role = role(m.get("role").and_then(Value::as_str))?;
+        let text = match m.get("content") {
+            Some(Value::Array(parts)) => joined(parts),
+            _ => text(m, "content").unwrap_or_default(),
         };
-        let created = m.get("timestamp").and_then(Value::as_f64).unwrap_or(0.0);
-        tree.add(key, parent, role, text(m, "content").unwrap_or_default(), created);
-        true
+        Some((role, text, m.get("timestamp").and_then(Value::as_f64).unwrap_or(0.0)))
     };
     if let Some(map) = chat.pointer("/history/messages").and_then(Value::as_object) {
-        for (key, m) in map {
-            let parent = text(m, "parentId").filter(|p| map.contains_key(p));
-            add(key, parent.as_deref(), m);
-        }
-        let head = chat.pointer("/history/currentId").and_then(Value::as_str);
-        return tree.session(&title, head);
+        let head = chat.pointer("/history/currentId").and_then(Value::as_str).map(str::to_owned);
+        return of_nodes(&title, map, "parentId", head, words);
     }
+    let mut tree = Tree::default();
     let mut last: Option<String> = None;
     for (i, m) in chat.get("messages")?.as_array()?.iter().enumerate() {
-        let key = i.to_string();
-        if add(&key, last.as_deref(), m) {
+        if let Some((role, words, created)) = words(m) {
+            let key = i.to_string();
+            tree.add(&key, last.as_deref(), role, words, created);
             last = Some(key);
         }
     }
