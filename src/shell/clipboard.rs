@@ -59,17 +59,26 @@ fn by_tool(tool: &[&str], text: &str) -> bool {
     let quiet =
         Command::new(name).args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let Ok(mut child) = quiet else { return false };
-    // Dropping the pipe ends the input.
-    let written = child.stdin.take().is_some_and(|mut pipe| pipe.write_all(text.as_bytes()).is_ok());
+    let Some(mut pipe) = child.stdin.take() else { return false };
+    let bytes = text.as_bytes().to_vec();
+    // A tool whose display hangs reads nothing, and a pipe holds little. Dropping the pipe ends the input.
+    let writer = std::thread::spawn(move || pipe.write_all(&bytes).is_ok());
     let until = Instant::now() + TOOL;
     while Instant::now() < until {
         match child.try_wait() {
-            Ok(Some(status)) => return written && status.success(),
-            Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+            Ok(Some(status)) if !status.success() => return false,
+            Ok(Some(_)) if writer.is_finished() => return writer.join().unwrap_or(false),
+            Ok(Some(_) | None) => std::thread::sleep(Duration::from_millis(5)),
             Err(_) => return false,
         }
     }
-    // It serves the text itself instead of leaving that to a child.
+    // One that has it all serves the text itself instead of leaving that to a child.
+    let written = writer.is_finished() && writer.join().unwrap_or(false);
+    if !written {
+        let _ = child.kill();
+    }
+    // Whenever it ends, nothing is left of it.
+    std::thread::spawn(move || drop(child.wait()));
     written
 }
 
@@ -162,6 +171,33 @@ mod tests {
         assert!(out.is_empty(), "the terminal is not asked as well");
         let said = copy(&mut out, "other", place).unwrap();
         assert!(said.contains("OSC 52") && !out.is_empty(), "{said}");
+    }
+
+    #[test]
+    fn a_tool_that_hangs_is_ended_and_one_that_serves_the_text_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let tool = |then: &str| format!("echo $$ > '{}'; {then}", pid.display());
+        // Also one that has ended and was not waited for is there.
+        let there = || {
+            let pid = std::fs::read_to_string(&pid).ok()?.trim().parse().ok()?;
+            Some(rustix::process::test_kill_process(rustix::process::Pid::from_raw(pid)?).is_ok())
+        };
+        let until = |done: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !done() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "the tool is still there");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let begun = Instant::now();
+        assert!(!by_tool(&["sh", "-c", &tool("exec sleep 60")], &"x".repeat(1 << 20)));
+        assert!(begun.elapsed() < Duration::from_secs(30), "it was waited for");
+        // On a busy machine it may have been ended before it said who it is.
+        until(&|| there() != Some(true));
+        let _ = std::fs::remove_file(&pid);
+        assert!(by_tool(&["sh", "-c", &tool("cat > /dev/null; exec sleep 2")], "hello"));
+        until(&|| there() == Some(false));
     }
 
     #[test]
