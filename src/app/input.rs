@@ -97,6 +97,11 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
         app.composer.clear_to_cut();
         hint(app, "The question is set aside; Ctrl-Y brings it back", now + QUIT_MS);
     }
+    write(app, c, effects);
+}
+
+/// A letter of a text.
+fn write(app: &mut App, c: char, effects: &mut Vec<Effect>) {
     edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
     popup::mention(app, effects);
 }

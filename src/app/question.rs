@@ -1,7 +1,8 @@
 //! A decision that is asked of the user, and whether keys are for it.
 //!
 //! What was typed before a question could be seen is no answer to it. So it takes keys once it was drawn while nobody wrote:
-//! somebody who writes goes on writing beside it, until the input is empty or [`TAKE_UP`] is pressed.
+//! somebody who writes goes on writing beside it, until the input is empty or [`TAKE_UP`] is pressed. A letter that is none of
+//! its choices begins to write, and so does a paste.
 
 use super::keys::{Code, Key};
 use super::overlay::Overlay;
@@ -82,6 +83,20 @@ pub(super) fn seen(app: &mut App) {
     let standing = if writes(app) { Standing::Beside } else { Standing::Asks };
     if let Some(question) = app.questions.front_mut().filter(|q| q.standing == Standing::Unseen) {
         question.standing = standing;
+    }
+}
+
+/// Somebody begins to write, or goes on: the question at the front does not ask any more. False where there is no place to write:
+/// in the list of a load's files, on a page.
+pub(super) fn give_way(app: &mut App) -> bool {
+    let page = app.overlay.as_ref().is_some_and(|overlay| overlay.query().is_none());
+    match app.questions.front_mut() {
+        Some(question) if page || question.pick.as_ref().is_some_and(|pick| pick.open) => false,
+        Some(question) => {
+            question.standing = Standing::Beside;
+            true
+        }
+        None => true,
     }
 }
 

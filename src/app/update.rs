@@ -39,7 +39,10 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             match mention::found(app, &found, &mut effects) {
                 Found::Nothing => {}
                 Found::Ask(text) => perform::ask_now(app, text, &mut effects),
-                Found::Paste(text) => input::insert_pasted(app, &text),
+                Found::Paste(text) => {
+                    input::insert_pasted(app, &text);
+                    question::give_way(app);
+                }
             }
             Redraw::Now
         }
@@ -183,9 +186,16 @@ fn copied(app: &mut App, what: &str, now: u64) {
 }
 
 fn paste(app: &mut App, text: &str, effects: &mut Vec<Effect>) {
-    if app.questions.front().is_some_and(|q| q.standing == Standing::Asks) {
+    let asks = app.questions.front().is_some_and(|q| q.standing == Standing::Asks);
+    if asks && !question::give_way(app) {
         return;
     }
+    place_paste(app, text, effects);
+    question::passed_by(app);
+}
+
+/// A paste for the place that is written in.
+fn place_paste(app: &mut App, text: &str, effects: &mut Vec<Effect>) {
     if let Some(overlay) = &mut app.overlay {
         if let Some(query) = overlay.query() {
             let line = text.lines().next().unwrap_or("");

@@ -34,9 +34,55 @@ fn question_keys_answer_the_desk_and_esc_takes_the_last() {
         choices: vec![Choice { key: '\n', label: "read".into() }, Choice { key: 'v', label: "view".into() }],
     };
     s.tell(ask(1)).tell(ask(2)).tell(ask(3));
-    s.press("x enter V esc");
+    s.press("tab enter V esc");
     let choose = |question, key| Request::Choose { question, key };
     assert_eq!(s.sent(), [choose(1, '\n'), choose(2, 'v'), choose(3, 'v')]);
+}
+
+#[test]
+fn a_letter_that_is_no_choice_begins_to_write_and_none_behind_it_is_an_answer() {
+    let ask = |id, choices: &[(char, &str)]| Notice::Question {
+        id,
+        text: "What now?".into(),
+        choices: choices.iter().map(|(key, label)| Choice { key: *key, label: (*label).into() }).collect(),
+    };
+    // Each letter at a screen with the question.
+    let write = |s: &mut Stage, text: &str| {
+        for c in text.chars() {
+            s.event(Event::Frame).type_text(c.encode_utf8(&mut [0; 4]));
+        }
+    };
+    let choose = |question, key| Request::Choose { question, key };
+    for (choices, text) in [
+        (&[('1', "continue"), ('2', "keep what is read"), ('3', "go back")][..], "what happened in 3 years"),
+        (&[('y', "delete"), ('\x1b', "keep")], "why not"),
+        (&[('\n', "read"), ('\x1b', "view only")], "What is line 20"),
+        (&[('\n', "read"), ('\x1b', "view only")], "? or /"),
+    ] {
+        let mut s = open(80, 24);
+        s.press("ctrl-p").tell(ask(1, choices));
+        write(&mut s, text);
+        assert_eq!((s.sent(), s.app.composer.text()), (vec![], text));
+        s.press("enter");
+        assert!(s.sent().is_empty() && s.app.queue.lines == [text], "{:?}", s.app.queue.lines);
+        // Nothing is written any more: a first key that is a choice is the answer.
+        let first = choices[0].0;
+        s.press(&if first == '\n' { "enter".to_string() } else { first.to_string() });
+        assert_eq!(s.sent(), [choose(1, first), Request::Ask(text.into())]);
+    }
+    // So does a paste.
+    let mut s = open(80, 24);
+    s.tell(ask(1, &[('y', "delete"), ('\x1b', "keep")])).event(Event::Frame);
+    s.event(Event::Paste("a text".into())).press("y");
+    assert_eq!((s.sent(), s.app.composer.text()), (vec![], "a texty"));
+    s.press("shift-tab y");
+    assert_eq!(s.sent(), [choose(1, 'y')]);
+    // On a page there is no place to write.
+    s.app.composer.take();
+    s.tell(Notice::Page { title: "Found".into(), text: "a page".into() });
+    s.tell(ask(2, &[('1', "the first"), ('\x1b', "neither")])).event(Event::Frame);
+    s.event(Event::Paste("a text".into())).press("w 1");
+    assert_eq!((s.sent(), s.app.composer.text()), (vec![choose(2, '1')], ""));
 }
 
 #[test]

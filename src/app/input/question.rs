@@ -4,8 +4,8 @@ use super::super::acts::{quit, send, stop};
 use super::super::keys::{Code, Key};
 use super::super::mention::{self, Found};
 use super::super::question::{self, Asker, Standing, TAKE_UP};
-use super::super::{App, Armed, Effect, pick};
-use super::{insert_pasted, place_key};
+use super::super::{App, Armed, Effect, Find, pick};
+use super::{insert_pasted, place_key, write};
 use crate::protocol::desk::Request;
 
 /// A key while a question stands that it is not for.
@@ -31,6 +31,24 @@ pub(super) fn asked_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) -
         Some(Standing::Asks) => question_key(app, Key::plain(Code::Esc), now, effects),
     }
     true
+}
+
+/// A key that is none of the choices: if it is a letter, it is written, and what follows goes on from it.
+fn begin_to_write(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    let Code::Char(c) = key.code else { return };
+    if !question::give_way(app) {
+        return;
+    }
+    let searches = app.overlay.is_some() || app.find.as_ref().is_some_and(Find::typing);
+    match app.composer.is_empty() && !searches {
+        // What it means to a selected message, a search that rests or an empty input is not meant.
+        true => {
+            app.find = None;
+            write(app, c, effects);
+        }
+        false => place_key(app, key, now, effects),
+    }
+    question::passed_by(app);
 }
 
 pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
@@ -61,25 +79,25 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
     } else {
         None
     });
-    let Some(key) = chosen.map(|c| c.key) else {
-        return;
+    let Some(choice) = chosen.map(|c| c.key) else {
+        return begin_to_write(app, key, now, effects);
     };
     let asker = question.asker;
     app.questions.pop_front();
     match asker {
-        Asker::Desk(question) => send(app, Request::Choose { question, key }, effects),
-        Asker::Quit if key == 'y' => {
+        Asker::Desk(question) => send(app, Request::Choose { question, key: choice }, effects),
+        Asker::Quit if choice == 'y' => {
             stop(app, effects);
             quit(app, effects);
         }
         Asker::Quit => {}
         Asker::Pasted => {
-            if let Found::Paste(text) = mention::chosen(app, key, effects) {
+            if let Found::Paste(text) = mention::chosen(app, choice, effects) {
                 insert_pasted(app, &text);
             }
         }
     }
-    if key == '\x1b' {
+    if choice == '\x1b' {
         mention::not_read(app, now);
     }
 }
