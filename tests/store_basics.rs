@@ -221,6 +221,11 @@ fn trash_gives_back_and_names_stay_unique() {
     assert_eq!(store.session_named("lease").unwrap().id, other.session);
     assert_eq!(store.last_session().unwrap().unwrap().id, other.session);
     assert_eq!(store.free_name("contract-2").unwrap(), "contract-2-2");
+    // That word means a session, whatever it is called.
+    let last = talk_of(&bench, "last", 1);
+    assert_eq!(store.session(last.session).unwrap().name, "last-2");
+    assert!(matches!(store.rename(last.session, " last "), Err(StoreError::MeansLast)));
+    assert_eq!(store.free_name("last").unwrap(), "last-3");
 }
 
 #[test]

@@ -96,7 +96,7 @@ pub enum Opening {
     New,
     /// A new one of this name.
     Named(String),
-    /// An existing one by name; `last` is the most recent.
+    /// An existing one by name; [`LAST`](crate::session::LAST) is the most recent.
     Resume(String),
 }
 
@@ -277,7 +277,7 @@ impl DeskError {
             DeskError::NotThere(_) => 66,
             DeskError::Engine(EngineFault::Stopped) | DeskError::Stopped => 130,
             DeskError::Store(StoreError::InUse { .. }) => 6,
-            DeskError::Store(StoreError::NoSession { .. } | StoreError::NameTaken { .. }) => 1,
+            DeskError::Store(StoreError::NoSession { .. } | StoreError::NameTaken { .. } | StoreError::MeansLast) => 1,
             DeskError::Store(e) if e.is_disk() => 74,
             DeskError::Store(_) => 7,
         }

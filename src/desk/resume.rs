@@ -12,7 +12,7 @@ use super::talk::Rights;
 use super::work::Then;
 use super::{Attendance, DeskError, Done, Settings, State, Talk, grouped};
 use crate::protocol::desk::{Choice, Level, SaveState};
-use crate::session::{Access, Lost, SessionLock, SessionRecord, StoreError};
+use crate::session::{Access, LAST, Lost, SessionLock, SessionRecord, StoreError};
 use crate::settings::session::Kept;
 use crate::text::sanitize::sanitize_line;
 use crate::transcript::{MessageId, Role};
@@ -40,11 +40,11 @@ impl State {
             Err(StoreError::NoSession { .. }) => self.keeper.store.undelete(name).ok(),
             Ok(_) | Err(_) => None,
         };
-        let back = if name == "last" { None } else { trashed() };
+        let back = if name == LAST { None } else { trashed() };
         if let Some(back) = &back {
             self.note(Level::Info, format!("\"{back}\" is out of the trash."));
         }
-        let record = if name == "last" {
+        let record = if name == LAST {
             let none = || DeskError::Refused("There is no session to come back to yet.".into());
             self.keeper.store.last_session()?.ok_or_else(none)?
         } else {

@@ -4,7 +4,7 @@ use super::conversation::Conversation;
 use super::talk::Rights;
 use super::{DeskError, Done, State, Talk};
 use crate::protocol::desk::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
-use crate::session::{Change, NewSession, SessionFilter, SessionRecord, Sizes, StoreError};
+use crate::session::{Change, LAST, NewSession, SessionFilter, SessionRecord, Sizes, StoreError};
 use crate::transcript::MessageId;
 
 /// Sessions shown by `/sessions`.
@@ -64,8 +64,11 @@ impl State {
         }));
     }
 
-    /// A name that a session has. The number of one is no name: it means that session as long as nothing is called so.
+    /// A name that a session has, or that means one. The number of one is no name: it means that session as long as nothing is called so.
     fn refuse_taken(&self, name: &str) -> Done {
+        if name == LAST {
+            return Err(StoreError::MeansLast.into());
+        }
         match self.keeper.store.session_named(name) {
             Ok(record) if record.name == name => Err(StoreError::NameTaken { name: name.to_owned() }.into()),
             Ok(_) | Err(StoreError::NoSession { .. }) => Ok(()),
@@ -163,9 +166,12 @@ impl State {
             return Err(DeskError::Refused("/rename NAME needs a name.".into()));
         }
         self.talk.may_write()?;
-        if let Some(id) = self.talk.id {
-            self.keeper.wait_for_texts();
-            self.keeper.store.rename(id, name)?;
+        match self.talk.id {
+            Some(id) => {
+                self.keeper.wait_for_texts();
+                self.keeper.store.rename(id, name)?;
+            }
+            None => self.refuse_taken(name)?,
         }
         self.talk.name = name.to_owned();
         self.show_session();

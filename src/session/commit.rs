@@ -10,6 +10,7 @@ use super::error::{Result, StoreError};
 use super::library::NewDocument;
 use super::seal::{Sealed, seal_session};
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
+use super::sessions::LAST;
 use super::store::now_ms;
 use crate::protocol::engine::StateImage;
 use crate::transcript::{Message, MessageId, Role, SessionId};
@@ -204,7 +205,7 @@ pub(super) fn next_use(tx: &Transaction<'_>) -> Result<i64> {
 pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String> {
     let mut taken = db.prepare_cached("SELECT 1 FROM session WHERE name = ?1 AND trashed_ms IS NULL")?;
     let wish = if wish.trim().is_empty() { "untitled" } else { wish.trim() };
-    if !taken.exists([wish])? {
+    if wish != LAST && !taken.exists([wish])? {
         return Ok(wish.to_owned());
     }
     // The first free of wish-2, wish-4, wish-8 …, then halfway back: a few look-ups however many there are.

@@ -95,6 +95,9 @@ pub enum StoreError {
         /// As asked.
         name: String,
     },
+    /// The name means another session.
+    #[error("\"{}\" means the session changed last: choose another name", super::sessions::LAST)]
+    MeansLast,
     /// The message does not exist.
     #[error("message {id} is not in the database")]
     NoMessage {

@@ -10,6 +10,9 @@ use super::segment::SegmentId;
 use super::store::{Store, now_ms};
 use crate::transcript::{Message, MessageId, SessionId};
 
+/// What means the session changed last where a session is named. None is given it as its name.
+pub const LAST: &str = "last";
+
 /// A session as the list shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionRecord {
@@ -283,9 +286,12 @@ impl Store {
     /// Gives a session another name.
     ///
     /// # Errors
-    /// [`StoreError::NameTaken`]; the database cannot be written.
+    /// [`StoreError::NameTaken`], [`StoreError::MeansLast`]; the database cannot be written.
     pub fn rename(&self, id: SessionId, name: &str) -> Result<()> {
         let name = name.trim();
+        if name == LAST {
+            return Err(StoreError::MeansLast);
+        }
         self.transaction(|tx| {
             let other: Option<i64> = tx
                 .query_row("SELECT id FROM session WHERE name = ?1 AND trashed_ms IS NULL", [name], |r| r.get(0))

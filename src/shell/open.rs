@@ -19,7 +19,7 @@ use crate::protocol::engine::{
     BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Precision, Token, WeightsChoice, is_folder,
 };
 use crate::remote::{self, RemoteOptions};
-use crate::session::{Access, Limits, RealDisk, Scratch, Store, StoreError};
+use crate::session::{Access, LAST, Limits, RealDisk, Scratch, Store, StoreError};
 use crate::settings::table::session_rows;
 use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, Prefill, SaveStates, Weights};
 use crate::text::sanitize::Clean;
@@ -48,6 +48,7 @@ impl From<StoreError> for Failure {
             StoreError::InUse { .. } => Exit::InUse,
             StoreError::NoSession { .. }
             | StoreError::NameTaken { .. }
+            | StoreError::MeansLast
             | StoreError::Exists { .. }
             | StoreError::NotAFile { .. } => Exit::Failure,
             StoreError::Import { .. } => Exit::Failure,
@@ -372,7 +373,7 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         system: context.loaded.system.clone(),
         opening: match session {
             SessionChoice::New | SessionChoice::Pick => Opening::New,
-            SessionChoice::Last => Opening::Resume("last".into()),
+            SessionChoice::Last => Opening::Resume(LAST.into()),
             SessionChoice::Named(name) => Opening::Resume(name.clone()),
         },
         attendance,

@@ -15,7 +15,7 @@ use crate::desk::export::imported_line;
 use crate::desk::session_rows;
 use crate::model::quantize::{kept_folders, remove_kept};
 use crate::protocol::desk::{ExportFormat, SessionRow};
-use crate::session::{Freed, Overwrite, Scope, SegmentId, SessionFilter, SessionRecord, Store};
+use crate::session::{Freed, LAST, Overwrite, Scope, SegmentId, SessionFilter, SessionRecord, Store};
 use crate::text::sanitize::Clean;
 
 /// Sessions listed at most.
@@ -26,7 +26,7 @@ const NAME_CELLS: usize = 24;
 const HITS: usize = 200;
 
 fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
-    if name == "last" {
+    if name == LAST {
         let none = || Failure::new(Exit::Failure, "there is no session yet");
         return store.last_session()?.ok_or_else(none);
     }

@@ -122,6 +122,17 @@ fn sessions_opened_in_a_run_are_listed_and_come_back() {
     t.send(Request::Choose { question: id, key: 'y' });
     t.note_with("in the trash");
     assert_eq!(opened(&t), ["one", "[renamed]"]);
+    // No name is one that means a session, in whatever way it is given.
+    let refused = "\"last\" means the session changed last: choose another name";
+    let last = || Some("last".to_owned());
+    for request in [Request::Rename("last".into()), Request::Fork { at: None, name: last() }, Request::New(last())] {
+        assert_eq!(t.note(request), refused);
+    }
+    t.sync();
+    assert_eq!(opened(&t), ["one", "[renamed]"]);
+    t.send(Request::New(None));
+    t.note_with("New session.");
+    assert_eq!(t.note(Request::Rename("last".into())), refused);
 }
 
 fn an_empty_session_stays_only_while_a_key_may_return_to_it() {
