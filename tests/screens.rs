@@ -62,7 +62,7 @@ fn the_panel_shows_speeds_over_time_and_the_sampling() {
 fn the_tour_shows_its_step_above_the_line_it_enters() {
     pictures("tour", |w, h| {
         let mut s = Stage::new(w, h);
-        s.app.tour = Some(Tour::default());
+        (s.app.tour, s.app.toured) = (Some(Tour::default()), true);
         s.ready(demo())
     });
     pictures("tour_end", |w, h| {
@@ -72,9 +72,16 @@ fn the_tour_shows_its_step_above_the_line_it_enters() {
             tour.entered(step.line);
             tour = tour.restarted();
         }
-        s.app.tour = Some(last);
+        (s.app.tour, s.app.toured) = (Some(last), true);
         s.ready(demo())
     });
+    // What is on disk goes with the tour, left or not.
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.app.toured = true;
+    for state in [SaveState::Saving, SaveState::Saved(TIME)] {
+        let header = s.tell(Notice::Save(state)).screen().lines().next().unwrap().to_owned();
+        assert!(header.ends_with("not kept"), "{header}");
+    }
 }
 
 fn loading(w: u16, h: u16) -> Stage {

@@ -330,6 +330,8 @@ pub struct App {
     pub speeds: VecDeque<f64>,
     /// Where somebody is on the guided tour.
     pub tour: Option<Tour>,
+    /// It is a run of the tour, left or not: what is saved goes with it.
+    pub toured: bool,
     /// The number key that put an offered question into the input: typing on means the number after all.
     offered: Option<char>,
     /// Documents of the library, for completion and mentions.
@@ -387,6 +389,7 @@ impl App {
             unseen: false,
             speeds: VecDeque::new(),
             tour: None,
+            toured: false,
             offered: None,
             library: Vec::new(),
             sessions: Vec::new(),

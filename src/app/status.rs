@@ -131,6 +131,7 @@ pub fn title(app: &App) -> String {
 /// How saving stands, for the header: words and whether they are a problem.
 pub fn saved(app: &App) -> (String, Role) {
     match &app.save {
+        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving if app.toured => ("not kept".into(), Role::Dim),
         SaveState::Empty => ("not saved yet".into(), Role::Dim),
         SaveState::Saved(ms) => (format!("saved {}", clock(*ms, app.config.utc_offset_min)), Role::Dim),
         SaveState::Saving => ("saving".into(), Role::Dim),

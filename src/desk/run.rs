@@ -11,7 +11,7 @@ use super::link::EngineState;
 use super::work::{Answer, Files, Then, Turn};
 use super::{Attendance, DeskError, Done, Opening, State, Work};
 use crate::commands::WhileBusy;
-use crate::protocol::desk::{Activity, Level, Notice, Request, Unsaved};
+use crate::protocol::desk::{Activity, Level, Notice, Request, SaveState, Unsaved};
 use crate::protocol::engine::{EngineEvent, EngineFault};
 use crate::session::{SaveEvent, StoreError};
 use crate::text::sanitize::shell_word;
@@ -89,8 +89,10 @@ impl State {
         for note in store.notes() {
             self.note(Level::Warn, note.clone());
         }
+        // Where nothing is saved, that is said from the start.
+        self.keeper.show(SaveState::Empty);
         if let crate::session::Access::ReadOnly { why } = store.access() {
-            self.keeper.show(crate::protocol::desk::SaveState::NotSaved(why.clone()));
+            self.keeper.show(SaveState::NotSaved(why.clone()));
         }
         match store.prompts(PROMPTS) {
             Ok(prompts) => self.tell(Notice::Prompts(prompts.into_iter().rev().collect())),

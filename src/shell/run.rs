@@ -134,7 +134,7 @@ pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result
         announcer: Announcer::new(|name| std::env::var_os(name)),
         crash,
     };
-    this.app.tour = tour;
+    (this.app.tour, this.app.toured) = (tour, toured);
     // A theme that cannot be read is told in the transcript and keeps nobody from it.
     this.perform(Effect::Theme(theme))?;
     if code_theme != "auto" {
