@@ -75,6 +75,18 @@ fn an_answer_while_another_program_holds_the_database_is_not_saved_and_says_so()
 }
 
 #[test]
+fn an_answer_that_is_not_to_be_kept_names_no_session() {
+    let home = tempfile::tempdir().unwrap();
+    for format in ["--json", "--jsonl"] {
+        let asked = command(home.path(), &["--no-save", format, "--max-tokens", "4", "-p", "Hello"]).output().unwrap();
+        assert!(asked.status.success(), "{asked:?}");
+        let text = String::from_utf8(asked.stdout).unwrap();
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!((last.get("session"), last.get("not_saved")), (Some(&Value::Null), Some(&Value::Null)), "{last}");
+    }
+}
+
+#[test]
 fn the_view_commands_say_what_is_wrong_and_end_with_its_code() {
     let home = tempfile::tempdir().unwrap();
     let missing = command(home.path(), &["import", "/missing/file.json"]).output().unwrap();

@@ -87,7 +87,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         Some(count) => Request::AskForSeveral { text, count },
     });
     let mut printer = Printer::new(context, ask.format, ask.answers);
-    let mut run = Run::default();
+    let mut run = Run { discards: !ask.save, ..Run::default() };
     let listened = listen(&opened.desk.notices, &requests, &mut printer, &mut run, started);
     let joined = opened.desk.thread.join();
     let _ = opened.engine.join();
@@ -153,7 +153,7 @@ fn listen(
                 )
             }
             Notice::Session(SessionView { name, .. }) | Notice::Named { name, .. } => {
-                run.session = Some(name).filter(|n| !n.is_empty());
+                run.session = Some(name).filter(|n| !run.discards && !n.is_empty());
                 Ok(())
             }
             // Before any text: a token may be a part of a character.

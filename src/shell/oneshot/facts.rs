@@ -13,7 +13,10 @@ pub(super) struct Run {
     pub(super) load_ms: f64,
     /// From the start of the program to the first token of the answer.
     pub(super) first_token_ms: Option<f64>,
+    /// What it can be gone on in by.
     pub(super) session: Option<String>,
+    /// `--no-save`: its session is gone with it.
+    pub(super) discards: bool,
     pub(super) meters: Meters,
     /// Tokens that were read, whatever came of it.
     pub(super) read: u64,
