@@ -177,6 +177,29 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
     assert!(err(&set("load.converters.docx", "pandoc")).contains("it has no {in} for the path. Nothing was changed"));
     assert!(err(&set("keys.ctrl-o", "nix")).contains("no action is called"));
     assert!(err(&set("keys.", "nix")).contains("no key is called"));
+    // What a check would find in a value is not set.
+    let before = std::fs::read_to_string(&file).unwrap();
+    for (key, value, says) in [
+        ("sampling.preset", "nosuch", "sampling.preset: No preset nosuch."),
+        ("theme", "nosuch", "ui.theme: no theme nosuch: there are"),
+        ("ui.code_theme", "nrod", "ui.code_theme: no code theme nrod: did you mean nord?"),
+        ("serve.listen", "0.0.0.0:99999", "serve.listen 0.0.0.0:99999: a port is"),
+        ("serve.listen", "abc", "serve.listen abc: ADDR:PORT is needed"),
+        ("engine.url", "ftp://x", "engine.url is not one of http or https."),
+    ] {
+        let refused = set(key, value);
+        assert_eq!(refused.status.code(), Some(2), "{key} {value}");
+        assert!(err(&refused).contains(says) && err(&refused).contains("Nothing was changed"), "{}", err(&refused));
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
+    for (key, value) in [("preset", "careful"), ("theme", "dark"), ("serve.listen", "[::1]:0"), ("engine.url", "here")] {
+        assert_eq!(set(key, value).status.code(), Some(0), "{key} {value}");
+    }
+    home.write(".config/sala-chat/config.toml", "[engine]\nurl = \"ftp://x\"\n");
+    let check = home.run(&["config", "check"]);
+    assert_eq!((check.status.code(), out(&check).lines().count()), (Some(2), 1), "{}", out(&check));
+    assert!(out(&check).contains("engine.url is not one of http or https"), "{}", out(&check));
+    home.write(".config/sala-chat/config.toml", "");
     // A variable that is set to nothing is not set.
     let empty =
         home.command(&["model", "path"]).env("SALA_CHAT_CONFIG", "").env("SALA_CHAT_DATA_DIR", "").output().unwrap();

@@ -48,6 +48,8 @@ pub struct UiConfig {
     pub light: bool,
     /// Folder of theme files.
     pub themes_dir: Option<std::path::PathBuf>,
+    /// Where presets of the user's own are.
+    pub presets_dir: Option<std::path::PathBuf>,
     /// Names of the themes there, for completion.
     pub themes: Vec<String>,
     /// Colours of code.
@@ -127,6 +129,7 @@ impl Default for UiConfig {
             theme: Palette::built_in(ThemeName::Auto, false),
             light: false,
             themes_dir: None,
+            presets_dir: None,
             themes: Vec::new(),
             code_theme: "auto".into(),
             colour: true,

@@ -37,6 +37,7 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     let offset = jiff::tz::TimeZone::system().to_offset(clock::now());
     Ok(UiConfig {
         themes_dir: Some(context.dirs.themes()),
+        presets_dir: Some(context.dirs.presets()),
         themes: Themes { folder: Some(context.dirs.themes()), ..Themes::default() }.names("toml"),
         code_theme: ui.code_theme.clone(),
         depth: depth(variable("COLORTERM"), variable("TERM")),
@@ -151,7 +152,7 @@ fn part(
     drop(requests);
     let handle = DeskHandle { requests: opened.desk.requests, notices: opened.desk.notices };
     let (code, tour) = match lines {
-        Some(lines) => plain::run(std::env::home_dir(), ui.look, &context.config_file, handle, lines, tour),
+        Some(lines) => plain::run(&ui, handle, lines, tour),
         None => run::run(ui, handle, tour),
     }
     .map_err(no_terminal)?;

@@ -8,7 +8,9 @@ use super::failure::{Exit, Failure};
 use super::themes::Themes;
 use super::{model_cmd, open, out, serve_cmd};
 use crate::app::keys::KeyTable;
+use crate::app::options::UiConfig;
 use crate::desk::presets;
+use crate::remote::address;
 use crate::settings::{self, Config, EngineSource, ModelSource, Origin, page, table};
 use crate::text::sanitize::Clean;
 use crate::text::{files, sources};
@@ -32,13 +34,10 @@ pub(super) fn run(
             let mut notes = Vec::new();
             if let Ok(loaded) = settings::load(file, variables, &[]) {
                 notes.extend(no_switch(&loaded.config));
-                let ui = &loaded.config.ui;
-                problems.extend(themes.theme(&ui.theme).err().map(|e| format!("ui.theme: {e}")));
-                problems.extend(themes.code(&ui.code_theme).err().map(|e| format!("ui.code_theme: {e}")));
-                let preset = presets::find(Some(presets), &loaded.config.sampling.preset);
-                problems.extend(preset.err().map(|e| format!("sampling.preset: {e}")));
-                let listen = &loaded.config.serve.listen;
-                problems.extend(serve_cmd::malformed(listen).map(|why| format!("serve.listen {listen}: {why}")));
+                let meant = MEANT.iter().filter_map(|name| Some((*name, table::find(name)?)));
+                problems.extend(meant.filter_map(|(name, row)| {
+                    unfit(name, &row.kind.show(&(row.get)(&loaded.config)), themes, Some(presets))
+                }));
                 let open = loaded.config.keys.iter().map(|(key, action)| ("keys", key, action));
                 let converters = &loaded.config.load.converters;
                 let open = open.chain(converters.iter().map(|(of, line)| ("load.converters", of, line)));
@@ -85,7 +84,7 @@ pub(super) fn run(
             }
         }
         ConfigCommand::Set { key, value } => {
-            let key = set(file, key, value)?;
+            let key = set(file, key, value, themes, Some(presets))?;
             if json {
                 out::line(&Clean::json(&serde_json::json!({ "file": file, "key": key, "value": value })))?;
             } else {
@@ -113,6 +112,25 @@ fn no_switch(config: &Config) -> Option<String> {
     Some(format!("thinking.mode: {why}"))
 }
 
+/// Settings whose value is the name of something, or an address, in the order they are checked.
+const MEANT: [&str; 5] = ["ui.theme", "ui.code_theme", "sampling.preset", "serve.listen", "engine.url"];
+
+/// What is wrong with a value that its row accepts, but that means nothing.
+fn unfit(name: &str, value: &str, themes: &Themes, presets: Option<&Path>) -> Option<String> {
+    let none = |e: String| format!("{name}: {e}");
+    match name {
+        "ui.theme" => themes.theme(value).err().map(none),
+        "ui.code_theme" => themes.code(value).err().map(none),
+        "sampling.preset" => presets::find(presets, value).err().map(none),
+        "serve.listen" => serve_cmd::malformed(value).map(|why| format!("{name} {value}: {why}")),
+        "engine.url" => match EngineSource::from(value) {
+            EngineSource::Url(url) => address(&url).err(),
+            EngineSource::Any | EngineSource::Here => None,
+        },
+        _ => None,
+    }
+}
+
 /// What is wrong with an entry of a table whose keys the user chooses.
 fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
     match table {
@@ -121,11 +139,21 @@ fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Sets one key in the settings file and keeps everything else; also `/set --save`. The full name of the key.
+/// `/set --save`: what is said of it.
 ///
 /// # Errors
-/// Unknown key, value not allowed, file not readable or writable.
-pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
+/// As [`set`], one line.
+pub(super) fn keep(ui: &UiConfig, key: &str, value: &str) -> Result<String, String> {
+    let Some(file) = &ui.settings_file else { return Err("There is no settings file to write.".into()) };
+    let set = set(file, key, value, &Themes::of(ui), ui.presets_dir.as_deref());
+    set.map(|_| format!("{key} = {value} is in {} now.", file.display())).map_err(|e| e.to_string())
+}
+
+/// Sets one key in the settings file and keeps everything else. The full name of the key.
+///
+/// # Errors
+/// Unknown key, value not allowed or of no meaning, file not readable or writable.
+fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Path>) -> Result<String, Failure> {
     let text = match files::read_text(file, files::SETTINGS_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -135,7 +163,11 @@ pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
     };
     let open = settings::table::OPEN_TABLES.iter().map(|open| open.name);
     let open = open.filter_map(|table| Some((table, key.strip_prefix(table)?.strip_prefix('.')?)));
-    if let Some(why) = open.filter_map(|(table, key)| unusable(table, key, value)).next() {
+    let unusable = || open.filter_map(|(table, key)| unusable(table, key, value)).next();
+    // What its row does not accept is said by `edit`.
+    let accepted = table::find_short(key).and_then(|row| Some((row, row.kind.parse(value).ok()?)));
+    let unfit = accepted.and_then(|(row, value)| unfit(row.name, &row.kind.show(&value), themes, presets));
+    if let Some(why) = unfit.or_else(unusable) {
         return Err(Failure::new(Exit::Usage, why).hint("Nothing was changed"));
     }
     let edited = settings::edit(&text, key, value)?;

@@ -273,12 +273,7 @@ impl Loop {
                 return self.apply(Event::FoundPaths(found));
             }
             Effect::Keep { key, value } => {
-                let said = match &self.app.config.settings_file {
-                    Some(file) => config_cmd::set(file, key, &value)
-                        .map(|_| format!("{key} = {value} is in {} now.", file.display()))
-                        .map_err(|e| e.to_string()),
-                    None => Err("There is no settings file to write.".into()),
-                };
+                let said = config_cmd::keep(&self.app.config, key, &value);
                 return self.apply(Event::Kept(said));
             }
             Effect::Theme(name) => {

@@ -1,7 +1,6 @@
 //! Line mode on the real terminal: standard input, the desk's notices and signals in; standard output and requests out.
 
 use std::io::{self, BufRead, IsTerminal, Read};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select, unbounded};
@@ -10,6 +9,7 @@ use super::super::run::DeskHandle;
 use super::super::signals::{Outside, watch_signals};
 use super::super::{config_cmd, out};
 use super::{Out, Plain};
+use crate::app::options::UiConfig;
 use crate::app::tour::Tour;
 use crate::base::bytes as bytes_of;
 use crate::protocol::desk::Request;
@@ -70,17 +70,10 @@ fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<St
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn run(
-    home: Option<PathBuf>,
-    look: bool,
-    settings_file: &Path,
-    desk: DeskHandle,
-    lines: &Lines,
-    tour: Option<Tour>,
-) -> io::Result<(i32, Option<Tour>)> {
+pub fn run(ui: &UiConfig, desk: DeskHandle, lines: &Lines, tour: Option<Tour>) -> io::Result<(i32, Option<Tour>)> {
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
-    let mut plain = Plain::new(home, io::stdin().is_terminal()).with_tour(tour).say_looked(look);
+    let mut plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).say_looked(ui.look);
     let mut dying: Option<(i32, Instant)> = None;
     let mut input = lines.0.clone();
     loop {
@@ -123,12 +116,10 @@ pub fn run(
             match o {
                 Out::Line(text) => out::line(&Clean::text(&text))?,
                 Out::Part(text) => out::part(&Clean::text(&text))?,
-                Out::Keep(key, value) => match config_cmd::set(settings_file, key, &value) {
-                    Ok(_) => {
-                        out::line(&Clean::text(&format!("{key} = {value} is in {} now.", settings_file.display())))?
-                    }
-                    Err(e) => out::line(&Clean::text(&e.to_string()))?,
-                },
+                Out::Keep(key, value) => {
+                    let said = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
+                    out::line(&Clean::text(&said))?;
+                }
                 // A desk that is gone is reported by its other channel.
                 Out::Send(request) => drop(desk.requests.send(request)),
                 Out::Exit(code) => return Ok((dying.map_or(code, |d| d.0), plain.tour.take())),
