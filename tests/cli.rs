@@ -416,6 +416,12 @@ fn a_session_open_elsewhere_is_not_removed_and_what_to_do_is_said() {
     assert_eq!(output.status.code(), Some(6), "{}", err(&output));
     assert!(err(&output).starts_with("sala-chat: \"held\" is in use by PID "), "{}", err(&output));
     assert!(err(&output).trim_end().ends_with(". Close it there first"), "{}", err(&output));
+    // Nobody can say what to do instead, in line mode no more than with -p.
+    let asked = home.run(&["--demo", "--device", "cpu", "-p", "hi", "-r", "held"]);
+    let lines = home.run(&["--demo", "--device", "cpu", "--plain", "-r", "held"]);
+    assert_eq!((asked.status.code(), lines.status.code()), (Some(6), Some(6)), "{}", out(&lines));
+    let why = err(&asked).trim().strip_prefix("sala-chat: ").unwrap();
+    assert_eq!(out(&lines).lines().last(), Some(why));
 }
 
 #[test]

@@ -98,6 +98,8 @@ pub enum Opening {
     Named(String),
     /// An existing one by name; [`LAST`](crate::session::LAST) is the most recent.
     Resume(String),
+    /// The same where nobody can say what to do instead: if another process has it, this is the end.
+    ResumeOrEnd(String),
 }
 
 /// Whether somebody is there to answer a question.
@@ -316,6 +318,8 @@ struct State {
     defaults: Settings,
     default_system: Option<String>,
     opening: Opening,
+    /// The session to begin with is opened, and only that will do.
+    must_open: bool,
     /// A session was opened and its state is not back yet.
     resume_pending: bool,
     /// The question of the present request, until it is saved: should that fail, it goes back to where it was typed.
@@ -363,6 +367,7 @@ impl State {
             defaults: o.settings,
             default_system: o.system,
             opening: o.opening,
+            must_open: false,
             resume_pending: false,
             typed: None,
             said_thoughts_leave: false,

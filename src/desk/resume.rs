@@ -92,7 +92,7 @@ impl State {
 
     /// A session that another process has open can be looked at or copied.
     fn open_in_use(&mut self, record: SessionRecord, e: StoreError) -> Done {
-        if self.attendance == Attendance::Absent {
+        if self.attendance == Attendance::Absent || self.must_open {
             return Err(e.into());
         }
         let choices = vec![

@@ -115,6 +115,13 @@ impl State {
                 self.start_new(None)?;
                 self.resume(&name)
             }
+            Opening::ResumeOrEnd(name) => {
+                self.start_new(None)?;
+                self.must_open = true;
+                let done = self.resume(&name);
+                self.must_open = matches!(done, Err(DeskError::Store(StoreError::InUse { .. })));
+                done
+            }
         }
     }
 
@@ -234,7 +241,7 @@ impl State {
     }
 
     fn failed(&mut self, e: &DeskError) {
-        if self.attendance == Attendance::Absent {
+        if self.attendance == Attendance::Absent || self.must_open {
             let error = match e {
                 DeskError::Store(in_use @ StoreError::InUse { .. }) => {
                     format!("{in_use}. Close it there first, or fork a copy in a chat: sala-chat -r NAME asks for it.")

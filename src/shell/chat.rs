@@ -156,8 +156,8 @@ fn part(
         None => run::run(ui, handle, tour),
     }
     .map_err(no_terminal)?;
-    // The desk has said goodbye, or the program was told to end at once; then there is no more waiting.
-    if code == 0 {
+    // The desk has said goodbye or ends, or the program was told to end at once; then there is no more waiting.
+    if matches!(Exit::from_code(code), Exit::Ok | Exit::InUse) {
         let _ = opened.desk.thread.join();
         let _ = opened.engine.join();
     }

@@ -1,5 +1,6 @@
 //! From settings to a running desk: data directory, model, engine thread. Shared by the chat, `-p` and `library add`.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -363,6 +364,11 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
     let Some(engine) = engine.started() else {
         return Err(Failure::new(Exit::Failure, "internal error: an engine that was given away"));
     };
+    let resume = match std::io::stdin().is_terminal() {
+        true => Opening::Resume,
+        // Its lines were written before anybody could know of the question.
+        false => Opening::ResumeOrEnd,
+    };
     let desk = desk::spawn(desk::Options {
         store,
         discard: !save,
@@ -373,8 +379,8 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         system: context.loaded.system.clone(),
         opening: match session {
             SessionChoice::New | SessionChoice::Pick => Opening::New,
-            SessionChoice::Last => Opening::Resume(LAST.into()),
-            SessionChoice::Named(name) => Opening::Resume(name.clone()),
+            SessionChoice::Last => resume(LAST.into()),
+            SessionChoice::Named(name) => resume(name.clone()),
         },
         attendance,
         reserve_answer: config.model.reserve_answer,

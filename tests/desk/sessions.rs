@@ -300,17 +300,21 @@ fn a_session_in_use_can_be_forked() {
     second.ask("And you?");
     assert!(second.work().0 < 30);
     second.quit();
-    // Who asks from a shell has no such choice, and is told what can be done there.
-    let mut third = Talk::new(dir.path(), Setup { attendance: Attendance::Absent, ..resume(&name) });
-    let (error, code) = third.wait("a refusal", |n| match n {
-        Notice::Fatal { error, code } => Some((error.clone(), *code)),
-        _ => None,
-    });
-    assert!(
-        error.ends_with("Close it there first, or fork a copy in a chat: sala-chat -r NAME asks for it."),
-        "{error}"
-    );
-    assert_eq!(code, 6);
+    // Who asks from a shell has no such choice, and is told what can be done there; so is who sends lines through a pipe.
+    let asked = Setup { attendance: Attendance::Absent, ..resume(&name) };
+    let piped = Setup { opening: Opening::ResumeOrEnd(name.clone()), ..Setup::default() };
+    for setup in [asked, piped] {
+        let mut third = Talk::new(dir.path(), setup);
+        let (error, code) = third.wait("a refusal", |n| match n {
+            Notice::Fatal { error, code } => Some((error.clone(), *code)),
+            _ => None,
+        });
+        assert!(
+            error.ends_with("Close it there first, or fork a copy in a chat: sala-chat -r NAME asks for it."),
+            "{error}"
+        );
+        assert_eq!(code, 6);
+    }
     first.quit();
 }
 
