@@ -2,11 +2,15 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sala_chat::desk::Opening;
-use sala_chat::protocol::desk::{Activity, BranchTarget, Level, LoadOptions, Notice, Request, SessionView};
+use sala_chat::protocol::desk::{
+    Activity, BranchTarget, Level, LibraryAction, LoadOptions, Notice, Request, SessionView,
+};
+use sala_chat::session::{Limits, RealDisk, Store};
 use sala_chat::settings::SaveStates;
 use sala_chat::transcript::{Finish, Message, Role};
 use support::{PATIENCE, Setup, Talk, text_model, titles, titling, with_both_tokenizers};
@@ -375,6 +379,34 @@ fn states_that_wait_for_the_end_are_those_of_all_sessions() {
     }
 }
 
+fn a_book_taken_out_again_takes_no_other_state_with_it() {
+    let dir = dir();
+    let setup = || Setup { save_state: SaveStates::Exit, ..Setup::default() };
+    std::fs::write(dir.path().join("book.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(9)).unwrap();
+    let mut t = Talk::new(dir.path(), setup());
+    t.ask("One?");
+    t.on_disk();
+    t.send(Request::Library(LibraryAction::Add("book.txt".into())));
+    t.note_with("is in the library");
+    t.sync();
+    t.on_disk();
+    t.send(Request::Library(LibraryAction::Remove("book.txt".into())));
+    t.note_with("is out of the library");
+    assert_eq!(t.quit().as_deref(), Some("Saved. Come back with: sala-chat -r one"));
+    let one = || Setup { opening: Opening::Resume("one".into()), ..setup() };
+    let mut t = Talk::new(dir.path(), one());
+    t.note_with("Resumed");
+    let answer = t.ask("Two?");
+    assert!(answer.meta.reused_tokens > 0, "{:?}", answer.meta);
+
+    // What it builds on goes meanwhile: that is said.
+    let data = dir.path().join("data");
+    Store::open(&data, Arc::new(RealDisk), Limits::default()).unwrap().drop_all_state(&[]).unwrap();
+    let lost = "Text is saved, not all state is kept: earlier state of this conversation is not kept. \
+                Come back with: sala-chat -r one";
+    assert_eq!(t.quit().as_deref(), Some(lost));
+}
+
 with_both_tokenizers!(
     an_answer_goes_on_in_a_session_that_was_left,
     coming_back_shows_it_as_it_stands_and_live,
@@ -390,4 +422,5 @@ with_both_tokenizers!(
     stopping_an_aside_stops_nothing_else,
     a_session_that_was_left_is_given_its_title_too,
     states_that_wait_for_the_end_are_those_of_all_sessions,
+    a_book_taken_out_again_takes_no_other_state_with_it,
 );

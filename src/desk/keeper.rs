@@ -269,19 +269,29 @@ impl Keeper {
         }
     }
 
-    /// Writes what is left and gives the session free.
+    /// Writes what is left and gives the session free. Returns why some state is not kept, if so.
     ///
     /// # Errors
     /// What was handed over and is not on disk: why.
-    pub(super) fn close(mut self, patience: Duration) -> Result<(), Unsaved> {
-        let held = std::mem::take(&mut self.pending.held);
-        if !held.is_empty() {
-            let images = held.into_iter().map(|held| (held.id, held.image)).collect();
-            self.writer.save(Save { changes: Vec::new(), images });
+    pub(super) fn close(mut self, patience: Duration) -> Result<Option<String>, Unsaved> {
+        let until = Instant::now() + patience;
+        for Held { id, image, .. } in std::mem::take(&mut self.pending.held) {
+            // One after the other: none is left out for what waits before it, and one that cannot be kept takes no other
+            // with it.
+            self.writer.flush(until);
+            // What went with a document of the library is nobody's any more.
+            if !matches!(self.store.segment(&id), Ok(None)) {
+                self.writer.save(Save { changes: Vec::new(), images: vec![(id, image)] });
+            }
         }
-        let saved = self.writer.close(Instant::now() + patience);
+        let saved = self.writer.close(until);
         drop(self.lock.take());
-        saved
+        // The first: what is not kept after it may be so because of it.
+        let lost = self.events.try_iter().find_map(|event| match event {
+            SaveEvent::TextOnly { reason, .. } => Some(reason),
+            _ => None,
+        });
+        saved.map(|()| lost)
     }
 
     /// Whether the store is kept after the program ends.

@@ -47,6 +47,11 @@ fn lost(session: Option<&str>, why: &str) -> String {
     }
 }
 
+/// What is said when a program ends whose texts are on disk, and not all of its state.
+fn not_kept(why: &str) -> String {
+    format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
+}
+
 impl State {
     /// Runs until [`Request::Quit`] or until the interface is gone.
     pub(super) fn run(mut self) {
@@ -397,11 +402,12 @@ impl State {
         let store = Arc::clone(&keeper.store);
         let (farewell, unsaved) = match (name, keeper.close(Duration::from_secs(60))) {
             _ if !lasts => (None, None),
-            (None, Ok(())) => (None, None),
-            (Some(name), Ok(())) => {
+            (None, Ok(lost)) => (lost.map(|why| not_kept(&why)), None),
+            (Some(name), Ok(lost)) => {
                 // Another terminal that began alike may have been given the name first.
                 let name = id.and_then(|id| store.session(id).ok()).map_or(name, |record| record.name);
-                (Some(format!("Saved. Come back with: sala-chat -r {}", shell_word(&name))), None)
+                let saved = lost.map_or_else(|| "Saved.".to_owned(), |why| not_kept(&why));
+                (Some(format!("{saved} Come back with: sala-chat -r {}", shell_word(&name))), None)
             }
             (name, Err(e)) => {
                 let unsaved = Unsaved { reason: e.reason.clone(), code: if e.disk { 74 } else { 7 } };

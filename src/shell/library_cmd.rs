@@ -78,7 +78,8 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
         match notice {
             Notice::Fatal { error, code } => failed = Some(Failure::new(Exit::from_code(code), error)),
             Notice::Note(_, text) => said.push(text),
-            Notice::Bye { unsaved, .. } => {
+            Notice::Bye { farewell, unsaved } => {
+                said.extend(farewell);
                 let unsaved =
                     unsaved.map(|u| Failure::new(Exit::from_code(u.code), format!("not saved: {}", u.reason)));
                 failed = failed.or(unsaved);
