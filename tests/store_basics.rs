@@ -322,6 +322,33 @@ fn the_library_finds_documents_and_keeps_them_alive() {
     assert_eq!(std::fs::read_dir(dir.path().join("segments")).unwrap().count(), 0);
 }
 
+#[test]
+fn what_is_being_read_stays_while_others_are_forgotten() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let store = &bench.store;
+    let forget = |name: &str| {
+        let old = talk_of(&bench, name, 1);
+        store.delete(old.session).unwrap();
+        assert_eq!(store.empty_trash(Some(0)).unwrap().segments, 1, "{name}");
+    };
+    // A long prompt: its steps are recorded one by one, what holds them comes with the last.
+    let (mut talk, save) = Talk::begin(store, "long");
+    bench.save(save);
+    let mut whole = talk.document(store, "a long prompt", 3);
+    let steps: Vec<Change> = whole.changes.extract_if(.., |c| matches!(c, Change::AddSegment(_))).collect();
+    for (n, (step, image)) in steps.into_iter().zip(std::mem::take(&mut whole.images)).enumerate() {
+        assert!(is_saved(&bench.save(Save { changes: vec![step], images: vec![image] })), "step {n}");
+        forget(&format!("old {n}"));
+    }
+    assert!(is_saved(&bench.save(whole)));
+    forget("another");
+    assert_eq!(restore(store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 3);
+    // From then on what holds them decides.
+    store.delete(talk.session).unwrap();
+    assert_eq!(store.empty_trash(Some(0)).unwrap().segments, 3);
+}
+
 /// Turns (counted from 1) of `talk` whose state is kept.
 fn kept_turns(store: &Store, talk: &Talk) -> Vec<usize> {
     let kept = |s: &&sala_chat::session::NewSegment| store.segment(&s.id()).unwrap().unwrap().end.is_kept();

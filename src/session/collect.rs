@@ -55,7 +55,8 @@ pub struct Sizes {
 }
 
 impl Store {
-    /// Removes segments that no message and no shelf entry reaches, with their files.
+    /// Removes segments that no message and no shelf entry reaches, with their files, except those this process is
+    /// about to link.
     ///
     /// # Errors
     /// The database cannot be written.
@@ -65,6 +66,7 @@ impl Store {
             let tree = light(tx)?;
             let mut roots = ids(tx, "SELECT segment FROM message_segment UNION SELECT segment FROM document")?;
             roots.extend(tree.values().filter(|l| l.used_ms >= cutoff).map(|l| l.id));
+            roots.extend(self.unlinked.ids());
             let reached = with_ancestors(&tree, roots);
             let mut gone = Vec::new();
             for l in tree.values().filter(|l| !reached.contains(&l.id)) {

@@ -9,6 +9,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::schema::{self, Found};
 use super::store::{Access, Limits, Store};
+use super::unlinked::Unlinked;
 
 /// A database up to this size is checked whenever it is opened; a larger one by `doctor --check`.
 const CHECKED_BYTES: u64 = 16 << 20;
@@ -111,6 +112,7 @@ impl Store {
             writer: Mutex::new(writer),
             ids: Mutex::new(0..0),
             left_out: Mutex::default(),
+            unlinked: Unlinked::default(),
             notes: Vec::new(),
             identity: None,
             known: false,
@@ -160,6 +162,7 @@ impl Store {
             writer: Mutex::new(writer),
             ids: Mutex::new(0..0),
             left_out: Mutex::default(),
+            unlinked: Unlinked::default(),
             identity: None,
             known: false,
             present: None,

@@ -14,6 +14,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::schema;
 use super::segment::SegmentId;
+use super::unlinked::Unlinked;
 use crate::transcript::{MessageId, SessionId};
 
 /// Ids handed out by one process before it has to ask the database again.
@@ -74,6 +75,8 @@ pub struct Store {
     pub(super) notes: Vec<String>,
     /// Segments whose state could not be read, and why: this process reads their text again, the next one tries anew.
     pub(super) left_out: Mutex<HashMap<SegmentId, String>>,
+    /// What this process has recorded and not linked yet.
+    pub(super) unlinked: Unlinked,
     /// Directory and database as they were when it was opened: device and number.
     pub(super) identity: Option<[(u64, u64); 2]>,
     /// The database and the mark name the same directory: what no row names may be removed.

@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 
 use super::{BUDGET_EVERY, Queued, RETRY, SaveEvent, Shared};
 use crate::base::bytes;
-use crate::session::commit::{Save, apply};
+use crate::session::commit::Save;
 use crate::session::error::{Result, StoreError};
 use crate::session::save::image_bytes;
 use crate::session::segment::SegmentId;
@@ -130,7 +130,7 @@ impl Worker {
 
     fn process(&mut self, queued: &mut Queued) -> Outcome {
         let changes = &queued.save.changes;
-        let applied = match self.store.transaction(|tx| apply(tx, changes)) {
+        let applied = match self.store.apply(changes) {
             Ok(applied) => applied,
             Err(e) => {
                 let lasting = !e.is_disk();
