@@ -4,8 +4,11 @@
 
 mod pty;
 
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use portable_pty::CommandBuilder;
-use pty::Terminal;
+use pty::{PATIENCE, PROGRAM, Terminal, environment};
 use rustix::process::{Pid, Signal, kill_process};
 use sala_chat::app::options::UiConfig;
 use sala_chat::protocol::desk::{Activity, Notice, Request, SessionView};
@@ -117,6 +120,63 @@ fn ctrl_c_twice_quits() {
     t.wait_for("Press Ctrl-C again to quit");
     t.send(b"\x03");
     assert_eq!(t.exit().exit_code(), 0);
+}
+
+/// A shell script, named as the editor; in the place of the shell that starts it.
+fn editor(dir: &Path, script: &str) -> String {
+    let path = dir.join("editor");
+    std::fs::write(&path, script).unwrap();
+    format!("exec sh {}", path.display())
+}
+
+#[test]
+fn ctrl_c_in_an_editor_is_for_the_editor() {
+    let home = tempfile::tempdir().unwrap();
+    let script =
+        "trap 'printf \"kept all the same\" > \"$1\"; exit 0' INT; echo The editor is there.; sleep 600; sleep 600";
+    // The program itself: its first thread, which takes the signal, is the one that waits for the editor.
+    let mut command = CommandBuilder::new(PROGRAM);
+    command.args(["--device", "cpu"]);
+    command.env_clear();
+    for (name, value) in environment(home.path()) {
+        command.env(name, value);
+    }
+    command.env("VISUAL", editor(home.path(), script));
+    command.cwd(home.path());
+    let mut t = Terminal::spawn(command, 80, 24);
+    t.wait_for("DEMO");
+    t.send(b"\x07");
+    t.wait_for("The editor is there.");
+    t.send(b"\x03");
+    t.wait_for("kept all the same");
+    t.send(b"\x03");
+    t.wait_for("Cleared");
+    t.send(b"/quit\r");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
+#[test]
+fn an_editor_that_is_stopped_stops_the_program_and_goes_on_with_it() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = this("child");
+    command.env("VISUAL", editor(home.path(), "kill -STOP $$; printf 'gone on' > \"$1\""));
+    let mut t = Terminal::spawn(command, 80, 24);
+    t.wait_for("Type a question");
+    t.send(b"\x07");
+    let state = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", t.pid())).unwrap();
+        stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+    };
+    let end = Instant::now() + PATIENCE;
+    while state() != 'T' {
+        assert!(Instant::now() < end, "it is not stopped: {}", state());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    signal(&t, Signal::CONT);
+    t.wait_for("gone on");
+    signal(&t, Signal::TERM);
+    assert_eq!(t.exit().exit_code(), 143);
+    is_as_it_was(&t);
 }
 
 const SIGNALS: [(Signal, u32); 3] = [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)];

@@ -2,11 +2,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, unbounded};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_current_process_group, waitpid};
 
+use super::signals::stop_process;
 use super::themes::Themes;
 use crate::app::Event;
 use crate::app::list::fuzzy;
@@ -196,13 +201,14 @@ fn edit_with(editor: &OsStr, text: &str) -> Result<String, String> {
     let mut file = tempfile::Builder::new().prefix("sala-chat-").suffix(".md").tempfile().map_err(fail)?;
     io::Write::write_all(&mut file, text.as_bytes()).map_err(fail)?;
     // Through a shell, because VISUAL may hold arguments.
-    let status = std::process::Command::new("sh")
+    let editing = std::process::Command::new("sh")
         .arg("-c")
         .arg(format!("{} \"$1\"", editor.to_string_lossy()))
         .arg("sh")
         .arg(file.path())
-        .status()
+        .spawn()
         .map_err(fail)?;
+    let status = ended(&editing).map_err(fail)?;
     let name = editor.to_string_lossy();
     match status.code() {
         Some(0) => {}
@@ -215,6 +221,24 @@ fn edit_with(editor: &OsStr, text: &str) -> Result<String, String> {
         _ => return Err(format!("The editor {name} ended with {status}; the input is unchanged")),
     }
     std::fs::read_to_string(file.path()).map_err(fail)
+}
+
+/// Waits for a program that has the terminal. When it stops (Ctrl-Z in it), so do we: the shell waits for us, not for it.
+fn ended(program: &Child) -> io::Result<ExitStatus> {
+    let pid = Pid::from_child(program);
+    loop {
+        match waitpid(Some(pid), WaitOptions::UNTRACED) {
+            Ok(Some((_, status))) if status.stopped() => {
+                stop_process();
+                // What stopped with it, where no shell has continued the whole group.
+                let _ = kill_current_process_group(Signal::CONT);
+            }
+            Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
+            Ok(None) => return Err(io::Error::other("internal error: nothing was waited for")),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
 }
 
 #[cfg(test)]

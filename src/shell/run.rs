@@ -19,7 +19,7 @@ use super::input::{Input, start_input, typed_ahead};
 use super::jobs::{Job, start_jobs};
 use super::out;
 use super::panic::{CrashNote, install};
-use super::signals::{Outside, watch_signals, watch_terminal};
+use super::signals::{KeySignals, Outside, stop_process, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
 use super::themes::Themes;
 use super::{clipboard, config_cmd, jobs};
@@ -62,6 +62,7 @@ struct Loop {
     modes: Modes,
     terminal: Terminal<CrosstermBackend<io::Stdout>>,
     input: Input,
+    keys: KeySignals,
     jobs: Sender<Job>,
     started: Instant,
     last_frame: Option<Instant>,
@@ -92,6 +93,7 @@ pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result
     let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.mouse, kitty: false, rows: size.1 };
     // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
     let (outside_to, outside) = unbounded();
+    let keys = KeySignals::watch()?;
     watch_signals(outside_to.clone())?;
     let leave = Leave(guard.clone());
     guard.enter(modes)?;
@@ -122,6 +124,7 @@ pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result
         modes: Modes { kitty: answers.kitty, ..modes },
         terminal,
         input,
+        keys,
         jobs,
         started: Instant::now(),
         last_frame: None,
@@ -290,6 +293,7 @@ impl Loop {
             Effect::Highlight { lang, code } => drop(self.jobs.send(Job::Highlight { lang, code })),
             Effect::Editor(text) => {
                 let edited = self.outside_terminal(|| jobs::edit(&text))?;
+                self.keys.forget();
                 return self.apply(Event::Edited(edited));
             }
             Effect::Suspend => {
@@ -319,6 +323,9 @@ impl Loop {
 
     fn outside(&mut self, what: Outside) -> io::Result<()> {
         let within = |s| Instant::now() + Duration::from_secs(s);
+        if !self.keys.counts(what) {
+            return Ok(());
+        }
         match what {
             Outside::Terminate => {
                 self.dying = Some((143, within(5)));
@@ -411,10 +418,4 @@ impl Loop {
         note.messages = self.app.transcript.entries().iter().map(|e| e.number).max().unwrap_or(0);
         Ok(())
     }
-}
-
-/// Stops the process as Ctrl-Z does; returns when it is continued.
-fn stop_process() {
-    // Nothing can be done if it fails: we simply go on.
-    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
 }

@@ -6,12 +6,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, poll};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
 use super::{Exit, Failure, out};
@@ -30,6 +30,49 @@ pub enum Outside {
     Suspend,
     /// SIGCONT after a stop nobody told us about.
     Continue,
+}
+
+/// The signals that a terminal sends at a key to every program on it. While an editor has the terminal they come here as
+/// well, and are meant for the editor alone. The handler itself notes them: what came before [`KeySignals::forget`] does
+/// not count, however late the signal thread tells of it.
+#[derive(Debug, Default)]
+pub(super) struct KeySignals {
+    interrupt: Arc<AtomicBool>,
+    suspend: Arc<AtomicBool>,
+}
+
+impl KeySignals {
+    /// Starts to watch. To be called before [`watch_signals`]: handlers run in that order.
+    ///
+    /// # Errors
+    /// When the handlers cannot be installed.
+    pub(super) fn watch() -> io::Result<KeySignals> {
+        let keys = KeySignals::default();
+        signal_hook::flag::register(SIGINT, Arc::clone(&keys.interrupt))?;
+        signal_hook::flag::register(SIGTSTP, Arc::clone(&keys.suspend))?;
+        Ok(keys)
+    }
+
+    /// What came up to now was meant for another program.
+    pub(super) fn forget(&self) {
+        self.interrupt.store(false, Ordering::SeqCst);
+        self.suspend.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether what the signal thread tells of is to be acted on.
+    pub(super) fn counts(&self, what: Outside) -> bool {
+        match what {
+            Outside::Interrupt => self.interrupt.swap(false, Ordering::SeqCst),
+            Outside::Suspend => self.suspend.swap(false, Ordering::SeqCst),
+            Outside::Terminate | Outside::Hangup | Outside::Continue => true,
+        }
+    }
+}
+
+/// Stops the process as Ctrl-Z does; returns when it is continued.
+pub(super) fn stop_process() {
+    // To this thread, so that it does not run on before the process stops. If it fails we simply go on.
+    let _ = signal_hook::low_level::raise(SIGSTOP);
 }
 
 /// A SIGINT this soon after the first signal is the same one, sent to the process and to its group.
