@@ -3,13 +3,15 @@
 mod store_support;
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use sala_chat::protocol::desk::ExportFormat;
-use sala_chat::session::{Access, Overwrite, RealDisk, SaveEvent, Store, StoreError};
+use sala_chat::session::{Access, Disk, DiskFile, Look, Overwrite, RealDisk, SaveEvent, Store, StoreError};
 use store_support::*;
 
 fn saved(root: &Path) -> Talk {
@@ -190,6 +192,64 @@ fn links_are_never_followed() {
     fs::create_dir(&lured).unwrap();
     symlink(root.join("sala.db"), lured.join("sala.db")).unwrap();
     assert!(matches!(refused(&lured), StoreError::Foreign { .. }));
+}
+
+/// A folder that cannot be written, whose owner moves the log into the database while that is copied.
+#[derive(Debug)]
+struct Busy {
+    owner: Mutex<rusqlite::Connection>,
+    moved: AtomicUsize,
+}
+
+impl Disk for Busy {
+    fn create(&self, _: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn rename(&self, _: &Path, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn remove(&self, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        RealDisk.read_at(path, offset, len)
+    }
+    fn look(&self, path: &Path) -> io::Result<Look> {
+        // The first look at the log comes when the database is copied.
+        if path.ends_with("sala.db-wal") && self.moved.fetch_add(1, Ordering::SeqCst) == 0 {
+            let owner = self.owner.lock().unwrap();
+            let busy = owner.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get::<_, i64>(0));
+            assert_eq!(busy.unwrap(), 0);
+        }
+        RealDisk.look(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        RealDisk.list(dir)
+    }
+    fn make_dir(&self, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        RealDisk.free_bytes(dir)
+    }
+}
+
+#[test]
+fn a_copy_that_is_looked_at_has_what_its_owner_wrote_while_it_was_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = saved(dir.path());
+    let owner = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
+    owner.execute_batch("INSERT INTO prompt(text, created_ms) VALUES ('still in the log', 1)").unwrap();
+    let disk = Arc::new(Busy { owner: Mutex::new(owner), moved: AtomicUsize::new(0) });
+    let store = Store::open(dir.path(), Arc::clone(&disk) as Arc<dyn Disk>, limits()).unwrap();
+    assert!(matches!(store.access(), Access::ReadOnly { .. }));
+    assert!(disk.moved.load(Ordering::SeqCst) > 0);
+    assert_eq!(store.prompts(10).unwrap(), ["still in the log"]);
+    assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 4);
+    assert_eq!(store.notes().len(), 1, "{:?}", store.notes());
 }
 
 #[test]

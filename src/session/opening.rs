@@ -14,6 +14,9 @@ use super::unlinked::Unlinked;
 /// A database up to this size is checked whenever it is opened; a larger one by `doctor --check`.
 const CHECKED_BYTES: u64 = 16 << 20;
 
+/// So often a database is copied that is written to meanwhile; the last copy is taken as it is.
+const COPIES: u32 = 5;
+
 /// What a store is opened for: decides what a full disk means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
@@ -137,12 +140,7 @@ impl Store {
         // SQLite wants to write beside a WAL database even to read it: read a copy then.
         let copy = super::scratch::Scratch::new().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))?;
         let target = copy.path().join("sala.db");
-        let wal = layout.root.join("sala.db-wal");
-        for (from, to) in [(&layout.database, &target), (&wal, &copy.path().join("sala.db-wal"))] {
-            if from == &layout.database || from.is_file() {
-                copy_private(from, to).map_err(StoreError::io("read", from))?;
-            }
-        }
+        copy_database(&layout, &*disk, &target)?;
         // Takes in the log, brings an older database up to date (a newer one stays as it is), and indexes what is not yet.
         if let Ok((db, Found::Current)) = schema::open_writable(&target) {
             let _ = db.execute_batch(
@@ -230,11 +228,42 @@ impl Store {
     }
 }
 
+/// Copies the database and its log, again where one of them changed meanwhile: a writer that moves the log into the database
+/// after that was copied leaves what it moved in neither copy.
+fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> {
+    let (wal, wal_copy) = (layout.root.join("sala.db-wal"), target.with_extension("db-wal"));
+    let files = [(&layout.database, target), (&wal, &*wal_copy)];
+    for left in (0..COPIES).rev() {
+        let mut before = Vec::new();
+        let mut copied = Ok(());
+        for (from, to) in files {
+            before.push(disk.look(from).ok());
+            copied = copied.and_then(|()| match from == &layout.database || from.is_file() {
+                true => copy_private(from, to).map_err(StoreError::io("read", from)),
+                // An earlier attempt may have left one.
+                false => remove_left(to).map_err(StoreError::io("remove", to)),
+            });
+        }
+        let unchanged = files.iter().zip(&before).all(|((from, _), before)| disk.look(from).ok() == *before);
+        if unchanged || left == 0 {
+            return copied;
+        }
+    }
+    Ok(())
+}
+
 /// Copies a file for this user's eyes.
 fn copy_private(from: &Path, to: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
-    let mut copy = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    let mut copy = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
     std::io::copy(&mut File::open(from)?, &mut copy).map(drop)
+}
+
+fn remove_left(copy: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(copy) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
 }
 
 fn no_folder(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
