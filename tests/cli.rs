@@ -192,7 +192,8 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
         assert!(err(&refused).contains(says) && err(&refused).contains("Nothing was changed"), "{}", err(&refused));
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
-    for (key, value) in [("preset", "careful"), ("theme", "dark"), ("serve.listen", "[::1]:0"), ("engine.url", "here")] {
+    for (key, value) in [("preset", "careful"), ("theme", "dark"), ("serve.listen", "[::1]:0"), ("engine.url", "here")]
+    {
         assert_eq!(set(key, value).status.code(), Some(0), "{key} {value}");
     }
     home.write(".config/sala-chat/config.toml", "[engine]\nurl = \"ftp://x\"\n");
