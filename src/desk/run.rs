@@ -124,7 +124,8 @@ impl State {
                 self.start_new(None)?;
                 self.must_open = true;
                 let done = self.resume(&name);
-                self.must_open = matches!(done, Err(DeskError::Store(StoreError::InUse { .. })));
+                self.must_open =
+                    matches!(done, Err(DeskError::Store(StoreError::InUse { .. } | StoreError::NoSession { .. })));
                 done
             }
         }

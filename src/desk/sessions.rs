@@ -193,7 +193,7 @@ impl State {
             return Err(DeskError::Refused(format!("\"{}\" is at work. Stop it there first.", record.name)));
         }
         // One that is open to view only may be another process's.
-        let held = open && self.keeper.lock.is_some();
+        let held = open && (self.keeper.lock.is_some() || self.talk.may_write().is_ok());
         let lock = if held { None } else { Some(self.keeper.store.lock_session(record.id, &record.name)?) };
         let (_, own) = self.keeper.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
         let days = self.keeper.store.limits().trash_days;

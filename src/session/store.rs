@@ -19,6 +19,8 @@ use crate::transcript::{MessageId, SessionId};
 
 /// Ids handed out by one process before it has to ask the database again.
 const ID_BLOCK: i64 = 1 << 20;
+/// Ids from here on were taken while the database could not be asked: some of a block for each millisecond.
+const FAR: i64 = 1 << 61;
 
 /// What may be kept, and for how long. Defaults as in `config.example.toml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,8 +148,10 @@ impl Store {
     fn new_id(&self, after: i64) -> i64 {
         let mut ids = lock(&self.ids);
         // A damaged row's id may be anything.
-        let least = if after < i64::MAX - 2 * ID_BLOCK { after + 1 } else { 0 };
-        if ids.is_empty() || ids.start < least {
+        let after = if after < i64::MAX - 2 * ID_BLOCK { after } else { 0 };
+        if ids.is_empty() || ids.start <= after {
+            // Whoever took one of those far away may have more of its millisecond, which are left to it.
+            let least = if after < FAR { after + 1 } else { (after / ID_BLOCK + 1) * ID_BLOCK };
             let block = self.transaction(|tx| {
                 Ok(tx.query_row(
                     "UPDATE counter SET value = max(value, ?2) + ?1 WHERE name = 'id' RETURNING value - ?1",
@@ -160,7 +164,7 @@ impl Store {
                 // A full or read-only disk must not stop a conversation: fewer ids from far away, told apart by time and process.
                 Err(_) => {
                     let first =
-                        (1 << 61) + ((now_ms() & 0xff_ffff_ffff) << 20) + (i64::from(std::process::id() & 0x3ff) << 10);
+                        FAR + ((now_ms() & 0xff_ffff_ffff) << 20) + (i64::from(std::process::id() & 0x3ff) << 10);
                     let first = first.max(least);
                     first..first + (1 << 10)
                 }

@@ -1,5 +1,6 @@
 //! Segments that this process has recorded and that nothing leads to yet: what is read in steps is recorded step by step
-//! and linked when all of it is read. Until then it is nobody's garbage.
+//! and linked when all of it is read. Until then it is nobody's garbage. What never is (a load that was stopped) stays
+//! until the process ends; its files are within the disk budget as all are.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

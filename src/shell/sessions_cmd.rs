@@ -325,7 +325,10 @@ fn prune_dry_run(
                 counted(r.messages, "message")
             ));
         }
-        lines.extend(states.iter().map(|(name, all)| format!("state of  {}, {}", Clean::line(name), bytes(*all))));
+        // What it shares with a document of the library may stay.
+        let most = if args.all { "" } else { "up to " };
+        lines
+            .extend(states.iter().map(|(name, all)| format!("state of  {}, {most}{}", Clean::line(name), bytes(*all))));
         lines
             .extend(documents.iter().map(|name| format!("state of  {}, a document of the library", Clean::line(name))));
         let weights: u64 = kept_folders(&kept_dir(&context.dirs)).iter().map(|(_, bytes)| bytes).sum();

@@ -70,7 +70,11 @@ pub fn read_text(path: &Path, most: u64) -> Result<String> {
 pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
     let file = match std::fs::canonicalize(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == ErrorKind::NotFound => path.to_owned(),
+        // One that leads to nothing yet, or no file so far.
+        Err(e) if e.kind() == ErrorKind::NotFound => match (std::fs::read_link(path), path.parent()) {
+            (Ok(to), Some(folder)) => folder.join(to),
+            _ => path.to_owned(),
+        },
         Err(e) => return Err(e),
     };
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -97,6 +101,10 @@ mod tests {
         replace(&dir.path().join("new"), b"text").unwrap();
         assert_eq!(std::fs::read_to_string(dir.path().join("new")).unwrap(), "text");
         assert!(replace(&dir.path().join("none/new"), b"text").is_err());
+        // To nothing yet.
+        std::fs::remove_file(&file).unwrap();
+        replace(&link, b"again").unwrap();
+        assert_eq!((link.is_symlink(), std::fs::read_to_string(&file).unwrap()), (true, "again".into()));
     }
 
     #[test]

@@ -173,7 +173,7 @@ struct Gated {
 
 impl Gated {
     /// Several of them are longer than whoever is about to wait for a block takes to say so.
-    const PACE: Duration = Duration::from_secs(1);
+    const PACE: Duration = Duration::from_secs(2);
     /// A test that would hang fails instead.
     const PATIENCE: Duration = Duration::from_secs(600);
 
