@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use portable_pty::CommandBuilder;
 use pty::{PROGRAM, Terminal, document, environment};
 use serde_json::Value;
 
@@ -266,14 +265,8 @@ fn a_missing_gpu_is_told_once_a_machine_and_never_to_a_script() {
         assert!(script.status.success() && script.stderr.is_empty(), "{script:?}");
     }
     let watched = || {
-        let mut command = CommandBuilder::new(PROGRAM);
-        command.args(ask);
-        command.env_clear();
-        for (name, value) in environment(home.path()) {
-            command.env(name, value);
-        }
+        let mut command = pty::program(home.path(), &ask);
         command.env(hidden.0, hidden.1);
-        command.cwd(home.path());
         let mut terminal = Terminal::spawn(command, 200, 24);
         assert!(terminal.exit().success());
         String::from_utf8_lossy(&terminal.raw()).contains("Running on the CPU")

@@ -12,8 +12,7 @@ mod sources;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use portable_pty::CommandBuilder;
-use pty::{PROGRAM, Terminal, environment};
+use pty::Terminal;
 use sala_chat::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use serde_json::json;
 
@@ -154,16 +153,10 @@ impl Home {
 
     /// The program in a terminal. `typed` answers a question that ends with what is before it.
     fn start(&self, arguments: &[&str], variables: &[(&str, OsString)]) -> Terminal {
-        let mut command = CommandBuilder::new(PROGRAM);
-        command.args(arguments);
-        command.env_clear();
-        for (name, value) in environment(self.0.path()) {
-            command.env(name, value);
-        }
+        let mut command = pty::program(self.0.path(), arguments);
         for (name, value) in variables {
             command.env(name, value);
         }
-        command.cwd(self.0.path());
         Terminal::spawn(command, 100, 30)
     }
 

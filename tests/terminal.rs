@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use portable_pty::CommandBuilder;
-use pty::{PATIENCE, PROGRAM, Terminal, environment};
+use pty::{PATIENCE, Terminal};
 use rustix::process::{Pid, Signal, kill_process};
 use sala_chat::app::options::UiConfig;
 use sala_chat::protocol::desk::{Activity, Notice, Request, SessionView};
@@ -135,14 +135,8 @@ fn ctrl_c_in_an_editor_is_for_the_editor() {
     // Short sleeps: a shell that is just starting one when the signal comes acts on it when that has ended.
     let script = "trap 'printf \"kept all the same\" > \"$1\"; exit 0' INT; echo The editor is there.; while :; do sleep 0.1; done";
     // The program itself: its first thread, which takes the signal, is the one that waits for the editor.
-    let mut command = CommandBuilder::new(PROGRAM);
-    command.args(["--device", "cpu"]);
-    command.env_clear();
-    for (name, value) in environment(home.path()) {
-        command.env(name, value);
-    }
+    let mut command = pty::program(home.path(), &["--device", "cpu"]);
     command.env("VISUAL", editor(home.path(), script));
-    command.cwd(home.path());
     let mut t = Terminal::spawn(command, 80, 24);
     t.wait_for("DEMO");
     t.send(b"\x07");

@@ -180,26 +180,19 @@ impl Kind {
 
     /// What is allowed: a phrase for "must be …".
     pub fn range(&self) -> String {
-        self.range_with(&[])
-    }
-
-    /// The same where `more` words are taken as well.
-    pub fn range_with(&self, more: &[&str]) -> String {
-        let all = |words: &[&str]| [words, more].concat().join(", ");
-        let range = match *self {
+        match *self {
             Kind::Bool(_) => "true or false".to_owned(),
             Kind::Text(_) => "text in quotes".to_owned(),
             Kind::Int(_, least, MANY, also) => format!("a whole number from {least}{}", words_of(also)),
             Kind::Int(_, least, most, also) => format!("a whole number from {least} to {most}{}", words_of(also)),
             Kind::Float(_, least, most) => format!("{least} to {most}"),
-            Kind::Word(_, words) => return format!("one of {}", all(words)),
-            Kind::Named(_, words) => return format!("one of {}, or a file", all(words)),
+            Kind::Word(_, words) => format!("one of {}", words.join(", ")),
+            Kind::Named(_, words) => format!("one of {}, or a file", words.join(", ")),
             Kind::Size => format!("{ALL}, or a size as 8GiB"),
             Kind::WordOrInt(words, least, most) => {
-                return format!("one of {}, or a whole number from {least} to {most}", all(words));
+                format!("one of {}, or a whole number from {least} to {most}", words.join(", "))
             }
-        };
-        more.iter().fold(range, |range, word| range + ", or " + word)
+        }
     }
 
     /// Words that are allowed, for completion.

@@ -34,9 +34,9 @@ pub(super) fn run(
             let mut notes = Vec::new();
             if let Ok(loaded) = settings::load(file, variables, &[]) {
                 notes.extend(no_switch(&loaded.config));
-                let meant = MEANT.iter().filter_map(|name| Some((*name, table::find(name)?)));
-                problems.extend(meant.filter_map(|(name, row)| {
-                    unfit(name, &row.kind.show(&(row.get)(&loaded.config)), themes, Some(presets))
+                let meant = MEANT.iter().filter_map(|(name, unfit)| Some((table::find(name)?, unfit)));
+                problems.extend(meant.filter_map(|(row, unfit)| {
+                    unfit(&row.kind.show(&(row.get)(&loaded.config)), themes, Some(presets))
                 }));
                 let open = loaded.config.keys.iter().map(|(key, action)| ("keys", key, action));
                 let converters = &loaded.config.load.converters;
@@ -112,24 +112,22 @@ fn no_switch(config: &Config) -> Option<String> {
     Some(format!("thinking.mode: {why}"))
 }
 
-/// Settings whose value is the name of something, or an address, in the order they are checked.
-const MEANT: [&str; 5] = ["ui.theme", "ui.code_theme", "sampling.preset", "serve.listen", "engine.url"];
+/// What is wrong with a value that its row accepts, where it means nothing.
+type Unfit = fn(&str, &Themes, Option<&Path>) -> Option<String>;
 
-/// What is wrong with a value that its row accepts, but that means nothing.
-fn unfit(name: &str, value: &str, themes: &Themes, presets: Option<&Path>) -> Option<String> {
-    let none = |e: String| format!("{name}: {e}");
-    match name {
-        "ui.theme" => themes.theme(value).err().map(none),
-        "ui.code_theme" => themes.code(value).err().map(none),
-        "sampling.preset" => presets::find(presets, value).err().map(none),
-        "serve.listen" => serve_cmd::malformed(value).map(|why| format!("{name} {value}: {why}")),
-        "engine.url" => match EngineSource::from(value) {
-            EngineSource::Url(url) => address(&url).err(),
-            EngineSource::Any | EngineSource::Here => None,
-        },
-        _ => None,
-    }
-}
+/// Settings whose value is the name of something, or an address, in the order they are checked.
+const MEANT: [(&str, Unfit); 5] = [
+    ("ui.theme", |value, themes, _| themes.theme(value).err().map(|e| format!("ui.theme: {e}"))),
+    ("ui.code_theme", |value, themes, _| themes.code(value).err().map(|e| format!("ui.code_theme: {e}"))),
+    ("sampling.preset", |value, _, presets| {
+        presets::find(presets, value).err().map(|e| format!("sampling.preset: {e}"))
+    }),
+    ("serve.listen", |value, _, _| serve_cmd::malformed(value).map(|why| format!("serve.listen {value}: {why}"))),
+    ("engine.url", |value, _, _| match EngineSource::from(value) {
+        EngineSource::Url(url) => address(&url).err(),
+        EngineSource::Any | EngineSource::Here => None,
+    }),
+];
 
 /// What is wrong with an entry of a table whose keys the user chooses.
 fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
@@ -166,7 +164,10 @@ fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Pa
     let unusable = || open.filter_map(|(table, key)| unusable(table, key, value)).next();
     // What its row does not accept is said by `edit`.
     let accepted = table::find_short(key).and_then(|row| Some((row, row.kind.parse(value).ok()?)));
-    let unfit = accepted.and_then(|(row, value)| unfit(row.name, &row.kind.show(&value), themes, presets));
+    let unfit = accepted.and_then(|(row, value)| {
+        let (_, unfit) = MEANT.iter().find(|(name, _)| *name == row.name)?;
+        unfit(&row.kind.show(&value), themes, presets)
+    });
     if let Some(why) = unfit.or_else(unusable) {
         return Err(Failure::new(Exit::Usage, why).hint("Nothing was changed"));
     }

@@ -1,7 +1,6 @@
 //! `sala-chat serve`: opens what the server needs, says where it listens, and ends it in good order. `bench serve` begins one
 //! in the same way.
 
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -41,15 +40,6 @@ fn fresh_key() -> Result<String, Failure> {
     Ok(blake3::Hash::from_bytes(random).to_hex().to_string())
 }
 
-/// Writes a key, for its owner alone, whole or not at all, where there is none.
-fn write_key(path: &Path, key: &str) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut new = tempfile::NamedTempFile::new_in(folder)?;
-    writeln!(new, "{key}")?;
-    new.as_file().sync_all()?;
-    new.persist_noclobber(path).map(drop).map_err(|e| e.error)
-}
-
 /// The key in a file, which is made if it is not there. Whether it was made.
 fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
     let fail = |e: std::io::Error| Failure::new(Exit::Failure, format!("{}: {e}", path.display()));
@@ -75,7 +65,7 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
                 dirs::make_private(folder).map_err(fail)?;
             }
             let key = fresh_key()?;
-            write_key(path, &key).map_err(fail)?;
+            files::create(path, format!("{key}\n").as_bytes()).map_err(fail)?;
             Ok((Key::new(&key), true))
         }
         Err(e) => Err(fail(e)),

@@ -8,6 +8,8 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use tempfile::NamedTempFile;
+
 /// Settings and presets.
 pub const SETTINGS_BYTES: u64 = 1 << 20;
 /// `config.json`, `tokenizer_config.json`, an index of weights: the largest known are below 3 MiB.
@@ -77,11 +79,24 @@ pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
         },
         Err(e) => return Err(e),
     };
+    written_beside(&file, contents)?.persist(&file).map(drop).map_err(|e| e.error)
+}
+
+/// Writes a file that is not there, in a folder that is, for its owner alone, whole or not at all.
+///
+/// # Errors
+/// There is one, and it stays as it was; or the folder cannot be written.
+pub fn create(path: &Path, contents: &[u8]) -> Result<()> {
+    written_beside(path, contents)?.persist_noclobber(path).map(drop).map_err(|e| e.error)
+}
+
+/// These contents on disk, in the folder of `file` and under no name yet.
+fn written_beside(file: &Path, contents: &[u8]) -> Result<NamedTempFile> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut new = tempfile::NamedTempFile::new_in(folder)?;
+    let mut new = NamedTempFile::new_in(folder)?;
     new.write_all(contents)?;
     new.as_file().sync_all()?;
-    new.persist(&file).map(drop).map_err(|e| e.error)
+    Ok(new)
 }
 
 #[cfg(test)]

@@ -29,6 +29,18 @@ fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The program with `args`; its data and configuration live under `home`, where it begins.
+pub fn program(home: &Path, args: &[&str]) -> CommandBuilder {
+    let mut command = CommandBuilder::new(PROGRAM);
+    command.args(args);
+    command.env_clear();
+    for (name, value) in environment(home) {
+        command.env(name, value);
+    }
+    command.cwd(home);
+    command
+}
+
 /// A program running in a terminal of a fixed size.
 pub struct Terminal {
     screen: Arc<(Mutex<Screen>, Condvar)>,
@@ -41,14 +53,7 @@ pub struct Terminal {
 impl Terminal {
     /// Starts the program with `args`; its data and configuration live under `home`.
     pub fn start(home: &Path, columns: u16, rows: u16, args: &[&str]) -> Terminal {
-        let mut command = CommandBuilder::new(PROGRAM);
-        command.args(args);
-        command.env_clear();
-        for (name, value) in environment(home) {
-            command.env(name, value);
-        }
-        command.cwd(home);
-        Terminal::spawn(command, columns, rows)
+        Terminal::spawn(program(home, args), columns, rows)
     }
 
     /// Starts any command.

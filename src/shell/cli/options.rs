@@ -79,15 +79,22 @@ impl TypedValueParser for RowParser {
             Some(detour) => detour,
             None => (self.0, text.clone().into_owned()),
         };
-        row.kind.parse(&word).map(|value| (row.name, value)).map_err(|_| {
+        row.kind.parse(&word).map(|value| (row.name, value)).map_err(|range| {
             let name = arg.and_then(Arg::get_long).unwrap_or(row.name);
-            let more: Vec<&str> = self.0.detours.iter().map(|(word, ..)| *word).collect();
-            let line = format!("--{name} must be {} (got {text})\n", row.kind.range_with(&more));
+            let range = self.words().map_or(range, |words| format!("one of {}", words.join(", ")));
+            let line = format!("--{name} must be {range} (got {text})\n");
             clap::Error::raw(ErrorKind::ValueValidation, line).with_cmd(command)
         })
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.words()?.into_iter().map(PossibleValue::new)))
+    }
+}
+
+impl RowParser {
+    /// The words that are taken, where nothing else is: the row's, and its detours.
+    fn words(&self) -> Option<Vec<&'static str>> {
         let words = match self.0.kind {
             Kind::Word(_, words) => words,
             Kind::Bool(_)
@@ -98,8 +105,7 @@ impl TypedValueParser for RowParser {
             | Kind::WordOrInt(..)
             | Kind::Size => return None,
         };
-        let detours = self.0.detours.iter().map(|(word, ..)| *word);
-        Some(Box::new(words.iter().copied().chain(detours).map(PossibleValue::new)))
+        Some(words.iter().copied().chain(self.0.detours.iter().map(|(word, ..)| *word)).collect())
     }
 }
 
