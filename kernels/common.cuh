@@ -61,6 +61,18 @@ DEVICE float exp2_fast(float x) {
     return r;
 }
 
+// 1/x and 1/sqrt(x) to about a unit in the last place.
+DEVICE float rcp_fast(float x) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+DEVICE float rsqrt_fast(float x) {
+    float r;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
 // ---- order between overlapping launches --------------------------------------------------------------------------------
 
 // Waits until the kernel before this one has ended and its writes are visible. A no-op where launches do not overlap.
@@ -169,16 +181,11 @@ DEVICE void load_b_trans(u32 (&r)[4], const bf16* s, u32 ld, u32 n, u32 k) {
     load_matrix_trans(r, s + (k + (l & 15)) * ld + n + (l >> 4) * 8);
 }
 
-// At most `n` groups under way, for a number known only at run time; 5 and more count as 5.
-DEVICE void copy_wait_upto(u32 n) {
-    switch (n) {
-        case 0: copy_wait<0>(); break;
-        case 1: copy_wait<1>(); break;
-        case 2: copy_wait<2>(); break;
-        case 3: copy_wait<3>(); break;
-        case 4: copy_wait<4>(); break;
-        default: copy_wait<5>(); break;
-    }
+// At most `n` groups under way, for a number known only at run time; MOST and more count as MOST, which is asked first.
+template <u32 MOST> DEVICE void copy_wait_upto(u32 n) {
+    if constexpr (MOST > 0)
+        if (n < MOST) return copy_wait_upto<MOST - 1>(n);
+    copy_wait<MOST>();
 }
 
 // ---- reductions: a butterfly has the same value in every lane and one order ----------------------------------------------
@@ -202,87 +209,112 @@ DEVICE float block_sum(float x, float* scratch) {
     return s;
 }
 
-DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+DEVICE float sigmoid(float x) { return rcp_fast(1.f + exp2_fast(-LOG2E * x)); }
 
 // ---- rows that enter a GEMM, the same bits wherever they are made ------------------------------------------------------
+//
+// What a row has to pass through before the first product is a chain that nothing else hides, so it is short: a lane makes 8 neighbouring columns, in
+// registers from the load to the bf16 values, and code that runs once is not unrolled. In a GEMM a warp makes the columns that it multiplies itself,
+// those of steps `warp`, `warp + WARPS`, … of COLUMNS columns each, and waits for others only where the row is normed.
 
-// Each of the first 256 threads handles elements 4·thread + 1024·j of a row; the first four groups stay in registers between the passes.
-constexpr u32 KEPT = 4;
-template <class T, class Load> DEVICE void load_part(T (&kept)[KEPT], u32 n, Load load) {
-    if (threadIdx.x >= 256) return;
-#pragma unroll
-    for (u32 j = 0; j < KEPT; j++) {
-        const u32 i = threadIdx.x * 4 + j * 1024;
-        if (i < n) kept[j] = load(i);
-    }
-}
-// f(i, group) for every group of four of this thread, group KEPT and beyond not kept.
-template <class F> DEVICE void each_part(u32 n, F f) {
-    if (threadIdx.x >= 256) return;
-#pragma unroll
-    for (u32 j = 0; j < KEPT; j++) {
-        const u32 i = threadIdx.x * 4 + j * 1024;
-        if (i < n) f(i, j);
-    }
-    for (u32 i = threadIdx.x * 4 + KEPT * 1024; i < n; i += 1024) f(i, KEPT);
-}
-struct RowPart {
-    float4 kept[KEPT];
-    const float* src;
-    u32 n;
-    DEVICE_METHOD RowPart(const float* src, u32 n) : src(src), n(n) {
-        load_part(kept, n, [&](u32 i) { return load_fresh(src + i); });
-    }
-    DEVICE_METHOD float4 at(u32 i, u32 j) const { return j < KEPT ? kept[j] : load_fresh(src + i); }
-    // 1/sqrt(mean(src²) + eps)
-    DEVICE_METHOD float rstd(float eps, float* scratch) const {
-        float s = 0.f;
-        each_part(n, [&](u32 i, u32 j) {
-            const float4 v = at(i, j);
-            s = fmaf(v.x, v.x, s);
-            s = fmaf(v.y, v.y, s);
-            s = fmaf(v.z, v.z, s);
-            s = fmaf(v.w, v.w, s);
-        });
-        return 1.f / sqrtf(block_sum(s, scratch) / float(n) + eps);
-    }
-};
 DEVICE float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
-DEVICE uint2 load8(const bf16* p) { return *reinterpret_cast<const uint2*>(p); }
 DEVICE void store_row4(bf16* dst, float4 v) { *reinterpret_cast<uint2*>(dst) = make_uint2(pack(v.x, v.y), pack(v.z, v.w)); }
 
-// dst = bf16(src · rstd · norm · mul); `norm` null: bf16(src · mul). n a multiple of 4; scratch as for block_sum.
-// `meanwhile` is called while the row is on its way.
-template <class F> DEVICE void row_norm(bf16* dst, const float* src, const float* norm, u32 n, float eps, float mul, float* scratch, F meanwhile) {
-    const RowPart part(src, n);
-    float4 weight[KEPT];  // on its way together with the row
-    load_part(weight, norm ? n : 0, [&](u32 i) { return load4(norm + i); });
-    meanwhile();
-    const float rstd = norm ? part.rstd(eps, scratch) : 1.f;
-    each_part(n, [&](u32 i, u32 j) {
-        const float4 v = part.at(i, j), w = !norm ? make_float4(1.f, 1.f, 1.f, 1.f) : j < KEPT ? weight[j] : load4(norm + i);
-        store_row4(dst + i, make_float4(v.x * rstd * w.x * mul, v.y * rstd * w.y * mul, v.z * rstd * w.z * mul, v.w * rstd * w.w * mul));
-    });
-}
-// dst = bf16(norm(o) · sigmoid(gate)); `norm` and `gate` may be null.
-template <class F> DEVICE void row_gate(bf16* dst, const float* o, const float* norm, float eps, const bf16* gate, u32 n, float* scratch, F meanwhile) {
-    const RowPart part(o, n);
-    float4 weight[KEPT];
-    uint2 gates[KEPT];
-    load_part(weight, norm ? n : 0, [&](u32 i) { return load4(norm + i); });
-    load_part(gates, gate ? n : 0, [&](u32 i) { return load8(gate + i); });
-    meanwhile();
-    const float rstd = norm ? part.rstd(eps, scratch) : 1.f;
-    each_part(n, [&](u32 i, u32 j) {
-        float4 v = part.at(i, j);
-        if (norm) {
-            const float4 w = j < KEPT ? weight[j] : load4(norm + i);
-            v = make_float4(v.x * rstd * w.x, v.y * rstd * w.y, v.z * rstd * w.z, v.w * rstd * w.w);
+// Which columns are a lane's: 8 from `at(k)` on, k from 0.
+template <u32 W, u32 COLUMNS> struct Pieces {
+    static constexpr u32 WARPS = W, LANES = COLUMNS / 8, STEPS = 32 / LANES;  // lanes of a step, steps side by side
+    static constexpr u32 KEPT = 16 / WARPS;                                   // pieces a lane keeps in registers: all of 4096 columns
+    static DEVICE_METHOD u32 at(u32 k) {
+        const u32 lane = threadIdx.x & 31;
+        return ((threadIdx.x >> 5) + WARPS * (k * STEPS + lane / LANES)) * COLUMNS + lane % LANES * 8;
+    }
+    static DEVICE_METHOD u32 rounds(u32 n) { return (n + 4095) / 4096; }  // of KEPT pieces
+};
+constexpr u32 SUMMED = 64;  // columns that become one of a row's sums of squares
+struct Eight {
+    float4 a, b;
+};
+// f32 values to be rounded to bf16: x · rstd · norm · mul, times sigmoid(gate). `norm` and `gate` may be null.
+struct WideRow {
+    const float* x;
+    const float* norm;
+    const bf16* gate;
+    float eps, mul;
+};
+// The norm's weights for the first round: they do not come from the launch before, and are asked for before its end.
+template <class P> struct NormPart {
+    Eight weights[P::KEPT];
+    DEVICE_METHOD NormPart(const float* norm, u32 n) {
+#pragma unroll
+        for (u32 i = 0; i < P::KEPT; i++) weights[i] = at(norm, n, i);
+    }
+    static DEVICE_METHOD Eight at(const float* norm, u32 n, u32 k) {
+        const u32 c = P::at(k);
+        if (norm && c < n) return {load4(norm + c), load4(norm + c + 4)};
+        return {make_float4(1.f, 1.f, 1.f, 1.f), make_float4(1.f, 1.f, 1.f, 1.f)};
+    }
+};
+// put(c, 8 bf16 values) for columns c.. of this lane. n a multiple of 8; `sums`: n / SUMMED floats of shared memory for this row alone. `meanwhile` is called
+// while the row is on its way. By all threads of a block; the bits do not depend on P.
+template <class P, class Put, class F> DEVICE void make_row(Put put, const WideRow& row, u32 n, float* sums, const NormPart<P>& first, F meanwhile) {
+    constexpr u32 KEPT = P::KEPT;
+    const u32 rounds = P::rounds(n), lane = threadIdx.x & 31;
+    Eight x[KEPT];
+    uint4 gate[KEPT];
+    auto load = [&](u32 round) {
+#pragma unroll
+        for (u32 i = 0; i < KEPT; i++) {
+            const u32 c = P::at(round * KEPT + i);
+            x[i] = {make_float4(0.f, 0.f, 0.f, 0.f), make_float4(0.f, 0.f, 0.f, 0.f)}, gate[i] = make_uint4(0, 0, 0, 0);
+            if (c < n) x[i] = {load_fresh(row.x + c), load_fresh(row.x + c + 4)};
+            if (c < n && row.gate) gate[i] = load16(row.gate + c);
         }
-        if (gate) {
-            const uint2 g = j < KEPT ? gates[j] : load8(gate + i);
-            v = make_float4(v.x * sigmoid(widen_lo(g.x)), v.y * sigmoid(widen_hi(g.x)), v.z * sigmoid(widen_lo(g.y)), v.w * sigmoid(widen_hi(g.y)));
+    };
+    load(0);
+    meanwhile();
+    float rstd = 1.f;
+    if (row.norm) {
+#pragma unroll 1
+        for (u32 round = 0; round < rounds; round++) {
+            if (round) load(round);
+#pragma unroll
+            for (u32 i = 0; i < KEPT; i++) {
+                const float4 a = x[i].a, b = x[i].b;
+                float even = a.x * a.x, odd = a.y * a.y;
+                even = fmaf(a.z, a.z, even), odd = fmaf(a.w, a.w, odd);
+                even = fmaf(b.x, b.x, even), odd = fmaf(b.y, b.y, odd);
+                even = fmaf(b.z, b.z, even), odd = fmaf(b.w, b.w, odd);
+                float sum = even + odd;
+#pragma unroll
+                for (u32 m = 1; m < SUMMED / 8; m *= 2) sum += shuffle_xor(sum, m);
+                const u32 c = P::at(round * KEPT + i);
+                if (c % SUMMED == 0 && c < n) sums[c / SUMMED] = sum;
+            }
         }
-        store_row4(dst + i, v);
-    });
+        if (rounds > 1) load(0);
+        __syncthreads();  // all sums written
+        float sum = 0.f;
+#pragma unroll 1
+        for (u32 g = lane; g * SUMMED < n; g += 32) sum += sums[g];
+        rstd = rsqrt_fast(fmaf(warp_sum(sum), rcp_fast(float(n)), row.eps));
+    }
+#pragma unroll 1
+    for (u32 round = 0; round < rounds; round++) {
+        if (round) load(round);
+#pragma unroll
+        for (u32 i = 0; i < KEPT; i++) {
+            const u32 c = P::at(round * KEPT + i);
+            if (c >= n) continue;
+            const Eight w = round ? NormPart<P>::at(row.norm, n, round * KEPT + i) : first.weights[i];
+            auto scaled = [&](float v, float w) { return v * rstd * w * row.mul; };
+            float v[8] = {scaled(x[i].a.x, w.a.x), scaled(x[i].a.y, w.a.y), scaled(x[i].a.z, w.a.z), scaled(x[i].a.w, w.a.w),
+                          scaled(x[i].b.x, w.b.x), scaled(x[i].b.y, w.b.y), scaled(x[i].b.z, w.b.z), scaled(x[i].b.w, w.b.w)};
+            if (row.gate) {
+                const u32 words[4] = {gate[i].x, gate[i].y, gate[i].z, gate[i].w};
+#pragma unroll
+                for (u32 k = 0; k < 4; k++) v[2 * k] *= sigmoid(widen_lo(words[k])), v[2 * k + 1] *= sigmoid(widen_hi(words[k]));
+            }
+            put(c, make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7])));
+        }
+    }
 }

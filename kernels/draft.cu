@@ -27,15 +27,19 @@ draft_input(bf16* x, float* g, const bf16* table, const u32* tokens, const float
         store_row4(to + i, make_float4(widen_lo(v.x) * rstd * w.x, widen_hi(v.x) * rstd * w.y, widen_lo(v.y) * rstd * w.z, widen_hi(v.y) * rstd * w.w));
     }
     float* stream = g + u64(r) * hidden;
-    const RowPart part(stream, hidden);
-    const float norm = part.rstd(eps, scratch);
-    each_part(hidden, [&](u32 i, u32 j) {
-        float4 v = part.at(i, j);
-        const float4 w = *reinterpret_cast<const float4*>(hidden_norm + i);
+    s = 0.f;
+    for (u32 i = threadIdx.x * 4; i < hidden; i += 1024) {
+        const float4 v = load_fresh(stream + i);
+        s = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, s))));
+    }
+    const float norm = 1.f / sqrtf(block_sum(s, scratch) / float(hidden) + eps);
+    for (u32 i = threadIdx.x * 4; i < hidden; i += 1024) {
+        const float4 w = load4(hidden_norm + i);
+        float4 v = load_fresh(stream + i);
         v = make_float4(v.x * norm * w.x, v.y * norm * w.y, v.z * norm * w.z, v.w * norm * w.w);
         store_row4(to + hidden + i, v);
         if (normed) *reinterpret_cast<float4*>(stream + i) = v;
-    });
+    }
 }
 
 // (cos, sin) of pair i at `position`. The angle is a double: a float of a position beyond 100,000 is not exact enough.

@@ -15,25 +15,27 @@ static_assert(HEAD == 4 * TILE_V, "grid.x is 4");
 // One head of one row by one warp: a lane holds elements 2·lane, 2·lane + 1 of each half. rope [64] (cos, sin) or null.
 struct HeadPart {
     u32 lo, hi;
+    float4 turn;  // cos, sin of pair 2·lane; cos, sin of the next one
 
-    DEVICE_METHOD void load(const bf16* src) {
+    // Angles come with the values: one way to level 2 and back instead of two.
+    DEVICE_METHOD void load(const bf16* src, const float2* rope) {
         const u32 i = 2 * (threadIdx.x & 31);
         lo = *reinterpret_cast<const u32*>(src + i), hi = *reinterpret_cast<const u32*>(src + i + 64);
+        if (rope) turn = *reinterpret_cast<const float4*>(rope + i);
     }
-    DEVICE_METHOD void norm_rotate(bf16* dst, const float* norm, const float2* rope, float eps) const {
+    DEVICE_METHOD void norm_rotate(bf16* dst, const float* norm, bool rotate, float eps) const {
         const u32 i = 2 * (threadIdx.x & 31);
         float a0 = widen_lo(lo), a1 = widen_hi(lo), b0 = widen_lo(hi), b1 = widen_hi(hi);
         if (norm) {
             float s = warp_sum(fmaf(a0, a0, fmaf(a1, a1, fmaf(b0, b0, b1 * b1))));
-            float rstd = 1.f / sqrtf(s * (1.f / HEAD) + eps);
+            float rstd = rsqrt_fast(s * (1.f / HEAD) + eps);
             a0 *= rstd * norm[i], a1 *= rstd * norm[i + 1];
             b0 *= rstd * norm[i + 64], b1 *= rstd * norm[i + 65];
         }
-        if (rope) {
-            float4 r = *reinterpret_cast<const float4*>(rope + i);  // cos, sin of pair i; cos, sin of pair i + 1
+        if (rotate) {
             float x0 = a0, x1 = a1;
-            a0 = fmaf(x0, r.x, -b0 * r.y), b0 = fmaf(b0, r.x, x0 * r.y);
-            a1 = fmaf(x1, r.z, -b1 * r.w), b1 = fmaf(b1, r.z, x1 * r.w);
+            a0 = fmaf(x0, turn.x, -b0 * turn.y), b0 = fmaf(b0, turn.x, x0 * turn.y);
+            a1 = fmaf(x1, turn.z, -b1 * turn.w), b1 = fmaf(b1, turn.z, x1 * turn.w);
         }
         *reinterpret_cast<u32*>(dst + i) = pack(a0, a1);
         *reinterpret_cast<u32*>(dst + i + 64) = pack(b0, b1);
@@ -135,12 +137,12 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             const u32 task = i0 + 4 * i + warp, r = task >> 1;
-            if (r < rows) heads_of[i].load(x + u64(r) * ldx + (task & 1 ? k_col + kv_head * HEAD : q_col + head * HEAD));
+            if (r < rows) heads_of[i].load(x + u64(r) * ldx + (task & 1 ? k_col + kv_head * HEAD : q_col + head * HEAD), rope ? rope + r * 64 : nullptr);
         }
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
             const u32 task = i0 + 4 * i + warp, r = task >> 1;
-            if (r < rows) heads_of[i].norm_rotate(task & 1 ? sh[r].k : sh[r].q, task & 1 ? k_norm : q_norm, rope ? rope + r * 64 : nullptr, eps);
+            if (r < rows) heads_of[i].norm_rotate(task & 1 ? sh[r].k : sh[r].q, task & 1 ? k_norm : q_norm, rope, eps);
         }
     }
     if (brings) store16(&sh[threadIdx.x >> 2].v[(threadIdx.x & 3) * 8], my_v);
@@ -182,8 +184,8 @@ lightning_qk(bf16* dst, u32 ldd, const bf16* x, u32 ldx, u32 q_col, u32 k_col, c
     const bool is_q = head < heads;
     const bf16* from = x + u64(r) * ldx + (is_q ? q_col + head * HEAD : k_col + (head - heads) * HEAD);
     HeadPart part;
-    part.load(from);
-    part.norm_rotate(dst + u64(r) * ldd + head * HEAD, is_q ? q_norm : k_norm, rope ? rope + u64(r) * 64 : nullptr, eps);
+    part.load(from, rope ? rope + u64(r) * 64 : nullptr);
+    part.norm_rotate(dst + u64(r) * ldd + head * HEAD, is_q ? q_norm : k_norm, rope, eps);
 }
 
 // ---- prefill -----------------------------------------------------------------------------------------------------------

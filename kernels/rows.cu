@@ -81,16 +81,15 @@ KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step
 }
 
 // A norm's weight was last read a pass ago, so it comes from memory: asked for while the kernel before still works.
-DEVICE void bring_norm(const float* norm, u32 n) {
-    if (norm && threadIdx.x * 32 < n) prefetch_line(norm + threadIdx.x * 32);
-}
-
+using RowPieces = Pieces<8, 64>;
 KERNEL(256, 4) norm_rows(bf16* dst, u32 ldd, const float* src, u32 lds, const float* norm, u32 n, float eps, float mul, u32 rows) {
-    __shared__ float scratch[8];
+    SHARED_BYTES(sums);
     allow_next();
-    bring_norm(norm, n);
+    const NormPart<RowPieces> first(norm, n);
     wait_for_previous();
-    row_norm(dst + u64(blockIdx.x) * ldd, src + u64(blockIdx.x) * lds, norm, n, eps, mul, scratch, [] {});
+    bf16* to = dst + u64(blockIdx.x) * ldd;
+    const WideRow row = {src + u64(blockIdx.x) * lds, norm, nullptr, eps, mul};
+    make_row([&](u32 c, uint4 v) { store16(to + c, v); }, row, n, reinterpret_cast<float*>(sums), first, [] {});
 }
 
 // The same for a bf16 source (the auxiliary hidden states of a draft head).
@@ -117,12 +116,13 @@ KERNEL(256, 4) norm_rows_bf16(bf16* dst, u32 ldd, const bf16* src, u32 lds, cons
 }
 
 KERNEL(256, 4) gate_rows(bf16* dst, u32 ldd, const float* o, u32 ldo, const float* norm, float eps, const bf16* gate, u32 ldg, u32 n, u32 rows) {
-    __shared__ float scratch[8];
+    SHARED_BYTES(sums);
     allow_next();
-    bring_norm(norm, n);
+    const NormPart<RowPieces> first(norm, n);
     wait_for_previous();
-    const u64 r = blockIdx.x;
-    row_gate(dst + r * ldd, o + r * ldo, norm, eps, gate ? gate + r * ldg : nullptr, n, scratch, [] {});
+    bf16* to = dst + u64(blockIdx.x) * ldd;
+    const WideRow row = {o + u64(blockIdx.x) * ldo, norm, gate ? gate + u64(blockIdx.x) * ldg : nullptr, eps, 1.f};
+    make_row([&](u32 c, uint4 v) { store16(to + c, v); }, row, n, reinterpret_cast<float*>(sums), first, [] {});
 }
 
 DEVICE u32 swiglu2(u32 gate, u32 up) {

@@ -81,6 +81,8 @@ inline u32 emu_round(float x) {
 inline u32 pack(float lo, float hi) { return emu_round(lo) | emu_round(hi) << 16; }
 inline bf16 narrow(float x) { return bf16(emu_round(x)); }
 inline float exp2_fast(float x) { return exp2f(x); }
+inline float rcp_fast(float x) { return 1.f / x; }
+inline float rsqrt_fast(float x) { return 1.f / sqrtf(x); }
 inline void sincos_exact(float x, float* s, float* c) { *s = float(sin(double(x))); *c = float(cos(double(x))); }
 inline float4 load_fresh(const float* p) { return *reinterpret_cast<const float4*>(p); }
 inline void prefetch_line(const void*) {}

@@ -1,5 +1,6 @@
 //! Operations on rows.
 
+use super::skinny::norm_bytes;
 use super::{up, up64};
 
 kernels! { "rows.cu", device:
@@ -34,7 +35,7 @@ kernels! { "rows.cu", device:
         dst: Ptr("bf16*"), ldd: u32, src: Ptr("const float*"), lds: u32, norm: Ptr("const float*"), n: u32, eps: f32,
         mul: f32, rows: u32,
     )
-    grid [rows, 1, 1], threads 256, shared 0;
+    grid [rows, 1, 1], threads 256, shared norm_bytes(n);
 
     /// The same for a bf16 source
     NormRowsBf16 [norm_rows_bf16] (
@@ -48,7 +49,7 @@ kernels! { "rows.cu", device:
         dst: Ptr("bf16*"), ldd: u32, o: Ptr("const float*"), ldo: u32, norm: Ptr("const float*"), eps: f32,
         gate: Ptr("const bf16*"), ldg: u32, n: u32, rows: u32,
     )
-    grid [rows, 1, 1], threads 256, shared 0;
+    grid [rows, 1, 1], threads 256, shared norm_bytes(n);
 
     /// `dst[j] = silu(gate_j) · up_j` of interleaved `gu [rows, 2·inter]`
     SwigluRows [swiglu_rows] (dst: Ptr("bf16*"), ldd: u32, gu: Ptr("const bf16*"), inter: u32, rows: u32)

@@ -10,8 +10,8 @@ use super::skinny_nvfp4::{self, SkinnyNvfp4};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 use crate::backend::{Form, Result, internal};
 
-/// Most rows that a skinny GEMM norms or gates itself: more take longer than a kernel before it.
-const STAGED_ROWS: u32 = 2;
+/// Most rows that a skinny GEMM norms or gates itself: every block makes them, and two take longer than a kernel before it.
+const STAGED_ROWS: u32 = 1;
 
 /// Weight rows a block of a skinny GEMM works on at a time.
 const SKINNY_TILE: u32 = 32;
@@ -23,7 +23,7 @@ const MOST_DEEP: u32 = 8;
 /// Shared memory that parts of tiles leave to the small kernels around a GEMM, which start beside it.
 const BESIDE: u32 = 44 << 10;
 
-/// Shared memory of the kernel's own arrays, and where the rest begins behind them: a block has that within its limit, too.
+/// What a block's shared memory begins with, at most, before what is asked for here: a block has that within its limit, too.
 const OWN_BYTES: u32 = 128;
 
 /// How the weights of a form pass through a block.
@@ -171,14 +171,19 @@ fn place_bytes(ring: &Ring, rows: u32, mode: u32) -> u32 {
     if mode == 0 { ring.warps * ring.columns * 2 * rows } else { 0 }
 }
 
-/// Staged rows, padded.
-fn staged_bytes(rows: u32, inner: u32, mode: u32) -> u32 {
-    if mode == 0 { 0 } else { rows * (inner + 32) * 2 }
+/// A staged row, and the sums that norming it takes.
+fn staged_bytes(inner: u32, mode: u32) -> u32 {
+    if mode == 0 { 0 } else { inner * 2 + norm_bytes(inner) }
+}
+
+/// Shared memory in which sums of a row's squares meet: a float for 64 columns, `SUMMED` of `kernels/common.cuh`.
+pub(super) fn norm_bytes(n: u32) -> u32 {
+    n.div_ceil(64) * 4
 }
 
 /// What a block uses, for `[stages, places, deep, rows, inner, mode]`.
 fn used_bytes(ring: &Ring, detail: u32, [stages, places, deep, rows, inner, mode]: [u32; 6]) -> u32 {
-    let parts = deep * part_bytes(ring, rows) + staged_bytes(rows, inner, mode);
+    let parts = deep * part_bytes(ring, rows) + staged_bytes(inner, mode);
     stages * ring.warps * (ring.stage)(detail) + places * place_bytes(ring, rows, mode) + parts
 }
 
@@ -213,7 +218,7 @@ pub(super) fn shares(out: u32, multiprocessors: u32) -> u32 {
 
 skinny_kernels! {
     "skinny.cu",
-    "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. mode 0: `src` bf16, ready; 1 (not add): `norm_rows` of `src` f32; 2 (add): `gate_rows` of `src` f32; modes 1 and 2 up to 2 rows. `w` is bf16; `detail` and `w2` are for other forms",
+    "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. mode 0: `src` bf16, ready; 1 (not add): `norm_rows` of `src` f32; 2 (add): `gate_rows` of `src` f32; modes 1 and 2 a single row. `w` is bf16; `detail` and `w2` are for other forms",
     Skinny [
         skinny_store_8 skinny_store_16 skinny_swiglu_8 skinny_swiglu_16 skinny_add_8 skinny_add_16 skinny_logits_8
         skinny_logits_16
