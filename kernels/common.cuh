@@ -254,7 +254,7 @@ template <class P> struct NormPart {
         return {make_float4(1.f, 1.f, 1.f, 1.f), make_float4(1.f, 1.f, 1.f, 1.f)};
     }
 };
-// put(c, 8 bf16 values) for columns c.. of this lane. n a multiple of 8; `sums`: n / SUMMED floats of shared memory for this row alone. `meanwhile` is called
+// put(c, 8 bf16 values) for columns c.. of this lane. n a multiple of 8; `sums`: ceil(n / SUMMED) floats of shared memory for this row alone. `meanwhile` is called
 // while the row is on its way. By all threads of a block; the bits do not depend on P.
 template <class P, class Put, class F> DEVICE void make_row(Put put, const WideRow& row, u32 n, float* sums, const NormPart<P>& first, F meanwhile) {
     constexpr u32 KEPT = P::KEPT;

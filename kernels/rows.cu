@@ -8,17 +8,16 @@
 
 KERNEL(256, 4) fill_f32(float* dst, u64 n, float value) {
     wait_for_previous();
-    allow_next();
     for (u32 j = 0; j < 4; j++) {
         u64 i = u64(blockIdx.x) * 1024 + j * 256 + threadIdx.x;
         if (i < n) dst[i] = value;
     }
+    allow_next();  // behind the stores: a pass reads what was set up before it without a wait, though not in the launch right behind this one
 }
 
 // The program's formula for synthetic weights (`backend::synthetic_value`): splitmix64 of (seed, index), uniform.
 KERNEL(256, 4) random_bf16(bf16* dst, u64 n, float std, u64 seed) {
     wait_for_previous();
-    allow_next();
     for (u32 j = 0; j < 4; j++) {
         const u64 i = u64(blockIdx.x) * 1024 + j * 256 + threadIdx.x;
         if (i >= n) continue;
@@ -28,6 +27,7 @@ KERNEL(256, 4) random_bf16(bf16* dst, u64 n, float std, u64 seed) {
         z ^= z >> 31;
         dst[i] = narrow((2.f * (float(u32(z >> 40)) / 16777216.f) - 1.f) * std * 1.7320508f);
     }
+    allow_next();
 }
 
 // Sums of everything, one a block, so that reading can be timed: four 16-byte loads a thread under way. n16 16-byte words.
@@ -80,8 +80,8 @@ KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step
     table[i] = make_float2(c, s);
 }
 
-// A norm's weight was last read a pass ago, so it comes from memory: asked for while the kernel before still works.
 using RowPieces = Pieces<8, 64>;
+// A norm's weight was last read a pass ago, so it comes from memory: asked for while the kernel before still works.
 KERNEL(256, 4) norm_rows(bf16* dst, u32 ldd, const float* src, u32 lds, const float* norm, u32 n, float eps, float mul, u32 rows) {
     SHARED_BYTES(sums);
     allow_next();

@@ -160,7 +160,7 @@ pub(super) fn place(op: &str, case: &Case) -> String {
 
 /// Budget and cases of one operation, run on both.
 macro_rules! compare {
-    ($checks:expr, $cpu:expr, $dev:expr, $sizes:expr, $case:expr, $name:literal, $op:path, $budget:expr) => {{
+    ($checks:expr, $cpu:expr, $dev:expr, $sizes:expr, $case:expr, $name:expr, $op:path, $budget:expr) => {{
         let (sizes, case) = ($sizes, $case);
         $checks.add(place($name, &case), || {
             let mut device = $op($dev, sizes, case).map_err(words)?;
@@ -210,6 +210,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
             compare!(checks, cpu, dev, sizes, Case { position, ..case }, "draft", cases::draft, ATTENTION);
         }
     }
+    wide_rows(checks, cpu, dev, sizes);
     let positions: &[usize] = match extent {
         Extent::Emulated => &[63, 6143],
         Extent::Device => &[0, 15, 63, 64, 65, 127, 128, 6143, 6144, 6145, 20_000],
@@ -293,6 +294,35 @@ fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case
         }
         Ok(Outcome::Error { error: judgement.attention_error, budget: ATTENTION })
     });
+}
+
+/// Rows of more than 4096 columns, which a lane makes in several rounds: inside a GEMM's block and by a kernel before it.
+fn wide_rows(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes) {
+    const WIDE: usize = 4096 + 128;
+    for form in [Form::Bf16, Form::Int8, Form::Int4] {
+        let normed = Sizes { hidden: WIDE, heads: 1, kv_heads: 1, form, ..sizes };
+        let gated = Sizes { hidden: 256, heads: WIDE / 128, kv_heads: 1, form, ..sizes };
+        for rows in [1, 3] {
+            let case = Case { pass: Pass::Verify { rows }, position: 0, seed: 19 };
+            let name = |op: &str| format!("{op} {} of {WIDE} columns", form.name());
+            compare!(checks, cpu, dev, normed, case, &name("norm_linear"), cases::norm_linear, BF16);
+            compare!(checks, cpu, dev, gated, case, &name("gate_output (normed)"), cases::gate_output_normed, BF16);
+        }
+        checks.add(
+            format!("norm_linear {} of {WIDE} columns: a row alone has the bits it has among 3", form.name()),
+            || {
+                let run = |dev: &mut Cuda, rows| -> Result<Vec<f32>, String> {
+                    let case = Case { pass: Pass::Verify { rows }, position: 0, seed: 19 };
+                    cases::norm_linear(dev, normed, case).map_err(words)?(dev, Mode::Eager).map_err(words)
+                };
+                let (alone, among) = (run(dev, 1)?, run(dev, 3)?);
+                match first_difference(&alone, among.get(..alone.len()).unwrap_or_default()) {
+                    Some(at) => Err(format!("value {at} differs")),
+                    None => Ok(Outcome::Holds),
+                }
+            },
+        );
+    }
 }
 
 /// The rows of one pass of 16 against the same rows one by one: equal bits, the ground of lossless speculation.

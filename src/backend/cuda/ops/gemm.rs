@@ -244,8 +244,8 @@ impl Cuda {
         Ok(input)
     }
 
-    /// A GEMM of 1..=16 rows. Inputs that the kernel has no room to make on the way are made before it; the bits
-    /// are the same.
+    /// A GEMM of 1..=16 rows. The kernel makes a single row's inputs on the way, where it has room; others are made before it, with the
+    /// same bits.
     pub(in crate::backend::cuda) fn skinny(
         &mut self,
         form: SkinnyTo,
