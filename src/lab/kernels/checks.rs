@@ -308,26 +308,16 @@ fn wide_rows(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes) {
             compare!(checks, cpu, dev, normed, case, &name("norm_linear"), cases::norm_linear, BF16);
             compare!(checks, cpu, dev, gated, case, &name("gate_output (normed)"), cases::gate_output_normed, BF16);
         }
-        checks.add(
-            format!("norm_linear {} of {WIDE} columns: a row alone has the bits it has among 3", form.name()),
-            || {
-                let run = |dev: &mut Cuda, rows| -> Result<Vec<f32>, String> {
-                    let case = Case { pass: Pass::Verify { rows }, position: 0, seed: 19 };
-                    cases::norm_linear(dev, normed, case).map_err(words)?(dev, Mode::Eager).map_err(words)
-                };
-                let (alone, among) = (run(dev, 1)?, run(dev, 3)?);
-                match first_difference(&alone, among.get(..alone.len()).unwrap_or_default()) {
-                    Some(at) => Err(format!("value {at} differs")),
-                    None => Ok(Outcome::Holds),
-                }
-            },
-        );
+        let name = format!("norm_linear {} of {WIDE} columns: a row alone has the bits it has among 3", form.name());
+        checks.add(name, || alone_and_among(dev, cases::norm_linear, normed, 19, 3, &[1]));
     }
 }
 
+/// A device's operation, made for a case.
+type Make = fn(&mut Cuda, Sizes, Case) -> Result<Run<Cuda>>;
+
 /// The rows of one pass of 16 against the same rows one by one: equal bits, the ground of lossless speculation.
 pub(super) fn rows_alone_and_together(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
-    type Make = fn(&mut Cuda, Sizes, Case) -> Result<Run<Cuda>>;
     let operations: [(&str, Make); 5] = [
         ("norm_linear", cases::norm_linear),
         ("norm_gate_up", cases::norm_gate_up),
@@ -337,18 +327,30 @@ pub(super) fn rows_alone_and_together(checks: &mut Checks, dev: &mut Cuda, sizes
     ];
     for (name, make) in operations {
         checks.add(format!("{name} {}: a row alone has the bits it has among 16", sizes.form.name()), || {
-            let run = |dev: &mut Cuda, rows| -> Result<Vec<f32>, String> {
-                let case = Case { pass: Pass::Verify { rows }, position: 0, seed: 31 };
-                make(dev, sizes, case).map_err(words)?(dev, Mode::Eager).map_err(words)
-            };
-            let all = run(dev, 16)?;
-            for rows in [1, 2, 3, 8, 9] {
-                let few = run(dev, rows)?;
-                if let Some(at) = first_difference(&few, all.get(..few.len()).unwrap_or_default()) {
-                    return Err(format!("{rows} rows differ from 16 at value {at}"));
-                }
-            }
-            Ok(Outcome::Holds)
+            alone_and_among(dev, make, sizes, 31, 16, &[1, 2, 3, 8, 9])
         });
     }
+}
+
+/// Whether the first rows of a verify pass of `all` have the bits they have in passes of each of `few`.
+fn alone_and_among(
+    dev: &mut Cuda,
+    make: Make,
+    sizes: Sizes,
+    seed: u64,
+    all: usize,
+    few: &[usize],
+) -> Result<Outcome, String> {
+    let run = |dev: &mut Cuda, rows| -> Result<Vec<f32>, String> {
+        let case = Case { pass: Pass::Verify { rows }, position: 0, seed };
+        make(dev, sizes, case).map_err(words)?(dev, Mode::Eager).map_err(words)
+    };
+    let among = run(dev, all)?;
+    for rows in few {
+        let found = run(dev, *rows)?;
+        if let Some(at) = first_difference(&found, among.get(..found.len()).unwrap_or_default()) {
+            return Err(format!("{rows} rows differ from {all} at value {at}"));
+        }
+    }
+    Ok(Outcome::Holds)
 }
