@@ -123,39 +123,25 @@ DEVICE void attend_128(unsigned char* bytes, const Queries& query, const bf16* k
         const float m = fmaxf(a.x, b.x), z = m == NEVER ? 0.f : m;
         part_block[u64(h) * stride * 2 + half] = make_float2(m, fmaf(b.y, exp2_fast(b.x - z), a.y * exp2_fast(a.x - z)));
     }
-    for (u32 h = 0; h < group; h++) {
-        float m = NEVER, l = 0.f, o = 0.f;
+    // A warp merges every fourth head, a lane four columns: heads do not wait for each other.
 #pragma unroll
-        for (u32 w = 0; w < 4; w++) m = fmaxf(m, merged[w][h].x);
+    for (u32 i = 0; i < GROUP / 4; i++) {
+        const u32 h = warp + 4 * i;
+        if (h >= group) break;
+        float2 part[4];
+        float m = NEVER, l = 0.f;
+        float4 o = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+        for (u32 w = 0; w < 4; w++) part[w] = merged[w][h], m = fmaxf(m, part[w].x);
         const float z = m == NEVER ? 0.f : m;
 #pragma unroll
         for (u32 w = 0; w < 4; w++) {
-            const float f = exp2_fast(merged[w][h].x - z);
-            l = fmaf(merged[w][h].y, f, l);
-            o = fmaf(outputs[(w * GROUP + h) * LD_OUTPUTS + threadIdx.x], f, o);
+            const float f = exp2_fast(part[w].x - z);
+            const float4 x = *reinterpret_cast<const float4*>(outputs + (w * GROUP + h) * LD_OUTPUTS + lane * 4);
+            l = fmaf(part[w].y, f, l);
+            o.x = fmaf(x.x, f, o.x), o.y = fmaf(x.y, f, o.y), o.z = fmaf(x.z, f, o.z), o.w = fmaf(x.w, f, o.w);
         }
-        part_o[u64(h) * stride * HEAD + threadIdx.x] = o;
-        if (threadIdx.x == 0) part_ml[u64(h) * stride] = make_float2(m, l);
+        *reinterpret_cast<float4*>(part_o + u64(h) * stride * HEAD + lane * 4) = o;
+        if (lane == 0) part_ml[u64(h) * stride] = make_float2(m, l);
     }
-}
-
-// Merges `parts` parts of a head in ascending order, 128 threads; the thread's lane of the output. `all` is their (max, Σ).
-DEVICE float attend_merge(const float* part_o, const float2* part_ml, u32 parts, float2& all) {
-    __shared__ float scratch[4];
-    float m = NEVER;
-    for (u32 i = threadIdx.x; i < parts; i += 128) m = fmaxf(m, part_ml[i].x);
-    m = warp_max(m);
-    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = m;
-    __syncthreads();  // maxima of the warps
-    m = fmaxf(fmaxf(scratch[0], scratch[1]), fmaxf(scratch[2], scratch[3]));
-    float l = 0.f, y = 0.f;
-#pragma unroll 16
-    for (u32 i = 0; i < parts; i++) {
-        const float2 ml = part_ml[i];
-        const float f = exp2_fast(ml.x - m);
-        l = fmaf(ml.y, f, l);
-        y = fmaf(part_o[u64(i) * HEAD + threadIdx.x], f, y);
-    }
-    all = make_float2(m, l);
-    return y / l;
 }

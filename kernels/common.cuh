@@ -40,6 +40,17 @@ struct DraftStep {
 
 // ---- number types ----------------------------------------------------------------------------------------------------
 
+#ifdef SALA_EMULATOR
+inline float mul_rn(float a, float b) { return a * b; }
+inline float add_rn(float a, float b) { return a + b; }
+inline float div_rn(float a, float b) { return a / b; }
+#else
+// Never contracted: the same numbers wherever they are made, and on the CPU.
+DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+#endif
+
 DEVICE float widen(bf16 x) { return __uint_as_float(u32(x) << 16); }
 DEVICE float widen_lo(u32 pair) { return __uint_as_float(pair << 16); }
 DEVICE float widen_hi(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
@@ -142,8 +153,12 @@ DEVICE u32 kept(u32 x) {
 // Past level 1: what another launch wrote a moment ago.
 DEVICE float4 load_fresh(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
 DEVICE float load_fresh1(const float* p) { return __ldcg(p); }
-// Brings a 128-byte line to level 1.
-DEVICE void prefetch_line(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
+// From the host's memory, past all caches.
+DEVICE u32 load_host(const u32* p) {
+    u32 x;
+    asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
 // sin and cos of the float32 angle itself, exact range reduction.
 DEVICE void sincos_exact(float x, float* s, float* c) { sincosf(x, s, c); }
 
@@ -211,110 +226,64 @@ DEVICE float block_sum(float x, float* scratch) {
 
 DEVICE float sigmoid(float x) { return rcp_fast(1.f + exp2_fast(-LOG2E * x)); }
 
-// ---- rows that enter a GEMM, the same bits wherever they are made ------------------------------------------------------
+// ---- rows that enter a GEMM --------------------------------------------------------------------------------------------
 //
-// What a row has to pass through before the first product is a chain that nothing else hides, so it is short: a lane makes 8 neighbouring columns, in
-// registers from the load to the bf16 values, and code that runs once is not unrolled. In a GEMM a warp makes the columns that it multiplies itself,
-// those of steps `warp`, `warp + WARPS`, … of COLUMNS columns each, and waits for others only where the row is normed.
+// A GEMM of a verify pass reads bf16(x · norm), without the reciprocal of the row's norm: that is the same for all columns, and a factor of the result. So whoever
+// makes a value of a row can leave it ready for the next GEMM, with the sums of squares of each SUMMED columns beside it, in an order that is the same
+// wherever they are made.
 
 DEVICE float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
 DEVICE void store_row4(bf16* dst, float4 v) { *reinterpret_cast<uint2*>(dst) = make_uint2(pack(v.x, v.y), pack(v.z, v.w)); }
 
-// Which columns are a lane's: 8 from `at(k)` on, k from 0.
-template <u32 W, u32 COLUMNS> struct Pieces {
-    static constexpr u32 WARPS = W, LANES = COLUMNS / 8, STEPS = 32 / LANES;  // lanes of a step, steps side by side
-    static constexpr u32 KEPT = 16 / WARPS;                                   // pieces a lane keeps in registers: all of 4096 columns
-    static DEVICE_METHOD u32 at(u32 k) {
-        const u32 lane = threadIdx.x & 31;
-        return ((threadIdx.x >> 5) + WARPS * (k * STEPS + lane / LANES)) * COLUMNS + lane % LANES * 8;
+constexpr u32 SUMMED = 32;  // columns that become one of a row's sums of squares
+// The sum of SUMMED squares, a lane each, in every lane.
+DEVICE float sum_squares(float x) {
+    x = mul_rn(x, x);
+#pragma unroll
+    for (u32 m = 1; m < SUMMED; m *= 2) x += shuffle_xor(x, m);
+    return x;
+}
+// The same where a lane has 8 neighbouring columns.
+DEVICE float sum_squares(const float (&x)[8]) {
+    float s[8];
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) s[i] = mul_rn(x[i], x[i]);
+    float sum = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+#pragma unroll
+    for (u32 m = 1; m < SUMMED / 8; m *= 2) sum += shuffle_xor(sum, m);
+    return sum;
+}
+// Where a row of n values goes that the next GEMM reads: bf16 values and, where it is normed, sums [n / SUMMED]. `x` is null where nobody said what follows.
+struct Next {
+    const float* norm;  // null: not normed
+    bf16* x;
+    float* sums;
+    u32 n;
+
+    DEVICE_METHOD float weight(u32 c) const { return norm ? norm[c] : 1.f; }
+    // Column c of row r by one lane, SUMMED neighbouring columns by a warp. Lanes beyond the row are not `live`.
+    DEVICE_METHOD void put(u32 r, u32 c, float value, float factor, bool live) const {
+        if (live) x[u64(r) * n + c] = narrow(value * factor);
+        if (!norm) return;
+        const float sum = sum_squares(live ? value : 0.f);
+        if (live && c % SUMMED == 0) sums[r * (n / SUMMED) + c / SUMMED] = sum;
     }
-    static DEVICE_METHOD u32 rounds(u32 n) { return (n + 4095) / 4096; }  // of KEPT pieces
+    // Columns c.. of row r, 8 by each lane of a warp.
+    DEVICE_METHOD void put8(u32 r, u32 c, const float (&value)[8], const float (&factor)[8], bool live) const {
+        if (live)
+            store16(x + u64(r) * n + c, make_uint4(pack(value[0] * factor[0], value[1] * factor[1]), pack(value[2] * factor[2], value[3] * factor[3]),
+                                                   pack(value[4] * factor[4], value[5] * factor[5]), pack(value[6] * factor[6], value[7] * factor[7])));
+        if (!norm) return;
+        const float sum = sum_squares(value);
+        if (live && c % SUMMED == 0) sums[r * (n / SUMMED) + c / SUMMED] = sum;
+    }
 };
-constexpr u32 SUMMED = 64;  // columns that become one of a row's sums of squares
-struct Eight {
-    float4 a, b;
-};
-// f32 values to be rounded to bf16: x · rstd · norm · mul, times sigmoid(gate). `norm` and `gate` may be null.
-struct WideRow {
-    const float* x;
-    const float* norm;
-    const bf16* gate;
-    float eps, mul;
-};
-// The norm's weights for the first round: they do not come from the launch before, and are asked for before its end.
-template <class P> struct NormPart {
-    Eight weights[P::KEPT];
-    DEVICE_METHOD NormPart(const float* norm, u32 n) {
-#pragma unroll
-        for (u32 i = 0; i < P::KEPT; i++) weights[i] = at(norm, n, i);
-    }
-    static DEVICE_METHOD Eight at(const float* norm, u32 n, u32 k) {
-        const u32 c = P::at(k);
-        if (norm && c < n) return {load4(norm + c), load4(norm + c + 4)};
-        return {make_float4(1.f, 1.f, 1.f, 1.f), make_float4(1.f, 1.f, 1.f, 1.f)};
-    }
-};
-// put(c, 8 bf16 values) for columns c.. of this lane. n a multiple of 8; `sums`: ceil(n / SUMMED) floats of shared memory for this row alone. `meanwhile` is called
-// while the row is on its way. By all threads of a block; the bits do not depend on P.
-template <class P, class Put, class F> DEVICE void make_row(Put put, const WideRow& row, u32 n, float* sums, const NormPart<P>& first, F meanwhile) {
-    constexpr u32 KEPT = P::KEPT;
-    const u32 rounds = P::rounds(n), lane = threadIdx.x & 31;
-    Eight x[KEPT];
-    uint4 gate[KEPT];
-    auto load = [&](u32 round) {
-#pragma unroll
-        for (u32 i = 0; i < KEPT; i++) {
-            const u32 c = P::at(round * KEPT + i);
-            x[i] = {make_float4(0.f, 0.f, 0.f, 0.f), make_float4(0.f, 0.f, 0.f, 0.f)}, gate[i] = make_uint4(0, 0, 0, 0);
-            if (c < n) x[i] = {load_fresh(row.x + c), load_fresh(row.x + c + 4)};
-            if (c < n && row.gate) gate[i] = load16(row.gate + c);
-        }
-    };
-    load(0);
-    meanwhile();
-    float rstd = 1.f;
-    if (row.norm) {
-#pragma unroll 1
-        for (u32 round = 0; round < rounds; round++) {
-            if (round) load(round);
-#pragma unroll
-            for (u32 i = 0; i < KEPT; i++) {
-                const float4 a = x[i].a, b = x[i].b;
-                float even = a.x * a.x, odd = a.y * a.y;
-                even = fmaf(a.z, a.z, even), odd = fmaf(a.w, a.w, odd);
-                even = fmaf(b.x, b.x, even), odd = fmaf(b.y, b.y, odd);
-                even = fmaf(b.z, b.z, even), odd = fmaf(b.w, b.w, odd);
-                float sum = even + odd;
-#pragma unroll
-                for (u32 m = 1; m < SUMMED / 8; m *= 2) sum += shuffle_xor(sum, m);
-                const u32 c = P::at(round * KEPT + i);
-                if (c % SUMMED == 0 && c < n) sums[c / SUMMED] = sum;
-            }
-        }
-        if (rounds > 1) load(0);
-        __syncthreads();  // all sums written
-        float sum = 0.f;
-#pragma unroll 1
-        for (u32 g = lane; g * SUMMED < n; g += 32) sum += sums[g];
-        rstd = rsqrt_fast(fmaf(warp_sum(sum), rcp_fast(float(n)), row.eps));
-    }
-#pragma unroll 1
-    for (u32 round = 0; round < rounds; round++) {
-        if (round) load(round);
-#pragma unroll
-        for (u32 i = 0; i < KEPT; i++) {
-            const u32 c = P::at(round * KEPT + i);
-            if (c >= n) continue;
-            const Eight w = round ? NormPart<P>::at(row.norm, n, round * KEPT + i) : first.weights[i];
-            auto scaled = [&](float v, float w) { return v * rstd * w * row.mul; };
-            float v[8] = {scaled(x[i].a.x, w.a.x), scaled(x[i].a.y, w.a.y), scaled(x[i].a.z, w.a.z), scaled(x[i].a.w, w.a.w),
-                          scaled(x[i].b.x, w.b.x), scaled(x[i].b.y, w.b.y), scaled(x[i].b.z, w.b.z), scaled(x[i].b.w, w.b.w)};
-            if (row.gate) {
-                const u32 words[4] = {gate[i].x, gate[i].y, gate[i].z, gate[i].w};
-#pragma unroll
-                for (u32 k = 0; k < 4; k++) v[2 * k] *= sigmoid(widen_lo(words[k])), v[2 * k + 1] *= sigmoid(widen_hi(words[k]));
-            }
-            put(c, make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7])));
-        }
-    }
+// Of the parameters of a kernel that may make rows for the next GEMM.
+#define NEXT(n) Next{next_norm, next_x, next_sums, n}
+// mul divided by the norm of a row of n values, of which these are the sums. By whole warps.
+DEVICE float row_factor(const float* sums, u32 n, float eps, float mul) {
+    float sum = 0.f;
+#pragma unroll 4
+    for (u32 i = threadIdx.x & 31; i < n / SUMMED; i += 32) sum += load_fresh1(sums + i);
+    return rsqrt_fast(fmaf(warp_sum(sum), rcp_fast(float(n)), eps)) * mul;
 }

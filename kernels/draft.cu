@@ -95,11 +95,25 @@ draft_attend(float* part_o, float2* part_ml, const bf16* q, const bf16* wk, cons
                part_ml + at, splits);
 }
 
-// Block: one head, a thread a lane of it.
+// Merges the parts of a head in ascending order. Block: one head, a thread a lane of it.
 KERNEL(128, 8) draft_combine(bf16* o, const float* part_o, const float2* part_ml, u32 heads, u32 splits) {
+    __shared__ float scratch[4];
     allow_next();
     wait_for_previous();
-    const u64 at = u64(blockIdx.x) * splits;
-    float2 all;
-    o[blockIdx.x * HEAD + threadIdx.x] = narrow(attend_merge(part_o + at * HEAD, part_ml + at, splits, all));
+    part_o += u64(blockIdx.x) * splits * HEAD, part_ml += u64(blockIdx.x) * splits;
+    float m = NEVER;
+    for (u32 i = threadIdx.x; i < splits; i += 128) m = fmaxf(m, part_ml[i].x);
+    m = warp_max(m);
+    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = m;
+    __syncthreads();  // maxima of the warps
+    m = fmaxf(fmaxf(scratch[0], scratch[1]), fmaxf(scratch[2], scratch[3]));
+    float l = 0.f, y = 0.f;
+#pragma unroll 16
+    for (u32 i = 0; i < splits; i++) {
+        const float2 ml = part_ml[i];
+        const float f = exp2_fast(ml.x - m);
+        l = fmaf(ml.y, f, l);
+        y = fmaf(part_o[u64(i) * HEAD + threadIdx.x], f, y);
+    }
+    o[blockIdx.x * HEAD + threadIdx.x] = narrow(y / l);
 }

@@ -17,20 +17,24 @@ struct HeadPart {
     u32 lo, hi;
     float4 turn;  // cos, sin of pair 2·lane; cos, sin of the next one
 
-    // Angles come with the values: one way to level 2 and back instead of two.
-    DEVICE_METHOD void load(const bf16* src, const float2* rope) {
+    DEVICE_METHOD HeadPart(const bf16* src, const float2* rope) {
         const u32 i = 2 * (threadIdx.x & 31);
         lo = *reinterpret_cast<const u32*>(src + i), hi = *reinterpret_cast<const u32*>(src + i + 64);
         if (rope) turn = *reinterpret_cast<const float4*>(rope + i);
     }
-    DEVICE_METHOD void norm_rotate(bf16* dst, const float* norm, bool rotate, float eps) const {
+    // A norm's weights for the lane's elements.
+    static DEVICE_METHOD float4 weights(const float* norm) {
+        const u32 i = 2 * (threadIdx.x & 31);
+        return norm ? make_float4(norm[i], norm[i + 1], norm[i + 64], norm[i + 65]) : make_float4(1.f, 1.f, 1.f, 1.f);
+    }
+    DEVICE_METHOD void norm_rotate(bf16* dst, bool norm, float4 w, bool rotate, float eps) const {
         const u32 i = 2 * (threadIdx.x & 31);
         float a0 = widen_lo(lo), a1 = widen_hi(lo), b0 = widen_lo(hi), b1 = widen_hi(hi);
         if (norm) {
             float s = warp_sum(fmaf(a0, a0, fmaf(a1, a1, fmaf(b0, b0, b1 * b1))));
             float rstd = rsqrt_fast(s * (1.f / HEAD) + eps);
-            a0 *= rstd * norm[i], a1 *= rstd * norm[i + 1];
-            b0 *= rstd * norm[i + 64], b1 *= rstd * norm[i + 65];
+            a0 *= rstd * w.x, a1 *= rstd * w.y;
+            b0 *= rstd * w.z, b1 *= rstd * w.w;
         }
         if (rotate) {
             float x0 = a0, x1 = a1;
@@ -102,15 +106,15 @@ DEVICE StatePart absorb_pending(float* state, const bf16* pend_k, const bf16* pe
 
 // What a block of lightning_verify keeps of each row; little, where there are few, so that it starts beside the product before it.
 struct VerifyRow {
-    bf16 q[HEAD], k[HEAD], v[TILE_V];
-    float parts[GROUPS_K][TILE_V];
+    bf16 q[HEAD], k[HEAD], v[TILE_V], gate[TILE_V];
+    float parts[GROUPS_K][TILE_V];  // angles first
 };
-static_assert(sizeof(VerifyRow) == 2624, "src/backend/cuda/launch/lightning.rs asks for this much a row");
+static_assert(sizeof(VerifyRow) == 2688, "src/backend/cuda/launch/lightning.rs asks for this much a row");
 
 // With one sequence gridDim.z is 1; with several, block z works for the sequence whose rows begin with row z, if there is one.
 KERNEL(128, 4)
 lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col, u32 v_col, const float* q_norm, const float* k_norm, const float2* rope,
-                 const Row* at, const RowState* of, u32 heads, u32 kv_heads, float scale, float eps, u32 all, u32 sequences) {
+                 const Row* at, const RowState* of, const float* next_norm, bf16* next_x, float* next_sums, const bf16* gate, u32 heads, u32 kv_heads, float scale, float eps, u32 all, u32 sequences) {
     SHARED_BYTES(bytes);
     VerifyRow* sh = reinterpret_cast<VerifyRow*>(bytes);
     const u32 warp = threadIdx.x >> 5, head = blockIdx.y, kv_head = head / (heads / kv_heads);
@@ -123,47 +127,57 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     const u32 rows = sequences > 1 ? row.rows : all;
     x += u64(row.first) * ldx, o += u64(row.first) * ldo;
     if (rope) rope += row.first * 64;
-    if (q_norm && k_norm && threadIdx.x < 8) prefetch_line((threadIdx.x < 4 ? q_norm : k_norm) + (threadIdx.x & 3) * 32);
+    const u32 column = head * HEAD + tile + (threadIdx.x & 31);  // of the result, a lane each
+    const Next next = NEXT(heads * HEAD);
+    const float next_weight = next.x ? next.weight(column) : 0.f;
+    const float* norm = warp & 1 ? k_norm : q_norm;  // even warps take queries, odd ones keys
+    const float4 weights = HeadPart::weights(norm);
     StatePart part = absorb_pending(state, pend_k, pend_v, slopes, row.pending, row.slot, heads, kv_heads);
+    allow_next();
     wait_for_previous();
-    allow_next();  // not before: the next product's copies would come between
 
-    // All rows are asked for before any is worked on: v by as many lanes as it takes, then q and k of four rows at a time.
-    const bf16* from_v = x + v_col + kv_head * HEAD + tile + (threadIdx.x & 3) * 8;
-    const bool brings = threadIdx.x < rows * 4;
-    const uint4 my_v = brings ? load16(from_v + u64(threadIdx.x >> 2) * ldx) : make_uint4(0, 0, 0, 0);
-    for (u32 i0 = 0; i0 < 2 * rows; i0 += 16) {
-        HeadPart heads_of[4];
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            const u32 task = i0 + 4 * i + warp, r = task >> 1;
-            if (r < rows) heads_of[i].load(x + u64(r) * ldx + (task & 1 ? k_col + kv_head * HEAD : q_col + head * HEAD), rope ? rope + r * 64 : nullptr);
-        }
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            const u32 task = i0 + 4 * i + warp, r = task >> 1;
-            if (r < rows) heads_of[i].norm_rotate(task & 1 ? sh[r].k : sh[r].q, task & 1 ? k_norm : q_norm, rope, eps);
-        }
+    // All rows are asked for before any is worked on. Code is short: of one row nearly all of it runs once.
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < rows * 64; i += 128) {
+        const u32 r = i >> 6, c = i & 63, col = (c & 15) * 8;
+        const bf16* from = x + u64(r) * ldx;
+        if (c < 32) copy_async(c < 16 ? sh[r].q + col : sh[r].k + col, from + (c < 16 ? q_col + head * HEAD : k_col + kv_head * HEAD) + col);
+        else if (rope) copy_async(&sh[r].parts[0][0] + (c - 32) * 4, rope + r * 64 + (c - 32) * 2);
+        if (gate && c >= 4 && c < 8) copy_async(sh[r].gate + (col - 32), gate + u64(row.first + r) * ldx + head * HEAD + tile + (col - 32));
+        if (c < 4) copy_async(sh[r].v + col, from + v_col + kv_head * HEAD + tile + col);
     }
-    if (brings) store16(&sh[threadIdx.x >> 2].v[(threadIdx.x & 3) * 8], my_v);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();  // every row has arrived
+#pragma unroll 1
+    for (u32 task = warp; task < 2 * rows; task += 4) {
+        bf16* at = task & 1 ? sh[task >> 1].k : sh[task >> 1].q;
+        HeadPart(at, rope ? reinterpret_cast<const float2*>(sh[task >> 1].parts) : nullptr).norm_rotate(at, norm, weights, rope, eps);
+    }
     __syncthreads();  // q, k and v of every row
+#pragma unroll 1
     for (u32 r = 0; r < rows; r++) {
         part.absorb(load16(&sh[r].k[k0]), *reinterpret_cast<const uint2*>(&sh[r].v[v0]));
         *reinterpret_cast<float4*>(&sh[r].parts[threadIdx.x >> 3][v0]) = part.read(load16(&sh[r].q[k0]));
     }
     __syncthreads();  // parts of every row
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < rows * TILE_V; i += 128) {
         const u32 r = i / TILE_V, c = i % TILE_V;
         float y[4];
 #pragma unroll
         for (u32 w = 0; w < 4; w++) y[w] = (sh[r].parts[4 * w][c] + sh[r].parts[4 * w + 1][c]) + (sh[r].parts[4 * w + 2][c] + sh[r].parts[4 * w + 3][c]);
-        o[u64(r) * ldo + head * HEAD + tile + c] = ((y[0] + y[1]) + (y[2] + y[3])) * scale;
+        const float value = ((y[0] + y[1]) + (y[2] + y[3])) * scale;
+        o[u64(r) * ldo + column] = value;
+        if (next.x) next.put(row.first + r, column, value, gate ? next_weight * sigmoid(widen(sh[r].gate[c])) : next_weight, true);
     }
     if (head % (heads / kv_heads)) return;
     // Remembered until it is known how many are accepted.
     const u64 half = u64((row.slot & 1) ^ 1) * MAX_VERIFY * kv_heads * HEAD + u64(kv_head) * HEAD;
-    if (brings) store16(pend_v + half + u64(threadIdx.x >> 2) * kv_heads * HEAD + tile + (threadIdx.x & 3) * 8, my_v);
+    const u32 piece = (threadIdx.x & 3) * 8;
+    if (threadIdx.x < rows * 4) store16(pend_v + half + u64(threadIdx.x >> 2) * kv_heads * HEAD + tile + piece, load16(sh[threadIdx.x >> 2].v + piece));
     if (blockIdx.x == 0)
+#pragma unroll 1
         for (u32 i = threadIdx.x; i < rows * 16; i += 128) store16(pend_k + half + u64(i >> 4) * kv_heads * HEAD + (i & 15) * 8, load16(&sh[i >> 4].k[(i & 15) * 8]));
 }
 
@@ -183,9 +197,8 @@ lightning_qk(bf16* dst, u32 ldd, const bf16* x, u32 ldx, u32 q_col, u32 k_col, c
     if (head >= heads + kv_heads) return;
     const bool is_q = head < heads;
     const bf16* from = x + u64(r) * ldx + (is_q ? q_col + head * HEAD : k_col + (head - heads) * HEAD);
-    HeadPart part;
-    part.load(from, rope ? rope + u64(r) * 64 : nullptr);
-    part.norm_rotate(dst + u64(r) * ldd + head * HEAD, is_q ? q_norm : k_norm, rope, eps);
+    const float* norm = is_q ? q_norm : k_norm;
+    HeadPart(from, rope ? rope + u64(r) * 64 : nullptr).norm_rotate(dst + u64(r) * ldd + head * HEAD, norm, HeadPart::weights(norm), rope, eps);
 }
 
 // ---- prefill -----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@
 // The 16 e2m1 values of both words of a row are bits of eight pairs of bfloat16 in place, see Nvfp4; its scales are those of the columns' 16 in
 // both blocks, [block 2] bytes rotated left by 4 as 16 bits; a byte is the exponent + 22 and three bits of mantissa, or 0.
 //
-// Values: int8 bf16(q·s); int4, int5 and int6 bf16((N + q)·s − bf16((N + z)·s)), N = 16, 32 and 64, z in N/128; group4 bf16((q − z)·s);
+// Values: int8 bf16(q·s); int4, int5 and int6 bf16((N + q)·s − bf16((N + z)·s)), N = 16, 32 and 64, z in N/128; group4 bf16((q − z)·s), where
+// products with groups of 128 multiply sums over exact q − z by s in f32;
 // nvfp4 bf16(e2m1·fl(s·factor)), where sums over exact e2m1·s are multiplied by the factor in f32.
 #pragma once
 #include "common.cuh"
@@ -49,9 +50,6 @@ inline u32 and_xor(u32 x, u32 mask, u32 bits) { return (x & mask) ^ bits; }
 inline u32 times_plus(u32 a, u32 b, u32 c) { return a * b + c; }
 inline u32 both_low(u32 x) { return x << 16 | (x & 0xffffu); }
 inline u32 both_high(u32 x) { return x >> 16 | (x & 0xffff0000u); }
-inline float mul_rn(float a, float b) { return a * b; }
-inline float add_rn(float a, float b) { return a + b; }
-inline float div_rn(float a, float b) { return a / b; }
 #else
 DEVICE u32 rotate_right(u32 x, u32 n) { return __funnelshift_r(x, x, n); }
 DEVICE u32 permute(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
@@ -88,10 +86,6 @@ DEVICE u32 both_high(u32 x) {
     asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; mov.b32 %0, {hi, hi}; }" : "=r"(r) : "r"(x));
     return r;
 }
-// Never contracted: the CPU makes the same numbers.
-DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
-DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
-DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
 #endif
 
 constexpr u32 UNIT_COLUMNS = 128;
@@ -108,10 +102,11 @@ DEVICE uint4 nibbles_plus_16(u32 word) {
 }
 
 // A form F says how to find and widen the eight values of lane (g, t) in a block: `eight(unit, behind, detail, i, h, b, row, g, t)` from any
-// memory, `fragments` for a whole half in the order the products use them, to be multiplied by GAIN, a power of two. PAIR: bytes `behind`
+// memory, `fragments` for a whole half in the order the products use them, to be multiplied by GAIN, a power of two, and BY_STEP by `step_gain` before. PAIR: bytes `behind`
 // the units of a pair; what sums are multiplied by is there.
 struct Int8 {
     static constexpr u32 VALUES = 4096, PAIR = 0;           // bytes
+    static constexpr bool BY_STEP = false;
     static constexpr u32 WARPS = 8, STAGES = 3, AHEAD = 2;  // of a skinny product
     static DEVICE_METHOD u32 behind(u32) { return 64; }
     // bf16 q: seven bits make 128 + (q & 127), the sign bit alone 128 or 256; both from one mask.
@@ -145,6 +140,7 @@ struct Int8 {
 template <u32 BITS> struct Planes {
     static constexpr u32 NIBBLES = 2048, LOW = BITS - 4;  // bytes of the upper four bits; lower bits of a value
     static constexpr u32 VALUES = 512 * BITS, PAIR = 0, WARPS = 16, STAGES = 2, AHEAD = 1;
+    static constexpr bool BY_STEP = false;
     static DEVICE_METHOD u32 behind(u32) { return 256; }
     static constexpr float GAIN = 1.f;
     static constexpr u32 BASE = 0x41804180u + LOW * 0x00800080u;    // N = 2^BITS
@@ -195,34 +191,43 @@ using Int4 = Planes<4>;
 using Int5 = Planes<5>;
 using Int6 = Planes<6>;
 
-// `detail`: log2 of the blocks of 32 columns that share a scale, 0..2.
-struct Group4 {
+// `detail`: log2 of the blocks of 32 columns that share a scale, 0..2. WIDE: 2, and what multiplies takes the numbers themselves, which are exact, and
+// their sums over a unit times the scale: half of the work for a pair of values.
+template <bool WIDE> struct Groups {
     static constexpr u32 VALUES = 2048, PAIR = 0, WARPS = 16, STAGES = 2, AHEAD = 1;
+    static constexpr bool BY_STEP = WIDE;
     static constexpr float GAIN = 1.f;
     static DEVICE_METHOD u32 behind(u32 detail) { return 512 >> detail; }
     static DEVICE_METHOD uint4 widen(u32 word, u32 scale) {
         const u32 s2 = both_low(scale), z2 = both_high(scale);
         const uint4 q = nibbles_plus_16(word);
-        auto pair = [&](u32 x) { return times2(fma2(x, ONE2, z2), s2); };
+        auto pair = [&](u32 x) { return WIDE ? fma2(x, ONE2, z2) : times2(fma2(x, ONE2, z2), s2); };
         return make_uint4(pair(q.x), pair(q.y), pair(q.z), pair(q.w));
     }
     static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char*, u32 detail, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
+        static_assert(!WIDE, "values have their scale");
         const u32 word = load32(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + row) * 4);
         return widen(word, load32(unit + VALUES + (((i << 2 >> detail) + ((h * 2 + b) >> detail)) * 8 + g) * 8 + row * 4));
     }
-    static DEVICE_METHOD void fragments(const unsigned char* unit, u32 detail, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
-        const u32 lane = threadIdx.x & 31;
+    static DEVICE_METHOD void fragments(const unsigned char* unit, u32 any, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const u32 lane = threadIdx.x & 31, detail = WIDE ? 2 : any;
         const uint4 q = load16(unit + ((i * 2 + h) * 32 + lane) * 16);
         const unsigned char* scales = unit + VALUES + ((i << 2 >> detail) * 8 + (lane >> 2)) * 8;
         const uint2 a = load64(scales + ((h * 2) >> detail) * 64), c = load64(scales + ((h * 2 + 1) >> detail) * 64);
         a0 = widen(q.x, a.x), a1 = widen(q.y, a.y), c0 = widen(q.z, c.x), c1 = widen(q.w, c.y);
     }
+    // What sums over a unit are multiplied by: rows g (0) or g + 8 (1) of tile i.
+    static DEVICE_METHOD float step_gain(const unsigned char* unit, u32 i, u32 up) {
+        return widen_lo(load32(unit + VALUES + (i * 8 + ((threadIdx.x & 31) >> 2)) * 8 + up * 4));
+    }
 };
+using Group4 = Groups<false>;
 
 // e2m1 is exact in bfloat16 and so is e2m1·e4m3, of at most 6 bits. Sign, exponent and mantissa of a value at bits 15 and 8..6 are the number
 // times 2^-126, subnormals included, so that one mask makes a pair of them and one product with a scale (times 2^119) a pair of weights.
 struct Nvfp4 {
     static constexpr u32 VALUES = 2048, PAIR = 256, WARPS = 16, STAGES = 2, AHEAD = 1;
+    static constexpr bool BY_STEP = false;
     static DEVICE_METHOD u32 behind(u32) { return 256; }
     static constexpr u32 VALUE = 0x81c081c0u;
     // The pairs of a row's words a and c: three of each lie so that they do not meet, the fourth are in what these leave of both words,

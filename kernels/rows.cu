@@ -1,8 +1,7 @@
-// Operations on rows beside the GEMMs: embedding, norms and gates of prefill, SwiGLU, auxiliary hidden states, rotation angles, synthetic weights.
+// Operations on rows beside the GEMMs: embedding, norms and gates of prefill and of rows that nobody left ready, SwiGLU, auxiliary hidden states, rotation angles, synthetic weights.
 //
 // One block of 256 threads a row (or 1024 values of a plain array). Bytes moved: each input and output once.
-// norm_rows and gate_rows share their arithmetic with the GEMMs that norm or gate on the way (common.cuh), so a row
-// has the same bits whichever made it. Widths are multiples of 8.
+// Rows that are left ready for a GEMM have the same bits whichever kernel made them (common.cuh). Widths are multiples of 32.
 #include "common.cuh"
 #include "sequences.cuh"
 
@@ -57,15 +56,34 @@ KERNEL(512, 2) measure_read(float* out, const uint4* src, u64 n16) {
     }
 }
 
-KERNEL(256, 4) embed_rows(float* h, const bf16* table, const u32* tokens, u32 hidden, u32 vocab, float scale, u32 rows) {
+// Words from page-locked memory of the host, which writes them again after a while: past all caches. Kernels read them before their waits, so they are to be seen by all
+// before anything that follows can start.
+KERNEL(256, 4) take_words(u32* dst, const u32* from, u32 n) {
+    wait_for_previous();
+    const u32 i = blockIdx.x * 256 + threadIdx.x;
+    if (i < n) dst[i] = load_host(from + i);
+    __threadfence();
+}
+
+KERNEL(256, 4)
+embed_rows(float* h, const bf16* table, const u32* tokens, u32 hidden, u32 vocab, float scale, const float* next_norm, bf16* next_x, float* next_sums, u32 rows) {
+    const Next next = NEXT(hidden);
     wait_for_previous();
     allow_next();
     const u32 r = blockIdx.x, token = tokens[r];
-    for (u32 i = threadIdx.x * 8; i < hidden; i += 2048) {
-        uint4 e = token < vocab ? load16(table + u64(token) * hidden + i) : make_uint4(0, 0, 0, 0);
+    for (u32 i0 = 0; i0 < hidden; i0 += 2048) {
+        const u32 i = i0 + threadIdx.x * 8;
+        const bool live = i < hidden;
+        const uint4 e = live && token < vocab ? load16(table + u64(token) * hidden + i) : make_uint4(0, 0, 0, 0);
+        const float x[8] = {scale * widen_lo(e.x), scale * widen_hi(e.x), scale * widen_lo(e.y), scale * widen_hi(e.y),
+                            scale * widen_lo(e.z), scale * widen_hi(e.z), scale * widen_lo(e.w), scale * widen_hi(e.w)};
         float* to = h + u64(r) * hidden + i;
-        *reinterpret_cast<float4*>(to) = make_float4(scale * widen_lo(e.x), scale * widen_hi(e.x), scale * widen_lo(e.y), scale * widen_hi(e.y));
-        *reinterpret_cast<float4*>(to + 4) = make_float4(scale * widen_lo(e.z), scale * widen_hi(e.z), scale * widen_lo(e.w), scale * widen_hi(e.w));
+        if (live) *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]), *reinterpret_cast<float4*>(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
+        if (!next.x) continue;
+        float factor[8];
+#pragma unroll
+        for (u32 k = 0; k < 8; k++) factor[k] = live ? next.weight(i + k) : 0.f;
+        next.put8(r, i, x, factor, live);
     }
 }
 
@@ -80,16 +98,77 @@ KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step
     table[i] = make_float2(c, s);
 }
 
-using RowPieces = Pieces<8, 64>;
-// A norm's weight was last read a pass ago, so it comes from memory: asked for while the kernel before still works.
-KERNEL(256, 4) norm_rows(bf16* dst, u32 ldd, const float* src, u32 lds, const float* norm, u32 n, float eps, float mul, u32 rows) {
-    SHARED_BYTES(sums);
+// A row's values, normed where there is a norm and gated where there is a gate. With `sums`, the row's for a GEMM that multiplies its result, otherwise (prefill) the
+// reciprocal of the norm is part of the values. A norm's weight was last read a pass ago, so it comes from memory: asked for while the kernel before still works.
+// Block: a row, 256 threads that keep 4096 columns in registers.
+DEVICE void prepare_row(bf16* dst, float* sums, const float* src, const float* norm, const bf16* gate, u32 n, float eps, float mul) {
+    constexpr u32 KEPT = 2, ROUND = 2048 * KEPT;
+    __shared__ float scratch[8];
     allow_next();
-    const NormPart<RowPieces> first(norm, n);
+    float x[KEPT][8], w[KEPT][8];
+    auto four = [](float* to, float4 v) { to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w; };
+    auto weights = [&](u32 first) {
+#pragma unroll
+        for (u32 k = 0; k < KEPT; k++) {
+            const u32 c = first + k * 2048 + threadIdx.x * 8;
+            const bool normed = norm && c < n;
+            four(w[k], normed ? load4(norm + c) : make_float4(1.f, 1.f, 1.f, 1.f)), four(w[k] + 4, normed ? load4(norm + c + 4) : make_float4(1.f, 1.f, 1.f, 1.f));
+        }
+    };
+    auto values = [&](u32 first) {
+#pragma unroll
+        for (u32 k = 0; k < KEPT; k++) {
+            const u32 c = first + k * 2048 + threadIdx.x * 8;
+            const float4 none = make_float4(0.f, 0.f, 0.f, 0.f);
+            four(x[k], c < n ? load_fresh(src + c) : none), four(x[k] + 4, c < n ? load_fresh(src + c + 4) : none);
+        }
+    };
+    weights(0);
     wait_for_previous();
-    bf16* to = dst + u64(blockIdx.x) * ldd;
-    const WideRow row = {src + u64(blockIdx.x) * lds, norm, nullptr, eps, mul};
-    make_row([&](u32 c, uint4 v) { store16(to + c, v); }, row, n, reinterpret_cast<float*>(sums), first, [] {});
+    values(0);
+    const Next next = {sums ? norm : nullptr, dst, sums, n};
+    float factor = mul;
+    if (!sums && norm) {
+        float sum = 0.f;
+#pragma unroll 1
+        for (u32 first = 0; first < n; first += ROUND) {
+            if (first) values(first);
+#pragma unroll
+            for (u32 k = 0; k < KEPT; k++)
+#pragma unroll
+                for (u32 i = 0; i < 8; i++) sum = fmaf(x[k][i], x[k][i], sum);
+        }
+        factor = rsqrt_fast(fmaf(block_sum(sum, scratch), rcp_fast(float(n)), eps)) * mul;
+        if (n > ROUND) values(0);
+    }
+#pragma unroll 1
+    for (u32 first = 0; first < n; first += ROUND) {
+        if (first) weights(first), values(first);
+#pragma unroll
+        for (u32 k = 0; k < KEPT; k++) {
+            const u32 c = first + k * 2048 + threadIdx.x * 8;
+            if (gate && c < n) {
+                const uint4 g = load16(gate + c);
+                const u32 words[4] = {g.x, g.y, g.z, g.w};
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) w[k][2 * i] *= sigmoid(widen_lo(words[i])), w[k][2 * i + 1] *= sigmoid(widen_hi(words[i]));
+            }
+            if (!sums) {
+#pragma unroll
+                for (u32 i = 0; i < 8; i++) w[k][i] *= factor;
+            }
+            next.put8(0, c, x[k], w[k], c < n);
+        }
+    }
+}
+KERNEL(256, 2) norm_rows(bf16* dst, u32 ldd, float* sums, const float* src, u32 lds, const float* norm, u32 n, float eps, float mul, u32 rows) {
+    const u32 r = blockIdx.x;
+    prepare_row(dst + u64(r) * ldd, sums ? sums + r * (n / SUMMED) : nullptr, src + u64(r) * lds, norm, nullptr, n, eps, mul);
+}
+KERNEL(256, 2)
+gate_rows(bf16* dst, u32 ldd, float* sums, const float* o, u32 ldo, const float* norm, float eps, const bf16* gate, u32 ldg, u32 n, u32 rows) {
+    const u32 r = blockIdx.x;
+    prepare_row(dst + u64(r) * ldd, sums ? sums + r * (n / SUMMED) : nullptr, o + u64(r) * ldo, norm, gate ? gate + u64(r) * ldg : nullptr, n, eps, 1.f);
 }
 
 // The same for a bf16 source (the auxiliary hidden states of a draft head).
@@ -113,16 +192,6 @@ KERNEL(256, 4) norm_rows_bf16(bf16* dst, u32 ldd, const bf16* src, u32 lds, cons
         const float4 w = *reinterpret_cast<const float4*>(norm + i);
         store_row4(to + i, make_float4(widen_lo(v.x) * rstd * w.x, widen_hi(v.x) * rstd * w.y, widen_lo(v.y) * rstd * w.z, widen_hi(v.y) * rstd * w.w));
     }
-}
-
-KERNEL(256, 4) gate_rows(bf16* dst, u32 ldd, const float* o, u32 ldo, const float* norm, float eps, const bf16* gate, u32 ldg, u32 n, u32 rows) {
-    SHARED_BYTES(sums);
-    allow_next();
-    const NormPart<RowPieces> first(norm, n);
-    wait_for_previous();
-    bf16* to = dst + u64(blockIdx.x) * ldd;
-    const WideRow row = {o + u64(blockIdx.x) * ldo, norm, gate ? gate + u64(blockIdx.x) * ldg : nullptr, eps, 1.f};
-    make_row([&](u32 c, uint4 v) { store16(to + c, v); }, row, n, reinterpret_cast<float*>(sums), first, [] {});
 }
 
 DEVICE u32 swiglu2(u32 gate, u32 up) {

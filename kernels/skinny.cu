@@ -3,7 +3,7 @@
 
 struct Bf16 {
     static constexpr u32 WARPS = 8;
-    static constexpr bool EARLY = false;
+    static constexpr bool EARLY = false, BY_STEP = false;
     static constexpr u32 COLUMNS = 64, STAGES = 6, AHEAD = 3;
     static constexpr u32 STAGE = TILE * COLUMNS * 2;  // bytes of a tile
     static_assert(STAGE == 4 * 32 * 16, "four 16-byte copies a lane");

@@ -1,6 +1,7 @@
-// Products of 1..16 rows: y[r][o] = Σ_k x[r][k] · w[o][k], the decode and verify path, for weights of any form.
+// Products of 1..16 rows: y[r][o] = factor[r] · Σ_k x[r][k] · w[o][k], the decode and verify path, for weights of any form.
 //
-// x [rows, inner] is ready, or made on the way where it is a single row. Result by epilogue: bf16, SwiGLU in bf16, h += scale·y, f32.
+// x [rows, inner] is bf16 and lies ready: whoever made the values behind it left them so, with `sums` of squares where they are still to be normed
+// (common.cuh), of which factors are made. Result by epilogue: bf16, SwiGLU in bf16, h += scale·y and, with it, rows for the product after the next norm, f32.
 // Threads: W::WARPS warps. A tile is 16 weight rows, R = 2 neighbouring tiles are worked on together, so that activations are read half as
 // often. Step s of W::COLUMNS columns belongs to warp s mod WARPS, so a block reads neighbouring steps at a time and the inner axis is
 // always split in the same ways: R and the grid change no bit.
@@ -25,11 +26,11 @@
 //   fragments(from, i, h, a0, a1, c0, c1)  bf16 values of tile i, columns 64h..64h+63 of a step: rows g (0) and g + 8 (1), blocks of 32
 //                                  columns a and c
 //   gain(i, up)                    what rows g (0) or g + 8 (1) of tile i are to be multiplied by
+//   BY_STEP, step_gain(from, i, up)  whether sums over a step are to be multiplied by something of their own, and by what
 #pragma once
 #include "common.cuh"
 
 enum Epilogue { STORE, SWIGLU, ADD, LOGITS };
-enum Source { READY = 0, NORM = 1, GATE = 2 };
 
 constexpr u32 TILE = 16;                // weight rows
 constexpr u32 R = 2;                    // tiles worked on together
@@ -38,41 +39,39 @@ constexpr u32 R = 2;                    // tiles worked on together
 struct Operands {
     void* dst;
     u32 ldd, out, inner;
-    const void* src;
-    u32 lds, mode;
-    const float* norm;
-    float eps, mul;
-    const bf16* gate;
-    u32 ldg;
-    float scale;
+    const bf16* x;
+    u32 ldx;
+    const float* sums;  // [rows][inner / SUMMED], or null: factors are `mul`
+    float eps, mul, scale;
+    Next next;
     u32 rows, stages, places, deep;
 };
 
 DEVICE u32 pairs_of_tiles(u32 out) { return (out + R * TILE - 1) / (R * TILE); }
 
-// The copies of a product by one warp: a ring of stages of weights and, if X, places for what a step takes of ready rows behind it. Every tile
+// The copies of a product by one warp: a ring of stages of weights, and places for what a step takes of the rows behind it. Every tile
 // walks over the same columns: with a place for each step of a tile rows are copied once and stay, otherwise they go round with the stages.
-template <u32 NT, bool X, class W> struct Copies {
+template <u32 NT, class W> struct Copies {
     W weight;
     unsigned char *ring, *x_ring;
-    u32 stage_bytes, steps, tiles, rows, lds;
+    u32 stage_bytes, steps, tiles, rows, ldx;
     u32 step, tile;  // where the weights' copies stand
-    // Ready rows: bytes of a step, where the copies of rows stand, where they are copied from.
+    // Rows: bytes of a step, where their copies stand, where they are copied from.
     u32 x_bytes, x_step, x_tile;
     bool x_stay;
     const bf16* x_from;
 
     // Without a division: this is part of what no kernel hides.
-    DEVICE_METHOD Copies(W weight, unsigned char* shared, const Operands& of) : weight(weight), rows(of.rows), lds(of.lds) {
+    DEVICE_METHOD Copies(W weight, unsigned char* shared, const Operands& of) : weight(weight), rows(of.rows), ldx(of.ldx) {
         const u32 warp = threadIdx.x >> 5, g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
-        stage_bytes = this->weight.stage_bytes(), x_bytes = X ? W::COLUMNS * 2 * rows : 0;
+        stage_bytes = this->weight.stage_bytes(), x_bytes = W::COLUMNS * 2 * rows;
         ring = shared + warp * (of.stages * stage_bytes + of.places * x_bytes), x_ring = ring + of.stages * stage_bytes;
         steps = kept((of.inner / W::COLUMNS + W::WARPS - 1 - warp) / W::WARPS);  // of this warp in a tile
         tiles = steps ? pairs_of_tiles(of.out) : 0;
         step = 0, tile = blockIdx.x;
         this->weight.enter(tile);
         x_stay = of.places >= steps, x_step = 0, x_tile = tile;
-        x_from = static_cast<const bf16*>(of.src) + u64(g) * lds + warp * W::COLUMNS + t * 8;
+        x_from = of.x + u64(g) * ldx + warp * W::COLUMNS + t * 8;
     }
     // Whether there is anything left to copy of the weight.
     DEVICE_METHOD bool more() const { return tile < tiles; }
@@ -84,14 +83,14 @@ template <u32 NT, bool X, class W> struct Copies {
             weight.enter(tile);
         }
     }
-    // A lane copies the pieces of ready rows that it will multiply.
-    DEVICE_METHOD void ready_rows(u32 slot) {
-        if (!X || x_tile >= tiles || (x_stay && x_tile != blockIdx.x)) return;
+    // A lane copies the pieces of rows that it will multiply.
+    DEVICE_METHOD void activations(u32 slot) {
+        if (x_tile >= tiles || (x_stay && x_tile != blockIdx.x)) return;
         const u32 g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
 #pragma unroll
         for (u32 j = 0; j < NT; j++) {
             if (g + 8 * j >= rows) continue;
-            const bf16* from = x_from + u64(8 * j) * lds;
+            const bf16* from = x_from + u64(8 * j) * ldx;
             unsigned char* to = x_ring + (x_stay ? x_step : slot) * x_bytes + (g + 8 * j) * 64 + t * 16;
 #pragma unroll
             for (u32 h = 0; h < W::COLUMNS / 64; h++) {
@@ -106,95 +105,96 @@ template <u32 NT, bool X, class W> struct Copies {
     template <bool WEIGHTS, bool ROWS> DEVICE_METHOD void fill(u32 from, u32 to) {
 #pragma unroll 1
         for (u32 slot = from; slot < to; slot++) {
-            if (ROWS) ready_rows(slot);
+            if (ROWS) activations(slot);
             if (WEIGHTS && more()) weights(slot);
             copy_commit();
         }
     }
 };
 
-// The warps' parts of `pairs` pairs of tiles, the last of them `tile`, summed in warp order. `before` is what a result is added to.
-template <Epilogue E, u32 WARPS, u32 EACH> DEVICE void settle(const float* partial, u32 tile, u32 pairs, const float (&before)[EACH], const Operands& of) {
-    const u32 rows = of.rows, part = R * TILE * rows, first = tile - (pairs - 1) * gridDim.x;
+// Parts of a row of activations in a pair of tiles: a float of each weight row, and some between so that lanes hit all banks.
+constexpr u32 LD_PART = R * TILE + 4;
+
+// The warps' parts of `pairs` pairs of tiles, the last of them `tile`, summed in warp order. A warp takes the values of one row of activations, a lane each.
+// `before` is what a result is added to, `weights` are those of the norm after it.
+template <Epilogue E, u32 WARPS, u32 EACH>
+DEVICE void settle(const float* partial, u32 tile, u32 pairs, const float (&before)[EACH], const float (&weights)[EACH], const float* factors, const Operands& of) {
+    const u32 rows = of.rows, part = rows * LD_PART, lane = threadIdx.x & 31, first = tile - (pairs - 1) * gridDim.x;
 #pragma unroll 1
-    for (u32 v = threadIdx.x, k = 0; v < pairs * part; v += 32 * WARPS, k++) {
-        u32 pair = v / (R * TILE), row = v % (R * TILE), r = 0;
-        if (rows > 1) {  // a division takes as long as the sum
-            const u32 all = v / rows;
-            r = v - all * rows, pair = all / (R * TILE), row = all % (R * TILE);
-        }
-        const u32 o = (first + pair * gridDim.x) * R * TILE + row;
-        const float* from = partial + pair * WARPS * part + row * rows + r;
+    for (u32 q = threadIdx.x >> 5, k = 0; q < pairs * rows; q += WARPS, k++) {
+        const u32 pair = rows > 1 ? q / rows : q, r = q - pair * rows, o = (first + pair * gridDim.x) * R * TILE + lane;
+        const float* from = partial + pair * WARPS * part + r * LD_PART + lane;
         auto total = [&](const float* from) {
             float y = 0.f;
 #pragma unroll
             for (u32 i = 0; i < WARPS; i++) y += from[i * part];
-            return y;
+            return y * factors[r];
         };
-        if (o >= of.out) continue;
+        const bool live = o < of.out;
         if (E == SWIGLU) {
-            if ((row & 15) < 8) {  // rows 0..7 of a tile are gate rows, 8..15 the up rows of the same lanes
-                const float gated = total(from), up = total(from + 8 * rows);
-                static_cast<bf16*>(of.dst)[u64(r) * of.ldd + o / TILE * 8 + (row & 7)] = narrow(gated * sigmoid(gated) * up);
+            if (live && (lane & 15) < 8) {  // rows 0..7 of a tile are gate rows, 8..15 the up rows of the same lanes
+                const float gated = total(from), up = total(from + 8);
+                static_cast<bf16*>(of.dst)[u64(r) * of.ldd + o / TILE * 8 + (lane & 7)] = narrow(gated * sigmoid(gated) * up);
             }
         } else {
             const float y = total(from);
-            if (E == STORE) static_cast<bf16*>(of.dst)[u64(r) * of.ldd + o] = narrow(y * of.scale);
-            if (E == LOGITS) static_cast<float*>(of.dst)[u64(r) * of.ldd + o] = y * of.scale;
-            if (E == ADD) static_cast<float*>(of.dst)[u64(r) * of.ldd + o] = fmaf(of.scale, y, k == 0 ? before[0] : before[EACH - 1]);
+            if (E == STORE && live) static_cast<bf16*>(of.dst)[u64(r) * of.ldd + o] = narrow(y * of.scale);
+            if (E == LOGITS && live) static_cast<float*>(of.dst)[u64(r) * of.ldd + o] = y * of.scale;
+            if (E == ADD) {
+                const float h = fmaf(of.scale, y, k == 0 ? before[0] : before[EACH - 1]);
+                if (live) static_cast<float*>(of.dst)[u64(r) * of.ldd + o] = h;
+                if (of.next.x) of.next.put(r, o, h, k == 0 ? weights[0] : weights[EACH - 1], live);
+            }
         }
+        __syncwarp();  // lanes meet again
     }
 }
 
-// NT: 8-column groups of activations. X: they are ready; if not, they are normed or gated into shared memory first. Kept short: layers call
-// four of these in turn, each longer than the instruction cache would like.
-template <u32 NT, Epilogue E, bool X, class W> DEVICE void product(W weight, const Operands& of) {
+// NT: 8-column groups of activations. Kept short: layers call four of these in turn, each longer than the instruction cache would like.
+template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operands& of) {
     SHARED_BYTES(shared);
-    using Own = Pieces<W::WARPS, W::COLUMNS>;
-    constexpr u32 WARPS = W::WARPS, THREADS = 32 * WARPS, EACH = (R * NT * 128 + THREADS - 1) / THREADS, HALVES = W::COLUMNS / 64;
+    __shared__ float factors[8 * NT];
+    constexpr u32 WARPS = W::WARPS, EACH = (8 * NT + WARPS - 1) / WARPS, HALVES = W::COLUMNS / 64;
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const u32 rows = of.rows, inner = of.inner, stages = of.stages;
-    const u32 part = R * TILE * rows;  // values of a warp's part of a pair of tiles
+    const u32 rows = of.rows, stages = of.stages, part = rows * LD_PART;  // values of a warp's part of a pair of tiles
 
-    // Weights do not come from the launch before: their first stages travel while it drains, and so does the norm.
-    const NormPart<Own> norm(X ? nullptr : of.norm, inner);
-    Copies<NT, X, W> copies(weight, shared, of);
+    // Weights do not come from the launch before: their first stages travel while it drains.
+    Copies<NT, W> copies(weight, shared, of);
     float* partial = reinterpret_cast<float*>(shared + WARPS * (stages * copies.stage_bytes + of.places * copies.x_bytes));  // [deep][WARPS][part]
-    bf16* staged = reinterpret_cast<bf16*>(partial + of.deep * WARPS * part);
     const u32 ahead = min(stages, W::AHEAD);
     copies.template fill<true, false>(0, ahead);
     wait_for_previous();
     if (W::EARLY || !copies.more()) allow_next();
-    if (X) {
-        copies.template fill<false, true>(0, ahead);
-        copies.template fill<true, true>(ahead, stages);
-    } else {
-        float* sums = reinterpret_cast<float*>(staged + inner);  // [inner / SUMMED]
-        const WideRow row = {static_cast<const float*>(of.src), of.norm, E == ADD ? of.gate : nullptr, of.eps, E == ADD ? 1.f : of.mul};
-        make_row<Own>([&](u32 c, uint4 v) { store16(staged + c, v); }, row, inner, sums, norm, [&] { copies.template fill<true, false>(ahead, stages); });
-        __syncwarp();  // this warp's columns staged
+    copies.template fill<false, true>(0, ahead);
+    copies.template fill<true, true>(ahead, stages);
+#pragma unroll 1
+    for (u32 r = warp; r < rows; r += WARPS) {
+        const float factor = of.sums ? row_factor(of.sums + r * (of.inner / SUMMED), of.inner, of.eps, of.mul) : of.mul;
+        if (lane == 0) factors[r] = factor;
     }
 
     // Where this lane finds its columns of a step, in halves of 32; rows there are none of read as the first: nobody looks at their results.
-    const unsigned char* x_first = X ? copies.x_ring : reinterpret_cast<const unsigned char*>(staged + warp * W::COLUMNS);
-    const u32 x_half = (X ? rows : 1) * 64, x_step = X ? copies.x_bytes : WARPS * W::COLUMNS * 2;
-    const bool by_step = !X || copies.x_stay;
+    const u32 x_half = rows * 64;
     u32 x_row[NT];
 #pragma unroll
-    for (u32 j = 0; j < NT; j++) x_row[j] = (X && g + 8 * j < rows ? g + 8 * j : 0) * 64 + t * 16;
+    for (u32 j = 0; j < NT; j++) x_row[j] = (g + 8 * j < rows ? g + 8 * j : 0) * 64 + t * 16;
     const u32 tiles = pairs_of_tiles(of.out);
     u32 read = 0, pairs = 0;  // stage to read, pairs of tiles whose parts are kept
 #pragma unroll 1
     for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         copies.weight.begin(tile);
         float acc[R][NT][4] = {};
-        // What the result is added to travels meanwhile.
-        float before[EACH] = {};
+        // What the result is added to travels meanwhile, and the weights of the norm after it.
+        float before[EACH] = {}, weights[EACH] = {};
         if (E == ADD) {
+            const u32 o = tile * R * TILE + lane;
 #pragma unroll
             for (u32 k = 0; k < EACH; k++) {
-                const u32 v = threadIdx.x + k * THREADS, row = rows > 1 ? v / rows : v, o = tile * R * TILE + row;
-                if (v < part && o < of.out) before[k] = load_fresh1(static_cast<float*>(of.dst) + u64(v - row * rows) * of.ldd + o);
+                const u32 r = warp + k * WARPS;
+                if (r < rows && o < of.out) {
+                    before[k] = load_fresh1(static_cast<float*>(of.dst) + u64(r) * of.ldd + o);
+                    if (of.next.x) weights[k] = of.next.weight(o);
+                }
             }
         }
 #pragma unroll 1
@@ -202,7 +202,9 @@ template <u32 NT, Epilogue E, bool X, class W> DEVICE void product(W weight, con
             copy_wait_upto<W::STAGES - 1>(stages - 1);
             __syncwarp();  // the stage's copies of all lanes have landed
             const unsigned char* from = copies.ring + read * copies.stage_bytes;
-            const unsigned char* x = x_first + (by_step ? s : read) * x_step;
+            const unsigned char* x = copies.x_ring + (copies.x_stay ? s : read) * copies.x_bytes;
+            float apart[R][NT][4] = {};
+            float(&to)[R][NT][4] = W::BY_STEP ? apart : acc;
 #pragma unroll
             for (u32 h = 0; h < HALVES; h++) {
                 uint4 b[NT][2];
@@ -217,15 +219,23 @@ template <u32 NT, Epilogue E, bool X, class W> DEVICE void product(W weight, con
                     copies.weight.fragments(from, i, h, a0, a1, c0, c1);
 #pragma unroll
                     for (u32 j = 0; j < NT; j++) {
-                        mma(acc[i][j], a0.x, a1.x, a0.y, a1.y, b[j][0].x, b[j][0].y);
-                        mma(acc[i][j], a0.z, a1.z, a0.w, a1.w, b[j][0].z, b[j][0].w);
-                        mma(acc[i][j], c0.x, c1.x, c0.y, c1.y, b[j][1].x, b[j][1].y);
-                        mma(acc[i][j], c0.z, c1.z, c0.w, c1.w, b[j][1].z, b[j][1].w);
+                        mma(to[i][j], a0.x, a1.x, a0.y, a1.y, b[j][0].x, b[j][0].y);
+                        mma(to[i][j], a0.z, a1.z, a0.w, a1.w, b[j][0].z, b[j][0].w);
+                        mma(to[i][j], c0.x, c1.x, c0.y, c1.y, b[j][1].x, b[j][1].y);
+                        mma(to[i][j], c0.z, c1.z, c0.w, c1.w, b[j][1].z, b[j][1].w);
                     }
                 }
             }
+            if constexpr (W::BY_STEP) {
+#pragma unroll
+                for (u32 i = 0; i < R; i++)
+#pragma unroll
+                    for (u32 j = 0; j < NT; j++)
+#pragma unroll
+                        for (u32 k = 0; k < 4; k++) acc[i][j][k] = fmaf(to[i][j][k], W::step_gain(from, i, k >> 1), acc[i][j][k]);
+            }
             __syncwarp();  // the stage has been read
-            copies.ready_rows(read);
+            copies.activations(read);
             if (copies.more()) {
                 copies.weights(read);
                 if (!W::EARLY && !copies.more()) allow_next();
@@ -243,24 +253,18 @@ template <u32 NT, Epilogue E, bool X, class W> DEVICE void product(W weight, con
 #pragma unroll
                 for (u32 k = 0; k < 4; k++) {
                     const u32 r = 8 * j + 2 * t + (k & 1);
-                    if (r < rows) own[(i * TILE + g + (k >> 1) * 8) * rows + r] = acc[i][j][k] * copies.weight.gain(i, k >> 1);
+                    if (r < rows) own[r * LD_PART + i * TILE + g + (k >> 1) * 8] = acc[i][j][k] * copies.weight.gain(i, k >> 1);
                 }
         if (++pairs < of.deep && tile + gridDim.x < tiles) continue;
-        __syncthreads();  // parts written
-        settle<E, WARPS>(partial, tile, pairs, before, of);
+        __syncthreads();  // parts and factors written
+        settle<E, WARPS>(partial, tile, pairs, before, weights, factors, of);
         pairs = 0;
-        __syncwarp();  // lanes meet again before the next tensor-core product
     }
     copy_wait<0>();
 }
 
-template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operands& of) {
-    if (NT > 1 || of.mode == READY) product<NT, E, true>(weight, of);
-    else product<NT, E, false>(weight, of);
-}
-
 // Arguments of every product kernel: result, weight (and what its form needs beside it: a number, a second weight), activations.
-#define SKINNY_ARGS                                                                                                                     \
-    void *dst, u32 ldd, const unsigned char *w, u32 out, u32 inner, u32 detail, const unsigned char *w2, const void *src, u32 lds, u32 mode, \
-        const float *norm, float eps, float mul, const bf16 *gate, u32 ldg, float scale, u32 rows, u32 stages, u32 places, u32 deep
-#define SKINNY_CALL Operands{dst, ldd, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages, places, deep}
+#define SKINNY_ARGS                                                                                                                             \
+    void *dst, u32 ldd, const unsigned char *w, u32 out, u32 inner, u32 detail, const unsigned char *w2, const bf16 *x, u32 ldx, const float *sums, \
+        float eps, float mul, float scale, const float *next_norm, bf16 *next_x, float *next_sums, u32 next_n, u32 rows, u32 stages, u32 places, u32 deep
+#define SKINNY_CALL Operands{dst, ldd, out, inner, x, ldx, sums, eps, mul, scale, NEXT(next_n), rows, stages, places, deep}

@@ -4,7 +4,7 @@
 
 template <class F> struct Mixed {
     static constexpr u32 WARPS = 16;
-    static constexpr bool EARLY = true;
+    static constexpr bool EARLY = true, BY_STEP = false;
     static constexpr u32 COLUMNS = UNIT_COLUMNS, STAGES = 2, AHEAD = 1;
     Packed<F, WARPS> first;
     Packed<Int8, WARPS> second;

@@ -25,6 +25,7 @@ template <class F> struct Gain<F, true> {
 template <class F, u32 N = F::WARPS> struct Packed {
     static constexpr u32 WARPS = N;
     static constexpr bool EARLY = true;
+    static constexpr bool BY_STEP = F::BY_STEP;
     static constexpr u32 COLUMNS = UNIT_COLUMNS, STAGES = F::STAGES, AHEAD = F::AHEAD;
     const unsigned char *w, *base;
     u32 units, detail;
@@ -53,4 +54,5 @@ template <class F, u32 N = F::WARPS> struct Packed {
     DEVICE_METHOD void fragments(const unsigned char* from, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {
         F::fragments(from, detail, i, h, a0, a1, c0, c1);
     }
+    DEVICE_METHOD static float step_gain(const unsigned char* from, u32 i, u32 up) { return F::step_gain(from, i, up); }
 };

@@ -334,14 +334,15 @@ attend_verify(float* part_o, float2* part_ml, float2* part_block, const bf16* q,
     const u32 p = at[r].position;
     const bf16 *k = of[r].k, *v = of[r].v;
     wait_for_previous();
-    const u32 chosen = count[r * kv_heads + kv_head], entry = split * SPLIT_BLOCKS + (warp >> 1);
-    if (split * SPLIT_BLOCKS >= chosen) return;
-    // An odd list's last split has one block: the other two warps see no key.
-    const u32 start = entry < chosen ? list[(u64(r) * kv_heads + kv_head) * cap + entry] * BLOCK + (warp & 1) * 32 : p + 1;
-    const u32 keys = start <= p ? min(32u, p + 1 - start) : 0;
-    const u64 first = row_at(keys ? start : 0, row_tile, width) + kv_head * HEAD;
+    const u32 entry = split * SPLIT_BLOCKS + (warp >> 1), listed = list[(u64(r) * kv_heads + kv_head) * cap + min(entry, cap - 1)];
+    const u32 chosen = count[r * kv_heads + kv_head];
     Queries query;
     query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
+    if (split * SPLIT_BLOCKS >= chosen) return;
+    // An odd list's last split has one block: the other two warps see no key.
+    const u32 start = entry < chosen ? listed * BLOCK + (warp & 1) * 32 : p + 1;
+    const u32 keys = start <= p ? min(32u, p + 1 - start) : 0;
+    const u64 first = row_at(keys ? start : 0, row_tile, width) + kv_head * HEAD;
     const u64 to = (u64(r) * heads + kv_head * group) * splits + split;
     attend_128(bytes, query, k + first, v + first, [&](u32 j) { return j < keys; }, [&](u32 j) { return u64(j) * width; }, scale, group, part_o + to * HEAD,
                part_ml + to, splits, part_block + to * SPLIT_BLOCKS);
@@ -350,23 +351,77 @@ attend_verify(float* part_o, float2* part_ml, float2* part_block, const bf16* q,
 // Shares of a head's attention are counted in whole numbers: they add up to the same whatever their order.
 constexpr float MASS = 4194304.f;  // 2^22, a head's whole attention
 
-// Block (head, row), a thread a lane of the head. Every layer of the pass adds to `mass` [row][ldm blocks]: at most 1024 heads in all.
-KERNEL(128, 8)
-attend_combine(float* o, u32 ldo, u32* mass, u32 ldm, const float* part_o, const float2* part_ml, const float2* part_block, const u32* list, const u32* count,
+// Block (head, row), 8 warps. A warp sums every eighth part, a lane four columns, and the warps' sums are added in order. Nothing that is read waits for
+// anything else that is read: what lies behind the chosen blocks is loaded with the rest and left out.
+// Every layer of the pass adds to `mass` [row][ldm blocks]: at most 1024 heads in all.
+KERNEL(256, 4)
+attend_combine(float* o, u32 ldo, const float* next_norm, bf16* next_x, float* next_sums, const bf16* gate, u32 ldg, u32* mass, u32 ldm, const float* part_o, const float2* part_ml, const float2* part_block, const u32* list, const u32* count,
                u32 cap, u32 heads, u32 kv_heads, u32 rows, u32 splits) {
+    constexpr u32 WARPS = 8, AT_ONCE = 8;  // parts of a warp under way
+    __shared__ float4 sums[WARPS][32];
+    allow_next();
     wait_for_previous();
-    allow_next();  // as lightning_verify
-    const u32 head = blockIdx.x, r = blockIdx.y;
+    const u32 head = blockIdx.x, r = blockIdx.y, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const u64 lists = u64(r) * kv_heads + head / (heads / kv_heads);
-    const u32 chosen = count[lists], parts = (chosen + SPLIT_BLOCKS - 1) / SPLIT_BLOCKS;
     const u64 at = (u64(r) * heads + head) * splits;
-    float2 all;
-    o[u64(r) * ldo + head * HEAD + threadIdx.x] = attend_merge(part_o + at * HEAD, part_ml + at, parts, all);
-    for (u32 i = threadIdx.x; i < chosen; i += 128) {
-        const float2 part = part_block[at * SPLIT_BLOCKS + i];
-        const u32 share = u32(part.y * exp2_fast(part.x - all.x) / all.y * MASS + 0.5f);
-        if (share) atomicAdd(mass + u64(r) * ldm + list[lists * cap + i], share);
+    part_o += at * HEAD + lane * 4, part_ml += at, part_block += at * SPLIT_BLOCKS, list += lists * cap;
+    const u32 chosen = count[lists], parts = (chosen + SPLIT_BLOCKS - 1) / SPLIT_BLOCKS;
+    float2 ml[2];  // of parts lane and lane + 32
+    float4 x[AT_ONCE];
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) ml[i] = lane + 32 * i < splits ? part_ml[lane + 32 * i] : make_float2(NEVER, 0.f);
+    auto load = [&](u32 first) {
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            const u32 part = first + warp + WARPS * i;
+            x[i] = part < splits ? *reinterpret_cast<const float4*>(part_o + u64(part) * HEAD) : make_float4(0.f, 0.f, 0.f, 0.f);
+        }
+    };
+    load(0);
+    const u32 mine = threadIdx.x;  // a chosen block whose share this thread counts
+    const float2 my_part = mine < splits * SPLIT_BLOCKS ? part_block[mine] : make_float2(NEVER, 0.f);
+    const u32 my_block = mine < cap ? list[mine] : 0, column = head * HEAD + threadIdx.x;
+    const Next next = NEXT(heads * HEAD);
+    float factor = 0.f;
+    if (next.x && threadIdx.x < HEAD) factor = gate ? next.weight(column) * sigmoid(widen(gate[u64(r) * ldg + column])) : next.weight(column);
+
+    float m = NEVER, l = 0.f;
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) m = fmaxf(m, lane + 32 * i < parts ? ml[i].x : NEVER);
+    for (u32 i = lane + 64; i < parts; i += 32) m = fmaxf(m, part_ml[i].x);
+    m = warp_max(m);
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) ml[i].x = lane + 32 * i < parts ? exp2_fast(ml[i].x - m) : 0.f, l = lane + 32 * i < parts ? fmaf(ml[i].y, ml[i].x, l) : l;
+    for (u32 i = lane + 64; i < parts; i += 32) l = fmaf(part_ml[i].y, exp2_fast(part_ml[i].x - m), l);
+    l = warp_sum(l);
+    float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
+    for (u32 first = 0; first < parts; first += WARPS * AT_ONCE) {
+        if (first) load(first);
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            const u32 part = first + warp + WARPS * i;
+            const float f = first ? part < parts ? exp2_fast(part_ml[part].x - m) : 0.f
+                                  : __uint_as_float(shuffle(__float_as_uint(ml[i / 4].x), (warp + WARPS * i) % 32));
+            if (part < parts) y.x = fmaf(x[i].x, f, y.x), y.y = fmaf(x[i].y, f, y.y), y.z = fmaf(x[i].z, f, y.z), y.w = fmaf(x[i].w, f, y.w);
+        }
     }
+    sums[warp][lane] = y;
+    __syncthreads();  // sums of the warps
+    const float once = rcp_fast(l);
+    if (threadIdx.x < HEAD) {
+        const float* from = reinterpret_cast<const float*>(sums) + threadIdx.x;
+        float all = 0.f;
+#pragma unroll
+        for (u32 w = 0; w < WARPS; w++) all += from[w * HEAD];
+        o[u64(r) * ldo + column] = all * once;
+        if (next.x) next.put(r, column, all * once, factor, true);
+    }
+    auto count_share = [&](float2 part, u32 block) {
+        const u32 share = u32(part.y * exp2_fast(part.x - m) * once * MASS + 0.5f);
+        if (share) atomicAdd(mass + u64(r) * ldm + block, share);
+    };
+    if (mine < chosen) count_share(my_part, my_block);
+    for (u32 i = mine + 256; i < chosen; i += 256) count_share(part_block[i], list[i]);
 }
 
 // Adds what rows row0 .. row0 + rows of a pass gave each KV block to `sums` [block] (freely chosen, forced): the first `init`

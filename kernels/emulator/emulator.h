@@ -85,8 +85,8 @@ inline float rcp_fast(float x) { return 1.f / x; }
 inline float rsqrt_fast(float x) { return 1.f / sqrtf(x); }
 inline void sincos_exact(float x, float* s, float* c) { *s = float(sin(double(x))); *c = float(cos(double(x))); }
 inline float4 load_fresh(const float* p) { return *reinterpret_cast<const float4*>(p); }
-inline void prefetch_line(const void*) {}
 inline float load_fresh1(const float* p) { return *p; }
+inline u32 load_host(const u32* p) { return *p; }
 inline u32 kept(u32 x) { return x; }
 inline void store_shared(u32* p, u32 x) { *p = x; }
 inline u32 load_shared(const u32* p) { return *p; }

@@ -4,12 +4,28 @@ use std::ops::Range;
 
 use super::{HeadRows, Memory, Pass, Result, TopLogits};
 
+/// What reads rows once they are made.
+#[derive(Clone, Debug)]
+pub enum Follows<'a, V> {
+    /// [`Rows::norm_linear`], [`Rows::norm_gate_up`] or [`Rows::head`] with this norm, after [`Rows::embed`], [`Rows::linear_add`] or [`Rows::gate_output`].
+    Norm(&'a V),
+    /// [`Rows::gate_output`] with this norm and these columns of the projection, after a mixer.
+    Gate {
+        /// Over all lanes of a row, if any.
+        norm: Option<&'a V>,
+        /// Empty where there is no gate.
+        columns: Range<usize>,
+    },
+}
+
 /// What every row goes through on its own: embedding, norms, GEMMs, gates, the head.
 ///
 /// Layout of the fused projection `x` written by [`Rows::norm_linear`], columns in this order:
 /// sparse layers `[q (heads·d) | k (kv·d) | v (kv·d) | gate (heads·d, if any)]`,
 /// lightning layers `[q (heads·d) | k (kv·d) | v (kv·d) | z (heads·d, if any)]`.
 pub trait Rows: Memory {
+    /// Says what reads the rows that the next operation makes: a backend may make them ready for it on the way. A hint for verify passes: no value depends on it.
+    fn coming(&mut self, _follows: Follows<'_, Self::Vector>) {}
     /// `h[r] = scale · table[token r]`. `[rows, hidden]`
     fn embed(&mut self, h: &mut Self::Buf, table: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
     /// `dst = rmsnorm(h, norm) Wᵀ` `[rows, out]` (docs/model.md §3).

@@ -18,6 +18,8 @@ mod packed;
 #[cfg(feature = "cuda")]
 mod rates;
 #[cfg(feature = "cuda")]
+mod ready;
+#[cfg(feature = "cuda")]
 mod reference;
 
 #[cfg(feature = "cuda")]

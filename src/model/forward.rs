@@ -4,7 +4,7 @@
 //! does) and never asks which backend it has. Everything in [`Model::run`] may be captured: it allocates nothing and
 //! reads nothing back, unless a probe does, and probes are never used inside a captured step.
 
-use crate::backend::{Backend, HeadRows, Pass, Result as BackendResult, internal};
+use crate::backend::{Backend, Follows, HeadRows, Pass, Result as BackendResult, internal};
 use crate::protocol::engine::Precision;
 use crate::spec::{Mixer, ModelSpec};
 
@@ -135,6 +135,9 @@ impl<B: Backend> Model<B> {
         };
         let (eps, scale) = (self.spec.eps, self.spec.residual_scale);
         let Workspace { h, mid, aux_hidden, sparse_spec, sparse, lightning, .. } = work;
+        // The norm in front of each layer, and of the head.
+        let entry = |layer: usize| self.layers.get(layer).map_or(&self.norm, |w| &w.input_norm);
+        b.coming(Follows::Norm(entry(0)));
         b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
         probe(b, Seen::Embedding(h))?;
         for (i, w) in self.layers.iter().enumerate() {
@@ -149,8 +152,10 @@ impl<B: Backend> Model<B> {
                     let caches: Vec<&B::Cache> = caches.into_iter().map(|cache| &*cache).collect();
                     b.select_rows(selection, x, &caches, sparse_spec, pass)?;
                     probe(b, Seen::Selection { layer: i, selection })?;
+                    b.coming(Follows::Gate { norm: None, columns: sparse_spec.gate_columns() });
                     b.attend_rows(o, x, selection, &caches, sparse_spec, pass)?;
                     probe(b, Seen::Mixer { layer: i, output: o, projection: x })?;
+                    b.coming(Follows::Norm(&w.post_norm));
                     b.gate_output(h, o, None, eps, x, sparse_spec.gate_columns(), &w.out, scale, pass)?;
                 }
                 MixerWeights::Lightning { q_norm, k_norm, output_norm } => {
@@ -160,14 +165,17 @@ impl<B: Backend> Model<B> {
                     };
                     let spec = &self.spec.lightning;
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
+                    b.coming(Follows::Gate { norm: output_norm.as_ref(), columns: spec.gate_columns() });
                     b.lightning_rows(o, x, q_norm.as_ref(), k_norm.as_ref(), &mut states, spec, eps, pass)?;
                     probe(b, Seen::Mixer { layer: i, output: o, projection: x })?;
+                    b.coming(Follows::Norm(&w.post_norm));
                     b.gate_output(h, o, output_norm.as_ref(), eps, x, spec.gate_columns(), &w.out, scale, pass)?;
                 }
             }
             probe(b, Seen::Between { layer: i, hidden: h })?;
             b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;
             probe(b, Seen::Middle { layer: i, mid })?;
+            b.coming(Follows::Norm(entry(i + 1)));
             b.linear_add(h, mid, &w.down, scale, pass)?;
             probe(b, Seen::Hidden { layer: i, hidden: h })?;
             if let Some(aux_hidden) = aux_hidden {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::device::{Account, DeviceBuffer};
 use super::driver::{DevicePtr, GEMM_ROWS, GemmOut, Queue};
-use super::launch::{self, SkinnyFrom, SkinnyTo};
+use super::launch::{self, NextRows, SkinnyRows, SkinnyTo};
 use super::steps::{StepParameters, narrow};
 use super::tensors::{Buf, HEAD, Matrix, Vector, floats};
 use super::{Cuda, limits, shape, u32_of};
@@ -47,7 +47,16 @@ impl Cuda {
         let rows = pass.rows();
         if rows <= MAX_VERIFY_ROWS {
             let form = if narrow { SkinnyTo::Store } else { SkinnyTo::Logits };
-            return self.skinny(form, dst.ptr(), dst.width, w, SkinnyFrom::Ready { x, ld: u32_of(ldx)? }, scale, rows);
+            return self.skinny(
+                form,
+                dst.ptr(),
+                dst.width,
+                w,
+                SkinnyRows::plain(x, u32_of(ldx)?),
+                NextRows::default(),
+                scale,
+                rows,
+            );
         }
         if scale.to_bits() != 1f32.to_bits() || ldx != w.inner {
             return Err(shape(
@@ -220,6 +229,7 @@ impl DraftOps for Cuda {
             launch::NormRows {
                 dst: input,
                 ldd: ld,
+                sums: 0,
                 src: x.ptr(),
                 lds: u32_of(x.width)?,
                 norm: 0,

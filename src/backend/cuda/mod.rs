@@ -84,7 +84,7 @@ use graph::Graphs;
 use lazy_restore::LazyRestore;
 use ledger::CacheLedger;
 pub use measure::Ceilings;
-use ops::{Rope, Scratch, TopLogitsBuffers};
+use ops::{Ready, Rope, Scratch, TopLogitsBuffers};
 use pool::Pools;
 use readback::Readback;
 use staging::Staging;
@@ -134,6 +134,8 @@ pub struct Cuda {
     /// Rows of the last restore of each sequence, until all are here.
     lazy_restores: HashMap<u64, Arc<LazyRestore>>,
     scratch: Scratch,
+    /// Rows that lie ready for a GEMM.
+    ready: Ready,
     /// Of the model that is being loaded, or was.
     proofs: Option<Proofs>,
     top_logits: Option<TopLogitsBuffers>,
@@ -193,6 +195,7 @@ impl Cuda {
             staging: Staging::new(&device)?,
             readback: None,
             scratch: Scratch::default(),
+            ready: Ready::default(),
             proofs: None,
             top_logits: None,
             rope: None,

@@ -45,6 +45,7 @@ impl Images for Cuda {
         if values.len() > buf.rows * buf.width {
             return Err(shape("write", format!("at most {} values", buf.rows * buf.width), values.len()));
         }
+        self.ready.forget();
         match number_type(buf) {
             Dtype::Bf16 => {
                 let narrow: Vec<u8> = values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();

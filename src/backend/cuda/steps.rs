@@ -10,6 +10,7 @@ use super::Cuda;
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
 use super::graph::{ANY, Stage};
+use super::launch;
 use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal};
 use crate::protocol::engine::Token;
 
@@ -21,8 +22,8 @@ const ROW_WORDS: usize = 8;
 const ROWS_AT: usize = STRUCT_WORDS * 4;
 /// Words before the tokens of a pass of the model: `Step`, and an entry for each row of a verify pass.
 const STEP_WORDS: usize = STRUCT_WORDS + MAX_VERIFY_ROWS * ROW_WORDS;
-/// Structs that may be in flight at once.
-const SLOTS: usize = 64;
+/// Structs, each with the tokens of a verify pass, that may be in flight at once.
+const SLOTS: usize = 512;
 
 /// A few words and a list of tokens behind them in device memory, sent in stream order.
 pub(super) struct StepParameters {
@@ -31,6 +32,7 @@ pub(super) struct StepParameters {
     tokens_at: usize,
     memory: DeviceBuffer,
     slots: Pinned,
+    slot_bytes: usize,
     next_slot: usize,
     /// Struct and tokens.
     whole: [Pinned; 2],
@@ -48,10 +50,12 @@ impl StepParameters {
     /// Zeros, and room for `rows` tokens.
     fn new(device: &Device, words: usize, rows: usize) -> Result<Self> {
         let tokens_at = words * 4;
+        let slot_bytes = tokens_at + MAX_VERIFY_ROWS * 4;
         Ok(StepParameters {
             tokens_at,
-            memory: device.zeroed("step", tokens_at + rows * 4, Account::Work)?,
-            slots: device.pinned(SLOTS * tokens_at)?,
+            memory: device.zeroed("step", tokens_at + rows.max(MAX_VERIFY_ROWS) * 4, Account::Work)?,
+            slots: device.pinned(SLOTS * slot_bytes)?,
+            slot_bytes,
             next_slot: 0,
             whole: [device.pinned(tokens_at + rows * 4)?, device.pinned(tokens_at + rows * 4)?],
             whole_sent: [device.driver().event()?, device.driver().event()?],
@@ -80,6 +84,9 @@ impl StepParameters {
                 found: tokens.len().to_string(),
             });
         }
+        if tokens.len() <= MAX_VERIFY_ROWS {
+            return self.send_slot(words.iter().chain(tokens).copied());
+        }
         let half = self.next_whole;
         self.next_whole ^= 1;
         let (Some(pinned), Some(sent)) = (self.whole.get_mut(half), self.whole_sent.get(half)) else {
@@ -104,26 +111,34 @@ impl StepParameters {
 
     /// The words alone.
     pub(super) fn send(&mut self, words: &[u32]) -> Result<()> {
+        self.send_slot(words.iter().copied())
+    }
+
+    /// A slot's worth. A kernel takes them from the host's memory: a copy so small would take several times as long, and the step waits for it.
+    fn send_slot(&mut self, words: impl Iterator<Item = u32>) -> Result<()> {
         if self.next_slot == SLOTS {
             self.device.driver().synchronize(Queue::Compute)?;
             self.next_slot = 0;
         }
-        let bytes = self.tokens_at;
-        let at = self.next_slot * bytes;
+        let at = self.next_slot * self.slot_bytes;
         self.next_slot += 1;
-        let slot = self.slots.as_mut_slice().get_mut(at..at + bytes);
+        let slot = self.slots.as_mut_slice().get_mut(at..at + self.slot_bytes);
         let slot = slot.ok_or_else(|| internal("step", "no slot is left for its parameters"))?;
+        let mut n = 0;
         for (bytes, word) in slot.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
+            n += 1;
         }
-        // SAFETY: the slot is not written again before a wait for the queue.
-        unsafe { self.device.driver().copy_in(self.memory.ptr(), slot.as_ptr(), bytes, Queue::Compute) }
+        // Page-locked memory has one address for both sides.
+        let from = self.slots.as_ptr() as DevicePtr + at as u64;
+        // SAFETY: the slot is not written again before a wait for the queue, and the device side has room for it.
+        unsafe { launch::TakeWords { dst: self.memory.ptr(), from, n }.launch(self.device.driver()) }
     }
 }
 
 impl Drop for StepParameters {
     fn drop(&mut self) {
-        // Copies read the pinned slots; errors of earlier work were reported where it was given.
+        // Copies and kernels read the page-locked memory; errors of earlier work were reported where it was given.
         let _ = self.device.driver().synchronize(Queue::Compute);
         for event in &mut self.whole_sent {
             self.device.driver().drop_event(std::mem::replace(event, Event(0)));
@@ -344,6 +359,7 @@ impl Steps for Cuda {
 
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.forget_rope();
+        self.ready.forget();
         self.step.flush()?;
         self.tables.flush()?;
         let own = self.step.place().id;
@@ -384,6 +400,7 @@ impl Steps for Cuda {
                             "steps are not recorded ({cause}): every kernel is launched singly, which is slower"
                         ));
                         self.graphs.refuse(key);
+                        self.ready.forget();
                         body(self)?;
                     }
                 }

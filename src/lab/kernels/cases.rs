@@ -74,7 +74,7 @@ pub struct Sizes {
 /// A prepared operation: runs once and gives what came out.
 pub type Run<B> = Box<dyn FnMut(&mut B, Mode) -> Result<Vec<f32>>>;
 
-const EPS: f32 = 1e-6;
+pub const EPS: f32 = 1e-6;
 const HEAD: usize = 128;
 
 /// `n` random values of the given deviation, exact in bf16.
@@ -87,7 +87,7 @@ pub fn values(seed: u64, n: usize, std: f32) -> Vec<f32> {
 }
 
 /// Tokens inside a vocabulary.
-fn tokens(seed: u64, n: usize, vocab: usize) -> Vec<Token> {
+pub fn tokens(seed: u64, n: usize, vocab: usize) -> Vec<Token> {
     (0..n as u64).map(|i| (synthetic_value(seed ^ 0x70_6B, i, 1.0).to_bits() >> 3) % vocab as u32).collect()
 }
 
@@ -104,7 +104,7 @@ fn product<B: Backend>(b: &mut B, s: Sizes, seed: u64, out: usize, inner: usize)
     Ok(w)
 }
 
-fn matrix<B: Backend>(b: &mut B, form: Form, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
+pub fn matrix<B: Backend>(b: &mut B, form: Form, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
     let (dtype, data) = weight(form, seed, out, inner);
     b.matrix(&[WeightView { name: "weight", shape: &[out, inner], dtype, data: &data, file: None, form }])
 }
@@ -137,7 +137,7 @@ fn weight(form: Form, seed: u64, out: usize, inner: usize) -> (Dtype, Vec<u8>) {
     }
 }
 
-fn norm<B: Backend>(b: &mut B, seed: u64, n: usize) -> Result<B::Vector> {
+pub fn norm<B: Backend>(b: &mut B, seed: u64, n: usize) -> Result<B::Vector> {
     let data = bytes(&values(seed, n, 0.2).iter().map(|v| bf16::from_f32(1.0 + v).to_f32()).collect::<Vec<_>>());
     b.vector(WeightView { name: "norm", shape: &[n], dtype: Dtype::F32, data: &data, file: None, form: Form::Bf16 })
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::cases::{self, Case, Mode, Run, Sizes, SparseCase};
+use super::ready;
 use super::{cuts, fp8, packed, reference};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
@@ -225,6 +226,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
     }
     checks.add("comparison: one bit in any place is found".to_owned(), || one_bit_is_found(dev));
     rows_alone_and_together(checks, dev, sizes);
+    ready::check(checks, dev, sizes);
     packed::forms(checks, cpu, dev, sizes, verify, prefill);
     fp8::products(checks, cpu, dev, sizes, prefill);
     cuts::layers(checks, cpu, sizes);

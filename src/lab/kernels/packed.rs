@@ -4,6 +4,7 @@ use super::cases::{self, Case, Mode, Run, Sizes};
 use super::checks::{
     ATTENTION, BF16, Checks, EXACT, Outcome, place, relative, repeatable, rows_alone_and_together, words,
 };
+use super::ready;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::forms::{Group4, UNIT_COLUMNS};
@@ -66,5 +67,6 @@ pub fn forms(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, v
             }
         }
         rows_alone_and_together(checks, dev, sizes);
+        ready::check(checks, dev, sizes);
     }
 }

@@ -4,13 +4,14 @@ use super::up;
 
 kernels! { "lightning.cu", device:
     /// Absorbs pending rows, then rows 1..16 of qk-norm, RoPE, recurrence; `q_norm`, `k_norm`, `rope` may be null. `all` rows in
-    /// all, of one sequence, or of at most `sequences`
+    /// all, of one sequence, or of at most `sequences`. With `next_x`, rows for the GEMM that follows, gated by columns of `x`
     LightningVerify [lightning_verify] (
         o: Ptr("float*"), ldo: u32, x: Ptr("const bf16*"), ldx: u32, q_col: u32, k_col: u32, v_col: u32,
         q_norm: Ptr("const float*"), k_norm: Ptr("const float*"), rope: Ptr("const float2*"), at: Ptr("const Row*"),
-        of: Ptr("const RowState*"), heads: u32, kv_heads: u32, scale: f32, eps: f32, all: u32, sequences: u32,
+        of: Ptr("const RowState*"), next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
+        gate: Ptr("const bf16*"), heads: u32, kv_heads: u32, scale: f32, eps: f32, all: u32, sequences: u32,
     )
-    grid [4, heads, sequences], threads 128, shared all * 2624;
+    grid [4, heads, sequences], threads 128, shared all * 2688;
 
     /// Absorbs pending rows
     LightningFold [lightning_fold] (

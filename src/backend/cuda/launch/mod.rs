@@ -118,13 +118,13 @@ macro_rules! skinny_kernels {
             #[doc = $what]
             $params [$($symbol)+] (
                 dst: Ptr("void*"), ldd: u32, w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
-                w2: Ptr("const unsigned char*"), src: Ptr("const void*"), lds: u32, mode: u32, norm: Ptr("const float*"),
-                eps: f32, mul: f32, gate: Ptr("const bf16*"), ldg: u32, scale: f32, rows: u32, stages: u32,
-                places: u32, deep: u32,
+                w2: Ptr("const unsigned char*"), x: Ptr("const bf16*"), ldx: u32, sums: Ptr("const float*"), eps: f32,
+                mul: f32, scale: f32, next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
+                next_n: u32, rows: u32, stages: u32, places: u32, deep: u32,
             )
             grid [super::skinny::shares(out, device.multiprocessors), 1, 1],
             threads $threads,
-            shared super::skinny::shared_bytes(&$ring, detail, [stages, places, deep, rows, inner, mode], device.shared_limit);
+            shared super::skinny::shared_bytes(&$ring, detail, [stages, places, deep, rows], device.shared_limit);
         }
     };
 }

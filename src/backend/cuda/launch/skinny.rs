@@ -10,9 +10,6 @@ use super::skinny_nvfp4::{self, SkinnyNvfp4};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 use crate::backend::{Form, Result, internal};
 
-/// Most rows that a skinny GEMM norms or gates itself: every block makes them, and two take longer than a kernel before it.
-const STAGED_ROWS: u32 = 1;
-
 /// Weight rows a block of a skinny GEMM works on at a time.
 const SKINNY_TILE: u32 = 32;
 
@@ -23,9 +20,8 @@ const MOST_DEEP: u32 = 8;
 /// Shared memory that parts of tiles leave to the small kernels around a GEMM, which start beside it.
 const BESIDE: u32 = 44 << 10;
 
-/// Left for arrays of the kernels' own, which a block has within its limit, too: there are none now, and a launch that asks for everything
-/// to the byte has failed where there were.
-const OWN_BYTES: u32 = 128;
+/// Left for arrays of the kernels' own, which a block has within its limit, too: a factor of each row, and what the start of the rest is rounded up by.
+const OWN_BYTES: u32 = 256;
 
 /// How the weights of a form pass through a block.
 pub(super) struct Ring {
@@ -35,7 +31,7 @@ pub(super) struct Ring {
     pub(super) columns: u32,
     /// Bytes of weights in a stage, by the form's detail.
     pub(super) stage: fn(u32) -> u32,
-    /// Fewest stages worth having: where shared memory is too small for them, rows are normed before, or go in two halves.
+    /// Fewest stages worth having: where shared memory is too small for them, rows go in two halves.
     pub(super) least: u32,
     /// Most stages. Packed weights do best with few: what a block leaves of a multiprocessor's shared memory lets the small
     /// kernels after it start beside it, and what travels ahead keeps activations waiting.
@@ -58,45 +54,65 @@ pub enum SkinnyTo {
     Logits,
 }
 
-/// Where a skinny GEMM's activations come from; `ld` is a row's stride in elements.
+/// A skinny GEMM's activations: bf16 rows, and what results are multiplied by, `mul`, divided by the norms of the rows where they have `sums`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum SkinnyFrom {
-    /// bf16 rows.
-    Ready {
-        /// Rows.
-        x: DevicePtr,
-        /// Stride.
-        ld: u32,
-    },
-    /// f32 rows, RMS-normed on the way: `bf16(h · rstd · norm · mul)`.
-    Norm {
-        /// Rows.
-        h: DevicePtr,
-        /// Stride.
-        ld: u32,
-        /// Norm weight.
-        norm: DevicePtr,
-        /// Epsilon.
-        eps: f32,
-        /// Factor.
-        mul: f32,
-    },
-    /// f32 rows, normed (unless 0) and gated (unless 0) on the way.
-    Gate {
-        /// Rows.
-        o: DevicePtr,
-        /// Stride.
-        ld: u32,
-        /// Norm weight or 0.
-        norm: DevicePtr,
-        /// Epsilon.
-        eps: f32,
-        /// First gate column or 0.
-        gate: DevicePtr,
-        /// Stride of gate rows.
-        ldg: u32,
-    },
+pub struct SkinnyRows {
+    /// Rows.
+    pub x: DevicePtr,
+    /// From row to row, in values.
+    pub ld: u32,
+    /// f32 `[rows][inner / 32]`, sums of squares; or 0.
+    pub sums: DevicePtr,
+    /// Epsilon of the norm.
+    pub eps: f32,
+    /// Factor.
+    pub mul: f32,
 }
+
+impl SkinnyRows {
+    /// As they are.
+    pub fn plain(x: DevicePtr, ld: u32) -> Self {
+        SkinnyRows { x, ld, sums: 0, eps: 0.0, mul: 1.0 }
+    }
+
+    /// Those from `first` on, of `inner` values each.
+    pub fn rows_from(self, first: u32, inner: u32) -> Self {
+        let first = u64::from(first);
+        let sums = if self.sums == 0 { 0 } else { self.sums + 4 * first * u64::from(inner / SUMMED) };
+        SkinnyRows { x: self.x + 2 * first * u64::from(self.ld), sums, ..self }
+    }
+}
+
+/// Where rows go that the GEMM behind the next norm or gate reads: bf16 `[rows, n]`, and `sums` as in [`SkinnyRows`] where there is a norm. All 0
+/// where nobody said what follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextRows {
+    /// Norm weight, or 0.
+    pub norm: DevicePtr,
+    /// Rows.
+    pub x: DevicePtr,
+    /// Sums of squares.
+    pub sums: DevicePtr,
+    /// Values of a row.
+    pub n: u32,
+}
+
+impl NextRows {
+    /// From this row and column on, a multiple of 32.
+    pub fn rest(self, row: u32, column: u32) -> Self {
+        let [row, column, n, summed] = [row, column, self.n, SUMMED].map(u64::from);
+        let moved = |at: DevicePtr, by: u64| if at == 0 { 0 } else { at + by };
+        NextRows {
+            norm: moved(self.norm, 4 * column),
+            x: moved(self.x, 2 * (row * n + column)),
+            sums: moved(self.sums, 4 * (row * n + column) / summed),
+            n: self.n,
+        }
+    }
+}
+
+/// Columns that become one of a row's sums of squares: `SUMMED` of `kernels/common.cuh`.
+pub const SUMMED: u32 = 32;
 
 /// The weight of a skinny GEMM.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -117,7 +133,7 @@ pub struct SkinnyWeight {
 /// alone, never on the rows of a pass: another kernel adds in another order.
 pub fn joined(d: &dyn Driver, to: SkinnyTo, first: SkinnyWeight, second: SkinnyWeight) -> Option<SkinnyWeight> {
     let forms = matches!((first.form, second.form), (Form::Int4 | Form::Int5 | Form::Int6, Form::Int8));
-    let fits = used_bytes(&skinny_mixed::RING, 0, [1, 1, 1, 8, first.inner, 0]) <= room(d);
+    let fits = used_bytes(&skinny_mixed::RING, 0, [1, 1, 1, 8]) <= room(d);
     (to == SkinnyTo::Store && forms && first.out.is_multiple_of(SKINNY_TILE) && fits).then_some(SkinnyWeight {
         out: first.out + second.out,
         second: Some((first.out, second.w)),
@@ -150,54 +166,36 @@ fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
     (ring, weight.form.row().map_or(0, |row| row.detail))
 }
 
-/// Can a skinny GEMM norm or gate its rows on the way? If not, run [`super::NormRows`] or [`super::GateRows`] before and pass
-/// [`SkinnyFrom::Ready`]: the bits are the same. It can if that leaves room for a ring.
-pub fn stages_rows(d: &dyn Driver, weight: &SkinnyWeight, rows: u32) -> bool {
-    let (ring, detail) = ring_of(weight);
-    rows <= STAGED_ROWS && used_bytes(ring, detail, [ring.least, 0, 1, rows, weight.inner, 1]) <= room(d)
-}
-
 /// Shared memory that a launch may ask for.
 fn room(d: &dyn Driver) -> u32 {
     d.info().shared_limit.saturating_sub(OWN_BYTES)
 }
 
-/// The warps' parts of a tile.
+/// The warps' parts of a tile, `LD_PART` of `kernels/skinny.cuh` floats a row.
 fn part_bytes(ring: &Ring, rows: u32) -> u32 {
-    ring.warps * SKINNY_TILE * rows * 4
+    ring.warps * (SKINNY_TILE + 4) * rows * 4
 }
 
-/// What a step takes of ready rows, of all warps. Mode 0 is ready rows, the others are staged.
-fn place_bytes(ring: &Ring, rows: u32, mode: u32) -> u32 {
-    if mode == 0 { ring.warps * ring.columns * 2 * rows } else { 0 }
+/// What a step takes of the rows, of all warps.
+fn place_bytes(ring: &Ring, rows: u32) -> u32 {
+    ring.warps * ring.columns * 2 * rows
 }
 
-/// A staged row, and the sums that norming it takes.
-fn staged_bytes(inner: u32, mode: u32) -> u32 {
-    if mode == 0 { 0 } else { inner * 2 + norm_bytes(inner) }
-}
-
-/// Shared memory in which sums of a row's squares meet: a float for 64 columns, `SUMMED` of `kernels/common.cuh`.
-pub(super) fn norm_bytes(n: u32) -> u32 {
-    n.div_ceil(64) * 4
-}
-
-/// What a block uses, for `[stages, places, deep, rows, inner, mode]`.
-fn used_bytes(ring: &Ring, detail: u32, [stages, places, deep, rows, inner, mode]: [u32; 6]) -> u32 {
-    let parts = deep * part_bytes(ring, rows) + staged_bytes(inner, mode);
-    stages * ring.warps * (ring.stage)(detail) + places * place_bytes(ring, rows, mode) + parts
+/// What a block uses, for `[stages, places, deep, rows]`.
+fn used_bytes(ring: &Ring, detail: u32, [stages, places, deep, rows]: [u32; 4]) -> u32 {
+    stages * ring.warps * (ring.stage)(detail) + places * place_bytes(ring, rows) + deep * part_bytes(ring, rows)
 }
 
 /// What a block gets: more than half of what a multiprocessor has, so that two blocks of a launch never meet on one while another
 /// idles.
-pub(super) fn shared_bytes(ring: &Ring, detail: u32, sizes: [u32; 6], limit: u32) -> u32 {
+pub(super) fn shared_bytes(ring: &Ring, detail: u32, sizes: [u32; 4], limit: u32) -> u32 {
     used_bytes(ring, detail, sizes).max((limit / 2 + 2048).min(limit))
 }
 
-/// Stages of the ring, places of ready rows and tiles whose parts are kept. The ring gets what one tile's parts and a staged row
-/// leave, up to what the form can use; ready rows that several tiles need stay, if there is room for them.
-fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner, mode]: [u32; 3], limit: u32) -> [u32; 3] {
-    let used = |stages, places, deep| used_bytes(ring, detail, [stages, places, deep, rows, inner, mode]);
+/// Stages of the ring, places of rows and tiles whose parts are kept. The ring gets what one tile's parts leave, up to what the form can use; rows
+/// that several tiles need stay, if there is room for them.
+fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner]: [u32; 2], limit: u32) -> [u32; 3] {
+    let used = |stages, places, deep| used_bytes(ring, detail, [stages, places, deep, rows]);
     let stages = (1..=ring.most).rev().find(|n| used(*n, *n, 1) <= limit).unwrap_or(1);
     if to == SkinnyTo::Add {
         // One or two tiles a block, and what a result is added to is asked for a tile at a time.
@@ -219,7 +217,7 @@ pub(super) fn shares(out: u32, multiprocessors: u32) -> u32 {
 
 skinny_kernels! {
     "skinny.cu",
-    "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. mode 0: `src` bf16, ready; 1 (not add): `norm_rows` of `src` f32; 2 (add): `gate_rows` of `src` f32; modes 1 and 2 a single row. `w` is bf16; `detail` and `w2` are for other forms",
+    "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. Results of a row are multiplied by `mul`, and by the reciprocal of its norm where there are `sums` [rows][inner/32]. add with `next_x` leaves rows of `next_n` values for the GEMM behind the next norm. `w` is bf16; `detail` and `w2` are for other forms",
     Skinny [
         skinny_store_8 skinny_store_16 skinny_swiglu_8 skinny_swiglu_16 skinny_add_8 skinny_add_16 skinny_logits_8
         skinny_logits_16
@@ -237,36 +235,28 @@ pub unsafe fn skinny(
     dst: DevicePtr,
     ldd: u32,
     weight: SkinnyWeight,
-    from: SkinnyFrom,
+    from: SkinnyRows,
+    next: NextRows,
     scale: f32,
     rows: u32,
 ) -> Result<()> {
     let (ring, detail) = ring_of(&weight);
     let limit = room(d);
-    if let SkinnyFrom::Ready { x, ld } = from
-        && rows > 8
-        && used_bytes(ring, detail, [ring.least, ring.least, 1, rows, weight.inner, 0]) > limit
-    {
+    if rows > 8 && used_bytes(ring, detail, [ring.least, ring.least, 1, rows]) > limit {
         // Where shared memory is small the rows go in two halves: the weights are read twice, the bits are the same.
-        let second = SkinnyFrom::Ready { x: x + 8 * 2 * u64::from(ld), ld };
         let behind = dst + 8 * to.value_bytes() * u64::from(ldd);
         // SAFETY: the caller's; both halves lie inside.
         return unsafe {
-            skinny(d, to, dst, ldd, weight, from, scale, 8)?;
-            skinny(d, to, behind, ldd, weight, second, scale, rows - 8)
+            skinny(d, to, dst, ldd, weight, from, next, scale, 8)?;
+            let (from, next) = (from.rows_from(8, weight.inner), next.rest(8, 0));
+            skinny(d, to, behind, ldd, weight, from, next, scale, rows - 8)
         };
     }
-    let (src, lds, mode, norm, eps, mul, gate, ldg) = match from {
-        SkinnyFrom::Ready { x, ld } => (x, ld, 0u32, 0, 0.0, 1.0, 0, 0),
-        SkinnyFrom::Norm { h, ld, norm, eps, mul } => (h, ld, 1, norm, eps, mul, 0, 0),
-        SkinnyFrom::Gate { o, ld, norm, eps, gate, ldg } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
-    };
-    if mode != 0 && rows > STAGED_ROWS {
-        return Err(internal("skinny", "several rows to be made on the way"));
-    }
     let SkinnyWeight { w, form, out, inner, second } = weight;
-    let [stages, places, deep] = divide(ring, detail, to, [rows, inner, mode], limit);
+    let [stages, places, deep] = divide(ring, detail, to, [rows, inner], limit);
     let (detail, w2) = second.unwrap_or((detail, 0));
+    let SkinnyRows { x, ld: ldx, sums, eps, mul } = from;
+    let NextRows { norm: next_norm, x: next_x, sums: next_sums, n: next_n } = next;
     macro_rules! launch {
         ($params:ident $prefix:literal) => {{
             let symbol = match (to, rows > 8) {
@@ -287,15 +277,16 @@ pub unsafe fn skinny(
                 inner,
                 detail,
                 w2,
-                src,
-                lds,
-                mode,
-                norm,
+                x,
+                ldx,
+                sums,
                 eps,
                 mul,
-                gate,
-                ldg,
                 scale,
+                next_norm,
+                next_x,
+                next_sums,
+                next_n,
                 rows,
                 stages,
                 places,
@@ -342,22 +333,16 @@ mod tests {
         for limit in [99 << 10, 163 << 10, 227 << 10] {
             let room = limit - OWN_BYTES;
             for ((ring, detail), rows) in rings.iter().flat_map(|ring| (1..=16).map(move |rows| (ring, rows))) {
-                let sizes = tos.iter().flat_map(|to| [256, 1024, 4096, 16_384].map(|inner| (*to, inner)));
-                for ((to, inner), mode) in sizes.flat_map(|size| [(size, 0), (size, 1)]) {
-                    if mode != 0 && rows > STAGED_ROWS {
-                        continue;
-                    }
-                    let [stages, places, deep] = divide(ring, *detail, to, [rows, inner, mode], room);
-                    let bytes = shared_bytes(ring, *detail, [stages, places, deep, rows, inner, mode], limit);
-                    let least = used_bytes(ring, *detail, [1, 1, 1, rows, inner, mode]);
+                for (to, inner) in tos.iter().flat_map(|to| [256, 1024, 4096, 16_384].map(|inner| (*to, inner))) {
+                    let [stages, places, deep] = divide(ring, *detail, to, [rows, inner], room);
+                    let bytes = shared_bytes(ring, *detail, [stages, places, deep, rows], limit);
+                    let least = used_bytes(ring, *detail, [1, 1, 1, rows]);
                     assert!(
                         bytes + OWN_BYTES <= limit || least > room,
-                        "{to:?} of {rows} rows, {inner}, mode {mode}: {bytes} of {limit}"
+                        "{to:?} of {rows} rows, {inner}: {bytes} of {limit}"
                     );
                 }
             }
         }
-        // Five rows of bf16 weights are those that fill a Hopper's 227 KiB to the byte.
-        assert_eq!(used_bytes(&RING, 0, [6, 6, 1, 5, 4096, 0]), 227 << 10);
     }
 }

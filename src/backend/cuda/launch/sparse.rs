@@ -75,13 +75,14 @@ kernels! { "sparse.cu", device:
     grid [splits, kv_heads, rows], threads 128, shared 34_816;
 
     /// Splits merged in ascending order; each head's attention, 2^22 in all, is added to the blocks it went to:
-    /// `mass [row][ldm]`, whole numbers, so that their order does not matter
+    /// `mass [row][ldm]`, whole numbers, so that their order does not matter. With `next_x`, rows for the GEMM that follows
     AttendCombine [attend_combine] (
-        o: Ptr("float*"), ldo: u32, mass: Ptr("u32*"), ldm: u32, part_o: Ptr("const float*"),
+        o: Ptr("float*"), ldo: u32, next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
+        gate: Ptr("const bf16*"), ldg: u32, mass: Ptr("u32*"), ldm: u32, part_o: Ptr("const float*"),
         part_ml: Ptr("const float2*"), part_block: Ptr("const float2*"), list: Ptr("const u32*"), count: Ptr("const u32*"),
         cap: u32, heads: u32, kv_heads: u32, rows: u32, splits: u32,
     )
-    grid [heads, rows, 1], threads 128, shared 0;
+    grid [heads, rows, 1], threads 256, shared 0;
 
     /// `sums [block]` (freely chosen, forced) `+=` mass of rows `row0..row0+rows`; between passes, so the position is a
     /// parameter

@@ -1,10 +1,10 @@
-//! GEMMs of a pass: staged, normed or gated on the way, by a library or by our own kernels.
+//! GEMMs of a pass, by a library or by our own kernels.
 
 use std::ops::Range;
 
 use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut, Scales};
-use super::super::launch::{self, GemmTo, SkinnyFrom, SkinnyTo, SkinnyWeight};
+use super::super::launch::{self, GemmTo, NextRows, SkinnyRows, SkinnyTo, SkinnyWeight};
 use super::super::slices::slices;
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, limits, shape, u32_of};
@@ -15,6 +15,9 @@ use crate::backend::{BackendError, Result, fp8};
 pub(in crate::backend::cuda) struct Scratch {
     /// Inputs of GEMMs, or rows of a packed table before them, bf16.
     input: Option<DeviceBuffer>,
+    /// Rows of verify passes that lie ready for a GEMM, behind a norm and behind a gate, with their sums of squares.
+    pub(super) normed: Option<DeviceBuffer>,
+    pub(super) gated: Option<DeviceBuffer>,
     /// Gate and up columns of a slice before SwiGLU, bf16.
     pub(super) wide: Option<DeviceBuffer>,
     /// The slice of a packed weight that is multiplied with, bf16.
@@ -231,6 +234,7 @@ impl Cuda {
             launch::NormRows {
                 dst: input,
                 ldd: ld,
+                sums: 0,
                 src: h.ptr(),
                 lds: u32_of(h.width)?,
                 norm: norm.memory.ptr(),
@@ -244,51 +248,30 @@ impl Cuda {
         Ok(input)
     }
 
-    /// A GEMM of 1..=16 rows. The kernel makes a single row's inputs on the way, where it has room; others are made before it, with the
-    /// same bits.
+    /// A GEMM of 1..=16 rows, which may leave rows for the one behind the next norm.
     pub(in crate::backend::cuda) fn skinny(
         &mut self,
         form: SkinnyTo,
         dst: DevicePtr,
         ldd: usize,
         w: &Matrix,
-        from: SkinnyFrom,
+        from: SkinnyRows,
+        next: NextRows,
         scale: f32,
         rows: usize,
     ) -> Result<()> {
         check_width(w)?;
-        let (ldd, inner, rows) = (u32_of(ldd)?, u32_of(w.inner)?, u32_of(rows)?);
+        let (ldd, rows) = (u32_of(ldd)?, u32_of(rows)?);
         if form == SkinnyTo::Swiglu && w.parts.len() != 1 {
             return Err(shape("norm_gate_up", "a weight in one form", format!("{} parts", w.parts.len())));
         }
-        let weights = self.skinny_weights(form, w)?;
-        let staged = weights.iter().all(|weight| launch::stages_rows(self.device.driver(), weight, rows));
-        let from = match from {
-            SkinnyFrom::Norm { h, ld, norm, eps, mul } if !staged => {
-                let x = self.input_room(w.inner)?;
-                // SAFETY: the callers have checked sizes; the scratch has room for every pass.
-                unsafe {
-                    launch::NormRows { dst: x, ldd: inner, src: h, lds: ld, norm, n: inner, eps, mul, rows }
-                        .launch(self.device.driver())?
-                };
-                SkinnyFrom::Ready { x, ld: inner }
-            }
-            SkinnyFrom::Gate { o, ld, norm, eps, gate, ldg } if !staged => {
-                let x = self.input_room(w.inner)?;
-                // SAFETY: as above.
-                unsafe {
-                    launch::GateRows { dst: x, ldd: inner, o, ldo: ld, norm, eps, gate, ldg, n: inner, rows }
-                        .launch(self.device.driver())?
-                };
-                SkinnyFrom::Ready { x, ld: inner }
-            }
-            from => from,
-        };
-        let mut dst = dst;
-        for weight in weights {
+        let (mut dst, mut column) = (dst, 0);
+        for weight in self.skinny_weights(form, w)? {
+            let next = next.rest(0, column);
             // SAFETY: the callers have checked sizes.
-            unsafe { launch::skinny(self.device.driver(), form, dst, ldd, weight, from, scale, rows)? };
+            unsafe { launch::skinny(self.device.driver(), form, dst, ldd, weight, from, next, scale, rows)? };
             dst += u64::from(weight.out) * form.value_bytes();
+            column += weight.out;
         }
         Ok(())
     }

@@ -65,6 +65,7 @@ impl Lightning for Cuda {
                 self.tables.flush()?;
                 // With several, a block for each row looks whether a sequence begins there: the recording fits any of them.
                 let sequences = u32_of(if states.len() > 1 { rows } else { 1 })?;
+                let leave = self.leave_gated(o.ptr(), width, pass, x)?;
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::LightningVerify {
@@ -80,6 +81,10 @@ impl Lightning for Cuda {
                         rope,
                         at: self.step.rows_ptr(),
                         of: self.tables.ptr(table),
+                        next_norm: leave.next.norm,
+                        next_x: leave.next.x,
+                        next_sums: leave.next.sums,
+                        gate: leave.way.gate,
                         heads,
                         kv_heads: kv,
                         scale: spec.scale,
@@ -91,6 +96,7 @@ impl Lightning for Cuda {
                 }
             }
             Pass::Prefill { rows } => {
+                self.ready.forget();
                 let qk_width = (spec.heads + spec.kv_heads) * HEAD;
                 let qk = self.input_room(qk_width)?;
                 let (ldqk, rows) = (u32_of(qk_width)?, u32_of(rows)?);

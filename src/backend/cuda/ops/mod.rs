@@ -1,6 +1,6 @@
 //! The trait's operations as launches.
 //!
-//! Passes of 1..16 rows (verify) use the skinny kernels, which fuse the norm or gate before a GEMM; passes of a whole
+//! Passes of 1..16 rows (verify) use the skinny kernels, whose rows are left ready by whoever made them; passes of a whole
 //! chunk (prefill) make the GEMM's input first and hand it to a library or to `gemm_*`. Nothing here waits, and
 //! nothing of a verify pass allocates or takes a host value that changes from step to step: position, pending rows and
 //! tokens are read from [`super::step::Step`], grids follow from the number of rows and the largest context.
@@ -8,6 +8,7 @@
 mod gemm;
 mod lightning;
 mod paged;
+mod ready;
 mod rows;
 mod sparse;
 
@@ -17,6 +18,7 @@ use crate::backend::Result;
 
 pub(super) use gemm::{Narrow, Scratch};
 pub(super) use lightning::Rope;
+pub(super) use ready::Ready;
 pub(super) use rows::TopLogitsBuffers;
 
 /// Refuses more rows than a buffer has.

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use super::super::device::{Account, DeviceBuffer, Pinned};
 use super::super::driver::{DevicePtr, GemmOut, Queue};
-use super::super::launch::{self, SkinnyFrom, SkinnyTo};
+use super::super::launch::{self, NextRows, SkinnyRows, SkinnyTo};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
 use super::gemm::Output;
-use crate::backend::{HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
+use super::ready::{Kind, Way};
+use crate::backend::{Follows, HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
 
 /// Where the top logits are found and put.
 pub(in crate::backend::cuda) struct TopLogitsBuffers {
@@ -23,16 +24,38 @@ pub(in crate::backend::cuda) struct TopLogitsBuffers {
 /// Of a row.
 const FOUND_BYTES: usize = launch::FOUND_WORDS * 4;
 
+/// Behind this norm.
+fn behind(norm: &Vector) -> Way {
+    Way { norm: norm.memory.ptr(), gate: 0, ldg: 0 }
+}
+
 impl Rows for Cuda {
+    fn coming(&mut self, follows: Follows<'_, Vector>) {
+        self.ready.say(follows);
+    }
+
     fn embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         check_rows("embed", h, pass.rows())?;
         h.wide("embed", table.inner)?;
         let (rows_at, tokens, height) = self.looked_up(table, self.step.tokens_ptr(), pass.rows())?;
+        let NextRows { norm: next_norm, x: next_x, sums: next_sums, .. } =
+            self.leave_normed(h.ptr(), table.inner, pass)?;
         let (hidden, vocab, rows) = (u32_of(table.inner)?, u32_of(height)?, u32_of(pass.rows())?);
         // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
         unsafe {
-            launch::EmbedRows { h: h.ptr(), table: rows_at, tokens, hidden, vocab, scale, rows }
-                .launch(self.device.driver())
+            launch::EmbedRows {
+                h: h.ptr(),
+                table: rows_at,
+                tokens,
+                hidden,
+                vocab,
+                scale,
+                next_norm,
+                next_x,
+                next_sums,
+                rows,
+            }
+            .launch(self.device.driver())
         }
     }
 
@@ -43,9 +66,8 @@ impl Rows for Cuda {
         check_rows("norm_linear", dst, pass.rows())?;
         match pass {
             Pass::Verify { rows } => {
-                let input =
-                    SkinnyFrom::Norm { h: h.ptr(), ld: u32_of(h.width)?, norm: norm.memory.ptr(), eps, mul: 1.0 };
-                self.skinny(SkinnyTo::Store, to, dst.width, w, input, 1.0, rows)
+                let input = self.ready_rows(Kind::Normed, h, behind(norm), w.inner, [0, rows], [eps, 1.0])?;
+                self.skinny(SkinnyTo::Store, to, dst.width, w, input, NextRows::default(), 1.0, rows)
             }
             Pass::Prefill { rows } => {
                 let x = self.normed(h, norm, eps, rows)?;
@@ -62,9 +84,8 @@ impl Rows for Cuda {
         check_rows("norm_gate_up", dst, pass.rows())?;
         match pass {
             Pass::Verify { rows } => {
-                let input =
-                    SkinnyFrom::Norm { h: h.ptr(), ld: u32_of(h.width)?, norm: norm.memory.ptr(), eps, mul: 1.0 };
-                self.skinny(SkinnyTo::Swiglu, to, dst.width, w, input, 1.0, rows)
+                let input = self.ready_rows(Kind::Normed, h, behind(norm), w.inner, [0, rows], [eps, 1.0])?;
+                self.skinny(SkinnyTo::Swiglu, to, dst.width, w, input, NextRows::default(), 1.0, rows)
             }
             Pass::Prefill { rows } => {
                 if dst.width != inter {
@@ -106,10 +127,12 @@ impl Rows for Cuda {
         check_rows("linear_add", h, pass.rows())?;
         match pass {
             Pass::Verify { rows } => {
-                let input = SkinnyFrom::Ready { x: from, ld: u32_of(x.width)? };
-                self.skinny(SkinnyTo::Add, to, h.width, w, input, scale, rows)
+                let next = self.leave_added(h.ptr(), w, pass)?;
+                let input = SkinnyRows::plain(from, u32_of(x.width)?);
+                self.skinny(SkinnyTo::Add, to, h.width, w, input, next, scale, rows)
             }
             Pass::Prefill { rows } => {
+                self.ready.forget();
                 if x.width != w.inner {
                     return Err(shape("linear_add", format!("[rows, {}]", w.inner), format!("[rows, {}]", x.width)));
                 }
@@ -149,10 +172,13 @@ impl Rows for Cuda {
         let (lds, ldg) = (u32_of(o.width)?, u32_of(x.width)?);
         match pass {
             Pass::Verify { rows } => {
-                let input = SkinnyFrom::Gate { o: from, ld: lds, norm, eps, gate, ldg };
-                self.skinny(SkinnyTo::Add, to, h.width, w, input, scale, rows)
+                let way = Way { norm, gate, ldg: if gate == 0 { 0 } else { ldg } };
+                let input = self.ready_rows(Kind::Gated, o, way, w.inner, [0, rows], [eps, 1.0])?;
+                let next = self.leave_added(h.ptr(), w, pass)?;
+                self.skinny(SkinnyTo::Add, to, h.width, w, input, next, scale, rows)
             }
             Pass::Prefill { rows } => {
+                self.ready.forget();
                 let n = w.inner;
                 let input = self.input_room(n)?;
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
@@ -160,6 +186,7 @@ impl Rows for Cuda {
                     launch::GateRows {
                         dst: input,
                         ldd: u32_of(n)?,
+                        sums: 0,
                         o: from,
                         ldo: lds,
                         norm,
@@ -219,14 +246,8 @@ impl Rows for Cuda {
             HeadRows::All => 0,
             HeadRows::At(row) => row,
         };
-        let input = SkinnyFrom::Norm {
-            h: h.row(first),
-            ld: u32_of(h.width)?,
-            norm: norm.memory.ptr(),
-            eps,
-            mul: 1.0 / divisor,
-        };
-        self.skinny(SkinnyTo::Logits, to, logits.width, w, input, 1.0, count)
+        let input = self.ready_rows(Kind::Normed, h, behind(norm), w.inner, [first, count], [eps, 1.0 / divisor])?;
+        self.skinny(SkinnyTo::Logits, to, logits.width, w, input, NextRows::default(), 1.0, count)
     }
 
     fn top_logits(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {

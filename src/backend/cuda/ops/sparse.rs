@@ -335,6 +335,7 @@ impl Sparse for Cuda {
                 let (part_o, part_ml, part_block) =
                     (sel.lists.part_o.ptr(), sel.lists.part_ml.ptr(), sel.lists.part_block.ptr());
                 let ldm = u32_of(sel.plan.score_blocks)?;
+                let leave = self.leave_gated(o.ptr(), spec.heads * HEAD, pass, x)?;
                 let attend = launch::AttendVerify {
                     part_o,
                     part_ml,
@@ -364,6 +365,11 @@ impl Sparse for Cuda {
                     launch::AttendCombine {
                         o: to,
                         ldo,
+                        next_norm: leave.next.norm,
+                        next_x: leave.next.x,
+                        next_sums: leave.next.sums,
+                        gate: leave.way.gate,
+                        ldg: leave.way.ldg,
                         mass: sel.mass.ptr(),
                         ldm,
                         part_o,
@@ -381,6 +387,7 @@ impl Sparse for Cuda {
                 }
             }
             Pass::Prefill { rows } => {
+                self.ready.forget();
                 let cache = only(caches)?;
                 let [k, v, ..] = cache.entry();
                 let (d, step) = (self.device.driver(), self.step.ptr());

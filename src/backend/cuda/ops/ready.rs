@@ -1,0 +1,187 @@
+//! Rows of a verify pass that lie ready for a GEMM: normed, but for the factor that is the same for a whole row, or gated.
+//!
+//! Whoever makes a row's values leaves it ready for the GEMM that was said to follow ([`Rows::coming`](crate::backend::Rows::coming)); where nobody was told, a
+//! kernel of its own makes it ready before the GEMM, with the same bits.
+
+use std::ops::Range;
+
+use super::super::driver::DevicePtr;
+use super::super::launch::{self, NextRows, SUMMED, SkinnyRows};
+use super::super::tensors::{Buf, Matrix, Vector};
+use super::super::{Cuda, limits, shape, u32_of};
+use crate::backend::{Follows, MAX_VERIFY_ROWS, Pass, Result};
+
+/// What a GEMM reads: rows behind a norm, or gated attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Normed,
+    Gated,
+}
+
+/// What happens to rows on their way into a GEMM: addresses, 0 for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) norm: DevicePtr,
+    /// The first column of the gate.
+    pub(super) gate: DevicePtr,
+    /// From row to row of it, in values.
+    pub(super) ldg: u32,
+}
+
+/// What was said to follow what is made next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Coming {
+    Norm { weight: DevicePtr, n: usize },
+    Gate { norm: Option<(DevicePtr, usize)>, columns: Range<usize> },
+}
+
+/// What is to come, and what lies ready.
+#[derive(Debug, Default)]
+pub(in crate::backend::cuda) struct Ready {
+    coming: Option<Coming>,
+    made: Option<Made>,
+    /// How often rows lay ready.
+    found: u64,
+}
+
+/// Rows that lie ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Made {
+    /// Of those at this address.
+    of: DevicePtr,
+    way: Way,
+    /// Values of a row.
+    n: usize,
+    rows: usize,
+}
+
+/// Where a producer leaves rows, and the gate that it applies: none where nobody said what follows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leave {
+    pub(super) next: NextRows,
+    pub(super) way: Way,
+}
+
+const NO_WAY: Way = Way { norm: 0, gate: 0, ldg: 0 };
+
+impl Ready {
+    /// Nothing is to come and nothing lies ready: a prefill pass makes its rows otherwise, or somebody else has written some.
+    pub(in crate::backend::cuda) fn forget(&mut self) {
+        (self.coming, self.made) = (None, None);
+    }
+
+    pub(super) fn say(&mut self, follows: Follows<'_, Vector>) {
+        self.coming = Some(match follows {
+            Follows::Norm(norm) => Coming::Norm { weight: norm.memory.ptr(), n: norm.n },
+            Follows::Gate { norm, columns } => {
+                Coming::Gate { norm: norm.map(|norm| (norm.memory.ptr(), norm.n)), columns }
+            }
+        });
+    }
+}
+
+impl Cuda {
+    /// How often rows lay ready for a GEMM since the start; for checks.
+    pub fn found_ready(&self) -> u64 {
+        self.ready.found
+    }
+
+    /// Where whoever writes rows of `n` values at `of` leaves them for what follows, if that was said. What lay ready of them before is of the past.
+    fn leave_rows(&mut self, of: DevicePtr, n: usize, pass: Pass, kind: Kind, x: Option<&Buf>) -> Result<Leave> {
+        let (coming, none) = (self.ready.coming.take(), Leave { next: NextRows::default(), way: NO_WAY });
+        self.ready.made = None;
+        let (Pass::Verify { rows }, Some(coming)) = (pass, coming) else { return Ok(none) };
+        let way = match (coming, kind) {
+            (Coming::Norm { weight, n: width }, Kind::Normed) if width == n => Way { norm: weight, ..NO_WAY },
+            (Coming::Gate { norm, columns }, Kind::Gated) if norm.is_none_or(|(_, width)| width == n) => {
+                let norm = norm.map_or(0, |(weight, _)| weight);
+                match x {
+                    _ if columns.is_empty() => Way { norm, ..NO_WAY },
+                    Some(x) if columns.len() == n && columns.end <= x.width => {
+                        Way { norm, gate: x.column(columns.start), ldg: u32_of(x.width)? }
+                    }
+                    // Whoever reads the gate will say that it is none.
+                    Some(_) | None => return Ok(none),
+                }
+            }
+            _ => return Ok(none),
+        };
+        if !n.is_multiple_of(SUMMED as usize) {
+            return Ok(none);
+        }
+        let next = self.place(kind, way, n)?;
+        self.ready.made = Some(Made { of, way, n, rows });
+        Ok(Leave { next, way })
+    }
+
+    /// [`Cuda::leave_rows`] of the residual stream, to which products with `w` are added.
+    pub(super) fn leave_added(&mut self, h: DevicePtr, w: &Matrix, pass: Pass) -> Result<NextRows> {
+        let before = w.parts.len().saturating_sub(1);
+        if w.parts.iter().take(before).any(|part| !part.rows.is_multiple_of(SUMMED as usize)) {
+            // A part would begin among columns that are summed together.
+            self.ready.coming = None;
+        }
+        self.leave_normed(h, w.out, pass)
+    }
+
+    /// [`Cuda::leave_rows`] of the residual stream.
+    pub(super) fn leave_normed(&mut self, h: DevicePtr, n: usize, pass: Pass) -> Result<NextRows> {
+        Ok(self.leave_rows(h, n, pass, Kind::Normed, None)?.next)
+    }
+
+    /// [`Cuda::leave_rows`] of attention, whose gate is in `x`.
+    pub(super) fn leave_gated(&mut self, o: DevicePtr, n: usize, pass: Pass, x: &Buf) -> Result<Leave> {
+        self.leave_rows(o, n, pass, Kind::Gated, Some(x))
+    }
+
+    /// Memory for rows of a kind.
+    fn place(&mut self, kind: Kind, way: Way, n: usize) -> Result<NextRows> {
+        let values = MAX_VERIFY_ROWS * n * 2;
+        let bytes = values + MAX_VERIFY_ROWS * n.div_ceil(SUMMED as usize) * 4;
+        let x = match kind {
+            Kind::Normed => self.room(|scratch| &mut scratch.normed, bytes)?,
+            Kind::Gated => self.room(|scratch| &mut scratch.gated, bytes)?,
+        };
+        Ok(NextRows { norm: way.norm, x, sums: if way.norm == 0 { 0 } else { x + values as u64 }, n: u32_of(n)? })
+    }
+
+    /// Rows `first..first + rows` of f32 rows `src` of `n` values as a GEMM reads them: those that lie ready, or made ready now.
+    pub(super) fn ready_rows(
+        &mut self,
+        kind: Kind,
+        src: &Buf,
+        way: Way,
+        n: usize,
+        [first, rows]: [usize; 2],
+        [eps, mul]: [f32; 2],
+    ) -> Result<SkinnyRows> {
+        if !n.is_multiple_of(limits::INNER) {
+            return Err(shape("gemm", format!("inputs of a multiple of {} values", limits::INNER), n));
+        }
+        let made = self.ready.made.take();
+        let NextRows { x, sums, n: width, .. } = self.place(kind, way, n)?;
+        let all = SkinnyRows { x, ld: width, sums, eps, mul };
+        let fits = |made: Made| (made.of, made.way, made.n) == (src.ptr(), way, n) && first + rows <= made.rows;
+        if made.is_some_and(fits) {
+            self.ready.found += 1;
+            return Ok(all.rows_from(u32_of(first)?, width));
+        }
+        let (driver, rows, lds, from) = (self.device.driver(), u32_of(rows)?, u32_of(src.width)?, src.row(first));
+        let Way { norm, gate, ldg } = way;
+        // SAFETY: the callers have checked sizes; the place has room for every verify pass.
+        unsafe {
+            match kind {
+                Kind::Normed => {
+                    launch::NormRows { dst: x, ldd: width, sums, src: from, lds, norm, n: width, eps, mul: 1.0, rows }
+                        .launch(driver)?;
+                }
+                Kind::Gated => {
+                    let (o, ldo) = (from, lds);
+                    launch::GateRows { dst: x, ldd: width, sums, o, ldo, norm, eps, gate, ldg, n: width, rows }
+                        .launch(driver)?;
+                }
+            }
+        }
+        Ok(all)
+    }
+}
