@@ -74,7 +74,7 @@ kernels! { "sparse.cu", device:
     )
     grid [splits, kv_heads, rows], threads 128, shared 34_816;
 
-    /// Splits merged in ascending order; each head's attention, 2^22 in all, is added to the blocks it went to:
+    /// Splits merged in an order of their own; each head's attention, 2^22 in all, is added to the blocks it went to:
     /// `mass [row][ldm]`, whole numbers, so that their order does not matter. With `next_x`, rows for the GEMM that follows
     AttendCombine [attend_combine] (
         o: Ptr("float*"), ldo: u32, next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
