@@ -10,7 +10,7 @@ while it loads; a document of so many tokens; a load that is stopped and goes on
 `eval`. It prints a line for each figure and writes OUT_DIR/release.json. `--tiny` makes a small one, to try all this on a CPU;
 `--layers N` one with fewer layers of full size; `--gptq` writes the layers' weights as GPTQ does, 4 bits in groups of 128.
 The part `packing` (run when asked for with --only) packs the weights while loading and by `model quantize`, and starts from
-those.
+those; `repacking`, for a folder made with `--gptq`, starts while they are repacked, waits until that is kept, and starts from it.
 """
 
 import argparse
@@ -519,6 +519,28 @@ def packing(s):
     s.say("start with kept weights, cold, plain parallel reads GB/s", round(rate, 2))
 
 
+def repacking(s):
+    """Weights that somebody packed: repacked while loading, kept meanwhile, and started from what is kept."""
+    question = ("-p", "What is the capital of France, and why?", "--max-tokens", "1", "--no-save", "--temp", "0")
+    plain_reads(s.folder)
+    t = Terminal(s, "--plain", "--max-tokens", "1", "--temp", "0")
+    t.idle()
+    s.say("repacked while loading, s to the first prompt", round(t.took, 2))
+    kept = lambda: list((s.home / "weights").glob("*/model.safetensors.index.json"))
+    while not kept() and time.time() < t.began + 120:
+        t.pump(0.1)
+    s.say("kept, s since the start", round(time.time() - t.began, 1) if kept() else None)
+    t.type("/quit\r")
+    t.close()
+    rows = [s.last(s.events(*question), "stats")["timing"] for _ in range(s.warm)]
+    s.say("start with kept weights, warm, ms to ready", [round(r["load_ms"]) for r in rows])
+    s.say("start with kept weights, warm, ms to the first token", [round(r["first_token_ms"]) for r in rows])
+    for folder in (s.home / "weights").iterdir():
+        folder.rename(s.out / folder.name)
+    rows = [s.last(s.events(*question), "stats")["timing"] for _ in range(2)]
+    s.say("start that repacks, warm, ms to the first token", [round(r["first_token_ms"]) for r in rows])
+
+
 def evaluating(s):
     began = time.time()
     done = subprocess.run(s.command("eval", "--skip", "needles", "--json"), capture_output=True, env=s.environment,
@@ -556,7 +578,8 @@ def main():
         return make(args.folder, args.tiny, args.layers, args.gptq)
     s = Session(args)
     parts = {"starts": lambda: starts(s), "typing": lambda: typing(s), "reading": lambda: reading(s, args.tokens),
-             "stopping": lambda: stopping(s, args.tokens), "packing": lambda: packing(s), "evaluating": lambda: evaluating(s)}
+             "stopping": lambda: stopping(s, args.tokens), "packing": lambda: packing(s), "repacking": lambda: repacking(s),
+             "evaluating": lambda: evaluating(s)}
     failed = 0
     for name in args.only.split(","):
         began = time.time()

@@ -5,6 +5,19 @@ use super::{BufKind, Form, Result, WeightView, internal};
 use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
 
+/// A weight to be read.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// Parts stacked along the out axis; each takes its own form.
+    Stack(&'a [WeightView<'a>]),
+    /// Gate and up projection of the MLP, for [`Rows::norm_gate_up`](super::Rows::norm_gate_up); the backend may interleave them.
+    GateUp([WeightView<'a>; 2]),
+}
+
+fn one<M>(made: Vec<M>) -> Result<M> {
+    made.into_iter().next().ok_or_else(|| internal("matrices", "no weight was made"))
+}
+
 /// What a device holds, and how it is made. Nothing here is called inside a step.
 pub trait Memory: Sized + Send + 'static {
     /// Activations `[rows, width]`, allocated once.
@@ -37,10 +50,16 @@ pub trait Memory: Sized + Send + 'static {
     /// # Errors
     /// The first limit that it breaks.
     fn check(&mut self, spec: &ModelSpec, prefill: Precision) -> Result<()>;
-    /// Stacks `parts` along the out axis into one weight; each part takes its own form.
-    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
-    /// Gate and up projection of the MLP, for [`Rows::norm_gate_up`](super::Rows::norm_gate_up); the backend may interleave them.
-    fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Self::Matrix>;
+    /// Weights that are read together, in this order.
+    fn matrices(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Self::Matrix>>;
+    /// One of them, [`Wanted::Stack`].
+    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix> {
+        one(self.matrices(&[Wanted::Stack(parts)])?)
+    }
+    /// One of them, [`Wanted::GateUp`].
+    fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Self::Matrix> {
+        one(self.matrices(&[Wanted::GateUp([gate, up])])?)
+    }
     /// From now on prefill multiplies with this weight in fp8 ([`super::fp8`]), where [`Memory::check`] said that it can.
     fn read_in_fp8(&mut self, matrix: &mut Self::Matrix);
     /// A norm weight.
@@ -61,6 +80,20 @@ pub trait Memory: Sized + Send + 'static {
     /// Too little memory however they are kept, with what would do.
     fn plan_context(&mut self, _spec: &ModelSpec, _limit: usize, _asked: bool) -> Result<()> {
         Ok(())
+    }
+    /// Keys and values leave the device for the host's memory, of these sequences, which are all there are, each with all its layers, and of
+    /// those to come: contexts of up to `limit` positions are then planned so. Between passes, with no rows in flight. The line says how
+    /// it is from now on; `None` where nothing is gained: they are there already, or the device does not reach that memory.
+    ///
+    /// # Errors
+    /// The host has too little memory, and everything is as before; or the device.
+    fn page_out(
+        &mut self,
+        _spec: &ModelSpec,
+        _limit: usize,
+        _sequences: &mut [Vec<&mut Self::Cache>],
+    ) -> Result<Option<String>> {
+        Ok(None)
     }
     /// Rows for any pass.
     fn buf(&mut self, width: usize, kind: BufKind) -> Result<Self::Buf>;

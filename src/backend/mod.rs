@@ -40,7 +40,7 @@ mod steps;
 pub use forms::Form;
 pub use images::Images;
 pub use lightning::Lightning;
-pub use memory::Memory;
+pub use memory::{Memory, Wanted};
 pub use rows::{Follows, Rows};
 pub use sparse::{BlockMass, MASS, MassOf, Sparse};
 pub use steps::{Group, Place, Steps};

@@ -177,6 +177,15 @@ pub fn paged(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<Pa
     })
 }
 
+/// The same where the working buffers of such passes are there already.
+///
+/// # Errors
+/// As [`paged`].
+pub fn paged_beside_work(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<PagedPlan, u64> {
+    let work = work_bytes(spec, rows);
+    paged(spec, free + work, rows, tokens).map_err(|needed| needed - work)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

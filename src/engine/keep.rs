@@ -1,4 +1,5 @@
-//! Weights that were packed while loading are kept for the next start, which then reads half or a quarter of the bytes.
+//! Weights that were packed while loading are kept for the next start: it reads half or a quarter of the bytes of plain ones, and repacks
+//! nothing of what somebody else packed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +17,14 @@ const THREADS: usize = 2;
 
 /// The weights of an earlier start in place of the folder's, where they are kept below `dir`. The line says what was found.
 pub(super) fn earlier(checkpoint: Checkpoint, dir: &Path) -> (Checkpoint, Option<String>) {
-    if !checkpoint.recipe().packs() {
+    if !checkpoint.packs_while_loading() {
         return (checkpoint, None);
     }
     match checkpoint.packed_earlier(dir) {
         Ok(Some(earlier)) => {
-            let line = format!("{} weights as an earlier start packed them.", earlier.recipe().name());
-            (earlier, Some(line))
+            let recipe = Some(earlier.recipe()).filter(|recipe| recipe.packs()).map(|recipe| recipe.name().to_owned());
+            let name = recipe.or_else(|| earlier.published()).unwrap_or_default();
+            (earlier, Some(format!("{name} weights as an earlier start packed them.")))
         }
         Ok(None) => (checkpoint, None),
         Err(error) => {
@@ -43,8 +45,7 @@ pub(super) fn likely(options: &EngineOptions) -> bool {
 pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Option<u64>) -> Option<String> {
     let recipe = checkpoint.recipe();
     let bytes = checkpoint.bytes(recipe);
-    let plain = checkpoint.directory().is_some() && checkpoint.published().is_none() && !checkpoint.is_packed_earlier();
-    if !recipe.packs() || !plain || bytes < WORTH_BYTES {
+    if !checkpoint.packs_while_loading() || bytes < WORTH_BYTES {
         return None;
     }
     let size = format!("{:.1} GB", bytes as f64 / 1e9);
@@ -61,4 +62,28 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     };
     std::thread::Builder::new().name("keep-weights".into()).spawn(work).ok()?;
     Some(format!("The packed weights ({size}) are being kept in {} for a faster start.", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Recipe;
+
+    #[test]
+    fn a_start_says_whose_weights_it_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-mixed");
+        let open = || Checkpoint::open_dir(&folder).unwrap();
+        assert_eq!(earlier(open(), dir.path()).1, None, "plain weights are not packed");
+        let packed = || {
+            let mut checkpoint = open();
+            checkpoint.set_recipe(Recipe::Bits8);
+            checkpoint
+        };
+        assert_eq!(earlier(packed(), dir.path()).1, None, "nothing is kept yet");
+        let kept = dir.path().join(packed().fingerprint());
+        quantize(&packed(), None, &kept, &Cancel::default(), &mut |_| ()).unwrap();
+        assert_eq!(earlier(packed(), dir.path()).1.unwrap(), "8-bit weights as an earlier start packed them.");
+        assert_eq!(for_next_time(&Arc::new(packed()), dir.path(), Some(u64::MAX)), None, "it is small");
+    }
 }

@@ -163,11 +163,15 @@ impl<B: DraftOps> Worker<'_, B> {
                 Answer::All | Answer::Evict if behind && (ask.others > 0 || ask.hope) => {
                     return Ok(self.wait(sequence, all, ask));
                 }
-                Answer::All | Answer::Some if self.has_state(sequence) => return Ok(Grant::Go),
+                Answer::All if self.has_state(sequence) => return Ok(Grant::Go),
                 // Now it can be told what its rows take.
-                Answer::All | Answer::Some => self.make(sequence)?,
+                Answer::All => self.make(sequence)?,
                 Answer::Evict => self.evict_for(sequence)?,
                 Answer::Wait => return Ok(self.wait(sequence, all, ask)),
+                // Rather than to cut an answer short, or to refuse it.
+                Answer::Some | Answer::Nothing if self.page_out()? => {}
+                Answer::Some if self.has_state(sequence) => return Ok(Grant::Go),
+                Answer::Some => self.make(sequence)?,
                 Answer::Nothing => return Ok(Grant::Never(self.no_room(sequence, least, left))),
             }
         }
@@ -237,12 +241,36 @@ impl<B: DraftOps> Worker<'_, B> {
             }
             let others = self.others();
             if others == 0 {
+                if self.page_out()? {
+                    continue;
+                }
                 return Err(error.into());
             }
             let length = self.live.position() + rows;
             let left = self.backend.room().map_err(ModelError::from)?.unwrap_or_default();
             self.tell_waiting(id, length, self.live.wants(&self.backend, length), left, others);
             return Ok(false);
+        }
+    }
+
+    /// Keys and values of all sequences leave the device for this machine's memory, where it can do that: there is more room then, and
+    /// what is said is that. `false` where nothing was gained.
+    fn page_out(&mut self) -> Result<bool, DecodeError> {
+        let mut others: Vec<_> =
+            self.seats.values_mut().filter_map(Seat::aside).map(|aside| &mut aside.sequence).collect();
+        match self.live.page_out(&mut self.backend, &self.model, &mut others) {
+            Ok(Some(how)) => {
+                self.send(EngineEvent::Note(format!("Keys and values move to this machine's memory. {how}.")));
+                self.go_on();
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            // As before, then.
+            Err(error) if is_memory(&error) => {
+                self.send(EngineEvent::Note(format!("{error}.")));
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
         }
     }
 

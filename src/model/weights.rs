@@ -47,6 +47,14 @@ pub(super) enum Source {
     Synthetic(u64, Option<Form>),
 }
 
+/// The folder that kept weights stand for.
+struct MadeFrom {
+    /// Its fingerprint.
+    id: String,
+    /// What people call its weights, if somebody had packed them.
+    published: Option<String>,
+}
+
 /// An opened source of weights: its shape, its name, and its tensors.
 pub struct Checkpoint {
     name: String,
@@ -56,8 +64,8 @@ pub struct Checkpoint {
     prefill: Precision,
     /// `config.json`, as it is.
     config: String,
-    /// Fingerprint of the folder that these weights were packed from, where they are a kept copy.
-    made_from: Option<String>,
+    /// What these weights were packed from, where they are a kept copy.
+    made_from: Option<MadeFrom>,
     pub(super) source: Source,
 }
 
@@ -145,8 +153,8 @@ impl Checkpoint {
                 let (name, directory, spec) = (self.name.clone(), self.directory.clone(), self.spec.clone());
                 let (recipe, prefill, config) = (self.recipe, self.prefill, self.config.clone());
                 let source = Source::Tensors(tensors.in_format(format));
-                let earlier =
-                    Checkpoint { name, directory, spec, recipe, prefill, config, made_from: Some(id), source };
+                let made_from = Some(MadeFrom { id, published: self.published() });
+                let earlier = Checkpoint { name, directory, spec, recipe, prefill, config, made_from, source };
                 earlier.check()?;
                 Ok(Some(earlier))
             }
@@ -155,11 +163,6 @@ impl Checkpoint {
                 cause: "its files are not those that its index describes".into(),
             }),
         }
-    }
-
-    /// Whether this is a copy that an earlier start packed.
-    pub fn is_packed_earlier(&self) -> bool {
-        self.made_from.is_some()
     }
 
     /// `config.json`.
@@ -297,7 +300,7 @@ impl Checkpoint {
 
     fn fingerprint_as(&self, recipe: Recipe) -> String {
         if let Some(made_from) = &self.made_from {
-            return made_from.clone();
+            return made_from.id.clone();
         }
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("sala-chat {FORMAT}\n{:?}\n", self.spec).as_bytes());

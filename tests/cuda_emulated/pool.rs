@@ -34,6 +34,8 @@ struct Story {
     o: <Cuda as Memory>::Buf,
     seed: u64,
     told: Vec<(Vec<f32>, Vec<Vec<u32>>)>,
+    /// Before this pass keys and values leave the device.
+    leave_at: Option<usize>,
 }
 
 const LIMIT: usize = 8192;
@@ -49,7 +51,25 @@ impl Story {
         let sel = b.selection(&spec, LIMIT).unwrap();
         let x = b.buf(spec.projection_width(), BufKind::Activation).unwrap();
         let o = b.buf(spec.heads * spec.head_dim, BufKind::Wide).unwrap();
-        Story { b, spec, caches, places, sel, x, o, seed: 0, told: Vec::new() }
+        Story { b, spec, caches, places, sel, x, o, seed: 0, told: Vec::new(), leave_at: None }
+    }
+
+    /// As a conversation that finds the device full.
+    fn leave(&mut self) {
+        if self.leave_at != Some(self.told.len()) {
+            return;
+        }
+        let mut model = Checkpoint::open("synthetic:tiny").unwrap().spec().clone();
+        model.sparse = self.spec.clone();
+        let before = self.b.memory();
+        let mut sequences: Vec<Vec<&mut Cache>> = self.caches.iter_mut().map(|cache| vec![cache]).collect();
+        let line = self.b.page_out(&model, LIMIT, &mut sequences).unwrap().unwrap();
+        assert!(line.starts_with("8,192 tokens: ") && line.ends_with(" in memory"), "{line}");
+        assert_eq!(self.b.page_out(&model, LIMIT, &mut sequences).unwrap(), None, "once");
+        let now = self.b.memory();
+        assert!(before.host == 0 && before.pool == 0 && now.pool > 0, "{before:?} {now:?}");
+        let had_rows = !self.told.is_empty();
+        assert_eq!((now.host > 0, now.state < before.state), (had_rows, had_rows), "{before:?} {now:?}");
     }
 
     fn fill(&mut self, rows: usize) {
@@ -66,6 +86,7 @@ impl Story {
     }
 
     fn read_chunk(&mut self, of: usize, rows: usize) {
+        self.leave();
         self.b.go_to(self.places[of]).unwrap();
         let pass = Pass::Prefill { rows };
         self.fill(rows);
@@ -83,6 +104,7 @@ impl Story {
 
     /// A pass of these rows of each sequence, of which as many are accepted.
     fn write(&mut self, groups: &[(usize, usize, usize)]) {
+        self.leave();
         let all: usize = groups.iter().map(|g| g.1).sum();
         let pass = Pass::Verify { rows: all };
         self.fill(all);
@@ -127,8 +149,8 @@ impl Story {
 }
 
 /// One sequence: long reading, every number of rows, refused rows, reading in between, going back.
-fn one(b: Cuda) -> Story {
-    let mut s = Story::new(b, 1);
+fn one(b: Cuda, leave_at: Option<usize>) -> Story {
+    let mut s = Story { leave_at, ..Story::new(b, 1) };
     for rows in [448, 448, 200] {
         s.read(0, rows);
     }
@@ -180,9 +202,13 @@ fn a_layer_has_one_pool_whoever_comes_first() {
 #[test]
 fn a_paged_sequence_has_the_bits_of_a_resident_one() {
     // From a pool that holds next to nothing to one that holds everything, and from parts of one block to the whole context.
-    let mut resident = one(resident());
+    let mut stays = one(resident(), None);
     for (blocks, staged_rows) in [(1, 1), (11, 1024), (200, 1 << 20)] {
-        same(one(with(blocks, staged_rows)), &mut resident);
+        same(one(with(blocks, staged_rows), None), &mut stays);
+    }
+    // Before anything is read, in the middle of reading, between two graphs of the same step, and behind a refused row.
+    for leave_at in [0, 5, 20, stays.told.len() - 2] {
+        same(one(resident(), Some(leave_at)), &mut stays);
     }
 }
 
@@ -218,8 +244,8 @@ fn what_was_chosen_lately_stays_in_the_pool() {
 }
 
 /// Sequences beside each other, some in a pass and some not, one that goes and one that comes.
-fn several(b: Cuda) -> Story {
-    let mut s = Story::new(b, 3);
+fn several(b: Cuda, leave_at: Option<usize>) -> Story {
+    let mut s = Story { leave_at, ..Story::new(b, 3) };
     for (of, rows) in [(0, 256), (1, 333), (0, 448), (2, 256), (2, 100), (1, 256)] {
         s.read(of, rows);
     }
@@ -248,9 +274,13 @@ fn several(b: Cuda) -> Story {
 
 #[test]
 fn paged_sequences_beside_each_other_have_the_bits_of_resident_ones() {
-    let mut resident = several(resident());
+    let mut stays = several(resident(), None);
     for (blocks, staged_rows) in [(7, 300), (60, 1024)] {
-        same(several(with(blocks, staged_rows)), &mut resident);
+        same(several(with(blocks, staged_rows), None), &mut stays);
+    }
+    // One has forks and some have accepted rows that are not folded.
+    for leave_at in [4, 19, stays.told.len() - 3] {
+        same(several(resident(), Some(leave_at)), &mut stays);
     }
 }
 

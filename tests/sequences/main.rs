@@ -21,6 +21,8 @@ use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 
 /// What is said of a sequence that was evicted is under its number and this.
 const EVICTED: u64 = 1 << 40;
+/// What is said to everybody is what this one waited for.
+const EVERYBODY: u64 = 1 << 41;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Harness {
@@ -164,6 +166,10 @@ impl Harness {
             }
             EngineEvent::Waiting { id, what } => {
                 said.entry(id).or_default().waited.push(what);
+                None
+            }
+            EngineEvent::Note(what) => {
+                said.entry(EVERYBODY).or_default().waited.push(what);
                 None
             }
             EngineEvent::Evicted { sequence } => {

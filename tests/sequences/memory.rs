@@ -157,6 +157,30 @@ fn what_can_never_fit_is_refused_at_once_with_numbers() {
 }
 
 #[test]
+fn keys_and_values_leave_the_device_before_anything_is_refused_or_cut_short() {
+    let free = Harness::start();
+    let long = free.question(&"The lamp is in the attic. ".repeat(1500));
+    let read = Wish { prompt: long, seed: None, spec: SpecMode::Off, tokens: 12 };
+    let wish = short(&free, 0);
+    let (alone, long_alone) = (free.alone(&wish), free.alone(&read));
+    let h = Harness::on(Cpu::with_room_until_paged(3 * SHORT), 20_000);
+    let mut said: HashMap<u64, Said> = HashMap::new();
+    // One that answers meanwhile, and one that nobody may evict.
+    for (id, wish) in [(1, &wish), (2, &read), (3, &wish)] {
+        h.send(h.job(id, SequenceId(id as u32), wish, &Cancel::default()));
+    }
+    let mut left = 3;
+    while left > 0 {
+        left -= usize::from(h.hear(&mut said).is_some());
+    }
+    for (id, alone) in [(1, &alone), (2, &long_alone), (3, &alone)] {
+        same(&said[&id], alone, &format!("job {id}"));
+    }
+    let told = &said[&EVERYBODY].waited;
+    assert_eq!(told, &["Keys and values move to this machine's memory. 20000 tokens."], "once is enough");
+}
+
+#[test]
 fn a_job_that_waits_for_memory_can_be_stopped() {
     let free = Harness::start();
     let wish = |tokens| Wish { tokens, ..short(&free, 0) };

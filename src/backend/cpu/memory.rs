@@ -2,7 +2,7 @@
 
 use super::matrix::{self, Matrix};
 use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection, Sums};
-use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView};
+use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView};
 use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
 
@@ -40,14 +40,16 @@ impl Memory for Cpu {
         Ok(())
     }
 
-    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        let matrix = Matrix::stack(parts)?;
-        self.count_weight(matrix.bytes());
-        Ok(matrix)
-    }
-
-    fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Matrix> {
-        self.matrix(&[gate, up])
+    fn matrices(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Matrix>> {
+        let one = |wanted: &Wanted<'_>| {
+            let matrix = Matrix::stack(match wanted {
+                Wanted::Stack(parts) => parts,
+                Wanted::GateUp(pair) => pair,
+            })?;
+            self.count_weight(matrix.bytes());
+            Ok(matrix)
+        };
+        wanted.iter().map(one).collect()
     }
 
     fn read_in_fp8(&mut self, matrix: &mut Matrix) {
@@ -118,6 +120,20 @@ impl Memory for Cpu {
             Some(self.state.bytes() + available - SPARE_BYTES.min(available / 4))
         });
         Ok(most.map(|most| most.saturating_sub(self.state.bytes())))
+    }
+
+    #[cfg(any(test, feature = "emulated"))]
+    fn page_out(
+        &mut self,
+        _spec: &ModelSpec,
+        limit: usize,
+        _sequences: &mut [Vec<&mut Cache>],
+    ) -> Result<Option<String>> {
+        if !std::mem::take(&mut self.can_page_out) {
+            return Ok(None);
+        }
+        self.most_state = std::sync::OnceLock::new();
+        Ok(Some(format!("{limit} tokens")))
     }
 
     fn memory(&self) -> MemoryInfo {

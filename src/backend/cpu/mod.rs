@@ -56,6 +56,9 @@ pub struct Cpu {
     state: pages::Account,
     /// What they may be at most: what was free when that was first asked.
     most_state: OnceLock<Option<u64>>,
+    /// What there is room for is all that there is until keys and values leave.
+    #[cfg(any(test, feature = "emulated"))]
+    can_page_out: bool,
     #[cfg(any(test, feature = "emulated"))]
     faults: faults::Faults,
     /// Tokens and place of the coming draft pass.
@@ -117,6 +120,8 @@ impl Cpu {
             state: pages::Account::default(),
             most_state: OnceLock::new(),
             #[cfg(any(test, feature = "emulated"))]
+            can_page_out: false,
+            #[cfg(any(test, feature = "emulated"))]
             faults: faults::Faults::default(),
             draft: draft::DraftStep::default(),
             #[cfg(test)]
@@ -127,6 +132,12 @@ impl Cpu {
     /// Caches and states take `bytes` at most.
     pub fn with_room(bytes: u64) -> Cpu {
         Cpu { most_state: OnceLock::from(Some(bytes)), ..Cpu::new() }
+    }
+
+    /// For tests (feature `emulated`): the same until keys and values leave for another memory, as a GPU's do; then without that limit.
+    #[cfg(any(test, feature = "emulated"))]
+    pub fn with_room_until_paged(bytes: u64) -> Cpu {
+        Cpu { can_page_out: true, ..Cpu::with_room(bytes) }
     }
 
     /// For tests (feature `emulated`): with faults to come.

@@ -88,6 +88,14 @@ impl Cache {
         Arc::ptr_eq(&self.joined, &other.joined)
     }
 
+    /// Its rows are there from now on, keys and values in the host's memory.
+    pub(super) fn leave_device(&mut self, device: &Device, columns: Columns) -> Result<()> {
+        let limit = self.joined().limit();
+        self.columns = columns;
+        self.paged = Some(Paged::new(device, &self.spec, limit)?);
+        Ok(())
+    }
+
     /// Rows from `position` on are written by something else than a verify pass.
     pub(super) fn forget(&self, position: usize) -> Result<()> {
         self.paged.as_ref().map_or(Ok(()), |paged| paged.forget(position))

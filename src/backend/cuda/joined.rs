@@ -93,6 +93,57 @@ impl Column {
 /// Keys, values, compressed keys of level 1 and 2 of a layer.
 pub(super) type Columns = [Column; 4];
 
+/// Keys and values of a sequence in host memory, on their way there.
+pub(super) struct OnHost(Vec<Tiles>);
+
+/// Bytes of a tile of compressed keys of level 1 and of level 2, of one layer.
+fn level_bytes(spec: &SparseSpec) -> [usize; 2] {
+    [spec.stride, 4 * spec.stride].map(|stride| KEY_TILE / stride * spec.kv_heads * HEAD * 2)
+}
+
+/// Bytes of a position: on the device, in the host's memory.
+fn token_bytes(spec: &SparseSpec, home: Home, layers: usize) -> [u64; 2] {
+    let row = spec.kv_heads * HEAD * 2;
+    let (rows, compressed) = (2 * row, row / spec.stride + row / (4 * spec.stride));
+    let bytes = match home {
+        Home::Device => [rows + compressed, 0],
+        Home::Host => [compressed, rows],
+    };
+    bytes.map(|bytes| (layers * bytes) as u64)
+}
+
+/// Arrays of keys and values.
+fn rows_of(device: &Device, spec: &SparseSpec, limit: usize, home: Home, layers: usize) -> Result<Vec<Tiles>> {
+    let block = spec.block * spec.kv_heads * HEAD * 2;
+    let tiles = |all: usize| Tiles::new(device, "KV cache", home, limit, [spec.block, all * block, 0]);
+    match home {
+        Home::Device => Ok(vec![tiles(2 * layers)?]),
+        Home::Host => (0..2 * layers).map(|_| tiles(1)).collect(),
+    }
+}
+
+/// Where each layer's rows are: keys and values in the first arrays, compressed keys in the last.
+fn columns(arrays: &[Tiles], spec: &SparseSpec, layers: usize) -> Result<Vec<Columns>> {
+    let row_bytes = spec.kv_heads * HEAD * 2;
+    let block = spec.block * row_bytes;
+    let [level1, level2] = level_bytes(spec);
+    let column = |array: usize, before: usize, chunk: usize| {
+        let tiles = arrays.get(array).ok_or_else(|| internal("cache", "an array that is not there"))?;
+        let (home, at) = (tiles.array.home(), tiles.array.ptr() + before as u64);
+        Ok(Column { home, array, at, chunk, pitch: tiles.bytes, row_bytes })
+    };
+    let keys = arrays.len().saturating_sub(1);
+    let of_layer = |layer: usize| {
+        let [k, v] = [2 * layer, 2 * layer + 1].map(|n| match arrays.first().map(|tiles| tiles.array.home()) {
+            Some(Home::Host) => column(n, 0, block),
+            Some(Home::Device) | None => column(0, n * block, block),
+        });
+        let before = layer * (level1 + level2);
+        Ok([k?, v?, column(keys, before, level1)?, column(keys, before + level1, level2)?])
+    };
+    (0..layers).map(of_layer).collect()
+}
+
 /// The rows of all sparse layers of a sequence.
 pub(super) struct Joined {
     device: Device,
@@ -116,45 +167,77 @@ impl Joined {
         home: Home,
         layers: usize,
     ) -> Result<(Self, Vec<Columns>)> {
-        let row_bytes = spec.kv_heads * HEAD * 2;
-        let block = spec.block * row_bytes;
-        let [level1, level2] = [spec.stride, 4 * spec.stride].map(|stride| KEY_TILE / stride * row_bytes);
+        let [level1, level2] = level_bytes(spec);
         // A window ends so far behind the stride that it begins with.
         let late = 4 * (spec.kernel - spec.stride);
-        let rows_of = |all: usize| Tiles::new(device, "KV cache", home, limit, [spec.block, all * block, 0]);
-        let mut arrays = match home {
-            Home::Device => vec![rows_of(2 * layers)?],
-            Home::Host => (0..2 * layers).map(|_| rows_of(1)).collect::<Result<_>>()?,
-        };
+        let mut arrays = rows_of(device, spec, limit, home, layers)?;
         let keys = [KEY_TILE, layers * (level1 + level2), late];
         arrays.push(Tiles::new(device, "compressed keys", Home::Device, limit, keys)?);
-        let column = |array: usize, before: usize, chunk: usize| {
-            let tiles = arrays.get(array).ok_or_else(|| internal("cache", "an array that is not there"))?;
-            let (home, at) = (tiles.array.home(), tiles.array.ptr() + before as u64);
-            Ok(Column { home, array, at, chunk, pitch: tiles.bytes, row_bytes })
-        };
-        let keys = arrays.len() - 1;
-        let of_layer = |layer: usize| {
-            let [k, v] = [2 * layer, 2 * layer + 1].map(|n| match home {
-                Home::Device => column(0, n * block, block),
-                Home::Host => column(n, 0, block),
-            });
-            let before = layer * (level1 + level2);
-            Ok([k?, v?, column(keys, before, level1)?, column(keys, before + level1, level2)?])
-        };
-        let columns = (0..layers).map(of_layer).collect::<Result<Vec<_>>>()?;
-        let (rows, compressed) = (2 * row_bytes, row_bytes / spec.stride + row_bytes / (4 * spec.stride));
-        let bytes_per_token = match home {
-            Home::Device => [rows + compressed, 0],
-            Home::Host => [compressed, rows],
-        };
-        let bytes_per_token = bytes_per_token.map(|bytes| (layers * bytes) as u64);
+        let columns = columns(&arrays, spec, layers)?;
+        let bytes_per_token = token_bytes(spec, home, layers);
         ledger.host_bytes_per_token.fetch_add(bytes_per_token[1], Ordering::Relaxed);
         if ledger.bytes_per_token.fetch_add(bytes_per_token[0], Ordering::Relaxed) == 0 {
             ledger.approved.store(0, Ordering::Relaxed);
         }
         let ledger = Arc::clone(ledger);
         Ok((Joined { device: device.clone(), arrays, layers, limit, ledger, bytes_per_token }, columns))
+    }
+
+    /// Positions that there are addresses for.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Bytes of keys and values on the device.
+    pub(super) fn resident(&self) -> u64 {
+        let rows = self.arrays.iter().take(self.arrays.len().saturating_sub(1));
+        rows.filter(|tiles| tiles.array.home() == Home::Device).map(|tiles| tiles.array.backed() as u64).sum()
+    }
+
+    /// Keys and values as they are on the device, in memory of the host, for [`Joined::leave_device`]. They are on their way: the compute
+    /// queue is to be waited for.
+    pub(super) fn on_host(&self, spec: &SparseSpec) -> Result<OnHost> {
+        let tiles = self.arrays.first().filter(|tiles| tiles.array.home() == Home::Device);
+        let tiles = tiles.ok_or_else(|| internal("cache", "keys and values that are not on the device"))?;
+        let positions = tiles.array.backed() / tiles.bytes * tiles.positions;
+        let needed = token_bytes(spec, Home::Host, self.layers)[1] * positions as u64;
+        let free = host_pages::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
+        if needed > free {
+            let what = format!("keys and values of {} tokens in this machine's memory", grouped(positions as u64));
+            return Err(BackendError::Memory { what, needed, free, advice: "close other programs".to_owned() });
+        }
+        let mut arrays = rows_of(&self.device, spec, self.limit, Home::Host, self.layers)?;
+        let from = columns(&self.arrays, spec, self.layers)?;
+        let from = from.iter().flat_map(|[k, v, ..]| [k, v]);
+        for (to, from) in arrays.iter_mut().zip(from) {
+            to.array.grow(to.holding(positions))?;
+            let (from, mut done) = (from.rows(&(0..positions)), 0);
+            for (piece, bytes) in to.array.pieces(0..from.bytes()) {
+                // SAFETY: both have memory under these positions; nobody uses the host's yet, and nothing on the queue behind this writes the device's.
+                unsafe {
+                    from.part(done, bytes).copy_out(self.device.driver(), piece as *mut u8, Queue::Compute)?;
+                };
+                done += bytes;
+            }
+        }
+        Ok(OnHost(arrays))
+    }
+
+    /// Keys and values are in the host's memory from now on, as [`Joined::on_host`] put them there. Says where each layer's rows are.
+    pub(super) fn leave_device(&mut self, spec: &SparseSpec, OnHost(mut arrays): OnHost) -> Result<Vec<Columns>> {
+        arrays.extend(self.arrays.pop());
+        self.arrays = arrays;
+        let bytes = token_bytes(spec, Home::Host, self.layers);
+        let before = std::mem::replace(&mut self.bytes_per_token, bytes);
+        let ledger = &self.ledger;
+        for (all, (before, now)) in
+            [&ledger.bytes_per_token, &ledger.host_bytes_per_token].into_iter().zip(before.into_iter().zip(bytes))
+        {
+            all.fetch_sub(before, Ordering::Relaxed);
+            all.fetch_add(now, Ordering::Relaxed);
+        }
+        ledger.approved.store(0, Ordering::Relaxed);
+        columns(&self.arrays, spec, self.layers)
     }
 
     /// Layers that have their rows here.

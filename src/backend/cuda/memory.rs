@@ -10,7 +10,7 @@ use super::selection::{Selection, Sums};
 use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
 use super::{Cuda, PAGED_ROWS, host_pages, launch, limits, pool, shape};
 use crate::backend::room::PoolCounts;
-use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView, room};
+use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, room};
 use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
@@ -56,12 +56,8 @@ impl Memory for Cuda {
         Ok(())
     }
 
-    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        self.stack(parts)
-    }
-
-    fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Matrix> {
-        self.interleave(gate, up)
+    fn matrices(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Matrix>> {
+        self.weights(wanted)
     }
 
     fn read_in_fp8(&mut self, matrix: &mut Matrix) {
@@ -149,6 +145,15 @@ impl Memory for Cuda {
             // As far as it goes.
             Err(_) => Ok(()),
         }
+    }
+
+    fn page_out(
+        &mut self,
+        spec: &ModelSpec,
+        limit: usize,
+        sequences: &mut [Vec<&mut Cache>],
+    ) -> Result<Option<String>> {
+        self.leave_device(spec, limit, sequences)
     }
 
     fn buf(&mut self, width: usize, kind: BufKind) -> Result<Buf> {

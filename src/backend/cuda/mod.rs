@@ -51,6 +51,7 @@ mod memory;
 mod nvidia;
 mod ops;
 mod packed;
+mod page_out;
 mod pool;
 mod readback;
 mod selection;

@@ -25,6 +25,28 @@ pub(super) struct Incoming<'a> {
     pub(super) feed: &'a dyn RowSource,
 }
 
+/// Fills a part of one array: the byte it begins at, and where its bytes go.
+type FillPart<'a> = Box<dyn Fn(usize, &mut [u8]) -> Result<()> + Sync + 'a>;
+
+/// One array that is made piece by piece on its way to the device.
+pub(super) struct Outgoing<'a> {
+    dst: Stretch,
+    /// Pieces are multiples of it.
+    unit: usize,
+    fill: FillPart<'a>,
+}
+
+impl<'a> Outgoing<'a> {
+    pub(super) fn new(
+        dst: DevicePtr,
+        bytes: usize,
+        unit: usize,
+        fill: impl Fn(usize, &mut [u8]) -> Result<()> + Sync + 'a,
+    ) -> Self {
+        Outgoing { dst: Stretch::plain(dst, bytes), unit: unit.max(1), fill: Box::new(fill) }
+    }
+}
+
 /// A piece of an array on its way: which one, from which byte, and where to.
 struct Piece {
     array: usize,
@@ -212,23 +234,22 @@ impl Staging {
         self.land()
     }
 
-    /// As [`Staging::send`] for what is long: pieces are filled by one thread each and go as soon as they are full, in any order. All threads get
-    /// as much of it.
-    pub(super) fn send_wide(
-        &mut self,
-        dst: DevicePtr,
-        bytes: usize,
-        unit: usize,
-        fill: &(dyn Fn(usize, &mut [u8]) -> Result<()> + Sync),
-    ) -> Result<()> {
-        let unit = unit.max(1);
-        if bytes < 4 * PIECE_BYTES || unit > PIECE_BYTES {
-            return self.send(Stretch::plain(dst, bytes), unit, fill);
+    /// As [`Staging::send`] for what is long: pieces of all arrays are filled by one thread each and go as soon as they are full, in any order. All
+    /// threads get as much of it.
+    pub(super) fn send_wide(&mut self, arrays: &[Outgoing<'_>]) -> Result<()> {
+        let (short, long): (Vec<&Outgoing<'_>>, Vec<_>) = arrays.iter().partition(|a| a.unit > PIECE_BYTES);
+        for array in short {
+            self.send(array.dst, array.unit, &array.fill)?;
         }
         let threads = rayon::current_num_threads();
-        let share = bytes.div_ceil(bytes.div_ceil(threads * PIECE_BYTES) * threads);
-        let piece = share.next_multiple_of(unit).min(PIECE_BYTES / unit * unit);
-        self.send_pieces(&cut(0, Stretch::plain(dst, bytes), piece), &|_, at, into| fill(at, into))
+        let bytes: usize = long.iter().map(|a| a.dst.bytes()).sum();
+        let share = bytes.div_ceil(bytes.div_ceil(threads * PIECE_BYTES).max(1) * threads);
+        let piece = |unit: usize| share.next_multiple_of(unit).min(PIECE_BYTES / unit * unit);
+        let pieces: Vec<Piece> = long.iter().enumerate().flat_map(|(i, a)| cut(i, a.dst, piece(a.unit))).collect();
+        self.send_pieces(&pieces, &|array, at, into| {
+            let array = long.get(array).ok_or_else(|| internal("staging", "a piece of no array"))?;
+            (array.fill)(at, into)
+        })
     }
 
     fn send_pieces(&mut self, pieces: &[Piece], fill: &Fill<'_>) -> Result<()> {

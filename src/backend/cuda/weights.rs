@@ -1,19 +1,19 @@
 //! Weights on their way to the device: rows of several tensors in one matrix, gate and up in turns, bf16 from what the
 //! checkpoint has and packed on the device where they take a form of fewer bits; or made up on the device.
 
-use std::cell::RefCell;
-use std::fs::File;
-use std::io::IoSliceMut;
+mod read;
 
-use half::bf16;
+use std::cell::RefCell;
 
 use super::device::{Account, DeviceBuffer};
 use super::driver::{DevicePtr, Queue};
+use super::staging::Outgoing;
 use super::tensors::{Matrix, Part};
-use super::{Cuda, failed, launch, shape};
+use super::{Cuda, launch, shape};
 use crate::backend::forms::{Interleaving, PAIR_ROWS, Packed};
-use crate::backend::{Form, Result, WeightView, internal};
+use crate::backend::{Form, Result, Wanted, WeightView, internal};
 use crate::protocol::engine::Dtype;
+use read::{bytes_of, fill_rows};
 
 thread_local! {
     /// Pieces of gate and up on their way into one weight. Kept: memory of this size would be got from the system and given back for
@@ -25,8 +25,21 @@ thread_local! {
 const SLICE_BYTES: usize = 64 << 20;
 
 impl Cuda {
+    /// Weights that travel together: threads wait for each other once, not for each of them.
+    pub(super) fn weights(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Matrix>> {
+        let (mut made, mut outgoing) = (Vec::new(), Vec::new());
+        for wanted in wanted {
+            made.push(match wanted {
+                Wanted::Stack(parts) => self.stack(parts, &mut outgoing)?,
+                Wanted::GateUp([gate, up]) => self.interleave(gate, up, &mut outgoing)?,
+            });
+        }
+        self.staging.send_wide(&outgoing)?;
+        Ok(made)
+    }
+
     /// Rows of all parts, one after the other. Neighbours that take the same form become one part.
-    pub(super) fn stack(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
+    fn stack<'v>(&mut self, parts: &'v [WeightView<'v>], outgoing: &mut Vec<Outgoing<'v>>) -> Result<Matrix> {
         let inner = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
         let (mut made, mut out, mut at) = (Vec::new(), 0, 0);
         while let Some(first) = parts.get(at) {
@@ -48,26 +61,35 @@ impl Cuda {
             for (i, part) in run.iter().enumerate() {
                 rows.extend((0..rows_of(part, inner)?).map(|row| (i as u32, row as u32)));
             }
+            let count = rows.len();
             let memory = match first.dtype {
-                Dtype::U8 => self.packed_already(run)?,
-                _ => self.formed_rows(form, rows.len(), inner, &|row| {
-                    let (part, row) = rows.get(row).copied().unwrap_or_default();
-                    run.get(part as usize).map(|view| (view, row as usize))
-                })?,
+                Dtype::U8 => self.packed_already(run, outgoing)?,
+                _ => {
+                    let from = move |row: usize| {
+                        let (part, row) = rows.get(row).copied().unwrap_or_default();
+                        run.get(part as usize).map(|view| (view, row as usize))
+                    };
+                    self.formed_rows(form, count, inner, from, outgoing)?
+                }
             };
-            made.push(Part { memory, form, rows: rows.len() });
-            out += rows.len();
+            made.push(Part { memory, form, rows: count });
+            out += count;
             at += run.len();
         }
         Ok(Matrix::of(made, out, inner))
     }
 
     /// Gate and up rows in eights.
-    pub(super) fn interleave(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Matrix> {
+    fn interleave<'v>(
+        &mut self,
+        gate: &'v WeightView<'v>,
+        up: &'v WeightView<'v>,
+        outgoing: &mut Vec<Outgoing<'v>>,
+    ) -> Result<Matrix> {
         let inner = gate.shape.get(1).copied().unwrap_or(0);
-        let half = rows_of(&gate, inner)?;
+        let half = rows_of(gate, inner)?;
         let form = gate.form.or_bf16(inner);
-        if rows_of(&up, inner)? != half || !half.is_multiple_of(8) || up.form != gate.form || up.dtype != gate.dtype {
+        if rows_of(up, inner)? != half || !half.is_multiple_of(8) || up.form != gate.form || up.dtype != gate.dtype {
             return Err(shape(
                 "gate_up_matrix",
                 "two equal matrices of a multiple of 8 rows in one form",
@@ -75,35 +97,40 @@ impl Cuda {
             ));
         }
         let memory = if gate.dtype == Dtype::U8 {
-            self.packed_pairs(form, half, inner, [&gate, &up])?
+            self.packed_pairs(form, half, inner, [gate, up], outgoing)?
         } else {
-            self.formed_rows(form, 2 * half, inner, &|packed| {
+            let from = move |packed: usize| {
                 let (block, r) = (packed / 16, packed % 16);
-                Some(if r < 8 { (&gate, 8 * block + r) } else { (&up, 8 * block + r - 8) })
-            })?
+                Some(if r < 8 { (gate, 8 * block + r) } else { (up, 8 * block + r - 8) })
+            };
+            self.formed_rows(form, 2 * half, inner, from, outgoing)?
         };
         Ok(Matrix::whole(memory, form, 2 * half, inner))
     }
 
-    /// Memory with rows `from(0..rows)` in a form.
-    fn formed_rows<'v, 'd: 'v>(
+    /// Memory with rows `from(0..rows)` in a form: bf16 travels with the others, what is packed here has arrived.
+    fn formed_rows<'v>(
         &mut self,
         form: Form,
         rows: usize,
         inner: usize,
-        from: &(dyn Fn(usize) -> Option<(&'v WeightView<'d>, usize)> + Sync),
+        from: impl Fn(usize) -> Option<(&'v WeightView<'v>, usize)> + Sync + 'v,
+        outgoing: &mut Vec<Outgoing<'v>>,
     ) -> Result<DeviceBuffer> {
         let memory = self.device.alloc("weights", form.bytes(rows, inner), Account::Weights)?;
+        let row_bytes = inner * 2;
         if form == Form::Bf16 {
-            self.send_rows(memory.ptr(), rows, inner, from)?;
+            let fill = move |at: usize, to: &mut [u8]| fill_rows(at / row_bytes, inner, &from, to);
+            outgoing.push(Outgoing::new(memory.ptr(), rows * row_bytes, row_bytes, fill));
             return Ok(memory);
         }
         // Packed on the device, so that the bf16 rows never lie there together.
-        let slice = (SLICE_BYTES / (inner * 2)).next_multiple_of(PAIR_ROWS).min(rows.next_multiple_of(PAIR_ROWS));
-        let plain = self.device.alloc("weights in flight", slice * inner * 2, Account::Work)?;
+        let slice = (SLICE_BYTES / row_bytes).next_multiple_of(PAIR_ROWS).min(rows.next_multiple_of(PAIR_ROWS));
+        let plain = self.device.alloc("weights in flight", slice * row_bytes, Account::Work)?;
         for first in (0..rows).step_by(slice) {
             let count = slice.min(rows - first);
-            self.send_rows(plain.ptr(), count, inner, &|row| from(first + row))?;
+            let fill = |at: usize, to: &mut [u8]| fill_rows(first + at / row_bytes, inner, &from, to);
+            self.staging.send_wide(&[Outgoing::new(plain.ptr(), count * row_bytes, row_bytes, fill)])?;
             let to = memory.ptr() + form.bytes(first, inner) as u64;
             self.pack_rows(form, to, plain.ptr(), count, inner)?;
         }
@@ -112,10 +139,14 @@ impl Cuda {
     }
 
     /// Weights that their folder holds packed in one form, one after the other.
-    fn packed_already(&mut self, run: &[WeightView<'_>]) -> Result<DeviceBuffer> {
+    fn packed_already<'v>(
+        &mut self,
+        run: &'v [WeightView<'v>],
+        outgoing: &mut Vec<Outgoing<'v>>,
+    ) -> Result<DeviceBuffer> {
         let all = run.iter().map(|view| view.data.len()).sum();
         let memory = self.device.alloc("weights", all, Account::Weights)?;
-        self.staging.send_wide(memory.ptr(), all, 1, &|at, to| {
+        let fill = move |at: usize, to: &mut [u8]| {
             let (mut first, mut to) = (0, to);
             for view in run {
                 let skip = (at.max(first) - first).min(view.data.len());
@@ -130,23 +161,25 @@ impl Cuda {
                 (first, to) = (first + view.data.len(), rest);
             }
             Ok(())
-        })?;
+        };
+        outgoing.push(Outgoing::new(memory.ptr(), all, 1, fill));
         Ok(memory)
     }
 
     /// Gate and up that their folder holds packed, their rows put in eights on the way.
-    fn packed_pairs(
+    fn packed_pairs<'v>(
         &mut self,
         form: Form,
         half: usize,
         inner: usize,
-        weights: [&WeightView<'_>; 2],
+        weights: [&'v WeightView<'v>; 2],
+        outgoing: &mut Vec<Outgoing<'v>>,
     ) -> Result<DeviceBuffer> {
         let pairs = Interleaving::new(form, half, inner)
             .ok_or_else(|| shape("gate_up_matrix", "a multiple of 16 rows in a packed form", half))?;
         let (bytes, pair_bytes) = (form.bytes(2 * half, inner), pairs.pair_bytes());
         let memory = self.device.alloc("weights", bytes, Account::Weights)?;
-        self.staging.send_wide(memory.ptr(), bytes, pair_bytes, &|at, to| {
+        let fill = move |at: usize, to: &mut [u8]| {
             let (first, count) = (at / pair_bytes, to.len().div_ceil(pair_bytes));
             let from = first / 2 * pair_bytes;
             let here = ((first + count).div_ceil(2) - first / 2) * pair_bytes;
@@ -164,35 +197,9 @@ impl Cuda {
                 }
                 Ok(())
             })
-        })?;
+        };
+        outgoing.push(Outgoing::new(memory.ptr(), bytes, pair_bytes, fill));
         Ok(memory)
-    }
-
-    /// Rows `from(0..rows)` as bf16 to `dst`.
-    fn send_rows<'v, 'd: 'v>(
-        &mut self,
-        dst: DevicePtr,
-        rows: usize,
-        inner: usize,
-        from: &(dyn Fn(usize) -> Option<(&'v WeightView<'d>, usize)> + Sync),
-    ) -> Result<()> {
-        let row_bytes = inner * 2;
-        if row_bytes == 0 {
-            return Ok(());
-        }
-        self.staging.send_wide(dst, rows * row_bytes, row_bytes, &|at, chunk| {
-            let mut reads: Vec<Read<'_, '_>> = Vec::new();
-            for (i, to) in chunk.chunks_exact_mut(row_bytes).enumerate() {
-                let (view, row) = from(at / row_bytes + i).ok_or_else(|| internal("matrix", "a row of no weight"))?;
-                match (view.dtype, view.file) {
-                    (Dtype::Bf16, Some((file, start))) => {
-                        Read::add(&mut reads, file, start + (row * row_bytes) as u64, to);
-                    }
-                    _ => row_of(view, row, inner, to)?,
-                }
-            }
-            reads.into_iter().try_for_each(Read::run)
-        })
     }
 
     /// Synthetic values, see [`crate::backend::synthetic_value`].
@@ -307,83 +314,6 @@ impl Cuda {
         let form = form.or_bf16(inner);
         let memory = if form == Form::Bf16 { memory } else { self.in_form(form, memory.ptr(), 2 * half, inner)? };
         Ok(Matrix::whole(memory, form, 2 * half, inner))
-    }
-}
-
-/// A row of values in memory, as bf16.
-fn row_of(view: &WeightView<'_>, row: usize, inner: usize, to: &mut [u8]) -> Result<()> {
-    let value = view.dtype.size();
-    let data = view.data.get(row * inner * value..).and_then(|d| d.get(..inner * value));
-    let data = data.ok_or_else(|| internal("matrix", "a weight shorter than its shape"))?;
-    match view.dtype {
-        Dtype::Bf16 => to.copy_from_slice(data),
-        Dtype::F32 => {
-            for (to, x) in to.chunks_exact_mut(2).zip(data.chunks_exact(4)) {
-                let x = f32::from_le_bytes([x[0], x[1], x[2], x[3]]);
-                to.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
-            }
-        }
-        Dtype::U32 | Dtype::U8 => return Err(internal("matrix", "a weight of whole numbers")),
-    }
-    Ok(())
-}
-
-/// Bytes of a weight from `at` on, from its file where it lies in one.
-fn bytes_of(view: &WeightView<'_>, at: usize, to: &mut [u8]) -> Result<()> {
-    let end = at + to.len();
-    match (view.file, view.data.get(at..end)) {
-        (_, None) => Err(internal("matrix", "a weight shorter than its shape")),
-        (Some((file, start)), Some(_)) => {
-            Read { file, at: start + at as u64, end: 0, into: vec![IoSliceMut::new(to)] }.run()
-        }
-        (None, Some(data)) => {
-            to.copy_from_slice(data);
-            Ok(())
-        }
-    }
-}
-
-/// Neighbouring bytes of a file, and the places they go to. Read rather than copied out of a map: a map's pages would have to be
-/// entered into this program's tables one after the other, and from a disk would come in small pieces.
-struct Read<'f, 'b> {
-    file: &'f File,
-    at: u64,
-    end: u64,
-    into: Vec<IoSliceMut<'b>>,
-}
-
-/// Places that one read may have.
-const MOST_PLACES: usize = 512;
-
-impl<'f, 'b> Read<'f, 'b> {
-    /// Bytes of `file` from `at` on are to go to `to`: as part of the read that ends there, or as one more.
-    fn add(reads: &mut Vec<Read<'f, 'b>>, file: &'f File, at: u64, to: &'b mut [u8]) {
-        let end = at + to.len() as u64;
-        let before = reads.iter_mut().find(|r| r.end == at && std::ptr::eq(r.file, file) && r.into.len() < MOST_PLACES);
-        match before {
-            Some(read) => {
-                read.end = end;
-                read.into.push(IoSliceMut::new(to));
-            }
-            None => reads.push(Read { file, at, end, into: vec![IoSliceMut::new(to)] }),
-        }
-    }
-
-    fn run(mut self) -> Result<()> {
-        let say = |cause: &dyn std::fmt::Display| failed("reading weights", cause);
-        let (mut into, mut at) = (self.into.as_mut_slice(), self.at);
-        while !into.is_empty() {
-            match rustix::io::preadv(self.file, into, at) {
-                Ok(0) => return Err(say(&"a file is shorter than it was; download it again")),
-                Ok(n) => {
-                    at += n as u64;
-                    IoSliceMut::advance_slices(&mut into, n);
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(say(&e)),
-            }
-        }
-        Ok(())
     }
 }
 

@@ -4,8 +4,8 @@ use half::bf16;
 use rayon::prelude::*;
 
 use super::{
-    Form, FormRow, IntegerRows, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, join, nibble_word, nibbles_and, put, round,
-    scales_below, split, word,
+    Form, FormRow, IntegerRows, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, join_word, nibble_word, nibbles_and, put,
+    round, scales_below, split, word,
 };
 
 const VALUES: usize = 2048;
@@ -72,17 +72,17 @@ impl Packed {
         let table = form.row().filter(|_| form.fits(inner))?;
         let mut bytes = vec![0u8; form.bytes(out, inner)];
         let pair_bytes = (inner / UNIT_COLUMNS * table.unit_bytes).max(1);
+        // Unit by unit: where a word holds columns, those of neighbouring rows lie beside each other.
         bytes.par_chunks_mut(pair_bytes).enumerate().for_each(|(pair, bytes)| {
-            for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
-                let (row, place) = (pair * PAIR_ROWS + r, Place::of(r));
-                for (u, unit) in bytes.chunks_exact_mut(table.unit_bytes).enumerate() {
-                    for block in 0..4 {
-                        let first = u * UNIT_COLUMNS + block * 32;
-                        for t in 0..4 {
-                            let word = join((0..8).map(|j| rows.quantised(row, first + t * 8 + j)));
-                            put(unit, nibble_word(place, block, t), &word.to_le_bytes());
-                        }
-                        let (scale, zero) = rows.scale(row, first);
+            for (u, unit) in bytes.chunks_exact_mut(table.unit_bytes).enumerate() {
+                for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
+                    let (row, place) = (pair * PAIR_ROWS + r, Place::of(r));
+                    for n in 0..UNIT_COLUMNS / 8 {
+                        let word = join_word(rows.eight(row, u * UNIT_COLUMNS / 8 + n));
+                        put(unit, nibble_word(place, n / 4, n % 4), &word.to_le_bytes());
+                    }
+                    for block in (0..4).step_by(group.columns() / 32) {
+                        let (scale, zero) = rows.scale(row, u * UNIT_COLUMNS + block * 32);
                         let offset = bf16::from_f32(-(16.0 + zero as f32));
                         put(unit, scale_at(table.detail, place, block), &bf16::from_f32(scale).to_le_bytes());
                         put(unit, scale_at(table.detail, place, block) + 2, &offset.to_le_bytes());

@@ -96,10 +96,11 @@ impl Packed {
         let table = Form::Int8.row().filter(|_| Form::Int8.fits(inner))?;
         let mut bytes = vec![0u8; Form::Int8.bytes(out, inner)];
         let pair_bytes = (inner / UNIT_COLUMNS * table.unit_bytes).max(1);
+        // Unit by unit: where a word holds columns, those of neighbouring rows lie beside each other.
         bytes.par_chunks_mut(pair_bytes).enumerate().for_each(|(pair, bytes)| {
-            for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
-                let (row, place) = (pair * PAIR_ROWS + r, Place::of(r));
-                for (u, unit) in bytes.chunks_exact_mut(table.unit_bytes).enumerate() {
+            for (u, unit) in bytes.chunks_exact_mut(table.unit_bytes).enumerate() {
+                for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
+                    let (row, place) = (pair * PAIR_ROWS + r, Place::of(r));
                     let (scale, zero) = rows.scale(row, u * UNIT_COLUMNS);
                     for w in 0..UNIT_COLUMNS / 4 {
                         let first = u * UNIT_COLUMNS + 4 * w;

@@ -160,6 +160,10 @@ pub struct NotFinite;
 pub trait IntegerRows: Sync {
     /// The value `q` of a column, from 0.
     fn quantised(&self, row: usize, column: usize) -> u32;
+    /// Those of columns `8n..8n + 8` where they have four bits, the first lowest.
+    fn eight(&self, row: usize, n: usize) -> u32 {
+        (0..8).fold(0, |all, j| all | (self.quantised(row, 8 * n + j) & 15) << (4 * j))
+    }
     /// Scale and zero point of a column's group.
     fn scale(&self, row: usize, column: usize) -> (f32, u32);
 }
@@ -346,6 +350,15 @@ fn nibbles_and(place: Place, beside: impl Iterator<Item = (usize, usize)>) -> Ve
 /// Eight four-bit values as kernels unpack them: even columns in the lower half, odd in the upper, rotated left by 3.
 fn join(q: impl IntoIterator<Item = u32>) -> u32 {
     q.into_iter().enumerate().fold(0u32, |word, (j, q)| word | (q & 15) << (j / 2 * 4 + j % 2 * 16)).rotate_left(3)
+}
+
+/// The same of eight values in a word, the first lowest.
+fn join_word(eight: u32) -> u32 {
+    let every_other = |x: u32| {
+        let pairs = (x & 0x0f0f_0f0f | (x & 0x0f0f_0f0f) >> 4) & 0x00ff_00ff;
+        (pairs | pairs >> 8) & 0xffff
+    };
+    (every_other(eight) | every_other(eight >> 4) << 16).rotate_left(3)
 }
 
 /// The inverse.

@@ -82,6 +82,14 @@ impl IntegerRows for Ramp {
 }
 
 #[test]
+fn eight_values_are_joined_the_same_way_one_by_one_and_as_a_word() {
+    for word in [0x7654_3210, 0xfedc_ba98, 0x0f0f_1234, u32::MAX, 1 << 31] {
+        assert_eq!(join_word(word), join((0..8).map(|j| word >> (4 * j))));
+        assert_eq!(split(join_word(word)), std::array::from_fn(|j| word >> (4 * j) & 15));
+    }
+}
+
+#[test]
 fn published_groups_keep_every_value() {
     for (group, columns) in [(Group4::G32, 32), (Group4::G64, 64), (Group4::G128, 128)] {
         let packed = Packed::group4(group, 48, 256, &Ramp).unwrap();
@@ -89,9 +97,8 @@ fn published_groups_keep_every_value() {
         for r in 0..48 {
             packed.values(r, &mut row);
             for (k, v) in row.iter().enumerate() {
-                // Ramp changes its zero point every 32 columns; a longer group keeps that of its last block.
-                let last = k / columns * columns + columns - 32;
-                let (scale, zero) = Ramp.scale(r, last);
+                // Ramp changes its zero point every 32 columns; a longer group has that of its first block.
+                let (scale, zero) = Ramp.scale(r, k / columns * columns);
                 assert_eq!(*v, (Ramp.quantised(r, k) as f32 - zero as f32) * scale, "row {r}, column {k}");
             }
         }

@@ -351,6 +351,14 @@ impl IntegerRows for Integer<'_> {
         self.stored(row, column)
     }
 
+    fn eight(&self, row: usize, n: usize) -> u32 {
+        match (self.order, self.bits) {
+            (Order::WordsDown, 4) => word(self.values, n * self.out + row),
+            (Order::WordsAcross, 4) => word(self.values, row * (self.inner / 8) + n),
+            _ => (0..8).fold(0, |all, j| all | (self.stored(row, 8 * n + j) & 15) << (4 * j)),
+        }
+    }
+
     fn scale(&self, row: usize, column: usize) -> (f32, u32) {
         let group = self.group(column);
         (self.scale_of(row, group), self.zero_of(row, group) as u32)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Checkpoint, LoadedTensor, Recipe, Source, Tensors};
 use crate::backend::Form;
+use crate::model::format::{Family, Format};
 use crate::model::published::Weight;
 use crate::model::{ModelError, Result};
 
@@ -224,10 +225,22 @@ impl Checkpoint {
 
     /// What people call the weights of a packed folder: `GPTQ, 4 bits, groups of 128`.
     pub fn published(&self) -> Option<String> {
-        match &self.source {
-            Source::Tensors(tensors) => tensors.format().filter(|_| self.made_from.is_none()).map(|f| f.details()),
-            Source::Synthetic(_, form) => form.map(|form| format!("synthetic {}", form.name())),
+        match (&self.source, &self.made_from) {
+            (_, Some(made_from)) => made_from.published.clone(),
+            (Source::Tensors(tensors), None) => tensors.format().map(Format::details),
+            (Source::Synthetic(_, form), None) => form.map(|form| format!("synthetic {}", form.name())),
         }
+    }
+
+    /// Whether loading packs plain weights, or repacks what somebody else packed: what a kept copy spares the next start.
+    pub fn packs_while_loading(&self) -> bool {
+        let Source::Tensors(tensors) = &self.source else { return false };
+        let packs = match tensors.format().map(Format::family) {
+            None => self.recipe().packs(),
+            Some(Family::SalaChat) => false,
+            Some(_) => self.recipe() != Recipe::Bf16,
+        };
+        packs && self.directory().is_some() && self.made_from.is_none()
     }
 
     /// How weights are kept, for measurements: `stored`, `8-bit`, of synthetic ones that somebody published `nvfp4`.
@@ -255,6 +268,10 @@ impl Checkpoint {
     /// Refuses a folder in which a weight is packed in some layers and not in others, unless the folder says so: parts of two downloads.
     pub(in crate::model) fn check_packed_alike(&self) -> Result<()> {
         let Source::Tensors(tensors) = &self.source else { return Ok(()) };
+        if self.made_from.is_some() {
+            // Its seal says that all of it is of one folder, which was checked when it was packed.
+            return Ok(());
+        }
         let Some(format) = tensors.format() else { return Ok(()) };
         let mut packed: BTreeMap<String, String> = BTreeMap::new();
         let mut plain = Vec::new();

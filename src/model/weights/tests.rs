@@ -472,7 +472,8 @@ fn kept_weights_stand_for_their_source_until_they_are_damaged() {
     quantized(&source, &dir.path().join(source.fingerprint()));
     let earlier = source.packed_earlier(dir.path()).unwrap().unwrap();
     assert_eq!((earlier.fingerprint(), earlier.name()), (source.fingerprint(), source.name()));
-    assert!(earlier.is_packed_earlier() && earlier.published().is_none() && earlier.kept().unwrap().is_none());
+    assert!(source.packs_while_loading() && !earlier.packs_while_loading());
+    assert!(earlier.published().is_none() && earlier.kept().unwrap().is_none());
     assert_eq!(logits(&earlier), logits(&source));
     let mode = |p: &Path| std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(p).unwrap().permissions()) & 0o777;
     let part = dir.path().join(source.fingerprint()).join("part-002.safetensors");
@@ -487,6 +488,33 @@ fn kept_weights_stand_for_their_source_until_they_are_damaged() {
     assert!(crate::model::quantize::kept_folders(dir.path())[0].1 > 100_000);
     assert!(crate::model::quantize::remove_kept(dir.path()).unwrap() > 100_000);
     assert!(source.packed_earlier(dir.path()).unwrap().is_none());
+}
+
+#[test]
+fn what_somebody_else_packed_is_repacked_once() {
+    let [integers, _] = packed_and_plain(&[]);
+    // A folder may leave out some layers, if it says so.
+    for (folder, name) in [(nvfp4_folder("layers.3."), "NVFP4"), (integers, "compressed-tensors")] {
+        for recipe in [Recipe::Stored, Recipe::Bits4] {
+            let mut source = Checkpoint::open_dir(folder.path()).unwrap();
+            source.set_recipe(recipe);
+            let dir = tempfile::tempdir().unwrap();
+            quantized(&source, &dir.path().join(source.fingerprint()));
+            let earlier = source.packed_earlier(dir.path()).unwrap().unwrap();
+            assert!(source.packs_while_loading() && !earlier.packs_while_loading());
+            assert_eq!(earlier.state_fingerprint(), source.state_fingerprint(), "saved state stays valid");
+            assert_eq!((earlier.bytes(recipe), earlier.published()), (source.bytes(recipe), source.published()));
+            assert!(earlier.published().unwrap().starts_with(name));
+            assert_eq!(logits(&earlier), logits(&source), "{name} {recipe:?}");
+        }
+    }
+    let mut widened = Checkpoint::open_dir(nvfp4_folder("").path()).unwrap();
+    widened.set_recipe(Recipe::Bf16);
+    assert!(!widened.packs_while_loading(), "four times the bytes are not worth keeping");
+    let ours = tempfile::tempdir().unwrap();
+    widened.set_recipe(Recipe::Stored);
+    quantized(&widened, ours.path());
+    assert!(!Checkpoint::open_dir(ours.path()).unwrap().packs_while_loading(), "nothing is left to do");
 }
 
 #[test]

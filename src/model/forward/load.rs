@@ -1,0 +1,249 @@
+//! Weights of a checkpoint on their way to a device: which there are, in what order, and how many at a time.
+
+use super::{Layer, MixerWeights, Model};
+use crate::backend::{Backend, Wanted, WeightView, internal};
+use crate::model::weights::{LoadedTensor, Source};
+use crate::model::{Checkpoint, Result};
+use crate::protocol::engine::Precision;
+use crate::spec::{Mixer, ModelSpec};
+
+impl<B: Backend> Model<B> {
+    /// Packs all weights of a checkpoint, checking every name and shape first. `progress` hears the done share, 0 to 1.
+    ///
+    /// # Errors
+    /// The first tensor that is missing or wrong, by name; or the device.
+    pub fn load(b: &mut B, checkpoint: &Checkpoint, progress: impl FnMut(f64)) -> Result<Model<B>> {
+        let spec = checkpoint.spec().clone();
+        checkpoint.check()?;
+        b.check(&spec, checkpoint.prefill())?;
+        let mut loader = Loader { b, checkpoint, asked: 0, done: 0, total: spec.parameters(), progress };
+        let h = spec.hidden;
+        // Synthetic tables: the scaled embedding has deviation 1, logits about 2.
+        let embed = loader.matrix("model.embed_tokens", spec.vocab, h, 1.0 / spec.scale_emb)?;
+        let layers = loader.layers(&spec)?;
+        let norm = loader.vector("model.norm", h)?;
+        // Norms are counted where they stand among the weights.
+        loader.asked += 1;
+        let head_std = 2.0 * spec.logit_divisor / (h as f32).sqrt();
+        let head = if spec.tie_embeddings { None } else { Some(loader.matrix("lm_head", spec.vocab, h, head_std)?) };
+        Ok(Model { spec, embed, layers, norm, head })
+    }
+}
+
+/// Bytes of layers that are read together: their threads wait for each other once in so many.
+const TOGETHER_BYTES: u64 = 512 << 20;
+
+/// A matrix that the shape asks for.
+struct Wish {
+    from: From,
+    inner: usize,
+    /// Standard deviation of its values where they are made up.
+    std: f32,
+    /// Its place among all weights, which gives each synthetic one its own values.
+    number: u64,
+}
+
+/// What a matrix is made of, names without `.weight`.
+enum From {
+    /// Each with its rows.
+    Stack(Vec<(String, usize)>),
+    /// Gate and up, and the rows of either.
+    GateUp([String; 2], usize),
+}
+
+impl Wish {
+    fn parameters(&self) -> usize {
+        self.inner
+            * match &self.from {
+                From::Stack(parts) => parts.iter().map(|(_, rows)| rows).sum(),
+                From::GateUp(_, rows) => 2 * rows,
+            }
+    }
+}
+
+/// What a layer is made of.
+struct LayerWishes {
+    layer: usize,
+    mixer: Mixer,
+    /// Of [`Layer`]: qkv, out, gate_up, down.
+    matrices: [Wish; 4],
+}
+
+/// Reads or makes weights, some layers at a time, and reports progress.
+struct Loader<'a, B: Backend, F: FnMut(f64)> {
+    b: &'a mut B,
+    checkpoint: &'a Checkpoint,
+    /// Weights asked for so far.
+    asked: u64,
+    /// Parameters done and in all.
+    done: u64,
+    total: u64,
+    progress: F,
+}
+
+impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
+    fn count(&mut self, parameters: usize) {
+        self.done += parameters as u64;
+        (self.progress)(self.done as f64 / self.total.max(1) as f64);
+    }
+
+    fn wish(&mut self, from: From, inner: usize, std: f32) -> Wish {
+        self.asked += 1;
+        Wish { from, inner, std, number: self.asked - 1 }
+    }
+
+    fn matrix(&mut self, name: &str, rows: usize, inner: usize, std: f32) -> Result<B::Matrix> {
+        let wish = self.wish(From::Stack(vec![(name.into(), rows)]), inner, std);
+        let made = self.matrices(&[&wish])?.pop();
+        made.ok_or_else(|| internal("load", "fewer weights than were asked for").into())
+    }
+
+    /// Reads or makes these, in their order.
+    fn matrices(&mut self, wishes: &[&Wish]) -> Result<Vec<B::Matrix>> {
+        let made = match &self.checkpoint.source {
+            Source::Synthetic(base, _) => {
+                wishes.iter().map(|wish| self.made_up(wish, *base)).collect::<Result<Vec<_>>>()?
+            }
+            Source::Tensors(_) => {
+                let read = |wish: &&Wish| match &wish.from {
+                    From::Stack(parts) => {
+                        let one = |(name, rows): &(String, usize)| self.checkpoint.weight(name, &[*rows, wish.inner]);
+                        parts.iter().map(one).collect::<Result<Vec<_>>>()
+                    }
+                    From::GateUp([gate, up], rows) => {
+                        Ok(self.checkpoint.pair([gate, up], &[*rows, wish.inner])?.into())
+                    }
+                };
+                let loaded = wishes.iter().map(read).collect::<Result<Vec<_>>>()?;
+                let views: Vec<Vec<WeightView<'_>>> =
+                    loaded.iter().map(|parts| parts.iter().map(LoadedTensor::view).collect()).collect();
+                let wanted = wishes.iter().zip(&views).map(|(wish, views)| match (&wish.from, views.as_slice()) {
+                    (From::GateUp(..), [gate, up]) => Wanted::GateUp([*gate, *up]),
+                    (_, parts) => Wanted::Stack(parts),
+                });
+                self.b.matrices(&wanted.collect::<Vec<_>>())?
+            }
+        };
+        self.count(wishes.iter().map(|wish| wish.parameters()).sum());
+        Ok(made)
+    }
+
+    fn made_up(&mut self, wish: &Wish, base: u64) -> Result<B::Matrix> {
+        let Wish { from, inner, std, number } = wish;
+        let form = |name: &str| self.checkpoint.synthetic_form(self.checkpoint.recipe(), name, *inner);
+        let seed = base.wrapping_mul(1_000_003).wrapping_add(*number);
+        Ok(match from {
+            From::Stack(parts) => {
+                let forms: Vec<_> = parts.iter().map(|(name, rows)| (*rows, form(name))).collect();
+                self.b.random_matrix(&forms, *inner, *std, seed)?
+            }
+            From::GateUp([gate, _], rows) => self.b.random_gate_up(*rows, *inner, *std, seed, form(gate))?,
+        })
+    }
+
+    fn vector(&mut self, name: &str, n: usize) -> Result<B::Vector> {
+        let vector = match &self.checkpoint.source {
+            Source::Synthetic(..) => self.b.ones(n)?,
+            Source::Tensors(tensors) => self.b.vector(tensors.get(&format!("{name}.weight"), &[n])?.view())?,
+        };
+        self.count(n);
+        Ok(vector)
+    }
+
+    /// All layers, in their order, as many at a time as are read together.
+    fn layers(&mut self, spec: &ModelSpec) -> Result<Vec<Layer<B>>> {
+        let wishes: Vec<LayerWishes> = spec.mixers.iter().enumerate().map(|(i, m)| self.wishes(i, *m, spec)).collect();
+        let each = self.checkpoint.bytes(self.checkpoint.recipe()) / spec.mixers.len().max(1) as u64;
+        let together = usize::try_from(TOGETHER_BYTES / each.max(1)).unwrap_or(1).clamp(1, spec.mixers.len().max(1));
+        let mut layers = Vec::with_capacity(wishes.len());
+        for some in wishes.chunks(together) {
+            let all: Vec<&Wish> = some.iter().flat_map(|layer| &layer.matrices).collect();
+            let mut made = self.matrices(&all)?.into_iter();
+            for wishes in some {
+                let mut next = || made.next().ok_or_else(|| internal("load", "fewer weights than were asked for"));
+                let matrices = [next()?, next()?, next()?, next()?];
+                layers.push(self.layer(wishes, matrices, spec)?);
+            }
+        }
+        Ok(layers)
+    }
+
+    fn wishes(&mut self, layer: usize, mixer: Mixer, spec: &ModelSpec) -> LayerWishes {
+        let h = spec.hidden;
+        let deviation = |inner: usize| (inner as f32).sqrt().recip();
+        let attn = |name: &str| format!("model.layers.{layer}.self_attn.{name}");
+        let mlp = |name: &str| format!("model.layers.{layer}.mlp.{name}");
+        let (heads, kv_heads, head_dim, gate, norms) = match mixer {
+            Mixer::Sparse => {
+                let s = &spec.sparse;
+                (s.heads, s.kv_heads, s.head_dim, s.gate.then(|| attn("o_gate")), 0)
+            }
+            Mixer::Lightning => {
+                let l = &spec.lightning;
+                let norms = 2 * u64::from(l.qk_norm) + u64::from(l.output_norm);
+                (l.heads, l.kv_heads, l.head_dim, l.output_gate.then(|| attn("z_proj")), norms)
+            }
+        };
+        let (q, kv) = (heads * head_dim, kv_heads * head_dim);
+        let mut parts = vec![(attn("q_proj"), q), (attn("k_proj"), kv), (attn("v_proj"), kv)];
+        parts.extend(gate.map(|gate| (gate, q)));
+        // Norms are counted where they stand between the matrices.
+        self.asked += 1;
+        let qkv = self.wish(From::Stack(parts), h, deviation(h));
+        self.asked += norms;
+        let out = self.wish(From::Stack(vec![(attn("o_proj"), h)]), q, deviation(q));
+        self.asked += 1;
+        let gate_up = From::GateUp([mlp("gate_proj"), mlp("up_proj")], spec.intermediate);
+        let gate_up = self.wish(gate_up, h, deviation(h));
+        let down = From::Stack(vec![(mlp("down_proj"), h)]);
+        let down = self.wish(down, spec.intermediate, deviation(spec.intermediate));
+        LayerWishes { layer, mixer, matrices: [qkv, out, gate_up, down] }
+    }
+
+    /// A layer from its matrices.
+    fn layer(&mut self, wishes: &LayerWishes, matrices: [B::Matrix; 4], spec: &ModelSpec) -> Result<Layer<B>> {
+        let LayerWishes { layer, mixer, .. } = wishes;
+        let [mut qkv, mut out, mut gate_up, mut down] = matrices;
+        let (h, name) = (spec.hidden, |name: &str| format!("model.layers.{layer}.{name}"));
+        let input_norm = self.vector(&name("input_layernorm"), h)?;
+        let mixer = match mixer {
+            Mixer::Sparse => MixerWeights::Sparse,
+            Mixer::Lightning => {
+                let l = &spec.lightning;
+                let mut norm = |wanted: bool, norm: &str, n: usize| -> Result<Option<B::Vector>> {
+                    if wanted { Ok(Some(self.vector(&name(norm), n)?)) } else { Ok(None) }
+                };
+                MixerWeights::Lightning {
+                    q_norm: norm(l.qk_norm, "self_attn.q_norm", l.head_dim)?,
+                    k_norm: norm(l.qk_norm, "self_attn.k_norm", l.head_dim)?,
+                    output_norm: norm(l.output_norm, "self_attn.o_norm", l.heads * l.head_dim)?,
+                }
+            }
+        };
+        let post_norm = self.vector(&name("post_attention_layernorm"), h)?;
+        if self.checkpoint.prefill() == Precision::Fp8 {
+            // Not what sparse layers keep: their keys choose blocks, and keys and values are read for the rest of a conversation. It
+            // is 3 % of the work.
+            if matches!(mixer, MixerWeights::Lightning { .. }) {
+                self.b.read_in_fp8(&mut qkv);
+            }
+            [&mut out, &mut gate_up, &mut down].into_iter().for_each(|w| self.b.read_in_fp8(w));
+        }
+        Ok(Layer { input_norm, qkv, mixer, out, post_norm, gate_up, down })
+    }
+}
+
+impl Checkpoint {
+    /// Checks that every tensor the shape asks for is there with the right shape and type, before anything is loaded.
+    ///
+    /// # Errors
+    /// The first one that is not, by name.
+    pub fn check(&self) -> Result<()> {
+        if let Source::Tensors(tensors) = &self.source {
+            for (name, shape) in Checkpoint::expected_tensors(self.spec()) {
+                tensors.check(&name, &shape)?;
+            }
+        }
+        self.check_packed_alike()
+    }
+}
