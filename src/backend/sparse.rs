@@ -114,8 +114,7 @@ pub trait Sparse: Memory {
         position: usize,
         of: MassOf,
     ) -> Result<()>;
-    /// Forgets the mass of rows `rows` of the last verify pass; every row's is forgotten before the next one. Outside of steps;
-    /// does not wait.
+    /// Forgets the mass of rows `rows` of the verify pass before, as the first thing of the next one; does not wait.
     fn clear_mass(&mut self, sel: &mut Self::Selection, rows: Range<usize>) -> Result<()>;
     /// Both sums, and whatever a pass that failed left, become 0.
     fn reset_mass(&mut self, sel: &mut Self::Selection) -> Result<()>;

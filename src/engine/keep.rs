@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::model::Checkpoint;
 use crate::model::quantize::{kept_folders, quantize};
+use crate::model::{Checkpoint, ModelError, Recipe};
 use crate::protocol::engine::{Cancel, EngineOptions, WeightsChoice};
 
 /// Weights of fewer bytes are packed faster than they are worth keeping.
@@ -15,22 +15,37 @@ const SHARE: usize = 4;
 /// But at least these.
 const THREADS: usize = 2;
 
-/// The weights of an earlier start in place of the folder's, where they are kept below `dir`. The line says what was found.
-pub(super) fn earlier(checkpoint: Checkpoint, dir: &Path) -> (Checkpoint, Option<String>) {
-    if !checkpoint.packs_while_loading() {
-        return (checkpoint, None);
-    }
-    match checkpoint.packed_earlier(dir) {
-        Ok(Some(earlier)) => {
-            let recipe = Some(earlier.recipe()).filter(|recipe| recipe.packs()).map(|recipe| recipe.name().to_owned());
-            let name = recipe.or_else(|| earlier.published()).unwrap_or_default();
-            (earlier, Some(format!("{name} weights as an earlier start packed them.")))
-        }
-        Ok(None) => (checkpoint, None),
-        Err(error) => {
-            let line =
-                format!("Packed weights of an earlier start are not used ({error}); sala-chat prune removes them.");
-            (checkpoint, Some(line))
+/// Weights of earlier starts that stand for the folder's, or why one does not, by recipe.
+#[derive(Default)]
+pub(super) struct Found(Vec<(Recipe, Result<Checkpoint, ModelError>)>);
+
+/// Looks for weights of earlier starts, by whatever recipe may come to be chosen.
+pub(super) fn look(checkpoint: &Checkpoint, options: &EngineOptions) -> Found {
+    let Some(dir) = &options.keep_weights else { return Found::default() };
+    let recipes = match Recipe::asked_for(options.weights) {
+        Some(recipe) => vec![recipe],
+        None => std::iter::once(Recipe::Stored).chain(Recipe::PACKING.iter().copied()).collect(),
+    };
+    let packs = recipes.into_iter().filter(|recipe| checkpoint.packs_while_loading(*recipe));
+    let found = packs.filter_map(|recipe| Some((recipe, checkpoint.packed_earlier(dir, recipe).transpose()?)));
+    Found(found.collect())
+}
+
+impl Found {
+    /// The weights of an earlier start by the checkpoint's recipe in its place, where there are some. The line says so.
+    pub(super) fn instead_of(self, checkpoint: Checkpoint) -> (Checkpoint, Option<String>) {
+        match self.0.into_iter().find(|(recipe, _)| *recipe == checkpoint.recipe()) {
+            Some((recipe, Ok(earlier))) => {
+                let name = Some(recipe).filter(|recipe| recipe.packs()).map(|recipe| recipe.name().to_owned());
+                let name = name.or_else(|| earlier.published()).unwrap_or_default();
+                (earlier, Some(format!("{name} weights as an earlier start packed them.")))
+            }
+            Some((_, Err(error))) => {
+                let line =
+                    format!("Packed weights of an earlier start are not used ({error}); sala-chat prune removes them.");
+                (checkpoint, Some(line))
+            }
+            None => (checkpoint, None),
         }
     }
 }
@@ -45,7 +60,7 @@ pub(super) fn likely(options: &EngineOptions) -> bool {
 pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Option<u64>) -> Option<String> {
     let recipe = checkpoint.recipe();
     let bytes = checkpoint.bytes(recipe);
-    if !checkpoint.packs_while_loading() || bytes < WORTH_BYTES {
+    if !checkpoint.packs_while_loading(recipe) || bytes < WORTH_BYTES {
         return None;
     }
     let size = format!("{:.1} GB", bytes as f64 / 1e9);
@@ -67,23 +82,35 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Recipe;
 
     #[test]
     fn a_start_says_whose_weights_it_takes() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-mixed");
-        let open = || Checkpoint::open_dir(&folder).unwrap();
-        assert_eq!(earlier(open(), dir.path()).1, None, "plain weights are not packed");
-        let packed = || {
-            let mut checkpoint = open();
-            checkpoint.set_recipe(Recipe::Bits8);
-            checkpoint
+        let keep_weights = Some(dir.path().to_path_buf());
+        let earlier = |recipe: Recipe, weights: WeightsChoice| {
+            let mut checkpoint = Checkpoint::open_dir(&folder).unwrap();
+            let options = EngineOptions { keep_weights: keep_weights.clone(), weights, ..EngineOptions::default() };
+            // The recipe is chosen while they are looked for.
+            let found = look(&checkpoint, &options);
+            checkpoint.set_recipe(recipe);
+            found.instead_of(checkpoint)
         };
-        assert_eq!(earlier(packed(), dir.path()).1, None, "nothing is kept yet");
-        let kept = dir.path().join(packed().fingerprint());
-        quantize(&packed(), None, &kept, &Cancel::default(), &mut |_| ()).unwrap();
-        assert_eq!(earlier(packed(), dir.path()).1.unwrap(), "8-bit weights as an earlier start packed them.");
-        assert_eq!(for_next_time(&Arc::new(packed()), dir.path(), Some(u64::MAX)), None, "it is small");
+        assert_eq!(earlier(Recipe::Bits8, WeightsChoice::Auto).1, None, "nothing is kept yet");
+        let mut packed = Checkpoint::open_dir(&folder).unwrap();
+        packed.set_recipe(Recipe::Bits8);
+        let kept = dir.path().join(packed.fingerprint());
+        quantize(&packed, None, &kept, &Cancel::default(), &mut |_| ()).unwrap();
+        for weights in [WeightsChoice::Auto, WeightsChoice::Bits8] {
+            let (checkpoint, line) = earlier(Recipe::Bits8, weights);
+            assert_eq!(line.unwrap(), "8-bit weights as an earlier start packed them.");
+            assert_eq!((checkpoint.recipe(), checkpoint.fingerprint()), (Recipe::Bits8, packed.fingerprint()));
+        }
+        assert_eq!(earlier(Recipe::Stored, WeightsChoice::Auto).1, None, "plain weights are not packed");
+        assert_eq!(earlier(Recipe::Bits4, WeightsChoice::Auto).1, None, "another recipe");
+        std::fs::write(kept.join("part-001.safetensors"), "torn").unwrap();
+        let line = earlier(Recipe::Bits8, WeightsChoice::Auto).1.unwrap();
+        assert!(line.starts_with("Packed weights of an earlier start are not used ("), "{line}");
+        assert_eq!(for_next_time(&Arc::new(packed), dir.path(), Some(u64::MAX)), None, "it is small");
     }
 }

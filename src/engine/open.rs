@@ -62,13 +62,18 @@ pub(super) fn run(
         checkpoint.expect();
     }
     let mut notes = options.notes.clone();
-    match open_gpu(options) {
+    // A device takes its time to open; what was kept is looked for meanwhile.
+    let (gpu, found) = std::thread::scope(|both| {
+        let found = both.spawn(|| keep::look(&checkpoint, options));
+        (open_gpu(options), found.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    match gpu {
         // Whoever started this may have found no tokenizer meanwhile.
         Gpu::Opened(_) if !loading(events, 0.0) => Ok(()),
         Gpu::Opened(backend) => {
             tracing::debug!(ms = since.elapsed().as_millis(), "device open");
             notes.extend(fit::choose(backend.as_ref(), &mut checkpoint, options)?);
-            load(*backend, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
+            load(*backend, instead(found, checkpoint, &mut notes), options, notes, commands, events)
         }
         Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
             Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), code: 4 })
@@ -80,7 +85,7 @@ pub(super) fn run(
             }
             let cpu = Cpu::new();
             notes.extend(fit::choose(&cpu, &mut checkpoint, options)?);
-            load(cpu, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
+            load(cpu, instead(found, checkpoint, &mut notes), options, notes, commands, events)
         }
     }
 }
@@ -97,7 +102,8 @@ pub(super) fn run_on<B: DraftOps>(
     checkpoint.set_prefill(options.prefill);
     let mut notes = options.notes.clone();
     notes.extend(fit::choose(&backend, &mut checkpoint, options)?);
-    load(backend, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
+    let found = keep::look(&checkpoint, options);
+    load(backend, instead(found, checkpoint, &mut notes), options, notes, commands, events)
 }
 
 /// Says how far loading is; false where nobody listens.
@@ -106,11 +112,8 @@ fn loading(events: &Sender<EngineEvent>, done: f64) -> bool {
 }
 
 /// The checkpoint, or what an earlier start packed from it.
-fn earlier(checkpoint: Checkpoint, options: &EngineOptions, notes: &mut Vec<String>) -> Arc<Checkpoint> {
-    let Some(dir) = &options.keep_weights else { return Arc::new(checkpoint) };
-    let since = Instant::now();
-    let (checkpoint, note) = keep::earlier(checkpoint, dir);
-    tracing::debug!(ms = since.elapsed().as_millis(), "kept weights looked for");
+fn instead(found: keep::Found, checkpoint: Checkpoint, notes: &mut Vec<String>) -> Arc<Checkpoint> {
+    let (checkpoint, note) = found.instead_of(checkpoint);
     notes.extend(note);
     Arc::new(checkpoint)
 }

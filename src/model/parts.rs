@@ -148,6 +148,10 @@ impl<B: Backend> Workspace<B> {
         sequences: &mut [&mut [LayerState<B>]],
         pass: Pass,
     ) -> BackendResult<()> {
+        if let Some((_, selection)) = &mut self.sparse {
+            // What rows of the pass before looked at.
+            b.clear_mass(selection, 0..pass.rows())?;
+        }
         model.run(b, self, sequences, pass, None)?;
         model.logits(b, self, HeadRows::All, pass)?;
         b.top_logits(&self.logits, model.spec().vocab, HeadRows::All, pass)

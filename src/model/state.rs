@@ -297,9 +297,6 @@ impl<B: Backend> Live<B> {
                 self.now.segment = if rows == 0 { self.now.segment } else { 0 };
             }
         }
-        if let (Pass::Verify { rows: all }, Some((_, selection))) = (pass, &mut self.work.sparse) {
-            b.clear_mass(selection, self.now.first_row..self.now.first_row + all)?;
-        }
         b.advance(pass, rows)?;
         self.now.position += rows;
         self.now.phase = Phase::Synced;

@@ -11,6 +11,7 @@
 //! | `kept` | what becomes of weights that somebody packed already, and the line that says so |
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::backend::Form;
 use crate::backend::forms::Group4;
@@ -66,6 +67,8 @@ pub struct Checkpoint {
     config: String,
     /// What these weights were packed from, where they are a kept copy.
     made_from: Option<MadeFrom>,
+    /// Everything that a fingerprint is a hash of but the recipe: it is asked for several of them.
+    hashed: OnceLock<blake3::Hasher>,
     pub(super) source: Source,
 }
 
@@ -121,8 +124,7 @@ impl Checkpoint {
         let spec = ModelSpec::from_json(&text).map_err(|cause| ModelError::FolderSpec { dir: dir.into(), cause })?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         let source = Source::Tensors(Tensors::open_dir(dir)?.in_format(format));
-        let (recipe, prefill, made_from) = (Recipe::Stored, Precision::Bf16, None);
-        Ok(Checkpoint { name, directory: Some(dir.into()), spec, recipe, prefill, config: text, made_from, source })
+        Ok(Checkpoint { directory: Some(dir.into()), ..Checkpoint::bare(&name, spec, &text, source) })
     }
 
     pub(super) fn embedded(name: &str, config: &str, files: &[EmbeddedFile]) -> Result<Checkpoint> {
@@ -134,15 +136,16 @@ impl Checkpoint {
     fn bare(name: &str, spec: ModelSpec, config: &str, source: Source) -> Checkpoint {
         let (name, config) = (name.to_owned(), config.to_owned());
         let (recipe, prefill) = (Recipe::Stored, Precision::Bf16);
-        Checkpoint { name, directory: None, spec, recipe, prefill, config, made_from: None, source }
+        let hashed = OnceLock::new();
+        Checkpoint { name, directory: None, spec, recipe, prefill, config, made_from: None, hashed, source }
     }
 
     /// The weights that an earlier start packed from this very folder by this very recipe, below `dir`, in place of the folder's.
     ///
     /// # Errors
     /// The folder is there but is not what it says it is.
-    pub fn packed_earlier(&self, dir: &Path) -> Result<Option<Checkpoint>> {
-        let id = self.fingerprint();
+    pub fn packed_earlier(&self, dir: &Path, recipe: Recipe) -> Result<Option<Checkpoint>> {
+        let id = self.fingerprint_as(recipe, recipe);
         let folder = dir.join(&id);
         if !folder.join("config.json").is_file() {
             return Ok(None);
@@ -150,11 +153,11 @@ impl Checkpoint {
         let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
         match sealed(&folder) {
             Some((made_from, tensors)) if made_from == id => {
-                let (name, directory, spec) = (self.name.clone(), self.directory.clone(), self.spec.clone());
-                let (recipe, prefill, config) = (self.recipe, self.prefill, self.config.clone());
+                let (directory, prefill) = (self.directory.clone(), self.prefill);
                 let source = Source::Tensors(tensors.in_format(format));
                 let made_from = Some(MadeFrom { id, published: self.published() });
-                let earlier = Checkpoint { name, directory, spec, recipe, prefill, config, made_from, source };
+                let bare = Checkpoint::bare(&self.name, self.spec.clone(), &self.config, source);
+                let earlier = Checkpoint { directory, recipe, prefill, made_from, ..bare };
                 earlier.check()?;
                 Ok(Some(earlier))
             }
@@ -233,6 +236,7 @@ impl Checkpoint {
 
     /// Changes the shape's options (dense rule, score norm) before the model is loaded.
     pub fn spec_mut(&mut self) -> &mut ModelSpec {
+        self.hashed = OnceLock::new();
         &mut self.spec
     }
 
@@ -290,31 +294,36 @@ impl Checkpoint {
 
     /// Hash over format, spec, tensor contents and the form they take, 32 hex digits. Large checkpoints are sampled ([`Tensors::hash_into`]), so this takes well under a second.
     pub fn fingerprint(&self) -> String {
-        self.fingerprint_as(self.recipe)
+        self.fingerprint_as(self.recipe, self.recipe)
     }
 
     /// The same for the weights in the form of the folder, whatever they are packed to.
     pub(super) fn stored_fingerprint(&self) -> String {
-        self.fingerprint_as(Recipe::Stored)
+        self.fingerprint_as(Recipe::Stored, self.recipe)
     }
 
-    fn fingerprint_as(&self, recipe: Recipe) -> String {
+    /// By this recipe, with the forms that published weights take by another.
+    fn fingerprint_as(&self, recipe: Recipe, forms: Recipe) -> String {
         if let Some(made_from) = &self.made_from {
             return made_from.id.clone();
         }
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(format!("sala-chat {FORMAT}\n{:?}\n", self.spec).as_bytes());
-        match &self.source {
-            Source::Tensors(t) => t.hash_into(&mut hasher),
-            Source::Synthetic(seed, form) => {
-                hasher.update(format!("synthetic {seed}").as_bytes());
-                if let Some(form) = form {
-                    hasher.update(format!(" {form:?}").as_bytes());
+        let hashed = self.hashed.get_or_init(|| {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(format!("sala-chat {FORMAT}\n{:?}\n", self.spec).as_bytes());
+            match &self.source {
+                Source::Tensors(t) => t.hash_into(&mut hasher),
+                Source::Synthetic(seed, form) => {
+                    hasher.update(format!("synthetic {seed}").as_bytes());
+                    if let Some(form) = form {
+                        hasher.update(format!(" {form:?}").as_bytes());
+                    }
                 }
             }
-        }
+            hasher
+        });
+        let mut hasher = hashed.clone();
         recipe.hash_into(&mut hasher);
-        self.hash_published_forms(&mut hasher);
+        self.hash_published_forms(forms, &mut hasher);
         hasher.finalize().to_hex().chars().take(FINGERPRINT_DIGITS).collect()
     }
 

@@ -196,12 +196,9 @@ impl Step {
     }
 
     /// Those of the coming verify pass; all rows are the sequence's in hand where nothing else was said.
-    pub(super) fn verify_groups(&self) -> Vec<Group> {
-        if self.groups.is_empty() {
-            vec![Group { place: self.place(), rows: MAX_VERIFY_ROWS }]
-        } else {
-            self.groups.clone()
-        }
+    pub(super) fn verify_groups(&self) -> impl Iterator<Item = Group> {
+        let alone = self.groups.is_empty().then(|| Group { place: self.place(), rows: MAX_VERIFY_ROWS });
+        alone.into_iter().chain(self.groups.iter().copied())
     }
 
     pub(super) fn position(&self) -> usize {
@@ -272,8 +269,8 @@ impl Step {
         let mut words = Vec::with_capacity(STEP_WORDS);
         words.extend([self.position, self.pending, self.slot, 0]);
         let mut first = 0;
-        for Group { place, rows } in &self.verify_groups() {
-            let own = [narrow(place.position)?, first, narrow(*rows)?, narrow(place.pending)?, narrow(place.slot)?];
+        for Group { place, rows } in self.verify_groups() {
+            let own = [narrow(place.position)?, first, narrow(rows)?, narrow(place.pending)?, narrow(place.slot)?];
             let [start, first_row, rows_of, pending, slot] = own;
             for i in 0..rows_of {
                 words.extend([start.saturating_add(i), start, first_row, rows_of, pending, slot, 0, 0]);

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
-use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Result, internal};
+use crate::backend::{BackendError, MAX_VERIFY_ROWS, Result, internal};
 
 /// Layers whose tables keep their number.
 const LAYERS: usize = 96;
@@ -87,18 +87,33 @@ impl Tables {
         self.memory.ptr() + (table.0 * TABLE_BYTES) as u64
     }
 
-    /// Says in whose buffers the rows of the groups are; rows behind them are the last one's.
-    pub(super) fn set(&mut self, table: TableId, groups: &[Group], of: &[Entry]) -> Result<()> {
-        let last = of.last().ok_or_else(|| internal("verify", "a pass of no sequence"))?;
-        let rows = groups.iter().zip(of).flat_map(|(group, entry)| std::iter::repeat_n(entry, group.rows));
-        let words = rows.chain(std::iter::repeat(last)).take(MAX_VERIFY_ROWS).flatten();
+    /// Says in whose buffers the rows of a pass are, for each sequence how many and where; rows behind them are the last one's. Asked for
+    /// every layer before every pass, nearly always to find that nothing has changed.
+    pub(super) fn set(
+        &mut self,
+        table: TableId,
+        mut rows: impl Iterator<Item = usize>,
+        mut of: impl Iterator<Item = Entry>,
+    ) -> Result<()> {
         let here = self.here.get_mut(table.0 * TABLE_WORDS..(table.0 + 1) * TABLE_WORDS);
         let here = here.ok_or_else(|| internal("verify", "a table that is not there"))?;
-        let mut differs = false;
-        for (here, word) in here.iter_mut().zip(words) {
-            differs |= here != word;
-            *here = *word;
+        let (mut lines, mut last, mut differs) = (here.chunks_exact_mut(ENTRY_WORDS), None, false);
+        let mut put = |line: &mut [u64], entry: &Entry| {
+            differs |= line != entry;
+            line.copy_from_slice(entry);
+        };
+        loop {
+            match (rows.next(), of.next()) {
+                (Some(rows), Some(entry)) => {
+                    lines.by_ref().take(rows).for_each(|line| put(line, &entry));
+                    last = Some(entry);
+                }
+                (None, None) => break,
+                _ => return Err(internal("verify", "caches and sequences of a pass do not belong together")),
+            }
         }
+        let last = last.ok_or_else(|| internal("verify", "a pass of no sequence"))?;
+        lines.for_each(|line| put(line, &last));
         if differs {
             let changed = self.changed.take().unwrap_or(table.0..table.0 + 1);
             self.changed = Some(changed.start.min(table.0)..changed.end.max(table.0 + 1));

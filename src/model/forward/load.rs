@@ -31,7 +31,7 @@ impl<B: Backend> Model<B> {
 }
 
 /// Bytes of layers that are read together: their threads wait for each other once in so many.
-const TOGETHER_BYTES: u64 = 512 << 20;
+const TOGETHER_BYTES: u64 = 1 << 30;
 
 /// A matrix that the shape asks for.
 struct Wish {

@@ -223,7 +223,7 @@ impl<'a> Weight<'a> {
         self.packed_unchecked()
     }
 
-    /// The same of a folder whose contents were checked otherwise.
+    /// The same of a folder whose contents were checked when they were written.
     pub(super) fn packed_unchecked(&self) -> Result<Cow<'a, [u8]>> {
         self.reader.packed().ok_or_else(|| self.parts.refuse(self.layout.part, "has no form of its own".into()))
     }

@@ -136,6 +136,10 @@ impl Checkpoint {
         let weight = tensors.published(&full, shape)?;
         let (form, fate) = self.fate(self.recipe(), weight.as_ref(), name, inner);
         match (weight, fate) {
+            // Looked at when it was packed; the seal is its word for that, and to look again would read all of it once more.
+            (Some(weight), Fate::Exact | Fate::Nearly) if self.made_from.is_some() => {
+                Ok(tensors.packed(&full, shape, form, weight.packed_unchecked()?))
+            }
             (Some(weight), Fate::Exact | Fate::Nearly) => Ok(tensors.packed(&full, shape, form, weight.packed()?)),
             _ => Ok(tensors.get(&full, shape)?.in_form(form)),
         }
@@ -232,13 +236,13 @@ impl Checkpoint {
         }
     }
 
-    /// Whether loading packs plain weights, or repacks what somebody else packed: what a kept copy spares the next start.
-    pub fn packs_while_loading(&self) -> bool {
+    /// Whether loading by this recipe packs plain weights, or repacks what somebody else packed: what a kept copy spares the next start.
+    pub fn packs_while_loading(&self, recipe: Recipe) -> bool {
         let Source::Tensors(tensors) = &self.source else { return false };
         let packs = match tensors.format().map(Format::family) {
-            None => self.recipe().packs(),
+            None => recipe.packs(),
             Some(Family::SalaChat) => false,
-            Some(_) => self.recipe() != Recipe::Bf16,
+            Some(_) => recipe != Recipe::Bf16,
         };
         packs && self.directory().is_some() && self.made_from.is_none()
     }
@@ -252,7 +256,7 @@ impl Checkpoint {
     }
 
     /// The forms that a packed folder's weights take: another version of this program may hold them otherwise.
-    pub(super) fn hash_published_forms(&self, hasher: &mut blake3::Hasher) {
+    pub(super) fn hash_published_forms(&self, recipe: Recipe, hasher: &mut blake3::Hasher) {
         let Source::Tensors(tensors) = &self.source else { return };
         if tensors.format().is_none() {
             return;
@@ -260,7 +264,7 @@ impl Checkpoint {
         for (name, shape) in self.matrices() {
             let full = format!("{name}.weight");
             let weight = tensors.published(&full, &shape).ok().flatten();
-            let (form, _) = self.fate(self.recipe(), weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
+            let (form, _) = self.fate(recipe, weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
             hasher.update(format!("{name} {form:?}\n").as_bytes());
         }
     }

@@ -468,11 +468,11 @@ fn kept_weights_stand_for_their_source_until_they_are_damaged() {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.set_recipe(Recipe::Bits4);
     let dir = tempfile::tempdir().unwrap();
-    assert!(source.packed_earlier(dir.path()).unwrap().is_none());
+    assert!(source.packed_earlier(dir.path(), source.recipe()).unwrap().is_none());
     quantized(&source, &dir.path().join(source.fingerprint()));
-    let earlier = source.packed_earlier(dir.path()).unwrap().unwrap();
+    let earlier = source.packed_earlier(dir.path(), source.recipe()).unwrap().unwrap();
     assert_eq!((earlier.fingerprint(), earlier.name()), (source.fingerprint(), source.name()));
-    assert!(source.packs_while_loading() && !earlier.packs_while_loading());
+    assert!(source.packs_while_loading(Recipe::Bits4) && !earlier.packs_while_loading(Recipe::Bits4));
     assert!(earlier.published().is_none() && earlier.kept().unwrap().is_none());
     assert_eq!(logits(&earlier), logits(&source));
     let mode = |p: &Path| std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(p).unwrap().permissions()) & 0o777;
@@ -483,11 +483,11 @@ fn kept_weights_stand_for_their_source_until_they_are_damaged() {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     std::fs::write(&part, bytes).unwrap();
-    let error = source.packed_earlier(dir.path()).err().unwrap().to_string();
+    let error = source.packed_earlier(dir.path(), source.recipe()).err().unwrap().to_string();
     assert!(error.contains("not those that its index describes"), "{error}");
     assert!(crate::model::quantize::kept_folders(dir.path())[0].1 > 100_000);
     assert!(crate::model::quantize::remove_kept(dir.path()).unwrap() > 100_000);
-    assert!(source.packed_earlier(dir.path()).unwrap().is_none());
+    assert!(source.packed_earlier(dir.path(), source.recipe()).unwrap().is_none());
 }
 
 #[test]
@@ -500,21 +500,20 @@ fn what_somebody_else_packed_is_repacked_once() {
             source.set_recipe(recipe);
             let dir = tempfile::tempdir().unwrap();
             quantized(&source, &dir.path().join(source.fingerprint()));
-            let earlier = source.packed_earlier(dir.path()).unwrap().unwrap();
-            assert!(source.packs_while_loading() && !earlier.packs_while_loading());
+            let earlier = source.packed_earlier(dir.path(), source.recipe()).unwrap().unwrap();
+            assert!(source.packs_while_loading(recipe) && !earlier.packs_while_loading(recipe));
             assert_eq!(earlier.state_fingerprint(), source.state_fingerprint(), "saved state stays valid");
             assert_eq!((earlier.bytes(recipe), earlier.published()), (source.bytes(recipe), source.published()));
             assert!(earlier.published().unwrap().starts_with(name));
             assert_eq!(logits(&earlier), logits(&source), "{name} {recipe:?}");
         }
     }
-    let mut widened = Checkpoint::open_dir(nvfp4_folder("").path()).unwrap();
-    widened.set_recipe(Recipe::Bf16);
-    assert!(!widened.packs_while_loading(), "four times the bytes are not worth keeping");
+    let folder = nvfp4_folder("");
+    let source = Checkpoint::open_dir(folder.path()).unwrap();
+    assert!(!source.packs_while_loading(Recipe::Bf16), "four times the bytes are not worth keeping");
     let ours = tempfile::tempdir().unwrap();
-    widened.set_recipe(Recipe::Stored);
-    quantized(&widened, ours.path());
-    assert!(!Checkpoint::open_dir(ours.path()).unwrap().packs_while_loading(), "nothing is left to do");
+    quantized(&source, ours.path());
+    assert!(!Checkpoint::open_dir(ours.path()).unwrap().packs_while_loading(Recipe::Stored), "nothing is left to do");
 }
 
 #[test]

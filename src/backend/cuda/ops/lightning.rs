@@ -32,7 +32,7 @@ impl Lightning for Cuda {
         for state in states.iter_mut() {
             state.table = table;
         }
-        self.bind(table, states.iter().map(|state| state.entry()).collect())
+        self.bind(table, states.iter().map(|state| state.entry()))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -61,7 +61,7 @@ impl Lightning for Cuda {
         let (table, [s, pend_k, pend_v, slopes]) = (first.table, first.entry());
         match pass {
             Pass::Verify { rows } => {
-                self.bind(table, states.iter().map(|state| state.entry()).collect())?;
+                self.bind(table, states.iter().map(|state| state.entry()))?;
                 self.tables.flush()?;
                 // With several, a block for each row looks whether a sequence begins there: the recording fits any of them.
                 let sequences = u32_of(if states.len() > 1 { rows } else { 1 })?;

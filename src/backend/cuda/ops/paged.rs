@@ -26,8 +26,8 @@ impl Cuda {
     /// Binds the tables that say where blocks are, as [`Cuda::bind`] those of the caches.
     pub(super) fn bind_blocks(&mut self, caches: &[&Cache]) -> Result<()> {
         let Some(table) = caches.first().map(|cache| cache.table.of_blocks()) else { return Ok(()) };
-        let entries: Vec<_> = caches.iter().filter_map(|cache| Some(cache.paged.as_ref()?.entry())).collect();
-        if entries.is_empty() { Ok(()) } else { self.bind(table, entries) }
+        let mut entries = caches.iter().filter_map(|cache| Some(cache.paged.as_ref()?.entry())).peekable();
+        if entries.peek().is_none() { Ok(()) } else { self.bind(table, entries) }
     }
 
     /// Attention of a verify pass: its blocks are looked up in the pool and fetched where they are not in it.

@@ -47,18 +47,14 @@ impl Cuda {
     /// The table that says in whose caches the rows of the pass are.
     fn table_of(&mut self, caches: &[&Cache]) -> Result<DevicePtr> {
         let table = caches.first().ok_or_else(|| internal("verify", "a pass of no sequence"))?.table;
-        self.bind(table, caches.iter().map(|cache| cache.entry()).collect())?;
+        self.bind(table, caches.iter().map(|cache| cache.entry()))?;
         self.tables.flush()?;
         Ok(self.tables.ptr(table))
     }
 
     /// Entries of a table, one for each group of the coming verify pass.
-    pub(super) fn bind(&mut self, table: TableId, of: Vec<Entry>) -> Result<()> {
-        let groups = self.step.verify_groups();
-        if groups.len() != of.len() {
-            return Err(internal("verify", "caches and sequences of a pass do not belong together"));
-        }
-        self.tables.set(table, &groups, &of)
+    pub(super) fn bind(&mut self, table: TableId, of: impl Iterator<Item = Entry>) -> Result<()> {
+        self.tables.set(table, self.step.verify_groups().map(|group| group.rows), of)
     }
 
     /// Takes hidden blocks out of the lists of a prefill pass, on the host: such passes are measurements and no part of answering.
@@ -93,7 +89,7 @@ impl Sparse for Cuda {
             self.settle(cache)?;
         }
         let caches: Vec<&Cache> = caches.iter().map(|cache| &**cache).collect();
-        self.bind(table, caches.iter().map(|cache| cache.entry()).collect())?;
+        self.bind(table, caches.iter().map(|cache| cache.entry()))?;
         self.bind_blocks(&caches)
     }
 
