@@ -285,6 +285,28 @@ fn paged_sequences_beside_each_other_have_the_bits_of_resident_ones() {
 }
 
 #[test]
+fn rows_that_take_all_blocks_are_the_same_beside_rows_whose_blocks_are_scored() {
+    // Alone, no block is scored until the last passes: rows below 640 take all ten.
+    let story = |beside: bool| {
+        let mut s = Story::new(resident(), 2);
+        s.read(0, 600);
+        s.read(1, 700);
+        for turn in 0..30 {
+            let own = (0, 1 + turn % 3, 1 + turn % 3);
+            if beside { s.write(&[own, (1, 2, 1)]) } else { s.write(&[own]) }
+        }
+        s.b.check_guards().unwrap();
+        let width = s.spec.heads * s.spec.head_dim;
+        let own = s.told.split_off(s.told.len() - 30).into_iter().enumerate();
+        let own: Vec<Vec<f32>> = own.map(|(turn, (out, _))| out[..(1 + turn % 3) * width].to_vec()).collect();
+        (own, s.rows(0), s.b.graphs())
+    };
+    let ((alone, rows, graphs), (together, rows_too, _)) = (story(false), story(true));
+    assert!(alone == together && rows == rows_too);
+    assert_eq!(graphs, 6, "for each number of rows one with scores and one without");
+}
+
+#[test]
 fn every_operation_agrees_with_the_oracle_where_keys_and_values_are_in_host_memory() {
     let mut checks = Checks::default();
     operations(&mut checks, &mut Cpu::new(), &mut paged(Guards::Off), Extent::Emulated);

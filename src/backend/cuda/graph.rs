@@ -27,8 +27,15 @@ pub(super) enum Stage {
     Replay,
 }
 
-/// What a CUDA graph is filed under here: the step, and the sequence whose buffers it names.
-pub(super) type Key = (StepKey, u64);
+/// What a CUDA graph is filed under here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) step: StepKey,
+    /// The sequence whose buffers it names.
+    pub(super) of: u64,
+    /// Blocks are scored in it: some row does not take all of them.
+    pub(super) scores: bool,
+}
 
 /// In place of a sequence: the step names the buffers of none. Also the place that a device begins with, whose buffers go with
 /// those that all steps use.
@@ -90,7 +97,7 @@ impl Graphs {
 
     /// Forgets those of one sequence.
     pub(super) fn forget_of(&mut self, sequence: u64) {
-        self.forget(|key| key.1 == sequence);
+        self.forget(|key| key.of == sequence);
     }
 
     fn forget(&mut self, which: impl Fn(&Key) -> bool) {

@@ -148,6 +148,8 @@ pub struct Cuda {
     prefill_rows: usize,
     /// Given tokens of the segment before the pass under way.
     segment_read: usize,
+    /// Rows of verify passes before this position take all blocks, by the selection that was asked last.
+    all_within: usize,
     /// The greatest number of a place given so far.
     places: u64,
     notes: Vec<String>,
@@ -205,6 +207,7 @@ impl Cuda {
             options,
             prefill_rows,
             segment_read: 0,
+            all_within: 0,
             lazy_restores: HashMap::new(),
             places: 0,
             notes: Vec::new(),

@@ -123,6 +123,11 @@ pub(super) fn dense_until(spec: &SparseSpec) -> Result<u32> {
     }
 }
 
+/// Rows before this position take every block.
+pub(super) fn all_within(spec: &SparseSpec) -> Result<usize> {
+    Ok((spec.topk * spec.block).max((dense_until(spec)? as usize).saturating_sub(1)))
+}
+
 impl Selection {
     pub(super) fn new(device: &Device, spec: &SparseSpec, limit: usize, prefill_rows: usize) -> Result<Self> {
         limits::sparse(spec)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::Cuda;
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
-use super::graph::{ANY, Stage};
+use super::graph::{ANY, Key, Stage};
 use super::launch;
 use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal};
 use crate::protocol::engine::Token;
@@ -201,6 +201,11 @@ impl Step {
         alone.into_iter().chain(self.groups.iter().copied())
     }
 
+    /// Positions of the coming verify pass are below.
+    pub(super) fn verify_end(&self) -> usize {
+        self.verify_groups().map(|group| group.place.position + group.rows).max().unwrap_or_default()
+    }
+
     pub(super) fn position(&self) -> usize {
         self.position as usize
     }
@@ -303,6 +308,14 @@ pub(super) fn narrow(value: usize) -> Result<u32> {
     u32::try_from(value).map_err(|_| BackendError::Unsupported(format!("position {value} is beyond 32 bits")))
 }
 
+impl Cuda {
+    /// Whether blocks are scored in the coming verify pass: some row may not take all of them. The same for all layers of a pass, whether
+    /// it is run or replayed.
+    pub(super) fn scores(&self) -> bool {
+        self.step.verify_end() > self.all_within
+    }
+}
+
 impl Steps for Cuda {
     fn place(&self) -> Place {
         self.step.place()
@@ -362,8 +375,8 @@ impl Steps for Cuda {
         let own = self.step.place().id;
         // A verify pass finds its sequences in the tables, whoever they are; a draft step names the buffers of one.
         let key = match key {
-            StepKey::Verify(_) | StepKey::VerifyMany(_) => (key, ANY),
-            StepKey::Draft | StepKey::DraftExtend(_) => (key, own),
+            StepKey::Verify(_) | StepKey::VerifyMany(_) => Key { step: key, of: ANY, scores: self.scores() },
+            StepKey::Draft | StepKey::DraftExtend(_) => Key { step: key, of: own, scores: false },
         };
         if self.lazy_restores.get(&own).is_some_and(|a| a.complete()) {
             self.lazy_restores.remove(&own);
@@ -376,7 +389,10 @@ impl Steps for Cuda {
         match self.graphs.stage(key) {
             Stage::RunEagerly => {
                 body(self)?;
-                self.graphs.warmed(key);
+                // The first pass of all only learns which rows take all blocks.
+                if !key.scores || self.scores() {
+                    self.graphs.warmed(key);
+                }
             }
             Stage::Record => {
                 let recorded = self.device.driver().begin_capture().and_then(|()| {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::cache::Cache;
 use super::super::driver::{DevicePtr, Queue};
 use super::super::limits::BLOCK;
-use super::super::selection::{Selection, Sums, dense_until};
+use super::super::selection::{Selection, Sums, all_within, dense_until};
 use super::super::tables::{Entry, TableId, Tables};
 use super::super::tensors::{Buf, HEAD};
 use super::super::{Cuda, launch, shape, u32_of};
@@ -148,10 +148,12 @@ impl Sparse for Cuda {
         self.step.flush()?;
         let q = x.narrow("select_blocks", spec.heads * HEAD)?;
         // Comparisons run under other rules than the model's own. The first run of a step is eager, so none is recorded yet.
-        if sel.adapt(&self.device, spec)? {
+        let within = all_within(spec)?;
+        if sel.adapt(&self.device, spec)? || within != self.all_within {
             self.touch();
         }
-        let plan = sel.plan;
+        self.all_within = within;
+        let (plan, scores) = (sel.plan, self.scores());
         let groups = self.step.groups(pass, caches.len())?;
         if groups.iter().any(|g| (g.place.position + g.rows).div_ceil(spec.block) > plan.score_blocks) {
             return Err(internal("select_blocks", "a pass beyond the context that its selection was made for"));
@@ -197,49 +199,51 @@ impl Sparse for Cuda {
                 // Rows with at most this many blocks take them all, whatever their scores.
                 let all_below = u32_of(spec.topk)?;
                 let (rows, splits, blocks) = (u32_of(rows)?, u32_of(plan.lse_splits)?, u32_of(plan.score_blocks)?);
-                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::SelectLse {
-                        part: sel.lse.ptr(),
-                        q,
-                        ldq,
-                        level,
-                        window: lse_window,
-                        stride: lse_stride,
-                        at,
-                        of,
-                        heads,
-                        kv_heads: kv,
-                        key_tile,
-                        scale,
-                        rows,
-                        splits,
-                        all_below,
-                    }
-                    .launch(d)?
-                };
-                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::SelectScores {
-                        scores: sel.scores.ptr(),
-                        part: sel.lse.ptr(),
-                        q,
-                        ldq,
-                        window: lse_window,
-                        stride: lse_stride,
-                        at,
-                        of,
-                        heads,
-                        kv_heads: kv,
-                        key_tile,
-                        scale,
-                        rows,
-                        splits,
-                        score_blocks: blocks,
-                        all_below,
-                    }
-                    .launch(d)?
-                };
+                if scores {
+                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                    unsafe {
+                        launch::SelectLse {
+                            part: sel.lse.ptr(),
+                            q,
+                            ldq,
+                            level,
+                            window: lse_window,
+                            stride: lse_stride,
+                            at,
+                            of,
+                            heads,
+                            kv_heads: kv,
+                            key_tile,
+                            scale,
+                            rows,
+                            splits,
+                            all_below,
+                        }
+                        .launch(d)?
+                    };
+                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                    unsafe {
+                        launch::SelectScores {
+                            scores: sel.scores.ptr(),
+                            part: sel.lse.ptr(),
+                            q,
+                            ldq,
+                            window: lse_window,
+                            stride: lse_stride,
+                            at,
+                            of,
+                            heads,
+                            kv_heads: kv,
+                            key_tile,
+                            scale,
+                            rows,
+                            splits,
+                            score_blocks: blocks,
+                            all_below,
+                        }
+                        .launch(d)?
+                    };
+                }
                 top(blocks, 0, rows)
             }
             Pass::Prefill { rows } => {
