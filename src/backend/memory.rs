@@ -82,11 +82,11 @@ pub trait Memory: Sized + Send + 'static {
         Ok(())
     }
     /// Keys and values leave the device for the host's memory, of these sequences, which are all there are, each with all its layers, and of
-    /// those to come: contexts of up to `limit` positions are then planned so. Between passes, with no rows in flight. The line says how
-    /// it is from now on; `None` where nothing is gained: they are there already, or the device does not reach that memory.
+    /// those to come: contexts of up to `limit` positions are then planned so. Between passes; rows in flight are waited for. The line says
+    /// how it is from now on; `None` where nothing is gained: they are there already, or the device does not reach that memory.
     ///
     /// # Errors
-    /// The host has too little memory, and everything is as before; or the device.
+    /// [`BackendError::Unsupported`](super::BackendError::Unsupported): it cannot be done, the words say why, and everything is as before. Any other: the device is lost.
     fn page_out(
         &mut self,
         _spec: &ModelSpec,

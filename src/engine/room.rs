@@ -254,29 +254,36 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     /// Keys and values of all sequences leave the device for this machine's memory, where it can do that: there is more room then, and
-    /// what is said is that. `false` where nothing was gained.
+    /// what is said is that. `false` where nothing was gained, which is not tried again before some memory was given back.
     fn page_out(&mut self) -> Result<bool, DecodeError> {
+        if self.stays_resident {
+            return Ok(false);
+        }
         let mut others: Vec<_> =
             self.seats.values_mut().filter_map(Seat::aside).map(|aside| &mut aside.sequence).collect();
-        match self.live.page_out(&mut self.backend, &self.model, &mut others) {
-            Ok(Some(how)) => {
-                self.send(EngineEvent::Note(format!("Keys and values move to this machine's memory. {how}.")));
-                self.go_on();
-                Ok(true)
+        let gained = match self.live.page_out(&mut self.backend, &self.model, &mut others) {
+            Ok(how) => {
+                let said = |how: &String| format!("Keys and values move to this machine's memory. {how}.");
+                how.as_ref().map(said).into_iter().for_each(|note| self.send(EngineEvent::Note(note)));
+                how.is_some()
             }
-            Ok(None) => Ok(false),
             // As before, then.
-            Err(error) if is_memory(&error) => {
-                self.send(EngineEvent::Note(format!("{error}.")));
-                Ok(false)
+            Err(ModelError::Backend(BackendError::Unsupported(why))) => {
+                self.send(EngineEvent::Note(format!("Too little GPU memory, and {why}.")));
+                false
             }
-            Err(error) => Err(error.into()),
+            Err(error) => return Err(error.into()),
+        };
+        if gained {
+            self.go_on();
         }
+        self.stays_resident = !gained;
+        Ok(gained)
     }
 
     /// Some memory was given back: whoever waits in the middle of a job looks again.
     pub(super) fn go_on(&mut self) {
-        self.moved = true;
+        (self.moved, self.stays_resident) = (true, false);
         for run in self.seats.values_mut().filter_map(|seat| seat.run.as_mut()) {
             run.stalled = false;
         }

@@ -127,6 +127,8 @@ pub(super) struct Worker<'c, B: DraftOps> {
     pub(super) clock: u64,
     /// Memory was given back, or something new asked, since tasks that wait for memory were looked at.
     pub(super) moved: bool,
+    /// Keys and values were to leave the device and could not, as memory is now.
+    pub(super) stays_resident: bool,
     /// When a job last ended.
     pub(super) ended: Option<Instant>,
     /// Jobs that have rows in the pass that is being put together.
@@ -161,6 +163,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
             sequence_bytes,
             clock: 0,
             moved: false,
+            stays_resident: false,
             ended: None,
             in_pass: 0,
             pace: Pace::default(),

@@ -185,6 +185,11 @@ pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> bool {
     (0..parts(source.spec()).len()).any(|i| written(&out.join(part_file(i)), id).is_none())
 }
 
+/// Whether all of a folder was written once; [`quantize`] takes its parts for whole, whatever became of them since.
+pub fn is_finished(folder: &Path) -> bool {
+    folder.join(INDEX).is_file()
+}
+
 /// Bytes free on the disk of a folder that may not exist yet.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     let folder = std::path::absolute(folder).ok()?;

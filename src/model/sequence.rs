@@ -82,19 +82,11 @@ impl<B: Backend> Live<B> {
     }
 
     /// Keys and values leave the device for the host's memory, of the sequence in hand and of all `others`
-    /// ([`Memory::page_out`](crate::backend::Memory::page_out)). What any of them computes stays the same. Rows in flight are waited for.
+    /// ([`Memory::page_out`](crate::backend::Memory::page_out)). What any of them computes stays the same.
     ///
     /// # Errors
-    /// The host has too little memory, and everything is as before; or the device.
+    /// As there.
     pub fn page_out(&mut self, b: &mut B, model: &Model<B>, others: &mut [&mut Sequence<B>]) -> Result<Option<String>> {
-        let here = b.place();
-        let there = others.iter().map(|sequence| sequence.place);
-        let arrived = std::iter::once(here).chain(there).try_for_each(|place| {
-            b.go_to(place)?;
-            b.sync_rows(0)
-        });
-        b.go_to(here)?;
-        arrived?;
         let mut sequences = vec![LayerState::caches(&mut self.now.layers)];
         sequences.extend(others.iter_mut().map(|sequence| LayerState::caches(&mut sequence.layers)));
         Ok(b.page_out(model.spec(), self.work.limit, &mut sequences)?)

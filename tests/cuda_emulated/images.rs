@@ -246,6 +246,40 @@ impl RowSource for Gated {
 }
 
 #[test]
+fn rows_on_their_way_arrive_before_they_leave_the_device() {
+    const ROWS: usize = 20_000;
+    let (spec, mut b) = (sparse(), device());
+    let mut model = Checkpoint::open("synthetic:tiny").unwrap().spec().clone();
+    model.sparse = spec.clone();
+    let mut cache = b.cache(&spec, 1 << 15).unwrap();
+    b.reserve(&mut cache, ROWS).unwrap();
+    let whole = image(&spec, 0, ROWS);
+    // One that cannot be read: nothing leaves, and whoever wants that row hears of it.
+    let bad = [Arc::new(Bad(whole.clone())) as Arc<dyn RowSource>];
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &bad).unwrap();
+    let refused = b.page_out(&model, 1 << 15, &mut [vec![&mut cache]]).unwrap_err();
+    assert!(matches!(refused, BackendError::Unsupported(_)), "{refused}");
+    assert_eq!((b.memory().host, b.memory().pool), (0, 0));
+    let told = b.sync_rows(ROWS).unwrap_err();
+    assert!(matches!(told, BackendError::Rows(_)), "{told}");
+    // One that comes late.
+    let disk = Arc::new(Gated { image: whole, gate: Mutex::new((Gate::Shut, 0)), changed: Condvar::new() });
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &[Arc::clone(&disk) as Arc<dyn RowSource>]).unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            disk.set(Gate::Open);
+        });
+        b.page_out(&model, 1 << 15, &mut [vec![&mut cache]]).unwrap().unwrap();
+    });
+    assert!(b.memory().host > 0 && b.rows_are_there(&cache));
+    let rows = b.read_rows(&cache, &spec, 0..ROWS).unwrap();
+    for (here, there) in rows.iter().zip(&disk.image.tensors) {
+        assert!(here.data.to_vec() == there.data.to_vec(), "{}", there.name);
+    }
+}
+
+#[test]
 fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
     // Two threads that read, on whatever machine: with one for each piece all pieces would be in somebody's hands at once.
     let readers = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();

@@ -89,11 +89,8 @@ impl Cache {
     }
 
     /// Its rows are there from now on, keys and values in the host's memory.
-    pub(super) fn leave_device(&mut self, device: &Device, columns: Columns) -> Result<()> {
-        let limit = self.joined().limit();
-        self.columns = columns;
-        self.paged = Some(Paged::new(device, &self.spec, limit)?);
-        Ok(())
+    pub(super) fn leave_device(&mut self, columns: Columns, paged: Paged) {
+        (self.columns, self.paged) = (columns, Some(paged));
     }
 
     /// Rows from `position` on are written by something else than a verify pass.

@@ -139,6 +139,16 @@ impl Growable {
         }
     }
 
+    /// Bytes with memory under them, those that others have too as a share: over all who have them it comes to what there is.
+    pub(crate) fn share_of_memory(&self) -> usize {
+        match &self.backing {
+            Backing::Mapped { parts, .. } => {
+                parts.iter().map(|part| part.mapping.bytes / Arc::strong_count(&part.charge).max(1)).sum()
+            }
+            Backing::Whole(buffer) => buffer.bytes(),
+        }
+    }
+
     /// Bytes that [`Growable::grow`] to `bytes` would take from the device.
     pub(crate) fn wants(&self, bytes: usize) -> usize {
         match &self.backing {

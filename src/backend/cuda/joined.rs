@@ -188,10 +188,12 @@ impl Joined {
         self.limit
     }
 
-    /// Bytes of keys and values on the device.
-    pub(super) fn resident(&self) -> u64 {
+    /// Bytes of keys and values on the device: those that come free if all who have them give them up, and all.
+    pub(super) fn resident(&self) -> [u64; 2] {
         let rows = self.arrays.iter().take(self.arrays.len().saturating_sub(1));
-        rows.filter(|tiles| tiles.array.home() == Home::Device).map(|tiles| tiles.array.backed() as u64).sum()
+        let here = rows.filter(|tiles| tiles.array.home() == Home::Device);
+        let sums = here.map(|tiles| [tiles.array.share_of_memory(), tiles.array.backed()]);
+        sums.fold([0, 0], |[a, b], [share, backed]| [a + share as u64, b + backed as u64])
     }
 
     /// Keys and values as they are on the device, in memory of the host, for [`Joined::leave_device`]. They are on their way: the compute
@@ -200,12 +202,6 @@ impl Joined {
         let tiles = self.arrays.first().filter(|tiles| tiles.array.home() == Home::Device);
         let tiles = tiles.ok_or_else(|| internal("cache", "keys and values that are not on the device"))?;
         let positions = tiles.array.backed() / tiles.bytes * tiles.positions;
-        let needed = token_bytes(spec, Home::Host, self.layers)[1] * positions as u64;
-        let free = host_pages::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
-        if needed > free {
-            let what = format!("keys and values of {} tokens in this machine's memory", grouped(positions as u64));
-            return Err(BackendError::Memory { what, needed, free, advice: "close other programs".to_owned() });
-        }
         let mut arrays = rows_of(&self.device, spec, self.limit, Home::Host, self.layers)?;
         let from = columns(&self.arrays, spec, self.layers)?;
         let from = from.iter().flat_map(|[k, v, ..]| [k, v]);
@@ -296,14 +292,11 @@ impl Joined {
         let free = self.device.free_bytes()?.saturating_sub(spare);
         if more * per_token > free {
             let fits = (have + free / per_token) / 1024 * 1024;
-            let pages = !paged && self.device.driver().granularity(Home::Host).is_some();
-            let advice =
-                if pages { "; more with --ctx, which puts keys and values into this machine's memory" } else { "" };
             return Err(BackendError::Memory {
                 what: format!("a context of {limit} tokens"),
                 needed: more * per_token,
                 free,
-                advice: format!("Fits with at most {} tokens{advice}", grouped(fits)),
+                advice: format!("Fits with at most {} tokens", grouped(fits)),
             });
         }
         let per_token = ledger.host_bytes_per_token.load(Ordering::Relaxed);

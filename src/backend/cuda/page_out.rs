@@ -1,12 +1,22 @@
 //! From a resident cache to a paged one, while conversations go on: keys and values leave the device for the host's memory.
 
-use super::Cuda;
 use super::cache::Cache;
 use super::driver::{Home, Queue};
-use super::pool::PoolSize;
+use super::joined::OnHost;
+use super::ledger::HOST_SPARE_BYTES;
+use super::pool::{Paged, PoolSize};
+use super::{Cuda, failed, host_pages};
 use crate::backend::room::{self, PagedPlan};
-use crate::backend::{Result, internal};
+use crate::backend::{BackendError, Result, internal};
+use crate::base::bytes;
 use crate::spec::ModelSpec;
+
+/// What a sequence is to have instead of what it has.
+struct Moved {
+    rows: OnHost,
+    /// One for each layer.
+    paged: Vec<Paged>,
+}
 
 impl Cuda {
     /// What [`Memory::page_out`](crate::backend::Memory::page_out) says.
@@ -19,33 +29,66 @@ impl Cuda {
         let Some(plan) = self.plan_beside(spec, limit as u64, sequences)? else { return Ok(None) };
         // Graphs name kernels and addresses that will be others.
         self.touch();
-        let moved = sequences.iter().map(|caches| Cache::joined_of(caches)?.on_host(&spec.sparse));
-        let moved = moved.collect::<Result<Vec<_>>>();
+        let moved = self.copies(sequences);
         // Whether all came about or not, nothing is on its way any more when their memory goes.
         self.device.driver().synchronize(Queue::Compute)?;
-        for (caches, moved) in sequences.iter_mut().zip(moved?) {
-            let columns = Cache::joined_of(caches)?.leave_device(&spec.sparse, moved)?;
-            for cache in caches.iter_mut() {
+        let stays = |e: BackendError| BackendError::Unsupported(format!("keys and values stay on the GPU: {e}"));
+        // From here on there is no way back, and nothing that could be refused but a pool.
+        for (caches, Moved { rows, paged }) in sequences.iter_mut().zip(moved.map_err(stays)?) {
+            let columns = Cache::joined_of(caches)?.leave_device(&spec.sparse, rows)?;
+            for (cache, paged) in caches.iter_mut().zip(paged) {
                 let own = columns.get(cache.place).copied();
-                let own = own.ok_or_else(|| internal("page_out", "a layer that its sequence does not have"))?;
-                cache.leave_device(&self.device, own)?;
+                cache.leave_device(own.ok_or_else(|| internal("page_out", "a layer that is not there"))?, paged);
             }
         }
-        let size = PoolSize { blocks: plan.blocks, staged_rows: plan.staged_rows };
         let layers = sequences.first().map_or(0, Vec::len);
-        self.pools.prepare(&self.device, &spec.sparse, Some(size), layers, self.prefill_rows)?;
-        Ok(Some(plan.line(limit as u64)))
+        let mut size = PoolSize { blocks: plan.blocks, staged_rows: plan.staged_rows };
+        // Memory that was free a moment ago may be another program's by now: any pool will do.
+        loop {
+            match self.pools.prepare(&self.device, &spec.sparse, Some(size), layers, self.prefill_rows) {
+                Ok(()) => return Ok(Some(plan.line(limit as u64))),
+                Err(error) if size.blocks <= 1 => return Err(failed("making pools of blocks", error)),
+                Err(_) => size = PoolSize { blocks: size.blocks / 2, staged_rows: size.staged_rows / 2 },
+            }
+        }
+    }
+
+    /// Keys and values of all sequences on their way to the host's memory; nothing of theirs is changed.
+    fn copies(&self, sequences: &[Vec<&mut Cache>]) -> Result<Vec<Moved>> {
+        let of_one = |caches: &Vec<&mut Cache>| {
+            for cache in caches {
+                if let Some(in_flight) = cache.in_flight() {
+                    in_flight.wait_for(std::slice::from_ref(&(0..cache.joined().limit())))?;
+                }
+            }
+            let first = caches.first().ok_or_else(|| internal("page_out", "a sequence without sparse layers"))?;
+            let rows = Cache::joined_of(caches)?.on_host(first.spec())?;
+            let limit = first.joined().limit();
+            let paged = caches.iter().map(|cache| Paged::new(&self.device, cache.spec(), limit));
+            Ok(Moved { rows, paged: paged.collect::<Result<_>>()? })
+        };
+        sequences.iter().map(of_one).collect()
     }
 
     /// How the context lies once keys and values have left, where that is possible and of use.
     fn plan_beside(&self, spec: &ModelSpec, tokens: u64, sequences: &[Vec<&mut Cache>]) -> Result<Option<PagedPlan>> {
         let can = self.pools.size().is_none() && self.device.driver().granularity(Home::Host).is_some();
-        if !can || sequences.iter().all(Vec::is_empty) {
+        if !can || sequences.iter().any(Vec::is_empty) {
             return Ok(None);
         }
-        let mut free = self.device.free_bytes()?;
+        let (mut free, mut moves) = (self.device.free_bytes()?, 0);
         for caches in sequences {
-            free += Cache::joined_of(caches)?.resident();
+            let joined = Cache::joined_of(caches)?;
+            let [freed, held] = joined.resident();
+            (free, moves) = (free + freed, moves + held);
+        }
+        let host = host_pages::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
+        if moves > host {
+            return Err(BackendError::Unsupported(format!(
+                "keys and values stay on the GPU: they are {}, of this machine's memory {} are free",
+                bytes(moves),
+                bytes(host)
+            )));
         }
         let plan = room::paged_beside_work(spec, free, self.prefill_rows, tokens).ok();
         Ok(plan.filter(|plan| plan.is_useful(spec, tokens)))

@@ -102,23 +102,25 @@ impl Tables {
             differs |= line != entry;
             line.copy_from_slice(entry);
         };
-        loop {
+        let alike = loop {
             match (rows.next(), of.next()) {
                 (Some(rows), Some(entry)) => {
                     lines.by_ref().take(rows).for_each(|line| put(line, &entry));
                     last = Some(entry);
                 }
-                (None, None) => break,
-                _ => return Err(internal("verify", "caches and sequences of a pass do not belong together")),
+                (rows, of) => break rows.is_none() && of.is_none(),
             }
-        }
-        let last = last.ok_or_else(|| internal("verify", "a pass of no sequence"))?;
-        lines.for_each(|line| put(line, &last));
+        };
+        lines.zip(last.iter().cycle()).for_each(|(line, last)| put(line, last));
         if differs {
             let changed = self.changed.take().unwrap_or(table.0..table.0 + 1);
             self.changed = Some(changed.start.min(table.0)..changed.end.max(table.0 + 1));
         }
-        Ok(())
+        match (alike, last) {
+            (true, Some(_)) => Ok(()),
+            (true, None) => Err(internal("verify", "a pass of no sequence")),
+            (false, _) => Err(internal("verify", "caches and sequences of a pass do not belong together")),
+        }
     }
 
     /// While a step is recorded nothing may change.

@@ -30,8 +30,8 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// Bytes of layers that are read together: their threads wait for each other once in so many.
-const TOGETHER_BYTES: u64 = 1 << 30;
+/// Bytes of layers that are given to the device together: its threads wait for each other once in so many.
+const TOGETHER_BYTES: usize = 1 << 30;
 
 /// A matrix that the shape asks for.
 struct Wish {
@@ -70,9 +70,9 @@ struct LayerWishes {
 }
 
 /// Reads or makes weights, some layers at a time, and reports progress.
-struct Loader<'a, B: Backend, F: FnMut(f64)> {
-    b: &'a mut B,
-    checkpoint: &'a Checkpoint,
+struct Loader<'b, 'c, B: Backend, F: FnMut(f64)> {
+    b: &'b mut B,
+    checkpoint: &'c Checkpoint,
     /// Weights asked for so far.
     asked: u64,
     /// Parameters done and in all.
@@ -81,7 +81,7 @@ struct Loader<'a, B: Backend, F: FnMut(f64)> {
     progress: F,
 }
 
-impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
+impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
     fn count(&mut self, parameters: usize) {
         self.done += parameters as u64;
         (self.progress)(self.done as f64 / self.total.max(1) as f64);
@@ -100,21 +100,29 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
 
     /// Reads or makes these, in their order.
     fn matrices(&mut self, wishes: &[&Wish]) -> Result<Vec<B::Matrix>> {
+        let loaded = wishes.iter().map(|wish| self.read(wish)).collect::<Result<Vec<_>>>()?;
+        self.give(wishes, &loaded)
+    }
+
+    /// The parts of a matrix; none where it is made up.
+    fn read(&self, wish: &Wish) -> Result<Vec<LoadedTensor<'c>>> {
+        match (&self.checkpoint.source, &wish.from) {
+            (Source::Synthetic(..), _) => Ok(Vec::new()),
+            (Source::Tensors(_), From::Stack(parts)) => {
+                parts.iter().map(|(name, rows)| self.checkpoint.weight(name, &[*rows, wish.inner])).collect()
+            }
+            (Source::Tensors(_), From::GateUp([gate, up], rows)) => {
+                Ok(self.checkpoint.pair([gate, up], &[*rows, wish.inner])?.into())
+            }
+        }
+    }
+
+    fn give(&mut self, wishes: &[&Wish], loaded: &[Vec<LoadedTensor<'_>>]) -> Result<Vec<B::Matrix>> {
         let made = match &self.checkpoint.source {
             Source::Synthetic(base, _) => {
                 wishes.iter().map(|wish| self.made_up(wish, *base)).collect::<Result<Vec<_>>>()?
             }
             Source::Tensors(_) => {
-                let read = |wish: &&Wish| match &wish.from {
-                    From::Stack(parts) => {
-                        let one = |(name, rows): &(String, usize)| self.checkpoint.weight(name, &[*rows, wish.inner]);
-                        parts.iter().map(one).collect::<Result<Vec<_>>>()
-                    }
-                    From::GateUp([gate, up], rows) => {
-                        Ok(self.checkpoint.pair([gate, up], &[*rows, wish.inner])?.into())
-                    }
-                };
-                let loaded = wishes.iter().map(read).collect::<Result<Vec<_>>>()?;
                 let views: Vec<Vec<WeightView<'_>>> =
                     loaded.iter().map(|parts| parts.iter().map(LoadedTensor::view).collect()).collect();
                 let wanted = wishes.iter().zip(&views).map(|(wish, views)| match (&wish.from, views.as_slice()) {
@@ -150,20 +158,30 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
         Ok(vector)
     }
 
-    /// All layers, in their order, as many at a time as are read together.
+    /// All layers, in their order, as many at a time as are given together: what had to be unpacked for it is in memory meanwhile.
     fn layers(&mut self, spec: &ModelSpec) -> Result<Vec<Layer<B>>> {
         let wishes: Vec<LayerWishes> = spec.mixers.iter().enumerate().map(|(i, m)| self.wishes(i, *m, spec)).collect();
-        let each = self.checkpoint.bytes(self.checkpoint.recipe()) / spec.mixers.len().max(1) as u64;
-        let together = usize::try_from(TOGETHER_BYTES / each.max(1)).unwrap_or(1).clamp(1, spec.mixers.len().max(1));
-        let mut layers = Vec::with_capacity(wishes.len());
-        for some in wishes.chunks(together) {
+        let (mut layers, mut first) = (Vec::with_capacity(wishes.len()), 0);
+        let (mut loaded, mut bytes) = (Vec::new(), 0);
+        for (i, layer) in wishes.iter().enumerate() {
+            for wish in &layer.matrices {
+                let parts = self.read(wish)?;
+                bytes += parts.iter().map(|part| part.view().data.len()).sum::<usize>();
+                loaded.push(parts);
+            }
+            if bytes < TOGETHER_BYTES && i + 1 < wishes.len() {
+                continue;
+            }
+            let some = wishes.get(first..=i).unwrap_or_default();
             let all: Vec<&Wish> = some.iter().flat_map(|layer| &layer.matrices).collect();
-            let mut made = self.matrices(&all)?.into_iter();
+            let mut made = self.give(&all, &loaded)?.into_iter();
             for wishes in some {
                 let mut next = || made.next().ok_or_else(|| internal("load", "fewer weights than were asked for"));
                 let matrices = [next()?, next()?, next()?, next()?];
                 layers.push(self.layer(wishes, matrices, spec)?);
             }
+            loaded.clear();
+            (first, bytes) = (i + 1, 0);
         }
         Ok(layers)
     }

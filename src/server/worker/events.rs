@@ -24,7 +24,7 @@ impl Worker {
             EngineEvent::Ready(info) => self.ready(info),
             EngineEvent::Failed { id, fault } => self.failed(id, fault),
             EngineEvent::Restored { id, .. } => self.restored(id),
-            // Told by an engine that is a server itself.
+            // Of the engine as a whole: nobody's answer.
             EngineEvent::Note(note) => tracing::warn!("{note}"),
             EngineEvent::Waiting { .. } => {}
             EngineEvent::Evicted { sequence } => self.lanes.evicted(sequence),
