@@ -262,11 +262,12 @@ impl<B: DraftOps> Worker<'_, B> {
         let mut others: Vec<_> =
             self.seats.values_mut().filter_map(Seat::aside).map(|aside| &mut aside.sequence).collect();
         let gained = match self.live.page_out(&mut self.backend, &self.model, &mut others) {
-            Ok(how) => {
-                let said = |how: &String| format!("Keys and values move to this machine's memory. {how}.");
-                how.as_ref().map(said).into_iter().for_each(|note| self.send(EngineEvent::Note(note)));
-                how.is_some()
+            Ok(Some(how)) => {
+                self.send(EngineEvent::Note(format!("Keys and values move to this machine's memory. {how}.")));
+                self.go_on();
+                true
             }
+            Ok(None) => false,
             // As before, then.
             Err(ModelError::Backend(BackendError::Unsupported(why))) => {
                 self.send(EngineEvent::Note(format!("Too little GPU memory, and {why}.")));
@@ -274,9 +275,6 @@ impl<B: DraftOps> Worker<'_, B> {
             }
             Err(error) => return Err(error.into()),
         };
-        if gained {
-            self.go_on();
-        }
         self.stays_resident = !gained;
         Ok(gained)
     }

@@ -237,8 +237,8 @@ impl Staging {
     /// As [`Staging::send`] for what is long: pieces of all arrays are filled by one thread each and go as soon as they are full, in any order. All
     /// threads get as much of it.
     pub(super) fn send_wide(&mut self, arrays: &[Outgoing<'_>]) -> Result<()> {
-        let (short, long): (Vec<&Outgoing<'_>>, Vec<_>) = arrays.iter().partition(|a| a.unit > PIECE_BYTES);
-        for array in short {
+        let (coarse, long): (Vec<&Outgoing<'_>>, Vec<_>) = arrays.iter().partition(|a| a.unit > PIECE_BYTES);
+        for array in coarse {
             self.send(array.dst, array.unit, &array.fill)?;
         }
         let threads = rayon::current_num_threads();

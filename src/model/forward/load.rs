@@ -35,7 +35,7 @@ const TOGETHER_BYTES: usize = 1 << 30;
 
 /// A matrix that the shape asks for.
 struct Wish {
-    from: From,
+    from: Origin,
     inner: usize,
     /// Standard deviation of its values where they are made up.
     std: f32,
@@ -44,7 +44,7 @@ struct Wish {
 }
 
 /// What a matrix is made of, names without `.weight`.
-enum From {
+enum Origin {
     /// Each with its rows.
     Stack(Vec<(String, usize)>),
     /// Gate and up, and the rows of either.
@@ -55,8 +55,8 @@ impl Wish {
     fn parameters(&self) -> usize {
         self.inner
             * match &self.from {
-                From::Stack(parts) => parts.iter().map(|(_, rows)| rows).sum(),
-                From::GateUp(_, rows) => 2 * rows,
+                Origin::Stack(parts) => parts.iter().map(|(_, rows)| rows).sum(),
+                Origin::GateUp(_, rows) => 2 * rows,
             }
     }
 }
@@ -87,36 +87,32 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         (self.progress)(self.done as f64 / self.total.max(1) as f64);
     }
 
-    fn wish(&mut self, from: From, inner: usize, std: f32) -> Wish {
+    fn wish(&mut self, from: Origin, inner: usize, std: f32) -> Wish {
         self.asked += 1;
         Wish { from, inner, std, number: self.asked - 1 }
     }
 
     fn matrix(&mut self, name: &str, rows: usize, inner: usize, std: f32) -> Result<B::Matrix> {
-        let wish = self.wish(From::Stack(vec![(name.into(), rows)]), inner, std);
-        let made = self.matrices(&[&wish])?.pop();
+        let wish = self.wish(Origin::Stack(vec![(name.into(), rows)]), inner, std);
+        let parts = self.read(&wish)?;
+        let made = self.give(&[&wish], &[parts])?.pop();
         made.ok_or_else(|| internal("load", "fewer weights than were asked for").into())
-    }
-
-    /// Reads or makes these, in their order.
-    fn matrices(&mut self, wishes: &[&Wish]) -> Result<Vec<B::Matrix>> {
-        let loaded = wishes.iter().map(|wish| self.read(wish)).collect::<Result<Vec<_>>>()?;
-        self.give(wishes, &loaded)
     }
 
     /// The parts of a matrix; none where it is made up.
     fn read(&self, wish: &Wish) -> Result<Vec<LoadedTensor<'c>>> {
         match (&self.checkpoint.source, &wish.from) {
             (Source::Synthetic(..), _) => Ok(Vec::new()),
-            (Source::Tensors(_), From::Stack(parts)) => {
+            (Source::Tensors(_), Origin::Stack(parts)) => {
                 parts.iter().map(|(name, rows)| self.checkpoint.weight(name, &[*rows, wish.inner])).collect()
             }
-            (Source::Tensors(_), From::GateUp([gate, up], rows)) => {
+            (Source::Tensors(_), Origin::GateUp([gate, up], rows)) => {
                 Ok(self.checkpoint.pair([gate, up], &[*rows, wish.inner])?.into())
             }
         }
     }
 
+    /// Matrices of these parts, in their order, or made up.
     fn give(&mut self, wishes: &[&Wish], loaded: &[Vec<LoadedTensor<'_>>]) -> Result<Vec<B::Matrix>> {
         let made = match &self.checkpoint.source {
             Source::Synthetic(base, _) => {
@@ -126,7 +122,7 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
                 let views: Vec<Vec<WeightView<'_>>> =
                     loaded.iter().map(|parts| parts.iter().map(LoadedTensor::view).collect()).collect();
                 let wanted = wishes.iter().zip(&views).map(|(wish, views)| match (&wish.from, views.as_slice()) {
-                    (From::GateUp(..), [gate, up]) => Wanted::GateUp([*gate, *up]),
+                    (Origin::GateUp(..), [gate, up]) => Wanted::GateUp([*gate, *up]),
                     (_, parts) => Wanted::Stack(parts),
                 });
                 self.b.matrices(&wanted.collect::<Vec<_>>())?
@@ -141,11 +137,11 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         let form = |name: &str| self.checkpoint.synthetic_form(self.checkpoint.recipe(), name, *inner);
         let seed = base.wrapping_mul(1_000_003).wrapping_add(*number);
         Ok(match from {
-            From::Stack(parts) => {
+            Origin::Stack(parts) => {
                 let forms: Vec<_> = parts.iter().map(|(name, rows)| (*rows, form(name))).collect();
                 self.b.random_matrix(&forms, *inner, *std, seed)?
             }
-            From::GateUp([gate, _], rows) => self.b.random_gate_up(*rows, *inner, *std, seed, form(gate))?,
+            Origin::GateUp([gate, _], rows) => self.b.random_gate_up(*rows, *inner, *std, seed, form(gate))?,
         })
     }
 
@@ -207,13 +203,13 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         parts.extend(gate.map(|gate| (gate, q)));
         // Norms are counted where they stand between the matrices.
         self.asked += 1;
-        let qkv = self.wish(From::Stack(parts), h, deviation(h));
+        let qkv = self.wish(Origin::Stack(parts), h, deviation(h));
         self.asked += norms;
-        let out = self.wish(From::Stack(vec![(attn("o_proj"), h)]), q, deviation(q));
+        let out = self.wish(Origin::Stack(vec![(attn("o_proj"), h)]), q, deviation(q));
         self.asked += 1;
-        let gate_up = From::GateUp([mlp("gate_proj"), mlp("up_proj")], spec.intermediate);
+        let gate_up = Origin::GateUp([mlp("gate_proj"), mlp("up_proj")], spec.intermediate);
         let gate_up = self.wish(gate_up, h, deviation(h));
-        let down = From::Stack(vec![(mlp("down_proj"), h)]);
+        let down = Origin::Stack(vec![(mlp("down_proj"), h)]);
         let down = self.wish(down, spec.intermediate, deviation(spec.intermediate));
         LayerWishes { layer, mixer, matrices: [qkv, out, gate_up, down] }
     }
