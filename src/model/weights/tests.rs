@@ -504,7 +504,7 @@ fn what_somebody_else_packed_is_repacked_once() {
             assert!(source.packs_while_loading(recipe) && !earlier.packs_while_loading(recipe));
             assert_eq!(earlier.state_fingerprint(), source.state_fingerprint(), "saved state stays valid");
             assert_eq!((earlier.bytes(recipe), earlier.published()), (source.bytes(recipe), source.published()));
-            assert!(earlier.published().unwrap().starts_with(name));
+            assert!(earlier.published().unwrap().contains(name));
             assert_eq!(logits(&earlier), logits(&source), "{name} {recipe:?}");
         }
     }
