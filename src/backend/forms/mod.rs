@@ -162,6 +162,10 @@ pub trait IntegerRows: Sync {
     fn quantised(&self, row: usize, column: usize) -> u32;
     /// Those of columns `8n..8n + 8` where they have four bits, the first lowest.
     fn eight(&self, row: usize, n: usize) -> u32 {
+        self.eight_singly(row, n)
+    }
+    /// The same, value by value: for layouts that do not hold them as a word.
+    fn eight_singly(&self, row: usize, n: usize) -> u32 {
         (0..8).fold(0, |all, j| all | (self.quantised(row, 8 * n + j) & 15) << (4 * j))
     }
     /// Scale and zero point of a column's group.

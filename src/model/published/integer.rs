@@ -355,7 +355,7 @@ impl IntegerRows for Integer<'_> {
         match (self.order, self.bits) {
             (Order::WordsDown, 4) => word(self.values, n * self.out + row),
             (Order::WordsAcross, 4) => word(self.values, row * (self.inner / 8) + n),
-            _ => (0..8).fold(0, |all, j| all | (self.stored(row, 8 * n + j) & 15) << (4 * j)),
+            _ => self.eight_singly(row, n),
         }
     }
 
