@@ -167,6 +167,8 @@ DEVICE u32 shuffle_up(u32 x, u32 delta) { return __shfl_up_sync(0xffffffffu, x, 
 DEVICE u32 shuffle(u32 x, u32 lane) { return __shfl_sync(0xffffffffu, x, lane); }
 DEVICE u32 vote(bool x) { return __ballot_sync(0xffffffffu, x); }
 DEVICE u32 warp_add(u32 x) { return __reduce_add_sync(0xffffffffu, x); }
+DEVICE u32 warp_least(u32 x) { return __reduce_min_sync(0xffffffffu, x); }
+DEVICE u32 warp_most(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 
 #endif  // SALA_EMULATOR
 

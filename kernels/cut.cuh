@@ -2,26 +2,54 @@
 #pragma once
 #include "common.cuh"
 
-// Largest value of BITS bits that at least `wanted` of the block's keys reach, its lowest `rest` bits 0; 0 where fewer do.
-// `each(f)` calls f(key) for every key of the thread. Two bits and one barrier a turn, two buffers in turn; at most 65535 keys a warp, W warps.
-template <u32 W, u32 BITS, class Each> DEVICE u32 find_cut(Each each, u32 wanted, uint2 (*reached)[W], u32 rest = 0) {
+// How many of the block's keys reach each of three values. `each(f)` calls f(key) for every key of the thread; at most 65535 keys a warp, W warps.
+// One barrier; turns that follow each other take two buffers in turn.
+template <u32 W, class Each> DEVICE void count_reaching(u32 (&reach)[3], Each each, u32 a, u32 b, u32 c, uint2 (&reached)[W]) {
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    u32 low = 0, high = 0;  // keys that reach a and, in the upper half, b; that reach c
+    each([&](u32 key) {
+        low += u32(key >= a) + (u32(key >= b) << 16);
+        high += key >= c;
+    });
+    low = warp_add(low), high = warp_add(high);
+    if (lane == 0) reached[warp] = make_uint2(low, high);
+    __syncthreads();  // counts of this turn written, those of the turn before read
+    const uint2 mine = lane < W ? reached[lane] : make_uint2(0, 0);
+    reach[0] = warp_add(mine.x & 0xffff), reach[1] = warp_add(mine.x >> 16), reach[2] = warp_add(mine.y);
+}
+
+// Largest value of BITS bits that at least `wanted` of the block's keys reach; 0 where fewer do. Two bits a turn.
+template <u32 W, u32 BITS, class Each> DEVICE u32 find_cut(Each each, u32 wanted, uint2 (*reached)[W]) {
     u32 cut = 0;
-    for (u32 turn = 0, shift = BITS - 2; turn * 2 + rest < BITS; turn++, shift -= 2) {
-        const u32 a = cut + (1u << shift), b = cut + (2u << shift), c = cut + (3u << shift);
-        u32 low = 0, high = 0;  // keys that reach a and, in the upper half, b; that reach c
-        each([&](u32 key) {
-            low += u32(key >= a) + (u32(key >= b) << 16);
-            high += key >= c;
-        });
-        low = warp_add(low), high = warp_add(high);
-        if (lane == 0) reached[turn & 1][warp] = make_uint2(low, high);
-        __syncthreads();  // counts of this turn written, those of the turn before read
-        const uint2 mine = lane < W ? reached[turn & 1][lane] : make_uint2(0, 0);
-        const u32 reach_a = warp_add(mine.x & 0xffff), reach_b = warp_add(mine.x >> 16), reach_c = warp_add(mine.y);
-        cut = reach_c >= wanted ? c : reach_b >= wanted ? b : reach_a >= wanted ? a : cut;
+    for (u32 turn = 0, shift = BITS - 2; turn * 2 < BITS; turn++, shift -= 2) {
+        const u32 step = 1u << shift;
+        u32 reach[3];
+        count_reaching(reach, each, cut + step, cut + 2 * step, cut + 3 * step, reached[turn & 1]);
+        cut += reach[2] >= wanted ? 3 * step : reach[1] >= wanted ? 2 * step : reach[0] >= wanted ? step : 0;
     }
     return cut;
+}
+
+// A value that at least `wanted` of the block's keys reach (there are as many, one at least) and no more than `most`, where such a one lies more than 3 apart from the
+// next: a quarter of what is left between the least and the largest key a turn, so that keys close to each other take few turns. What is wanted reaches it.
+template <u32 W, class Each> DEVICE u32 find_bound(Each each, u32 wanted, u32 most, uint2 (*reached)[W]) {
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    u32 least = 0xffffffffu, largest = 0;
+    each([&](u32 key) { least = min(least, key), largest = max(largest, key); });
+    least = warp_least(least), largest = warp_most(largest);
+    if (lane == 0) reached[1][warp] = make_uint2(least, largest);
+    __syncthreads();  // of the warps
+    const uint2 mine = lane < W ? reached[1][lane] : make_uint2(0xffffffffu, 0);
+    u32 bound = warp_least(mine.x), width = warp_most(mine.y) - bound;
+    for (u32 turn = 0; width > 3; turn++) {
+        const u32 step = width / 4 + 1;
+        u32 reach[3];
+        count_reaching(reach, each, bound + step, bound + 2 * step, bound + 3 * step, reached[turn & 1]);
+        const u32 up = reach[2] >= wanted ? 3 : reach[1] >= wanted ? 2 : reach[0] >= wanted ? 1 : 0;
+        bound += up * step, width = up == 3 ? width - 3 * step : step - 1;
+        if (up && reach[up - 1] <= most) break;
+    }
+    return bound;
 }
 
 // Sum over the threads before this one; `all` becomes the block's sum. Free again after the next barrier.

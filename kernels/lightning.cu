@@ -1,7 +1,7 @@
 // Lightning attention: per head a state S [128 (k), 128 (v)] f32, S_t = λ S_{t−1} + k_t v_tᵀ, o_t = scale · S_tᵀ q_t.
 //
 // q and k are RMS-normed per head and rotated (half-split pairs i, i + 64) first and rounded to bf16; λ = exp(−slope).
-// Verify (1..16 rows; decode is one): grid (4 tiles of 32 v columns, heads), 128 threads, a thread holds 8 k × 4 v of S in registers.
+// Verify (1..16 rows; decode is one): grid (4 tiles of 32 v columns, heads), 256 threads, a thread holds 8 k × 2 v of S in registers.
 // Each element of S sees the same fma per row whether rows come one at a time or together, and the sum over k has one
 // order, so T rows are bit for bit T single steps. Accepted rows of the pass before are absorbed first ("pending"); the
 // rows of this pass are only remembered. Bytes moved: S read once, written once if anything was pending.
@@ -9,7 +9,6 @@
 #include "sequences.cuh"
 
 constexpr u32 TILE_V = 32;
-constexpr u32 GROUPS_K = 16;  // threads that share a column of S, eight rows each
 static_assert(HEAD == 4 * TILE_V, "grid.x is 4");
 
 // One head of one row by one warp: a lane holds elements 2·lane, 2·lane + 1 of each half. rope [64] (cos, sin) or null.
@@ -46,51 +45,58 @@ struct HeadPart {
     }
 };
 
-// The part of S a thread holds: rows k0..k0+7, columns v0..v0+3 of the head.
-struct StatePart {
-    float4 s[8];
+// The part of S a thread holds: rows k0..k0+7, columns v0..v0+V-1 of the head. Whatever V is, an element sees the same.
+template <u32 V> struct StatePart {
+    float s[8][V];
     float decay;
     float* at;  // element (k0, v0)
 
     DEVICE_METHOD void load() {
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) s[i] = *reinterpret_cast<const float4*>(at + i * HEAD);
+        for (u32 i = 0; i < 8; i++) {
+            const float2* from = reinterpret_cast<const float2*>(at + i * HEAD);
+#pragma unroll
+            for (u32 j = 0; j < V / 2; j++) s[i][2 * j] = from[j].x, s[i][2 * j + 1] = from[j].y;
+        }
     }
     DEVICE_METHOD void store() {
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) *reinterpret_cast<float4*>(at + i * HEAD) = s[i];
+        for (u32 i = 0; i < 8; i++) {
+            float2* to = reinterpret_cast<float2*>(at + i * HEAD);
+#pragma unroll
+            for (u32 j = 0; j < V / 2; j++) to[j] = make_float2(s[i][2 * j], s[i][2 * j + 1]);
+        }
     }
-    // S ← λ S + k vᵀ; k: the thread's 8 elements, v: its 4.
-    DEVICE_METHOD void absorb(uint4 k, uint2 v) {
-        const float v0 = widen_lo(v.x), v1 = widen_hi(v.x), v2 = widen_lo(v.y), v3 = widen_hi(v.y);
+    // S ← λ S + k vᵀ; k: the thread's 8 elements, v: its V, two in a word.
+    DEVICE_METHOD void absorb(uint4 k, const u32* v) {
         const float kk[8] = {widen_lo(k.x), widen_hi(k.x), widen_lo(k.y), widen_hi(k.y), widen_lo(k.z), widen_hi(k.z), widen_lo(k.w), widen_hi(k.w)};
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            s[i].x = fmaf(kk[i], v0, decay * s[i].x);
-            s[i].y = fmaf(kk[i], v1, decay * s[i].y);
-            s[i].z = fmaf(kk[i], v2, decay * s[i].z);
-            s[i].w = fmaf(kk[i], v3, decay * s[i].w);
+        for (u32 j = 0; j < V / 2; j++) {
+            const float v0 = widen_lo(v[j]), v1 = widen_hi(v[j]);
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+                s[i][2 * j] = fmaf(kk[i], v0, decay * s[i][2 * j]);
+                s[i][2 * j + 1] = fmaf(kk[i], v1, decay * s[i][2 * j + 1]);
+            }
         }
     }
     // qᵀ S over the thread's 8 rows.
-    DEVICE_METHOD float4 read(uint4 q) const {
+    DEVICE_METHOD void read(float (&y)[V], uint4 q) const {
         const float qq[8] = {widen_lo(q.x), widen_hi(q.x), widen_lo(q.y), widen_hi(q.y), widen_lo(q.z), widen_hi(q.z), widen_lo(q.w), widen_hi(q.w)};
-        float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            y.x = fmaf(qq[i], s[i].x, y.x);
-            y.y = fmaf(qq[i], s[i].y, y.y);
-            y.z = fmaf(qq[i], s[i].z, y.z);
-            y.w = fmaf(qq[i], s[i].w, y.w);
+        for (u32 j = 0; j < V; j++) {
+            y[j] = 0.f;
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) y[j] = fmaf(qq[i], s[i][j], y[j]);
         }
-        return y;
     }
 };
 
-// Where this thread's part of S lies, and the pending rows absorbed into it. Block (4 tiles, heads), 128 threads.
-DEVICE StatePart absorb_pending(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, u32 accepted, u32 slot, u32 heads, u32 kv_heads) {
-    const u32 head = blockIdx.y, k0 = (threadIdx.x >> 3) * 8, v0 = blockIdx.x * TILE_V + (threadIdx.x & 7) * 4;
-    StatePart part;
+// The part of S from k0 and v0 on, and the pending rows absorbed into it.
+template <u32 V>
+DEVICE StatePart<V> absorb_pending(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, u32 accepted, u32 slot, u32 head, u32 heads, u32 kv_heads,
+                                   u32 k0, u32 v0) {
+    StatePart<V> part;
     part.decay = expf(-slopes[head]);
     part.at = state + (u64(head) * HEAD + k0) * HEAD + v0;
     part.load();
@@ -98,27 +104,42 @@ DEVICE StatePart absorb_pending(float* state, const bf16* pend_k, const bf16* pe
     const u64 half = u64(slot & 1) * MAX_VERIFY * kv_heads * HEAD + u64(head / (heads / kv_heads)) * HEAD;
     for (u32 r = 0; r < pending; r++) {
         const u64 row = half + u64(r) * kv_heads * HEAD;
-        part.absorb(load16(pend_k + row + k0), *reinterpret_cast<const uint2*>(pend_v + row + v0));
+        part.absorb(load16(pend_k + row + k0), reinterpret_cast<const u32*>(pend_v + row + v0));
     }
     if (pending) part.store();
     return part;
 }
+// For all of S: block (4 tiles, heads), 128 threads.
+DEVICE void absorb_pending(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads) {
+    const u32 k0 = (threadIdx.x >> 3) * 8, v0 = blockIdx.x * TILE_V + (threadIdx.x & 7) * 4;
+    absorb_pending<4>(state, pend_k, pend_v, slopes, step->pending, step->slot, blockIdx.y, heads, kv_heads, k0, v0);
+}
 
-// What a block of lightning_verify keeps of each row; little, where there are few, so that it starts beside the product before it.
+// What a block of lightning_verify keeps of each row: little, so that it starts beside the product before it, whose rows take most of a multiprocessor.
 struct VerifyRow {
     bf16 q[HEAD], k[HEAD], v[TILE_V], gate[TILE_V];
-    float parts[GROUPS_K][TILE_V];  // angles first
+    float parts[4][TILE_V];  // of 32 k each; angles first
 };
-static_assert(sizeof(VerifyRow) == 2688, "src/backend/cuda/launch/lightning.rs asks for this much a row");
+static_assert(sizeof(VerifyRow) == 1152, "src/backend/cuda/launch/lightning.rs asks for this much a row");
 
 // With one sequence gridDim.z is 1; with several, block z works for the sequence whose rows begin with row z, if there is one.
-KERNEL(128, 4)
+// Eight warps: two take 32 k each, a lane 8 of them and two columns, so that a warp's sums over k stay in it.
+// The first blocks, those of heads that there are not, only wait: multiprocessors that the product before left alone take four blocks each as soon as they may start,
+// and these would have to share what one block has elsewhere.
+KERNEL(256, 4)
 lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col, u32 v_col, const float* q_norm, const float* k_norm, const float2* rope,
                  const Row* at, const RowState* of, const float* next_norm, bf16* next_x, float* next_sums, const bf16* gate, u32 heads, u32 kv_heads, float scale, float eps, u32 all, u32 sequences) {
     SHARED_BYTES(bytes);
     VerifyRow* sh = reinterpret_cast<VerifyRow*>(bytes);
-    const u32 warp = threadIdx.x >> 5, head = blockIdx.y, kv_head = head / (heads / kv_heads);
-    const u32 k0 = (threadIdx.x >> 3) * 8, v0 = (threadIdx.x & 7) * 4, tile = blockIdx.x * TILE_V;
+    const u32 aside = gridDim.y - heads;
+    if (blockIdx.y < aside) {
+        allow_next();
+        wait_for_previous();
+        return;
+    }
+    const u32 warp = threadIdx.x >> 5, head = blockIdx.y - aside, kv_head = head / (heads / kv_heads);
+    const u32 lane = threadIdx.x & 31, quarter = warp >> 1, tile = blockIdx.x * TILE_V;
+    const u32 k0 = quarter * 32 + (lane >> 3) * 8, v0 = (warp & 1) * 16 + (lane & 7) * 2;
 
     // State, pending rows and norms are older than the launches under way.
     const Row row = at[blockIdx.z];
@@ -127,18 +148,18 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     const u32 rows = sequences > 1 ? row.rows : all;
     x += u64(row.first) * ldx, o += u64(row.first) * ldo;
     if (rope) rope += row.first * 64;
-    const u32 column = head * HEAD + tile + (threadIdx.x & 31);  // of the result, a lane each
+    const u32 column = head * HEAD + tile + lane;  // of the result, a lane each
     const Next next = NEXT(heads * HEAD);
     const float next_weight = next.x ? next.weight(column) : 0.f;
     const float* norm = warp & 1 ? k_norm : q_norm;  // even warps take queries, odd ones keys
     const float4 weights = HeadPart::weights(norm);
-    StatePart part = absorb_pending(state, pend_k, pend_v, slopes, row.pending, row.slot, heads, kv_heads);
+    StatePart<2> part = absorb_pending<2>(state, pend_k, pend_v, slopes, row.pending, row.slot, head, heads, kv_heads, k0, tile + v0);
     allow_next();
     wait_for_previous();
 
     // All rows are asked for before any is worked on. Code is short: of one row nearly all of it runs once.
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < rows * 64; i += 128) {
+    for (u32 i = threadIdx.x; i < rows * 64; i += 256) {
         const u32 r = i >> 6, c = i & 63, col = (c & 15) * 8;
         const bf16* from = x + u64(r) * ldx;
         if (c < 32) copy_async(c < 16 ? sh[r].q + col : sh[r].k + col, from + (c < 16 ? q_col + head * HEAD : k_col + kv_head * HEAD) + col);
@@ -150,24 +171,28 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     copy_wait<0>();
     __syncthreads();  // every row has arrived
 #pragma unroll 1
-    for (u32 task = warp; task < 2 * rows; task += 4) {
+    for (u32 task = warp; task < 2 * rows; task += 8) {
         bf16* at = task & 1 ? sh[task >> 1].k : sh[task >> 1].q;
         HeadPart(at, rope ? reinterpret_cast<const float2*>(sh[task >> 1].parts) : nullptr).norm_rotate(at, norm, weights, rope, eps);
     }
     __syncthreads();  // q, k and v of every row
 #pragma unroll 1
     for (u32 r = 0; r < rows; r++) {
-        part.absorb(load16(&sh[r].k[k0]), *reinterpret_cast<const uint2*>(&sh[r].v[v0]));
-        *reinterpret_cast<float4*>(&sh[r].parts[threadIdx.x >> 3][v0]) = part.read(load16(&sh[r].q[k0]));
+        part.absorb(load16(&sh[r].k[k0]), reinterpret_cast<const u32*>(&sh[r].v[v0]));
+        float y[2];
+        part.read(y, load16(&sh[r].q[k0]));
+        // Lanes that share two columns give one of them away; ((k 0..7 + k 8..15) + (k 16..23 + k 24..31)) in every lane.
+        const bool second = lane & 8;
+        float sum = second ? y[1] : y[0];
+        sum += shuffle_xor(second ? y[0] : y[1], 8);
+        sum += shuffle_xor(sum, 16);
+        if (lane < 16) sh[r].parts[quarter][v0 + (lane >> 3)] = sum;
     }
     __syncthreads();  // parts of every row
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < rows * TILE_V; i += 128) {
+    for (u32 i = threadIdx.x; i < rows * TILE_V; i += 256) {
         const u32 r = i / TILE_V, c = i % TILE_V;
-        float y[4];
-#pragma unroll
-        for (u32 w = 0; w < 4; w++) y[w] = (sh[r].parts[4 * w][c] + sh[r].parts[4 * w + 1][c]) + (sh[r].parts[4 * w + 2][c] + sh[r].parts[4 * w + 3][c]);
-        const float value = ((y[0] + y[1]) + (y[2] + y[3])) * scale;
+        const float value = ((sh[r].parts[0][c] + sh[r].parts[1][c]) + (sh[r].parts[2][c] + sh[r].parts[3][c])) * scale;
         o[u64(r) * ldo + column] = value;
         if (next.x) next.put(row.first + r, column, value, gate ? next_weight * sigmoid(widen(sh[r].gate[c])) : next_weight, true);
     }
@@ -178,13 +203,13 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     if (threadIdx.x < rows * 4) store16(pend_v + half + u64(threadIdx.x >> 2) * kv_heads * HEAD + tile + piece, load16(sh[threadIdx.x >> 2].v + piece));
     if (blockIdx.x == 0)
 #pragma unroll 1
-        for (u32 i = threadIdx.x; i < rows * 16; i += 128) store16(pend_k + half + u64(i >> 4) * kv_heads * HEAD + (i & 15) * 8, load16(&sh[i >> 4].k[(i & 15) * 8]));
+        for (u32 i = threadIdx.x; i < rows * 16; i += 256) store16(pend_k + half + u64(i >> 4) * kv_heads * HEAD + (i & 15) * 8, load16(&sh[i >> 4].k[(i & 15) * 8]));
 }
 
 KERNEL(128, 4) lightning_fold(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads) {
     wait_for_previous();
     allow_next();
-    absorb_pending(state, pend_k, pend_v, slopes, step->pending, step->slot, heads, kv_heads);
+    absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
 }
 
 // Prefill: q and k of all heads, one warp a head.
@@ -253,7 +278,7 @@ lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u3
     fetch(0);
     const float slope = slopes[head];
     if (threadIdx.x <= CHUNK) sh.power[threadIdx.x] = expf(-slope * float(threadIdx.x));
-    absorb_pending(state, pend_k, pend_v, slopes, step->pending, step->slot, heads, kv_heads);
+    absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
     __syncthreads();  // the absorbed state is read back in another layout
 
     float s[2][4][4];  // S[32·warp + 16·m + g (+8)][8·n + 2t (+1)] of the tile

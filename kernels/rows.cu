@@ -67,35 +67,54 @@ KERNEL(256, 4) take_words(u32* dst, const u32* from, u32 n) {
 
 KERNEL(256, 4)
 embed_rows(float* h, const bf16* table, const u32* tokens, u32 hidden, u32 vocab, float scale, const float* next_norm, bf16* next_x, float* next_sums, u32 rows) {
+    constexpr u32 KEPT = 2, ROUND = 2048 * KEPT;
     const Next next = NEXT(hidden);
-    wait_for_previous();
     allow_next();
-    const u32 r = blockIdx.x, token = tokens[r];
-    for (u32 i0 = 0; i0 < hidden; i0 += 2048) {
-        const u32 i = i0 + threadIdx.x * 8;
-        const bool live = i < hidden;
-        const uint4 e = live && token < vocab ? load16(table + u64(token) * hidden + i) : make_uint4(0, 0, 0, 0);
-        const float x[8] = {scale * widen_lo(e.x), scale * widen_hi(e.x), scale * widen_lo(e.y), scale * widen_hi(e.y),
-                            scale * widen_lo(e.z), scale * widen_hi(e.z), scale * widen_lo(e.w), scale * widen_hi(e.w)};
-        float* to = h + u64(r) * hidden + i;
-        if (live) *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]), *reinterpret_cast<float4*>(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
-        if (!next.x) continue;
-        float factor[8];
+    float w[KEPT][8];
+    auto weights = [&](u32 first) {
 #pragma unroll
-        for (u32 k = 0; k < 8; k++) factor[k] = live ? next.weight(i + k) : 0.f;
-        next.put8(r, i, x, factor, live);
+        for (u32 k = 0; k < KEPT; k++)
+#pragma unroll
+            for (u32 i = 0; i < 8; i += 4) {
+                const u32 c = first + k * 2048 + threadIdx.x * 8;
+                const float4 four = next.norm && c < hidden ? load4(next.norm + c + i) : make_float4(1.f, 1.f, 1.f, 1.f);
+                w[k][i] = four.x, w[k][i + 1] = four.y, w[k][i + 2] = four.z, w[k][i + 3] = four.w;
+            }
+    };
+    weights(0);  // last read a pass ago, so they come from memory
+    wait_for_previous();
+    const u32 r = blockIdx.x, token = tokens[r];
+#pragma unroll 1
+    for (u32 first = 0; first < hidden; first += ROUND) {
+        if (first) weights(first);
+        uint4 e[KEPT];
+#pragma unroll
+        for (u32 k = 0; k < KEPT; k++) {
+            const u32 c = first + k * 2048 + threadIdx.x * 8;
+            e[k] = c < hidden && token < vocab ? load16(table + u64(token) * hidden + c) : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (u32 k = 0; k < KEPT; k++) {
+            const u32 c = first + k * 2048 + threadIdx.x * 8;
+            const bool live = c < hidden;
+            const float x[8] = {scale * widen_lo(e[k].x), scale * widen_hi(e[k].x), scale * widen_lo(e[k].y), scale * widen_hi(e[k].y),
+                                scale * widen_lo(e[k].z), scale * widen_hi(e[k].z), scale * widen_lo(e[k].w), scale * widen_hi(e[k].w)};
+            float* to = h + u64(r) * hidden + c;
+            if (live) *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]), *reinterpret_cast<float4*>(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
+            if (next.x) next.put8(r, c, x, w[k], live);
+        }
     }
 }
 
 // The angle is a float32 product (docs/model.md §4), its sine and cosine are those of that float32 value.
 KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step, const Row* at, u32 rows) {
-    wait_for_previous();
     allow_next();
     const u32 i = blockIdx.x * 256 + threadIdx.x;
-    if (i >= rows * 64) return;
-    float angle = float(at ? at[i / 64].position : step->position + i / 64) * inv_freq[i % 64], s, c;
+    const bool live = i < rows * 64;
+    float angle = live ? float(at ? at[i / 64].position : step->position + i / 64) * inv_freq[i % 64] : 0.f, s, c;
     sincos_exact(angle, &s, &c);
-    table[i] = make_float2(c, s);
+    wait_for_previous();
+    if (live) table[i] = make_float2(c, s);
 }
 
 // A row's values, normed where there is a norm and gated where there is a gate. With `sums`, the row's for a GEMM that multiplies its result, otherwise (prefill) the

@@ -11,8 +11,10 @@ constexpr u32 MOST = 2048;
 constexpr u32 NO_ID = 0xffffffffu;
 // A row's result: 256 logits, 256 ids, log Σ exp, padding.
 constexpr u32 FOUND = 2 * BEST + 4;
-// Low bits of the keys that the bound does without: it only has to be no higher than the true one.
-constexpr u32 COARSE = 12;
+// Groups that may reach the bound: it only has to be no higher than the true one.
+constexpr u32 LOOSE = BEST + 32;
+// Logits of them that a thread looks at in a round, which is the only one where the groups are of 32.
+constexpr u32 LOOKS = LOOSE * 32 / 1024;
 
 DEVICE u32 order_key(float x) {
     const u32 b = __float_as_uint(x);
@@ -66,7 +68,7 @@ KERNEL(1024, 1)
 top_logits_pick(float* found, const u32* tops, const float2* lse, const float* logits, u32 ld, u32 vocab, u32 group, u32 rows, u32 splits) {
     SHARED_BYTES(bytes);
     __shared__ uint2 reached[2][32];
-    __shared__ u32 sums[32];
+    __shared__ u32 sums[32], places[2];
     __shared__ __align__(16) u64 best[MOST];
     __shared__ __align__(16) u32 to[FOUND];
     allow_next();
@@ -75,39 +77,36 @@ top_logits_pick(float* found, const u32* tops, const float2* lse, const float* l
     const float* from = logits + u64(r) * ld;
     u32* top = reinterpret_cast<u32*>(bytes);
     u32* hits = top + groups;
+    if (threadIdx.x < 2) places[threadIdx.x] = 0;
     for (u32 i = threadIdx.x; i < groups; i += 1024) top[i] = tops[u64(r) * groups + i];
     __syncthreads();  // tops
-    const u32 bound = groups <= BEST ? 0 : find_cut<32, 32>([&](auto count) { for (u32 i = threadIdx.x; i < groups; i += 1024) count(top[i]); }, BEST, reached, COARSE);
-    u32 own = 0, looks;
-    for (u32 i = threadIdx.x; i < groups; i += 1024) own += top[i] >= bound;
-    u32 at = count_before(own, sums, looks);
+    const u32 bound = groups <= BEST ? 0 : find_bound<32>([&](auto look) { for (u32 i = threadIdx.x; i < groups; i += 1024) look(top[i]); }, BEST, LOOSE, reached);
+    // Whoever comes first has the first place: ranks put everything in order.
     for (u32 i = threadIdx.x; i < groups; i += 1024)
-        if (top[i] >= bound) hits[at++] = i;
+        if (top[i] >= bound) hits[atomicAdd(&places[0], 1)] = i;
     __syncthreads();  // which groups to look at
-    looks *= group;
-    u32 n = 0;
-    const u32 shift = u32(__ffs(int(group))) - 1;
-    for (u32 i0 = threadIdx.x; i0 - threadIdx.x < looks; i0 += 8192) {
-        u32 id[8], key[8], all;
+    const u32 looks = places[0] * group, shift = u32(__ffs(int(group))) - 1, lane = threadIdx.x & 31;
+    for (u32 i0 = threadIdx.x; i0 - threadIdx.x < looks; i0 += LOOKS * 1024) {
+        u32 id[LOOKS], key[LOOKS], here[LOOKS], all = 0;
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) {
+        for (u32 i = 0; i < LOOKS; i++) {
             const u32 look = i0 + i * 1024;
             id[i] = look < looks ? (hits[look >> shift] << shift) + (look & (group - 1)) : NO_ID;
             key[i] = id[i] < vocab ? order_key(from[id[i]]) : 0;
         }
-        own = 0;
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) own += id[i] < vocab && key[i] >= bound;
-        at = n + count_before(own, sums, all);
+        for (u32 i = 0; i < LOOKS; i++) here[i] = vote(id[i] < vocab && key[i] >= bound), all += u32(__popc(here[i]));
+        u32 at = lane == 0 && all ? atomicAdd(&places[1], all) : 0;
+        at = shuffle(at, 0);
 #pragma unroll
-        for (u32 i = 0; i < 8; i++)
-            if (id[i] < vocab && key[i] >= bound) {
-                if (at < MOST) best[at] = place(key[i], id[i]);
-                at++;
-            }
-        n += all;
-        __syncthreads();  // sums read
+        for (u32 i = 0; i < LOOKS; i++) {
+            const u32 slot = at + u32(__popc(here[i] & ((1u << lane) - 1)));
+            if (here[i] >> lane & 1 && slot < MOST) best[slot] = place(key[i], id[i]);
+            at += u32(__popc(here[i]));
+        }
     }
+    __syncthreads();  // what reaches the bound
+    u32 n = places[1];
     if (n > MOST) {
         const u32 each = (vocab + 1023) / 1024, i0 = min(threadIdx.x * each, vocab), i1 = min(i0 + each, vocab);
         const u32 cut = find_cut<32, 32>([&](auto count) { for (u32 i = i0; i < i1; i++) count(order_key(from[i])); }, BEST, reached);

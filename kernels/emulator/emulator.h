@@ -168,10 +168,17 @@ inline u32 vote(bool x) {
         for (u32 lane = 0; lane < 32; lane++) static_cast<EmuShuffle*>(slots[lane])->out = bits;
     });
 }
-inline u32 warp_add(u32 x) {
-    return emu_shuffle(x, 0, [](void** slots) {
-        u32 sum = 0;
-        for (u32 lane = 0; lane < 32; lane++) sum += static_cast<EmuShuffle*>(slots[lane])->in;
-        for (u32 lane = 0; lane < 32; lane++) static_cast<EmuShuffle*>(slots[lane])->out = sum;
-    });
-}
+#define EMU_REDUCE(name, expression)                                                                       \
+    inline u32 name(u32 x) {                                                                              \
+        return emu_shuffle(x, 0, [](void** slots) {                                                       \
+            u32 all = static_cast<EmuShuffle*>(slots[0])->in;                                             \
+            for (u32 lane = 1; lane < 32; lane++) {                                                       \
+                const u32 in = static_cast<EmuShuffle*>(slots[lane])->in;                                 \
+                all = expression;                                                                         \
+            }                                                                                             \
+            for (u32 lane = 0; lane < 32; lane++) static_cast<EmuShuffle*>(slots[lane])->out = all;       \
+        });                                                                                               \
+    }
+EMU_REDUCE(warp_add, all + in)
+EMU_REDUCE(warp_least, min(all, in))
+EMU_REDUCE(warp_most, max(all, in))

@@ -12,7 +12,7 @@
 //! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, on its way; bytes that lie in pieces |
 //! | `joined` | the rows of all sparse layers of a sequence in common arrays |
 //! | `pool`, `host_pages` | contexts larger than the device: keys and values in host memory, a pool of blocks here |
-//! | `steps`, `tables`, `graph` | what changes between steps; whose rows a pass has; CUDA graphs |
+//! | `steps`, `step_words`, `tables`, `graph` | what changes between steps, and its way to the device; whose rows a pass has; CUDA graphs |
 //! | `launch`, `limits` | the table of kernels; what none is written for |
 //! | `tensors`, `cache`, `selection` | the buffers: of all layers, rows of a sparse one, the blocks it chooses |
 //! | `memory`, `ledger` | what the device holds; what caches may take |
@@ -58,6 +58,7 @@ mod selection;
 mod slices;
 mod staging;
 mod state;
+mod step_words;
 mod steps;
 mod stretch;
 mod tables;
@@ -89,7 +90,8 @@ use ops::{Ready, Rope, Scratch, TopLogitsBuffers};
 use pool::Pools;
 use readback::Readback;
 use staging::Staging;
-use steps::{Step, StepParameters};
+use step_words::StepParameters;
+use steps::Step;
 use tables::Tables;
 
 /// Rows of a prefill pass on a GPU with room for the buffers, on a smaller one, and emulated.

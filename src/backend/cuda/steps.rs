@@ -2,154 +2,33 @@
 //! (`kernels/sequences.cuh`) and the tokens of the pass.
 //!
 //! The host keeps the authority and sends a copy before a pass needs it, in stream order, from page-locked slots that are
-//! not reused before the device has read them. Graphs only ever see the two fixed device addresses.
+//! not reused before the device has read them. A CUDA graph of a verify pass takes them itself (`step_words`); others only ever see the two fixed
+//! device addresses.
 
 use std::sync::Arc;
 
 use super::Cuda;
-use super::device::{Account, Device, DeviceBuffer, Pinned};
-use super::driver::{DevicePtr, Event, Queue};
+use super::device::Device;
+use super::driver::{DevicePtr, Queue};
 use super::graph::{ANY, Key, Stage};
-use super::launch;
+use super::step_words::{Laid, STRUCT_WORDS, StepParameters};
 use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal};
 use crate::protocol::engine::Token;
 
-/// Words of `Step` and of `DraftStep` of `kernels/common.cuh`.
-const STRUCT_WORDS: usize = 4;
 /// Words of `Row` of `kernels/sequences.cuh`.
 const ROW_WORDS: usize = 8;
 /// Where the rows of a verify pass lie behind `Step`.
 const ROWS_AT: usize = STRUCT_WORDS * 4;
 /// Words before the tokens of a pass of the model: `Step`, and an entry for each row of a verify pass.
 const STEP_WORDS: usize = STRUCT_WORDS + MAX_VERIFY_ROWS * ROW_WORDS;
-/// Structs, each with the tokens of a verify pass, that may be in flight at once.
-const SLOTS: usize = 512;
-
-/// A few words and a list of tokens behind them in device memory, sent in stream order.
-pub(super) struct StepParameters {
-    device: Device,
-    /// Bytes before the tokens.
-    tokens_at: usize,
-    memory: DeviceBuffer,
-    slots: Pinned,
-    slot_bytes: usize,
-    next_slot: usize,
-    /// Struct and tokens.
-    whole: [Pinned; 2],
-    whole_sent: [Event; 2],
-    next_whole: usize,
-    token_room: usize,
-}
-
-impl StepParameters {
-    /// `DraftStep`, and room for `rows` tokens.
-    pub(super) fn of_draft(device: &Device, rows: usize) -> Result<Self> {
-        Self::new(device, STRUCT_WORDS, rows)
-    }
-
-    /// Zeros, and room for `rows` tokens.
-    fn new(device: &Device, words: usize, rows: usize) -> Result<Self> {
-        let tokens_at = words * 4;
-        let slot_bytes = tokens_at + MAX_VERIFY_ROWS * 4;
-        Ok(StepParameters {
-            tokens_at,
-            memory: device.zeroed("step", tokens_at + rows.max(MAX_VERIFY_ROWS) * 4, Account::Work)?,
-            slots: device.pinned(SLOTS * slot_bytes)?,
-            slot_bytes,
-            next_slot: 0,
-            whole: [device.pinned(tokens_at + rows * 4)?, device.pinned(tokens_at + rows * 4)?],
-            whole_sent: [device.driver().event()?, device.driver().event()?],
-            next_whole: 0,
-            token_room: rows,
-            device: device.clone(),
-        })
-    }
-
-    /// The struct.
-    pub(super) fn ptr(&self) -> DevicePtr {
-        self.memory.ptr()
-    }
-
-    /// `const u32*` of the tokens.
-    pub(super) fn tokens_ptr(&self) -> DevicePtr {
-        self.memory.ptr() + self.tokens_at as u64
-    }
-
-    /// Both at once.
-    pub(super) fn send_all(&mut self, words: &[u32], tokens: &[Token]) -> Result<()> {
-        if tokens.len() > self.token_room {
-            return Err(BackendError::Shape {
-                op: "set_tokens",
-                expected: format!("at most {} tokens", self.token_room),
-                found: tokens.len().to_string(),
-            });
-        }
-        if tokens.len() <= MAX_VERIFY_ROWS {
-            return self.send_slot(words.iter().chain(tokens).copied());
-        }
-        let half = self.next_whole;
-        self.next_whole ^= 1;
-        let (Some(pinned), Some(sent)) = (self.whole.get_mut(half), self.whole_sent.get(half)) else {
-            return Err(internal("set_tokens", "there are two buffers of tokens, this is neither"));
-        };
-        self.device.driver().wait_host(sent)?;
-        let values = words.iter().chain(tokens);
-        for (slot, value) in pinned.as_mut_slice().chunks_exact_mut(4).zip(values) {
-            slot.copy_from_slice(&value.to_le_bytes());
-        }
-        // SAFETY: the half is not written again before `sent` has passed; the device side has room for every pass.
-        unsafe {
-            self.device.driver().copy_in(
-                self.memory.ptr(),
-                pinned.as_ptr(),
-                self.tokens_at + tokens.len() * 4,
-                Queue::Compute,
-            )?
-        };
-        self.device.driver().record(sent, Queue::Compute)
-    }
-
-    /// The words alone.
-    pub(super) fn send(&mut self, words: &[u32]) -> Result<()> {
-        self.send_slot(words.iter().copied())
-    }
-
-    /// A slot's worth. A kernel takes them from the host's memory: a copy so small would take several times as long, and the step waits for it.
-    fn send_slot(&mut self, words: impl Iterator<Item = u32>) -> Result<()> {
-        if self.next_slot == SLOTS {
-            self.device.driver().synchronize(Queue::Compute)?;
-            self.next_slot = 0;
-        }
-        let at = self.next_slot * self.slot_bytes;
-        self.next_slot += 1;
-        let slot = self.slots.as_mut_slice().get_mut(at..at + self.slot_bytes);
-        let slot = slot.ok_or_else(|| internal("step", "no slot is left for its parameters"))?;
-        let mut n = 0;
-        for (bytes, word) in slot.chunks_exact_mut(4).zip(words) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-            n += 1;
-        }
-        // Page-locked memory has one address for both sides.
-        let from = self.slots.as_ptr() as DevicePtr + at as u64;
-        // SAFETY: the slot is not written again before a wait for the queue, and the device side has room for it.
-        unsafe { launch::TakeWords { dst: self.memory.ptr(), from, n }.launch(self.device.driver()) }
-    }
-}
-
-impl Drop for StepParameters {
-    fn drop(&mut self) {
-        // Copies and kernels read the page-locked memory; errors of earlier work were reported where it was given.
-        let _ = self.device.driver().synchronize(Queue::Compute);
-        for event in &mut self.whole_sent {
-            self.device.driver().drop_event(std::mem::replace(event, Event(0)));
-        }
-    }
-}
-
 /// `struct Step { u32 position, pending, slot, reserved; }`, where each row of a verify pass stands, and the tokens of the next
 /// pass.
 pub(super) struct Step {
     step_parameters: StepParameters,
+    /// Where graphs of verify passes find the same.
+    laid: Laid,
+    /// Of the coming pass, where they fit a verify pass and have not been sent at once.
+    tokens: Vec<Token>,
     /// Sequences of the coming verify pass, if they are several.
     groups: Vec<Group>,
     /// Of the sequence in hand.
@@ -166,6 +45,8 @@ impl Step {
     pub(super) fn new(device: &Device, rows: usize) -> Result<Self> {
         Ok(Step {
             step_parameters: StepParameters::new(device, STEP_WORDS, rows)?,
+            laid: Laid::new(device, STEP_WORDS + MAX_VERIFY_ROWS)?,
+            tokens: Vec::new(),
             groups: Vec::new(),
             sequence: 0,
             position: 0,
@@ -243,11 +124,41 @@ impl Step {
         self.send(tokens)
     }
 
+    /// A few are sent with the next [`Step::flush`], or taken by a graph.
     fn send(&mut self, tokens: &[Token]) -> Result<()> {
-        let words = self.words()?;
-        self.step_parameters.send_all(&words, tokens)?;
+        self.tokens.clear();
+        self.unsent = true;
+        if tokens.len() <= MAX_VERIFY_ROWS {
+            self.tokens.extend(tokens);
+            return Ok(());
+        }
+        self.step_parameters.send_all(&self.words()?, tokens)?;
         self.unsent = false;
         Ok(())
+    }
+
+    /// Lays all of it ready for the graph of a verify pass that is given to the device next.
+    fn lay(&mut self) -> Result<()> {
+        let words = self.words()?;
+        self.laid.lay(words.into_iter().chain(self.tokens.iter().copied()))?;
+        self.unsent = false;
+        Ok(())
+    }
+
+    /// The kernel that takes them, as the first of a graph.
+    fn take_laid(&self) -> Result<()> {
+        self.laid.take(self.ptr())
+    }
+
+    /// The graph has been given to the device; whether it takes what was laid ready.
+    fn given(&self, lays: bool) -> Result<()> {
+        if lays { self.laid.given() } else { Ok(()) }
+    }
+
+    /// There is no graph that would have taken it.
+    fn send_again(&mut self) -> Result<()> {
+        self.unsent = true;
+        self.flush()
     }
 
     /// Jumps, with nothing pending. As all that follows, sent with the next tokens, or the next [`Step::flush`].
@@ -295,8 +206,7 @@ impl Step {
     /// Sends what has changed; called before whatever reads the step, and never has anything to do inside a CUDA graph.
     pub(super) fn flush(&mut self) -> Result<()> {
         if self.unsent {
-            let words = self.words()?;
-            self.step_parameters.send(&words)?;
+            self.step_parameters.send_all(&self.words()?, &self.tokens)?;
             self.unsent = false;
         }
         Ok(())
@@ -370,7 +280,6 @@ impl Steps for Cuda {
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.forget_rope();
         self.ready.forget();
-        self.step.flush()?;
         self.tables.flush()?;
         let own = self.step.place().id;
         // A verify pass finds its sequences in the tables, whoever they are; a draft step names the buffers of one.
@@ -381,23 +290,30 @@ impl Steps for Cuda {
         if self.lazy_restores.get(&own).is_some_and(|a| a.complete()) {
             self.lazy_restores.remove(&own);
         }
-        if self.options.no_graphs || self.lazy_restores.contains_key(&own) {
-            let run = body(self);
-            self.forget_rope();
-            return run;
+        let alone = self.options.no_graphs || self.lazy_restores.contains_key(&own);
+        let stage = if alone { Stage::RunEagerly } else { self.graphs.stage(key) };
+        let verifies = matches!(key.step, StepKey::Verify(_) | StepKey::VerifyMany(_));
+        let lays = verifies && stage != Stage::RunEagerly;
+        if lays {
+            self.step.lay()?
+        } else {
+            self.step.flush()?
         }
-        match self.graphs.stage(key) {
+        match stage {
             Stage::RunEagerly => {
-                body(self)?;
+                let run = body(self);
+                self.forget_rope();
+                run?;
                 // The first pass of all only learns which rows take all blocks.
-                if !key.scores || self.scores() {
+                if !alone && (!key.scores || self.scores()) {
                     self.graphs.warmed(key);
                 }
             }
             Stage::Record => {
                 let recorded = self.device.driver().begin_capture().and_then(|()| {
                     self.tables.fixed(true);
-                    let run = body(self);
+                    let taken = if lays { self.step.take_laid() } else { Ok(()) };
+                    let run = taken.and_then(|()| body(self));
                     self.tables.fixed(false);
                     let graph = self.device.driver().end_capture();
                     run.and(graph)
@@ -407,6 +323,7 @@ impl Steps for Cuda {
                     Ok(graph) => {
                         self.graphs.keep(key, graph);
                         self.graphs.replay(key)?;
+                        self.step.given(lays)?;
                     }
                     Err(cause) => {
                         self.notes.push(format!(
@@ -414,11 +331,15 @@ impl Steps for Cuda {
                         ));
                         self.graphs.refuse(key);
                         self.ready.forget();
+                        self.step.send_again()?;
                         body(self)?;
                     }
                 }
             }
-            Stage::Replay => self.graphs.replay(key)?,
+            Stage::Replay => {
+                self.graphs.replay(key)?;
+                self.step.given(lays)?;
+            }
         }
         self.forget_rope();
         Ok(())

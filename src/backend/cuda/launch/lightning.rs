@@ -1,17 +1,23 @@
 //! Lightning attention.
 
-use super::up;
+use super::{DeviceInfo, skinny, up};
+
+/// Multiprocessors that a product with so many columns leaves alone, from whose results lightning rows are made.
+fn aside(columns: u32, device: &DeviceInfo) -> u32 {
+    device.multiprocessors.saturating_sub(skinny::shares(columns, device.multiprocessors))
+}
 
 kernels! { "lightning.cu", device:
     /// Absorbs pending rows, then rows 1..16 of qk-norm, RoPE, recurrence; `q_norm`, `k_norm`, `rope` may be null. `all` rows in
-    /// all, of one sequence, or of at most `sequences`. With `next_x`, rows for the GEMM that follows, gated by columns of `x`
+    /// all, of one sequence, or of at most `sequences`. With `next_x`, rows for the GEMM that follows, gated by columns of `x`. Launch blocks before the last
+    /// `heads` only wait
     LightningVerify [lightning_verify] (
         o: Ptr("float*"), ldo: u32, x: Ptr("const bf16*"), ldx: u32, q_col: u32, k_col: u32, v_col: u32,
         q_norm: Ptr("const float*"), k_norm: Ptr("const float*"), rope: Ptr("const float2*"), at: Ptr("const Row*"),
         of: Ptr("const RowState*"), next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
         gate: Ptr("const bf16*"), heads: u32, kv_heads: u32, scale: f32, eps: f32, all: u32, sequences: u32,
     )
-    grid [4, heads, sequences], threads 128, shared all * 2688;
+    grid [4, aside(ldx, device) + heads, sequences], threads 256, shared all * 1152;
 
     /// Absorbs pending rows
     LightningFold [lightning_fold] (

@@ -35,6 +35,7 @@ impl Rows for Cuda {
     }
 
     fn embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {
+        self.step.flush()?;
         check_rows("embed", h, pass.rows())?;
         h.wide("embed", table.inner)?;
         let (rows_at, tokens, height) = self.looked_up(table, self.step.tokens_ptr(), pass.rows())?;

@@ -1,0 +1,178 @@
+//! Words that change from step to step on their way to device memory: sent in stream order, or laid ready where a CUDA graph takes them.
+
+use super::device::{Account, Device, DeviceBuffer, Pinned};
+use super::driver::{DevicePtr, Event, Queue};
+use super::launch;
+use crate::backend::{BackendError, MAX_VERIFY_ROWS, Result, internal};
+use crate::protocol::engine::Token;
+
+/// Words of `Step` and of `DraftStep` of `kernels/common.cuh`.
+pub(super) const STRUCT_WORDS: usize = 4;
+/// Structs, each with the tokens of a verify pass, that may be in flight at once.
+const SLOTS: usize = 512;
+
+/// A few words and a list of tokens behind them in device memory, sent in stream order.
+pub(super) struct StepParameters {
+    device: Device,
+    /// Bytes before the tokens.
+    tokens_at: usize,
+    memory: DeviceBuffer,
+    slots: Pinned,
+    slot_bytes: usize,
+    next_slot: usize,
+    /// Struct and tokens.
+    whole: [Pinned; 2],
+    whole_sent: [Event; 2],
+    next_whole: usize,
+    token_room: usize,
+}
+
+impl StepParameters {
+    /// `DraftStep`, and room for `rows` tokens.
+    pub(super) fn of_draft(device: &Device, rows: usize) -> Result<Self> {
+        Self::new(device, STRUCT_WORDS, rows)
+    }
+
+    /// Zeros, and room for `rows` tokens.
+    pub(super) fn new(device: &Device, words: usize, rows: usize) -> Result<Self> {
+        let tokens_at = words * 4;
+        let slot_bytes = tokens_at + MAX_VERIFY_ROWS * 4;
+        Ok(StepParameters {
+            tokens_at,
+            memory: device.zeroed("step", tokens_at + rows.max(MAX_VERIFY_ROWS) * 4, Account::Work)?,
+            slots: device.pinned(SLOTS * slot_bytes)?,
+            slot_bytes,
+            next_slot: 0,
+            whole: [device.pinned(tokens_at + rows * 4)?, device.pinned(tokens_at + rows * 4)?],
+            whole_sent: [device.driver().event()?, device.driver().event()?],
+            next_whole: 0,
+            token_room: rows,
+            device: device.clone(),
+        })
+    }
+
+    /// The struct.
+    pub(super) fn ptr(&self) -> DevicePtr {
+        self.memory.ptr()
+    }
+
+    /// `const u32*` of the tokens.
+    pub(super) fn tokens_ptr(&self) -> DevicePtr {
+        self.memory.ptr() + self.tokens_at as u64
+    }
+
+    /// Both at once.
+    pub(super) fn send_all(&mut self, words: &[u32], tokens: &[Token]) -> Result<()> {
+        if tokens.len() > self.token_room {
+            return Err(BackendError::Shape {
+                op: "set_tokens",
+                expected: format!("at most {} tokens", self.token_room),
+                found: tokens.len().to_string(),
+            });
+        }
+        if tokens.len() <= MAX_VERIFY_ROWS {
+            return self.send_slot(words.iter().chain(tokens).copied());
+        }
+        let half = self.next_whole;
+        self.next_whole ^= 1;
+        let (Some(pinned), Some(sent)) = (self.whole.get_mut(half), self.whole_sent.get(half)) else {
+            return Err(internal("set_tokens", "there are two buffers of tokens, this is neither"));
+        };
+        self.device.driver().wait_host(sent)?;
+        let values = words.iter().chain(tokens);
+        for (slot, value) in pinned.as_mut_slice().chunks_exact_mut(4).zip(values) {
+            slot.copy_from_slice(&value.to_le_bytes());
+        }
+        // SAFETY: the half is not written again before `sent` has passed; the device side has room for every pass.
+        unsafe {
+            self.device.driver().copy_in(
+                self.memory.ptr(),
+                pinned.as_ptr(),
+                self.tokens_at + tokens.len() * 4,
+                Queue::Compute,
+            )?
+        };
+        self.device.driver().record(sent, Queue::Compute)
+    }
+
+    /// A slot's worth. A kernel takes them from the host's memory: a copy so small would take several times as long, and the step waits for it.
+    fn send_slot(&mut self, words: impl Iterator<Item = u32>) -> Result<()> {
+        if self.next_slot == SLOTS {
+            self.device.driver().synchronize(Queue::Compute)?;
+            self.next_slot = 0;
+        }
+        let at = self.next_slot * self.slot_bytes;
+        self.next_slot += 1;
+        let slot = self.slots.as_mut_slice().get_mut(at..at + self.slot_bytes);
+        let slot = slot.ok_or_else(|| internal("step", "no slot is left for its parameters"))?;
+        let mut n = 0;
+        for (bytes, word) in slot.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+            n += 1;
+        }
+        // Page-locked memory has one address for both sides.
+        let from = self.slots.as_ptr() as DevicePtr + at as u64;
+        // SAFETY: the slot is not written again before a wait for the queue, and the device side has room for it.
+        unsafe { launch::TakeWords { dst: self.memory.ptr(), from, n }.launch(self.device.driver()) }
+    }
+}
+
+impl Drop for StepParameters {
+    fn drop(&mut self) {
+        // Copies and kernels read the page-locked memory; errors of earlier work were reported where it was given.
+        let _ = self.device.driver().synchronize(Queue::Compute);
+        for event in &mut self.whole_sent {
+            self.device.driver().drop_event(std::mem::replace(event, Event(0)));
+        }
+    }
+}
+
+/// The words of a step where its CUDA graph finds them: in page-locked memory at one address, which the graph's first kernel reads. A launch in front of
+/// the graph would cost the host some 10 us while the device waits for both.
+pub(super) struct Laid {
+    device: Device,
+    words: Pinned,
+    taken: Event,
+}
+
+impl Laid {
+    /// Room for so many words.
+    pub(super) fn new(device: &Device, words: usize) -> Result<Self> {
+        Ok(Laid { words: device.pinned(words * 4)?, taken: device.driver().event()?, device: device.clone() })
+    }
+
+    /// Lays them ready, zeros behind them, once the graph before has taken its own.
+    pub(super) fn lay(&mut self, words: impl Iterator<Item = u32>) -> Result<()> {
+        self.device.driver().wait_host(&self.taken)?;
+        let mut words = words.fuse();
+        for bytes in self.words.as_mut_slice().chunks_exact_mut(4) {
+            bytes.copy_from_slice(&words.next().unwrap_or(0).to_le_bytes());
+        }
+        if words.next().is_some() {
+            return Err(internal("step", "more words than its graph takes"));
+        }
+        Ok(())
+    }
+
+    /// The kernel that takes them to `dst`, as part of a graph that is being recorded.
+    pub(super) fn take(&self, dst: DevicePtr) -> Result<()> {
+        let n = super::u32_of(self.words.as_slice().len() / 4)?;
+        // Page-locked memory has one address for both sides.
+        let from = self.words.as_ptr() as DevicePtr;
+        // SAFETY: `lay` waits until the graph before has passed `given`; `dst` has as much room by the caller.
+        unsafe { launch::TakeWords { dst, from, n }.launch(self.device.driver()) }
+    }
+
+    /// The graph that takes them has been given to the device.
+    pub(super) fn given(&self) -> Result<()> {
+        self.device.driver().record(&self.taken, Queue::Compute)
+    }
+}
+
+impl Drop for Laid {
+    fn drop(&mut self) {
+        // A graph may still read them; errors of earlier work were reported where it was given.
+        let _ = self.device.driver().synchronize(Queue::Compute);
+        self.device.driver().drop_event(std::mem::replace(&mut self.taken, Event(0)));
+    }
+}
