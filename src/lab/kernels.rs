@@ -58,7 +58,9 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
             Opened::Cpu(..) => Err(Failure::usage("doctor --kernels is about a GPU: --device cuda")),
         }
     };
+    let told = |text: &str| context.note(text);
     let mut checks = Checks::default();
+    checks.told = Some(&told);
     let mut device = open(args.kernels)?;
     let (name, gemms) = (device.describe(), device.gemm_library().map(str::to_owned));
     let extent = match (device.info().capability, args.tuning.limits) {

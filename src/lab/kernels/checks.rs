@@ -5,7 +5,7 @@
 //! types, equal bits when run twice, and for verify passes equal bits when captured and replayed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -55,14 +55,20 @@ pub enum Extent {
     Limits,
 }
 
+/// Between two words about how far it is.
+const BETWEEN: Duration = Duration::from_secs(10);
+
 /// Finished checks, in order.
 #[derive(Default)]
-pub struct Checks {
+pub struct Checks<'a> {
     /// All of them.
     pub list: Vec<Check>,
+    /// Hears how many are done, now and then.
+    pub told: Option<&'a dyn Fn(&str)>,
+    said: Option<Instant>,
 }
 
-impl Checks {
+impl Checks<'_> {
     /// Runs one check; errors and panics inside become its failure.
     pub fn add(&mut self, name: String, check: impl FnOnce() -> Result<Outcome, String>) {
         let begun = Instant::now();
@@ -85,6 +91,11 @@ impl Checks {
         };
         let ms = begun.elapsed().as_secs_f64() * 1e3;
         self.list.push(Check { name, error, budget, ok, message, ms });
+        if self.said.get_or_insert(begun).elapsed() >= BETWEEN {
+            self.said = Some(Instant::now());
+            let (all, missed) = (self.list.len(), self.failed().count());
+            self.told.iter().for_each(|told| told(&format!("{all} checks so far, {missed} missed")));
+        }
     }
 
     /// Checks that failed.
