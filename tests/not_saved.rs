@@ -120,3 +120,64 @@ fn the_view_commands_say_what_is_wrong_and_end_with_its_code() {
     assert!(String::from_utf8(refused.stderr).unwrap().contains("is not a data folder"));
     assert_eq!(std::fs::read_dir(&theirs).unwrap().count(), 1, "not even a log");
 }
+
+#[test]
+fn state_that_the_disk_has_no_room_for_is_said_to_be_left_out() {
+    let home = tempfile::tempdir().unwrap();
+    let full = |arguments: &[&str]| {
+        command(home.path(), arguments).env("SALA_CHAT_SESSIONS_MIN_FREE_GIB", "1000000").output().unwrap()
+    };
+    for format in ["--json", "--jsonl"] {
+        let asked = full(&[format, "--max-tokens", "4", "-p", "Hello"]);
+        let said = String::from_utf8(asked.stderr).unwrap();
+        assert_eq!((asked.status.code(), said.matches("Text is saved, state is not: ").count()), (Some(0), 1), "{said}");
+        let text = String::from_utf8(asked.stdout).unwrap();
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert!(last["state_not_saved"].as_str().is_some_and(|why| why.contains("reserve")), "{last}");
+        assert_eq!(last.get("not_saved"), Some(&Value::Null), "{last}");
+    }
+    let doctor = String::from_utf8(full(&["doctor"]).stdout).unwrap();
+    assert!(doctor.contains("sessions.min_free_gib"), "{doctor}");
+    let asked = command(home.path(), &["--json", "--max-tokens", "4", "-p", "Hello"]).output().unwrap();
+    let object: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert!(asked.stderr.is_empty() && object.get("state_not_saved") == Some(&Value::Null), "{object}");
+}
+
+#[test]
+fn a_check_finds_a_database_that_cannot_be_opened_and_looks_at_the_model_that_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let doctor = |arguments: &[&str]| {
+        let done = command(home.path(), &[&["doctor"], arguments].concat()).output().unwrap();
+        (done.status.code(), String::from_utf8(done.stdout).unwrap())
+    };
+    let bare = |source: &str| {
+        let done = command::command(home.path(), &["doctor"]).env("SALA_CHAT_MODEL_SOURCE", source).output().unwrap();
+        (done.status.code(), String::from_utf8(done.stdout).unwrap())
+    };
+    let (code, text) = bare("/nowhere");
+    assert!(code == Some(1) && text.contains("MISS weights   /nowhere: no such model folder"), "{text}");
+    let (_, text) = bare(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/demo"));
+    assert!(text.contains("assets/demo, every tensor as config.json asks"), "{text}");
+    assert!(command(home.path(), &["--max-tokens", "4", "-p", "Hello"]).output().unwrap().status.success());
+    assert_eq!(doctor(&[]).0, Some(0));
+    std::fs::write(home.path().join("data/sala.db"), "garbage").unwrap();
+    let (code, text) = doctor(&[]);
+    assert!(code == Some(1) && text.contains("MISS sessions"), "{text}");
+}
+
+#[test]
+fn what_is_piped_in_is_read_as_a_file_would_be() {
+    use std::io::Write;
+    let home = tempfile::tempdir().unwrap();
+    let piped = |bytes: &[u8]| {
+        let asked = { command(home.path(), &["--json", "--max-tokens", "4", "-p", "What is it?"]) };
+        let mut asked = { asked }.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        asked.stdin.take().unwrap().write_all(bytes).unwrap();
+        let done = asked.wait_with_output().unwrap();
+        (done.status.code(), String::from_utf8([done.stdout, done.stderr].concat()).unwrap())
+    };
+    let (code, said) = piped("Gr\u{f6}\u{df}e und L\u{e4}nge".chars().map(|c| c as u8).collect::<Vec<_>>().as_slice());
+    assert!(code == Some(0) && said.contains("standard input: read as windows-1252"), "{said}");
+    let (code, said) = piped(b"abc\0def");
+    assert!(code == Some(1) && said.contains("not text (NUL at byte 3)") && said.contains("-f FILE"), "{said}");
+}

@@ -36,6 +36,8 @@ struct Pending {
     last: u64,
     /// Why something will never be on disk, once that is so: nothing that is saved later makes it whole.
     given_up: Option<String>,
+    /// Why the last state of the open session is not on disk though its text is.
+    left_out: Option<String>,
     /// State to be written when the program ends, in order.
     held: Vec<Held>,
 }
@@ -141,6 +143,12 @@ impl Keeper {
         &self.shown
     }
 
+    /// Another session is open: shows how saving stands there.
+    pub(super) fn opened(&mut self, state: SaveState) {
+        self.pending.left_out = None;
+        self.show(state);
+    }
+
     /// Shows how saving stands.
     pub(super) fn show(&mut self, state: SaveState) {
         let state = match (&self.pending.given_up, self.discard) {
@@ -154,6 +162,12 @@ impl Keeper {
         }
     }
 
+    /// All is on disk, but for a state that was left out and that no later one replaced.
+    fn show_saved(&mut self, at_ms: i64) {
+        let left_out = self.pending.left_out.clone();
+        self.show(left_out.map_or(SaveState::Saved(at_ms), SaveState::TextOnly));
+    }
+
     /// What the writer said. Returns whether the last state that waited is on disk now, or will not come there.
     pub(super) fn on_event(&mut self, event: SaveEvent) -> bool {
         let pending = &mut self.pending;
@@ -163,14 +177,17 @@ impl Keeper {
             SaveEvent::Text { id } => pending.texts = pending.texts.max(id),
             SaveEvent::Saved { id, at_ms } => {
                 (pending.texts, pending.done) = (pending.texts.max(id), pending.done.max(id));
-                pending.states.remove(&id);
+                if pending.states.remove(&id).is_some() {
+                    pending.left_out = None;
+                }
                 if id == pending.last {
-                    self.show(SaveState::Saved(at_ms));
+                    self.show_saved(at_ms);
                 }
             }
             SaveEvent::TextOnly { id, reason, .. } => {
                 (pending.texts, pending.done) = (pending.texts.max(id), pending.done.max(id));
                 pending.states.remove(&id);
+                pending.left_out = Some(reason.clone());
                 self.show(SaveState::TextOnly(reason));
             }
             SaveEvent::NotSaved { id, reason, lasting } => {
@@ -185,7 +202,7 @@ impl Keeper {
             }
             // What waited behind it follows.
             SaveEvent::Recovered if pending.done < pending.last => self.show(SaveState::Saving),
-            SaveEvent::Recovered => self.show(SaveState::Saved(now_ms())),
+            SaveEvent::Recovered => self.show_saved(now_ms()),
         }
         waited && self.pending.states.is_empty()
     }

@@ -216,8 +216,8 @@ impl State {
     pub(super) fn show_empty(&mut self) {
         self.resume_pending = false;
         self.warned = 0;
-        if matches!(self.keeper.shown(), SaveState::Saved(_) | SaveState::Saving) {
-            self.keeper.show(SaveState::Empty);
+        if matches!(self.keeper.shown(), SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_)) {
+            self.keeper.opened(SaveState::Empty);
         }
         self.forget_speeds();
         self.show_session();

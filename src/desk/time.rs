@@ -240,12 +240,11 @@ impl State {
         first.or_else(|| self.talk.system.clone()).filter(|t| !t.is_empty())
     }
 
-    /// `/system edit`: the command that would set the present text, to be changed and entered.
+    /// `/system edit`: the command that would set the present text, to be changed and entered; interfaces say how.
     pub(super) fn system_edit(&mut self) -> Done {
         self.talk.may_write()?;
         let text = self.present_system_text().unwrap_or_default();
         self.tell(Notice::Input { text: format!("/system {text}"), editing: None });
-        self.note(Level::Info, "Enter sets what stands in the input. Ctrl-G opens it in your editor.");
         Ok(())
     }
 

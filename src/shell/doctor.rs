@@ -8,13 +8,14 @@ use rustix::fs::statvfs;
 use serde_json::json;
 
 use super::quantize_cmd::kept_dir;
-use super::{Context, Exit, Failure, attach_engine, dirs, model_cmd, remote_engine};
+use super::{Context, Exit, Failure, attach_engine, dirs, model_cmd, open, remote_engine};
 use crate::attach;
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::model::quantize::kept_folders;
 use crate::model::{Checkpoint, Live, Model};
 use crate::remote;
+use crate::settings::ModelSource;
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +40,13 @@ fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) ->
 pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     let mut findings = vec![terminal()];
     findings.extend(folders(context));
+    findings.extend(database(context));
     let config = &context.config().model;
     findings.push(gpu(config.gpu as usize, config.max_gpu_memory.0, model_cmd::installed(config)));
     findings.push(weights(context));
     findings.extend(server(context));
     findings.extend(shared(context));
-    findings.push(disk(&context.dirs.data));
+    findings.push(disk(&context.dirs.data, (context.config().sessions.min_free_gib * open::GIB) as u64));
     findings.extend(kept_weights(&kept_dir(&context.dirs)));
     findings.push(model());
     findings.push(finding(
@@ -114,6 +116,13 @@ fn folders(context: &Context) -> Vec<Finding> {
             }
         })
         .collect()
+}
+
+/// The sessions, if there are any: opened as every command opens them.
+fn database(context: &Context) -> Option<Finding> {
+    let failure = context.dirs.data.exists().then(|| open::store_to_read(context))?.err()?;
+    let hint = failure.hint.map(|hint| format!(" {hint}.")).unwrap_or_default();
+    Some(finding("sessions", Verdict::Miss, format!("{}{hint}", failure.message)))
 }
 
 /// The server that answers in place of this machine, if the settings name one.
@@ -191,6 +200,16 @@ fn gpu(number: usize, most_bytes: Option<u64>, installed: Option<PathBuf>) -> Fi
 
 fn weights(context: &Context) -> Finding {
     let config = &context.config().model;
+    if let ModelSource::Path(named) = context.config().model_source() {
+        // The model that the settings or --model name, whatever else is on this computer.
+        return match open::model(context).and_then(|_| {
+            let opened = Checkpoint::open_dir(Path::new(&named)).and_then(|c| c.check().map(|()| c));
+            opened.map_err(|e| Failure::new(Exit::NoModel, e.to_string()))
+        }) {
+            Ok(c) => finding("weights", Verdict::Fine, format!("{} in {named}, every tensor as config.json asks.", c.name())),
+            Err(e) => finding("weights", Verdict::Miss, format!("{}. Name another folder: model.source or --model", e.message)),
+        };
+    }
     match model_cmd::installed(config) {
         Some(folder) => match Checkpoint::open_dir(&folder).and_then(|c| c.check().map(|()| c)) {
             Ok(c) => finding(
@@ -226,7 +245,7 @@ fn kept_weights(dir: &Path) -> Option<Finding> {
     })
 }
 
-fn disk(dir: &Path) -> Finding {
+fn disk(dir: &Path, reserve: u64) -> Finding {
     // The folder may not exist yet: its nearest parent is on the same disk.
     let at = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
     match statvfs(at) {
@@ -239,6 +258,16 @@ fn disk(dir: &Path) -> Finding {
                     Verdict::Note,
                     format!(
                         "{gb:.1} GB free at {}: a million-token session needs about 9 GB. sala-chat prune frees space.",
+                        at.display()
+                    ),
+                )
+            } else if free < reserve {
+                let kept = reserve as f64 / 1e9;
+                finding(
+                    "disk",
+                    Verdict::Note,
+                    format!(
+                        "{gb:.1} GB free at {}, less than the {kept:.1} GB that sessions.min_free_gib keeps free: text is saved, state is not, so that sessions are read again. sala-chat prune frees space.",
                         at.display()
                     ),
                 )

@@ -15,9 +15,11 @@ use serde_json::json;
 use super::cli::{Ask, Format};
 use super::failure::{Exit, Failure};
 use super::signals::Ending;
-use super::{Context, STDIN, open};
+use super::{Context, STDIN, open, out};
 use crate::desk::Attendance;
-use crate::protocol::desk::{Activity, LoadOptions, Notice, Request, SessionView, Unsaved};
+use crate::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView, Unsaved};
+use crate::text::sanitize::Clean;
+use crate::text::{Decoded, NotText, decode};
 use crate::transcript::{Finish, Role};
 use facts::Run;
 pub(super) use facts::{looked_at, reason};
@@ -27,15 +29,20 @@ use printer::Printer;
 const STDIN_NAME: &str = "stdin";
 
 /// Standard input, if somebody put something into it.
-fn piped(most_mib: u64) -> Result<Option<String>, Failure> {
+fn piped(most_mib: u64, quiet: bool) -> Result<Option<String>, Failure> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return Ok(None);
     }
     let bytes = read_piped(stdin.lock(), most_mib)?;
-    let text = String::from_utf8(bytes).map_err(|e| {
-        Failure::new(Exit::Failure, format!("standard input is not UTF-8 text (byte {})", e.utf8_error().valid_up_to()))
+    let Decoded { text, guessed } = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
+        let what = if byte == 0 { "NUL".to_owned() } else { format!("0x{byte:02x}") };
+        Failure::new(Exit::Failure, format!("standard input: not text ({what} at byte {offset})"))
+            .hint("Convert it to text first, or put it into a file and load that (-f FILE)")
     })?;
+    if let Some(encoding) = guessed.filter(|_| !quiet) {
+        out::tell(&Clean::text(&format!("sala-chat: standard input: read as {encoding}")));
+    }
     Ok((!text.trim().is_empty()).then_some(text))
 }
 
@@ -61,7 +68,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::Usage, "there is no question: -p needs a text")
             .hint("For example: sala-chat -p \"What is in it?\" -f FILE"));
     }
-    let inline = piped(context.config().load.max_file_mib)?;
+    let inline = piped(context.config().load.max_file_mib, context.quiet)?;
     if inline.is_none() && ask.files.iter().any(|p| p == STDIN) {
         return Err(Failure::usage("-f - means standard input, and there is nothing in it"));
     }
@@ -211,6 +218,11 @@ fn listen(
                 failed.get_or_insert(Failure::new(Exit::from_code(code), error));
                 Ok(())
             }
+            Notice::Save(SaveState::TextOnly(why)) => {
+                let told = printer.note(Level::Warn, &format!("Text is saved, state is not: {why}"));
+                run.left_out = Some(why);
+                told
+            }
             Notice::Bye { unsaved, .. } => {
                 run.unsaved = unsaved;
                 break;
@@ -219,7 +231,9 @@ fn listen(
             | Notice::Served(_)
             | Notice::Beside { .. }
             | Notice::Added(_)
-            | Notice::Save(_)
+            | Notice::Save(
+                SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::NotSaved(_) | SaveState::Off,
+            )
             | Notice::Page { .. }
             | Notice::Looked { .. }
             | Notice::Why { .. }

@@ -27,7 +27,8 @@ use crate::text::sanitize::Clean;
 use crate::text::sources::SourceOptions;
 use crate::text::{self, TextModel, files};
 
-const GIB: f64 = (1u64 << 30) as f64;
+/// Bytes of a GiB.
+pub(super) const GIB: f64 = (1u64 << 30) as f64;
 /// How long an engine that is not needed after all may take to notice.
 const GIVEN_UP: Duration = Duration::from_secs(3);
 

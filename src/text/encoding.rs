@@ -1,28 +1,37 @@
 //! Bytes of a file to text: byte order marks, UTF-8, UTF-16, older encodings by guess; anything else is not text.
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
-use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE};
+use encoding_rs::{Encoding, UTF_16BE, UTF_16LE};
 
 /// Bytes looked at to tell UTF-16 without a mark.
 const SNIFF_BYTES: usize = 4096;
 
 /// A file's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Decoded {
-    pub(super) text: String,
+pub struct Decoded {
+    /// Without a mark in front.
+    pub text: String,
     /// Name of the encoding if it had to be guessed.
-    pub(super) guessed: Option<&'static str>,
+    pub guessed: Option<&'static str>,
 }
 
 /// Why bytes are no text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotText {
+pub enum NotText {
     /// A byte that no text holds, and where.
-    Control { byte: u8, offset: usize },
+    Control {
+        /// The first of them.
+        byte: u8,
+        /// Its place.
+        offset: usize,
+    },
 }
 
 /// Reads bytes as text. `force` reads what is no text as Latin-1.
-pub(super) fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
+///
+/// # Errors
+/// They are none.
+pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
     let sure = |text: String| Ok(Decoded { text, guessed: None });
     if let Some((encoding, mark)) = Encoding::for_bom(&bytes) {
         let (text, broken) = encoding.decode_without_bom_handling(bytes.get(mark..).unwrap_or(&[]));
@@ -53,12 +62,25 @@ pub(super) fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
         let (offset, byte) = bytes.iter().copied().enumerate().find(|(_, b)| is_control(b)).unwrap_or((0, 0));
         return if force { latin1(&bytes) } else { Err(NotText::Control { byte, offset }) };
     }
+    if mostly_utf8(&bytes) {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        return Ok(Decoded { text, guessed: Some("UTF-8 with errors") });
+    }
     let mut detector = EncodingDetector::new(Iso2022JpDetection::Allow);
     detector.feed(&bytes, true);
-    let encoding = detector.guess(None, Utf8Detection::Allow);
+    let encoding = detector.guess(None, Utf8Detection::Deny);
     let (text, _) = encoding.decode_without_bom_handling(&bytes);
-    let name = if encoding == UTF_8 { "UTF-8 with errors" } else { encoding.name() };
-    Ok(Decoded { text: text.into_owned(), guessed: Some(name) })
+    Ok(Decoded { text: text.into_owned(), guessed: Some(encoding.name()) })
+}
+
+/// Characters of several bytes that are whole are rare in any other encoding: a text that has far more of them than broken places was cut or damaged.
+fn mostly_utf8(bytes: &[u8]) -> bool {
+    let (mut whole, mut broken) = (0, 0);
+    for chunk in bytes.utf8_chunks() {
+        whole += chunk.valid().chars().filter(|c| !c.is_ascii()).count();
+        broken += usize::from(!chunk.invalid().is_empty());
+    }
+    whole >= 2 * broken
 }
 
 /// Western text in UTF-16 has a zero in every second byte.
@@ -101,6 +123,19 @@ mod tests {
         assert_eq!(text(&bytes), "模型在自己的机器上运行，文档不会离开。这是一个测试文件。");
         let (bytes, _, _) = encoding_rs::SHIFT_JIS.encode("これは日本語の文章です。テストのために書きました。");
         assert_eq!(text(&bytes), "これは日本語の文章です。テストのために書きました。");
+    }
+
+    #[test]
+    fn a_damaged_text_stays_utf8() {
+        let read = |bytes: &[u8]| decode(bytes.to_vec(), false).unwrap();
+        let damaged = ["The café. The code is größe-77. ".as_bytes(), b"\xff\n"].concat();
+        assert_eq!(read(&damaged).text, "The café. The code is größe-77. \u{fffd}\n");
+        assert_eq!(read(&damaged).guessed, Some("UTF-8 with errors"));
+        for text in ["Привет, мир", "これは日本語の文章です"] {
+            let cut = text.as_bytes().split_last().unwrap().1;
+            let whole = text.chars().count() - 1;
+            assert_eq!(read(cut).text, text.chars().take(whole).chain(['\u{fffd}']).collect::<String>());
+        }
     }
 
     #[test]

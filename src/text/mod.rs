@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use child::this_program;
+pub use encoding::{Decoded, NotText, decode};
 pub use long::Halt;
 pub use part::Part;
 pub use recommended::Recommended;

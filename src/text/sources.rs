@@ -115,8 +115,10 @@ pub struct Document {
     pub path: Option<PathBuf>,
     /// Its text, never empty.
     pub text: String,
-    /// Something to tell: a guessed encoding, a converter.
+    /// Something to tell: a converter.
     pub note: Option<String>,
+    /// Encoding that had to be guessed, so that the text may be another one.
+    pub guessed: Option<&'static str>,
 }
 
 /// Documents, and what was left out.
@@ -135,7 +137,7 @@ impl Document {
     /// [`SourceError::Empty`], [`SourceError::WhiteSpace`].
     pub fn inline(name: &str, text: &str) -> Result<Document, SourceError> {
         refuse_nothing(name, text)?;
-        Ok(Document { name: clean_name(name), path: None, text: text.to_owned(), note: None })
+        Ok(Document { name: clean_name(name), path: None, text: text.to_owned(), note: None, guessed: None })
     }
 }
 
@@ -384,6 +386,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     if options.pages.is_some() && !is_pdf {
         return Err(SourceError::NoPages(name()));
     }
+    let mut guessed = None;
     let (text, note) = if let Some(command) = options.converters.get(&extension) {
         let bytes = convert(found, command, options, cancel)?;
         (encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(), Some(format!("converted by `{command}`")))
@@ -399,7 +402,10 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
             return Err(too_large(bytes.len() as u64));
         }
         match encoding::decode(bytes, options.force) {
-            Ok(d) => (d.text, d.guessed.map(|g| format!("read as {g}"))),
+            Ok(d) => {
+                guessed = d.guessed;
+                (d.text, None)
+            }
             Err(NotText::Control { byte, offset }) => {
                 return Err(match NEED_CONVERTER.iter().find(|(e, _)| *e == extension) {
                     Some((_, example)) => SourceError::NeedsConverter { name: name(), extension, example },
@@ -409,7 +415,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
         }
     };
     refuse_nothing(&found.name, &text)?;
-    Ok(Document { name: name(), path: Some(found.path.clone()), text, note })
+    Ok(Document { name: name(), path: Some(found.path.clone()), text, note, guessed })
 }
 
 /// An extension as converters are found by.

@@ -83,6 +83,9 @@ impl State {
         }
         let tokenizer = &self.feeder.renderer.model().tokenizer;
         for d in &mut documents {
+            if let Some(encoding) = d.guessed {
+                self.note(Level::Warn, format!("{}: read as {encoding}, a guess", d.name));
+            }
             if let Some(note) = &d.note {
                 self.note(Level::Info, format!("{}: {note}", d.name));
             }

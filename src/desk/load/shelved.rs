@@ -34,7 +34,7 @@ impl State {
         for same in records.iter().filter(|r| r.document.name == name && r.document.hash == d.hash) {
             if let Some(text) = self.text_as_read(same)? {
                 let path = d.path.clone().map(std::path::PathBuf::from);
-                return Ok(Document { name: name.to_owned(), path, text, note: None });
+                return Ok(Document { name: name.to_owned(), path, text, note: None, guessed: None });
             }
         }
         let again = match &d.path {

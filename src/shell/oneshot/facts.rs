@@ -29,6 +29,8 @@ pub(super) struct Run {
     /// Those that are written side by side.
     pub(super) beside: Vec<MessageId>,
     pub(super) unsaved: Option<Unsaved>,
+    /// Why state is not on disk though text is.
+    pub(super) left_out: Option<String>,
 }
 
 /// Why an answer ended, in words for scripts.
@@ -145,6 +147,7 @@ impl Run {
             "finish_reason": reason(answer.meta.finish),
             "session": self.session,
             "not_saved": self.unsaved.as_ref().map(|u| &u.reason),
+            "state_not_saved": self.left_out,
             "model": self.model.name,
             "device": self.model.device,
             "seed": answer.meta.seed,

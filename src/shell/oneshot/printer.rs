@@ -178,7 +178,8 @@ impl<'a> Printer<'a> {
                 self.event("end", || {
                     json!({
                         "finish_reason": reason(answer.meta.finish), "session": session, "seed": seed,
-                        "not_saved": not_saved
+                        "not_saved": not_saved,
+                        "state_not_saved": run.left_out
                     })
                 })
             }
