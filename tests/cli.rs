@@ -627,6 +627,11 @@ fn a_folder_is_packed_with_what_lies_beside_its_weights_and_goes_on_where_it_was
         let refused = pack("4bit", "packed");
         assert!(refused.status.code() == Some(2) && out(&refused).contains(why), "{}", out(&refused));
     }
+    // Somebody's own files stay what they are.
+    home.write("mine/tokenizer.json", "my own notes");
+    let refused = pack("4bit", "mine");
+    assert!(refused.status.code() == Some(2) && out(&refused).contains("mine holds other files"), "{}", out(&refused));
+    assert_eq!(read("mine/tokenizer.json"), b"my own notes");
     let random = home.run(&["model", "quantize", "synthetic:tiny", "--to", "8bit", "-o", "x"]);
     assert!(err(&random).contains("random weights are made anew at each start"), "{}", err(&random));
     let missing = home.run(&["model", "quantize", "nowhere", "--to", "8bit", "-o", "x"]);
@@ -683,4 +688,16 @@ fn weights_are_packed_by_text_that_is_one() {
     assert!(out(&other).contains("-o FOLDER"), "{}", out(&other));
     let asked = home.run(&["--device", "cpu", "--model", "packed", "-p", "Hello"]);
     assert_eq!(asked.status.code(), Some(0), "{}", err(&asked));
+}
+
+#[test]
+fn a_key_file_that_is_none_is_not_to_be_made_private() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("keys")).unwrap();
+    for file in ["keys", "/dev/null"] {
+        let refused = home.run(&["--demo", "serve", "--listen", "127.0.0.1:0", "--key-file", file]);
+        let said = err(&refused);
+        assert!(refused.status.code() == Some(2) && said.contains("not a regular file"), "{said}");
+        assert!(!said.contains("chmod"), "{said}");
+    }
 }

@@ -319,7 +319,7 @@ fn settings_files() {
         settings::problems(&file, &[]).iter().for_each(|e| line(e));
         let Ok(text) = std::str::from_utf8(bytes) else { return };
         // A changed file says what was asked for, and is as good as before.
-        match settings::edit(text, "sampling.temperature", "0.25") {
+        match settings::edit(std::path::Path::new("config.toml"), text, "sampling.temperature", "0.25") {
             Ok(changed) => {
                 edited += 1;
                 fs::write(&file, changed).unwrap();

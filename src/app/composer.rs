@@ -37,6 +37,16 @@ pub struct Composer {
     goal: Option<usize>,
     /// What the program put here, as long as the input is not empty again: an undone question, a refused one.
     recalled: Option<String>,
+    /// What was sent last, if pastes were folded in it: should it come back, so do they.
+    sent: Option<Sent>,
+}
+
+/// An input with folded pastes that was sent.
+#[derive(Clone, Debug)]
+struct Sent {
+    expanded: String,
+    text: String,
+    folds: Vec<(String, String)>,
 }
 
 impl Composer {
@@ -89,7 +99,13 @@ impl Composer {
             self.cut = text.to_string();
             return false;
         }
-        self.set(text);
+        match self.sent.take_if(|sent| sent.expanded == text) {
+            Some(sent) => {
+                self.set(&sent.text);
+                self.folds = sent.folds;
+            }
+            None => self.set(text),
+        }
         self.recalled = Some(self.text.clone());
         true
     }
@@ -116,10 +132,10 @@ impl Composer {
     pub fn take(&mut self) -> String {
         let text = self.expanded();
         self.recalled = None;
-        self.text.clear();
+        let (shown, folds) = (std::mem::take(&mut self.text), std::mem::take(&mut self.folds));
+        self.sent = (!folds.is_empty()).then(|| Sent { expanded: text.clone(), text: shown, folds });
         self.cursor = 0;
         self.undo.clear();
-        self.folds.clear();
         self.goal = None;
         self.last_edit = LastEdit::None;
         text
@@ -148,7 +164,8 @@ impl Composer {
             return self.insert(&text);
         }
         self.folds_made += 1;
-        let placeholder = format!("[paste {}: {lines} lines, {chars} characters]", self.folds_made);
+        let lines = if lines == 1 { "1 line".to_owned() } else { format!("{lines} lines") };
+        let placeholder = format!("[paste {}: {lines}, {chars} characters]", self.folds_made);
         self.insert(&placeholder);
         self.folds.push((placeholder, text));
     }
@@ -404,6 +421,12 @@ mod tests {
         let long = "line\n".repeat(41);
         c.paste(&long, 800, 10);
         assert_eq!(c.text(), "see [paste 1: 41 lines, 205 characters]");
+        // A question that is refused comes back as it was.
+        let mut refused = c.clone();
+        let text = refused.take();
+        assert!(refused.is_empty() && refused.recall(&text));
+        assert_eq!((refused.text(), refused.expanded()), (c.text(), text));
+        assert!(refused.is_recalled());
         c.left();
         assert_eq!(c.cursor(), 4);
         c.right();

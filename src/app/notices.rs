@@ -196,6 +196,9 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             }
             if app.composer.recall(&clean(&text)) {
                 app.editing = editing;
+                if text.starts_with("/system ") {
+                    hint(app, "Enter sets what stands in the input. Ctrl-G opens it in your editor.", now + HINT_MS);
+                }
             } else {
                 hint(app, "The question can be brought back with Ctrl-Y", now + HINT_MS);
             }

@@ -25,7 +25,7 @@ use crate::spec::{Mixer, ModelSpec};
 /// Changes with what is made of statistics.
 const FORMAT: u32 = 1;
 /// Their file in the folder that is being written.
-const FILE: &str = "calibration.safetensors";
+pub(super) const FILE: &str = "calibration.safetensors";
 /// Products of a block.
 const BLOCK: usize = UNIT_COLUMNS * UNIT_COLUMNS;
 

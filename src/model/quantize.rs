@@ -151,13 +151,21 @@ pub enum Holds {
     Unsaid,
     /// Another model.
     Other,
+    /// No model, but a file that packing has not written, which is named.
+    Files(String),
 }
 
 /// What `out` holds, for packing `source` into it under the name of `id`.
 pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
     let path = out.join(CONFIG);
     if !path.exists() {
-        return Holds::Free;
+        // What an earlier run left when it was stopped.
+        let ours = |name: &str| {
+            name.starts_with('.') || name == super::calibrate::FILE || (name.starts_with("part-") && name.contains(".safetensors"))
+        };
+        let entries = std::fs::read_dir(out).into_iter().flatten().flatten();
+        let mut others = entries.map(|e| e.file_name().to_string_lossy().into_owned()).filter(|name| !ours(name));
+        return others.next().map_or(Holds::Free, Holds::Files);
     }
     let read = || {
         let text = crate::text::files::read_text(&path, crate::text::files::MODEL_CONFIG_BYTES).ok()?;

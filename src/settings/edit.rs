@@ -1,6 +1,6 @@
 //! One key of a configuration file changed, the rest kept as it is.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use toml::Value;
 
@@ -9,12 +9,12 @@ use super::table::{self, OPEN_TABLES, ROWS};
 use super::{ConfigError, Origin};
 use crate::text::near::nearest;
 
-/// The text of a config file with one key set and everything else, comments included, as it was.
+/// The text of the config file at `path` with one key set and everything else, comments included, as it was.
 ///
 /// # Errors
 /// The text is no TOML, the key is unknown, or the value not allowed.
-pub fn edit(text: &str, name: &str, value: &str) -> Result<String, ConfigError> {
-    let origin = || Origin::File(PathBuf::from("config.toml"));
+pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, ConfigError> {
+    let origin = || Origin::File(path.to_owned());
     let (sections, name, value) = match (table::find_short(name), open(name)) {
         (Some(row), _) => {
             let value = row.kind.parse(value).map_err(|expected| ConfigError::Value {
@@ -36,7 +36,7 @@ pub fn edit(text: &str, name: &str, value: &str) -> Result<String, ConfigError> 
     };
     let mut document: toml_edit::DocumentMut = text
         .parse()
-        .map_err(|e: toml_edit::TomlError| syntax("config.toml".to_owned(), text, e.span(), e.message()))?;
+        .map_err(|e: toml_edit::TomlError| syntax(path.display().to_string(), text, e.span(), e.message()))?;
     let new: toml_edit::Value = match value {
         Value::Boolean(b) => b.into(),
         Value::Integer(i) => i.into(),

@@ -13,6 +13,10 @@ fn variables(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect()
 }
 
+fn edit(text: &str, name: &str, value: &str) -> Result<String, ConfigError> {
+    super::edit(Path::new("own.toml"), text, name, value)
+}
+
 #[test]
 fn a_preset_lies_under_what_is_set_in_its_own_layer_and_over_lower_ones() {
     let dir = tempfile::tempdir().unwrap();
@@ -112,6 +116,11 @@ fn editing_one_key_keeps_comments() {
     assert!(edited.contains("[ui] # screen\ntheme = \"dark\"\n"), "{edited}");
     assert!(edit("", "model.gpu", "2").unwrap().contains("[model]\ngpu = 2"));
     assert!(edit(text, "temprature", "1").is_err() && edit(text, "temperature", "hot").is_err());
+    // What is wrong is said of the file that was read.
+    for wrong in ["x = [[[", "[ui]\nmouse = 3\n"] {
+        let said = edit(wrong, "ui.mouse", "maybe").unwrap_err().to_string();
+        assert!(said.starts_with("own.toml"), "{said}");
+    }
     // Keys that the user chooses, wherever their table is.
     let converter = edit("", "load.converters.docx", "pandoc {in}").unwrap();
     assert_eq!(converter, "[load.converters]\ndocx = \"pandoc {in}\"\n");

@@ -171,7 +171,7 @@ fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Pa
     if let Some(why) = unfit.or_else(unusable) {
         return Err(Failure::new(Exit::Usage, why).hint("Nothing was changed"));
     }
-    let edited = settings::edit(&text, key, value)?;
+    let edited = settings::edit(file, &text, key, value)?;
     let folder = file.parent().unwrap_or(Path::new("."));
     let written = make_private(folder).and_then(|()| files::replace(file, edited.as_bytes()));
     written.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed"))?;

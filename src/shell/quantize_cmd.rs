@@ -147,6 +147,10 @@ fn refuse_folder(source: &Checkpoint, id: &str, output: &Path) -> Result<(), Fai
         Holds::OtherCalibration { calibrated: false } => "this model packed without calibration".to_owned(),
         Holds::Unsaid => "another model, or this one packed otherwise".to_owned(),
         Holds::Other => "another model".to_owned(),
+        Holds::Files(name) => {
+            let text = format!("{} holds other files ({})", output.display(), sanitize_line(&name));
+            return Err(Failure::new(Exit::Usage, text).hint("Name a new or empty folder (-o FOLDER)"));
+        }
     };
     let text = format!("{} holds {what}", output.display());
     Err(Failure::new(Exit::Usage, text).hint("Name a new folder (-o FOLDER), or remove that one first"))

@@ -46,6 +46,10 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
     // Of what a link leads to: secrets are often handed over as one.
     match std::fs::metadata(path) {
         Ok(meta) => {
+            if !meta.is_file() {
+                let message = format!("{}: not a regular file", path.display());
+                return Err(Failure::new(Exit::Usage, message).hint("Name a file with a key, or one to be made"));
+            }
             if meta.mode() & 0o077 != 0 {
                 let message = format!("{}: others can read this key", path.display());
                 return Err(Failure::new(Exit::Usage, message).hint(format!("chmod 600 {}", path.display())));

@@ -155,7 +155,12 @@ impl Plain {
             }
             Notice::Input { text, editing } => {
                 self.editing = editing;
-                out.push(Out::Line(format!("The text was: {}", sanitize(&text))));
+                // Nothing can be put into the input line here.
+                out.push(Out::Line(match text.strip_prefix("/system ") {
+                    Some("") => "There is no system text. /system TEXT sets one.".to_owned(),
+                    Some(system) => format!("The system text is: {}\n/system TEXT sets another one.", sanitize(system)),
+                    None => format!("The text was: {}", sanitize(&text)),
+                }));
             }
             Notice::Sessions(rows) => {
                 for r in rows.iter().take(50) {
