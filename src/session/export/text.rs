@@ -17,12 +17,13 @@ struct Looked<'a> {
 }
 
 impl<'a> Looked<'a> {
-    /// Of the last message of a path; `None` where nothing is known of it.
-    fn of(m: &Message, path: &[&'a Message]) -> Option<Looked<'a>> {
+    /// Of the message at a place in the list; `None` where nothing is known of it.
+    fn of(tree: &Tree<'a>, at: usize) -> Option<Looked<'a>> {
+        let m = tree.messages.get(at)?;
         let sources = m.meta.looked.as_ref()?;
         let place = |p: &Passage| format!("{} ({})", one_line(&p.place()), p.percent());
         let passages = sources.passages.iter().map(|p| {
-            let holder = usize::try_from(p.number).ok().and_then(|n| path.get(n.checked_sub(1)?));
+            let holder = usize::try_from(p.number).ok().and_then(|n| tree.above(at, n));
             (place(p), holder.map_or(Vec::new(), |holder| p.lines(&holder.text).take(SHOWN_LINES).collect()))
         });
         let passages: Vec<_> = passages.collect();
@@ -84,72 +85,93 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The messages in reading order: the branch of the head first, then every other branch from where it leaves a shown
-/// one. Each part begins with the message it continues from (`None`: the beginning).
-fn branches(session: &SessionJson) -> Vec<(Option<usize>, Vec<usize>)> {
-    let places = places(session);
-    let index = |id: MessageId| places.get(&id).copied();
-    let parents: HashSet<MessageId> = session.messages.iter().filter_map(|m| m.parent).collect();
-    let leaves = session.messages.iter().enumerate().filter(|(_, m)| !parents.contains(&m.id));
-    let mut leaves: Vec<usize> = leaves.map(|(i, _)| i).collect();
-    if let Some(head) = session.head.and_then(index) {
-        leaves.insert(0, head);
-    }
-    let mut shown = vec![false; session.messages.len()];
-    let mut parts = Vec::new();
-    for leaf in leaves {
-        let (mut part, mut next) = (Vec::new(), Some(leaf));
-        while let Some(i) = next
-            && let Some(seen) = shown.get_mut(i)
-            && !*seen
-        {
-            *seen = true;
-            part.push(i);
-            next = session.messages.get(i).and_then(|m| m.parent).and_then(index);
+/// Messages and what hangs on what. Parents come before their children; what hangs on nothing before it is a root.
+struct Tree<'a> {
+    messages: &'a [Message],
+    /// Where the head is in the list.
+    head: Option<usize>,
+    nodes: Vec<Node>,
+}
+
+/// A message's place on its branch.
+#[derive(Clone, Copy)]
+struct Node {
+    parent: Option<usize>,
+    /// From 1.
+    number: usize,
+    /// A message far above; itself at a root. Leaps grow the way carries do in counting, so that any message above is a
+    /// few dozen steps away however long the branch is.
+    leap: usize,
+}
+
+impl<'a> Tree<'a> {
+    fn of(session: &'a SessionJson) -> Tree<'a> {
+        let mut places: HashMap<MessageId, usize> = HashMap::with_capacity(session.messages.len());
+        let mut nodes: Vec<Node> = Vec::with_capacity(session.messages.len());
+        for (at, m) in session.messages.iter().enumerate() {
+            let parent = m.parent.and_then(|p| places.get(&p).copied());
+            let above = parent.and_then(|p| Some((p, *nodes.get(p)?)));
+            nodes.push(above.map_or(Node { parent: None, number: 1, leap: at }, |(p, node)| {
+                let number = |i: usize| nodes.get(i).map_or(0, |n| n.number);
+                let far = nodes.get(node.leap).map_or(p, |n| n.leap);
+                let equal = node.number - number(node.leap) == number(node.leap) - number(far);
+                Node { parent, number: node.number + 1, leap: if equal { far } else { p } }
+            }));
+            places.insert(m.id, at);
         }
-        part.reverse();
-        if !part.is_empty() {
-            parts.push((next, part));
+        Tree { messages: &session.messages, head: session.head.and_then(|h| places.get(&h).copied()), nodes }
+    }
+
+    fn number(&self, at: usize) -> usize {
+        self.nodes.get(at).map_or(0, |n| n.number)
+    }
+
+    /// `#number` of the branch that ends at a message.
+    fn above(&self, at: usize, number: usize) -> Option<&'a Message> {
+        let mut at = at;
+        while self.number(at) > number {
+            let node = self.nodes.get(at)?;
+            let parent = node.parent?;
+            at = if self.number(node.leap) >= number { node.leap } else { parent };
         }
+        if self.number(at) == number { self.messages.get(at) } else { None }
     }
-    parts
-}
 
-/// Where each message is in the list.
-fn places(session: &SessionJson) -> HashMap<MessageId, usize> {
-    session.messages.iter().enumerate().map(|(i, m)| (m.id, i)).collect()
-}
-
-/// The messages from the root to this one, which is `#n` at index n - 1.
-fn path_to<'a>(session: &'a SessionJson, places: &HashMap<MessageId, usize>, m: &'a Message) -> Vec<&'a Message> {
-    let above = |m: &&'a Message| m.parent.and_then(|p| session.messages.get(*places.get(&p)?));
-    // A path has no message twice, whatever an import says of parents.
-    let mut path: Vec<&Message> = std::iter::successors(Some(m), above).take(session.messages.len()).collect();
-    path.reverse();
-    path
-}
-
-/// Number of each message on its branch, from 1. Parents come before their children.
-fn numbers(session: &SessionJson) -> Vec<usize> {
-    let mut by_id: HashMap<MessageId, usize> = HashMap::new();
-    let mut all = Vec::with_capacity(session.messages.len());
-    for m in &session.messages {
-        let n = m.parent.and_then(|p| by_id.get(&p).copied()).unwrap_or(0) + 1;
-        by_id.insert(m.id, n);
-        all.push(n);
+    /// The messages in reading order: the branch of the head first, then every other branch from where it leaves a shown
+    /// one. Each part begins with the message it continues from (`None`: the beginning).
+    fn branches(&self) -> Vec<(Option<usize>, Vec<usize>)> {
+        let parents: HashSet<usize> = self.nodes.iter().filter_map(|n| n.parent).collect();
+        let leaves = (0..self.nodes.len()).filter(|at| !parents.contains(at));
+        let mut shown = vec![false; self.nodes.len()];
+        let mut parts = Vec::new();
+        for leaf in self.head.into_iter().chain(leaves) {
+            let (mut part, mut next) = (Vec::new(), Some(leaf));
+            while let Some(i) = next
+                && let Some(seen) = shown.get_mut(i)
+                && !*seen
+            {
+                *seen = true;
+                part.push(i);
+                next = self.nodes.get(i).and_then(|n| n.parent);
+            }
+            part.reverse();
+            if !part.is_empty() {
+                parts.push((next, part));
+            }
+        }
+        parts
     }
-    all
 }
 
 /// As Markdown.
 pub(super) fn markdown(session: &SessionJson) -> String {
     let mut out = format!("# {}\n", session.name);
-    let (numbers, places) = (numbers(session), places(session));
-    for (from, part) in branches(session) {
+    let tree = Tree::of(session);
+    for (from, part) in tree.branches() {
         if let Some(from) = from {
-            out.push_str(&format!("\n---\n\n# Branch after #{}\n", numbers.get(from).copied().unwrap_or_default()));
+            out.push_str(&format!("\n---\n\n# Branch after #{}\n", tree.number(from)));
         }
-        for m in part.iter().filter_map(|i| session.messages.get(*i)) {
+        for (at, m) in part.iter().filter_map(|at| Some((*at, session.messages.get(*at)?))) {
             match m.role {
                 Role::Document => {
                     let fence = fence(&m.text);
@@ -168,7 +190,7 @@ pub(super) fn markdown(session: &SessionJson) -> String {
                         out.push('\n');
                     }
                     out.push_str(&format!("\n{}\n", m.text.trim_end()));
-                    if let Some(looked) = Looked::of(m, &path_to(session, &places, m)) {
+                    if let Some(looked) = Looked::of(&tree, at) {
                         out.push_str(&looked.markdown());
                     }
                 }
@@ -181,18 +203,18 @@ pub(super) fn markdown(session: &SessionJson) -> String {
 /// As plain text.
 pub(super) fn plain(session: &SessionJson) -> String {
     let mut out = String::new();
-    let (numbers, places) = (numbers(session), places(session));
-    for (from, part) in branches(session) {
+    let tree = Tree::of(session);
+    for (from, part) in tree.branches() {
         if let Some(from) = from {
-            out.push_str(&format!("----- branch after #{} -----\n\n", numbers.get(from).copied().unwrap_or_default()));
+            out.push_str(&format!("----- branch after #{} -----\n\n", tree.number(from)));
         }
-        for m in part.iter().filter_map(|i| session.messages.get(*i)) {
+        for (at, m) in part.iter().filter_map(|at| Some((*at, session.messages.get(*at)?))) {
             let who = match m.role {
                 Role::Document => format!("Document {}", title(m)),
                 Role::System | Role::User | Role::Assistant => speaker(m.role).to_owned(),
             };
             out.push_str(&format!("{who}:\n{}\n", m.text.trim_end()));
-            if let Some(looked) = Looked::of(m, &path_to(session, &places, m)) {
+            if let Some(looked) = Looked::of(&tree, at) {
                 out.push_str(&looked.plain());
             }
             out.push('\n');
@@ -223,4 +245,72 @@ fn fence(text: &str) -> String {
         longest = longest.max(run);
     }
     "`".repeat(longest.max(2) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::transcript::{MessageMeta, Sources};
+
+    /// Message `i` hangs on `parent(i)`, and each looked at the first one of its branch.
+    fn session(count: i64, parent: impl Fn(i64) -> Option<i64>) -> SessionJson {
+        let passage = Passage { number: 1, first_line: 1, last_line: 1, share: 0.5, ..Passage::default() };
+        let looked = Some(Sources { passages: vec![passage], ..Sources::default() });
+        let message = |i: i64| Message {
+            id: MessageId(i),
+            parent: parent(i).map(MessageId),
+            role: if i % 2 == 0 { Role::User } else { Role::Assistant },
+            text: format!("m{i}"),
+            thinking: String::new(),
+            created_ms: 0,
+            meta: MessageMeta { looked: looked.clone(), ..MessageMeta::default() },
+        };
+        SessionJson {
+            format: String::new(),
+            version: 1,
+            name: "s".into(),
+            title: None,
+            settings: serde_json::Value::Null,
+            created_ms: 0,
+            head: Some(MessageId(count - 1)),
+            messages: (0..count).map(message).collect(),
+            marks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn any_message_above_is_found_by_its_number() {
+        // Branches of all lengths, and a message whose parent comes behind it.
+        let session =
+            session(
+                300,
+                |i| if i == 150 { Some(151) } else { (i > 0).then(|| if i % 7 == 0 { i / 2 } else { i - 1 }) },
+            );
+        let tree = Tree::of(&session);
+        for at in 0..session.messages.len() {
+            let mut path: Vec<i64> =
+                std::iter::successors(Some(at), |i| tree.nodes[*i].parent).map(|i| i as i64).collect();
+            path.reverse();
+            for number in 0..path.len() + 3 {
+                let expected = number.checked_sub(1).and_then(|i| path.get(i).copied());
+                assert_eq!(tree.above(at, number).map(|m| m.id.0), expected, "#{number} of the branch to {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn texts_take_as_long_as_they_have_messages_however_deep_the_branches() {
+        // A trunk of half of them, and a branch of one from every place of it.
+        let time = |count: i64| {
+            let session = session(count, |i| if i < count / 2 { (i > 0).then(|| i - 1) } else { Some(i - count / 2) });
+            let begun = Instant::now();
+            assert!(plain(&session).contains("Looked at:\n[1] #1 (50%)\n      1  m0\n"));
+            assert!(markdown(&session).len() > session.messages.len());
+            begun.elapsed().as_secs_f64()
+        };
+        let (few, many) = (time(4_000), time(32_000));
+        assert!(many < 24.0 * few + 1.0, "{few} s for 4,000 messages, {many} s for 32,000");
+    }
 }
