@@ -121,6 +121,12 @@ impl Tensors {
             expected = parsed.weight_map;
             names.sort();
             names.dedup();
+            if names.is_empty() {
+                let name = "model.safetensors.index.json";
+                return Err(missing(format!(
+                    "its {name} names no tensors; download that again, or remove it where model.safetensors is whole"
+                )));
+            }
             if let Some(bad) = names.iter().find(|n| n.contains(['/', '\\'])) {
                 return Err(missing(format!("its index names a file outside of it: {bad}")));
             }

@@ -114,6 +114,21 @@ fn a_torn_file_is_called_damaged() {
 }
 
 #[test]
+fn an_index_without_tensors_is_named_with_what_to_do() {
+    let dir = edited(|_| ());
+    std::fs::write(dir.path().join("model.safetensors.index.json"), r#"{"weight_map": {}}"#).unwrap();
+    let error = Checkpoint::open_dir(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
+    assert_eq!(
+        error,
+        format!(
+            "{} is not a checkpoint: its model.safetensors.index.json names no tensors; download that again, or remove it \
+             where model.safetensors is whole",
+            dir.path().display()
+        )
+    );
+}
+
+#[test]
 fn half_precision_is_widened_exactly() {
     let values = [1.5f32, -0.25, 65504.0, 6.0e-8];
     let halves: Vec<u8> = values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
