@@ -2,7 +2,7 @@
 //!
 //! Everything written here is [`Clean`], so text from a model, a document, a file name, a session or an error can be
 //! printed from anywhere without a thought. `tests/outputs.rs` fails when another module gets hold of one of the two.
-//! The exceptions have names: [`data`] for what a script reads back byte for byte, [`screen`] for the full screen, whose
+//! The exceptions have names: [`data`] and [`json`] for what a script reads back byte for byte, [`screen`] for the full screen, whose
 //! cells are cleaned where they are painted.
 
 use std::io::{self, IsTerminal, Write};
@@ -51,6 +51,14 @@ pub(super) fn data(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
     out.flush()
+}
+
+/// As [`data`] for JSON, which is JSON on a terminal too.
+///
+/// # Errors
+/// As [`part`].
+pub(super) fn json(text: &str) -> io::Result<()> {
+    if is_terminal() { part(&Clean::json_text(text)) } else { data(text.as_bytes()) }
 }
 
 /// Writes to standard error, without a newline. Where nobody listens the exit code remains, so failures are not told.

@@ -205,7 +205,11 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
     let scope = if args.tree { Scope::Tree } else { Scope::Branch };
     if standard_output {
         // A file gets what the program would write into it, a terminal gets it cleaned.
-        out::data(store.export(record.id, format, scope)?.trim_end().as_bytes())?;
+        let text = store.export(record.id, format, scope)?;
+        match format {
+            ExportFormat::Json => out::json(text.trim_end())?,
+            ExportFormat::Markdown | ExportFormat::Text => out::data(text.trim_end().as_bytes())?,
+        }
         out::part(&Clean::text("\n"))?;
         return Ok(Exit::Ok);
     }

@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Text that a terminal shows and does not obey. There is no way around the check: the three constructors are it.
+/// Text that a terminal shows and does not obey. There is no way around the check: the constructors are it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clean<'a>(Cow<'a, str>);
 
@@ -25,6 +25,27 @@ impl<'a> Clean<'a> {
         Clean(sanitize_line(text))
     }
 
+    /// JSON in lines, as [`Clean::json`].
+    pub fn json_text(text: &'a str) -> Clean<'a> {
+        let hostile = |c: char| is_hostile(c) && c != '\n';
+        if !text.chars().any(hostile) {
+            return Clean(Cow::Borrowed(text));
+        }
+        let mut out = String::with_capacity(text.len() + 64);
+        for c in text.chars() {
+            if hostile(c) {
+                // Outside of strings JSON is plain ASCII, so this is inside of one.
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    // Writing into a String cannot fail.
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            } else {
+                out.push(c);
+            }
+        }
+        Clean(Cow::Owned(out))
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -36,22 +57,7 @@ impl Clean<'static> {
     /// the very characters.
     pub fn json(value: &serde_json::Value) -> Clean<'static> {
         let compact = value.to_string();
-        if !compact.chars().any(is_hostile) {
-            return Clean(Cow::Owned(compact));
-        }
-        let mut out = String::with_capacity(compact.len() + 64);
-        for c in compact.chars() {
-            if is_hostile(c) {
-                // Outside of strings JSON is plain ASCII, so this is inside of one.
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    // Writing into a String cannot fail.
-                    let _ = write!(out, "\\u{unit:04x}");
-                }
-            } else {
-                out.push(c);
-            }
-        }
-        Clean(Cow::Owned(out))
+        Clean(Cow::Owned(Clean::json_text(&compact).0.into_owned()))
     }
 }
 
@@ -143,6 +149,11 @@ mod tests {
         assert!(!clean.as_str().chars().any(is_hostile), "{clean}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(clean.as_str()).unwrap(), value);
         assert_eq!(Clean::json(&serde_json::json!({ "a": 1 })).as_str(), "{\"a\":1}");
+        let lines = serde_json::to_string_pretty(&value).unwrap();
+        let clean = Clean::json_text(&lines);
+        assert!(!clean.as_str().chars().any(|c| is_hostile(c) && c != '\n'), "{clean}");
+        assert_eq!(clean.as_str().lines().count(), lines.lines().count());
+        assert_eq!(serde_json::from_str::<serde_json::Value>(clean.as_str()).unwrap(), value);
     }
 
     #[test]
