@@ -303,6 +303,16 @@ pub enum KeyError {
     /// It cannot be bound: it is the same as another key in classic terminals, or has a fixed meaning.
     #[error("keys: \"{0}\" cannot be bound; choose another key")]
     Fixed(String),
+    /// Typing needs it.
+    #[error(
+        "keys: \"{key}\" is needed for typing and cannot be \"{action}\"; choose another key, for example with ctrl or alt"
+    )]
+    Typing {
+        /// The key.
+        key: String,
+        /// What it was to do.
+        action: String,
+    },
     /// The action is no action.
     #[error("keys: no action is called \"{0}\"; /keys lists them, \"none\" unbinds")]
     Action(String),
@@ -331,10 +341,14 @@ impl KeyTable {
         if parsed.ctrl && matches!(parsed.code, Code::Char(c) if fixed.contains(&c)) {
             return Err(KeyError::Fixed(key.into()));
         }
+        let name = action;
         let action = match action {
             "none" => Action::None,
             name => ACTIONS.iter().find(|a| a.1 == name).map(|a| a.0).ok_or_else(|| KeyError::Action(name.into()))?,
         };
+        if !leaves_typing(parsed, action) {
+            return Err(KeyError::Typing { key: key.into(), action: name.into() });
+        }
         self.0.insert(parsed, action);
         Ok(())
     }
@@ -354,6 +368,19 @@ impl KeyTable {
     /// The shortest key bound to an action, for hints; empty if it has none.
     pub fn hint(&self, action: Action) -> String {
         self.keys(action).into_iter().next().unwrap_or_default()
+    }
+}
+
+/// Whether a question can still be typed when a key does this.
+fn leaves_typing(key: Key, action: Action) -> bool {
+    if key.ctrl || key.alt {
+        return true;
+    }
+    match key.code {
+        Code::Char(_) => false,
+        Code::Enter if !key.shift => matches!(action, Action::Send | Action::Newline),
+        Code::Backspace if !key.shift => matches!(action, Action::Backspace | Action::KillWord),
+        _ => true,
     }
 }
 
@@ -378,6 +405,15 @@ mod tests {
         assert_eq!(t.keys(Action::Panel), ["F2"]);
         assert_eq!(t.bind("ctrl-c", "panel"), Err(KeyError::Fixed("ctrl-c".into())));
         assert_eq!(t.bind("ctrl-h", "panel"), Err(KeyError::Fixed("ctrl-h".into())));
+        for key in ["a", "?", "space", "shift-a", "enter", "backspace"] {
+            let refused = t.bind(key, "panel");
+            assert_eq!(refused, Err(KeyError::Typing { key: key.into(), action: "panel".into() }));
+            assert!(t.bind(key, "none").is_err(), "{key}");
+        }
+        t.bind("enter", "newline").unwrap();
+        t.bind("alt-enter", "send").unwrap();
+        t.bind("shift-enter", "panel").unwrap();
+        t.bind("alt-a", "panel").unwrap();
         assert!(matches!(t.bind("hyper-x", "panel"), Err(KeyError::Key(_))));
         assert!(matches!(t.bind("f3", "fly"), Err(KeyError::Action(_))));
         assert_eq!(Key::parse("-"), Some(Key::plain(Code::Char('-'))));
