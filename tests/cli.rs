@@ -562,11 +562,13 @@ fn pdf_files_are_read_in_a_child_process() {
     let text = |pages| read_pdf(&file, pages).unwrap().documents[0].text.clone();
     assert!(text(None).contains("The first page") && text(None).contains("The code is 4711"), "{}", text(None));
     assert!(!text(Some((2, 2))).contains("first") && text(Some((2, 2))).contains("4711"));
-    let scan = read_pdf(&home.write("scan.pdf", pdf(&["", "", ""])), None).unwrap_err().to_string();
-    assert_eq!(scan, "scan.pdf: 3 pages, no text layer (probably scanned). Nothing loaded.");
+    let file = home.write("scan.pdf", pdf(&["", "", ""]));
+    let scan = read_pdf(&file, None).unwrap_err().to_string();
+    assert_eq!(scan, format!("{}: 3 pages, no text layer (probably scanned). Nothing loaded.", file.display()));
     for broken in [&b"%PDF-1.4 and nothing else"[..], &pdf(&["x"])[..200]] {
-        let error = read_pdf(&home.write("broken.pdf", broken), None).unwrap_err().to_string();
-        assert!(error.starts_with("broken.pdf: ") && !error.contains('\n'), "{error}");
+        let file = home.write("broken.pdf", broken);
+        let error = read_pdf(&file, None).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: ", file.display())) && !error.contains('\n'), "{error}");
     }
 }
 

@@ -91,6 +91,8 @@ pub struct Found {
     pub name: String,
     /// Where it is.
     pub path: PathBuf,
+    /// What it is called where it cannot be read: as it was given, or the same name where it is in a folder.
+    pub shown: String,
     /// Its size.
     pub bytes: u64,
     /// The user named this very file, or it was found in what was named.
@@ -215,7 +217,8 @@ fn find_until(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
             Ok(meta) if meta.is_dir() => walk(&path, options, &mut found, cancel)?,
             Ok(meta) => {
                 let name = path.file_name().map_or(given.clone(), |n| n.to_string_lossy().into_owned());
-                found.push(Found { name: clean_name(&name), path, bytes: meta.len(), chosen: Chosen::Named });
+                let (name, shown) = (clean_name(&name), given.clone());
+                found.push(Found { name, path, shown, bytes: meta.len(), chosen: Chosen::Named });
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
                 if let Ok(target) = std::fs::read_link(&path) {
@@ -280,8 +283,10 @@ fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>, cancel: 
             Some(folder) => format!("{folder}/{inside}"),
             None => inside,
         };
+        let name = clean_name(&name);
         found.push(Found {
-            name: clean_name(&name),
+            shown: name.clone(),
+            name,
             path: entry.into_path(),
             bytes: meta.len(),
             chosen: Chosen::Within,
@@ -304,7 +309,7 @@ fn expand(given: &str, options: &SourceOptions, found: &mut Vec<Found>, cancel: 
             Ok(meta) => {
                 let name = path.strip_prefix(&options.base).unwrap_or(&path).to_string_lossy().into_owned();
                 let name = clean_name(name.rsplit_once("../").map_or(name.as_str(), |(_, n)| n));
-                found.push(Found { name, path, bytes: meta.len(), chosen: Chosen::Within });
+                found.push(Found { shown: name.clone(), name, path, bytes: meta.len(), chosen: Chosen::Within });
             }
             Err(_) => {}
         }
@@ -364,7 +369,7 @@ fn similar(path: &Path, base: &Path) -> Option<String> {
 /// # Errors
 /// See [`SourceError`].
 pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
-    let name = || found.name.clone();
+    let name = || found.shown.clone();
     let io = |e: std::io::Error| SourceError::Io { name: name(), reason: plain(&e) };
     if cancel.is_cancelled() {
         return Err(SourceError::Cancelled);
@@ -391,7 +396,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
         let bytes = convert(found, command, options, cancel)?;
         (encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(), Some(format!("converted by `{command}`")))
     } else if is_pdf {
-        (pdf::read(&found.name, &found.path, options, cancel)?, None)
+        (pdf::read(&found.shown, &found.path, options, cancel)?, None)
     } else {
         let mut bytes = head;
         let room = bytes.try_reserve(usize::try_from(size).unwrap_or(usize::MAX));
@@ -414,8 +419,8 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
             }
         }
     };
-    refuse_nothing(&found.name, &text)?;
-    Ok(Document { name: name(), path: Some(found.path.clone()), text, note, guessed })
+    refuse_nothing(&found.shown, &text)?;
+    Ok(Document { name: found.name.clone(), path: Some(found.path.clone()), text, note, guessed })
 }
 
 /// An extension as converters are found by.
@@ -436,7 +441,8 @@ pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {
 }
 
 fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) -> Result<Vec<u8>, SourceError> {
-    let failed = |reason: String| SourceError::Converter { name: found.name.clone(), command: line.to_owned(), reason };
+    let failed =
+        |reason: String| SourceError::Converter { name: found.shown.clone(), command: line.to_owned(), reason };
     let words = converter(line).map_err(|why| failed(why.to_owned()))?;
     // A full path cannot be taken for an option.
     let path = std::path::absolute(&found.path).map_err(|e| failed(plain(&e)))?;

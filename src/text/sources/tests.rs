@@ -136,7 +136,10 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
     assert!(f.error("pics").ends_with("not text (NUL at byte 0) and 1 more). Nothing loaded."), "{}", f.error("pics"));
     std::os::unix::fs::symlink("gone.txt", f.options().base.join("link.txt")).unwrap();
     assert_eq!(f.error("link.txt"), "link.txt: a link to gone.txt, which is not there. Nothing loaded.");
-    assert_eq!(f.error("/dev/null"), "null: not a regular file. Copy it to a file first");
+    assert_eq!(f.error("/dev/null"), "/dev/null: not a regular file. Copy it to a file first");
+    // As it was typed, whichever file of that name is meant.
+    assert_eq!(f.error("pics/a.png"), "pics/a.png: not text (NUL at byte 0). Convert it to text first.");
+    assert_eq!(f.error("pics/../empty.txt"), "pics/../empty.txt: the file is empty. Nothing loaded.");
     let small = SourceOptions { max_file_bytes: 3, ..f.options() };
     assert_eq!(
         f.gather_with(&["notes.txt"], &small).unwrap_err().to_string(),
