@@ -150,7 +150,7 @@ struct Config {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`chat_template` has to be text, or a list of objects with `name` and `template`")]
 enum Source {
     One(String),
     Named(Vec<NamedTemplate>),

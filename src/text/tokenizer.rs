@@ -60,7 +60,7 @@ impl std::fmt::Debug for Tokenizer {
 
 /// A token of `tokenizer_config.json`: its text, or an object that holds it.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`bos_token` and `eos_token` have to be text, or an object with text as `content`")]
 enum NamedToken {
     Text(String),
     Object { content: String },
@@ -87,7 +87,7 @@ struct GenerationConfig {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`eos_token_id` has to be a token id or a list of them")]
 enum OneOrMany {
     One(Token),
     Many(Vec<Token>),
@@ -117,7 +117,7 @@ fn load(tokenizer: &[u8]) -> Result<(Library, serde_json::Value, Pieces, Token),
             let json = scope.spawn(|| caught(|| serde_json::from_slice(&bytes).map(outline)));
             (Library::from_bytes(&bytes), json.join())
         });
-        let mut library = library.map_err(|e| malformed("tokenizer.json", e))?;
+        let mut library = library.map_err(|e| malformed("tokenizer.json", in_names_of_the_file(&e.to_string())))?;
         let failed = || malformed("tokenizer.json", "the library that reads it fails on it");
         let json = json.ok().flatten().ok_or_else(failed)?.map_err(|e| malformed("tokenizer.json", e))?;
         // Nothing may be cut off a text or filled up to a length that the file names.
@@ -128,6 +128,28 @@ fn load(tokenizer: &[u8]) -> Result<(Library, serde_json::Value, Pieces, Token),
         Ok((library, json, pieces, max_id))
     });
     loaded.unwrap_or_else(|e| Err(malformed("tokenizer.json", e)))
+}
+
+/// What the library says of a part that it does not know, which it calls by a type of its own: by the part's name in the file.
+fn in_names_of_the_file(error: &str) -> String {
+    const WORDS: &str = "data did not match any variant of untagged enum ";
+    const PARTS: [(&str, &str); 6] = [
+        ("Normalizer", "normalizer"),
+        ("PreTokenizer", "pre_tokenizer"),
+        ("PostProcessor", "post_processor"),
+        ("Decoder", "decoder"),
+        ("Model", "model"),
+        ("Merge", "model.merges"),
+    ];
+    let Some((before, rest)) = error.split_once(WORDS) else { return error.to_owned() };
+    let (of, rest) = rest.split_at(rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len()));
+    match PARTS.iter().find(|(library, _)| of.starts_with(library)) {
+        Some((_, "model.merges")) => format!("{before}`model.merges` has to be a list of pairs{rest}"),
+        Some((_, part)) => {
+            format!("{before}`{part}` has to be an object with a `type` that is known and what belongs to that{rest}")
+        }
+        None => format!("{before}a value is not what it has to be{rest}"),
+    }
 }
 
 pub(super) fn malformed(file: &str, reason: impl ToString) -> TextError {

@@ -90,6 +90,27 @@ fn a_tokenizer_of_another_model_is_refused() {
     assert!(matches!(Tokenizer::from_bytes(b"not json", None, None), Err(TextError::Malformed { .. })));
 }
 
+#[test]
+fn what_is_malformed_is_called_as_the_file_calls_it() {
+    let tokenizer = include_bytes!("../../assets/demo/tokenizer.json");
+    let says = |tokenizer: &[u8], config: &str, generation: &str| {
+        let read = Tokenizer::from_bytes(tokenizer, Some(config.as_bytes()), Some(generation.as_bytes()));
+        let said = read.unwrap_err().to_string();
+        assert!(!said.contains("untagged") && !said.contains("variant"), "{said}");
+        said
+    };
+    let ids = says(tokenizer, "{}", r#"{"eos_token_id": "two"}"#);
+    assert!(ids.starts_with("generation_config.json: `eos_token_id` has to be a token id or a list of them"), "{ids}");
+    let token = says(tokenizer, r#"{"bos_token": 1}"#, "{}");
+    assert!(token.starts_with("tokenizer_config.json: `bos_token` and `eos_token` have to be text"), "{token}");
+    for part in ["normalizer", "pre_tokenizer", "post_processor", "decoder", "model"] {
+        let mut json: serde_json::Value = serde_json::from_slice(tokenizer).unwrap();
+        json[part] = serde_json::json!({ "type": "Nothing" });
+        let said = says(json.to_string().as_bytes(), "{}", "{}");
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
 proptest::proptest! {
     #[test]
     fn the_fast_way_gives_the_tokens_of_the_library(text in "(\\PC|[a-z0-9 \t\r\n.,'你好🙂]|the|  |\n\n|<\\|im_end\\|>|</s>){0,60}") {
