@@ -277,7 +277,7 @@ fn an_installed_model_is_found_and_verified() {
     assert!(run(&["model", "verify"]).status.success());
     home.write(&format!("{repo}/snapshots/{commit}/config.json"), "{");
     let damaged = run(&["model", "verify"]);
-    assert!(out(&damaged).contains("config.json: EOF") && damaged.status.code() == Some(1), "{}", err(&damaged));
+    assert!(out(&damaged).contains("config.json: EOF") && damaged.status.code() == Some(3), "{}", err(&damaged));
 }
 
 #[test]

@@ -271,9 +271,9 @@ impl DeskError {
             DeskError::Engine(EngineFault::Fatal { code, .. }) => *code,
             DeskError::RowsLost(_) => 7,
             DeskError::Engine(EngineFault::RowsLost(_) | EngineFault::Evicted | EngineFault::Device(_))
-            | DeskError::Text(_)
             | DeskError::Refused(_)
             | DeskError::Failed(_) => 1,
+            DeskError::Text(e) => e.exit_code(),
             DeskError::Damaged(_) => 7,
             DeskError::TooLong(_) => 5,
             DeskError::NotThere(_) => 66,

@@ -32,12 +32,7 @@ pub(super) struct Failure {
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
-        let code = match &error {
-            ModelError::Backend(BackendError::Memory { .. } | BackendError::Device { .. }) => 4,
-            ModelError::Unknown(_) | ModelError::NoCheckpoint { .. } | ModelError::File { .. } => 3,
-            _ => 1,
-        };
-        Failure { error: error.to_string(), code }
+        Failure { error: error.to_string(), code: error.exit_code() }
     }
 }
 

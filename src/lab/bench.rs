@@ -53,7 +53,7 @@ use crate::backend::draft::DraftOps;
 use crate::backend::prelude::*;
 use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
 use crate::model::draft::{DraftHead, DraftOptions};
-use crate::model::{Checkpoint, Live, Model};
+use crate::model::{Checkpoint, Live, Model, ModelError};
 use crate::protocol::engine::Token;
 use crate::shell::cli::{BenchArgs, FillArg};
 use crate::shell::devices::{self, Chosen, Opened};
@@ -80,7 +80,10 @@ const ROUND_TOKENS: f64 = 3.2;
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     measure(context, args).map_err(|e| match e.downcast::<Failure>() {
         Ok(failure) => failure,
-        Err(e) => Failure::new(Exit::Failure, format!("{e:#}")),
+        Err(e) => {
+            let code = e.downcast_ref::<ModelError>().map_or(1, ModelError::exit_code);
+            Failure::new(Exit::from_code(code), format!("{e:#}"))
+        }
     })?;
     Ok(Exit::Ok)
 }

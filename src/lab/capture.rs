@@ -85,7 +85,7 @@ fn sample_file(out: &Path, number: usize) -> PathBuf {
 fn layers(context: &Context, checkpoint: &Checkpoint, spec: &ModelSpec) -> Result<Vec<usize>, Failure> {
     let of = |config: &str| {
         let config = DraftConfig::from_json(config, spec, &DraftOptions::default());
-        config.map(|c| c.aux_layers).map_err(|e| Failure::new(Exit::Failure, e.to_string()))
+        config.map(|c| c.aux_layers).map_err(|e| Failure::new(Exit::NoModel, e.to_string()))
     };
     let in_folder = |folder: &Path| {
         let file = folder.join("config.json");

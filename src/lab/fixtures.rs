@@ -22,6 +22,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Ex
         let checks = golden::replay(dir, &mut b).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
         Ok((device, checks))
     }
+    std::fs::metadata(dir).map_err(|e| Failure::input(dir, &e))?;
     let (device, checks) = match devices::open(&context.config().model, &args.tuning, false)? {
         Opened::Cpu(cpu, note) => {
             if let Some(note) = note {

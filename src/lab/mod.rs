@@ -24,7 +24,6 @@ mod library;
 mod serve;
 mod sessions;
 
-use crate::model::ModelError;
 use crate::shell::cli::{BenchArgs, BenchWhat, DoctorArgs};
 use crate::shell::{Context, Exit, Failure, Laboratory};
 
@@ -45,17 +44,5 @@ fn measure(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
         BenchWhat::Beside => beside::run(context, args),
         BenchWhat::Library => library::run(context, args),
         BenchWhat::Serve => serve::run(context, args),
-    }
-}
-
-impl From<ModelError> for Failure {
-    fn from(e: ModelError) -> Failure {
-        let exit = match &e {
-            ModelError::Backend(_) => Exit::NoDevice,
-            ModelError::File { .. } => Exit::Disk,
-            ModelError::NoCheckpoint { .. } | ModelError::Unknown(_) => Exit::NoModel,
-            _ => Exit::Failure,
-        };
-        Failure::new(exit, e.to_string())
     }
 }

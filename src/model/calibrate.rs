@@ -327,7 +327,7 @@ impl Statistics {
     /// The disk.
     pub fn save(&self, folder: &Path, id: &str) -> Result<()> {
         let path = folder.join(FILE);
-        let at = |cause: std::io::Error| ModelError::File { path: path.clone(), cause };
+        let at = |cause: std::io::Error| ModelError::Write { path: path.clone(), cause };
         let other = |e: safetensors::SafeTensorError| at(std::io::Error::other(e.to_string()));
         let views = self.named().map(|(name, moments)| {
             let shape = vec![moments.blocks.len() / BLOCK, UNIT_COLUMNS, UNIT_COLUMNS];

@@ -138,7 +138,7 @@ impl<B: Backend> Recorder<B> {
         ] {
             metadata.insert(key.to_owned(), value);
         }
-        let broken = |cause: String| ModelError::File { path: path.into(), cause: std::io::Error::other(cause) };
+        let broken = |cause: String| ModelError::Write { path: path.into(), cause: std::io::Error::other(cause) };
         let view = |dtype: Dtype, shape: &[usize], bytes| {
             TensorView::new(dtype, shape.to_vec(), bytes).map_err(|e| broken(e.to_string()))
         };
@@ -155,7 +155,7 @@ impl<B: Backend> Recorder<B> {
         written.map_err(|cause| {
             // What cannot be removed now has a name that no trainer reads.
             let _ = std::fs::remove_file(&unfinished);
-            ModelError::File { path: path.into(), cause }
+            ModelError::Write { path: path.into(), cause }
         })
     }
 }

@@ -71,6 +71,14 @@ pub enum ModelError {
         /// In the system's words.
         cause: std::io::Error,
     },
+    /// A file could not be written.
+    #[error("cannot write {}: {cause}", path.display())]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// In the system's words.
+        cause: std::io::Error,
+    },
     /// A folder without weights, or with parts missing.
     #[error("{} is not a checkpoint: {reason}", path.display())]
     NoCheckpoint {
@@ -176,6 +184,30 @@ pub enum ModelError {
     /// Saved state that does not fit this model or position.
     #[error("saved state does not fit: {0}; the conversation will be read again from its text")]
     Image(String),
+}
+
+impl ModelError {
+    /// Exit code of a run that ends with it (docs/interface.md §2): whatever is wrong with a model folder has one.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            ModelError::File { .. }
+            | ModelError::NoCheckpoint { .. }
+            | ModelError::Quantised { .. }
+            | ModelError::Packed { .. }
+            | ModelError::Damaged { .. }
+            | ModelError::Unknown(_)
+            | ModelError::Spec(_)
+            | ModelError::FolderSpec { .. }
+            | ModelError::MissingTensor { .. }
+            | ModelError::TensorShape { .. }
+            | ModelError::TensorType { .. }
+            | ModelError::Token { .. }
+            | ModelError::Backend(BackendError::NotFinite(_)) => 3,
+            ModelError::Backend(BackendError::Memory { .. } | BackendError::Device { .. }) => 4,
+            ModelError::Write { .. } => 74,
+            ModelError::Backend(_) | ModelError::Context { .. } | ModelError::Order { .. } | ModelError::Image(_) => 1,
+        }
+    }
 }
 
 /// Shorthand.

@@ -222,7 +222,7 @@ fn seal(tensors: &Tensors) -> String {
 }
 
 fn at(path: &Path) -> impl Fn(std::io::Error) -> ModelError + '_ {
-    move |cause| ModelError::File { path: path.into(), cause }
+    move |cause| ModelError::Write { path: path.into(), cause }
 }
 
 /// Names of parts, with the expected tensors of each.
@@ -288,13 +288,10 @@ fn write_part(
         weights: if sums.1 > 0.0 { sums.0 / sums.1 } else { 0.0 },
         outputs: (!outputs.is_empty()).then(|| [mean(0), mean(1)]),
     };
-    let damaged = |e: safetensors::SafeTensorError| ModelError::Damaged {
-        origin: path.display().to_string(),
-        cause: e.to_string(),
-    };
+    let failed = |e: safetensors::SafeTensorError| at(path)(std::io::Error::other(e.to_string()));
     let views: Vec<(&str, TensorView<'_>)> = made
         .iter()
-        .map(|m| Ok((m.name.as_str(), TensorView::new(m.dtype, m.shape.clone(), &m.bytes).map_err(damaged)?)))
+        .map(|m| Ok((m.name.as_str(), TensorView::new(m.dtype, m.shape.clone(), &m.bytes).map_err(failed)?)))
         .collect::<Result<_>>()?;
     let noted = match errors.outputs {
         None => format!("{id} {:.4e}", errors.weights),
@@ -304,7 +301,7 @@ fn write_part(
     let metadata = HashMap::from([(MADE_FROM.to_owned(), noted)]);
     let folder = path.parent().unwrap_or(Path::new("."));
     let partial = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(folder).map_err(at(path))?;
-    safetensors::serialize_to_file(views, Some(metadata), partial.path()).map_err(damaged)?;
+    safetensors::serialize_to_file(views, Some(metadata), partial.path()).map_err(failed)?;
     partial.as_file().sync_all().map_err(at(path))?;
     partial.persist(path).map_err(|e| at(path)(e.error))?;
     // With the digits that a run that goes on will find.

@@ -1,9 +1,11 @@
 //! How the program ends: exit codes, and errors with a code for scripts and a hint for people.
 
 use std::fmt;
+use std::path::Path;
 
 use clap::error::ErrorKind;
 
+use crate::model::ModelError;
 use crate::settings::ConfigError;
 use crate::text::TextError;
 use crate::text::sources::SourceError;
@@ -17,7 +19,7 @@ pub enum Exit {
     Failure,
     /// The command line or the settings are wrong.
     Usage,
-    /// The model is not installed.
+    /// The model is not installed, or its folder is damaged or of a kind that is not run.
     NoModel,
     /// No usable GPU, or not enough memory.
     NoDevice,
@@ -115,6 +117,12 @@ impl Failure {
     /// A wrong command line.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure::new(Exit::Usage, message).hint("sala-chat --help lists all options")
+    }
+
+    /// A file that was named to be read, and is not there or cannot be.
+    pub fn input(path: &Path, e: &std::io::Error) -> Failure {
+        let exit = if e.kind() == std::io::ErrorKind::NotFound { Exit::NoInput } else { Exit::Failure };
+        Failure::new(exit, format!("{}: {e}", path.display()))
     }
 
     /// What the parser of the command line found, as one line: with the names of missing arguments, the words that are
@@ -229,7 +237,13 @@ impl From<SourceError> for Failure {
 
 impl From<TextError> for Failure {
     fn from(e: TextError) -> Failure {
-        Failure::new(Exit::Failure, e.to_string())
+        Failure::new(Exit::from_code(e.exit_code()), e.to_string())
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(e: ModelError) -> Failure {
+        Failure::new(Exit::from_code(e.exit_code()), e.to_string())
     }
 }
 

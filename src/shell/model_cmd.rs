@@ -128,7 +128,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
         (0, true) => Ok(Exit::Ok),
         (0, false) => Err(Failure::new(Exit::NoModel, format!("{}: files are missing", folder.display()))
             .hint("sala-chat model download fetches them")),
-        (n, _) => Err(Failure::new(Exit::Failure, format!("{n} damaged file(s) in {}", folder.display()))
+        (n, _) => Err(Failure::new(Exit::NoModel, format!("{n} damaged file(s) in {}", folder.display()))
             .hint("Remove them, then: sala-chat model download")),
     }
 }

@@ -190,7 +190,7 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         let text = text.and_then(|text| text.with_thesaurus(DEMO_THESAURUS.into()));
         (text, DEMO_CONFIG.to_owned())
     };
-    let text = text.map_err(|e| unusable(e.to_string()))?;
+    let text = text?;
     let config: serde_json::Value =
         serde_json::from_str(&config).map_err(|e| unusable(format!("config.json of {model}: {e}")))?;
     let ids = match config.get("eos_token_id") {
@@ -200,7 +200,7 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
     };
     if let Some(rows) = config.get("vocab_size").and_then(serde_json::Value::as_u64) {
         let rows = usize::try_from(rows).unwrap_or(usize::MAX);
-        text.tokenizer.check_vocabulary(rows).map_err(|e| unusable(e.to_string()))?;
+        text.tokenizer.check_vocabulary(rows)?;
     }
     let stop = text.tokenizer.stop_ids(&ids);
     Ok((text, stop))

@@ -43,7 +43,7 @@ pub(super) fn run(
         let text = format!("{name}: random weights are made anew at each start, there is nothing to pack");
         return Err(Failure::new(Exit::Usage, text).hint("Name a model folder"));
     }
-    let mut source = Checkpoint::open(&name).map_err(|e| Failure::new(Exit::NoModel, e.to_string()))?;
+    let mut source = Checkpoint::open(&name)?;
     source.set_recipe(to);
     let texts = calibrate.map(|docs| calibration::texts(context, &name, docs)).transpose()?;
     let id = texts.as_ref().map_or_else(|| source.fingerprint(), |texts| calibrate::identity(&source, texts));
@@ -71,8 +71,7 @@ pub(super) fn run(
         context.note(&format!("{} of {}: {}, {}, {made}", part.number, part.of, part.name, gb(part.bytes)));
         parts.push(part.clone());
     };
-    let done = quantize(&source, calibration.as_ref(), output, &stop, &mut progress)
-        .map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
+    let done = quantize(&source, calibration.as_ref(), output, &stop, &mut progress)?;
     let Some(total) = done else {
         let text = format!("stopped after {} of its parts", parts.len());
         return Err(ending.by_signal(Failure::new(Exit::Stopped, text).hint("The same command goes on where it was")));

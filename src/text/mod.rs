@@ -103,6 +103,23 @@ pub enum TextError {
     Template(String),
 }
 
+impl TextError {
+    /// Exit code of a run that ends with it (docs/interface.md §2): whatever is wrong with a model folder has one.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            TextError::Read { .. }
+            | TextError::Malformed { .. }
+            | TextError::Vocabulary { .. }
+            | TextError::NoTemplate
+            | TextError::Template(_) => 3,
+            TextError::TooLong { .. } => 5,
+            TextError::Damaged { .. } => 7,
+            TextError::Encode(_) => 1,
+            TextError::Stopped => 130,
+        }
+    }
+}
+
 /// Tokenizer and chat template of one model, as the desk uses them.
 #[derive(Clone, Debug)]
 pub struct TextModel {

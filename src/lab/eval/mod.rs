@@ -192,7 +192,7 @@ fn judge<B: DraftOps>(
     let longest = lengths.iter().copied().max().unwrap_or(0).max(CONSISTENCY);
     if let Some(path) = &args.text {
         let read = std::fs::read_to_string(path);
-        let content = read.map_err(|e| Failure::new(Exit::Failure, format!("--text {}: {e}", path.display())))?;
+        let content = read.map_err(|e| Failure::input(path, &e))?;
         let mut tokens: Vec<Token> = text.tokenizer.bos().into_iter().collect();
         tokens.extend(text.tokenizer.encode_plain(&content)?);
         let window = args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));

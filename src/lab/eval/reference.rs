@@ -10,7 +10,7 @@ use safetensors::Dtype as FileDtype;
 use super::numbers::{Distance, Distances, distance};
 use super::{Subject, failed};
 use crate::backend::Backend;
-use crate::model::Tensors;
+use crate::model::{ModelError, Tensors};
 use crate::protocol::engine::Token;
 use crate::shell::{Exit, Failure};
 
@@ -28,7 +28,7 @@ pub struct Sample {
 }
 
 fn unusable(path: &Path, what: impl std::fmt::Display) -> Failure {
-    let hint = "sala-chat eval --script prints the script that makes such a file";
+    let hint = "sala-chat eval --script prints the script that makes such a file; a text is read with --text";
     Failure::new(Exit::Failure, format!("{}: {what}", path.display())).hint(hint)
 }
 
@@ -67,7 +67,11 @@ fn floats(path: &Path, tensors: &Tensors, name: &str, shape: &[usize]) -> Result
 /// # Errors
 /// What is missing or does not fit, by name.
 pub fn read(path: &Path, vocab: usize) -> Result<Vec<Sample>, Failure> {
-    let tensors = Tensors::open_files(&[path.to_owned()]).map_err(|e| unusable(path, e))?;
+    let tensors = Tensors::open_files(&[path.to_owned()]).map_err(|e| match e {
+        ModelError::File { cause, .. } => Failure::input(path, &cause),
+        ModelError::Damaged { cause, .. } => unusable(path, format!("not a file of reference logits ({cause})")),
+        e => unusable(path, e),
+    })?;
     let mut lengths = Vec::new();
     for name in tensors.names().filter_map(|n| n.strip_prefix("tokens.")) {
         lengths.push(name.parse::<usize>().map_err(|_| unusable(path, format!("`tokens.{name}` names no length")))?);

@@ -1,0 +1,116 @@
+//! What goes wrong, as a shell sees it: the same damage has the same exit code everywhere, and a line says what and what to do.
+
+#[path = "support/command.rs"]
+mod command;
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+/// A folder that holds everything the program reads and writes.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Home {
+        Home(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        command::command(self.0.path(), arguments).output().unwrap()
+    }
+}
+
+fn out(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn err(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// The built-in model as a folder, `edit`ed.
+fn model(home: &Home, edit: impl FnOnce(&Path)) {
+    let (from, folder) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/demo"), home.0.path().join("model"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir(&folder).unwrap();
+    let files = ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"];
+    for file in files.into_iter().chain(["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]) {
+        std::fs::copy(from.join(file), folder.join(file)).unwrap();
+    }
+    edit(&folder);
+}
+
+/// Writes a JSON file of a folder again.
+fn edited(path: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
+    let mut json = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    edit(&mut json);
+    std::fs::write(path, json.to_string()).unwrap();
+}
+
+#[test]
+fn whatever_is_wrong_with_a_model_folder_has_one_code() {
+    let home = Home::new();
+    let ask: &[&str] = &["-p", "hi", "--no-save", "--device", "cpu", "--model", "model"];
+    let pack: &[&str] = &["model", "quantize", "model", "--to", "8bit", "-o", "packed"];
+    let judge: &[&str] = &["eval", "--skip", "needles,consistency", "--device", "cpu", "--model", "model"];
+    let verify: &[&str] = &["model", "verify", "--model", "model"];
+    let check = |what: &str, commands: &[&[&str]], says: &str| {
+        for command in commands {
+            let output = home.run(command);
+            assert_eq!(output.status.code(), Some(3), "{what}, {command:?}: {} {}", out(&output), err(&output));
+            assert!(err(&output).contains(says), "{what}, {command:?}: {}", err(&output));
+        }
+    };
+    let shard = "model-00002-of-00002.safetensors";
+    model(&home, |folder| std::fs::write(folder.join(shard), "no tensors").unwrap());
+    check("damaged weights", &[ask, pack, judge, verify], "damaged");
+    let config = |edit: fn(&mut serde_json::Value)| model(&home, |folder| edited(&folder.join("config.json"), edit));
+    config(|c| c["num_hidden_layers"] = (-1).into());
+    check("a value out of range", &[ask, pack, judge], "num_hidden_layers");
+    config(|c| drop(c.as_object_mut().unwrap().remove("hidden_size")));
+    check("a value that is missing", &[ask, pack, judge], "hidden_size");
+    model(&home, |folder| std::fs::write(folder.join("config.json"), "{").unwrap());
+    check("no JSON", &[ask, pack, judge, verify], "");
+    let template =
+        |text: &'static str| model(&home, |folder| std::fs::write(folder.join("chat_template.jinja"), text).unwrap());
+    template("{% if %}");
+    check("a template that does not compile", &[ask], "template");
+    template(
+        "{{ messages[-1].content }}{% if messages[-1].content == 'hi' %}{{ raise_exception('not with me') }}{% endif %}",
+    );
+    check("a template that fails", &[ask], "not with me");
+    model(&home, |folder| {
+        std::fs::write(folder.join("model.safetensors.index.json"), r#"{"weight_map": {}}"#).unwrap()
+    });
+    check("an empty index", &[ask, pack, judge], "its model.safetensors.index.json names no tensors");
+}
+
+#[test]
+fn a_file_that_is_to_be_read_and_is_not_there_has_one_code() {
+    let home = Home::new();
+    home.write("book.txt", "It was the best of times, it was the worst of times.".repeat(20));
+    let judge = |more: &[&str]| {
+        home.run(&[&["eval", "--demo", "--skip", "needles,consistency", "--device", "cpu"], more].concat())
+    };
+    for missing in [&["nosuch"][..], &["--text", "nosuch"]] {
+        let output = judge(missing);
+        assert_eq!(output.status.code(), Some(66), "{missing:?}: {}", err(&output));
+        assert!(err(&output).starts_with("sala-chat: nosuch: No such file"), "{}", err(&output));
+    }
+    assert_eq!(home.run(&["doctor", "--fixtures", "nosuch", "--device", "cpu"]).status.code(), Some(66));
+    // A text in the place of reference logits.
+    let text = judge(&["book.txt"]);
+    let said = err(&text);
+    assert!(
+        said.starts_with("sala-chat: book.txt: not a file of reference logits (") && said.contains("--text"),
+        "{said}"
+    );
+    assert_eq!(said.matches("book.txt").count(), 1, "{said}");
+    assert!(!said.contains("download"), "{said}");
+}
