@@ -477,6 +477,33 @@ fn imports_are_linear_whatever_hangs_on_what() {
 }
 
 #[test]
+fn a_session_that_stands_at_no_message_of_its_file_stands_at_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = bench(&dir.path().join("data"));
+    let file = dir.path().join("in.json");
+    let import = |head: &str| {
+        // The last message that nothing hangs on is not the last of the file.
+        let message = |id: i64, parent: &str| {
+            format!(
+                r#"{{"id":{id},"parent":{parent},"role":"user","text":"m{id}","thinking":"","created_ms":0,"meta":{{}}}}"#
+            )
+        };
+        let messages = [message(7, "5"), message(9, "5"), message(5, "null")].join(",");
+        let text =
+            format!(r#"{{"format":"sala-chat session","version":1,"name":"s","head":{head},"messages":[{messages}]}}"#);
+        std::fs::write(&file, text).unwrap();
+        let imported = bench.store.import(&file).unwrap();
+        let head = bench.store.session(imported.sessions[0].0).unwrap().head;
+        let texts = head.map(|h| bench.store.path(h).unwrap().into_iter().map(|m| m.text).collect::<Vec<_>>());
+        (imported.without_place, texts.unwrap_or_default())
+    };
+    let path = |texts: [&str; 2]| texts.map(str::to_owned).to_vec();
+    assert_eq!(import("999"), (1, path(["m5", "m9"])));
+    assert_eq!(import("7"), (0, path(["m5", "m7"])));
+    assert_eq!(import("null"), (0, Vec::new()));
+}
+
+#[test]
 fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
     let dir = tempfile::tempdir().unwrap();
     let bench = bench(&dir.path().join("data"));

@@ -31,7 +31,11 @@ pub fn imported_line(imported: &Imported) -> String {
         (Some(why), _) => format!(" {why}"),
         (None, n) => format!(" State of {} tokens came along.", grouped(n)),
     };
-    format!("{} messages imported as {}{more}.{state}", grouped(imported.messages), names.join(", "))
+    let place = match imported.without_place {
+        0 => "",
+        _ => " The message that the file calls the current one is not in it: the last one is taken.",
+    };
+    format!("{} messages imported as {}{more}.{place}{state}", grouped(imported.messages), names.join(", "))
 }
 
 impl State {

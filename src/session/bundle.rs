@@ -27,7 +27,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
-use super::import::Imported;
+use super::import::{Imported, Place};
 use super::save::{Written, name_in};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::store::Store;
@@ -198,11 +198,12 @@ impl Store {
 
         let mut changes = Vec::new();
         let messages = session.messages.len() as u64;
-        let (id, new_ids) = self.import_changes(session, &mut changes).map_err(|why| bad(&why))?;
+        let (id, new_ids, place) = self.import_changes(session, &mut changes).map_err(|why| bad(&why))?;
         let links: Vec<(MessageId, usize)> =
             links.into_iter().filter_map(|(m, i)| Some((*new_ids.get(&m)?, i))).collect();
 
-        let mut imported = Imported { messages, ..Imported::default() };
+        let without_place = u64::from(place == Place::LastMessage);
+        let mut imported = Imported { messages, without_place, ..Imported::default() };
         let _writing = self.announce_writing();
         let mut written = Vec::new();
         // State first, still without a name; then all in one transaction.

@@ -2,7 +2,7 @@
 //!
 //! Parses at the edge; a file that is none of these is refused before anything is written. One transaction per file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -25,6 +25,8 @@ pub struct Imported {
     pub state_tokens: u64,
     /// A sentence when only texts came, and why.
     pub text_only: Option<String>,
+    /// Sessions whose place in them could not be had from the file: they stand at their last message.
+    pub without_place: u64,
 }
 
 /// Characters of a session's name, or of a mark's.
@@ -72,8 +74,9 @@ impl Store {
         let mut changes = Vec::new();
         for session in sessions {
             imported.messages += session.messages.len() as u64;
-            let (id, _) = self.import_changes(session, &mut changes).map_err(bad)?;
+            let (id, _, place) = self.import_changes(session, &mut changes).map_err(bad)?;
             imported.sessions.push((id, String::new()));
+            imported.without_place += u64::from(place == Place::LastMessage);
         }
         let names = self.transaction(|tx| {
             apply(tx, &changes)?;
@@ -88,7 +91,7 @@ impl Store {
         Ok(imported)
     }
 
-    /// Appends the changes that make `session` anew, and returns its id and the new ids of its messages.
+    /// Appends the changes that make `session` anew, and returns its id, the new ids of its messages, and where it stands.
     ///
     /// # Errors
     /// A phrase: messages that contradict each other.
@@ -96,7 +99,7 @@ impl Store {
         &self,
         session: SessionJson,
         changes: &mut Vec<Change>,
-    ) -> Result<(SessionId, HashMap<MessageId, MessageId>), String> {
+    ) -> Result<(SessionId, HashMap<MessageId, MessageId>, Place), String> {
         let id = self.new_session_id();
         changes.push(Change::CreateSession(NewSession {
             id,
@@ -105,6 +108,7 @@ impl Store {
             head: None,
             forked_from: None,
         }));
+        let last = last_leaf(&session.messages);
         let mut new_ids: HashMap<MessageId, MessageId> = HashMap::new();
         for mut message in parents_first(session.messages)? {
             let new = self.new_message_id(None);
@@ -118,14 +122,34 @@ impl Store {
                 changes.push(Change::Mark { session: id, name: plain_name(&mark.name), message: *message });
             }
         }
-        if let Some(head) = session.head.and_then(|h| new_ids.get(&h)) {
+        let place = match session.head {
+            Some(head) if !new_ids.contains_key(&head) => Place::LastMessage,
+            Some(_) | None => Place::AsSaid,
+        };
+        let head = if place == Place::LastMessage { last } else { session.head };
+        if let Some(head) = head.and_then(|h| new_ids.get(&h)) {
             changes.push(Change::MoveHead { session: id, head: Some(*head) });
         }
         if let Some(title) = session.title.map(|t| plain_name(&t)).filter(|t| !t.is_empty()) {
             changes.push(Change::Title { session: id, title, by: TitleBy::Person });
         }
-        Ok((id, new_ids))
+        Ok((id, new_ids, place))
     }
+}
+
+/// Where an imported session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Where its file says.
+    AsSaid,
+    /// At its last message: the file names one that is not in it.
+    LastMessage,
+}
+
+/// The last message that no other hangs on.
+fn last_leaf(messages: &[Message]) -> Option<MessageId> {
+    let parents: HashSet<MessageId> = messages.iter().filter_map(|m| m.parent).collect();
+    messages.iter().rev().map(|m| m.id).find(|id| !parents.contains(id))
 }
 
 /// A name of one short line.

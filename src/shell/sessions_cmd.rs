@@ -222,7 +222,12 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
 pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
     let imported = open::store_to_change(context)?.import(&args.file)?;
     let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
-    let json = || json!({ "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens });
+    let json = || {
+        json!({
+            "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens,
+            "without_place": imported.without_place
+        })
+    };
     context.result(json, || imported_line(&imported))?;
     Ok(Exit::Ok)
 }
