@@ -241,8 +241,9 @@ impl State {
                     format!("No kept state: a resumed conversation is read again by the server (about {all} tokens).");
                 desk.note(Level::Info, text);
             } else if desk.feeder.stopped() {
-                let text =
-                    format!("Stopped: {all} tokens of this conversation are read, the rest is with the next question.");
+                let text = format!(
+                    "Stopped: {all} tokens of this conversation are read, the rest will be read with the next question."
+                );
                 desk.note(Level::Info, text);
             } else if !quiet {
                 desk.note(Level::Info, format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0));

@@ -43,6 +43,23 @@ fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
     t.note_with("view only");
     assert_eq!(t.view().messages.len(), 3);
     assert_eq!(t.work(), (0, 0));
+    t.quit();
+    // What is stopped in the middle is done with the next question.
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), gate: Some(gate), ..resume(&name) });
+    for _ in 0..10 {
+        permit.send(()).unwrap();
+    }
+    let (id, _) = question(&mut t);
+    t.send(Request::Choose { question: id, key: '\n' });
+    t.wait("reading", |n| matches!(n, Notice::Activity(Activity::Reading(p)) if p.done >= 8 * 64).then_some(()));
+    t.send(Request::Stop);
+    drop(permit);
+    let said = t.note_with("Stopped: ");
+    assert!(
+        said.ends_with(" tokens of this conversation are read, the rest will be read with the next question."),
+        "{said}"
+    );
 }
 
 fn state_of_the_beginning_only_is_not_called_none() {
