@@ -114,3 +114,16 @@ fn a_file_that_is_to_be_read_and_is_not_there_has_one_code() {
     assert_eq!(said.matches("book.txt").count(), 1, "{said}");
     assert!(!said.contains("download"), "{said}");
 }
+
+#[test]
+fn samples_go_to_a_folder() {
+    let home = Home::new();
+    home.write("book.txt", "It was the best of times, it was the worst of times.");
+    let capture = home.run(&["draft", "capture", "--demo", "--docs", "book.txt", "--out", "book.txt"]);
+    assert_eq!(capture.status.code(), Some(2), "{}", err(&capture));
+    assert!(
+        err(&capture).contains("book.txt is a file; samples go to a folder. Name another one: --out DIR"),
+        "{}",
+        err(&capture)
+    );
+}

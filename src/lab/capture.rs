@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use crate::backend::prelude::*;
-use crate::base::bytes;
+use crate::base::{bytes, counted};
 use crate::desk::render::safe_name;
 use crate::model::capture::Recorder;
 use crate::model::draft::{DraftConfig, DraftOptions};
@@ -69,6 +69,10 @@ pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Fail
 /// The folder for samples: made if needed, and never one that holds some already, because numbers would repeat.
 fn make_folder(out: &Path) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", out.display()));
+    if out.exists() && !out.is_dir() {
+        let failure = Failure::new(Exit::Usage, format!("{} is a file; samples go to a folder", out.display()));
+        return Err(failure.hint("Name another one: --out DIR"));
+    }
     std::fs::create_dir_all(out).map_err(failed)?;
     if sample_file(out, 1).exists() {
         let failure = Failure::new(Exit::Failure, format!("{} holds samples already", out.display()));
@@ -154,7 +158,8 @@ impl Job<'_> {
                 written += sample.completion_tokens();
                 size += std::fs::metadata(&path).map_or(0, |m| m.len());
             }
-            self.context.note(&format!("{document_name}: {samples} samples, {tokens} tokens so far"));
+            self.context
+                .note(&format!("{document_name}: {}, {tokens} tokens so far", counted(samples as u64, "sample")));
         }
         if samples == 0 {
             return Err(Failure::new(Exit::Failure, "no piece of these documents fits").hint("Raise --length"));
@@ -170,7 +175,10 @@ impl Job<'_> {
             },
             || {
                 let out = self.out.display();
-                format!("{samples} samples in {out}: {tokens} tokens, {written} of them written by the model, {}, {seconds:.1} s", bytes(size))
+                format!(
+                    "{} in {out}: {}, {written} of them written by the model, {}, {seconds:.1} s",
+                    counted(samples as u64, "sample"), counted(tokens as u64, "token"), bytes(size)
+                )
             },
         )?;
         Ok(Exit::Ok)
