@@ -361,6 +361,7 @@ fn prune_dry_run(
         };
         let served = match all_requests {
             0 => String::new(),
+            0 if gone.is_empty() => "nothing is in the trash".to_owned(),
             n => format!(", and {} of requests to serve", bytes(n)),
         };
         lines.push(format!("State now: {}{served}; {stays}. Nothing was removed.", bytes(sizes.state_bytes)));
