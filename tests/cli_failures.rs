@@ -127,3 +127,22 @@ fn samples_go_to_a_folder() {
         err(&capture)
     );
 }
+
+#[test]
+fn looking_at_a_data_folder_that_is_not_there_does_not_make_it() {
+    let home = Home::new();
+    for command in [
+        &["ls"][..],
+        &["show", "x"],
+        &["search", "x"],
+        &["export", "x", "x.md"],
+        &["library", "ls"],
+        &["prune", "--dry-run"],
+    ] {
+        let output = home.run(&[&["--data-dir", "a/b"], command].concat());
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{command:?}: {}", err(&output));
+        assert!(err(&output).contains("a/b does not exist: nothing is kept there."), "{command:?}: {}", err(&output));
+        assert!(!home.0.path().join("a").exists(), "{command:?}");
+    }
+    assert_eq!(out(&home.run(&["--data-dir", "a/b", "ls"])), "No sessions yet. sala-chat starts one.\n");
+}

@@ -84,6 +84,8 @@ fn settings() -> Vec<(&'static str, Vec<u8>)> {
 fn no_settings_file_breaks_the_program() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
+    // That there is none would be a line of its own.
+    std::fs::create_dir(home.join("data")).unwrap();
     let mut wrong = Vec::new();
     let mut check = |what: &str, path: &Path| {
         let path = path.to_str().unwrap();

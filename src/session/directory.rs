@@ -199,8 +199,12 @@ pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk) -> io::Result<()> {
         Err(e) if !is_full(&e) => return Err(e),
         _ => {}
     }
-    // Made by us first, so that it and the files SQLite puts beside it are private.
-    open_plain(&layout.database, OFlags::RDWR | OFlags::CREATE).map(drop)
+    make_database(&layout.database)
+}
+
+/// The file of a database, made by us first, so that it and the files SQLite puts beside it are private.
+pub(super) fn make_database(path: &Path) -> io::Result<()> {
+    open_plain(path, OFlags::RDWR | OFlags::CREATE).map(drop)
 }
 
 /// The id in the mark.

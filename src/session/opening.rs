@@ -8,6 +8,7 @@ use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::schema::{self, Found};
+use super::scratch::Scratch;
 use super::store::{Access, Limits, Store};
 use super::unlinked::Unlinked;
 
@@ -38,11 +39,16 @@ impl Store {
         Store::open_for(root, disk, limits, Purpose::Write)
     }
 
-    /// As [`Store::open`], to look only: where the disk is full a copy elsewhere is read before the reserve is given up.
+    /// As [`Store::open`], to look only: where the disk is full a copy elsewhere is read before the reserve is given up, and
+    /// a directory that is not there is not made.
     ///
     /// # Errors
     /// As [`Store::open`].
     pub fn open_to_read(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
+        let absolute = std::path::absolute(root).map_err(no_folder(root))?;
+        if matches!(absolute.try_exists(), Ok(false)) {
+            return Store::open_nothing(Layout::new(&absolute), disk, limits);
+        }
         Store::open_for(root, disk, limits, Purpose::Read)
     }
 
@@ -136,9 +142,19 @@ impl Store {
         Ok(store)
     }
 
+    /// A directory that is not there, as an empty one that cannot be written.
+    fn open_nothing(layout: Layout, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
+        let elsewhere = private_place()?;
+        let target = elsewhere.path().join("sala.db");
+        directory::make_database(&target).map_err(StoreError::io("make", &target))?;
+        schema::open_writable(&target)?;
+        let why = format!("{} does not exist: nothing is kept there.", layout.root.display());
+        Store::reading(layout, disk, limits, why, elsewhere)
+    }
+
     fn open_readable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String) -> Result<Store> {
         // SQLite wants to write beside a WAL database even to read it: read a copy then.
-        let copy = super::scratch::Scratch::new().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))?;
+        let copy = private_place()?;
         let target = copy.path().join("sala.db");
         copy_database(&layout, &*disk, &target)?;
         // Takes in the log, brings an older database up to date (a newer one stays as it is), and indexes what is not yet.
@@ -148,6 +164,12 @@ impl Store {
                  UPDATE message SET indexed = 1 WHERE indexed = 0;",
             );
         }
+        Store::reading(layout, disk, limits, why, copy)
+    }
+
+    /// Reads the database in `copy` in the place of the directory's own.
+    fn reading(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String, copy: Scratch) -> Result<Store> {
+        let target = copy.path().join("sala.db");
         let (reader, _) = schema::open_readable(&target, &layout.database)?;
         let (writer, _) = schema::open_readable(&target, &layout.database)?;
         let mut store = Store {
@@ -250,6 +272,11 @@ fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> 
         }
     }
     Ok(())
+}
+
+/// Where a database lies that is read in the place of another one.
+fn private_place() -> Result<Scratch> {
+    Scratch::new().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))
 }
 
 /// Copies a file for this user's eyes.

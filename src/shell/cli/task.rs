@@ -1,6 +1,6 @@
 //! What a command line means, as plain structs. [`super::Cli`] makes them, the handlers take them.
 
-use super::Command;
+use super::{Command, LibraryCommand};
 
 /// Which session a chat or a question belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,4 +67,19 @@ pub enum Task {
     Chat(Chat),
     /// A command.
     Command(Command),
+}
+
+impl Task {
+    /// Whether it looks at what is kept and changes nothing.
+    pub fn only_looks(&self) -> bool {
+        match self {
+            Task::Ask(_) | Task::Chat(_) => false,
+            Task::Command(command) => match command {
+                Command::Ls(_) | Command::Show(_) | Command::Search(_) | Command::Export(_) => true,
+                Command::Prune(args) => args.dry_run,
+                Command::Library(args) => matches!(args.action, LibraryCommand::Ls),
+                _ => false,
+            },
+        }
+    }
 }
