@@ -146,3 +146,33 @@ fn looking_at_a_data_folder_that_is_not_there_does_not_make_it() {
     }
     assert_eq!(out(&home.run(&["--data-dir", "a/b", "ls"])), "No sessions yet. sala-chat starts one.\n");
 }
+
+#[test]
+fn a_session_in_the_trash_is_said_to_be_there() {
+    let home = Home::new();
+    let nothing = out(&home.run(&["prune", "--dry-run"])).to_owned();
+    assert!(nothing.contains("; nothing is in the trash. Nothing was removed."), "{nothing}");
+    let message = |id: i64, parent: Option<i64>, text: &str| {
+        serde_json::json!({
+            "id": id, "parent": parent, "role": "user", "text": text, "thinking": "", "created_ms": 1, "meta": {}
+        })
+    };
+    let session = serde_json::json!({
+        "format": "sala-chat session", "version": 1, "name": "old talk", "head": 999,
+        "messages": [message(1, None, "one"), message(2, Some(1), "two"), message(3, Some(1), "three")],
+    });
+    let file = home.write("in.json", session.to_string());
+    // The message that it stands at is not in the file.
+    let imported = home.run(&["import", file.to_str().unwrap()]);
+    assert!(out(&imported).contains("is not in it: the last one is taken."), "{}", out(&imported));
+    let shown = home.run(&["show", "old talk"]);
+    assert!(out(&shown).contains("one") && out(&shown).contains("three"), "{}", out(&shown));
+    assert_eq!(home.run(&["rm", "old talk", "--yes"]).status.code(), Some(0));
+    for command in [&["show", "old talk"][..], &["export", "old talk", "x.md"]] {
+        let gone = home.run(command);
+        assert_eq!(gone.status.code(), Some(1));
+        let said = "sala-chat: \"old talk\" is in the trash. Back with: sala-chat -r 'old talk'";
+        assert_eq!(err(&gone).trim(), said);
+    }
+    assert!(err(&home.run(&["show", "nothing"])).contains("no session called \"nothing\""));
+}

@@ -161,6 +161,17 @@ impl Store {
         self.read(|db| find_session(db, name, "trashed_ms IS NULL"))
     }
 
+    /// A session of the trash by its name, the one used last.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn trashed_session(&self, name: &str) -> Result<Option<SessionRecord>> {
+        match self.read(|db| find_session(db, name, "trashed_ms IS NOT NULL")) {
+            Err(StoreError::NoSession { .. }) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
     /// A session by its row, in the trash or not.
     ///
     /// # Errors

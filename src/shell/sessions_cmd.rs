@@ -15,8 +15,8 @@ use crate::desk::export::imported_line;
 use crate::desk::session_rows;
 use crate::model::quantize::{kept_folders, remove_kept};
 use crate::protocol::desk::{ExportFormat, SessionRow};
-use crate::session::{Freed, LAST, Overwrite, Scope, SegmentId, SessionFilter, SessionRecord, Store};
-use crate::text::sanitize::Clean;
+use crate::session::{Freed, LAST, Overwrite, Scope, SegmentId, SessionFilter, SessionRecord, Store, StoreError};
+use crate::text::sanitize::{Clean, shell_word};
 
 /// Sessions listed at most.
 const LISTED: usize = 100_000;
@@ -30,7 +30,13 @@ fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
         let none = || Failure::new(Exit::Failure, "there is no session yet");
         return store.last_session()?.ok_or_else(none);
     }
-    Ok(store.session_named(name)?)
+    match store.session_named(name) {
+        Err(StoreError::NoSession { .. }) if store.trashed_session(name)?.is_some() => {
+            let failure = Failure::new(Exit::Failure, format!("\"{name}\" is in the trash"));
+            Err(failure.hint(format!("Back with: sala-chat -r {}", shell_word(name))))
+        }
+        found => Ok(found?),
+    }
 }
 
 pub(super) fn when(ms: i64) -> String {
@@ -355,13 +361,13 @@ fn prune_dry_run(
             lines.insert(0, "This would go:".to_owned());
         }
         let stays = match trashed.len() - gone.len() {
+            0 if gone.is_empty() => "nothing is in the trash".to_owned(),
             0 => "nothing else is in the trash".to_owned(),
             1 => "1 session in the trash stays (--all takes it)".to_owned(),
             n => format!("{n} sessions in the trash stay (--all takes them)"),
         };
         let served = match all_requests {
             0 => String::new(),
-            0 if gone.is_empty() => "nothing is in the trash".to_owned(),
             n => format!(", and {} of requests to serve", bytes(n)),
         };
         lines.push(format!("State now: {}{served}; {stays}. Nothing was removed.", bytes(sizes.state_bytes)));
