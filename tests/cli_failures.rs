@@ -176,3 +176,22 @@ fn a_session_in_the_trash_is_said_to_be_there() {
     }
     assert!(err(&home.run(&["show", "nothing"])).contains("no session called \"nothing\""));
 }
+
+#[test]
+fn a_check_of_the_settings_tells_everything_at_once() {
+    let home = Home::new();
+    let file = "[sampling]\ntemperature = 99\n[serve]\nlisten = \"nowhere\"\n[load.converters]\ndocx = \"pandoc\"\n\
+        [keys]\n\"ctrl-o\" = \"fly\"\n\"a\" = \"panel\"\n";
+    home.write(".config/sala-chat/config.toml", file);
+    let check = home.run(&["config", "check"]);
+    assert_eq!((check.status.code(), out(&check).lines().count()), (Some(2), 5), "{}", out(&check));
+    for says in [
+        "sampling.temperature",
+        "serve.listen nowhere: ADDR:PORT",
+        "load.converters.docx: it has no {in}",
+        "no action is called \"fly\"",
+        "\"a\" is needed for typing",
+    ] {
+        assert!(out(&check).contains(says), "{says}: {}", out(&check));
+    }
+}

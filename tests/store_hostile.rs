@@ -316,7 +316,7 @@ fn settings_files() {
             }
             Err(e) => line(&e),
         }
-        settings::problems(&file, &[]).iter().for_each(|e| line(e));
+        settings::examine(&file, &[]).1.iter().for_each(|e| line(e));
         let Ok(text) = std::str::from_utf8(bytes) else { return };
         // A changed file says what was asked for, and is as good as before.
         match settings::edit(std::path::Path::new("config.toml"), text, "sampling.temperature", "0.25") {

@@ -118,7 +118,7 @@ struct Setting {
 /// Reads a file and puts the layers together. A missing file is an empty one.
 ///
 /// # Errors
-/// The first problem of the list of [`problems`], unless it is only an unknown key, which becomes a warning.
+/// The first problem of the list of [`examine`], unless it is only an unknown key, which becomes a warning.
 pub fn load(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]) -> Result<Loaded, ConfigError> {
     let (settings, found) = gather(file, variables, options);
     let mut warnings = Vec::new();
@@ -155,9 +155,12 @@ fn put(config: &mut Config, name: &str, value: &Value) {
     }
 }
 
-/// Everything that is wrong, for `config check`.
-pub fn problems(file: &Path, variables: &[(String, String)]) -> Vec<ConfigError> {
-    gather(file, variables, &[]).1
+/// Everything that is wrong, for `config check`, and what the rest sets.
+pub fn examine(file: &Path, variables: &[(String, String)]) -> (Config, Vec<ConfigError>) {
+    let (settings, problems) = gather(file, variables, &[]);
+    let mut config = Config::default();
+    settings.iter().for_each(|setting| put(&mut config, &setting.key, &setting.value));
+    (config, problems)
 }
 
 fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]) -> (Vec<Setting>, Vec<ConfigError>) {

@@ -18,7 +18,7 @@ mod value;
 mod words;
 
 pub use edit::edit;
-pub use layers::{Loaded, Origin, load, problems};
+pub use layers::{Loaded, Origin, examine, load};
 pub use row::{Flag, Kind, Row, Way};
 pub use session::Settings;
 pub use size::Size;

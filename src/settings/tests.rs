@@ -73,7 +73,7 @@ fn later_layers_win_and_say_who_set_what() {
 fn unknown_keys_are_named_with_their_nearest() {
     let (_dir, path) = with_file("[ui]\ntehme = \"dark\"\n[nothing]\nx = 1\n");
     let env = variables(&[("SALA_CHAT_UI_MOSE", "true")]);
-    let found: Vec<String> = problems(&path, &env).iter().map(|p| p.to_string()).collect();
+    let found: Vec<String> = examine(&path, &env).1.iter().map(|p| p.to_string()).collect();
     assert_eq!(found.len(), 3);
     assert!(found[0].ends_with("unknown key nothing"), "{}", found[0]);
     assert!(found[1].ends_with("unknown key ui.tehme: did you mean ui.theme?"), "{}", found[1]);

@@ -11,7 +11,7 @@ use crate::app::keys::KeyTable;
 use crate::app::options::UiConfig;
 use crate::desk::presets;
 use crate::remote::address;
-use crate::settings::{self, Config, EngineSource, ModelSource, Origin, page, table};
+use crate::settings::{self, Config, ConfigError, EngineSource, ModelSource, Origin, page, table};
 use crate::text::sanitize::Clean;
 use crate::text::{files, sources};
 
@@ -29,21 +29,19 @@ pub(super) fn run(
         ConfigCommand::Path if json => out::line(&Clean::json(&serde_json::json!({ "file": file })))?,
         ConfigCommand::Path => say(format!("{}", file.display()))?,
         ConfigCommand::Check => {
-            let mut problems: Vec<String> =
-                settings::problems(file, variables).iter().map(ToString::to_string).collect();
-            let mut notes = Vec::new();
-            if let Ok(loaded) = settings::load(file, variables, &[]) {
-                notes.extend(no_switch(&loaded.config));
-                let meant = MEANT.iter().filter_map(|(name, unfit)| Some((table::find(name)?, unfit)));
-                problems.extend(meant.filter_map(|(row, unfit)| {
-                    unfit(&row.kind.show(&(row.get)(&loaded.config)), themes, Some(presets))
-                }));
-                let open = loaded.config.keys.iter().map(|(key, action)| ("keys", key, action));
-                let converters = &loaded.config.load.converters;
-                let open = open.chain(converters.iter().map(|(of, line)| ("load.converters", of, line)));
-                let bad = open.filter_map(|(table, key, value)| unusable(table, key, value));
-                problems.extend(bad.map(|e| format!("{}: {e}", file.display())));
-            }
+            let (config, wrong) = settings::examine(file, variables);
+            // Of settings that are taken: what is wrong with the others is told.
+            let taken = wrong.iter().all(|e| matches!(e, ConfigError::Unknown { .. }));
+            let notes: Vec<String> = if taken { no_switch(&config).into_iter().collect() } else { Vec::new() };
+            let mut problems: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+            let meant = MEANT.iter().filter_map(|(name, unfit)| Some((table::find(name)?, unfit)));
+            problems.extend(
+                meant.filter_map(|(row, unfit)| unfit(&row.kind.show(&(row.get)(&config)), themes, Some(presets))),
+            );
+            let open = config.keys.iter().map(|(key, action)| ("keys", key, action));
+            let converters = config.load.converters.iter().map(|(of, line)| ("load.converters", of, line));
+            let bad = open.chain(converters).filter_map(|(table, key, value)| unusable(table, key, value));
+            problems.extend(bad.map(|e| format!("{}: {e}", file.display())));
             if json {
                 out::line(&Clean::json(&serde_json::json!({ "file": file, "problems": problems, "notes": notes })))?;
             } else if problems.is_empty() {
