@@ -130,7 +130,11 @@ fn state_that_the_disk_has_no_room_for_is_said_to_be_left_out() {
     for format in ["--json", "--jsonl"] {
         let asked = full(&[format, "--max-tokens", "4", "-p", "Hello"]);
         let said = String::from_utf8(asked.stderr).unwrap();
-        assert_eq!((asked.status.code(), said.matches("Text is saved, state is not: ").count()), (Some(0), 1), "{said}");
+        assert_eq!(
+            (asked.status.code(), said.matches("Text is saved, state is not: ").count()),
+            (Some(0), 1),
+            "{said}"
+        );
         let text = String::from_utf8(asked.stdout).unwrap();
         let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         assert!(last["state_not_saved"].as_str().is_some_and(|why| why.contains("reserve")), "{last}");

@@ -115,7 +115,9 @@ pub enum ModelError {
         cause: String,
     },
     /// A name that means no model.
-    #[error("no model `{0}`; use a folder, `demo`, or random weights: `synthetic:9b` or `synthetic:tiny`, as published with `-nvfp4` or `-gptq` behind")]
+    #[error(
+        "no model `{0}`; use a folder, `demo`, or random weights: `synthetic:9b` or `synthetic:tiny`, as published with `-nvfp4` or `-gptq` behind"
+    )]
     Unknown(String),
     /// The configuration cannot be run.
     #[error(transparent)]

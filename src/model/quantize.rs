@@ -161,7 +161,9 @@ pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
     if !path.exists() {
         // What an earlier run left when it was stopped.
         let ours = |name: &str| {
-            name.starts_with('.') || name == super::calibrate::FILE || (name.starts_with("part-") && name.contains(".safetensors"))
+            name.starts_with('.')
+                || name == super::calibrate::FILE
+                || (name.starts_with("part-") && name.contains(".safetensors"))
         };
         let entries = std::fs::read_dir(out).into_iter().flatten().flatten();
         let mut others = entries.map(|e| e.file_name().to_string_lossy().into_owned()).filter(|name| !ours(name));

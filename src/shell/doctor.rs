@@ -206,8 +206,14 @@ fn weights(context: &Context) -> Finding {
             let opened = Checkpoint::open_dir(Path::new(&named)).and_then(|c| c.check().map(|()| c));
             opened.map_err(|e| Failure::new(Exit::NoModel, e.to_string()))
         }) {
-            Ok(c) => finding("weights", Verdict::Fine, format!("{} in {named}, every tensor as config.json asks.", c.name())),
-            Err(e) => finding("weights", Verdict::Miss, format!("{}. Name another folder: model.source or --model", e.message)),
+            Ok(c) => {
+                finding("weights", Verdict::Fine, format!("{} in {named}, every tensor as config.json asks.", c.name()))
+            }
+            Err(e) => finding(
+                "weights",
+                Verdict::Miss,
+                format!("{}. Name another folder: model.source or --model", e.message),
+            ),
         };
     }
     match model_cmd::installed(config) {

@@ -15,5 +15,11 @@ const TEXT: &str = include_str!("../../assets/sample/lighthouse.md");
 
 /// The document, if that is what a path means.
 pub fn document(path: &str) -> Option<Document> {
-    (path == PATH).then(|| Document { name: NAME.to_owned(), path: None, text: TEXT.to_owned(), note: None, guessed: None })
+    (path == PATH).then(|| Document {
+        name: NAME.to_owned(),
+        path: None,
+        text: TEXT.to_owned(),
+        note: None,
+        guessed: None,
+    })
 }
