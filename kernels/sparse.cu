@@ -1,7 +1,7 @@
 // InfLLM-V2 sparse attention: the cache, and every stage for the rows of a verify pass (docs/model.md §5).
 //
 // Cache: rows [kv, 128] bf16 of keys, values and compressed keys k1 of level 1 (mean of 32 keys, stride 16) and k2 of level 2 (mean of 128, stride 64), in tiles.
-// Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are kept in units of log 2.
+// Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile, its columns in select_scores. Scores are kept in units of log 2.
 // A row is worked on with the same arithmetic whatever the number of rows; splits are cut at absolute places.
 #include "attention.cuh"
 #include "cut.cuh"
@@ -201,29 +201,48 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
     Queries query;
     query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
     __syncthreads();  // z written
-    const float z0 = g < group ? z[g] : INFINITY, z1 = g + 8 < group ? z[g + 8] : INFINITY;
+    float zs[4];  // of heads 2t, 2t + 1, 2t + 8, 2t + 9
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) {
+        const u32 head = (e >> 1) * 8 + 2 * t + (e & 1);
+        zs[e] = head < group ? z[head] : INFINITY;
+    }
     for (u32 step = 0; step < steps; step++) {
         const u32 first = first_of(step);
         float* own = level1[step & 1];
-        auto tile = [&](const uint4* from, int at) {  // at: index in `own` of the tile's first key
-            float s[4] = {};
+        // A of keys g of two tiles. Keys are the 16 rows of a product and heads its columns, so that few lanes have to add up a key's heads.
+        auto pair = [&](const uint4* low, const uint4* high) {
+            float s[2][4] = {};  // of half of the heads: keys g and g + 8, heads 2t and 2t + 1
 #pragma unroll
-            for (u32 b = 0; b < 4; b++) query.score(s, from[b * 32 + lane], b);
-            float a0 = exp2_fast(s[0] * unit - z0) + exp2_fast(s[2] * unit - z1);
-            float a1 = exp2_fast(s[1] * unit - z0) + exp2_fast(s[3] * unit - z1);
-#pragma unroll
-            for (u32 m = 4; m <= 16; m *= 2) a0 += shuffle_xor(a0, m), a1 += shuffle_xor(a1, m);
-            const u32 j = first + at + 2 * t;  // of the key plus 8
-            if (g == 0) {
-                own[at + 2 * t] = j >= 8 && j - 8 < count ? a0 : 0.f;
-                own[at + 2 * t + 1] = j >= 7 && j - 7 < count ? a1 : 0.f;
+            for (u32 b = 0; b < 4; b++) {
+                const uint4 x = low[b * 32 + lane], y = high[b * 32 + lane], lo = query.lo[b], hi = query.hi[b];
+                mma(s[0], x.x, y.x, x.y, y.y, lo.x, lo.y);
+                mma(s[1], x.x, y.x, x.y, y.y, hi.x, hi.y);
+                mma(s[0], x.z, y.z, x.w, y.w, lo.z, lo.w);
+                mma(s[1], x.z, y.z, x.w, y.w, hi.z, hi.w);
             }
+            auto sum = [&](u32 e) {
+                float a = exp2_fast(s[0][e] * unit - zs[0]) + exp2_fast(s[0][e + 1] * unit - zs[1]);
+                a += exp2_fast(s[1][e] * unit - zs[2]) + exp2_fast(s[1][e + 1] * unit - zs[3]);
+                a += shuffle_xor(a, 1);
+                return a + shuffle_xor(a, 2);
+            };
+            return make_float2(sum(0), sum(2));
+        };
+        auto keep = [&](float a, u32 at) {  // of key first − 8 + at
+            const u32 j = first + at;
+            if (t == 0) own[at] = j >= 8 && j - 8 < count ? a : 0.f;
         };
         copy_wait<1>();
-#pragma unroll 2
-        for (u32 n = 0; n < TILES; n++) tile(mine(step, warp * TILES + n), 8 + warp * SCORED + n * 8);
+#pragma unroll
+        for (u32 n = 0; n < TILES; n += 2) {
+            const u32 at = 8 + warp * SCORED + n * 8 + g;
+            const float2 a = pair(mine(step, warp * TILES + n), mine(step, warp * TILES + n + 1));
+            keep(a.x, at), keep(a.y, at + 8);
+        }
         if (warp == 3) {
-            if (first) tile(mine(step, 4 * TILES), 0);
+            const uint4* front = mine(step, 4 * TILES);
+            if (first) keep(pair(front, front).x, g);
             else if (lane < 8) own[lane] = 0.f;
         }
         if (step + 2 < steps) fetch(step + 2);
