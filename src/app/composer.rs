@@ -102,7 +102,8 @@ impl Composer {
         match self.sent.take_if(|sent| sent.expanded == text) {
             Some(sent) => {
                 self.set(&sent.text);
-                self.folds = sent.folds;
+                // Of what was cut the folds stay.
+                self.folds.extend(sent.folds);
             }
             None => self.set(text),
         }

@@ -143,10 +143,9 @@ impl Keeper {
         &self.shown
     }
 
-    /// Another session is open: shows how saving stands there.
-    pub(super) fn opened(&mut self, state: SaveState) {
+    /// Another session is open: what is not kept of the one before is not said of it.
+    pub(super) fn forget_left_out(&mut self) {
         self.pending.left_out = None;
-        self.show(state);
     }
 
     /// Shows how saving stands.
@@ -187,8 +186,9 @@ impl Keeper {
             SaveEvent::TextOnly { id, reason, .. } => {
                 (pending.texts, pending.done) = (pending.texts.max(id), pending.done.max(id));
                 pending.states.remove(&id);
-                pending.left_out = Some(reason.clone());
-                self.show(SaveState::TextOnly(reason));
+                // The first: what is not kept after it may be so because of it.
+                let first = pending.left_out.get_or_insert(reason).clone();
+                self.show(SaveState::TextOnly(first));
             }
             SaveEvent::NotSaved { id, reason, lasting } => {
                 pending.texts = pending.texts.max(id);
@@ -304,11 +304,15 @@ impl Keeper {
         let saved = self.writer.close(until);
         drop(self.lock.take());
         // The first: what is not kept after it may be so because of it.
-        let lost = self.events.try_iter().find_map(|event| match event {
-            SaveEvent::TextOnly { reason, .. } => Some(reason),
-            _ => None,
-        });
-        saved.map(|()| lost)
+        let (mut before, mut lost) = (self.pending.left_out, None);
+        for event in self.events.try_iter() {
+            match event {
+                SaveEvent::TextOnly { reason, .. } => drop(lost.get_or_insert(reason)),
+                SaveEvent::Saved { id, .. } if self.pending.states.contains_key(&id) => before = None,
+                _ => {}
+            }
+        }
+        saved.map(|()| lost.or(before))
     }
 
     /// Whether the store is kept after the program ends.

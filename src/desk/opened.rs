@@ -216,8 +216,9 @@ impl State {
     pub(super) fn show_empty(&mut self) {
         self.resume_pending = false;
         self.warned = 0;
+        self.keeper.forget_left_out();
         if matches!(self.keeper.shown(), SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_)) {
-            self.keeper.opened(SaveState::Empty);
+            self.keeper.show(SaveState::Empty);
         }
         self.forget_speeds();
         self.show_session();

@@ -158,7 +158,8 @@ impl State {
         self.become_open(talk, lock);
         self.warned = 0;
         self.forget_speeds();
-        self.keeper.opened(SaveState::Saved(record.updated_ms));
+        self.keeper.forget_left_out();
+        self.keeper.show(SaveState::Saved(record.updated_ms));
         self.show_session();
         self.show_position(record.tokens);
         Ok(())

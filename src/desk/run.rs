@@ -398,10 +398,21 @@ impl State {
     fn finish(mut self) {
         self.feeder.link.shutdown();
         self.activity(Activity::Busy { what: "saving".into() });
+        let absent = self.attendance == Attendance::Absent;
         let State { talk, keeper, out, .. } = self;
         let (id, name, lasts) = (talk.id, talk.id.map(|_| talk.name), keeper.lasts());
         let store = Arc::clone(&keeper.store);
-        let (farewell, unsaved) = match (name, keeper.close(Duration::from_secs(60))) {
+        let said = matches!(keeper.shown(), SaveState::TextOnly(_));
+        let closed = keeper.close(Duration::from_secs(60));
+        // Where nobody reads the farewell.
+        if let Ok(Some(why)) = &closed
+            && absent
+            && lasts
+            && !said
+        {
+            out.tell(Notice::Save(SaveState::TextOnly(why.clone())));
+        }
+        let (farewell, unsaved) = match (name, closed) {
             _ if !lasts => (None, None),
             (None, Ok(lost)) => (lost.map(|why| not_kept(&why)), None),
             (Some(name), Ok(lost)) => {

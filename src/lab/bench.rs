@@ -7,8 +7,8 @@
 //! at its end. Then, from that state:
 //!
 //! - *decode*: single steps, each waiting for its top logits as a chat does; median and 99th percentile of the host's clock,
-//!   speed from the sum. `device_ms` repeats the steps without waiting for top logits; what is missing from the waiting
-//!   run's time is `idle_share`, the part in which the device waits for the host.
+//!   speed from the sum. `device_ms` repeats the steps without reading top logits; a graph still waits until the one before has ended, so that
+//!   what the host does between two of them is part of it.
 //! - *look*: the steps without waiting again, with where each token looks not measured, summed as for an answer, and told for
 //!   each token: the shares are what that costs. The last waits for the device after each step, as a chat does anyway.
 //! - *pool*: where keys and values lie in host memory (`--gpu-memory 8GiB`), how many chosen blocks the decode steps found in the pool on

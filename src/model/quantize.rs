@@ -159,15 +159,15 @@ pub enum Holds {
 pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
     let path = out.join(CONFIG);
     if !path.exists() {
-        // What an earlier run left when it was stopped.
-        let ours = |name: &str| {
-            name.starts_with('.')
-                || name == super::calibrate::FILE
-                || (name.starts_with("part-") && name.contains(".safetensors"))
+        // What an earlier run of the same packing left when it was stopped.
+        let ours = |path: &Path| {
+            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            let half = name.starts_with('.') || name.starts_with(PARTIAL) || name == super::calibrate::FILE;
+            half || (is_part(name) && header(path).is_none_or(|_| written(path, id).is_some()))
         };
-        let entries = std::fs::read_dir(out).into_iter().flatten().flatten();
-        let mut others = entries.map(|e| e.file_name().to_string_lossy().into_owned()).filter(|name| !ours(name));
-        return others.next().map_or(Holds::Free, Holds::Files);
+        let other = entries(out).into_iter().find(|path| !ours(path));
+        let name = other.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        return name.map_or(Holds::Free, Holds::Files);
     }
     let read = || {
         let text = crate::text::files::read_text(&path, crate::text::files::MODEL_CONFIG_BYTES).ok()?;
@@ -451,12 +451,14 @@ fn is_fingerprint(path: &Path) -> bool {
     name.is_some_and(|n| n.len() == FINGERPRINT_DIGITS && n.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
 }
 
+/// Named as a part is.
+fn is_part(name: &str) -> bool {
+    let number = name.strip_prefix("part-").and_then(|rest| rest.strip_suffix(".safetensors"));
+    number.is_some_and(|n| n.parse::<usize>().is_ok_and(|i| part_file(i) == name))
+}
+
 /// Files of a kept folder whose names are those that [`quantize`] writes, whole or on the way.
 fn own_files(folder: &Path) -> Vec<PathBuf> {
-    let is_part = |name: &str| {
-        let number = name.strip_prefix("part-").and_then(|rest| rest.strip_suffix(".safetensors"));
-        number.is_some_and(|n| n.parse::<usize>().is_ok_and(|i| part_file(i) == name))
-    };
     let is_ours = |name: &str| name == CONFIG || name == INDEX || name.starts_with(PARTIAL) || is_part(name);
     let files = entries(folder).into_iter();
     files.filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_ours) && !is_folder(p)).collect()

@@ -123,7 +123,7 @@ impl Store {
             }
         }
         let place = match session.head {
-            Some(head) if !new_ids.contains_key(&head) => Place::LastMessage,
+            Some(head) if !new_ids.contains_key(&head) && last.is_some() => Place::LastMessage,
             Some(_) | None => Place::AsSaid,
         };
         let head = if place == Place::LastMessage { last } else { session.head };

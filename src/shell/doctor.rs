@@ -15,6 +15,7 @@ use crate::backend::prelude::*;
 use crate::model::quantize::kept_folders;
 use crate::model::{Checkpoint, Live, Model};
 use crate::remote;
+use crate::session::Access;
 use crate::settings::ModelSource;
 
 /// How a check came out.
@@ -46,7 +47,7 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     findings.push(weights(context));
     findings.extend(server(context));
     findings.extend(shared(context));
-    findings.push(disk(&context.dirs.data, (context.config().sessions.min_free_gib * open::GIB) as u64));
+    findings.push(disk(&context.dirs.data, open::limits(context).min_free_bytes));
     findings.extend(kept_weights(&kept_dir(&context.dirs)));
     findings.push(model());
     findings.push(finding(
@@ -120,9 +121,16 @@ fn folders(context: &Context) -> Vec<Finding> {
 
 /// The sessions, if there are any: opened as every command opens them.
 fn database(context: &Context) -> Option<Finding> {
-    let failure = context.dirs.data.exists().then(|| open::store_to_read(context))?.err()?;
-    let hint = failure.hint.map(|hint| format!(" {hint}.")).unwrap_or_default();
-    Some(finding("sessions", Verdict::Miss, format!("{}{hint}", failure.message)))
+    match context.dirs.data.exists().then(|| open::store_to_read(context))? {
+        Ok(store) => match store.access() {
+            Access::Writable => None,
+            Access::ReadOnly { why } => Some(finding("sessions", Verdict::Note, why.clone())),
+        },
+        Err(failure) => {
+            let hint = failure.hint.map(|hint| format!(" {hint}.")).unwrap_or_default();
+            Some(finding("sessions", Verdict::Miss, format!("{}{hint}", failure.message)))
+        }
+    }
 }
 
 /// The server that answers in place of this machine, if the settings name one.
@@ -258,22 +266,22 @@ fn disk(dir: &Path, reserve: u64) -> Finding {
         Ok(stat) => {
             let free = stat.f_bavail * stat.f_frsize;
             let gb = free as f64 / 1e9;
-            if free < 1 << 30 {
-                finding(
-                    "disk",
-                    Verdict::Note,
-                    format!(
-                        "{gb:.1} GB free at {}: a million-token session needs about 9 GB. sala-chat prune frees space.",
-                        at.display()
-                    ),
-                )
-            } else if free < reserve {
+            if free < reserve {
                 let kept = reserve as f64 / 1e9;
                 finding(
                     "disk",
                     Verdict::Note,
                     format!(
                         "{gb:.1} GB free at {}, less than the {kept:.1} GB that sessions.min_free_gib keeps free: text is saved, state is not, so that sessions are read again. sala-chat prune frees space.",
+                        at.display()
+                    ),
+                )
+            } else if free < 1 << 30 {
+                finding(
+                    "disk",
+                    Verdict::Note,
+                    format!(
+                        "{gb:.1} GB free at {}: a million-token session needs about 9 GB. sala-chat prune frees space.",
                         at.display()
                     ),
                 )

@@ -19,6 +19,7 @@ use super::{Context, STDIN, open, out};
 use crate::desk::Attendance;
 use crate::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView, Unsaved};
 use crate::text::sanitize::Clean;
+use crate::text::sources::OddByte;
 use crate::text::{Decoded, NotText, decode};
 use crate::transcript::{Finish, Role};
 use facts::Run;
@@ -36,12 +37,12 @@ fn piped(most_mib: u64, quiet: bool) -> Result<Option<String>, Failure> {
     }
     let bytes = read_piped(stdin.lock(), most_mib)?;
     let Decoded { text, guessed } = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
-        let what = if byte == 0 { "NUL".to_owned() } else { format!("0x{byte:02x}") };
+        let what = OddByte(byte).name();
         Failure::new(Exit::Failure, format!("standard input: not text ({what} at byte {offset})"))
             .hint("Convert it to text first, or put it into a file and load that (-f FILE)")
     })?;
     if let Some(encoding) = guessed.filter(|_| !quiet) {
-        out::tell(&Clean::text(&format!("sala-chat: standard input: read as {encoding}")));
+        out::tell(&Clean::text(&format!("sala-chat: standard input: read as {encoding}, a guess")));
     }
     Ok((!text.trim().is_empty()).then_some(text))
 }
@@ -218,6 +219,7 @@ fn listen(
                 failed.get_or_insert(Failure::new(Exit::from_code(code), error));
                 Ok(())
             }
+            Notice::Save(SaveState::TextOnly(_)) if run.left_out.is_some() => Ok(()),
             Notice::Save(SaveState::TextOnly(why)) => {
                 let told = printer.note(Level::Warn, &format!("Text is saved, state is not: {why}"));
                 run.left_out = Some(why);

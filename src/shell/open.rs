@@ -27,8 +27,7 @@ use crate::text::sanitize::Clean;
 use crate::text::sources::SourceOptions;
 use crate::text::{self, TextModel, files};
 
-/// Bytes of a GiB.
-pub(super) const GIB: f64 = (1u64 << 30) as f64;
+const GIB: f64 = (1u64 << 30) as f64;
 /// How long an engine that is not needed after all may take to notice.
 const GIVEN_UP: Duration = Duration::from_secs(3);
 
@@ -64,7 +63,8 @@ impl From<StoreError> for Failure {
     }
 }
 
-fn limits(context: &Context) -> Limits {
+/// What the settings allow a store.
+pub(super) fn limits(context: &Context) -> Limits {
     let s = &context.config().sessions;
     Limits {
         keep_turns: s.keep_turns,

@@ -62,8 +62,9 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
         let (offset, byte) = bytes.iter().copied().enumerate().find(|(_, b)| is_control(b)).unwrap_or((0, 0));
         return if force { latin1(&bytes) } else { Err(NotText::Control { byte, offset }) };
     }
-    if mostly_utf8(&bytes) {
-        let text = String::from_utf8_lossy(&bytes).into_owned();
+    let marked = bytes.strip_prefix(b"\xEF\xBB\xBF");
+    if marked.is_some() || mostly_utf8(&bytes) {
+        let text = String::from_utf8_lossy(marked.unwrap_or(&bytes)).into_owned();
         return Ok(Decoded { text, guessed: Some("UTF-8 with errors") });
     }
     let mut detector = EncodingDetector::new(Iso2022JpDetection::Allow);
@@ -131,6 +132,7 @@ mod tests {
         let damaged = ["The café. The code is größe-77. ".as_bytes(), b"\xff\n"].concat();
         assert_eq!(read(&damaged).text, "The café. The code is größe-77. \u{fffd}\n");
         assert_eq!(read(&damaged).guessed, Some("UTF-8 with errors"));
+        assert_eq!(read(b"\xEF\xBB\xBFplain \xff").text, "plain \u{fffd}");
         for text in ["Привет, мир", "これは日本語の文章です"] {
             let cut = text.as_bytes().split_last().unwrap().1;
             let whole = text.chars().count() - 1;

@@ -75,7 +75,6 @@ pub(super) struct Row {
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
     pub(super) device_ms: f64,
-    pub(super) idle_share: f64,
     pub(super) look: LookCost,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pool: Option<Pool>,
@@ -110,24 +109,14 @@ pub(super) fn table(report: &Value, rows: &[Row]) -> String {
     let _ = writeln!(out, "{read_in}");
     let _ = writeln!(
         out,
-        "{:>7} {:>9} {:>12} {:>9} {:>11} {:>8} {:>9} {:>7} {:>8} {:>8} {:>7}",
-        "weights",
-        "context",
-        "prefill t/s",
-        "TFLOP/s",
-        "decode t/s",
-        "GB/token",
-        "GB/s",
-        "share",
-        "p50 ms",
-        "p99 ms",
-        "idle"
+        "{:>7} {:>9} {:>12} {:>9} {:>11} {:>8} {:>9} {:>7} {:>8} {:>8}",
+        "weights", "context", "prefill t/s", "TFLOP/s", "decode t/s", "GB/token", "GB/s", "share", "p50 ms", "p99 ms"
     );
     let or_dash = |v: Option<f64>, digits: usize| v.map_or("-".to_owned(), |v| format!("{v:.digits$}"));
     for r in rows {
         let _ = writeln!(
             out,
-            "{:>7} {:>9} {:>12} {:>9} {:>11.1} {:>8.2} {:>9.0} {:>7} {:>8.3} {:>8.3} {:>6.1}%",
+            "{:>7} {:>9} {:>12} {:>9} {:>11.1} {:>8.2} {:>9.0} {:>7} {:>8.3} {:>8.3}",
             r.weights,
             r.context,
             or_dash(r.prefill_tokens_per_s.or(r.prefill_at_depth_tokens_per_s), 0),
@@ -137,8 +126,7 @@ pub(super) fn table(report: &Value, rows: &[Row]) -> String {
             r.decode_gb_per_s,
             or_dash(r.read_bandwidth_share, 3),
             r.p50_ms,
-            r.p99_ms,
-            100.0 * r.idle_share
+            r.p99_ms
         );
         let _ = writeln!(
             out,

@@ -71,7 +71,6 @@ impl<B: DraftOps> Bench<'_, B> {
         let sum: f64 = times.iter().sum();
         let mean = sum / times.len().max(1) as f64;
         row.decode_tokens_per_s = 1e3 / mean;
-        row.idle_share = ((mean - row.device_ms) / mean).max(0.0);
         times.sort_by(f64::total_cmp);
         let at = |q: f64| {
             times.get(((times.len() as f64 * q) as usize).min(times.len().saturating_sub(1))).copied().unwrap_or(0.0)

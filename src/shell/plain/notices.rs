@@ -305,7 +305,9 @@ impl Plain {
         let said = match state {
             SaveState::NotSaved(why) => Some(format!("NOT SAVED: {}", sanitize_line(why))),
             SaveState::TextOnly(why) => Some(format!("Text is saved, state is not: {}", sanitize_line(why))),
-            SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => None,
+            // How it comes out is said.
+            SaveState::Saving => return,
+            SaveState::Empty | SaveState::Saved(_) | SaveState::Off => None,
         };
         if said != self.save_said {
             out.extend(said.clone().map(Out::Line));

@@ -149,7 +149,8 @@ pub enum SourceError {
 pub struct OddByte(pub u8);
 
 impl OddByte {
-    fn name(self) -> String {
+    /// What it is called.
+    pub fn name(self) -> String {
         if self.0 == 0 { "NUL".to_owned() } else { format!("control byte 0x{:02X}", self.0) }
     }
 }
