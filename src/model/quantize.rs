@@ -162,8 +162,8 @@ pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
         // What an earlier run of the same packing left when it was stopped.
         let ours = |path: &Path| {
             let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            let half = name.starts_with('.') || name.starts_with(PARTIAL) || name == super::calibrate::FILE;
-            half || (is_part(name) && header(path).is_none_or(|_| written(path, id).is_some()))
+            let aside = name.starts_with('.') || name == super::calibrate::FILE;
+            aside || (is_part(name) && header(path).is_none_or(|_| written(path, id).is_some()))
         };
         let other = entries(out).into_iter().find(|path| !ours(path));
         let name = other.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
