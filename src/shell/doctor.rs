@@ -207,40 +207,33 @@ fn gpu(number: usize, most_bytes: Option<u64>, installed: Option<PathBuf>) -> Fi
 }
 
 fn weights(context: &Context) -> Finding {
-    let config = &context.config().model;
-    if let ModelSource::Path(named) = context.config().model_source() {
-        // The model that the settings or --model name, whatever else is on this computer.
-        return match open::model(context).and_then(|_| {
-            let opened = Checkpoint::open_dir(Path::new(&named)).and_then(|c| c.check().map(|()| c));
-            opened.map_err(|e| Failure::new(Exit::NoModel, e.to_string()))
-        }) {
-            Ok(c) => {
-                finding("weights", Verdict::Fine, format!("{} in {named}, every tensor as config.json asks.", c.name()))
+    let config = context.config();
+    // The model that the settings or --model name, whatever else is on this computer.
+    let (folder, otherwise) = match config.model_source() {
+        ModelSource::Path(named) => {
+            let otherwise = "Name another folder: model.source or --model";
+            if let Err(e) = open::model(context) {
+                return finding("weights", Verdict::Miss, format!("{}. {otherwise}", e.message));
             }
-            Err(e) => finding(
-                "weights",
-                Verdict::Miss,
-                format!("{}. Name another folder: model.source or --model", e.message),
-            ),
-        };
-    }
-    match model_cmd::installed(config) {
-        Some(folder) => match Checkpoint::open_dir(&folder).and_then(|c| c.check().map(|()| c)) {
-            Ok(c) => finding(
-                "weights",
-                Verdict::Fine,
-                format!("{} in {}, every tensor as config.json asks.", c.name(), folder.display()),
-            ),
-            Err(e) => finding("weights", Verdict::Miss, format!("{e}. Get it again: sala-chat model download")),
+            (PathBuf::from(named), otherwise)
+        }
+        _ => match model_cmd::installed(&config.model) {
+            Some(folder) => (folder, "Get it again: sala-chat model download"),
+            None => {
+                let text = format!(
+                    "{} is not on this computer. Get it: sala-chat model download. The built-in model works without.",
+                    config.model.repo
+                );
+                return finding("weights", Verdict::Note, text);
+            }
         },
-        None => finding(
-            "weights",
-            Verdict::Note,
-            format!(
-                "{} is not on this computer. Get it: sala-chat model download. The built-in model works without.",
-                config.repo
-            ),
-        ),
+    };
+    match Checkpoint::open_dir(&folder).and_then(|c| c.check().map(|()| c)) {
+        Ok(c) => {
+            let text = format!("{} in {}, every tensor as config.json asks.", c.name(), folder.display());
+            finding("weights", Verdict::Fine, text)
+        }
+        Err(e) => finding("weights", Verdict::Miss, format!("{e}. {otherwise}")),
     }
 }
 
