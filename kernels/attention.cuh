@@ -35,6 +35,11 @@ struct Queries {
             hi[b] = g + 8 < group ? load16(q + (g + 8) * HEAD + b * 32 + t * 8) : make_uint4(0, 0, 0, 0);
         }
     }
+    DEVICE_METHOD static Queries of(const bf16* q, u32 group) {
+        Queries all;
+        all.load(q, group);
+        return all;
+    }
     // Products with 8 keys, of which the lane holds its part: s[0], s[1]: head g, keys 2t, 2t + 1; s[2], s[3]: head g + 8.
     DEVICE_METHOD void score(float (&s)[4], uint4 k, u32 b) const {
         mma(s, lo[b].x, hi[b].x, lo[b].y, hi[b].y, k.x, k.y);
@@ -45,12 +50,12 @@ struct Queries {
 // Four warps attend to 32 keys each and merge: output and (max, Σ) of each head for a later merge over launch blocks; with
 // `part_block`, also the (max, Σ) of each 64 keys.
 // `row(j)` is where the warp's key j lies relative to k and v (0 must be readable), `live(j)` whether it counts. Keys go from
-// memory to fragments, values through the warp's own shared memory. Shared: values [4][32][136] bf16, then outputs [4][16][132] f32.
+// memory to fragments, values through the warp's own shared memory; `queries()` is asked when both are on their way. Shared: values [4][32][136] bf16, then outputs [4][16][132] f32.
 constexpr u32 LD_VALUES = HEAD + 8;
 constexpr u32 LD_OUTPUTS = HEAD + 4;
 
-template <class Live, class Row>
-DEVICE void attend_128(unsigned char* bytes, const Queries& query, const bf16* k, const bf16* v, Live live, Row row, float scale, u32 group, float* part_o,
+template <class Queried, class Live, class Row>
+DEVICE void attend_128(unsigned char* bytes, Queried queries, const bf16* k, const bf16* v, Live live, Row row, float scale, u32 group, float* part_o,
                        float2* part_ml, u32 stride, float2* part_block = nullptr) {
     __shared__ float2 merged[4][GROUP];
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
@@ -69,6 +74,7 @@ DEVICE void attend_128(unsigned char* bytes, const Queries& query, const bf16* k
 #pragma unroll
         for (u32 b = 0; b < 4; b++) key[n][b] = load16(from + b * 32);
     }
+    const Queries query = queries();
     const float unit = scale * LOG2E;
     float s[4][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
 #pragma unroll

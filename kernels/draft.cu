@@ -82,8 +82,7 @@ draft_attend(float* part_o, float2* part_ml, const bf16* q, const bf16* wk, cons
     const float2 turn = turn_of(threadIdx.x % 64, position, inv_freq);
     for (u32 i = threadIdx.x; i < group * 64; i += 128) rotate_pair(rotated + i / 64 * HEAD, q + (kv_head * group + i / 64) * HEAD, i % 64, turn);
     __syncthreads();  // the rotated queries
-    Queries query;
-    query.load(rotated, group);
+    auto queries = [&]() { return Queries::of(rotated, group); };
     const u32 slot0 = blockIdx.x * SLOTS + (threadIdx.x >> 5) * 32, head = position % capacity, first = step->first;
     auto live = [&](u32 j) {
         const u32 slot = slot0 + j;
@@ -91,7 +90,7 @@ draft_attend(float* part_o, float2* part_ml, const bf16* q, const bf16* wk, cons
         return slot < capacity && back < window && back <= position && position - back >= first;
     };
     const u64 at = u64(kv_head * group) * splits + blockIdx.x;
-    attend_128(bytes, query, wk + kv_head * HEAD, wv + kv_head * HEAD, live, [&](u32 j) { return u64(slot0 + j) * width; }, scale, group, part_o + at * HEAD,
+    attend_128(bytes, queries, wk + kv_head * HEAD, wv + kv_head * HEAD, live, [&](u32 j) { return u64(slot0 + j) * width; }, scale, group, part_o + at * HEAD,
                part_ml + at, splits);
 }
 

@@ -134,7 +134,7 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     const u32 aside = gridDim.y - heads;
     if (blockIdx.y < aside) {
         allow_next();
-        wait_for_previous();
+        if (blockIdx.z == 0) wait_for_previous();
         return;
     }
     const u32 warp = threadIdx.x >> 5, head = blockIdx.y - aside, kv_head = head / (heads / kv_heads);

@@ -159,7 +159,7 @@ template <u32 BITS> DEVICE void pack_planes(unsigned char* dst, const bf16* src,
             low |= (q & ((1u << F::LOW) - 1)) << (j / 2 * F::LOW + j % 2 * 8 * F::LOW);
         }
         const u32 lane = (i * 2 + h) * 32 + g * 4 + t;
-        *reinterpret_cast<u32*>(unit + lane * 16 + (b * 2 + half) * 4) = rotate_right(word, 29);
+        *reinterpret_cast<u32*>(unit + lane * 16 + (b * 2 + half) * 4) = F::LOW ? rotate_right(word, 29) : word;
         if (F::LOW == 0) continue;
         // Both blocks of the row: those of the neighbouring thread, whole pairs of which are here.
         low <<= 4 * F::LOW * b;

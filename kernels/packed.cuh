@@ -8,18 +8,18 @@
 // |---|---|---|---|
 // | int8   | 4160 | [tile 2][half 2][block 2][lane][row 2] 8 bytes | [tile 2][g 8][row 2] bf16 scale of the 128 columns                |
 // | int4   | 2304 | [tile 2][half 2][lane][block 2][row 2] a word  | [tile 2][half 2][g 8][row 2][block 2] scale e4m4, zero point 7 bits |
-// | int5   | 2816 | as int4, then [tile 2][half 2][lane][row 2] 16 bits | as int4                                                      |
-// | int6   | 3328 | as int4, then [tile 2][half 2][lane][row 2] a word  | as int4                                                      |
+// | int5   | 2816 | such words, then [tile 2][half 2][lane][row 2] 16 bits | as int4                                                   |
+// | int6   | 3328 | such words, then [tile 2][half 2][lane][row 2] a word  | as int4                                                   |
 // | group4 | 2048 + 128·n | as int4                                | [tile 2][n = 128 / group][g 8][row 2] bf16 scale, bf16 −(16 + zero) |
 // | nvfp4  | 2304 | [tile 2][half 2][lane][block 2][row 2] a word     | [tile 2][half 2][g 8][16 columns of a block 2][row 2] two scales e5m3 |
 //
 // The pairs of nvfp4 end with 256 bytes behind their units: [row 32] f32 what sums are multiplied by, 128 times the weight's factor; [row 32]
 // f32 the factor by which the publishing library multiplies scales, or, negative, what it divides them by.
 //
-// A word of int4 holds eight values so that two of them are in place after one mask: as nibbles, the even columns in the lower
-// half and the odd ones in the upper half, rotated left by 3. A word of int8 holds columns 0, 2, 1, 3 from its lowest byte up.
+// A word of int4 and group4 holds eight values so that two of them are in place after one mask: as nibbles, the even columns in the lower
+// half and the odd ones in the upper half. A word of int8 holds columns 0, 2, 1, 3 from its lowest byte up.
 //
-// int5 and int6 begin with words like those of int4, of the upper four bits of their values. The lower ones, of a row and both blocks, follow: in
+// int5 and int6 begin with words of the upper four bits of their values, which are those of int4 rotated left by 3. The lower ones, of a row and both blocks, follow: in
 // int6 a word, the even columns in its lower half and the odd ones in the upper half, as pairs of bits, rotated left by 1; in int5 a byte of the
 // even columns and one of the odd ones, each rotated left by 2.
 //
@@ -95,10 +95,17 @@ DEVICE u32 times2(u32 a, u32 b) { return fma2(a, b, MINUS_ZERO2); }
 DEVICE u32 load32(const unsigned char* p) { return *reinterpret_cast<const u32*>(p); }
 DEVICE uint2 load64(const unsigned char* p) { return *reinterpret_cast<const uint2*>(p); }
 
-// 16 + q of the pairs of a word of four-bit values.
+// 16 + q of the pairs of a word of four-bit values, rotated left by 3.
 DEVICE uint4 nibbles_plus_16(u32 word) {
     auto pair = [](u32 x) { return and_or(x, 0x00780078u, 0x41804180u); };
     return make_uint4(pair(word), pair(rotate_right(word, 4)), pair(rotate_right(word, 8)), pair(rotate_right(word, 12)));
+}
+// q·lower + offset of the pairs of a word of four-bit values: a nibble at the bottom of a bfloat16 is the (subnormal) number q·2^-133, one above
+// it 16·q·2^-133, so that `lower` comes as 2^133 and `upper` as 2^129 times what it stands for, and one shift serves four pairs.
+DEVICE uint4 scaled_nibbles(u32 word, u32 lower, u32 upper, u32 offset) {
+    const u32 next = word >> 8;
+    return make_uint4(fma2(word & 0x000f000fu, lower, offset), fma2(word & 0x00f000f0u, upper, offset), fma2(next & 0x000f000fu, lower, offset),
+                      fma2(next & 0x00f000f0u, upper, offset));
 }
 
 // A form F says how to find and widen the eight values of lane (g, t) in a block: `eight(unit, behind, detail, i, h, b, row, g, t)` from any
@@ -187,27 +194,59 @@ template <u32 BITS> struct Planes {
         c0 = widen(q.z, x, both_high(s.x), both_high(s.y)), c1 = widen(q.w, y, both_high(z.x), both_high(z.y));
     }
 };
-using Int4 = Planes<4>;
+
+// The same of 4 bits, where products take 2^-32 times the values. All of them are rounded once, from what (16 + q)·s − bf16((16 + z)·s) is exactly.
+struct Int4 : Planes<4> {
+    static constexpr float GAIN = 4294967296.f;
+    struct Scales {
+        u32 lower, upper, offset;  // pairs of both blocks
+    };
+    static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char*, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
+        const u32 word = load32(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + row) * 4);
+        const uint2 s = scales(load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + row * 4));
+        return widen(rotate_right(word, 29), 0, b ? both_high(s.x) : both_low(s.x), b ? both_high(s.y) : both_low(s.y));
+    }
+    // The byte of a zero point is 8·(16 + z), and as the lower half of a negative bfloat16 that many times 2^-133. What comes off is 16·s less than
+    // bf16((16 + z)·s), which is a bfloat16 again.
+    static DEVICE_METHOD Scales small(u32 word) {
+        const u32 lower = times_plus(word & 0x00ff00ffu, 8, FIRST + 0x32803280u);  // s·2^101
+        const u32 from = times2(permute(word, 0x80808080u, 0x4341), times2(lower, 0x3e003e00u));
+        return {lower, times2(lower, 0x3d803d80u), fma2(lower, 0x00100010u, from)};
+    }
+    static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const u32 lane = threadIdx.x & 31;
+        const uint4 q = load16(unit + ((i * 2 + h) * 32 + lane) * 16);
+        const uint2 words = load64(unit + VALUES + ((i * 2 + h) * 8 + (lane >> 2)) * 8);
+        const Scales s = small(words.x), z = small(words.y);
+        a0 = scaled_nibbles(q.x, both_low(s.lower), both_low(s.upper), both_low(s.offset));
+        a1 = scaled_nibbles(q.y, both_low(z.lower), both_low(z.upper), both_low(z.offset));
+        c0 = scaled_nibbles(q.z, both_high(s.lower), both_high(s.upper), both_high(s.offset));
+        c1 = scaled_nibbles(q.w, both_high(z.lower), both_high(z.upper), both_high(z.offset));
+    }
+};
 using Int5 = Planes<5>;
 using Int6 = Planes<6>;
 
 // `detail`: log2 of the blocks of 32 columns that share a scale, 0..2. WIDE: 2, and what multiplies takes the numbers themselves, which are exact, and
-// their sums over a unit times the scale: half of the work for a pair of values.
+// their sums over a unit times the scale: half of the work for a pair of values. Either way it takes 2^-6 times what there is.
 template <bool WIDE> struct Groups {
     static constexpr u32 VALUES = 2048, PAIR = 0, WARPS = 16, STAGES = 2, AHEAD = 1;
     static constexpr bool BY_STEP = WIDE;
-    static constexpr float GAIN = 1.f;
+    static constexpr float GAIN = 64.f;
     static DEVICE_METHOD u32 behind(u32 detail) { return 512 >> detail; }
-    static DEVICE_METHOD uint4 widen(u32 word, u32 scale) {
-        const u32 s2 = both_low(scale), z2 = both_high(scale);
-        const uint4 q = nibbles_plus_16(word);
-        auto pair = [&](u32 x) { return WIDE ? fma2(x, ONE2, z2) : times2(fma2(x, ONE2, z2), s2); };
-        return make_uint4(pair(q.x), pair(q.y), pair(q.z), pair(q.w));
-    }
     static DEVICE_METHOD uint4 eight(const unsigned char* unit, const unsigned char*, u32 detail, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
         static_assert(!WIDE, "values have their scale");
         const u32 word = load32(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + row) * 4);
-        return widen(word, load32(unit + VALUES + (((i << 2 >> detail) + ((h * 2 + b) >> detail)) * 8 + g) * 8 + row * 4));
+        const u32 scale = load32(unit + VALUES + (((i << 2 >> detail) + ((h * 2 + b) >> detail)) * 8 + g) * 8 + row * 4);
+        const uint4 q = nibbles_plus_16(rotate_right(word, 29));
+        auto pair = [&](u32 x) { return times2(fma2(x, ONE2, both_high(scale)), both_low(scale)); };
+        return make_uint4(pair(q.x), pair(q.y), pair(q.z), pair(q.w));
+    }
+    static DEVICE_METHOD uint4 widen(u32 word, u32 scale) {
+        // 2^-6·(16 − (16 + z)), beside something of the scale that nobody looks at.
+        const u32 less = fma2(scale, 0x3c803c80u, 0x3e803e80u), s2 = both_low(scale);
+        const uint4 x = scaled_nibbles(word, 0x7f007f00u, 0x7d007d00u, both_high(less));
+        return WIDE ? x : make_uint4(times2(x.x, s2), times2(x.y, s2), times2(x.z, s2), times2(x.w, s2));
     }
     static DEVICE_METHOD void fragments(const unsigned char* unit, u32 any, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
         const u32 lane = threadIdx.x & 31, detail = WIDE ? 2 : any;

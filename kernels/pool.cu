@@ -164,10 +164,9 @@ pool_attend(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u
     const bool here = slot >= 0;
     const u32 width = here ? HEAD : kv_heads * HEAD;
     const u64 first = here ? (u64(kv_head) * slots + slot) * SLOT + (warp & 1) * 32 * HEAD : row_at(keys ? start : 0, row_tile, width) + kv_head * HEAD;
-    Queries query;
-    query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
+    auto queries = [&]() { return Queries::of(q + u64(r) * ldq + kv_head * group * HEAD, group); };
     const u64 to = (u64(r) * heads + kv_head * group) * splits + split;
-    attend_128(bytes, query, (here ? pool_k : k) + first, (here ? pool_v : v) + first, [&](u32 j) { return j < keys; }, [&](u32 j) { return u64(j) * width; },
+    attend_128(bytes, queries, (here ? pool_k : k) + first, (here ? pool_v : v) + first, [&](u32 j) { return j < keys; }, [&](u32 j) { return u64(j) * width; },
                scale, group, part_o + to * HEAD, part_ml + to, splits, part_block + to * SPLIT_BLOCKS);
 }
 

@@ -20,18 +20,18 @@ struct Bf16 {
         from_lane = g * 128 + (t ^ (g & 1) * 4) * 16;
     }
     DEVICE_METHOD static u32 stage_bytes() { return R * STAGE; }
-    DEVICE_METHOD static void begin(u32) {}
+    DEVICE_METHOD static void begin(u32, bool) {}
     DEVICE_METHOD static float gain(u32, u32) { return 1.f; }
-    DEVICE_METHOD void enter(u32 tile) {
+    DEVICE_METHOD void enter(u32 tile, u32 part) {
         const u32 first = min(tile * R * TILE, out - 1);
-        base = w + u64(first) * inner + (threadIdx.x >> 5) * COLUMNS + (threadIdx.x & 7) * 8;
+        base = w + u64(first) * inner + part * COLUMNS + (threadIdx.x & 7) * 8;
         rows_left = out - first - 1;
     }
-    DEVICE_METHOD void issue(unsigned char* to) {
+    DEVICE_METHOD void issue(unsigned char* to, u32 every) {
 #pragma unroll
         for (u32 i = 0; i < 4 * R; i++)  // rows past the end are read again and not stored
             copy_async(to + to_lane + i * 512, base + u64(min(i * 4 + (threadIdx.x >> 3 & 3), rows_left)) * inner);
-        base += WARPS * COLUMNS;
+        base += every * COLUMNS;
     }
     DEVICE_METHOD void fragments(const unsigned char* from, u32 i, u32, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {
         const unsigned char *lo = from + i * STAGE + from_lane, *hi = from + i * STAGE + (from_lane ^ 64);

@@ -2,9 +2,9 @@
 //
 // x [rows, inner] is bf16 and lies ready: whoever made the values behind it left them so, with `sums` of squares where they are still to be normed
 // (common.cuh), of which factors are made. Result by epilogue: bf16, SwiGLU in bf16, h += scale·y and, with it, rows for the product after the next norm, f32.
-// Threads: W::WARPS warps. A tile is 16 weight rows, R = 2 neighbouring tiles are worked on together, so that activations are read half as
-// often. Step s of W::COLUMNS columns belongs to warp s mod WARPS, so a block reads neighbouring steps at a time and the inner axis is
-// always split in the same ways: R and the grid change no bit.
+// Threads: W::WARPS warps, in teams<E, W> teams. A tile is 16 weight rows, R = 2 neighbouring tiles are worked on together, so that activations are
+// read half as often. Of a team's pair of tiles step s of W::COLUMNS columns belongs to its warp s mod SPLIT, so a team reads neighbouring steps at a
+// time and the inner axis is always split in the same ways: R and the grid change no bit.
 // Weights are the 16-row operand, activations the 8-column operand: a column's bits do not depend on the other columns.
 // A dot product may permute k alike in both operands, so a lane holds 8 neighbouring columns of a weight row (k = 8t..8t+7 of a block
 // of 32) and uses them as the fragments of two products.
@@ -12,7 +12,8 @@
 // tile borders; a warp reads back only what it copied itself, so the ring needs no barrier of the block. W::AHEAD stages are on their way
 // before the previous launch has ended, the others once the activations are: these would wait behind them. The next launch may
 // start once the last copies are issued, so that its first copies queue up behind them, or (W::EARLY) as soon as this one works.
-// Warps leave their parts of `deep` pairs of tiles before they meet to add them up, and keep their own pace for so long.
+// Warps leave their parts of `deep` pairs of tiles before they meet to add them up, and keep their own pace for so long. Two teams leave half as many
+// parts of a pair; where results are added to what is there blocks have one pair or two, and all warps share it.
 //
 // A form W of a weight has
 //   WARPS                          of a block: 8, or 16 where widening takes longer than reading
@@ -20,9 +21,9 @@
 //   COLUMNS                        columns of a step, a multiple of 64
 //   STAGES, AHEAD                  usual stages of the ring; how many of them do not wait
 //   stage_bytes()                  of one warp and step, both tiles
-//   enter(tile)                    copies go on at this pair of tiles, at this warp's first step
-//   begin(tile)                    fragments are those of this pair of tiles from now on
-//   issue(to)                      copies of the next step
+//   enter(tile, part)              copies go on at this pair of tiles, at step `part`; the first time while the launch before may be under way
+//   begin(tile, again)             fragments are those of this pair of tiles from now on, which is not the warp's first
+//   issue(to, every)               copies of the next step, `every` steps before the one after
 //   fragments(from, i, h, a0, a1, c0, c1)  bf16 values of tile i, columns 64h..64h+63 of a step: rows g (0) and g + 8 (1), blocks of 32
 //                                  columns a and c
 //   gain(i, up)                    what rows g (0) or g + 8 (1) of tile i are to be multiplied by
@@ -48,66 +49,91 @@ struct Operands {
 };
 
 DEVICE u32 pairs_of_tiles(u32 out) { return (out + R * TILE - 1) / (R * TILE); }
+// Teams of the warps of a block.
+template <Epilogue E, class W> constexpr u32 teams = W::WARPS > 8 && E != ADD ? 2 : 1;
 
-// The copies of a product by one warp: a ring of stages of weights, and places for what a step takes of the rows behind it. Every tile
-// walks over the same columns: with a place for each step of a tile rows are copied once and stay, otherwise they go round with the stages.
-template <u32 NT, class W> struct Copies {
+// The copies of a product by one warp: a ring of stages of weights, and places for what a step takes of the rows behind all rings. Every tile
+// walks over the same columns: with a place for each step of a tile rows are copied once, a share by each team, and stay; otherwise
+// each warp's go round with its stages.
+template <u32 NT, u32 TEAMS, class W> struct Copies {
+    static constexpr u32 SPLIT = W::WARPS / TEAMS;  // warps that share a pair of tiles
     W weight;
+    const Operands& of;
     unsigned char *ring, *x_ring;
-    u32 stage_bytes, steps, tiles, rows, ldx;
+    u32 stage_bytes, x_bytes, steps, tiles;
     u32 step, tile;  // where the weights' copies stand
-    // Rows: bytes of a step, where their copies stand, where they are copied from.
-    u32 x_bytes, x_step, x_tile;
     bool x_stay;
-    const bf16* x_from;
 
     // Without a division: this is part of what no kernel hides.
-    DEVICE_METHOD Copies(W weight, unsigned char* shared, const Operands& of) : weight(weight), rows(of.rows), ldx(of.ldx) {
-        const u32 warp = threadIdx.x >> 5, g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
-        stage_bytes = this->weight.stage_bytes(), x_bytes = W::COLUMNS * 2 * rows;
-        ring = shared + warp * (of.stages * stage_bytes + of.places * x_bytes), x_ring = ring + of.stages * stage_bytes;
-        steps = kept((of.inner / W::COLUMNS + W::WARPS - 1 - warp) / W::WARPS);  // of this warp in a tile
-        tiles = steps ? pairs_of_tiles(of.out) : 0;
-        step = 0, tile = blockIdx.x;
-        this->weight.enter(tile);
-        x_stay = of.places >= steps, x_step = 0, x_tile = tile;
-        x_from = of.x + u64(g) * ldx + warp * W::COLUMNS + t * 8;
+    DEVICE_METHOD Copies(W weight, unsigned char* shared, const Operands& of) : weight(weight), of(of) {
+        const u32 warp = threadIdx.x >> 5, part = warp % SPLIT, all = of.inner / W::COLUMNS + SPLIT - 1;
+        stage_bytes = this->weight.stage_bytes(), x_bytes = W::COLUMNS * 2 * of.rows;
+        steps = kept((all - part) / SPLIT);  // of this warp in a tile
+        const u32 pairs = pairs_of_tiles(of.out);
+        tiles = steps ? pairs : 0;
+        x_stay = of.places * TEAMS >= all / SPLIT;
+        ring = shared + warp * of.stages * stage_bytes;
+        x_ring = shared + W::WARPS * of.stages * stage_bytes + (x_stay ? part * (all / SPLIT) : warp * of.stages) * x_bytes;
+        step = 0, tile = first();
+        if (tile < pairs) this->weight.enter(tile, part);  // also without a step: sums are multiplied by what is behind it
     }
+    // The team's first pair of tiles, and from one of its pairs to the next.
+    DEVICE_METHOD static u32 first() { return blockIdx.x + (TEAMS > 1 ? (threadIdx.x >> 5) / SPLIT * gridDim.x : 0); }
+    DEVICE_METHOD static u32 stride() { return TEAMS * gridDim.x; }
     // Whether there is anything left to copy of the weight.
     DEVICE_METHOD bool more() const { return tile < tiles; }
     DEVICE_METHOD void weights(u32 slot) {
-        weight.issue(ring + slot * stage_bytes);
+        weight.issue(ring + slot * stage_bytes, SPLIT);
         if (++step == steps) {
             step = 0;
-            tile += gridDim.x;
-            weight.enter(tile);
+            tile += stride();
+            weight.enter(tile, (threadIdx.x >> 5) % SPLIT);
         }
     }
     // A lane copies the pieces of rows that it will multiply.
-    DEVICE_METHOD void activations(u32 slot) {
-        if (x_tile >= tiles || (x_stay && x_tile != blockIdx.x)) return;
-        const u32 g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
+    DEVICE_METHOD void activations(u32 step, u32 place) {
+        const u32 g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3, rows = of.rows, column = ((threadIdx.x >> 5) % SPLIT + step * SPLIT) * W::COLUMNS + t * 8;
 #pragma unroll
         for (u32 j = 0; j < NT; j++) {
             if (g + 8 * j >= rows) continue;
-            const bf16* from = x_from + u64(8 * j) * ldx;
-            unsigned char* to = x_ring + (x_stay ? x_step : slot) * x_bytes + (g + 8 * j) * 64 + t * 16;
+            const bf16* from = of.x + u64(g + 8 * j) * of.ldx + column;
+            unsigned char* to = x_ring + place * x_bytes + (g + 8 * j) * 64 + t * 16;
 #pragma unroll
             for (u32 h = 0; h < W::COLUMNS / 64; h++) {
                 copy_async(to + 2 * h * rows * 64, from + h * 64);
                 copy_async(to + (2 * h + 1) * rows * 64, from + h * 64 + 32);
             }
         }
-        x_from += W::WARPS * W::COLUMNS;
-        if (++x_step == steps) x_from -= steps * W::WARPS * W::COLUMNS, x_step = 0, x_tile += gridDim.x;
     }
-    // Copies of the first stages: of weights, of rows, of both.
-    template <bool WEIGHTS, bool ROWS> DEVICE_METHOD void fill(u32 from, u32 to) {
+    // Copies of the first stages of weights, before there are rows.
+    DEVICE_METHOD void fill(u32 stages) {
 #pragma unroll 1
-        for (u32 slot = from; slot < to; slot++) {
-            if (ROWS) activations(slot);
-            if (WEIGHTS && more()) weights(slot);
+        for (u32 slot = 0; slot < stages; slot++) {
+            if (more()) weights(slot);
             copy_commit();
+        }
+    }
+    // All rows that stay, then the other stages of weights. Waits for the rows.
+    DEVICE_METHOD void fill_staying(u32 from) {
+#pragma unroll 1
+        for (u32 s = (threadIdx.x >> 5) / SPLIT; s < steps; s += TEAMS) activations(s, s);
+        copy_commit();
+#pragma unroll 1
+        for (u32 slot = from; slot < of.stages; slot++) {
+            if (more()) weights(slot);
+            copy_commit();
+        }
+        copy_wait_upto<W::STAGES>(of.stages - from);
+        if (TEAMS > 1) __syncthreads();  // rows of all teams
+    }
+    // Rows of the first stages, then both.
+    DEVICE_METHOD void fill_going_round(u32 from) {
+#pragma unroll 1
+        for (u32 slot = 0, s = 0; slot < of.stages; slot++) {
+            if (tiles) activations(s, slot);
+            if (slot >= from && more()) weights(slot);
+            copy_commit();
+            if (++s >= steps) s = 0;
         }
     }
 };
@@ -115,19 +141,19 @@ template <u32 NT, class W> struct Copies {
 // Parts of a row of activations in a pair of tiles: a float of each weight row, and some between so that lanes hit all banks.
 constexpr u32 LD_PART = R * TILE + 4;
 
-// The warps' parts of `pairs` pairs of tiles, the last of them `tile`, summed in warp order. A warp takes the values of one row of activations, a lane each.
+// The warps' parts of `pairs` pairs of tiles from `first` on, summed in warp order. A warp takes the values of one row of activations, a lane each.
 // `before` is what a result is added to, `weights` are those of the norm after it.
-template <Epilogue E, u32 WARPS, u32 EACH>
-DEVICE void settle(const float* partial, u32 tile, u32 pairs, const float (&before)[EACH], const float (&weights)[EACH], const float* factors, const Operands& of) {
-    const u32 rows = of.rows, part = rows * LD_PART, lane = threadIdx.x & 31, first = tile - (pairs - 1) * gridDim.x;
+template <Epilogue E, u32 WARPS, u32 SPLIT, u32 EACH>
+DEVICE void settle(const float* partial, u32 first, u32 pairs, const float (&before)[EACH], const float (&weights)[EACH], const float* factors, const Operands& of) {
+    const u32 rows = of.rows, part = rows * LD_PART, lane = threadIdx.x & 31;
 #pragma unroll 1
     for (u32 q = threadIdx.x >> 5, k = 0; q < pairs * rows; q += WARPS, k++) {
         const u32 pair = rows > 1 ? q / rows : q, r = q - pair * rows, o = (first + pair * gridDim.x) * R * TILE + lane;
-        const float* from = partial + pair * WARPS * part + r * LD_PART + lane;
+        const float* from = partial + pair * SPLIT * part + r * LD_PART + lane;
         auto total = [&](const float* from) {
             float y = 0.f;
 #pragma unroll
-            for (u32 i = 0; i < WARPS; i++) y += from[i * part];
+            for (u32 i = 0; i < SPLIT; i++) y += from[i * part];
             return y * factors[r];
         };
         const bool live = o < of.out;
@@ -154,19 +180,19 @@ DEVICE void settle(const float* partial, u32 tile, u32 pairs, const float (&befo
 template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operands& of) {
     SHARED_BYTES(shared);
     __shared__ float factors[8 * NT];
-    constexpr u32 WARPS = W::WARPS, EACH = (8 * NT + WARPS - 1) / WARPS, HALVES = W::COLUMNS / 64;
+    constexpr u32 WARPS = W::WARPS, TEAMS = teams<E, W>, SPLIT = WARPS / TEAMS, EACH = (8 * NT + WARPS - 1) / WARPS, HALVES = W::COLUMNS / 64;
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const u32 rows = of.rows, stages = of.stages, part = rows * LD_PART;  // values of a warp's part of a pair of tiles
 
     // Weights do not come from the launch before: their first stages travel while it drains.
-    Copies<NT, W> copies(weight, shared, of);
-    float* partial = reinterpret_cast<float*>(shared + WARPS * (stages * copies.stage_bytes + of.places * copies.x_bytes));  // [deep][WARPS][part]
+    Copies<NT, TEAMS, W> copies(weight, shared, of);
+    float* partial = reinterpret_cast<float*>(shared + WARPS * (stages * copies.stage_bytes + of.places * copies.x_bytes));  // [deep][team][SPLIT][part]
     const u32 ahead = min(stages, W::AHEAD);
-    copies.template fill<true, false>(0, ahead);
+    copies.fill(ahead);
     wait_for_previous();
     if (W::EARLY || !copies.more()) allow_next();
-    copies.template fill<false, true>(0, ahead);
-    copies.template fill<true, true>(ahead, stages);
+    if (copies.x_stay) copies.fill_staying(ahead);
+    else copies.fill_going_round(ahead);
 #pragma unroll 1
     for (u32 r = warp; r < rows; r += WARPS) {
         const float factor = of.sums ? row_factor(of.sums + r * (of.inner / SUMMED), of.inner, of.eps, of.mul) : of.mul;
@@ -179,10 +205,11 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
 #pragma unroll
     for (u32 j = 0; j < NT; j++) x_row[j] = (g + 8 * j < rows ? g + 8 * j : 0) * 64 + t * 16;
     const u32 tiles = pairs_of_tiles(of.out);
-    u32 read = 0, pairs = 0;  // stage to read, pairs of tiles whose parts are kept
+    u32 read = 0, pairs = 0;  // stage to read, pairs of tiles of a team whose parts are kept
 #pragma unroll 1
-    for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        copies.weight.begin(tile);
+    for (u32 base = blockIdx.x; base < tiles; base += copies.stride()) {  // the first team's pair
+        const u32 tile = TEAMS > 1 ? base + copies.first() - blockIdx.x : base;
+        if (TEAMS == 1 || tile < tiles) copies.weight.begin(tile, base != blockIdx.x);
         float acc[R][NT][4] = {};
         // What the result is added to travels meanwhile, and the weights of the norm after it.
         float before[EACH] = {}, weights[EACH] = {};
@@ -198,7 +225,7 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
             }
         }
 #pragma unroll 1
-        for (u32 s = 0; s < copies.steps; s++) {
+        for (u32 s = 0; s < (TEAMS == 1 || tile < tiles ? copies.steps : 0); s++) {
             copy_wait_upto<W::STAGES - 1>(stages - 1);
             __syncwarp();  // the stage's copies of all lanes have landed
             const unsigned char* from = copies.ring + read * copies.stage_bytes;
@@ -235,8 +262,8 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
                         for (u32 k = 0; k < 4; k++) acc[i][j][k] = fmaf(to[i][j][k], W::step_gain(from, i, k >> 1), acc[i][j][k]);
             }
             __syncwarp();  // the stage has been read
-            copies.activations(read);
             if (copies.more()) {
+                if (!copies.x_stay) copies.activations(copies.step, read);
                 copies.weights(read);
                 if (!W::EARLY && !copies.more()) allow_next();
             }
@@ -244,7 +271,7 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
             read = read + 1 == stages ? 0 : read + 1;
         }
 
-        if (pairs == 0 && tile != blockIdx.x) __syncthreads();  // parts of the tiles before read
+        if (pairs == 0 && base != blockIdx.x) __syncthreads();  // parts of the tiles before read
         float* own = partial + (pairs * WARPS + warp) * part;
 #pragma unroll
         for (u32 i = 0; i < R; i++)
@@ -255,9 +282,9 @@ template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operan
                     const u32 r = 8 * j + 2 * t + (k & 1);
                     if (r < rows) own[r * LD_PART + i * TILE + g + (k >> 1) * 8] = acc[i][j][k] * copies.weight.gain(i, k >> 1);
                 }
-        if (++pairs < of.deep && tile + gridDim.x < tiles) continue;
+        if (++pairs < of.deep && base + copies.stride() < tiles) continue;
         __syncthreads();  // parts and factors written
-        settle<E, WARPS>(partial, tile, pairs, before, weights, factors, of);
+        settle<E, WARPS, SPLIT>(partial, base - (pairs - 1) * copies.stride(), pairs * TEAMS, before, weights, factors, of);
         pairs = 0;
     }
     copy_wait<0>();

@@ -15,16 +15,16 @@ template <class F> struct Mixed {
         : first(w, inner, 0), second(w2, inner, 0), border(rows / (R * TILE)), copies(false), multiplies(false) {}
     DEVICE_METHOD u32 stage_bytes() const { return second.stage_bytes(); }
     DEVICE_METHOD float gain(u32 i, u32 up) const { return multiplies ? second.gain(i, up) : first.gain(i, up); }
-    DEVICE_METHOD void enter(u32 tile) {
+    DEVICE_METHOD void enter(u32 tile, u32 part) {
         copies = tile >= border;
-        if (copies) second.enter(tile - border);
-        else first.enter(tile);
+        if (copies) second.enter(tile - border, part);
+        else first.enter(tile, part);
     }
-    DEVICE_METHOD void issue(unsigned char* to) {
-        if (copies) second.issue(to);
-        else first.issue(to);
+    DEVICE_METHOD void issue(unsigned char* to, u32 every) {
+        if (copies) second.issue(to, every);
+        else first.issue(to, every);
     }
-    DEVICE_METHOD void begin(u32 tile) { multiplies = tile >= border; }
+    DEVICE_METHOD void begin(u32 tile, bool) { multiplies = tile >= border; }
     DEVICE_METHOD void fragments(const unsigned char* from, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {
         if (multiplies) second.fragments(from, i, h, a0, a1, c0, c1);
         else first.fragments(from, i, h, a0, a1, c0, c1);

@@ -37,19 +37,19 @@ template <class F, u32 N = F::WARPS> struct Packed {
     DEVICE_METHOD u32 stage_bytes() const { return F::VALUES + F::behind(detail); }
     DEVICE_METHOD const unsigned char* pair(u32 tile) const { return w + u64(tile) * units * stage_bytes() + u64(tile) * F::PAIR; }
     // Factors of the first pair are asked for before the launch before has ended, as its values are.
-    DEVICE_METHOD void begin(u32 tile) {
-        if (tile != blockIdx.x) gains.load(pair(tile) + u64(units) * stage_bytes());
+    DEVICE_METHOD void begin(u32 tile, bool again) {
+        if (again) gains.load(pair(tile) + u64(units) * stage_bytes());
     }
-    DEVICE_METHOD void enter(u32 tile) {
-        if (tile == blockIdx.x) gains.load(pair(tile) + u64(units) * stage_bytes());
-        base = pair(tile) + (threadIdx.x >> 5) * stage_bytes() + (threadIdx.x & 31) * 16;
+    DEVICE_METHOD void enter(u32 tile, u32 part) {
+        if (!base) gains.load(pair(tile) + u64(units) * stage_bytes());
+        base = pair(tile) + part * stage_bytes() + (threadIdx.x & 31) * 16;
     }
-    DEVICE_METHOD void issue(unsigned char* to) {
+    DEVICE_METHOD void issue(unsigned char* to, u32 every) {
         to += (threadIdx.x & 31) * 16;
 #pragma unroll
         for (u32 i = 0; i < F::VALUES / 512; i++) copy_async(to + i * 512, base + i * 512);
         if (behind) copy_async(to + F::VALUES, base + F::VALUES);
-        base += WARPS * stage_bytes();
+        base += every * stage_bytes();
     }
     DEVICE_METHOD void fragments(const unsigned char* from, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {
         F::fragments(from, detail, i, h, a0, a1, c0, c1);

@@ -345,25 +345,31 @@ constexpr u32 SPLIT_BLOCKS = 2;
 
 KERNEL(128, 4)
 attend_verify(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u32 ldq, const u32* list, const u32* count, u32 cap, const Row* at,
-              const RowCache* of, u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 splits) {
+              const RowCache* of, u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 splits, u32 all_until) {
     SHARED_BYTES(bytes);
     const u32 warp = threadIdx.x >> 5, group = heads / kv_heads;
     const u32 split = blockIdx.x, kv_head = blockIdx.y, r = blockIdx.z, width = kv_heads * HEAD;
     allow_next();
-    const u32 p = at[r].position;
+    const u32 p = at[r].position, entry = split * SPLIT_BLOCKS + (warp >> 1);
     const bf16 *k = of[r].k, *v = of[r].v;
-    wait_for_previous();
-    const u32 entry = split * SPLIT_BLOCKS + (warp >> 1), listed = list[(u64(r) * kv_heads + kv_head) * cap + min(entry, cap - 1)];
-    const u32 chosen = count[r * kv_heads + kv_head];
-    Queries query;
-    query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
-    if (split * SPLIT_BLOCKS >= chosen) return;
+    // A row before `all_until` takes every block, and those that end before this pass are older than the launches under way.
+    const bool old = p < all_until && (entry + 1) * BLOCK <= at[r].start;
+    u32 listed = entry, chosen = entry + 1;
+    if (!old) {
+        wait_for_previous();
+        listed = list[(u64(r) * kv_heads + kv_head) * cap + min(entry, cap - 1)], chosen = count[r * kv_heads + kv_head];
+        if (split * SPLIT_BLOCKS >= chosen) return;
+    }
     // An odd list's last split has one block: the other two warps see no key.
     const u32 start = entry < chosen ? listed * BLOCK + (warp & 1) * 32 : p + 1;
     const u32 keys = start <= p ? min(32u, p + 1 - start) : 0;
     const u64 first = row_at(keys ? start : 0, row_tile, width) + kv_head * HEAD;
     const u64 to = (u64(r) * heads + kv_head * group) * splits + split;
-    attend_128(bytes, query, k + first, v + first, [&](u32 j) { return j < keys; }, [&](u32 j) { return u64(j) * width; }, scale, group, part_o + to * HEAD,
+    auto queries = [&]() {
+        if (old) wait_for_previous();
+        return Queries::of(q + u64(r) * ldq + kv_head * group * HEAD, group);
+    };
+    attend_128(bytes, queries, k + first, v + first, [&](u32 j) { return j < keys; }, [&](u32 j) { return u64(j) * width; }, scale, group, part_o + to * HEAD,
                part_ml + to, splits, part_block + to * SPLIT_BLOCKS);
 }
 

@@ -113,6 +113,21 @@ fn a_file_that_is_to_be_read_and_is_not_there_has_one_code() {
     );
     assert_eq!(said.matches("book.txt").count(), 1, "{said}");
     assert!(!said.contains("download"), "{said}");
+    let folder = judge(&["."]);
+    assert!(err(&folder).starts_with("sala-chat: .: not a regular file"), "{}", err(&folder));
+}
+
+#[test]
+fn a_picture_is_drawn_over_nothing() {
+    let home = Home::new();
+    home.write("mine.svg", "mine");
+    let draw = |more: &[&str]| home.run(&[&["eval", "--demo", "--device", "cpu", "--plot", "mine.svg"], more].concat());
+    let there = draw(&[]);
+    assert_eq!(there.status.code(), Some(74), "{}", err(&there));
+    assert!(err(&there).contains("mine.svg is there already"), "{}", err(&there));
+    assert_eq!(std::fs::read_to_string(home.0.path().join("mine.svg")).unwrap(), "mine");
+    let nothing = draw(&["--skip", "needles"]);
+    assert_eq!(nothing.status.code(), Some(2), "{}", err(&nothing));
 }
 
 #[test]

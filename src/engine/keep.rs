@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::model::quantize::{is_finished, kept_folders, quantize};
+use crate::model::quantize::{is_finished, is_outdated, kept_folders, quantize, reopen};
 use crate::model::{Checkpoint, ModelError, Recipe};
 use crate::protocol::engine::{Cancel, EngineOptions, WeightsChoice};
 
@@ -68,14 +68,18 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
         return Some(format!("The packed weights ({size}) are not kept: too little space below {}.", dir.display()));
     }
     let (checkpoint, folder) = (Arc::clone(checkpoint), dir.join(checkpoint.fingerprint()));
-    if is_finished(&folder) {
+    let outdated = is_outdated(&folder);
+    if is_finished(&folder) && !outdated {
         // Not used because it is damaged, which was said: whole parts and others cannot be told apart any more.
         return None;
     }
     let work = move || {
         let threads = std::thread::available_parallelism().map_or(0, usize::from) / SHARE;
         let Ok(pool) = rayon::ThreadPoolBuilder::new().num_threads(threads.max(THREADS)).build() else { return };
-        if let Err(error) = pool.install(|| quantize(&checkpoint, None, &folder, &Cancel::default(), &mut |_| ())) {
+        let opened = if outdated { reopen(&folder) } else { Ok(()) };
+        let packed = opened
+            .and_then(|()| pool.install(|| quantize(&checkpoint, None, &folder, &Cancel::default(), &mut |_| ())));
+        if let Err(error) = packed {
             tracing::warn!("packed weights are not kept: {error}");
         }
     };

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorView;
 
 use super::calibrate::Statistics;
+use super::published::is_of_an_earlier_version;
 use super::weights::{FINGERPRINT_DIGITS, Fate, Source};
 use super::{Checkpoint, ModelError, Result, Tensors};
 use crate::backend::forms::{OutputErrors, Packed};
@@ -200,6 +201,27 @@ pub fn is_finished(folder: &Path) -> bool {
     folder.join(INDEX).is_file()
 }
 
+/// Whether a finished folder holds weights that this version packs otherwise.
+pub fn is_outdated(folder: &Path) -> bool {
+    let read = || {
+        let text = crate::text::files::read_text(&folder.join(INDEX), crate::text::files::MODEL_CONFIG_BYTES).ok()?;
+        let index: serde_json::Value = serde_json::from_str(&text).ok()?;
+        Some(index.get("weight_map")?.as_object()?.keys().any(|name| is_of_an_earlier_version(name)))
+    };
+    read() == Some(true)
+}
+
+/// Makes a finished folder an unfinished one: while it is packed again, nobody is to take it for whole.
+///
+/// # Errors
+/// The disk.
+pub fn reopen(folder: &Path) -> Result<()> {
+    for path in [INDEX, CONFIG].map(|name| folder.join(name)) {
+        std::fs::remove_file(&path).map_err(at(&path))?;
+    }
+    Ok(())
+}
+
 /// Bytes free on the disk of a folder that may not exist yet.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     let folder = std::path::absolute(folder).ok()?;
@@ -245,9 +267,12 @@ fn parts(spec: &ModelSpec) -> Vec<(String, Vec<(String, Vec<usize>)>)> {
     all
 }
 
-/// The errors that an earlier run noted in a file made from the same, if it is whole.
+/// The errors that an earlier run noted in a file made from the same, if it is whole and as this version packs.
 fn written(path: &Path, id: &str) -> Option<Errors> {
-    Tensors::open_files(&[path.to_path_buf()]).ok()?;
+    let tensors = Tensors::open_files(&[path.to_path_buf()]).ok()?;
+    if tensors.names().any(is_of_an_earlier_version) {
+        return None;
+    }
     let meta = header(path)?;
     let (made_from, errors) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
     let errors: Vec<f64> = errors.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -344,7 +369,7 @@ fn pack(
         if let Some(row) = form.row() {
             let shape = form.stored_shape(out, inner);
             let made =
-                |bytes| Made { name: format!("{base}.{}", row.name), dtype: safetensors::Dtype::U8, shape, bytes };
+                |bytes| Made { name: format!("{base}.{}", row.part), dtype: safetensors::Dtype::U8, shape, bytes };
             if matches!(fate, Fate::Exact | Fate::Nearly) {
                 let loaded = source.weight(base, &[out, inner])?;
                 return Ok((made(loaded.view().data.to_vec()), Cost::default()));

@@ -20,6 +20,7 @@ use crate::spec::{Mixer, ModelSpec};
 use crate::text::files;
 
 use super::format::Format;
+use super::published::is_of_an_earlier_version;
 use super::quantize::{METHOD, sealed};
 use super::{ModelError, Result, demo};
 
@@ -152,6 +153,8 @@ impl Checkpoint {
         }
         let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
         match sealed(&folder) {
+            // Packed once more, so that no start has to turn them.
+            Some((made_from, tensors)) if made_from == id && tensors.names().any(is_of_an_earlier_version) => Ok(None),
             Some((made_from, tensors)) if made_from == id => {
                 let (directory, prefill) = (self.directory.clone(), self.prefill);
                 let source = Source::Tensors(tensors.in_format(format));

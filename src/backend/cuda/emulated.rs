@@ -11,10 +11,10 @@
 //! (0: done; anything else: see `const char *sala_emulator_error(void)`).
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CString, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::cards::Card;
@@ -22,6 +22,7 @@ use super::driver::{
     Arg, DeviceInfo, DevicePtr, Driver, Event, Gemm, GemmOut, Graph, Home, Launch, Mapping, Pitched, Queue, Scales,
     failed,
 };
+use super::emulator::Emulator;
 use super::host_pages::HostPages;
 use crate::backend::{Result, fp8};
 
@@ -39,9 +40,6 @@ const POISON: u8 = 0xFF;
 const GRANULARITY: usize = 64 << 10;
 /// What the device claims to have.
 const TOTAL_BYTES: u64 = 8 << 30;
-
-type LaunchFn = unsafe extern "C" fn(*const c_char, *const c_uint, *const c_uint, c_uint, *mut *mut c_void) -> c_int;
-type ErrorFn = unsafe extern "C" fn() -> *const c_char;
 
 /// One remembered operation.
 enum Op {
@@ -80,22 +78,11 @@ struct State {
 
 /// The emulated device.
 pub struct Emulated {
-    library: *mut c_void,
-    launch: LaunchFn,
-    error: ErrorFn,
+    emulator: Arc<Emulator>,
     state: Mutex<State>,
     pages: HostPages,
     info: DeviceInfo,
 }
-
-/// Held around a launch and the reading of its error: the library keeps the running kernel's coordinates, shared memory
-/// and words in globals, which all devices of the process share.
-static LAUNCHING: Mutex<()> = Mutex::new(());
-
-// SAFETY: the library's entry points run one launch at a time behind `LAUNCHING`; the handle is only closed in `drop`.
-unsafe impl Send for Emulated {}
-// SAFETY: as above.
-unsafe impl Sync for Emulated {}
 
 impl Emulated {
     /// Loads the emulator's library.
@@ -103,30 +90,7 @@ impl Emulated {
     /// # Errors
     /// The loader's words, or the missing symbol.
     pub fn open(library: &Path, limits: Option<Card>) -> Result<Self, String> {
-        let path = CString::new(library.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
-        // SAFETY: loads a library the caller named; its initialisers are those of plain C++.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
-            // SAFETY: after a failed `dlopen` the text is set and ours until the next call.
-            let words = unsafe { CStr::from_ptr(libc::dlerror()) };
-            return Err(format!("{}: {}", library.display(), words.to_string_lossy()));
-        }
-        let find = |name: &CStr| {
-            // SAFETY: the handle is open.
-            let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
-            if symbol.is_null() {
-                Err(format!("{}: no {}", library.display(), name.to_string_lossy()))
-            } else {
-                Ok(symbol)
-            }
-        };
-        // SAFETY: the emulator defines both symbols with exactly these types.
-        let (launch, error) = unsafe {
-            (
-                std::mem::transmute::<*mut c_void, LaunchFn>(find(c"sala_emulator_launch")?),
-                std::mem::transmute::<*mut c_void, ErrorFn>(find(c"sala_emulator_error")?),
-            )
-        };
+        let emulator = Emulator::of(library)?;
         let mut info = DeviceInfo {
             name: "emulated device (CPU)".to_owned(),
             capability: 80,
@@ -140,7 +104,7 @@ impl Emulated {
         if let Some(card) = limits {
             card.limit(&mut info);
         }
-        Ok(Emulated { library: handle, launch, error, state: Mutex::default(), pages: HostPages::default(), info })
+        Ok(Emulated { emulator, state: Mutex::default(), pages: HostPages::default(), info })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -157,19 +121,9 @@ impl Emulated {
                 let name = CString::new(*kernel).map_err(|e| failed(*kernel, e))?;
                 let mut params: Vec<*mut c_void> =
                     args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
-                let _one_at_a_time = LAUNCHING.lock().unwrap_or_else(PoisonError::into_inner);
                 // SAFETY: the caller's; the library reads as many arguments as the kernel has.
-                let code = unsafe {
-                    (self.launch)(name.as_ptr(), grid.as_ptr(), block.as_ptr(), *shared_bytes, params.as_mut_ptr())
-                };
-                if code != 0 {
-                    // SAFETY: the library returns a string of its own.
-                    let words = unsafe { CStr::from_ptr((self.error)()) };
-                    return Err(failed(
-                        *kernel,
-                        format!("{} (grid {grid:?}, block {block:?})", words.to_string_lossy()),
-                    ));
-                }
+                let launched = unsafe { self.emulator.launch(&name, *grid, *block, *shared_bytes, &mut params) };
+                launched.map_err(|words| failed(*kernel, format!("{words} (grid {grid:?}, block {block:?})")))?;
             }
             // SAFETY: the caller's.
             Op::Copy { dst, src, bytes } => unsafe {
@@ -479,12 +433,5 @@ impl Driver for Emulated {
 
     fn drop_graph(&self, graph: Graph) {
         self.state().graphs.remove(&graph.0);
-    }
-}
-
-impl Drop for Emulated {
-    fn drop(&mut self) {
-        // SAFETY: opened in `open`; no entry point is used after this.
-        unsafe { libc::dlclose(self.library) };
     }
 }

@@ -8,7 +8,7 @@
 //! | `driver` | the trait of a device |
 //! | `nvidia`, `cublaslt`, `images` | the CUDA driver, cuBLASLt, embedded kernels |
 //! | `cards` | limits of other cards, to run their code paths here |
-//! | `emulated` | the same kernels on the CPU |
+//! | `emulated`, `emulator` | the same kernels on the CPU; the library that runs them |
 //! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, on its way; bytes that lie in pieces |
 //! | `joined` | the rows of all sparse layers of a sequence in common arrays |
 //! | `pool`, `host_pages` | contexts larger than the device: keys and values in host memory, a pool of blocks here |
@@ -37,6 +37,8 @@ mod draft;
 mod driver;
 #[cfg(feature = "emulated")]
 mod emulated;
+#[cfg(feature = "emulated")]
+mod emulator;
 mod graph;
 mod growable;
 mod host_pages;

@@ -4,11 +4,9 @@ use half::bf16;
 use rayon::prelude::*;
 
 use super::{
-    Form, FormRow, IntegerRows, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, join_word, nibble_word, nibbles_and, put,
-    round, scales_below, split, word,
+    Form, FormRow, IntegerRows, NIBBLES, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, join_word, nibble_word, nibbles_and,
+    put, round, scales_below, split, word,
 };
-
-const VALUES: usize = 2048;
 
 /// Columns that share a scale, as far as kernels care: longer groups repeat theirs in every unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,18 +49,19 @@ impl Group4 {
 pub(super) fn row(group: Group4) -> FormRow {
     FormRow {
         name: "group4",
-        unit_bytes: VALUES + (512 >> group.detail()),
+        part: "group4_2",
+        unit_bytes: NIBBLES + (512 >> group.detail()),
         behind: 0,
         detail: group.detail(),
         values: |unit, place, beside, dst| values(unit, beside.detail, place, dst),
         pieces: |place, detail| nibbles_and(place, (0..4).map(|block| (scale_at(detail, place, block), 4))),
-        good_unit: |unit| scales_below(f32::INFINITY, unit, VALUES),
+        good_unit: |unit| scales_below(f32::INFINITY, unit, NIBBLES),
         made: None,
     }
 }
 
 fn scale_at(detail: u32, place: Place, block: usize) -> usize {
-    VALUES + ((place.tile * (4 >> detail) + (block >> detail)) * 8 + place.g) * 8 + place.upper * 4
+    NIBBLES + ((place.tile * (4 >> detail) + (block >> detail)) * 8 + place.g) * 8 + place.upper * 4
 }
 
 impl Packed {

@@ -18,6 +18,7 @@ pub(super) const TOO_LARGE_A_SCALE: f32 = 67_108_864.0;
 pub(super) fn row() -> FormRow {
     FormRow {
         name: "int8",
+        part: "int8",
         unit_bytes: VALUES + 64,
         behind: 0,
         detail: 0,

@@ -66,6 +66,8 @@ pub enum Form {
 pub struct FormRow {
     /// Kernels of this form begin with it; people read it.
     pub name: &'static str,
+    /// In files a weight of this layout is `NAME.part`.
+    pub part: &'static str,
     /// Bytes of a unit of 32 rows and 128 columns.
     pub unit_bytes: usize,
     /// Bytes behind the units of 32 rows.
@@ -106,9 +108,9 @@ impl Form {
         match self {
             Form::Bf16 => None,
             Form::Int8 => Some(int8::row()),
-            Form::Int4 => Some(Choice::<4>::row("int4")),
-            Form::Int5 => Some(Choice::<5>::row("int5")),
-            Form::Int6 => Some(Choice::<6>::row("int6")),
+            Form::Int4 => Some(Choice::<4>::row("int4", "int4_2")),
+            Form::Int5 => Some(Choice::<5>::row("int5", "int5")),
+            Form::Int6 => Some(Choice::<6>::row("int6", "int6")),
             Form::Group4(group) => Some(group4::row(group)),
             Form::Nvfp4 => Some(nvfp4::row()),
         }
@@ -296,6 +298,19 @@ pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32
     }
 }
 
+/// The bytes of an int4 or group4 weight of which earlier versions held the words of four-bit values rotated left by 3.
+pub fn from_rotated(form: Form, bytes: &[u8]) -> Vec<u8> {
+    let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
+    let mut bytes = bytes.to_vec();
+    bytes.par_chunks_mut(unit_bytes).for_each(|unit| {
+        for word in unit.chunks_exact_mut(4).take(NIBBLES / 4) {
+            let turned = self::word(word, 0).rotate_right(3);
+            put(word, 0, &turned.to_le_bytes());
+        }
+    });
+    bytes
+}
+
 /// The first unit of a packed weight with a scale that is not finite, or larger than kernels can use, or behind which one is. Scales of
 /// int4, int5 and int6 never are.
 pub fn first_bad_unit(form: Form, inner: usize, bytes: &[u8]) -> Option<usize> {
@@ -340,6 +355,9 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
+/// Bytes of the words of four-bit values of a unit.
+const NIBBLES: usize = 2048;
+
 /// Bytes of four-bit words of a half: `[lane][block 2][row 2]` words, for row `place` of `tile`, by (block of 32 columns in the unit, t).
 fn nibble_word(place: Place, block: usize, t: usize) -> usize {
     let (h, b) = (block / 2, block % 2);
@@ -351,9 +369,9 @@ fn nibbles_and(place: Place, beside: impl Iterator<Item = (usize, usize)>) -> Ve
     (0..16).map(|i| (nibble_word(place, i / 4, i % 4), 4)).chain(beside).collect()
 }
 
-/// Eight four-bit values as kernels unpack them: even columns in the lower half, odd in the upper, rotated left by 3.
+/// Eight four-bit values as kernels unpack them: even columns in the lower half, odd in the upper.
 fn join(q: impl IntoIterator<Item = u32>) -> u32 {
-    q.into_iter().enumerate().fold(0u32, |word, (j, q)| word | (q & 15) << (j / 2 * 4 + j % 2 * 16)).rotate_left(3)
+    q.into_iter().enumerate().fold(0u32, |word, (j, q)| word | (q & 15) << (j / 2 * 4 + j % 2 * 16))
 }
 
 /// The same of eight values in a word, the first lowest.
@@ -362,11 +380,10 @@ fn join_word(eight: u32) -> u32 {
         let pairs = (x & 0x0f0f_0f0f | (x & 0x0f0f_0f0f) >> 4) & 0x00ff_00ff;
         (pairs | pairs >> 8) & 0xffff
     };
-    (every_other(eight) | every_other(eight >> 4) << 16).rotate_left(3)
+    every_other(eight) | every_other(eight >> 4) << 16
 }
 
 /// The inverse.
 fn split(word: u32) -> [u32; 8] {
-    let word = word.rotate_right(3);
     std::array::from_fn(|j| word >> (j / 2 * 4 + j % 2 * 16) & 15)
 }

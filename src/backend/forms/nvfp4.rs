@@ -27,6 +27,7 @@ const MOST: f32 = 6.0 * 448.0;
 pub(super) fn row() -> FormRow {
     FormRow {
         name: "nvfp4",
+        part: "nvfp4",
         unit_bytes: VALUES + 256,
         behind: BEHIND,
         detail: 0,

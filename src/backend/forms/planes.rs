@@ -7,10 +7,9 @@
 //! The upper four bits of the values lie in the same way whatever their number; lower ones have a plane of their own behind them.
 
 use super::careful::{Rounding, pack_row};
-use super::{FormRow, Made, Place, half_word, join, nearest, nibble_word, nibbles_and, put, round, split, word};
-
-/// Bytes of the upper four bits.
-const NIBBLES: usize = 2048;
+use super::{
+    FormRow, Made, NIBBLES, Place, half_word, join, nearest, nibble_word, nibbles_and, put, round, split, word,
+};
 
 /// Scale and zero point of 32 values of so many bits.
 #[derive(Clone, Copy, Default)]
@@ -26,6 +25,8 @@ impl<const BITS: usize> Choice<BITS> {
     /// Lower bits of a value.
     const LOW: usize = BITS - 4;
     const LOW_MASK: u32 = (1 << Self::LOW) - 1;
+    /// By how much words of the upper four bits are rotated to the left where lower ones join them.
+    const TURN: u32 = if Self::LOW == 0 { 0 } else { 3 };
     const VALUES: usize = 512 * BITS;
     /// bf16 bits of scale code 0.
     const CODE_ZERO: i32 = 0x3880 - 0x80 * Self::LOW as i32;
@@ -87,9 +88,10 @@ impl<const BITS: usize> Choice<BITS> {
     }
 
     /// Its row of the table of forms.
-    pub(super) fn row(name: &'static str) -> FormRow {
+    pub(super) fn row(name: &'static str, part: &'static str) -> FormRow {
         FormRow {
             name,
+            part,
             unit_bytes: Self::VALUES + 256,
             behind: 0,
             detail: 0,
@@ -118,7 +120,7 @@ impl<const BITS: usize> Choice<BITS> {
             let offset = Self::offset_of(byte(at + 1) & 0x7f, scale);
             for (t, dst) in dst.chunks_exact_mut(8).enumerate() {
                 let low = Self::low(unit, Self::low_at(place, block / 2, t));
-                let upper = split(word(unit, nibble_word(place, block, t)));
+                let upper = split(word(unit, nibble_word(place, block, t)).rotate_right(Self::TURN));
                 for (j, (upper, dst)) in upper.into_iter().zip(dst).enumerate() {
                     let q = upper << Self::LOW | low >> Self::low_bit(block, j) & Self::LOW_MASK;
                     *dst = round((Self::N + q as f32) * scale - offset);
@@ -175,7 +177,7 @@ impl<const BITS: usize> Rounding for Choice<BITS> {
     fn put(&self, unit: &mut [u8], place: Place, block: usize, codes: &[i32]) {
         for (t, codes) in codes.chunks_exact(8).enumerate() {
             let upper = join(codes.iter().map(|q| *q as u32 >> Self::LOW));
-            put(unit, nibble_word(place, block, t), &upper.to_le_bytes());
+            put(unit, nibble_word(place, block, t), &upper.rotate_left(Self::TURN).to_le_bytes());
             // The other block of the half has its bits there, too.
             let at = Self::low_at(place, block / 2, t);
             let low = codes.iter().enumerate().fold(Self::low(unit, at), |low, (j, q)| {

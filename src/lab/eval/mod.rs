@@ -34,7 +34,7 @@ use crate::shell::cli::{EVAL_ROOM, EvalArgs};
 use crate::shell::devices::{self, Chosen, Opened};
 use crate::shell::{Context, Exit, Failure, open};
 use crate::spec::{DenseRule, SparseSpec};
-use crate::text::TextModel;
+use crate::text::{TextModel, files};
 
 use numbers::Distances;
 
@@ -138,6 +138,16 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     if args.plot.as_ref().is_some_and(|p| p.extension().is_none_or(|e| e != "svg")) {
         return Err(Failure::usage("--plot writes SVG: give it a name that ends with .svg"));
     }
+    if let Some(path) = &args.plot {
+        // What takes long is not begun for a picture that will not be.
+        if args.skip.iter().any(|part| part == "needles") {
+            return Err(Failure::usage("--plot draws the needles: leave --skip needles out"));
+        }
+        if path.exists() {
+            let words = format!("{} is there already: give --plot another name", path.display());
+            return Err(Failure::new(Exit::Disk, words));
+        }
+    }
     let Chosen { name, note } = open::model(context)?;
     if let Some(note) = note {
         context.note(&note);
@@ -151,8 +161,9 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     };
     if let Some(path) = &args.plot {
         let cells = parts.iter().find(|p| p.name == "needles").map(|p| p.data["svg"].as_str().unwrap_or_default());
-        let picture = cells.ok_or_else(|| Failure::usage("--plot draws the needles: leave --skip needles out"))?;
-        std::fs::write(path, picture).map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
+        let picture = cells.unwrap_or_default();
+        files::create(path, picture.as_bytes())
+            .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
     }
     let missed: Vec<&str> = parts.iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
     let word = |ok: Option<bool>| match ok {

@@ -26,6 +26,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::Dtype as FileDtype;
 
+pub(super) use ours::is_of_an_earlier_version;
 pub(super) use small_floats::{e2m1, e4m3};
 
 use super::format::{Family, Format};
@@ -87,10 +88,30 @@ const LAYOUTS: &[Layout] = &[
     },
     Layout { name: "MLX", part: "weight", dtype: FileDtype::U32, families: &[Family::Mlx], open: integer::mlx },
     Layout { name: "int8", part: "int8", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int8 },
-    Layout { name: "int4", part: "int4", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int4 },
+    Layout { name: "int4", part: "int4_2", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int4 },
+    Layout {
+        name: "int4",
+        part: "int4",
+        dtype: FileDtype::U8,
+        families: &[Family::SalaChat],
+        open: ours::rotated_int4,
+    },
     Layout { name: "int5", part: "int5", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int5 },
     Layout { name: "int6", part: "int6", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int6 },
-    Layout { name: "group4", part: "group4", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::group4 },
+    Layout {
+        name: "group4",
+        part: "group4_2",
+        dtype: FileDtype::U8,
+        families: &[Family::SalaChat],
+        open: ours::group4,
+    },
+    Layout {
+        name: "group4",
+        part: "group4",
+        dtype: FileDtype::U8,
+        families: &[Family::SalaChat],
+        open: ours::rotated_group4,
+    },
     Layout { name: "nvfp4", part: "nvfp4", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::nvfp4 },
 ];
 

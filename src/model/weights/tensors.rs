@@ -355,7 +355,7 @@ impl Tensors {
 #[allow(unsafe_code)]
 fn map(path: &Path) -> Result<(memmap2::Mmap, File)> {
     let fail = |cause| ModelError::File { path: path.into(), cause };
-    let file = File::open(path).map_err(fail)?;
+    let (file, _) = files::open(path).map_err(fail)?;
     // SAFETY: the map is read-only and lives inside `Bytes`, which hands out slices bound to its own lifetime. As with
     // every memory map, the file must not be shortened or rewritten while the program runs; weight files are written
     // once, under another name, and never changed in place by this program.

@@ -65,12 +65,12 @@ kernels! { "sparse.cu", device:
     )
     grid [kv_heads, rows, 1], threads 512, shared 4 * score_blocks;
 
-    /// Two chosen blocks each: `part_o [row][head][splits][128]`, `part_ml [row][head][splits]` and, of each block,
+    /// Two chosen blocks each, of a row before position `all_until` all there are: `part_o [row][head][splits][128]`, `part_ml [row][head][splits]` and, of each block,
     /// `part_block [row][head][2·splits]` (max, Σexp); `splits = ceil(cap/2)`
     AttendVerify [attend_verify] (
         part_o: Ptr("float*"), part_ml: Ptr("float2*"), part_block: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32,
         list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32, at: Ptr("const Row*"), of: Ptr("const RowCache*"),
-        heads: u32, kv_heads: u32, row_tile: u32, scale: f32, rows: u32, splits: u32,
+        heads: u32, kv_heads: u32, row_tile: u32, scale: f32, rows: u32, splits: u32, all_until: u32,
     )
     grid [splits, kv_heads, rows], threads 128, shared 34_816;
 

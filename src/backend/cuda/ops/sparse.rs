@@ -353,6 +353,7 @@ impl Sparse for Cuda {
                     scale,
                     rows,
                     splits,
+                    all_until: u32_of(self.all_within)?,
                 };
                 if paged > 0 {
                     self.attend_pool(&attend, x, sel, caches, spec)?;

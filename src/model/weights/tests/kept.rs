@@ -1,0 +1,213 @@
+//! Folders that the program packs, and keeps.
+
+use super::packed::{logits, nvfp4_folder, packed_and_plain};
+use super::*;
+
+pub(super) fn quantized(source: &Checkpoint, out: &Path) -> Vec<crate::model::quantize::Part> {
+    let mut parts = Vec::new();
+    let done = crate::model::quantize::quantize(source, None, out, &Default::default(), &mut |p| parts.push(p.clone()));
+    assert!(done.unwrap().unwrap() > 0);
+    parts
+}
+
+#[test]
+fn a_quantized_folder_answers_as_its_source_packed_while_loading() {
+    for recipe in [Recipe::Bits8, Recipe::Bits6, Recipe::Bits5, Recipe::Bits4] {
+        let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+        source.set_recipe(recipe);
+        let out = tempfile::tempdir().unwrap();
+        let parts = quantized(&source, out.path());
+        assert_eq!(parts.iter().map(|p| p.name.as_str()).collect::<Vec<_>>()[..2], ["embedding", "layer 0"]);
+        assert_eq!((parts.len(), parts[7].name.as_str()), (8, "head"));
+        let most = match recipe {
+            Recipe::Bits8 => 1e-4,
+            Recipe::Bits6 => 1e-3,
+            Recipe::Bits5 => 3e-3,
+            _ => 1e-2,
+        };
+        assert!(parts[1..7].iter().all(|p| p.errors.weights > 0.0 && p.errors.weights < most), "{parts:?}");
+        let expected = logits(&source);
+        let folder = Checkpoint::open_dir(out.path()).unwrap();
+        assert_eq!(folder.unknown_tensors(), Vec::<String>::new());
+        assert_eq!(logits(&folder), expected, "{recipe:?}");
+        assert!(folder.kept().unwrap().unwrap().to_string().contains("kept as published (int8)"));
+        // A second run finds everything, and does not write it again.
+        assert!(quantized(&source, out.path()).iter().all(|p| p.earlier));
+    }
+}
+
+#[test]
+fn a_run_that_was_stopped_goes_on_where_it_was() {
+    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+    source.set_recipe(Recipe::Bits8);
+    let out = tempfile::tempdir().unwrap();
+    let stop = crate::protocol::engine::Cancel::default();
+    let mut heard = 0;
+    let stopped = crate::model::quantize::quantize(&source, None, out.path(), &stop, &mut |part| {
+        heard += 1;
+        if part.number == 3 {
+            stop.cancel();
+        }
+    });
+    assert_eq!((stopped.unwrap(), heard), (None, 3));
+    assert!(Checkpoint::open_dir(out.path()).is_err(), "without its index it is no checkpoint");
+    let torn = out.path().join("part-001.safetensors");
+    let bytes = std::fs::read(&torn).unwrap();
+    std::fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
+    let parts = quantized(&source, out.path());
+    let earlier: Vec<bool> = parts.iter().map(|p| p.earlier).collect();
+    assert_eq!(earlier[..4], [true, false, true, false]);
+    assert!(std::fs::read(&torn).unwrap() == bytes, "the same file again");
+    // Parts of another recipe are not taken for this one's.
+    source.set_recipe(Recipe::Bits4);
+    assert!(quantized(&source, out.path()).iter().all(|p| !p.earlier));
+}
+
+#[test]
+fn kept_weights_stand_for_their_source_until_they_are_damaged() {
+    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+    source.set_recipe(Recipe::Bits4);
+    let dir = tempfile::tempdir().unwrap();
+    assert!(source.packed_earlier(dir.path(), source.recipe()).unwrap().is_none());
+    quantized(&source, &dir.path().join(source.fingerprint()));
+    let earlier = source.packed_earlier(dir.path(), source.recipe()).unwrap().unwrap();
+    assert_eq!((earlier.fingerprint(), earlier.name()), (source.fingerprint(), source.name()));
+    assert!(source.packs_while_loading(Recipe::Bits4) && !earlier.packs_while_loading(Recipe::Bits4));
+    assert!(earlier.published().is_none() && earlier.kept().unwrap().is_none());
+    assert_eq!(logits(&earlier), logits(&source));
+    let mode = |p: &Path| std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(p).unwrap().permissions()) & 0o777;
+    let part = dir.path().join(source.fingerprint()).join("part-002.safetensors");
+    assert_eq!(mode(&part), 0o600);
+    drop(earlier);
+    let mut bytes = std::fs::read(&part).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&part, bytes).unwrap();
+    let error = source.packed_earlier(dir.path(), source.recipe()).err().unwrap().to_string();
+    assert!(error.contains("not those that its index describes"), "{error}");
+    assert!(crate::model::quantize::kept_folders(dir.path())[0].1 > 100_000);
+    assert!(crate::model::quantize::remove_kept(dir.path()).unwrap() > 100_000);
+    assert!(source.packed_earlier(dir.path(), source.recipe()).unwrap().is_none());
+}
+
+#[test]
+fn what_somebody_else_packed_is_repacked_once() {
+    let [integers, _] = packed_and_plain(&[]);
+    // A folder may leave out some layers, if it says so.
+    for (folder, name) in [(nvfp4_folder("layers.3."), "NVFP4"), (integers, "compressed-tensors")] {
+        for recipe in [Recipe::Stored, Recipe::Bits4] {
+            let mut source = Checkpoint::open_dir(folder.path()).unwrap();
+            source.set_recipe(recipe);
+            let dir = tempfile::tempdir().unwrap();
+            quantized(&source, &dir.path().join(source.fingerprint()));
+            let earlier = source.packed_earlier(dir.path(), source.recipe()).unwrap().unwrap();
+            assert!(source.packs_while_loading(recipe) && !earlier.packs_while_loading(recipe));
+            assert_eq!(earlier.state_fingerprint(), source.state_fingerprint(), "saved state stays valid");
+            assert_eq!((earlier.bytes(recipe), earlier.published()), (source.bytes(recipe), source.published()));
+            assert!(earlier.published().unwrap().contains(name));
+            assert_eq!(logits(&earlier), logits(&source), "{name} {recipe:?}");
+        }
+    }
+    let folder = nvfp4_folder("");
+    let source = Checkpoint::open_dir(folder.path()).unwrap();
+    assert!(!source.packs_while_loading(Recipe::Bf16), "four times the bytes are not worth keeping");
+    let ours = tempfile::tempdir().unwrap();
+    quantized(&source, ours.path());
+    assert!(!Checkpoint::open_dir(ours.path()).unwrap().packs_while_loading(Recipe::Stored), "nothing is left to do");
+}
+
+#[test]
+fn only_kept_weights_are_removed_and_never_through_a_link() {
+    use crate::model::quantize::{kept_folders, remove_kept};
+    let (dir, foreign) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = |at: &Path| {
+        std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+        std::fs::write(at, "text").unwrap();
+        at.to_path_buf()
+    };
+    let [ours, linked, beside] = [1, 2, 3].map(|n| format!("{n:032x}"));
+    let weights = dir.path().join("weights");
+    let gone =
+        [file(&weights.join(&ours).join("part-000.safetensors")), file(&weights.join(&beside).join("config.json"))];
+    let stays = [
+        file(&weights.join("photos/part-000.safetensors")),
+        file(&weights.join("notes.txt")),
+        file(&weights.join(&beside).join("diary.txt")),
+        file(&weights.join(&beside).join("part-1.safetensors")),
+        file(&foreign.path().join(&linked).join("part-000.safetensors")),
+    ];
+    std::os::unix::fs::symlink(foreign.path().join(&linked), weights.join(&linked)).unwrap();
+    assert_eq!(kept_folders(&weights).iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [4, 4]);
+    assert_eq!(remove_kept(&weights).unwrap(), 8);
+    assert!(gone.iter().all(|p| !p.exists()) && stays.iter().all(|p| p.exists()));
+    assert!(!weights.join(&ours).exists() && weights.join(&beside).exists());
+    // Nor is the folder of all of them a link.
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(foreign.path(), &link).unwrap();
+    assert_eq!((kept_folders(&link), remove_kept(&link).unwrap()), (Vec::new(), 0));
+    assert!(stays.iter().all(|p| p.exists()));
+}
+
+/// A part as the version before wrote it, whose words of four-bit values lay rotated.
+#[test]
+fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
+    use crate::model::quantize::{is_finished, is_outdated, reopen};
+    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+    source.set_recipe(Recipe::Bits4);
+    let out = tempfile::tempdir().unwrap();
+    quantized(&source, out.path());
+    assert!(is_finished(out.path()) && !is_outdated(out.path()));
+    let (earlier, part) = (fixture("packed-earlier/part-001.safetensors"), out.path().join("part-001.safetensors"));
+    let open = |path: &Path| {
+        let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
+        Tensors::open_files(&[path.to_path_buf()]).unwrap().in_format(format)
+    };
+    let (before, now) = (open(&earlier), open(&part));
+    for (name, shape) in [("mlp.down_proj", [128, 256]), ("mlp.up_proj", [256, 128]), ("self_attn.o_proj", [128, 128])]
+    {
+        let name = format!("model.layers.0.{name}.weight");
+        let [before, now] = [&before, &now].map(|tensors| tensors.published(&name, &shape).unwrap().unwrap());
+        assert!(before.packed().unwrap() == now.packed().unwrap(), "{name}");
+        assert_eq!(before.values().unwrap(), now.values().unwrap(), "{name}");
+        assert_eq!(before.own(), now.own());
+    }
+
+    std::fs::copy(&earlier, &part).unwrap();
+    let index = out.path().join("model.safetensors.index.json");
+    let text = std::fs::read_to_string(&index).unwrap();
+    std::fs::write(&index, text.replace(".int4_2", ".int4")).unwrap();
+    assert!(is_finished(out.path()) && is_outdated(out.path()));
+    reopen(out.path()).unwrap();
+    assert!(!is_finished(out.path()));
+    let parts = quantized(&source, out.path());
+    assert!(parts.iter().enumerate().all(|(i, part)| part.earlier == (i != 1)), "{parts:?}");
+    assert!(is_finished(out.path()) && !is_outdated(out.path()));
+    assert!(now.names().eq(open(&part).names()));
+}
+
+#[test]
+fn kept_weights_of_an_earlier_version_are_not_taken() {
+    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+    source.set_recipe(Recipe::Bits4);
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join(source.fingerprint());
+    quantized(&source, &kept);
+    // As that version finished it: its part, its names in the index, and the seal over both.
+    let part = kept.join("part-001.safetensors");
+    std::fs::copy(fixture("packed-earlier/part-001.safetensors"), &part).unwrap();
+    let files: Vec<PathBuf> = (0..8).map(|i| kept.join(format!("part-{i:03}.safetensors"))).collect();
+    let tensors = Tensors::open_files(&files).unwrap();
+    let mut hasher = blake3::Hasher::new();
+    tensors.hash_into(&mut hasher);
+    let path = kept.join("model.safetensors.index.json");
+    let mut index: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let map = index["weight_map"].as_object_mut().unwrap();
+    map.retain(|name, _| !name.starts_with("model.layers.0."));
+    let names = Tensors::open_files(std::slice::from_ref(&part)).unwrap();
+    map.extend(names.names().map(|name| (name.to_owned(), "part-001.safetensors".into())));
+    index["metadata"]["seal"] = hasher.finalize().to_hex().to_string().into();
+    std::fs::write(&path, index.to_string()).unwrap();
+    assert!(source.packed_earlier(dir.path(), source.recipe()).unwrap().is_none());
+    // A folder that a user packed is read as it is.
+    assert_eq!(logits(&Checkpoint::open_dir(&kept).unwrap()), logits(&source));
+}
