@@ -1,4 +1,4 @@
-// The value that so many of a block's integers reach: found by bisection, exact and the same every time.
+// The value that so many of a block's integers reach: found by counting, the same every time.
 #pragma once
 #include "common.cuh"
 
@@ -18,21 +18,10 @@ template <u32 W, class Each> DEVICE void count_reaching(u32 (&reach)[3], Each ea
     reach[0] = warp_add(mine.x & 0xffff), reach[1] = warp_add(mine.x >> 16), reach[2] = warp_add(mine.y);
 }
 
-// Largest value of BITS bits that at least `wanted` of the block's keys reach; 0 where fewer do. Two bits a turn.
-template <u32 W, u32 BITS, class Each> DEVICE u32 find_cut(Each each, u32 wanted, uint2 (*reached)[W]) {
-    u32 cut = 0;
-    for (u32 turn = 0, shift = BITS - 2; turn * 2 < BITS; turn++, shift -= 2) {
-        const u32 step = 1u << shift;
-        u32 reach[3];
-        count_reaching(reach, each, cut + step, cut + 2 * step, cut + 3 * step, reached[turn & 1]);
-        cut += reach[2] >= wanted ? 3 * step : reach[1] >= wanted ? 2 * step : reach[0] >= wanted ? step : 0;
-    }
-    return cut;
-}
-
-// A value that at least `wanted` of the block's keys reach (there are as many, one at least) and no more than `most`, where such a one lies more than 3 apart from the
-// next: a quarter of what is left between the least and the largest key a turn, so that keys close to each other take few turns. What is wanted reaches it.
-template <u32 W, class Each> DEVICE u32 find_bound(Each each, u32 wanted, u32 most, uint2 (*reached)[W]) {
+// The largest value that at least `wanted` of the block's keys reach (one at least, of as many; without a key any value), or one at most `slack` below it, or
+// any that no more than `most` and no fewer than `wanted` of them reach. A quarter of what is left between the least and the largest key a turn, so that keys close
+// to each other take few turns.
+template <u32 W, class Each> DEVICE u32 find_cut(Each each, u32 wanted, u32 most, u32 slack, uint2 (*reached)[W]) {
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     u32 least = 0xffffffffu, largest = 0;
     each([&](u32 key) { least = min(least, key), largest = max(largest, key); });
@@ -40,16 +29,17 @@ template <u32 W, class Each> DEVICE u32 find_bound(Each each, u32 wanted, u32 mo
     if (lane == 0) reached[1][warp] = make_uint2(least, largest);
     __syncthreads();  // of the warps
     const uint2 mine = lane < W ? reached[1][lane] : make_uint2(0xffffffffu, 0);
-    u32 bound = warp_least(mine.x), width = warp_most(mine.y) - bound;
-    for (u32 turn = 0; width > 3; turn++) {
+    u32 cut = warp_least(mine.x), width = warp_most(mine.y) - cut;
+    if (warp_least(mine.x) > warp_most(mine.y)) return cut;  // no key
+    for (u32 turn = 0; width > slack; turn++) {
         const u32 step = width / 4 + 1;
         u32 reach[3];
-        count_reaching(reach, each, bound + step, bound + 2 * step, bound + 3 * step, reached[turn & 1]);
+        count_reaching(reach, each, cut + step, cut + 2 * step, cut + 3 * step, reached[turn & 1]);
         const u32 up = reach[2] >= wanted ? 3 : reach[1] >= wanted ? 2 : reach[0] >= wanted ? 1 : 0;
-        bound += up * step, width = up == 3 ? width - 3 * step : step - 1;
+        cut += up * step, width = up == 3 ? width - 3 * step : step - 1;
         if (up && reach[up - 1] <= most) break;
     }
-    return bound;
+    return cut;
 }
 
 // Sum over the threads before this one; `all` becomes the block's sum. Free again after the next barrier.

@@ -125,7 +125,7 @@ static_assert(sizeof(VerifyRow) == 1152, "src/backend/cuda/launch/lightning.rs a
 // With one sequence gridDim.z is 1; with several, block z works for the sequence whose rows begin with row z, if there is one.
 // Eight warps: two take 32 k each, a lane 8 of them and two columns, so that a warp's sums over k stay in it.
 // The first blocks, those of heads that there are not, only wait: multiprocessors that the product before left alone take four blocks each as soon as they may start,
-// and these would have to share what one block has elsewhere.
+// and these would have to share what one block has elsewhere. Those of the first row are as many as that takes; the others end at once.
 KERNEL(256, 4)
 lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col, u32 v_col, const float* q_norm, const float* k_norm, const float2* rope,
                  const Row* at, const RowState* of, const float* next_norm, bf16* next_x, float* next_sums, const bf16* gate, u32 heads, u32 kv_heads, float scale, float eps, u32 all, u32 sequences) {

@@ -75,11 +75,11 @@ pool_choose(int* place, Fetch* fetch, u32* fetched, u64* seen, u64* owner, u32* 
         const u32 wanted = min(all, MOST_FETCHED), per = (slots + 511) / 512, s0 = t * per, s1 = min(s0 + per, slots);
         for (u32 s = t; s < slots; s += 512) age[s] = u16(min(now - stamp[s], 0xffffu));
         __syncthreads();  // ages
-        const u32 cut = find_cut<16, 16>(
-            [&](auto reach) {
-                for (u32 s = s0; s < s1; s++) reach(age[s]);
+        const u32 cut = find_cut<16>(
+            [&](auto look) {
+                for (u32 s = s0; s < s1; s++) look(age[s]);
             },
-            wanted, reached);
+            min(wanted, slots), 0, 0, reached);
         // Above the cut in the upper half, at the cut in the lower half, as in select_top.
         auto kind = [&](u32 s) -> u32 { return age[s] > cut ? 1u << 16 : cut && age[s] == cut ? 1u : 0; };
         u32 own = 0, total;

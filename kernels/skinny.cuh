@@ -9,7 +9,7 @@
 // A dot product may permute k alike in both operands, so a lane holds 8 neighbouring columns of a weight row (k = 8t..8t+7 of a block
 // of 32) and uses them as the fragments of two products.
 // Bytes moved: the weight once. Each warp streams through a ring of `stages` of asynchronous copies that runs on over
-// tile borders; a warp reads back only what it copied itself, so the ring needs no barrier of the block. W::AHEAD stages are on their way
+// tile borders; a warp reads back only weights that it copied itself, so the ring needs no barrier of the block (rows that two teams share need one). W::AHEAD stages are on their way
 // before the previous launch has ended, the others once the activations are: these would wait behind them. The next launch may
 // start once the last copies are issued, so that its first copies queue up behind them, or (W::EARLY) as soon as this one works.
 // Warps leave their parts of `deep` pairs of tiles before they meet to add them up, and keep their own pace for so long. Two teams leave half as many

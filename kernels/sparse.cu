@@ -257,9 +257,8 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
     }
 }
 
-// Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values. Cuts are found by bisection over the 16 bits
-// (cut.cuh), ties at the cut go to the lowest indices. The best score of so many threads is nowhere above the cut: only what reaches it is looked at
-// again, a few of a long list.
+// Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values (cut.cuh); ties at the cut go to the lowest indices.
+// The best score of so many threads is nowhere above the cut: only what reaches it is looked at again, a few of a long list.
 // Block (KV head, row), 512 threads of 8, 16, 24 or 32 consecutive KV blocks each: at most 16384 KV blocks, 1 Mi positions. Rows of scores are
 // `score_blocks` apart, a multiple of 64. Shared: a word for each of them, its index and score.
 constexpr u32 OWN = 32;
@@ -270,8 +269,8 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Ro
     __shared__ u32 sums[2][16];
     __shared__ uint2 reached[2][16];
     allow_next();
-    wait_for_previous();
     const u32 row = row0 + blockIdx.y, p = at ? at[row].position : step->position + row, last = p / BLOCK, n = last + 1;
+    wait_for_previous();
     u32* to = list + (u64(row) * kv_heads + blockIdx.x) * cap;
     if (n <= topk || p + 1 < dense_until) {
         const u32 all = min(n, cap);
@@ -296,7 +295,8 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Ro
         key[i] &= (own >> (2 * i) & 1 ? 0xffffu : 0) | (own >> (2 * i + 1) & 1 ? 0xffff0000u : 0);
         low = max(low, key[i] << 16), high = max(high, key[i]);
     }
-    const u32 best = max(low, high) >> 16, bound = find_cut<16, 16>([&](auto count) { count(best); }, wanted, reached);
+    const u32 best = max(low, high) >> 16, lookers = until > from ? (until - 1) / per - from / per + 1 : 0, some = max(wanted, 1u);
+    const u32 bound = lookers < some ? 0 : find_cut<16>([&](auto look) { if (own) look(best); }, some, some + 32, 3, reached);
     u32 reach = 0;
 #pragma unroll
     for (u32 i = 0; i < OWN / 2; i++) reach |= u32((key[i] & 0xffff) >= bound) << (2 * i) | u32(key[i] >> 16 >= bound) << (2 * i + 1);
@@ -310,11 +310,11 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Ro
     __syncthreads();  // `found` written
     // Nearly always one of them a thread.
     const u32 share = (all + 511) / 512, f0 = min(threadIdx.x * share, all), f1 = min(f0 + share, all);
-    const u32 cut = find_cut<16, 16>(  // the largest value that at least `wanted` free scores reach
-        [&](auto count) {
-            for (u32 f = f0; f < f1; f++) count(found[f] & 0xffff);
+    const u32 cut = find_cut<16>(
+        [&](auto look) {
+            for (u32 f = f0; f < f1; f++) look(found[f] & 0xffff);
         },
-        wanted, reached);
+        some, 0, 0, reached);
     // Above the cut in the upper half, at the cut in the lower half: counted, then summed over the threads before.
     u32 kinds = 0;
     auto kind = [&](u32 f) -> u32 { return (found[f] & 0xffff) > cut ? 1u << 16 : (found[f] & 0xffff) == cut ? 1u : 0; };

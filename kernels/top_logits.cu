@@ -80,7 +80,7 @@ top_logits_pick(float* found, const u32* tops, const float2* lse, const float* l
     if (threadIdx.x < 2) places[threadIdx.x] = 0;
     for (u32 i = threadIdx.x; i < groups; i += 1024) top[i] = tops[u64(r) * groups + i];
     __syncthreads();  // tops
-    const u32 bound = groups <= BEST ? 0 : find_bound<32>([&](auto look) { for (u32 i = threadIdx.x; i < groups; i += 1024) look(top[i]); }, BEST, LOOSE, reached);
+    const u32 bound = groups <= BEST ? 0 : find_cut<32>([&](auto look) { for (u32 i = threadIdx.x; i < groups; i += 1024) look(top[i]); }, BEST, LOOSE, 3, reached);
     // Whoever comes first has the first place: ranks put everything in order.
     for (u32 i = threadIdx.x; i < groups; i += 1024)
         if (top[i] >= bound) hits[atomicAdd(&places[0], 1)] = i;
@@ -109,7 +109,7 @@ top_logits_pick(float* found, const u32* tops, const float2* lse, const float* l
     u32 n = places[1];
     if (n > MOST) {
         const u32 each = (vocab + 1023) / 1024, i0 = min(threadIdx.x * each, vocab), i1 = min(i0 + each, vocab);
-        const u32 cut = find_cut<32, 32>([&](auto count) { for (u32 i = i0; i < i1; i++) count(order_key(from[i])); }, BEST, reached);
+        const u32 cut = find_cut<32>([&](auto look) { for (u32 i = i0; i < i1; i++) look(order_key(from[i])); }, BEST, 0, 0, reached);
         u32 above = 0, level = 0, all_above, all_level;
         for (u32 i = i0; i < i1; i++) {
             const u32 key = order_key(from[i]);

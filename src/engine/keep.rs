@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::model::quantize::{is_finished, is_outdated, kept_folders, quantize, reopen};
+use crate::model::quantize::{is_finished, is_outdated, kept_folders, quantize};
 use crate::model::{Checkpoint, ModelError, Recipe};
 use crate::protocol::engine::{Cancel, EngineOptions, WeightsChoice};
 
@@ -64,11 +64,13 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
         return None;
     }
     let size = format!("{:.1} GB", bytes as f64 / 1e9);
-    if free.is_none_or(|free| free < 3 * bytes) {
-        return Some(format!("The packed weights ({size}) are not kept: too little space below {}.", dir.display()));
-    }
     let (checkpoint, folder) = (Arc::clone(checkpoint), dir.join(checkpoint.fingerprint()));
     let outdated = is_outdated(&folder);
+    // Its parts are written over one by one.
+    let there = if outdated { bytes } else { 0 };
+    if free.is_none_or(|free| free + there < 3 * bytes) {
+        return Some(format!("The packed weights ({size}) are not kept: too little space below {}.", dir.display()));
+    }
     if is_finished(&folder) && !outdated {
         // Not used because it is damaged, which was said: whole parts and others cannot be told apart any more.
         return None;
@@ -76,10 +78,7 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     let work = move || {
         let threads = std::thread::available_parallelism().map_or(0, usize::from) / SHARE;
         let Ok(pool) = rayon::ThreadPoolBuilder::new().num_threads(threads.max(THREADS)).build() else { return };
-        let opened = if outdated { reopen(&folder) } else { Ok(()) };
-        let packed = opened
-            .and_then(|()| pool.install(|| quantize(&checkpoint, None, &folder, &Cancel::default(), &mut |_| ())));
-        if let Err(error) = packed {
+        if let Err(error) = pool.install(|| quantize(&checkpoint, None, &folder, &Cancel::default(), &mut |_| ())) {
             tracing::warn!("packed weights are not kept: {error}");
         }
     };

@@ -36,6 +36,11 @@ fn part_file(i: usize) -> String {
     format!("part-{i:03}.safetensors")
 }
 
+/// That of the first, which an unfinished folder has before anything else.
+pub(super) fn first_part() -> String {
+    part_file(0)
+}
+
 /// A part that is on the disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
@@ -108,7 +113,11 @@ pub fn quantize(
         let path = out.join(&file);
         let (errors, earlier) = match written(&path, &id) {
             Some(errors) => (errors, true),
-            None => (write_part(source, tensors, calibration, weights, &path, &id)?, false),
+            None => {
+                // A folder that was finished and is packed again is whole for nobody meanwhile.
+                remove(&out.join(INDEX))?;
+                (write_part(source, tensors, calibration, weights, &path, &id)?, false)
+            }
         };
         let bytes = path.metadata().map_err(at(&path))?.len();
         total += bytes;
@@ -164,7 +173,7 @@ pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
         let ours = |path: &Path| {
             let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
             let aside = name.starts_with('.') || name == super::calibrate::FILE;
-            aside || (is_part(name) && header(path).is_none_or(|_| written(path, id).is_some()))
+            aside || (is_part(name) && header(path).is_none_or(|_| made_from(path, id).is_some()))
         };
         let other = entries(out).into_iter().find(|path| !ours(path));
         let name = other.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
@@ -209,17 +218,6 @@ pub fn is_outdated(folder: &Path) -> bool {
         Some(index.get("weight_map")?.as_object()?.keys().any(|name| is_of_an_earlier_version(name)))
     };
     read() == Some(true)
-}
-
-/// Makes a finished folder an unfinished one: while it is packed again, nobody is to take it for whole.
-///
-/// # Errors
-/// The disk.
-pub fn reopen(folder: &Path) -> Result<()> {
-    for path in [INDEX, CONFIG].map(|name| folder.join(name)) {
-        std::fs::remove_file(&path).map_err(at(&path))?;
-    }
-    Ok(())
 }
 
 /// Bytes free on the disk of a folder that may not exist yet.
@@ -270,9 +268,11 @@ fn parts(spec: &ModelSpec) -> Vec<(String, Vec<(String, Vec<usize>)>)> {
 /// The errors that an earlier run noted in a file made from the same, if it is whole and as this version packs.
 fn written(path: &Path, id: &str) -> Option<Errors> {
     let tensors = Tensors::open_files(&[path.to_path_buf()]).ok()?;
-    if tensors.names().any(is_of_an_earlier_version) {
-        return None;
-    }
+    made_from(path, id).filter(|_| !tensors.names().any(is_of_an_earlier_version))
+}
+
+/// The errors that a run noted in a file made from the same, whatever became of the file and whoever packed it.
+fn made_from(path: &Path, id: &str) -> Option<Errors> {
     let meta = header(path)?;
     let (made_from, errors) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
     let errors: Vec<f64> = errors.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -333,6 +333,14 @@ fn write_part(
     partial.persist(path).map_err(|e| at(path)(e.error))?;
     // With the digits that a run that goes on will find.
     Ok(written(path, id).unwrap_or(errors))
+}
+
+/// Removes a file, if there is one.
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(at(path)(e)),
+        _ => Ok(()),
+    }
 }
 
 fn write_text(path: &Path, text: &str) -> Result<()> {

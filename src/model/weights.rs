@@ -21,7 +21,7 @@ use crate::text::files;
 
 use super::format::Format;
 use super::published::is_of_an_earlier_version;
-use super::quantize::{METHOD, sealed};
+use super::quantize::{METHOD, is_finished, sealed};
 use super::{ModelError, Result, demo};
 
 mod ahead;
@@ -148,7 +148,7 @@ impl Checkpoint {
     pub fn packed_earlier(&self, dir: &Path, recipe: Recipe) -> Result<Option<Checkpoint>> {
         let id = self.fingerprint_as(recipe, recipe);
         let folder = dir.join(&id);
-        if !folder.join("config.json").is_file() {
+        if !is_finished(&folder) {
             return Ok(None);
         }
         let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);

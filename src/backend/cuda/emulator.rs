@@ -58,7 +58,7 @@ impl Emulator {
     /// Those of this library, which all devices of the process share.
     ///
     /// # Errors
-    /// The loader's words, the missing symbol, or why there is no room for copies.
+    /// The loader's words, or the missing symbol.
     pub(super) fn of(library: &Path) -> Result<Arc<Emulator>, String> {
         static ALL: Mutex<Option<HashMap<PathBuf, Arc<Emulator>>>> = Mutex::new(None);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,15 +66,19 @@ impl Emulator {
         if let Some(there) = all.get(library) {
             return Ok(Arc::clone(there));
         }
-        // The loader knows a file again by its inode: copies are files of their own, of which it keeps what it needs.
-        let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
         let copies = std::thread::available_parallelism().map_or(1, usize::from).min(MOST);
         let mut free = vec![Loaded::open(library)?];
-        for i in 1..copies {
-            let copy = dir.path().join(format!("{i}.so"));
-            std::fs::copy(library, &copy).map_err(|e| format!("{}: {e}", copy.display()))?;
-            free.push(Loaded::open(&copy)?);
-        }
+        // The loader knows a file again by its inode: copies are files of their own, of which it keeps what it needs. Where there is no place
+        // for them, fewer do.
+        let more = tempfile::tempdir().ok().into_iter().flat_map(|dir| {
+            let copy = move |i| {
+                let copy = dir.path().join(format!("{i}.so"));
+                std::fs::copy(library, &copy).ok()?;
+                Loaded::open(&copy).ok()
+            };
+            (1..copies).map_while(copy).collect::<Vec<_>>()
+        });
+        free.extend(more);
         let loaded = Arc::new(Emulator { free: Mutex::new(free), returned: Condvar::new() });
         all.insert(library.to_path_buf(), Arc::clone(&loaded));
         Ok(loaded)

@@ -4,7 +4,8 @@
 //! A scale and a zero point of one byte each cost what the 6-bit pairs of 256-column super-blocks cost, and are decoded in four
 //! instructions for eight values. Scales around range / (N − 1) are tried, each with the offset that fits best; least squares decides.
 //!
-//! The upper four bits of the values lie in the same way whatever their number; lower ones have a plane of their own behind them.
+//! The upper four bits of the values lie in the same places whatever their number, in words that are rotated where lower ones, which have a plane of their
+//! own behind them, join them.
 
 use super::careful::{Rounding, pack_row};
 use super::{

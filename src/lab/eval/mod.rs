@@ -23,6 +23,9 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
+use std::io::Write;
+
 use serde_json::{Value, json};
 
 use crate::backend::Backend;
@@ -34,7 +37,7 @@ use crate::shell::cli::{EVAL_ROOM, EvalArgs};
 use crate::shell::devices::{self, Chosen, Opened};
 use crate::shell::{Context, Exit, Failure, open};
 use crate::spec::{DenseRule, SparseSpec};
-use crate::text::{TextModel, files};
+use crate::text::TextModel;
 
 use numbers::Distances;
 
@@ -143,9 +146,13 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         if args.skip.iter().any(|part| part == "needles") {
             return Err(Failure::usage("--plot draws the needles: leave --skip needles out"));
         }
-        if path.exists() {
+        if path.symlink_metadata().is_ok() {
             let words = format!("{} is there already: give --plot another name", path.display());
             return Err(Failure::new(Exit::Disk, words));
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            return Err(Failure::new(Exit::Disk, format!("{}: no such folder", folder.display())));
         }
     }
     let Chosen { name, note } = open::model(context)?;
@@ -159,12 +166,6 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         #[cfg(feature = "cuda")]
         Opened::Cuda(cuda) => judge(context, args, *cuda, &checkpoint, &text, &[4_096, 16_384, 65_536, 131_072])?,
     };
-    if let Some(path) = &args.plot {
-        let cells = parts.iter().find(|p| p.name == "needles").map(|p| p.data["svg"].as_str().unwrap_or_default());
-        let picture = cells.unwrap_or_default();
-        files::create(path, picture.as_bytes())
-            .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
-    }
     let missed: Vec<&str> = parts.iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
     let word = |ok: Option<bool>| match ok {
         Some(true) => "ok",
@@ -185,6 +186,13 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         out
     };
     context.result(as_json, as_text)?;
+    if let Some(path) = &args.plot {
+        // Behind the report, which a disk that refuses does not take away.
+        let svg = parts.iter().find(|p| p.name == "needles").and_then(|p| p.data["svg"].as_str());
+        let svg = svg.ok_or_else(|| failed("internal error: there is no picture of the needles".to_owned()))?;
+        let written = File::create_new(path).and_then(|mut file| file.write_all(svg.as_bytes()));
+        written.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
+    }
     Ok(if missed.is_empty() { Exit::Ok } else { Exit::Failure })
 }
 

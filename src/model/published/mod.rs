@@ -107,7 +107,7 @@ const LAYOUTS: &[Layout] = &[
     },
     Layout {
         name: "group4",
-        part: "group4",
+        part: ours::ROTATED_GROUP4,
         dtype: FileDtype::U8,
         families: &[Family::SalaChat],
         open: ours::rotated_group4,

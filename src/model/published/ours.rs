@@ -6,12 +6,13 @@
 //! The layout of a unit is the table in `kernels/packed.cuh`; groups of `group4` show in its size.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use safetensors::Dtype as FileDtype;
 
 use super::{Computed, Parts, Reader};
 use crate::backend::Form;
-use crate::backend::forms::{self, Group4, PAIR_ROWS};
+use crate::backend::forms::{self, Group4};
 use crate::model::Result;
 
 struct Ours<'a> {
@@ -19,55 +20,59 @@ struct Ours<'a> {
     form: Form,
     inner: usize,
     bytes: &'a [u8],
-    /// Its words of four-bit values are rotated, as those of earlier versions were.
-    rotated: bool,
+    /// Of an earlier version: what its bytes are now, made when somebody asks for values.
+    turned: Option<OnceLock<Vec<u8>>>,
 }
+
+/// Parts of earlier versions, whose words of four-bit values are rotated.
+pub(super) const ROTATED_INT4: &str = "int4";
+pub(super) const ROTATED_GROUP4: &str = "group4";
+
+/// Forms of groups of 32, 64 and 128 columns.
+const GROUPS: [Form; 3] = [Form::Group4(Group4::G32), Form::Group4(Group4::G64), Form::Group4(Group4::G128)];
 
 /// Whether a tensor is a weight as earlier versions packed it, and this one does no more.
 pub(in crate::model) fn is_of_an_earlier_version(tensor: &str) -> bool {
     tensor.rsplit_once('.').is_some_and(|(_, part)| [ROTATED_INT4, ROTATED_GROUP4].contains(&part))
 }
 
-const ROTATED_INT4: &str = "int4";
-const ROTATED_GROUP4: &str = "group4";
-
-/// Forms of groups of 32, 64 and 128 columns.
-const GROUPS: [Form; 3] = [Form::Group4(Group4::G32), Form::Group4(Group4::G64), Form::Group4(Group4::G128)];
-
 pub(super) fn int8<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, "int8", &[Form::Int8], false)
+    ours(parts, &[Form::Int8], None)
 }
 
 pub(super) fn int4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, "int4_2", &[Form::Int4], false)
+    ours(parts, &[Form::Int4], None)
 }
 
 pub(super) fn rotated_int4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, ROTATED_INT4, &[Form::Int4], true)
+    ours(parts, &[Form::Int4], Some(ROTATED_INT4))
 }
 
 pub(super) fn int5<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, "int5", &[Form::Int5], false)
+    ours(parts, &[Form::Int5], None)
 }
 
 pub(super) fn int6<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, "int6", &[Form::Int6], false)
+    ours(parts, &[Form::Int6], None)
 }
 
 pub(super) fn group4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, "group4_2", &GROUPS, false)
+    ours(parts, &GROUPS, None)
 }
 
 pub(super) fn rotated_group4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, ROTATED_GROUP4, &GROUPS, true)
+    ours(parts, &GROUPS, Some(ROTATED_GROUP4))
 }
 
 pub(super) fn nvfp4<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
-    ours(parts, "nvfp4", &[Form::Nvfp4], false)
+    ours(parts, &[Form::Nvfp4], None)
 }
 
-fn ours<'a>(parts: &Parts<'a>, part: &'static str, forms: &[Form], rotated: bool) -> Result<Box<dyn Reader<'a> + 'a>> {
+/// A weight in one of these forms, which are of one name; of an earlier version the name of its part.
+fn ours<'a>(parts: &Parts<'a>, forms: &[Form], rotated: Option<&'static str>) -> Result<Box<dyn Reader<'a> + 'a>> {
     let (out, inner) = (parts.out, parts.inner);
+    let now = forms.first().and_then(|form| form.row()).map_or("", |row| row.part);
+    let part = rotated.unwrap_or(now);
     let last = parts.shape(part)?.last().copied();
     let form = forms.iter().find(|f| f.stored_shape(out, inner).last().copied() == last);
     let (Some(form), true) = (form, Form::Int8.fits(inner)) else {
@@ -75,7 +80,7 @@ fn ours<'a>(parts: &Parts<'a>, part: &'static str, forms: &[Form], rotated: bool
         return Err(parts.refuse(part, why));
     };
     let (_, bytes) = parts.part(part, &[FileDtype::U8], &form.stored_shape(out, inner))?;
-    Ok(Box::new(Ours { part, form: *form, inner, bytes, rotated }))
+    Ok(Box::new(Ours { part, form: *form, inner, bytes, turned: rotated.map(|_| OnceLock::new()) }))
 }
 
 impl<'a> Reader<'a> for Ours<'a> {
@@ -94,14 +99,9 @@ impl<'a> Reader<'a> for Ours<'a> {
     }
 
     fn values(&self, row: usize, dst: &mut [f32]) {
-        if !self.rotated {
-            forms::values(self.form, self.inner, self.bytes, row, dst);
-            return;
-        }
-        // Only of the row's pair of tiles.
-        let pair = self.form.pair_bytes(self.inner);
-        let bytes = self.bytes.get(row / PAIR_ROWS * pair..).and_then(|b| b.get(..pair)).unwrap_or_default();
-        forms::values(self.form, self.inner, &forms::from_rotated(self.form, bytes), row % PAIR_ROWS, dst);
+        let turned =
+            self.turned.as_ref().map(|turned| turned.get_or_init(|| forms::from_rotated(self.form, self.bytes)));
+        forms::values(self.form, self.inner, turned.map_or(self.bytes, Vec::as_slice), row, dst);
     }
 
     fn own(&self) -> Option<(Form, bool)> {
@@ -109,9 +109,9 @@ impl<'a> Reader<'a> for Ours<'a> {
     }
 
     fn packed(&self) -> Option<Cow<'a, [u8]>> {
-        Some(match self.rotated {
-            true => Cow::Owned(forms::from_rotated(self.form, self.bytes)),
-            false => Cow::Borrowed(self.bytes),
+        Some(match self.turned {
+            Some(_) => Cow::Owned(forms::from_rotated(self.form, self.bytes)),
+            None => Cow::Borrowed(self.bytes),
         })
     }
 }

@@ -243,3 +243,15 @@ fn parts_belong_to_their_weight() {
     assert_eq!(owner("a.weight_scale_2").as_deref(), Some("a.weight"));
     assert_eq!(owner("model.rotary.inv_freq"), None);
 }
+
+#[test]
+fn every_form_is_read_from_the_part_it_is_written_to() {
+    use crate::backend::forms::Group4;
+    let forms = [Form::Int8, Form::Int6, Form::Int5, Form::Int4, Form::Nvfp4, Form::Group4(Group4::G32)];
+    let parts: Vec<&str> = forms.iter().map(|form| form.row().unwrap().part).collect();
+    let ours = LAYOUTS.iter().filter(|l| l.families.contains(&Family::SalaChat));
+    let (earlier, now): (Vec<_>, Vec<_>) =
+        ours.map(|l| l.part).partition(|part| is_of_an_earlier_version(&format!("w.{part}")));
+    assert_eq!(earlier, ["int4", "group4"]);
+    assert!(now.len() == parts.len() && now.iter().all(|part| parts.contains(part)), "{now:?} {parts:?}");
+}

@@ -11,6 +11,7 @@ use super::ahead::Ahead;
 use crate::backend::{Form, WeightView};
 use crate::model::format::Format;
 use crate::model::published::Weight;
+use crate::model::quantize::first_part;
 use crate::model::{ModelError, Result};
 use crate::protocol::engine::Dtype;
 use crate::text::files;
@@ -133,6 +134,9 @@ impl Tensors {
             names.into_iter().map(|n| dir.join(n)).collect()
         } else if single.is_file() {
             vec![single]
+        } else if dir.join(first_part()).is_file() {
+            let words = "packing it was not finished; give the same `sala-chat model quantize` again";
+            return Err(missing(words.into()));
         } else {
             return Err(missing("neither model.safetensors nor model.safetensors.index.json is in it".into()));
         };

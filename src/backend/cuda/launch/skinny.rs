@@ -13,8 +13,9 @@ use crate::backend::{Form, Result, internal};
 /// Weight rows a block of a skinny GEMM works on at a time.
 const SKINNY_TILE: u32 = 32;
 
-/// Tiles, at most, whose parts are kept before the warps of a block meet to add them up: the more, the less often they wait for
-/// each other.
+/// Turns, at most, whose parts are kept before the warps of a block meet to add them up: the more, the less often they wait for
+/// each other. In a turn each team of warps (`teams` of `kernels/skinny.cuh`) works on a tile of its own and leaves as many parts fewer; rows that stay are shared by the teams:
+/// what a turn and a row need is the same whatever the teams.
 const MOST_DEEP: u32 = 8;
 
 /// Shared memory that parts of tiles leave to the small kernels around a GEMM, which start beside it.

@@ -151,7 +151,7 @@ fn only_kept_weights_are_removed_and_never_through_a_link() {
 /// A part as the version before wrote it, whose words of four-bit values lay rotated.
 #[test]
 fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
-    use crate::model::quantize::{is_finished, is_outdated, reopen};
+    use crate::model::quantize::{Holds, holds, is_finished, is_outdated};
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.set_recipe(Recipe::Bits4);
     let out = tempfile::tempdir().unwrap();
@@ -177,12 +177,58 @@ fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
     let text = std::fs::read_to_string(&index).unwrap();
     std::fs::write(&index, text.replace(".int4_2", ".int4")).unwrap();
     assert!(is_finished(out.path()) && is_outdated(out.path()));
-    reopen(out.path()).unwrap();
+    assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free);
+    // Stopped before the second part: whole for nobody, with words that say what to do, and taken up again.
+    let stop = crate::protocol::engine::Cancel::default();
+    let mut heard = 0;
+    let mut hear = |_: &crate::model::quantize::Part| {
+        heard += 1;
+        if heard == 2 {
+            stop.cancel();
+        }
+    };
+    assert!(crate::model::quantize::quantize(&source, None, out.path(), &stop, &mut hear).unwrap().is_none());
     assert!(!is_finished(out.path()));
+    let words = Checkpoint::open_dir(out.path()).err().unwrap().to_string();
+    assert!(words.contains("packing it was not finished"), "{words}");
+    std::fs::copy(&earlier, &part).unwrap();
+    std::fs::remove_file(out.path().join("config.json")).unwrap();
+    assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free, "an unfinished one of that version");
     let parts = quantized(&source, out.path());
     assert!(parts.iter().enumerate().all(|(i, part)| part.earlier == (i != 1)), "{parts:?}");
     assert!(is_finished(out.path()) && !is_outdated(out.path()));
     assert!(now.names().eq(open(&part).names()));
+}
+
+#[test]
+fn published_groups_of_an_earlier_version_hold_the_same_values() {
+    for columns in [32, 64, 128] {
+        let group = Group4::of(columns).unwrap();
+        let form = Form::Group4(group);
+        let (out, inner) = (40, 256);
+        let packed = crate::backend::forms::Packed::random(form, 7, out, inner, 0.02).unwrap();
+        let unit = form.row().unwrap().unit_bytes;
+        let mut rotated = packed.bytes().to_vec();
+        for unit in rotated.chunks_exact_mut(unit) {
+            for word in unit[..2048].chunks_exact_mut(4) {
+                let turned = u32::from_le_bytes(word.try_into().unwrap()).rotate_left(3);
+                word.copy_from_slice(&turned.to_le_bytes());
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let open = |part: &str, bytes: &[u8]| {
+            let path = dir.path().join(format!("{part}.safetensors"));
+            let shape = form.stored_shape(out, inner);
+            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U8, shape, bytes).unwrap();
+            safetensors::serialize_to_file([(format!("w.{part}"), view)], None, &path).unwrap();
+            let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
+            Tensors::open_files(&[path]).unwrap().in_format(format)
+        };
+        let (before, now) = (open("group4", &rotated), open("group4_2", packed.bytes()));
+        let [before, now] = [&before, &now].map(|t| t.published("w.weight", &[out, inner]).unwrap().unwrap());
+        assert!(before.packed().unwrap() == now.packed().unwrap(), "groups of {columns}");
+        assert_eq!(before.values().unwrap(), now.values().unwrap(), "groups of {columns}");
+    }
 }
 
 #[test]
