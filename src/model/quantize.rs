@@ -4,19 +4,24 @@
 //! whole, so that a run that was stopped goes on where it was. The index is written last: a folder without it is not a checkpoint.
 //! What is written is what a device would make of the same weights while loading them, to the bit.
 
+mod folder;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorView;
 
 use super::calibrate::Statistics;
-use super::published::is_of_an_earlier_version;
-use super::weights::{FINGERPRINT_DIGITS, Fate, Source};
+use super::weights::{Fate, Source};
 use super::{Checkpoint, ModelError, Result, Tensors};
 use crate::backend::forms::{OutputErrors, Packed};
 use crate::backend::{BackendError, Form, internal};
 use crate::protocol::engine::{Cancel, Dtype};
 use crate::spec::ModelSpec;
+
+pub use folder::{Holds, free_bytes, holds, is_finished, is_outdated, is_unfinished, kept_folders, remove_kept};
+pub(super) use folder::{first_part, header, sealed};
+use folder::{seal, written};
 
 /// What `quant_method` says of a folder that this program wrote.
 pub(super) const METHOD: &str = "sala-chat";
@@ -34,11 +39,6 @@ pub(super) const PARTIAL: &str = ".part-";
 /// Name of the file of part `i`.
 fn part_file(i: usize) -> String {
     format!("part-{i:03}.safetensors")
-}
-
-/// That of the first, which an unfinished folder has before anything else.
-pub(super) fn first_part() -> String {
-    part_file(0)
 }
 
 /// A part that is on the disk.
@@ -145,104 +145,6 @@ pub fn quantize(
     Ok(Some(total))
 }
 
-/// What a folder holds that something is to be packed into.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holds {
-    /// No model, or what is to be packed.
-    Free,
-    /// The same weights packed to another form, which is named.
-    OtherForm(String),
-    /// The same weights in this form, by other text or none.
-    OtherCalibration {
-        /// By some text.
-        calibrated: bool,
-    },
-    /// Packed by an earlier version, which did not say what from.
-    Unsaid,
-    /// Another model.
-    Other,
-    /// No model, but a file that packing has not written, which is named.
-    Files(String),
-}
-
-/// What `out` holds, for packing `source` into it under the name of `id`.
-pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
-    let path = out.join(CONFIG);
-    if !path.exists() {
-        // What an earlier run of the same packing left when it was stopped.
-        let ours = |path: &Path| {
-            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            let aside = name.starts_with('.') || name == super::calibrate::FILE;
-            aside || (is_part(name) && header(path).is_none_or(|_| made_from(path, id).is_some()))
-        };
-        let other = entries(out).into_iter().find(|path| !ours(path));
-        let name = other.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-        return name.map_or(Holds::Free, Holds::Files);
-    }
-    let read = || {
-        let text = crate::text::files::read_text(&path, crate::text::files::MODEL_CONFIG_BYTES).ok()?;
-        let config: serde_json::Value = serde_json::from_str(&text).ok()?;
-        config.get("quantization_config").cloned()
-    };
-    let Some(made) = read() else { return Holds::Other };
-    let says = |key: &str| made.get(key).and_then(serde_json::Value::as_str);
-    let ours = says("quant_method") == Some(METHOD);
-    match (says(MADE_FROM), says(WEIGHTS), says("format")) {
-        (Some(made_from), ..) if ours && made_from == id => Holds::Free,
-        (_, None, _) if ours => Holds::Unsaid,
-        (_, Some(weights), Some(format)) if ours && weights == source.stored_fingerprint() => {
-            match format == source.recipe().name() {
-                true => Holds::OtherCalibration { calibrated: made.get("calibrated") == Some(&true.into()) },
-                false => Holds::OtherForm(format.to_owned()),
-            }
-        }
-        _ => Holds::Other,
-    }
-}
-
-/// Whether a part is missing that [`quantize`] would have to pack.
-pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> bool {
-    (0..parts(source.spec()).len()).any(|i| written(&out.join(part_file(i)), id).is_none())
-}
-
-/// Whether all of a folder was written once; [`quantize`] takes its parts for whole, whatever became of them since.
-pub fn is_finished(folder: &Path) -> bool {
-    folder.join(INDEX).is_file()
-}
-
-/// Whether a finished folder holds weights that this version packs otherwise.
-pub fn is_outdated(folder: &Path) -> bool {
-    let read = || {
-        let text = crate::text::files::read_text(&folder.join(INDEX), crate::text::files::MODEL_CONFIG_BYTES).ok()?;
-        let index: serde_json::Value = serde_json::from_str(&text).ok()?;
-        Some(index.get("weight_map")?.as_object()?.keys().any(|name| is_of_an_earlier_version(name)))
-    };
-    read() == Some(true)
-}
-
-/// Bytes free on the disk of a folder that may not exist yet.
-pub fn free_bytes(folder: &Path) -> Option<u64> {
-    let folder = std::path::absolute(folder).ok()?;
-    let there = folder.ancestors().find(|d| d.exists())?;
-    rustix::fs::statvfs(there).ok().map(|stat| stat.f_bavail * stat.f_frsize)
-}
-
-/// What a finished folder says it was made from, if its files are what its index says (sampled as fingerprints are).
-pub(super) fn sealed(folder: &Path) -> Option<(String, Tensors)> {
-    let text = crate::text::files::read_text(&folder.join(INDEX), crate::text::files::MODEL_CONFIG_BYTES).ok()?;
-    let index: serde_json::Value = serde_json::from_str(&text).ok()?;
-    let says = |key: &str| index.get("metadata").and_then(|m| m.get(key)).and_then(serde_json::Value::as_str);
-    let (id, expected) = (says(MADE_FROM)?.to_owned(), says("seal")?.to_owned());
-    let tensors = Tensors::open_dir(folder).ok()?;
-    (seal(&tensors) == expected).then_some((id, tensors))
-}
-
-fn seal(tensors: &Tensors) -> String {
-    let mut hasher = blake3::Hasher::new();
-    tensors.hash_into(&mut hasher);
-    hasher.finalize().to_hex().to_string()
-}
-
 fn at(path: &Path) -> impl Fn(std::io::Error) -> ModelError + '_ {
     move |cause| ModelError::Write { path: path.into(), cause }
 }
@@ -263,36 +165,6 @@ fn parts(spec: &ModelSpec) -> Vec<(String, Vec<(String, Vec<usize>)>)> {
         }
     }
     all
-}
-
-/// The errors that an earlier run noted in a file made from the same, if it is whole and as this version packs.
-fn written(path: &Path, id: &str) -> Option<Errors> {
-    let tensors = Tensors::open_files(&[path.to_path_buf()]).ok()?;
-    made_from(path, id).filter(|_| !tensors.names().any(is_of_an_earlier_version))
-}
-
-/// The errors that a run noted in a file made from the same, whatever became of the file and whoever packed it.
-fn made_from(path: &Path, id: &str) -> Option<Errors> {
-    let meta = header(path)?;
-    let (made_from, errors) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
-    let errors: Vec<f64> = errors.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    match *errors.as_slice() {
-        _ if made_from != id => None,
-        [weights] => Some(Errors { weights, outputs: None }),
-        [weights, plain, careful] => Some(Errors { weights, outputs: Some([plain, careful]) }),
-        _ => None,
-    }
-}
-
-/// The metadata of a safetensors file.
-pub(super) fn header(path: &Path) -> Option<serde_json::Value> {
-    let mut head = Vec::new();
-    let mut file = std::fs::File::open(path).ok()?;
-    let mut size = [0u8; 8];
-    std::io::Read::read_exact(&mut file, &mut size).ok()?;
-    std::io::Read::read_to_end(&mut std::io::Read::take(file, u64::from_le_bytes(size)), &mut head).ok()?;
-    let mut head: serde_json::Value = serde_json::from_slice(&head).ok()?;
-    head.get_mut("__metadata__").map(serde_json::Value::take)
 }
 
 fn write_part(
@@ -437,62 +309,4 @@ fn pack_rows(
         )
         .reduce(|| (0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
     Ok((packed, Cost { error, square, outputs }))
-}
-
-/// Folders of packed weights that earlier starts left, below `dir`: name and bytes of what is ours in them.
-pub fn kept_folders(dir: &Path) -> Vec<(PathBuf, u64)> {
-    let folders = if is_folder(dir) { entries(dir) } else { Vec::new() };
-    let ours = |p: &PathBuf| is_folder(p) && is_fingerprint(p);
-    let size =
-        |p: &Path| -> u64 { own_files(p).iter().filter_map(|f| f.symlink_metadata().ok()).map(|m| m.len()).sum() };
-    let mut all: Vec<(PathBuf, u64)> = folders.into_iter().filter(ours).map(|p| (p.clone(), size(&p))).collect();
-    all.sort();
-    all
-}
-
-/// Removes them; what was freed. What somebody else put beside our files stays, and its folder with it.
-///
-/// # Errors
-/// A file that cannot be removed.
-pub fn remove_kept(dir: &Path) -> std::io::Result<u64> {
-    let mut freed = 0;
-    for (folder, bytes) in kept_folders(dir) {
-        for file in own_files(&folder) {
-            std::fs::remove_file(&file)?;
-        }
-        freed += bytes;
-        match std::fs::remove_dir(&folder) {
-            Err(e) if e.kind() != std::io::ErrorKind::DirectoryNotEmpty => return Err(e),
-            _ => {}
-        }
-    }
-    Ok(freed)
-}
-
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect()
-}
-
-/// A folder itself: what a link leads to may be anybody's.
-fn is_folder(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|m| m.is_dir())
-}
-
-/// Named as [`Checkpoint::fingerprint`] names.
-fn is_fingerprint(path: &Path) -> bool {
-    let name = path.file_name().and_then(|n| n.to_str());
-    name.is_some_and(|n| n.len() == FINGERPRINT_DIGITS && n.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
-}
-
-/// Named as a part is.
-fn is_part(name: &str) -> bool {
-    let number = name.strip_prefix("part-").and_then(|rest| rest.strip_suffix(".safetensors"));
-    number.is_some_and(|n| n.parse::<usize>().is_ok_and(|i| part_file(i) == name))
-}
-
-/// Files of a kept folder whose names are those that [`quantize`] writes, whole or on the way.
-fn own_files(folder: &Path) -> Vec<PathBuf> {
-    let is_ours = |name: &str| name == CONFIG || name == INDEX || name.starts_with(PARTIAL) || is_part(name);
-    let files = entries(folder).into_iter();
-    files.filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_ours) && !is_folder(p)).collect()
 }
