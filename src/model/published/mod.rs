@@ -91,7 +91,7 @@ const LAYOUTS: &[Layout] = &[
     Layout { name: "int4", part: "int4_2", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int4 },
     Layout {
         name: "int4",
-        part: "int4",
+        part: ours::ROTATED_INT4,
         dtype: FileDtype::U8,
         families: &[Family::SalaChat],
         open: ours::rotated_int4,
