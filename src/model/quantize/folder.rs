@@ -6,6 +6,7 @@ use super::{CONFIG, Errors, INDEX, MADE_FROM, METHOD, PARTIAL, WEIGHTS, part_fil
 use crate::model::published::is_of_an_earlier_version;
 use crate::model::weights::FINGERPRINT_DIGITS;
 use crate::model::{Checkpoint, Tensors};
+use crate::text::files;
 
 /// That of the first, which an unfinished folder has before anything else.
 pub(in crate::model) fn first_part() -> String {
@@ -47,7 +48,7 @@ pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
         return name.map_or(Holds::Free, Holds::Files);
     }
     let read = || {
-        let text = crate::text::files::read_text(&path, crate::text::files::MODEL_CONFIG_BYTES).ok()?;
+        let text = files::read_text(&path, files::MODEL_CONFIG_BYTES).ok()?;
         let config: serde_json::Value = serde_json::from_str(&text).ok()?;
         config.get("quantization_config").cloned()
     };
@@ -79,12 +80,15 @@ pub fn is_finished(folder: &Path) -> bool {
 
 /// Whether a finished folder holds weights that this version packs otherwise.
 pub fn is_outdated(folder: &Path) -> bool {
-    let read = || {
-        let text = crate::text::files::read_text(&folder.join(INDEX), crate::text::files::MODEL_CONFIG_BYTES).ok()?;
-        let index: serde_json::Value = serde_json::from_str(&text).ok()?;
-        Some(index.get("weight_map")?.as_object()?.keys().any(|name| is_of_an_earlier_version(name)))
-    };
-    read() == Some(true)
+    let index = index(folder);
+    let names = index.as_ref().and_then(|index| index.get("weight_map")?.as_object());
+    names.is_some_and(|names| names.keys().any(|name| is_of_an_earlier_version(name)))
+}
+
+/// The index of a finished folder.
+fn index(folder: &Path) -> Option<serde_json::Value> {
+    let text = files::read_text(&folder.join(INDEX), files::MODEL_CONFIG_BYTES).ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 /// Bytes free on the disk of a folder that may not exist yet.
@@ -96,8 +100,7 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
 
 /// What a finished folder says it was made from, if its files are what its index says (sampled as fingerprints are).
 pub(in crate::model) fn sealed(folder: &Path) -> Option<(String, Tensors)> {
-    let text = crate::text::files::read_text(&folder.join(INDEX), crate::text::files::MODEL_CONFIG_BYTES).ok()?;
-    let index: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let index = index(folder)?;
     let says = |key: &str| index.get("metadata").and_then(|m| m.get(key)).and_then(serde_json::Value::as_str);
     let (id, expected) = (says(MADE_FROM)?.to_owned(), says("seal")?.to_owned());
     let tensors = Tensors::open_dir(folder).ok()?;
