@@ -66,6 +66,7 @@ inline void __threadfence() {}
 inline float __uint_as_float(u32 x) { float r; memcpy(&r, &x, 4); return r; }
 inline u32 __float_as_uint(float x) { u32 r; memcpy(&r, &x, 4); return r; }
 inline u32 __popc(u32 x) { return u32(__builtin_popcount(x)); }
+inline u32 __umulhi(u32 a, u32 b) { return u32(u64(a) * b >> 32); }
 inline int __ffs(u32 x) { return __builtin_ffs(int(x)); }
 inline u32 atomicAdd(u32* p, u32 x) { u32 old = *p; *p += x; return old; }
 inline u32 atomicOr(u32* p, u32 x) { u32 old = *p; *p |= x; return old; }

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use half::bf16;
 use sala_chat::backend::forms::{Group4, Packed};
+use sala_chat::backend::fp8::PLAIN_ROWS;
 use sala_chat::backend::{WeightView, synthetic_value};
 use sala_chat::lab::kernels::checks::relative;
 
@@ -159,4 +160,45 @@ fn weights_are_read_from_where_they_lie_in_files() {
     let error = b.matrix(&[short.on_disk()]).err().unwrap().to_string();
     assert!(error.contains("a file is shorter than it was"), "{error}");
     b.check_guards().unwrap();
+}
+
+/// Weights that prefill in fp8 keeps in e4m3 are there for as long as nobody else wants the memory, and no bit depends on them.
+#[test]
+fn spare_weights_make_room_for_whoever_wants_it() {
+    const MOST: u64 = 64 << 20;
+    let options = Options { most_bytes: Some(MOST), prefill_rows: 2 * PLAIN_ROWS, ..Options::default() };
+    let mut b = Cuda::emulated(library(), options).unwrap();
+    let [out, inner, rows] = [512, 256, 128];
+    let mut w = b.random_matrix(&[(out, Form::Int8)], inner, 0.1, 9).unwrap();
+    b.read_in_fp8(&mut w);
+    let norm = b.ones(inner).unwrap();
+    let (mut h, mut to) = (b.buf(inner, BufKind::Residual).unwrap(), b.buf(out, BufKind::Activation).unwrap());
+    let values: Vec<f32> = (0..rows * inner).map(|i| synthetic_value(5, i as u64, 1.0)).collect();
+    b.write(&mut h, &values).unwrap();
+    let mut read = |b: &mut Cuda, segment: usize| {
+        b.segment_at(segment);
+        b.norm_linear(&mut to, &h, &norm, 1e-6, &w, Pass::Prefill { rows }).unwrap();
+        b.read(&to, rows).unwrap()
+    };
+    let alone = b.memory().weights;
+    // A text's first pass may be its last: nothing is kept of it.
+    let expected = read(&mut b, PLAIN_ROWS);
+    assert_eq!(b.memory().weights, alone);
+    for _ in 0..2 {
+        assert_eq!(read(&mut b, 2 * PLAIN_ROWS), expected);
+        assert_eq!(b.memory().weights, alone + (out * (inner + 4)) as u64);
+    }
+    // Who asks is told of them as of what is free, and gets it.
+    let bytes = |b: &Cuda| {
+        let memory = b.memory();
+        memory.weights + memory.state + memory.work
+    };
+    let width = (MOST - bytes(&b)) as usize / (2 * b.prefill_rows()) + 1;
+    let large = b.buf(width, BufKind::Activation).unwrap();
+    assert_eq!(b.memory().weights, alone);
+    assert_eq!(read(&mut b, 2 * PLAIN_ROWS), expected);
+    assert_eq!(b.memory().weights, alone, "there is no room to keep them");
+    drop(large);
+    assert_eq!(read(&mut b, 2 * PLAIN_ROWS), expected);
+    assert!(b.memory().weights > alone);
 }

@@ -54,21 +54,58 @@ pub enum Guards {
 pub(crate) struct Device {
     driver: Arc<dyn Driver>,
     accounts: Arc<Accounts>,
+    spare: Arc<Spare>,
     guards: Guards,
     /// Most bytes of the device that the program may take.
     most: Option<u64>,
 }
+
+/// Which of the spare buffers: a number of its owner, and a place.
+pub(crate) type SpareKey = (u64, usize);
+
+/// Buffers that only spare work: whoever wants memory gets theirs. Who uses one holds it until what reads it has been launched; giving
+/// memory back waits for the device.
+#[derive(Default)]
+pub(crate) struct Spare(Mutex<HashMap<SpareKey, Arc<DeviceBuffer>>>);
+
+impl Spare {
+    fn kept(&self) -> MutexGuard<'_, HashMap<SpareKey, Arc<DeviceBuffer>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get(&self, key: SpareKey) -> Option<Arc<DeviceBuffer>> {
+        self.kept().get(&key).cloned()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.kept().values().map(|buffer| buffer.bytes() as u64).sum()
+    }
+
+    /// All of it.
+    pub(crate) fn give_up(&self) {
+        let given = std::mem::take(&mut *self.kept());
+        drop(given);
+    }
+}
+
+/// This share of what the program may take is left to others when something spare is kept, so that they rarely have to take it.
+const BESIDE_SPARE: u64 = 64;
 
 /// What a program takes of a real device beyond what it asks for: context (533 MiB on an H200), code of kernels, graphs, the GEMM library.
 const CONTEXT_BYTES: u64 = 704 << 20;
 
 impl Device {
     pub(crate) fn new(driver: Arc<dyn Driver>, guards: Guards, most: Option<u64>) -> Self {
-        Device { driver, accounts: Arc::default(), guards, most }
+        Device { driver, accounts: Arc::default(), spare: Arc::default(), guards, most }
     }
 
-    /// Bytes that can still be asked for: free on the device, and within what the program may take.
+    /// Bytes that can still be asked for: free on the device or spare, and within what the program may take.
     pub(crate) fn free_bytes(&self) -> Result<u64> {
+        Ok(self.untaken_bytes()? + self.spare.bytes())
+    }
+
+    /// The same without what is spare.
+    fn untaken_bytes(&self) -> Result<u64> {
         let free = self.driver.free_bytes()?;
         let context = if self.driver.info().driver_version > 0 { CONTEXT_BYTES } else { 0 };
         let taken = [Account::Weights, Account::State, Account::Work, Account::Pool]
@@ -76,6 +113,30 @@ impl Device {
             .map(|account| self.account(account).load(Ordering::Relaxed))
             .sum::<u64>();
         Ok(self.most.map_or(free, |most| most.saturating_sub(taken + context).min(free)))
+    }
+
+    /// What may be given up at any time.
+    pub(crate) fn spare(&self) -> &Spare {
+        &self.spare
+    }
+
+    /// Memory for what spares work, under a key of its own, while that leaves plenty for others.
+    pub(crate) fn spare_room(&self, key: SpareKey, bytes: usize) -> Result<Option<Arc<DeviceBuffer>>> {
+        let all = self.driver.info().total_bytes;
+        if self.untaken_bytes()? < bytes as u64 + self.most.unwrap_or(all).min(all) / BESIDE_SPARE {
+            return Ok(None);
+        }
+        let made = Arc::new(self.alloc("weights in e4m3", bytes, Account::Weights)?);
+        self.spare.kept().insert(key, Arc::clone(&made));
+        Ok(Some(made))
+    }
+
+    /// Gives up what is spare where `bytes` more would not fit beside it.
+    pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
+        if self.untaken_bytes()? < bytes as u64 {
+            self.spare.give_up();
+        }
+        Ok(())
     }
 
     pub(crate) fn driver(&self) -> &dyn Driver {
@@ -119,7 +180,7 @@ impl Device {
             pool: self.accounts.pool.load(Ordering::Relaxed),
             host: self.accounts.host.load(Ordering::Relaxed),
             used,
-            total: self.free_bytes().map_or(total, |free| total.min(used + free)),
+            total: self.untaken_bytes().map_or(total, |free| total.min(used + free)),
         }
     }
 
@@ -134,6 +195,7 @@ impl Device {
                 advice: "close other programs on the GPU, or choose a smaller model with --model".to_owned(),
             });
         }
+        self.make_room(bytes)?;
         let ptr = match self.guards {
             Guards::Off => self.driver.alloc(bytes)?,
             Guards::On => {

@@ -169,6 +169,9 @@ impl Growable {
         if more == 0 {
             return Ok(());
         }
+        if self.home == Home::Device {
+            self.device.make_room(more)?;
+        }
         if let Backing::Mapped { at, mapped, parts, step, .. } = &mut self.backing {
             let (until, most) = (*mapped + more, PART_BYTES.next_multiple_of(*step));
             while *mapped < until {

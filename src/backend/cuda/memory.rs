@@ -61,7 +61,8 @@ impl Memory for Cuda {
     }
 
     fn read_in_fp8(&mut self, matrix: &mut Matrix) {
-        matrix.in_fp8 = true;
+        self.in_fp8 += 1;
+        matrix.in_fp8 = Some(self.in_fp8);
     }
 
     fn vector(&mut self, view: WeightView<'_>) -> Result<Vector> {

@@ -156,6 +156,8 @@ pub struct Cuda {
     all_within: usize,
     /// The greatest number of a place given so far.
     places: u64,
+    /// And of a weight that is read in fp8.
+    in_fp8: u64,
     notes: Vec<String>,
 }
 
@@ -214,6 +216,7 @@ impl Cuda {
             all_within: 0,
             lazy_restores: HashMap::new(),
             places: 0,
+            in_fp8: 0,
             notes: Vec::new(),
             device,
         })
@@ -293,6 +296,8 @@ impl Drop for Cuda {
     fn drop(&mut self) {
         self.graphs.clear();
         self.proofs = None;
+        // They hold the device that holds them.
+        self.device.spare().give_up();
         // Buffers are freed next; errors of earlier work were reported where it was given.
         let _ = self.device.driver().synchronize(Queue::Compute);
     }

@@ -133,8 +133,8 @@ pub struct Matrix {
     pub(super) parts: Vec<Part>,
     pub(super) out: usize,
     pub(super) inner: usize,
-    /// Prefill multiplies with it in fp8.
-    pub(super) in_fp8: bool,
+    /// Where prefill multiplies with it in fp8: the number under which its slices in e4m3 are spare.
+    pub(super) in_fp8: Option<u64>,
 }
 
 /// Neighbouring rows of a weight in one form.
@@ -147,7 +147,7 @@ pub(super) struct Part {
 impl Matrix {
     /// Parts one above the other, `out` rows in all.
     pub(super) fn of(parts: Vec<Part>, out: usize, inner: usize) -> Matrix {
-        Matrix { parts, out, inner, in_fp8: false }
+        Matrix { parts, out, inner, in_fp8: None }
     }
 
     /// One part.

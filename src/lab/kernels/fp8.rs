@@ -57,6 +57,7 @@ pub fn products(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes
     let sizes = Sizes { in_fp8: true, ..sizes };
     checks.add("products in fp8: a row keeps its bits however a pass is cut".to_owned(), || cuts(dev, sizes));
     checks.add("products in fp8: the first rows of a segment are read in bf16".to_owned(), || first_rows(dev, sizes));
+    checks.add("products in fp8: weights that are kept in e4m3 change nothing".to_owned(), || kept(dev, sizes));
     at(0, cpu, dev);
 }
 
@@ -140,6 +141,31 @@ fn first_rows(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
     }
     if first_difference(&plain, &later).is_none() {
         return Err("the rows behind them are read in bf16 too".into());
+    }
+    Ok(Outcome::Holds)
+}
+
+/// From its second pass on a text finds weights in e4m3 where there is room for them.
+fn kept(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
+    let case = Case { pass: Pass::Prefill { rows: 65 }, position: 0, seed: 67 };
+    for (name, make) in MADE {
+        let mut run = make(dev, sizes, case).map_err(words)?;
+        let mut read = |dev: &mut Cuda, read: usize| -> Result<Vec<f32>, String> {
+            dev.segment_at(read);
+            run(dev, cases::Mode::Eager).map_err(words)
+        };
+        let first = read(dev, fp8::PLAIN_ROWS)?;
+        let before = dev.memory().weights;
+        let later = dev.prefill_rows().max(fp8::PLAIN_ROWS);
+        for _ in 0..2 {
+            let again = read(dev, later)?;
+            if let Some(at) = first_difference(&first, &again) {
+                return Err(format!("{name}: value {at} differs"));
+            }
+        }
+        if dev.memory().weights == before {
+            return Err(format!("{name}: nothing was kept"));
+        }
     }
     Ok(Outcome::Holds)
 }

@@ -41,5 +41,5 @@ kernels! { "lightning.cu", device:
         state: Ptr("float*"), pend_k: Ptr("const bf16*"), pend_v: Ptr("const bf16*"), slopes: Ptr("const float*"),
         step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32,
     )
-    grid [4, heads, 1], threads 128, shared 95_504;
+    grid [4, heads, 1], threads 256, shared 95_504;
 }

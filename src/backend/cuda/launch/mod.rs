@@ -146,7 +146,8 @@ mod skinny_int8;
 mod skinny_mixed;
 mod skinny_nvfp4;
 mod sparse;
-mod sparse_prefill;
+mod sparse_attend;
+mod sparse_scores;
 #[cfg(test)]
 mod tests;
 mod top_logits;
@@ -161,7 +162,8 @@ pub use pool::*;
 pub use rows::*;
 pub use skinny::*;
 pub use sparse::*;
-pub use sparse_prefill::*;
+pub use sparse_attend::*;
+pub use sparse_scores::*;
 pub use top_logits::*;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! GEMMs of a pass, by a library or by our own kernels.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut, Scales};
@@ -8,7 +9,7 @@ use super::super::launch::{self, GemmTo, NextRows, SkinnyRows, SkinnyTo, SkinnyW
 use super::super::slices::slices;
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, limits, shape, u32_of};
-use crate::backend::{BackendError, Result, fp8};
+use crate::backend::{BackendError, Result, fp8, internal};
 
 /// Scratch of prefill passes, made when first needed and kept.
 #[derive(Default)]
@@ -52,6 +53,18 @@ const ALIGNED: usize = 256;
 pub(in crate::backend::cuda) struct Narrow {
     pub(in crate::backend::cuda) values: DevicePtr,
     pub(in crate::backend::cuda) scales: DevicePtr,
+}
+
+impl Narrow {
+    /// Bytes of rows `[rows, n]`.
+    fn bytes(rows: usize, n: usize) -> usize {
+        (rows * n).next_multiple_of(ALIGNED) + rows * 4
+    }
+
+    /// Such rows in memory that begins at `values`.
+    fn at(values: DevicePtr, rows: usize, n: usize) -> Narrow {
+        Narrow { values, scales: values + (rows * n).next_multiple_of(ALIGNED) as u64 }
+    }
 }
 
 /// Rows of a pass as the GEMMs with one weight read them.
@@ -119,11 +132,11 @@ impl Cuda {
     pub(super) fn gemm_input(&mut self, x: DevicePtr, w: &Matrix, rows: usize) -> Result<Input> {
         check_width(w)?;
         let own = if self.options.own_gemm { rows } else { own_rows(self.segment_read, rows) };
-        if w.in_fp8 && self.options.own_gemm {
+        if w.in_fp8.is_some() && self.options.own_gemm {
             return Err(shape("gemm", "a library for products in fp8", "none"));
         }
         let mut input = Input { x, rows, own, narrow: None };
-        if w.in_fp8 && own < rows {
+        if w.in_fp8.is_some() && own < rows {
             let at = self.narrow_room(|scratch| &mut scratch.narrow_input, self.prefill_rows, w.inner)?;
             self.narrow(at, x + (own * w.inner * 2) as u64, rows - own, w.inner)?;
             input.narrow = Some(at);
@@ -135,18 +148,22 @@ impl Cuda {
     pub(super) fn gemm_slice(&mut self, input: Input, w: &Matrix, slice: Range<usize>, output: Output) -> Result<()> {
         let Input { x, rows, own, narrow } = input;
         let (out, inner) = (slice.len(), w.inner);
-        let plain = self.widened(w, slice)?;
-        self.launch_gemm(x, plain, [own, out, inner], output)?;
+        if own > 0 {
+            let plain = self.widened(w, slice.clone())?;
+            self.launch_gemm(x, plain, [own, out, inner], output)?;
+        }
         if own == rows {
             return Ok(());
         }
         let (x, output) = (x + (own * inner * 2) as u64, output.at_row(own));
-        let (mut operands, mut scales) = ((x, plain), None);
-        if let Some(input) = narrow {
-            let weight = self.narrow_room(|scratch| &mut scratch.narrow_weight, out, inner)?;
-            self.narrow(weight, plain, out, inner)?;
-            (operands, scales) = ((input.values, weight.values), Some(Scales { x: input.scales, w: weight.scales }));
-        }
+        // Spare memory is held until the product is launched.
+        let (operands, scales, _held) = match narrow {
+            None => ((x, self.widened(w, slice)?), None, None),
+            Some(input) => {
+                let (weight, held) = self.narrow_slice(w, slice)?;
+                ((input.values, weight.values), Some(Scales { x: input.scales, w: weight.scales }), held)
+            }
+        };
         // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
         let rounded = (rows - own).next_multiple_of(GEMM_ROWS);
         let Output { d, ldd, to, scale } = output;
@@ -159,8 +176,30 @@ impl Cuda {
         match narrow {
             // Another result than the one that was promised is none.
             Some(_) => Err(BackendError::Unsupported(format!("no product in fp8 for weights of {out} x {inner}"))),
-            None => self.launch_gemm(x, plain, [rows - own, out, inner], output),
+            None => self.launch_gemm(x, operands.1, [rows - own, out, inner], output),
         }
+    }
+
+    /// Rows `slice` of a weight in e4m3: in spare memory, where a text has more than one pass and there is room, or narrowed into
+    /// scratch, good until the next call.
+    fn narrow_slice(&mut self, w: &Matrix, slice: Range<usize>) -> Result<(Narrow, Option<Arc<DeviceBuffer>>)> {
+        let (out, inner) = (slice.len(), w.inner);
+        let key = (w.in_fp8.ok_or_else(|| internal("gemm", "a weight in fp8 that nobody asked for"))?, slice.start);
+        if let Some(kept) = self.device.spare().get(key) {
+            return Ok((Narrow::at(kept.ptr(), out, inner), Some(kept)));
+        }
+        let plain = self.widened(w, slice)?;
+        let kept = if self.segment_read < self.prefill_rows {
+            None
+        } else {
+            self.device.spare_room(key, Narrow::bytes(out, inner))?
+        };
+        let to = match &kept {
+            Some(kept) => Narrow::at(kept.ptr(), out, inner),
+            None => self.narrow_room(|scratch| &mut scratch.narrow_weight, out, inner)?,
+        };
+        self.narrow(to, plain, out, inner)?;
+        Ok((to, kept))
     }
 
     /// bf16 rows `[rows, n]` in e4m3 ([`fp8::narrow`]).
@@ -180,9 +219,7 @@ impl Cuda {
         rows: usize,
         n: usize,
     ) -> Result<Narrow> {
-        let behind = (rows * n).next_multiple_of(ALIGNED);
-        let values = self.room(slot, behind + rows * 4)?;
-        Ok(Narrow { values, scales: values + behind as u64 })
+        Ok(Narrow::at(self.room(slot, Narrow::bytes(rows, n))?, rows, n))
     }
 
     /// The same by the program's own kernel alone, which may be captured.
