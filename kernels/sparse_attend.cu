@@ -1,0 +1,242 @@
+// InfLLM-V2 sparse attention for given tokens: attention of a chunk's rows over the blocks they chose (docs/model.md §5.7).
+#include "key_tiles.cuh"
+
+// Attention over the chosen blocks. Block (11 rows, KV head), a warp a row and one that brings the keys.
+//
+// The union of the rows' blocks passes through shared memory once, ascending, in halves of 32 keys and their values: a ring of `slots`.
+// Neighbouring rows often want different blocks, so they do not march in step: each works through its own list as halves
+// arrive and says how far it is; the bringing warp refills what all have left behind. `ready` halves have arrived; row w needs none before
+// `needs[w]`. A row's sums run over its own list only, so they do not depend on the rows beside it. At most 16384 KV blocks.
+constexpr u32 ROWS = 11;  // and the bringing warp: twelve take as many registers as nine
+constexpr u32 WORDS = 512;
+constexpr u32 ALL_DONE = 0x7fffffffu;
+constexpr u32 HALF = 32;
+constexpr u32 FLIGHT = 2;  // halves under way while there is room: measured, more of the ring is better left to those at work
+struct Half {
+    bf16 k[HALF * HEAD], v[HALF * HEAD];
+};
+struct AttendShared {
+    u32 any[WORDS];     // the union, a bit a block
+    u16 before[WORDS];  // blocks of the union before a word's
+    u32 needs[ROWS], ready;
+    DEVICE_METHOD Half* halves() { return reinterpret_cast<Half*>(reinterpret_cast<unsigned char*>(this) + (sizeof(*this) + 127) / 128 * 128); }
+};
+static_assert(sizeof(AttendShared) <= 3'200 && sizeof(Half) == 16'384, "src/backend/cuda/launch/sparse_attend.rs asks for this much");
+
+// Fills the ring until the union is through; one warp, whose every instruction counts where rows share little: it has 32 copies to ask for
+// each half, and nobody else can. Rows below `low` are not there.
+DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 row_tile, u32 width, u32 words, u32 low, u32 end, u32 slots) {
+    const u32 lane = threadIdx.x & 31, at = lane >> 4, chunk = lane & 15;
+    u32 n = 0, slot = 0;  // halves asked for, and the place of the next one
+    auto publish = [&](u32 ready) {
+        __syncwarp();  // every lane's copies have arrived
+        if (lane == 0) store_shared(&sh.ready, ready);
+    };
+    auto full = [&]() { return vote(lane < ROWS && load_shared(&sh.needs[lane < ROWS ? lane : 0]) + slots <= n) != 0; };
+    for (u32 w = 0; w < words; w++)
+        for (u32 bits = sh.any[w]; bits; bits &= bits - 1) {
+            const u32 b = w * 32 + u32(__ffs(int(bits))) - 1;
+            const u64 block = row_at(b * BLOCK + at, row_tile, width) + chunk * 8;
+            const bf16 *from_k = k + block, *from_v = v + block;
+            for (u32 half = 0; half < 2; half++, n++) {
+                if (full()) {
+                    copy_wait<0>();
+                    publish(n);
+                    while (full()) spin();
+                }
+                Half& to = sh.halves()[slot];
+                slot = slot + 1 == slots ? 0 : slot + 1;
+                // Places of every second row: of keys all a fixed way apart, of values every fourth.
+                bf16 *to_k = to.k + key_at(at, chunk), *to_v[4];
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) to_v[i] = to.v + value_at(at + 2 * i, chunk);
+                auto rows = [&](u32 wide) {
+#pragma unroll
+                    for (u32 i = 0; i < HALF / 2; i++) {
+                        copy_async(to_k + i * 2 * HEAD, from_k + i * 2 * wide);
+                        copy_async(to_v[i % 4] + i / 4 * 8 * HEAD, from_v + i * 2 * wide);
+                    }
+                    from_k += HALF * wide, from_v += HALF * wide;
+                };
+                if (b * BLOCK + half * HALF + HALF <= end) {
+                    if (width == 2 * HEAD) rows(2 * HEAD);  // a width that is known takes fewer instructions
+                    else rows(width);
+                } else {  // the last block of all
+                    const u64 none = row_at(low, row_tile, width) + chunk * 8;
+#pragma unroll 1
+                    for (u32 i = 0; i < HALF / 2; i++, from_k += 2 * width, from_v += 2 * width) {
+                        const bool counts = b * BLOCK + half * HALF + at + 2 * i < end;
+                        copy_async(to_k + i * 2 * HEAD, counts ? from_k : k + none, counts);
+                        copy_async(to.v + value_at(at + 2 * i, chunk), counts ? from_v : v + none, counts);
+                    }
+                }
+                copy_commit();
+                copy_wait<FLIGHT - 1>();
+                if (n + 1 >= FLIGHT) publish(n + 2 - FLIGHT);
+            }
+        }
+    copy_wait<0>();
+    publish(n);
+}
+
+// PART: only blocks from <= b < until, which lie at their places behind k and v while others need not. A row's sums wait between its
+// first and its last part: outputs, not divided yet, in `o`; each lane's (max, Σ) in `parts` [row][head][4].
+template <bool PART>
+DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap,
+                         const Step* step, u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots, float2* parts, u32 from, u32 until) {
+    AttendShared& sh = *reinterpret_cast<AttendShared*>(bytes);
+    allow_next();
+    wait_for_previous();
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads, kv_head = blockIdx.y;
+    const u32 first = blockIdx.x * ROWS, last = min(first + ROWS, rows) - 1, mine = min(first + warp, last), width = kv_heads * HEAD;
+    bool works = first + warp <= last && warp < ROWS;
+    const u32 position = step->position, p = position + mine, end = position + last + 1, blocks = (end + BLOCK - 1) / BLOCK;
+    const u32 words = min((blocks + 31) / 32, WORDS);
+
+    for (u32 i = threadIdx.x; i < words; i += (ROWS + 1) * 32) sh.any[i] = 0;
+    if (threadIdx.x < ROWS) sh.needs[threadIdx.x] = first + threadIdx.x <= last ? 0 : ALL_DONE;
+    if (threadIdx.x == 0) sh.ready = 0;
+    __syncthreads();  // cleared
+    const u32 n = count[mine * kv_heads + kv_head];
+    const u32* own = list + (u64(mine) * kv_heads + kv_head) * cap;
+    u32 begin = 0, stop = n;  // of the list: this launch's entries
+    if (PART) {
+        u32 below = 0;  // entries before `from`, and before `until` in the upper half
+        for (u32 i = lane; i < n; i += 32) below += u32(own[i] < from) + (u32(own[i] < until) << 16);
+        below = warp_add(below);
+        begin = below & 0xffff, stop = below >> 16;
+        if (begin == stop) {
+            works = false;
+            if (warp < ROWS && lane == 0) store_shared(&sh.needs[warp], ALL_DONE);
+        }
+    }
+    if (works)
+        for (u32 i = begin + lane; i < stop; i += 32) atomicOr(&sh.any[own[i] / 32], 1u << (own[i] % 32));
+    __syncthreads();  // the union
+    if (warp == ROWS) {
+        u32 sum = 0;
+        for (u32 i = lane * 16; i < min(lane * 16 + 16, words); i++) sum += __popc(sh.any[i]);
+        u32 upto = sum;
+        for (u32 d = 1; d < 32; d *= 2) {
+            const u32 other = shuffle_up(upto, d);
+            if (lane >= d) upto += other;
+        }
+        sum = upto - sum;
+        for (u32 i = lane * 16; i < min(lane * 16 + 16, words); i++) sh.before[i] = u16(sum), sum += __popc(sh.any[i]);
+    }
+    __syncthreads();  // and how many blocks lie before each word
+    if (warp == ROWS) {
+        bring(sh, k + kv_head * HEAD, v + kv_head * HEAD, row_tile, width, words, PART ? from * BLOCK : 0, end, slots);
+    }
+    if (!works) return;
+    const Queries query = Queries::of(q + u64(mine) * ldq + kv_head * group * HEAD, group);
+    const u32 inverse = 0xffffffffu / slots + 1;  // n / slots is the upper half of n times this
+    const float unit = scale * LOG2E;
+    float y[16][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
+    auto output = [&]() { return o + u64(mine) * ldo + kv_head * group * HEAD + 2 * t; };
+    float2* sums = PART ? parts + (u64(mine) * heads + kv_head * group) * 4 + t : nullptr;
+    if (PART && begin) {
+        const float* to = output();
+        if (g < group) {
+            const float2 ml = sums[g * 4];
+            m0 = ml.x, l0 = ml.y;
+        }
+        if (g + 8 < group) {
+            const float2 ml = sums[(g + 8) * 4];
+            m1 = ml.x, l1 = ml.y;
+        }
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) {
+            const float2 a = g < group ? *reinterpret_cast<const float2*>(to + g * HEAD + i * 8) : make_float2(0.f, 0.f);
+            const float2 b = g + 8 < group ? *reinterpret_cast<const float2*>(to + (g + 8) * HEAD + i * 8) : make_float2(0.f, 0.f);
+            y[i][0] = a.x, y[i][1] = a.y, y[i][2] = b.x, y[i][3] = b.y;
+        }
+    }
+    u32 next = n ? own[begin] : 0;
+    for (u32 i = begin; i < stop; i++) {
+        const u32 b = next, seen = p - b * BLOCK;  // key j counts iff j <= seen
+        if (i + 1 < n) next = own[i + 1];
+        u32 at = 2 * (sh.before[b / 32] + __popc(sh.any[b / 32] & ((1u << b % 32) - 1)));
+#pragma unroll 1
+        for (u32 half = 0; half < 2 && half * HALF <= seen; half++, at++) {
+            __syncwarp();  // all lanes have left the half before
+            if (lane == 0) store_shared(&sh.needs[warp], at);
+            while (load_shared(&sh.ready) <= at) spin();
+            __syncwarp();
+            const Half& from = sh.halves()[at - __umulhi(at, inverse) * slots];
+            float s[4][4] = {};
+#pragma unroll
+            for (u32 c = 0; c < 4; c++) {
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) query.score(s[j], key_part(from.k, j, c), c);
+            }
+            float t0 = m0, t1 = m1;
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) s[j][e] = half * HALF + j * 8 + 2 * t + (e & 1) <= seen ? s[j][e] * unit : NEVER;
+                t0 = fmaxf(t0, fmaxf(s[j][0], s[j][1]));
+                t1 = fmaxf(t1, fmaxf(s[j][2], s[j][3]));
+            }
+            t0 = fmaxf(t0, shuffle_xor(t0, 1)), t0 = fmaxf(t0, shuffle_xor(t0, 2));
+            t1 = fmaxf(t1, shuffle_xor(t1, 1)), t1 = fmaxf(t1, shuffle_xor(t1, 2));
+            if (vote(t0 != m0 || t1 != m1)) {  // a new maximum somewhere: rare after the first blocks; a factor of 1 changes no bit
+                const float f0 = exp2_fast(m0 - t0), f1 = exp2_fast(m1 - t1);
+                m0 = t0, m1 = t1, l0 *= f0, l1 *= f1;
+#pragma unroll
+                for (u32 j = 0; j < 16; j++) y[j][0] *= f0, y[j][1] *= f0, y[j][2] *= f1, y[j][3] *= f1;
+            }
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                s[j][0] = exp2_fast(s[j][0] - m0), s[j][1] = exp2_fast(s[j][1] - m0);
+                s[j][2] = exp2_fast(s[j][2] - m1), s[j][3] = exp2_fast(s[j][3] - m1);
+                l0 += s[j][0] + s[j][1], l1 += s[j][2] + s[j][3];
+            }
+#pragma unroll
+            for (u32 kk = 0; kk < 2; kk++) {
+                const u32 a0 = pack(s[2 * kk][0], s[2 * kk][1]), a1 = pack(s[2 * kk][2], s[2 * kk][3]);
+                const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
+                // Four matrices are on their way while four are multiplied.
+                u32 x[2][4];
+                auto values = [&](u32 j) { load_matrix_trans(x[j & 1], from.v + value_at(kk * 16 + (lane & 15), 2 * j + (lane >> 4))); };
+                values(0);
+#pragma unroll
+                for (u32 j = 0; j < 8; j++) {
+                    if (j < 7) values(j + 1);
+                    mma(y[2 * j], a0, a1, a2, a3, x[j & 1][0], x[j & 1][1]);
+                    mma(y[2 * j + 1], a0, a1, a2, a3, x[j & 1][2], x[j & 1][3]);
+                }
+            }
+        }
+    }
+    __syncwarp();  // all lanes have left the last half
+    if (lane == 0) store_shared(&sh.needs[warp], ALL_DONE);
+    const bool whole = !PART || stop == n;
+    if (PART && !whole) {
+        if (g < group) sums[g * 4] = make_float2(m0, l0);
+        if (g + 8 < group) sums[(g + 8) * 4] = make_float2(m1, l1);
+    }
+    l0 += shuffle_xor(l0, 1), l0 += shuffle_xor(l0, 2);
+    l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
+    float* to = output();
+    const float f0 = whole ? 1.f / l0 : 1.f, f1 = whole ? 1.f / l1 : 1.f;
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) {
+        if (g < group) *reinterpret_cast<float2*>(to + g * HEAD + i * 8) = make_float2(y[i][0] * f0, y[i][1] * f0);
+        if (g + 8 < group) *reinterpret_cast<float2*>(to + (g + 8) * HEAD + i * 8) = make_float2(y[i][2] * f1, y[i][3] * f1);
+    }
+}
+
+KERNEL((ROWS + 1) * 32, 1)
+attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step, u32 heads,
+               u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots) {
+    SHARED_BYTES(bytes);
+    attend_chunk<false>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, row_tile, scale, rows, slots, nullptr, 0, 0);
+}
+
+KERNEL((ROWS + 1) * 32, 1)
+attend_prefill_part(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step,
+                    u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots, float2* parts, u32 from, u32 until) {
+    SHARED_BYTES(bytes);
+    attend_chunk<true>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, row_tile, scale, rows, slots, parts, from, until);
+}
