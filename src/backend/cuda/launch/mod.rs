@@ -134,6 +134,7 @@ mod draft;
 mod fp8;
 mod gemm;
 mod lightning;
+mod lightning_prefill;
 mod packed;
 mod pool;
 mod rows;
@@ -148,6 +149,7 @@ mod skinny_nvfp4;
 mod sparse;
 mod sparse_attend;
 mod sparse_scores;
+mod sparse_select;
 #[cfg(test)]
 mod tests;
 mod top_logits;
@@ -157,6 +159,7 @@ pub use draft::*;
 pub use fp8::*;
 pub use gemm::*;
 pub use lightning::*;
+pub use lightning_prefill::*;
 pub use packed::*;
 pub use pool::*;
 pub use rows::*;
@@ -164,6 +167,7 @@ pub use skinny::*;
 pub use sparse::*;
 pub use sparse_attend::*;
 pub use sparse_scores::*;
+pub use sparse_select::*;
 pub use top_logits::*;
 
 #[cfg(test)]

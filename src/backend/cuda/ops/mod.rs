@@ -10,6 +10,7 @@ mod lightning;
 mod paged;
 mod ready;
 mod rows;
+mod select;
 mod sparse;
 
 use super::shape;

@@ -1,26 +1,25 @@
-//! Block-sparse attention: cache, selection, attention.
+//! Block-sparse attention: cache, attention and its mass; [`super::select`] has the choice of blocks.
 
 use std::ops::Range;
 
 use super::super::cache::Cache;
 use super::super::driver::{DevicePtr, Queue};
 use super::super::limits::BLOCK;
-use super::super::selection::{Selection, Sums, all_within, dense_until};
+use super::super::selection::{Selection, Sums};
 use super::super::tables::{Entry, TableId, Tables};
 use super::super::tensors::{Buf, HEAD};
 use super::super::{Cuda, launch, shape, u32_of};
 use super::check_rows;
-use crate::backend::sparse::is_hidden;
 use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse, internal};
-use crate::spec::{ScoreNorm, SparseSpec};
+use crate::spec::SparseSpec;
 
 /// Both stages scale by 1/√128.
-fn softmax_scale() -> f32 {
+pub(super) fn softmax_scale() -> f32 {
     1.0 / (HEAD as f32).sqrt()
 }
 
 /// The one cache of a prefill pass.
-fn only<T>(caches: &[T]) -> Result<&T> {
+pub(super) fn only<T>(caches: &[T]) -> Result<&T> {
     match caches {
         [cache] => Ok(cache),
         _ => Err(internal("prefill", "a pass of several sequences")),
@@ -28,7 +27,7 @@ fn only<T>(caches: &[T]) -> Result<&T> {
 }
 
 /// Elements between tiles of keys and values, and of compressed keys: the same in all caches of a pass.
-fn tiles_of(caches: &[&Cache]) -> Result<[u32; 2]> {
+pub(super) fn tiles_of(caches: &[&Cache]) -> Result<[u32; 2]> {
     let first = caches.first().ok_or_else(|| internal("verify", "a pass of no sequence"))?.tiles()?;
     for cache in caches {
         if cache.tiles()? != first {
@@ -45,7 +44,7 @@ pub(super) fn kv_columns(x: &Buf, spec: &SparseSpec) -> (DevicePtr, DevicePtr) {
 
 impl Cuda {
     /// The table that says in whose caches the rows of the pass are.
-    fn table_of(&mut self, caches: &[&Cache]) -> Result<DevicePtr> {
+    pub(super) fn table_of(&mut self, caches: &[&Cache]) -> Result<DevicePtr> {
         let table = caches.first().ok_or_else(|| internal("verify", "a pass of no sequence"))?.table;
         self.bind(table, caches.iter().map(|cache| cache.entry()))?;
         self.tables.flush()?;
@@ -55,29 +54,6 @@ impl Cuda {
     /// Entries of a table, one for each group of the coming verify pass.
     pub(super) fn bind(&mut self, table: TableId, of: impl Iterator<Item = Entry>) -> Result<()> {
         self.tables.set(table, self.step.verify_groups().map(|group| group.rows), of)
-    }
-
-    /// Takes hidden blocks out of the lists of a prefill pass, on the host: such passes are measurements and no part of answering.
-    fn leave_out_hidden(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<()> {
-        if sel.hidden.is_empty() {
-            return Ok(());
-        }
-        let (kv, cap, position) = (spec.kv_heads, sel.plan.cap, self.step.position());
-        let mut counts = self.words(sel.count.ptr(), rows * kv)?;
-        let mut lists = self.words(sel.lists.list.ptr(), rows * kv * cap)?;
-        for (n, (list, count)) in lists.chunks_exact_mut(cap).zip(&mut counts).enumerate() {
-            let own = u32_of((position + n / kv) / spec.block)?;
-            let mut kept = 0;
-            for i in 0..(*count as usize).min(cap) {
-                if !is_hidden(&sel.hidden, list[i], own) {
-                    list[kept] = list[i];
-                    kept += 1;
-                }
-            }
-            *count = u32_of(kept)?;
-        }
-        self.staging.send_bytes(sel.lists.list.ptr(), bytemuck::cast_slice(&lists))?;
-        self.staging.send_bytes(sel.count.ptr(), bytemuck::cast_slice(&counts))
     }
 }
 
@@ -145,161 +121,7 @@ impl Sparse for Cuda {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()> {
-        self.step.flush()?;
-        let q = x.narrow("select_blocks", spec.heads * HEAD)?;
-        // Comparisons run under other rules than the model's own. The first run of a step is eager, so none is recorded yet.
-        let within = all_within(spec)?;
-        if sel.adapt(&self.device, spec)? || within != self.all_within {
-            self.touch();
-        }
-        self.all_within = within;
-        let (plan, scores) = (sel.plan, self.scores());
-        let groups = self.step.groups(pass, caches.len())?;
-        if groups.iter().any(|g| (g.place.position + g.rows).div_ceil(spec.block) > plan.score_blocks) {
-            return Err(internal("select_blocks", "a pass beyond the context that its selection was made for"));
-        }
-        let level = match spec.score_norm {
-            ScoreNorm::Level2 => 2,
-            ScoreNorm::Level1 => 1,
-        };
-        let (at, of) = match pass {
-            Pass::Verify { .. } => (self.step.rows_ptr(), self.table_of(caches)?),
-            Pass::Prefill { .. } => (0, 0),
-        };
-        let (ldq, heads, kv) = (u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
-        let [_, key_tile] = tiles_of(caches)?;
-        let (lse_window, lse_stride) = (plan.keys.window, plan.keys.stride);
-        let dense = dense_until(spec)?;
-        let scale = softmax_scale();
-        let (d, step) = (self.device.driver(), self.step.ptr());
-        let top = |score_blocks: u32, row0: u32, rows: u32| {
-            // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-            unsafe {
-                launch::SelectTop {
-                    list: sel.lists.list.ptr(),
-                    count: sel.count.ptr(),
-                    scores: sel.scores.ptr(),
-                    step,
-                    at,
-                    kv_heads: kv,
-                    score_blocks,
-                    cap: u32_of(plan.cap)?,
-                    init: u32_of(spec.init_blocks)?,
-                    local: u32_of(spec.local_blocks)?,
-                    topk: u32_of(spec.topk)?,
-                    dense_until: dense,
-                    row0,
-                    rows,
-                }
-                .launch(d)
-            }
-        };
-        match pass {
-            Pass::Verify { rows } => {
-                // Rows with at most this many blocks take them all, whatever their scores.
-                let all_below = u32_of(spec.topk)?;
-                let (rows, splits, blocks) = (u32_of(rows)?, u32_of(plan.lse_splits)?, u32_of(plan.score_blocks)?);
-                if scores {
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                    unsafe {
-                        launch::SelectLse {
-                            part: sel.lse.ptr(),
-                            q,
-                            ldq,
-                            level,
-                            window: lse_window,
-                            stride: lse_stride,
-                            at,
-                            of,
-                            heads,
-                            kv_heads: kv,
-                            key_tile,
-                            scale,
-                            rows,
-                            splits,
-                            all_below,
-                        }
-                        .launch(d)?
-                    };
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                    unsafe {
-                        launch::SelectScores {
-                            scores: sel.scores.ptr(),
-                            part: sel.lse.ptr(),
-                            q,
-                            ldq,
-                            window: lse_window,
-                            stride: lse_stride,
-                            at,
-                            of,
-                            heads,
-                            kv_heads: kv,
-                            key_tile,
-                            scale,
-                            rows,
-                            splits,
-                            score_blocks: blocks,
-                            all_below,
-                        }
-                        .launch(d)?
-                    };
-                }
-                top(blocks, 0, rows)
-            }
-            Pass::Prefill { rows } => {
-                let [_, _, k1, k2] = only(caches)?.entry();
-                let keys = if level == 2 { k2 } else { k1 };
-                let blocks =
-                    (self.step.position() + rows).div_ceil(spec.block).next_multiple_of(64).min(plan.score_blocks);
-                let part = sel.score_rows(spec.kv_heads, blocks);
-                let score_blocks = u32_of(blocks)?;
-                for row0 in (0..rows).step_by(part) {
-                    let (row0, n) = (u32_of(row0)?, u32_of(part.min(rows - row0))?);
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                    unsafe {
-                        launch::PrefillLse {
-                            z: sel.lse.ptr(),
-                            q,
-                            ldq,
-                            keys,
-                            window: lse_window,
-                            stride: lse_stride,
-                            step,
-                            heads,
-                            kv_heads: kv,
-                            key_tile,
-                            scale,
-                            row0,
-                            rows: n,
-                        }
-                        .launch(d)?
-                    };
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                    unsafe {
-                        launch::PrefillScores {
-                            scores: sel.scores.ptr(),
-                            z: sel.lse.ptr(),
-                            q,
-                            ldq,
-                            k1,
-                            window: lse_window,
-                            stride: lse_stride,
-                            step,
-                            heads,
-                            kv_heads: kv,
-                            key_tile,
-                            scale,
-                            row0,
-                            rows: n,
-                            score_blocks,
-                        }
-                        .launch(d)?
-                    };
-                    top(score_blocks, row0, n)?;
-                }
-                self.leave_out_hidden(sel, spec, rows)
-            }
-        }
+        self.choose(sel, x, caches, spec, pass)
     }
 
     fn attend_rows(

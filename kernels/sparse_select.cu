@@ -1,0 +1,297 @@
+// InfLLM-V2 sparse attention: the blocks that rows choose (docs/model.md §5.4-5.6). Scores are those of a verify pass; the choice from scores is also prefill's.
+//
+// Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile, its columns in select_scores. Scores are kept in units of log 2.
+// A row is worked on with the same arithmetic whatever the number of rows; splits are cut at absolute places.
+#include "attention.cuh"
+#include "cut.cuh"
+#include "sequences.cuh"
+
+constexpr u32 KEYS = 256;  // compressed keys of a launch block of select_lse: 64 a warp
+constexpr u32 WARP_KEYS = 64;
+constexpr u32 SCORED = 32;  // KV blocks that a launch block of select_scores has in hand at a time, and compressed keys of a warp
+
+// This warp's 8·tiles compressed keys from `first`, which lie in one tile of the cache, each lane its own parts: [tile][32-block][lane].
+DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 count, u32 stride, u32 key_tile, u32 width) {
+    const u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const u64 here = compressed_at(first, stride, key_tile, width);
+    for (u32 n = 0; n < tiles; n++) {
+        const u32 j = n * 8 + g;
+        const bool counts = first + j < count;
+        const bf16* from = keys + (counts ? here + j * width : 0) + t * 8;
+#pragma unroll
+        for (u32 b = 0; b < 4; b++) copy_async(to + (n * 4 + b) * 32 + lane, from + b * 32, counts);
+    }
+}
+
+// (max, Σ 2^(s − max)) over 256 keys per row and head. Block (split, KV head, row), 4 warps of 64 keys.
+KERNEL(128, 2)
+select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads,
+           u32 key_tile, float scale, u32 rows, u32 splits, u32 all_below) {
+    SHARED_BYTES(bytes);
+    __shared__ float2 merged[4][GROUP];
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
+    const u32 kv_head = blockIdx.y, first = blockIdx.x * KEYS, r = blockIdx.z, position = at[r].position, start = at[r].start;
+    const bf16* keys = level == 2 ? of[r].k2 : of[r].k1;
+    uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
+    const u32 count = visible_keys(position, window, stride);
+    allow_next();
+    if (position / BLOCK < all_below) {  // the row takes every block
+        wait_for_previous();
+        return;
+    }
+    // Keys that no row of this pass completes are older than the launches under way.
+    const bool old = start && first + KEYS <= visible_keys(start - 1, window, stride);
+    auto fetch = [&]() { fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, stride, key_tile, kv_heads * HEAD); };
+    if (old) fetch();
+    wait_for_previous();
+    if (first >= count) return;
+    if (!old) fetch();
+    copy_commit();
+    const float unit = scale * LOG2E;
+    {
+        Queries query;
+        query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
+        copy_wait<0>();
+        float s[8][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
+#pragma unroll
+        for (u32 n = 0; n < 8; n++) {
+#pragma unroll
+            for (u32 b = 0; b < 4; b++) query.score(s[n], mine[(n * 4 + b) * 32 + lane], b);
+            const u32 j = first + warp * WARP_KEYS + n * 8 + 2 * t;
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) s[n][e] = j + (e & 1) < count ? s[n][e] * unit : NEVER;
+            m0 = fmaxf(m0, fmaxf(s[n][0], s[n][1]));
+            m1 = fmaxf(m1, fmaxf(s[n][2], s[n][3]));
+        }
+        m0 = fmaxf(m0, shuffle_xor(m0, 1)), m0 = fmaxf(m0, shuffle_xor(m0, 2));
+        m1 = fmaxf(m1, shuffle_xor(m1, 1)), m1 = fmaxf(m1, shuffle_xor(m1, 2));
+        const float z0 = m0 == NEVER ? 0.f : m0, z1 = m1 == NEVER ? 0.f : m1;
+#pragma unroll
+        for (u32 n = 0; n < 8; n++) {
+            l0 += exp2_fast(s[n][0] - z0) + exp2_fast(s[n][1] - z0);
+            l1 += exp2_fast(s[n][2] - z1) + exp2_fast(s[n][3] - z1);
+        }
+        l0 += shuffle_xor(l0, 1), l0 += shuffle_xor(l0, 2);
+        l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
+        if (t == 0) merged[warp][g] = make_float2(m0, l0), merged[warp][g + 8] = make_float2(m1, l1);
+        __syncthreads();  // all warps' parts
+        if (threadIdx.x < group) {
+            float m = NEVER, l = 0.f;
+            for (u32 w = 0; w < 4; w++) m = fmaxf(m, merged[w][threadIdx.x].x);
+            for (u32 w = 0; w < 4; w++) l += merged[w][threadIdx.x].y * exp2_fast(merged[w][threadIdx.x].x - m);
+            part[(u64(r) * heads + kv_head * group + threadIdx.x) * splits + blockIdx.x] = make_float2(m, l);
+        }
+    }
+}
+
+// Pooled scores of KV blocks per row: B_b = max of A_j, j in 4b − 1 .. 4b + 3, A_j = bf16(Σ_heads 2^(s_j − z_head)).
+// Block (every so many 32 KV blocks, KV head, row), 4 warps of 32 keys; the last one also has the 8 keys before the first. Keys of the next 32 KV blocks
+// are under way meanwhile: what a row has in common is made once, and as many blocks as fit beside each other read all of a long context.
+KERNEL(128, 2)
+select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads,
+              u32 key_tile, float scale, u32 rows, u32 splits, u32 score_blocks, u32 all_below) {
+    constexpr u32 STEP = 4 * SCORED, TILES = SCORED / 8, PARTS = (4 * TILES + 1) * 128;  // keys, tiles of a warp, 16-byte parts of a step
+    SHARED_BYTES(bytes);
+    __shared__ float z[GROUP];
+    __shared__ float level1[2][8 + STEP];  // A of keys first − 8 .. first + 127, of two steps in turn
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
+    const u32 kv_head = blockIdx.y, r = blockIdx.z, p = at[r].position, start = at[r].start;
+    const bf16* k1 = of[r].k1;
+    allow_next();
+    const u32 last_block = p / BLOCK;
+    if (blockIdx.x * SCORED > last_block || last_block < all_below) {
+        wait_for_previous();
+        return;
+    }
+    const u32 count = visible_keys(p, 32, 16), steps = (last_block / SCORED - blockIdx.x) / gridDim.x + 1;
+    auto first_of = [&](u32 step) { return (blockIdx.x + step * gridDim.x) * STEP; };
+    // This lane's own parts: nobody waits for anybody.
+    auto mine = [&](u32 step, u32 tile) { return reinterpret_cast<uint4*>(bytes) + (step & 1) * PARTS + tile * 128; };
+    auto fetch = [&](u32 step) {
+        const u32 first = first_of(step), width = kv_heads * HEAD;
+        const bf16* keys = k1 + kv_head * HEAD;
+        fetch_keys(mine(step, warp * TILES), keys, first + warp * SCORED, TILES, count, 16, key_tile, width);
+        if (warp == 3) fetch_keys(mine(step, 4 * TILES), keys, first - 8, first ? 1 : 0, count, 16, key_tile, width);
+    };
+    auto old = [&](u32 step) { return step < steps && start && first_of(step) + STEP <= visible_keys(start - 1, 32, 16); };  // as in select_lse
+#pragma unroll
+    for (u32 step = 0; step < 2; step++) {
+        if (old(step)) fetch(step);
+    }
+    wait_for_previous();
+#pragma unroll
+    for (u32 step = 0; step < 2; step++) {
+        if (step < steps && !old(step)) fetch(step);
+        copy_commit();  // what was asked for before the wait belongs to the first
+    }
+    const float unit = scale * LOG2E;
+    {
+        // Heads of a warp together: none waits for another's parts.
+        const u32 parts = (visible_keys(p, window, stride) + KEYS - 1) / KEYS;
+        const float2* from = part + (u64(r) * heads + kv_head * group) * splits;
+        float m[GROUP / 4], l[GROUP / 4];
+#pragma unroll
+        for (u32 i = 0; i < GROUP / 4; i++) m[i] = NEVER, l[i] = 0.f;
+        for (u32 n = lane; n < parts; n += 32) {
+#pragma unroll
+            for (u32 i = 0; i < GROUP / 4; i++) {
+                if (warp + 4 * i < group) m[i] = fmaxf(m[i], from[(warp + 4 * i) * splits + n].x);
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < GROUP / 4; i++) m[i] = warp_max(m[i]);
+        for (u32 n = lane; n < parts; n += 32) {
+#pragma unroll
+            for (u32 i = 0; i < GROUP / 4; i++) {
+                if (warp + 4 * i < group) {
+                    const float2 one = from[(warp + 4 * i) * splits + n];
+                    l[i] += one.y * exp2_fast(one.x - m[i]);
+                }
+            }
+        }
+#pragma unroll
+        for (u32 i = 0; i < GROUP / 4; i++) {
+            l[i] = warp_sum(l[i]);
+            // No compressed key of level 2 visible: every score is 0.
+            if (lane == 0 && warp + 4 * i < group) z[warp + 4 * i] = parts ? m[i] + log2f(l[i]) : INFINITY;
+        }
+    }
+    Queries query;
+    query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
+    __syncthreads();  // z written
+    float zs[4];  // of heads 2t, 2t + 1, 2t + 8, 2t + 9
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) {
+        const u32 head = (e >> 1) * 8 + 2 * t + (e & 1);
+        zs[e] = head < group ? z[head] : INFINITY;
+    }
+    for (u32 step = 0; step < steps; step++) {
+        const u32 first = first_of(step);
+        float* own = level1[step & 1];
+        // A of keys g of two tiles. Keys are the 16 rows of a product and heads its columns, so that few lanes have to add up a key's heads.
+        auto pair = [&](const uint4* low, const uint4* high) {
+            float s[2][4] = {};  // of half of the heads: keys g and g + 8, heads 2t and 2t + 1
+#pragma unroll
+            for (u32 b = 0; b < 4; b++) {
+                const uint4 x = low[b * 32 + lane], y = high[b * 32 + lane], lo = query.lo[b], hi = query.hi[b];
+                mma(s[0], x.x, y.x, x.y, y.y, lo.x, lo.y);
+                mma(s[1], x.x, y.x, x.y, y.y, hi.x, hi.y);
+                mma(s[0], x.z, y.z, x.w, y.w, lo.z, lo.w);
+                mma(s[1], x.z, y.z, x.w, y.w, hi.z, hi.w);
+            }
+            auto sum = [&](u32 e) {
+                float a = exp2_fast(s[0][e] * unit - zs[0]) + exp2_fast(s[0][e + 1] * unit - zs[1]);
+                a += exp2_fast(s[1][e] * unit - zs[2]) + exp2_fast(s[1][e + 1] * unit - zs[3]);
+                a += shuffle_xor(a, 1);
+                return a + shuffle_xor(a, 2);
+            };
+            return make_float2(sum(0), sum(2));
+        };
+        auto keep = [&](float a, u32 at) {  // of key first − 8 + at
+            const u32 j = first + at;
+            if (t == 0) own[at] = j >= 8 && j - 8 < count ? a : 0.f;
+        };
+        copy_wait<1>();
+#pragma unroll
+        for (u32 n = 0; n < TILES; n += 2) {
+            const u32 at = 8 + warp * SCORED + n * 8 + g;
+            const float2 a = pair(mine(step, warp * TILES + n), mine(step, warp * TILES + n + 1));
+            keep(a.x, at), keep(a.y, at + 8);
+        }
+        if (warp == 3) {
+            const uint4* front = mine(step, 4 * TILES);
+            if (first) keep(pair(front, front).x, g);
+            else if (lane < 8) own[lane] = 0.f;
+        }
+        if (step + 2 < steps) fetch(step + 2);
+        copy_commit();
+        __syncthreads();  // `own` complete; what the step before left there is read
+        const u32 b = first / 4 + threadIdx.x;
+        if (threadIdx.x < SCORED && b < score_blocks) {
+            const float* a = own + 8 + threadIdx.x * 4;
+            float best = fmaxf(fmaxf(fmaxf(a[-1], a[0]), fmaxf(a[1], a[2])), a[3]);
+            scores[(u64(r) * kv_heads + kv_head) * score_blocks + b] = narrow(best);
+        }
+    }
+}
+
+// Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values (cut.cuh); ties at the cut go to the lowest indices.
+// The best score of so many threads is nowhere above the cut: only what reaches it is looked at again, a few of a long list.
+// Block (KV head, row), 512 threads of 8, 16, 24 or 32 consecutive KV blocks each: at most 16384 KV blocks, 1 Mi positions. Rows of scores are
+// `score_blocks` apart, a multiple of 64. Shared: a word for each of them, its index and score.
+constexpr u32 OWN = 32;
+KERNEL(512, 2)
+select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Row* at, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk,
+           u32 dense_until, u32 row0, u32 rows) {
+    SHARED_BYTES(bytes);
+    __shared__ u32 sums[2][16];
+    __shared__ uint2 reached[2][16];
+    allow_next();
+    const u32 row = row0 + blockIdx.y, p = at ? at[row].position : step->position + row, last = p / BLOCK, n = last + 1;
+    wait_for_previous();
+    u32* to = list + (u64(row) * kv_heads + blockIdx.x) * cap;
+    if (n <= topk || p + 1 < dense_until) {
+        const u32 all = min(n, cap);
+        for (u32 b = threadIdx.x; b < all; b += 512) to[b] = b;
+        if (threadIdx.x == 0) count[row * kv_heads + blockIdx.x] = all;
+        return;
+    }
+    const u32 from = min(init, n), until = last > local ? max(last - local, from) : from;  // free blocks: from <= b < until
+    const u32 forced = n - (until - from), wanted = topk > forced ? topk - forced : 0;
+    const u32 per = min(OWN, (n + 4095) / 4096 * 8), b0 = threadIdx.x * per;
+    const bf16* mine = scores + (u64(blockIdx.y) * kv_heads + blockIdx.x) * score_blocks + b0;
+    auto below = [](u32 bits) { return bits < 32 ? (1u << bits) - 1 : 0xffffffffu; };
+    const u32 own = until > b0 ? below(min(per, until - b0)) & ~(from > b0 ? below(from - b0) : 0) : 0;  // the thread's free blocks
+    u32 key[OWN / 2], low = 0, high = 0;  // two scores each; the best is the upper half of `low` or of `high`
+#pragma unroll
+    for (u32 i = 0; i < OWN / 8; i++) {
+        const uint4 x = own >> (i * 8) ? load16(mine + i * 8) : make_uint4(0, 0, 0, 0);
+        key[4 * i] = x.x, key[4 * i + 1] = x.y, key[4 * i + 2] = x.z, key[4 * i + 3] = x.w;
+    }
+#pragma unroll
+    for (u32 i = 0; i < OWN / 2; i++) {
+        key[i] &= (own >> (2 * i) & 1 ? 0xffffu : 0) | (own >> (2 * i + 1) & 1 ? 0xffff0000u : 0);
+        low = max(low, key[i] << 16), high = max(high, key[i]);
+    }
+    const u32 best = max(low, high) >> 16, lookers = until > from ? (until - 1) / per - from / per + 1 : 0, some = max(wanted, 1u);
+    const u32 bound = lookers < some ? 0 : find_cut<16>([&](auto look) { if (own) look(best); }, some, some + 32, 3, reached);
+    u32 reach = 0;
+#pragma unroll
+    for (u32 i = 0; i < OWN / 2; i++) reach |= u32((key[i] & 0xffff) >= bound) << (2 * i) | u32(key[i] >> 16 >= bound) << (2 * i + 1);
+    reach &= own;
+    u32* found = reinterpret_cast<u32*>(bytes);  // free blocks that reach it, in their order
+    u32 all;
+    for (u32 place = count_before(__popc(reach), sums[0], all); reach; reach &= reach - 1) {
+        const u32 i = u32(__ffs(reach) - 1);
+        found[place++] = (b0 + i) << 16 | mine[i];
+    }
+    __syncthreads();  // `found` written
+    // Nearly always one of them a thread.
+    const u32 share = (all + 511) / 512, f0 = min(threadIdx.x * share, all), f1 = min(f0 + share, all);
+    const u32 cut = find_cut<16>(
+        [&](auto look) {
+            for (u32 f = f0; f < f1; f++) look(found[f] & 0xffff);
+        },
+        some, 0, 0, reached);
+    // Above the cut in the upper half, at the cut in the lower half: counted, then summed over the threads before.
+    u32 kinds = 0;
+    auto kind = [&](u32 f) -> u32 { return (found[f] & 0xffff) > cut ? 1u << 16 : (found[f] & 0xffff) == cut ? 1u : 0; };
+    for (u32 f = f0; f < f1; f++) kinds += kind(f);
+    const u32 before = count_before(kinds, sums[1], all);
+    const u32 ties = wanted - (all >> 16);
+    u32 taken = before >> 16, level = before & 0xffff;
+    for (u32 f = f0; f < f1; f++) {
+        const u32 what = kind(f);
+        if (what > 1 || (what == 1 && level < ties)) {
+            const u32 place = from + taken + min(level, ties);
+            if (place < cap) to[place] = found[f] >> 16;
+        }
+        taken += what >> 16;
+        level += what & 1;
+    }
+    for (u32 i = threadIdx.x; i < forced; i += 512) {
+        const u32 place = i < from ? i : i + wanted;
+        if (place < cap) to[place] = i < from ? i : until + i - from;
+    }
+    if (threadIdx.x == 0) count[row * kv_heads + blockIdx.x] = min(forced + wanted, cap);
+}

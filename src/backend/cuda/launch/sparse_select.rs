@@ -1,0 +1,49 @@
+//! The blocks that rows of sparse attention choose.
+
+use super::{DeviceInfo, up};
+
+/// Compressed keys of a split of [`SelectLse`].
+pub const LSE_KEYS: u32 = 256;
+
+/// Blocks of KV that a launch block of [`SelectScores`] scores at a time.
+const SCORED: u32 = 32;
+
+/// What it has in hand: of two turns, four compressed keys a block and the 8 before, 256 bytes each.
+const SCORED_BYTES: u32 = 2 * (4 * SCORED + 8) * 256;
+
+/// Launch blocks that score a row of one KV head: two a multiprocessor for all heads and rows, and as many for each of them to have the same to do.
+fn abreast(score_blocks: u32, lists: u32, device: &DeviceInfo) -> u32 {
+    let steps = up(score_blocks, SCORED);
+    let most = (2 * device.multiprocessors / lists.max(1)).max(1);
+    up(steps, up(steps, most))
+}
+
+kernels! { "sparse_select.cu", device:
+    /// `part[row][head][split] = (max, Σexp)` over 256 compressed keys of level 1 or 2 each; nothing for rows that have at most
+    /// `all_below` blocks
+    SelectLse [select_lse] (
+        part: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32, level: u32, window: u32, stride: u32, at: Ptr("const Row*"),
+        of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32, splits: u32,
+        all_below: u32,
+    )
+    grid [splits, kv_heads, rows], threads 128, shared 65_536;
+
+    /// Pooled block scores `[row][kv][score_blocks]`, a launch block takes 32 blocks in turns with the others; `window`, `stride` are those of the keys
+    /// that `select_lse` read; `score_blocks` a multiple of 64, at most 16384
+    SelectScores [select_scores] (
+        scores: Ptr("bf16*"), part: Ptr("const float2*"), q: Ptr("const bf16*"), ldq: u32, window: u32, stride: u32,
+        at: Ptr("const Row*"), of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32,
+        splits: u32, score_blocks: u32, all_below: u32,
+    )
+    grid [abreast(score_blocks, kv_heads * rows, device), kv_heads, rows], threads 128, shared SCORED_BYTES;
+
+    /// Forced blocks, then best by score, ties to the lower index; `list [row][kv][cap]` ascending, `count [row][kv]`;
+    /// rows `row0..row0+rows` of the pass, `scores` starts at row0. A row at p with `p + 1 < dense_until` takes every block.
+    /// `at` is null in prefill
+    SelectTop [select_top] (
+        list: Ptr("u32*"), count: Ptr("u32*"), scores: Ptr("const bf16*"), step: Ptr("const Step*"), at: Ptr("const Row*"),
+        kv_heads: u32, score_blocks: u32, cap: u32, init: u32, local: u32, topk: u32, dense_until: u32, row0: u32,
+        rows: u32,
+    )
+    grid [kv_heads, rows, 1], threads 512, shared 4 * score_blocks;
+}
