@@ -148,8 +148,8 @@ impl Cuda {
     pub(super) fn gemm_slice(&mut self, input: Input, w: &Matrix, slice: Range<usize>, output: Output) -> Result<()> {
         let Input { x, rows, own, narrow } = input;
         let (out, inner) = (slice.len(), w.inner);
-        if own > 0 {
-            let plain = self.widened(w, slice.clone())?;
+        let plain = if own > 0 || narrow.is_none() { Some(self.widened(w, slice.clone())?) } else { None };
+        if let Some(plain) = plain {
             self.launch_gemm(x, plain, [own, out, inner], output)?;
         }
         if own == rows {
@@ -157,10 +157,11 @@ impl Cuda {
         }
         let (x, output) = (x + (own * inner * 2) as u64, output.at_row(own));
         // Spare memory is held until the product is launched.
-        let (operands, scales, _held) = match narrow {
-            None => ((x, self.widened(w, slice)?), None, None),
-            Some(input) => {
-                let (weight, held) = self.narrow_slice(w, slice)?;
+        let (operands, scales, _held) = match (narrow, plain) {
+            (None, Some(plain)) => ((x, plain), None, None),
+            (None, None) => return Err(internal("gemm", "a weight that was not widened")),
+            (Some(input), plain) => {
+                let (weight, held) = self.narrow_slice(w, slice, plain)?;
                 ((input.values, weight.values), Some(Scales { x: input.scales, w: weight.scales }), held)
             }
         };
@@ -181,14 +182,19 @@ impl Cuda {
     }
 
     /// Rows `slice` of a weight in e4m3: in spare memory, where a text has more than one pass and there is room, or narrowed into
-    /// scratch, good until the next call.
-    fn narrow_slice(&mut self, w: &Matrix, slice: Range<usize>) -> Result<(Narrow, Option<Arc<DeviceBuffer>>)> {
+    /// scratch, good until the next call. `plain`: the same in bf16, where it has been widened already.
+    fn narrow_slice(
+        &mut self,
+        w: &Matrix,
+        slice: Range<usize>,
+        plain: Option<DevicePtr>,
+    ) -> Result<(Narrow, Option<Arc<DeviceBuffer>>)> {
         let (out, inner) = (slice.len(), w.inner);
         let key = (w.in_fp8.ok_or_else(|| internal("gemm", "a weight in fp8 that nobody asked for"))?, slice.start);
         if let Some(kept) = self.device.spare().get(key) {
             return Ok((Narrow::at(kept.ptr(), out, inner), Some(kept)));
         }
-        let plain = self.widened(w, slice)?;
+        let plain = plain.map_or_else(|| self.widened(w, slice), Ok)?;
         let kept = if self.segment_read < self.prefill_rows {
             None
         } else {
