@@ -297,6 +297,34 @@ fn folder_that_drops_thoughts(home: &Path) -> String {
 }
 
 #[test]
+fn what_doctor_calls_ok_can_be_asked() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = folder_of_the_model(home.path());
+    let model = folder.display().to_string();
+    let doctor = || {
+        let done = program(home.path(), &["doctor", "--model", &model]).output().unwrap();
+        (done.status.code(), String::from_utf8(done.stdout).unwrap())
+    };
+    let refused = |file: &str| {
+        let (code, text) = doctor();
+        assert!(code == Some(1) && text.contains("MISS weights") && text.contains(file), "{text}");
+        let asked = program(home.path(), &["--device", "cpu", "--model", &model, "-p", "hi"]).output().unwrap();
+        let said = String::from_utf8(asked.stderr).unwrap();
+        assert!(asked.status.code() == Some(3) && said.contains(file), "{said}");
+    };
+    assert_eq!(doctor().0, Some(0));
+    // A link that leads nowhere was meant to be a file.
+    std::os::unix::fs::symlink("/nowhere", folder.join("generation_config.json")).unwrap();
+    refused("generation_config.json");
+    std::fs::remove_file(folder.join("generation_config.json")).unwrap();
+    std::fs::rename(folder.join("tokenizer.json"), folder.join("away")).unwrap();
+    refused("tokenizer.json");
+    std::fs::rename(folder.join("away"), folder.join("tokenizer.json")).unwrap();
+    std::fs::write(folder.join("tokenizer_config.json"), "5").unwrap();
+    refused("tokenizer_config.json");
+}
+
+#[test]
 fn a_question_in_other_words_is_answered_by_a_folder_that_says_which_go_together() {
     let home = tempfile::tempdir().unwrap();
     let folder = folder_of_the_model(home.path());

@@ -148,6 +148,27 @@ fn state_that_the_disk_has_no_room_for_is_said_to_be_left_out() {
 }
 
 #[test]
+fn what_state_there_is_of_a_session_is_exported() {
+    let home = tempfile::tempdir().unwrap();
+    let kept = command(home.path(), &["--max-tokens", "4", "-p", "Hello"]).output().unwrap();
+    assert!(kept.status.success(), "{kept:?}");
+    let full = command(home.path(), &["--max-tokens", "4", "-p", "And now?", "-c"])
+        .env("SALA_CHAT_SESSIONS_MIN_FREE_GIB", "1000000")
+        .output()
+        .unwrap();
+    assert!(full.status.success() && String::from_utf8_lossy(&full.stderr).contains("state is not"), "{full:?}");
+    let export =
+        || command(home.path(), &["export", "last", "out.bundle", "--with-state", "--force"]).output().unwrap();
+    let done = export();
+    assert!(done.status.success(), "{done:?}");
+    assert!(String::from_utf8_lossy(&done.stdout).contains("with the state of"), "{done:?}");
+    assert!(command(home.path(), &["prune", "--state", "--all"]).output().unwrap().status.success());
+    let none = export();
+    assert_eq!(none.status.code(), Some(7), "{none:?}");
+    assert!(String::from_utf8_lossy(&none.stderr).contains("has no kept state"), "{none:?}");
+}
+
+#[test]
 fn a_check_finds_a_database_that_cannot_be_opened_and_looks_at_the_model_that_is_named() {
     let home = tempfile::tempdir().unwrap();
     let doctor = |arguments: &[&str]| {

@@ -109,23 +109,26 @@ impl State {
         let left = plan.free.saturating_sub(plan.reserve);
         let fresh = self.talk.conversation.is_empty();
         let mut options: Vec<String> = Vec::new();
-        match self.attendance {
+        // Commands stand apart from what is between them.
+        let between = match self.attendance {
             Attendance::Present => {
                 let head = if left >= 1000 { left / 1000 * 1000 } else { left };
                 options.push(format!("/load {name} --head {head}"));
                 options.extend((!fresh).then(|| "/new then /load".to_owned()));
+                " ; "
             }
             Attendance::Absent => {
                 options.extend((!fresh).then(|| "a new session, without -r and -c".to_owned()));
                 options.push("a larger --ctx, where memory allows".to_owned());
+                "; "
             }
-        }
+        };
         options.push("split it".to_owned());
         format!(
             "{what} {verb} {need} tokens; {} are left of {}. Nothing was loaded. Options: {}.",
             grouped(left),
             grouped(self.meters.context_limit),
-            options.join(" ; ")
+            options.join(between)
         )
     }
 

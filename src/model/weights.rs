@@ -113,7 +113,8 @@ impl Checkpoint {
     /// A missing or unreadable file, a configuration that cannot be run, or damaged weights.
     pub fn open_dir(dir: &Path) -> Result<Checkpoint> {
         let path = dir.join("config.json");
-        if !path.is_file() {
+        // What is there and no file is told by reading it.
+        if path.symlink_metadata().is_err() {
             return Err(ModelError::NoCheckpoint { path: dir.into(), reason: "config.json is not in it".into() });
         }
         let text =

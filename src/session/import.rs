@@ -166,8 +166,12 @@ enum Form {
 
 fn sessions(json: Value) -> Result<Form, String> {
     if json.get("format").and_then(Value::as_str) == Some(JSON_FORMAT) {
-        if json.get("version").and_then(Value::as_u64) != Some(u64::from(JSON_VERSION)) {
-            return Err("written by a newer sala-chat: update this one".into());
+        match json.get("version").and_then(Value::as_u64) {
+            Some(version) if version == u64::from(JSON_VERSION) => {}
+            Some(version) if version > u64::from(JSON_VERSION) => {
+                return Err("written by a newer sala-chat: update this one".into());
+            }
+            _ => return Err(format!("a damaged sala-chat export (its version is not {JSON_VERSION})")),
         }
         let session = serde_json::from_value(json).map_err(|e| format!("a damaged sala-chat export ({e})"))?;
         return Ok(Form::Ours(Box::new(session)));

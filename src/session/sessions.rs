@@ -264,6 +264,25 @@ impl Store {
         })
     }
 
+    /// The fingerprint under which the branch of a session has kept state, of its newest part that has any.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn state_on_branch(&self, head: MessageId) -> Result<Option<String>> {
+        self.read(|db| {
+            Ok(db
+                .prepare_cached(
+                    "WITH RECURSIVE up(id, parent, depth) AS (
+                       SELECT id, parent, depth FROM message WHERE id = ?1
+                       UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
+                     SELECT l.fingerprint FROM up CROSS JOIN message_segment l ON l.message = up.id
+                     ORDER BY up.depth DESC LIMIT 1",
+                )?
+                .query_row(params![head.0], |r| r.get(0))
+                .optional()?)
+        })
+    }
+
     /// Marks of a session, oldest first.
     ///
     /// # Errors

@@ -230,6 +230,10 @@ fn weights(context: &Context) -> Finding {
     };
     match Checkpoint::open_dir(&folder).and_then(|c| c.check().map(|()| c)) {
         Ok(c) => {
+            // What makes text of the model's tokens is as much part of it as its weights.
+            if let Err(e) = open::text(&folder.to_string_lossy()) {
+                return finding("weights", Verdict::Miss, format!("{}. {otherwise}", e.message));
+            }
             let text = format!("{} in {}, every tensor as config.json asks.", c.name(), folder.display());
             finding("weights", Verdict::Fine, text)
         }

@@ -175,7 +175,7 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
     let unusable = |what: String| Failure::new(Exit::NoModel, what);
     let (text, config) = if is_folder(model) {
         let file = Path::new(model).join("config.json");
-        if !file.is_file() {
+        if file.symlink_metadata().is_err() {
             return Err(unusable(format!("{model} is not a checkpoint: config.json is not in it"))
                 .hint("--model demo runs the built-in model, sala-chat model download gets the 9B model"));
         }

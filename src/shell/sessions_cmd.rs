@@ -183,11 +183,16 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
     let overwrite = if args.force { Overwrite::Yes } else { Overwrite::No };
     let file = args.file.display().to_string();
     if args.with_state {
-        let Some(of) = &record.state_of else {
+        // The newest part may have none: what is kept goes along.
+        let kept = match (&record.state_of, record.head) {
+            (None, Some(head)) => store.state_on_branch(head)?,
+            (of, _) => of.clone(),
+        };
+        let Some(of) = kept else {
             return Err(Failure::new(Exit::Unreadable, format!("\"{}\" has no kept state", record.name))
                 .hint("Export the text without --with-state"));
         };
-        let written = store.export_bundle(record.id, of, &args.file, overwrite)?;
+        let written = store.export_bundle(record.id, &of, &args.file, overwrite)?;
         let json = || {
             json!({
                 "file": file, "bytes": written.bytes, "state_tokens": written.state_tokens,

@@ -145,7 +145,12 @@ impl TextModel {
         };
         let optional = |name: &str| match read(name) {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(TextError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            // A link that leads nowhere was meant to be a file.
+            Err(TextError::Read { path, source })
+                if source.kind() == std::io::ErrorKind::NotFound && !path.is_symlink() =>
+            {
+                Ok(None)
+            }
             Err(e) => Err(e),
         };
         let (generation, jinja) = (optional("generation_config.json")?, optional("chat_template.jinja")?);

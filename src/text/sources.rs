@@ -298,7 +298,11 @@ fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>, cancel: 
 fn expand(given: &str, options: &SourceOptions, found: &mut Vec<Found>, cancel: &Cancel) -> Result<(), SourceError> {
     let (start, rest) = started(given, &options.base);
     let paths = pattern::expand(&start, rest, FILES, cancel).map_err(|e| match e {
-        Unusable::Syntax(reason) => SourceError::Pattern { pattern: given.to_owned(), reason: reason.to_owned() },
+        // A name that was mistyped, not a pattern: with the file there it would have been loaded.
+        Unusable::Syntax => {
+            let similar = similar(&resolve(given, &options.base), &options.base);
+            SourceError::NotFound { path: given.to_owned(), similar }
+        }
         Unusable::TooMany => SourceError::TooMany { limit: FILES },
         Unusable::Cancelled => SourceError::Cancelled,
     })?;

@@ -17,14 +17,6 @@ pub enum SourceError {
     /// A glob without matches.
     #[error("No file matches {0}")]
     NoMatch(String),
-    /// A broken glob.
-    #[error("{pattern}: {reason}")]
-    Pattern {
-        /// As given.
-        pattern: String,
-        /// What is wrong with it.
-        reason: String,
-    },
     /// Not text.
     #[error("{name}: not text ({} at byte {offset}). {next}", .byte.name())]
     Binary {

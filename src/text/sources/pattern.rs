@@ -16,7 +16,7 @@ const RULES: MatchOptions =
 #[derive(Debug)]
 pub(super) enum Unusable {
     /// It is none.
-    Syntax(&'static str),
+    Syntax,
     /// More than the given number of paths.
     TooMany,
     Cancelled,
@@ -42,7 +42,7 @@ pub(super) fn expand(start: &Path, pattern: &str, most: usize, cancel: &Cancel) 
                 within(next.len() + todo.len(), most, cancel)?;
             }
         } else if is_pattern(part) {
-            let rule = Pattern::new(part).map_err(|e| Unusable::Syntax(e.msg))?;
+            let rule = Pattern::new(part).map_err(|_| Unusable::Syntax)?;
             for folder in &found {
                 next.extend(entries(folder).filter(|(name, ..)| rule.matches_with(name, RULES)).map(|e| e.2));
                 within(next.len(), most, cancel)?;
