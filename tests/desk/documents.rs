@@ -416,6 +416,16 @@ fn a_load_that_goes_on_after_a_stop_shows_progress_and_can_be_stopped_again() {
 }
 
 #[test]
+fn no_clipboard_is_promised_where_none_is_read() {
+    let dir = dir();
+    std::fs::write(dir.path().join("-"), "A file called so.\n").unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    let said = t.load("-");
+    assert!(said.starts_with("- is no file here. Paste the text into a message"), "{said}");
+    assert!(t.load("./-").starts_with("Read -: "));
+}
+
+#[test]
 fn a_file_that_is_here_already_is_not_loaded_again_without_asking() {
     let dir = dir();
     std::fs::write(dir.path().join("notes.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(40)).unwrap();
