@@ -220,6 +220,11 @@ fn every_document_answers_as_if_it_had_been_read_alone_and_nothing_is_read() {
     let roles: Vec<Role> = t.view().messages.iter().map(|m| m.role).collect();
     assert_eq!(roles, [Role::Document, Role::User, Role::Assistant]);
     assert_eq!(t.view().messages[2].text, some.rows[1].text);
+    // What it looked at came with it.
+    let looked = t.view().messages[2].meta.looked.clone().unwrap();
+    assert!(looked.tokens > 0 && looked.passages == some.rows[1].passages, "{looked:?}");
+    t.send(Request::Look { at: None, passage: None });
+    t.wait("what it looked at", |n| matches!(n, Notice::Looked { .. }).then_some(()));
     t.ask("and then?");
     assert!(t.given().iter().all(|g| !g.contains("nobody else")));
     t.quit();
