@@ -445,7 +445,7 @@ fn one_of_a_thing_is_not_called_several() {
     assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
     assert_eq!(home.run(&["rm", "one", "--yes", "--json"]).status.code(), Some(0));
     let pruned = home.run(&["prune", "--all"]);
-    assert!(out(&pruned).contains("0 files; 1 session left the trash."), "{}", out(&pruned));
+    assert!(out(&pruned).contains("0 files; 1 session of the trash deleted for good."), "{}", out(&pruned));
 }
 
 #[test]
@@ -458,6 +458,12 @@ fn a_dry_run_names_what_would_go() {
     assert_eq!(home.run(&["rm", "goes", "--yes"]).status.code(), Some(0));
     let young = home.run(&["prune", "--dry-run"]);
     assert!(out(&young).starts_with("Nothing would go.\n"), "{}", out(&young));
+    // Text is promised to stay with that exception only.
+    let help = home.run(&["prune", "--help"]);
+    let (about, all) =
+        (out(&help).lines().next().unwrap(), out(&help).split_whitespace().collect::<Vec<_>>().join(" "));
+    assert!(about.ends_with("text stays, but for the trash"), "{about}");
+    assert!(all.contains("delete all sessions in the trash for good"), "{all}");
     let all = home.run(&["prune", "--dry-run", "--all"]);
     assert!(out(&all).starts_with("This would go:\nsession   goes, 2 messages, in the trash since "), "{}", out(&all));
     let json: serde_json::Value =
