@@ -4,7 +4,7 @@ mod support;
 
 use sala_chat::commands::LibraryAction;
 use sala_chat::desk::{Opening, Settings};
-use sala_chat::protocol::desk::{Choice, Level, Notice, Request, Shelf};
+use sala_chat::protocol::desk::{Activity, Choice, Level, Notice, Request, Shelf};
 use sala_chat::text::Before;
 use sala_chat::transcript::{Finish, Message, Role};
 use support::{Setup, Talk};
@@ -147,9 +147,15 @@ fn a_stop_keeps_what_there_is_of_each() {
     let dir = tempfile::tempdir().unwrap();
     let (permits, gate) = crossbeam_channel::unbounded();
     let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..seeded() });
+    t.send(Request::AskForSeveral { text: "first".into(), count: 2 });
+    // While the question is read there is no token, and nobody is told that there is.
+    t.wait("the reading", |n| match n {
+        Notice::Activity(Activity::Answering { .. }) => panic!("{n:?}"),
+        Notice::Activity(Activity::Busy { what }) => (what == "reading the question").then_some(()),
+        _ => None,
+    });
     // The question, and six tokens of the first answer.
     (0..9).for_each(|_| permits.send(()).unwrap());
-    t.send(Request::AskForSeveral { text: "first".into(), count: 2 });
     t.wait("a word", |n| matches!(n, Notice::Delta { .. }).then_some(()));
     t.send(Request::Stop);
     let question = t.wait("which one goes on", |n| if let Notice::Question { id, .. } = n { Some(*id) } else { None });
@@ -220,6 +226,11 @@ fn every_document_answers_as_if_it_had_been_read_alone_and_nothing_is_read() {
     let roles: Vec<Role> = t.view().messages.iter().map(|m| m.role).collect();
     assert_eq!(roles, [Role::Document, Role::User, Role::Assistant]);
     assert_eq!(t.view().messages[2].text, some.rows[1].text);
+    // What it looked at came with it.
+    let looked = t.view().messages[2].meta.looked.clone().unwrap();
+    assert!(looked.tokens > 0 && looked.passages == some.rows[1].passages, "{looked:?}");
+    t.send(Request::Look { at: None, passage: None });
+    t.wait("what it looked at", |n| matches!(n, Notice::Looked { .. }).then_some(()));
     t.ask("and then?");
     assert!(t.given().iter().all(|g| !g.contains("nobody else")));
     t.quit();

@@ -177,6 +177,8 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
     assert!(err(&set("load.converters.docx", "pandoc")).contains("it has no {in} for the path. Nothing was changed"));
     assert!(err(&set("keys.ctrl-o", "nix")).contains("no action is called"));
     assert!(err(&set("keys.", "nix")).contains("no key is called"));
+    let said = "\"ctrl-O\" and \"ctrl-o\" are the same key; keep one of them";
+    assert!(err(&set("keys.ctrl-O", "help")).contains(&format!("{said}. Nothing was changed")));
     // What a check would find in a value is not set.
     let before = std::fs::read_to_string(&file).unwrap();
     for (key, value, says) in [
@@ -186,6 +188,9 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
         ("serve.listen", "0.0.0.0:99999", "serve.listen 0.0.0.0:99999: a port is"),
         ("serve.listen", "abc", "serve.listen abc: ADDR:PORT is needed"),
         ("engine.url", "ftp://x", "engine.url is not one of http or https."),
+        // What was typed is wrong, not the file.
+        ("sampling.temperature", "abc", "sala-chat: command line: sampling.temperature must be 0 to 2"),
+        ("temprature", "1", "sala-chat: command line: unknown key temprature"),
     ] {
         let refused = set(key, value);
         assert_eq!(refused.status.code(), Some(2), "{key} {value}");
@@ -196,6 +201,9 @@ fn a_check_finds_what_would_keep_the_program_from_its_work() {
     {
         assert_eq!(set(key, value).status.code(), Some(0), "{key} {value}");
     }
+    home.write(".config/sala-chat/config.toml", "[keys]\n\"ctrl-o\" = \"panel\"\n\"ctrl-O\" = \"help\"\n");
+    let check = home.run(&["config", "check"]);
+    assert_eq!((check.status.code(), out(&check).contains(said)), (Some(2), true), "{}", out(&check));
     home.write(".config/sala-chat/config.toml", "[engine]\nurl = \"ftp://x\"\n");
     let check = home.run(&["config", "check"]);
     assert_eq!((check.status.code(), out(&check).lines().count()), (Some(2), 1), "{}", out(&check));
@@ -437,7 +445,7 @@ fn one_of_a_thing_is_not_called_several() {
     assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
     assert_eq!(home.run(&["rm", "one", "--yes", "--json"]).status.code(), Some(0));
     let pruned = home.run(&["prune", "--all"]);
-    assert!(out(&pruned).contains("0 files; 1 session left the trash."), "{}", out(&pruned));
+    assert!(out(&pruned).contains("0 files; 1 session of the trash deleted for good."), "{}", out(&pruned));
 }
 
 #[test]
@@ -450,6 +458,12 @@ fn a_dry_run_names_what_would_go() {
     assert_eq!(home.run(&["rm", "goes", "--yes"]).status.code(), Some(0));
     let young = home.run(&["prune", "--dry-run"]);
     assert!(out(&young).starts_with("Nothing would go.\n"), "{}", out(&young));
+    // Text is promised to stay with that exception only.
+    let help = home.run(&["prune", "--help"]);
+    let (about, all) =
+        (out(&help).lines().next().unwrap(), out(&help).split_whitespace().collect::<Vec<_>>().join(" "));
+    assert!(about.ends_with("text stays, but for the trash"), "{about}");
+    assert!(all.contains("delete all sessions in the trash for good"), "{all}");
     let all = home.run(&["prune", "--dry-run", "--all"]);
     assert!(out(&all).starts_with("This would go:\nsession   goes, 2 messages, in the trash since "), "{}", out(&all));
     let json: serde_json::Value =

@@ -313,6 +313,9 @@ pub enum KeyError {
         /// What it was to do.
         action: String,
     },
+    /// Another line is about the same key.
+    #[error("keys: \"{0}\" and \"{1}\" are the same key; keep one of them")]
+    Twice(String, String),
     /// The action is no action.
     #[error("keys: no action is called \"{0}\"; /keys lists them, \"none\" unbinds")]
     Action(String),
@@ -351,6 +354,21 @@ impl KeyTable {
         }
         self.0.insert(parsed, action);
         Ok(())
+    }
+
+    /// Keys that are spelled in two ways among these names of keys.
+    pub fn twice<'a>(names: impl Iterator<Item = &'a str>) -> Vec<KeyError> {
+        let mut known: HashMap<Key, &str> = HashMap::new();
+        let mut found = Vec::new();
+        for name in names {
+            // What is no key is told of each line alone.
+            let Some(key) = Key::parse(name) else { continue };
+            match known.get(&key) {
+                Some(first) => found.push(KeyError::Twice((*first).to_owned(), name.to_owned())),
+                None => drop(known.insert(key, name)),
+            }
+        }
+        found
     }
 
     /// What a key does; `None` for keys that are not in the table.

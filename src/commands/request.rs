@@ -107,7 +107,7 @@ requests! {
 
     /// `/load`.
     Load {
-        /// Files, folders, globs; `-` is the clipboard text in `inline`.
+        /// Files, folders, globs; `-` is the text in `inline`.
         paths: Vec<String>,
         /// Options.
         options: LoadOptions,

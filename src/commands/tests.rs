@@ -149,7 +149,7 @@ fn help_is_grouped_searchable_and_explains_options() {
     assert!(text.contains("`--head N`: only its first N tokens") && text.contains("Also: `/add`"), "{text}");
     let (title, text) = help::about("clipboard", "- **Ctrl-Y** yank\n").unwrap();
     assert_eq!(title, "Help: clipboard");
-    assert!(text.contains("/load") && text.contains("clipboard.method") && !text.contains("Keys"), "{text}");
+    assert!(text.contains("/copy") && text.contains("clipboard.method") && !text.contains("Keys"), "{text}");
     assert!(help::about("zzz", "").unwrap_err().contains("nothing here has to do with zzz"));
     let (_, text) = help::about("set", "").unwrap();
     assert!(text.contains("`temperature`: temperature; 0 always") && text.contains("0 to 2"), "{text}");

@@ -18,7 +18,7 @@ pub struct LoadOptions {
     pub once: bool,
     /// `--force`: bytes that are no text are read as Latin-1.
     pub force: bool,
-    /// Text of the path `-`: the clipboard's, or standard input's.
+    /// Text of the path `-`: what a single question has of standard input. Nothing else has any.
     pub inline: Option<String>,
     /// `@NAME`: documents of the library by name, read after the files.
     pub library: Vec<String>,

@@ -1,11 +1,12 @@
 //! Reading documents into the conversation: gathering, the plan, reading with progress, stopping in the middle.
 //!
-//! Gathering is in `gather`, documents of the library in `shelved`, the documents' places in the plan in `items`, what is shown
-//! meanwhile in `progress`, stopping in `stop`.
+//! Gathering is in `gather`, documents of the library in `shelved`, those that are here already in `repeated`, the documents' places
+//! in the plan in `items`, what is shown meanwhile in `progress`, stopping in `stop`.
 
 mod gather;
 mod items;
 mod progress;
+mod repeated;
 mod shelved;
 mod stop;
 
@@ -19,7 +20,7 @@ use super::plan::Plan;
 use super::render::Rendered;
 use super::segments::Step;
 use super::work::Wanted;
-use super::{Attendance, DeskError, Done, State, Work, grouped};
+use super::{DeskError, Done, State, Work, grouped};
 use crate::protocol::desk::{Level, LoadOptions, Notice};
 use crate::session::{Change, NewDocument, SegmentId};
 use crate::text::TextError;
@@ -130,35 +131,6 @@ impl State {
         if gathered.skipped.len() > 5 {
             self.note(Level::Warn, format!("Skipped {} more files that hold no text.", gathered.skipped.len() - 5));
         }
-    }
-
-    /// Asks about documents that are in the conversation already; with nobody to ask they are left out.
-    fn without_repeated(
-        &mut self,
-        documents: Vec<Document>,
-        then: impl FnOnce(&mut State, Vec<Document>) -> Done + Send + 'static,
-    ) -> Done {
-        let repeated = |d: &Document| {
-            let path = d.path.as_ref().map(|p| p.display().to_string());
-            let info = document_info(&d.name, path, &d.text);
-            self.talk.document_with(&info.hash).is_some_and(|old| old.path == info.path && old.name == info.name)
-        };
-        let mut documents: Vec<(bool, Document)> = documents.into_iter().map(|d| (repeated(&d), d)).collect();
-        let mut again = documents.iter().filter(|(repeated, _)| *repeated).map(|(_, d)| d.name.as_str());
-        let what = match (again.next(), again.count()) {
-            (None, _) => return then(self, documents.into_iter().map(|(_, d)| d).collect()),
-            (Some(one), 0) => format!("{one} is in this conversation already, unchanged"),
-            (Some(_), more) => format!("{} of these files are in this conversation already, unchanged", more + 1),
-        };
-        let with = move |desk: &mut State, yes: bool| {
-            documents.retain(|(repeated, _)| yes || !repeated);
-            if documents.is_empty() { Ok(()) } else { then(desk, documents.into_iter().map(|(_, d)| d).collect()) }
-        };
-        if self.attendance == Attendance::Absent {
-            self.note(Level::Warn, format!("{what}: not loaded again."));
-            return with(self, false);
-        }
-        self.confirm(format!("{what}. Loading it again takes its tokens once more."), "load again", with)
     }
 
     /// A message for each document, below each other.

@@ -93,7 +93,8 @@ impl State {
         self.leads_on_screen()?;
         self.start_new(name)?;
         if let Some(old) = old {
-            self.note(Level::Info, format!("New session. The last one is saved: /resume {old}"));
+            let kept = if self.keeper.lasts() { "saved" } else { "there until the program ends" };
+            self.note(Level::Info, format!("New session. The last one is {kept}: /resume {old}"));
         }
         Ok(())
     }
@@ -196,9 +197,12 @@ impl State {
         let held = open && (self.keeper.lock.is_some() || self.talk.may_write().is_ok());
         let lock = if held { None } else { Some(self.keeper.store.lock_session(record.id, &record.name)?) };
         let (_, own) = self.keeper.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
-        let days = self.keeper.store.limits().trash_days;
+        let stays = match self.keeper.lasts() {
+            true => format!("for {} days", self.keeper.store.limits().trash_days),
+            false => "until the program ends".to_owned(),
+        };
         let text = format!(
-            "Delete \"{}\"? {}, {} of state only it needs. It stays in the trash for {days} days.",
+            "Delete \"{}\"? {}, {} of state only it needs. It stays in the trash {stays}.",
             record.name,
             crate::base::counted(record.messages, "message"),
             crate::base::bytes(own)

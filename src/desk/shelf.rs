@@ -15,7 +15,7 @@ use crate::protocol::desk::{Activity, Level, Notice, Shelf, ShelfRow};
 use crate::protocol::engine::{Ended, Sampling, Token};
 use crate::session::{DocumentRecord, SegmentId};
 use crate::text::{Begin, StreamDecoder};
-use crate::transcript::{DocumentInfo, Message, MessageMeta, Role};
+use crate::transcript::{DocumentInfo, Message, MessageMeta, Role, Sources};
 
 /// What is said to be too long.
 const THIS_QUESTION: &str = "This question";
@@ -37,6 +37,7 @@ pub(super) struct Asked {
     question: String,
     row: ShelfRow,
     thinking: String,
+    looked: Option<Sources>,
     seed: Option<u64>,
 }
 
@@ -53,6 +54,7 @@ struct Being {
     record: DocumentRecord,
     row: ShelfRow,
     thinking: String,
+    looked: Option<Sources>,
     ready: Option<Ready>,
     decoder: Option<StreamDecoder>,
     generated: Vec<Token>,
@@ -178,6 +180,7 @@ impl State {
             },
             record,
             thinking: String::new(),
+            looked: None,
             ready: None,
             decoder: None,
             generated: Vec::new(),
@@ -276,6 +279,7 @@ impl State {
             seed: asked.seed,
             model: self.feeder.model().map(|m| m.name.clone()),
             completion_tokens: asked.row.answer_tokens,
+            looked: asked.looked,
             ..MessageMeta::default()
         };
         self.add_quietly(answer)?;
@@ -312,7 +316,8 @@ impl AskAll {
         let Some(ready) = being.ready.as_ref() else { return };
         let messages: Vec<&Message> = ready.messages.iter().collect();
         let looked = desk.sources_behind(&messages, &ready.rendered, (&end.done.looked_at, &[]), &grown.path);
-        being.row.passages = looked.map(|l| l.passages).unwrap_or_default();
+        being.row.passages = looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
+        being.looked = looked;
         if end.done.ended != Ended::Cancelled {
             being.row.log_probability = Self::weigh(being, desk);
         }
@@ -398,6 +403,7 @@ impl Fan for AskAll {
             question: question.clone(),
             row: b.row,
             thinking: b.thinking,
+            looked: b.looked,
             seed: sampling.seed_of_draws(),
         });
         desk.asked.insert(desk.talk.serial, asked.collect());

@@ -167,10 +167,10 @@ impl Talk {
         }
     }
 
-    /// The complete document of the open branch with this text, if it was loaded already.
-    pub(super) fn document_with(&self, hash: &str) -> Option<&DocumentInfo> {
+    /// The complete documents of the open branch with this text, if it was loaded already.
+    pub(super) fn documents_with(&self, hash: &str) -> impl Iterator<Item = &DocumentInfo> {
         let path = self.conversation.path();
         let documents = path.into_iter().filter(|m| m.role == Role::Document).filter_map(|m| m.meta.document.as_ref());
-        documents.into_iter().find(|d| d.complete && d.hash == hash)
+        documents.filter(move |d| d.complete && d.hash == hash)
     }
 }

@@ -12,13 +12,12 @@ use crate::text::near::nearest;
 /// The text of the config file at `path` with one key set and everything else, comments included, as it was.
 ///
 /// # Errors
-/// The text is no TOML, the key is unknown, or the value not allowed.
+/// The text is no TOML, the key is unknown, or the value not allowed: what was typed is to blame for that, not the file.
 pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, ConfigError> {
-    let origin = || Origin::File(path.to_owned());
     let (sections, name, value) = match (table::find_short(name), open(name)) {
         (Some(row), _) => {
             let value = row.kind.parse(value).map_err(|expected| ConfigError::Value {
-                origin: origin(),
+                origin: Origin::CommandLine,
                 key: row.name.to_owned(),
                 expected,
                 got: value.to_owned(),
@@ -28,7 +27,7 @@ pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, 
         (None, Some((table, key))) => (table.split('.').collect(), key, Value::String(value.to_owned())),
         (None, None) => {
             return Err(ConfigError::Unknown {
-                origin: origin(),
+                origin: Origin::CommandLine,
                 key: name.to_owned(),
                 nearest: nearest(name, ROWS.iter().map(|row| row.name)).map(str::to_owned),
             });
@@ -55,7 +54,7 @@ pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, 
         table = table.entry(section).or_insert_with(new).as_table_like_mut().ok_or_else(|| {
             let section = sections.iter().take(i).copied().collect::<Vec<_>>().join(".");
             ConfigError::Value {
-                origin: origin(),
+                origin: Origin::File(path.to_owned()),
                 expected: format!("a table: [{section}]"),
                 key: section,
                 got: "a value".to_owned(),

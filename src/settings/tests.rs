@@ -116,10 +116,12 @@ fn editing_one_key_keeps_comments() {
     assert!(edited.contains("[ui] # screen\ntheme = \"dark\"\n"), "{edited}");
     assert!(edit("", "model.gpu", "2").unwrap().contains("[model]\ngpu = 2"));
     assert!(edit(text, "temprature", "1").is_err() && edit(text, "temperature", "hot").is_err());
-    // What is wrong is said of the file that was read.
-    for wrong in ["x = [[[", "[ui]\nmouse = 3\n"] {
-        let said = edit(wrong, "ui.mouse", "maybe").unwrap_err().to_string();
-        assert!(said.starts_with("own.toml"), "{said}");
+    // What is wrong is said of the file that was read, or of what was typed.
+    for (file, value, of) in
+        [("x = [[[", "true", "own.toml"), ("ui = 3\n", "true", "own.toml"), ("", "maybe", "command line")]
+    {
+        let said = edit(file, "ui.mouse", value).unwrap_err().to_string();
+        assert!(said.starts_with(of), "{said}");
     }
     // Keys that the user chooses, wherever their table is.
     let converter = edit("", "load.converters.docx", "pandoc {in}").unwrap();

@@ -152,7 +152,7 @@ fn part(
     drop(requests);
     let handle = DeskHandle { requests: opened.desk.requests, notices: opened.desk.notices };
     let (code, tour) = match lines {
-        Some(lines) => plain::run(&ui, handle, lines, tour),
+        Some(lines) => plain::run(&ui, context.quiet, handle, lines, tour),
         None => run::run(ui, handle, tour),
     }
     .map_err(no_terminal)?;

@@ -7,7 +7,7 @@ use super::dirs::make_private;
 use super::failure::{Exit, Failure};
 use super::themes::Themes;
 use super::{model_cmd, open, out, serve_cmd};
-use crate::app::keys::KeyTable;
+use crate::app::keys::{KeyError, KeyTable};
 use crate::app::options::UiConfig;
 use crate::desk::presets;
 use crate::remote::address;
@@ -41,7 +41,8 @@ pub(super) fn run(
             let open = config.keys.iter().map(|(key, action)| ("keys", key, action));
             let converters = config.load.converters.iter().map(|(of, line)| ("load.converters", of, line));
             let bad = open.chain(converters).filter_map(|(table, key, value)| unusable(table, key, value));
-            problems.extend(bad.map(|e| format!("{}: {e}", file.display())));
+            let twice = KeyTable::twice(config.keys.keys().map(String::as_str)).into_iter().map(|e| e.to_string());
+            problems.extend(bad.chain(twice).map(|e| format!("{}: {e}", file.display())));
             if json {
                 out::line(&Clean::json(&serde_json::json!({ "file": file, "problems": problems, "notes": notes })))?;
             } else if problems.is_empty() {
@@ -135,6 +136,13 @@ fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
     }
 }
 
+/// A key that a settings file binds in two spellings.
+fn bound_twice(text: &str) -> Option<KeyError> {
+    let file: toml::Table = text.parse().ok()?;
+    let keys = file.get("keys")?.as_table()?;
+    KeyTable::twice(keys.keys().map(String::as_str)).into_iter().next()
+}
+
 /// `/set --save`: what is said of it.
 ///
 /// # Errors
@@ -169,7 +177,10 @@ fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Pa
     if let Some(why) = unfit.or_else(unusable) {
         return Err(Failure::new(Exit::Usage, why).hint("Nothing was changed"));
     }
-    let edited = settings::edit(file, &text, key, value)?;
+    let edited = settings::edit(file, &text, key, value).map_err(|e| Failure::from(e).hint("Nothing was changed"))?;
+    if let Some(twice) = key.strip_prefix("keys.").and_then(|_| bound_twice(&edited)) {
+        return Err(Failure::new(Exit::Usage, twice.to_string()).hint("Nothing was changed"));
+    }
     let folder = file.parent().unwrap_or(Path::new("."));
     let written = make_private(folder).and_then(|()| files::replace(file, edited.as_bytes()));
     written.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed"))?;

@@ -2,12 +2,14 @@
 //! drawn twice. Same requests and notices as the full screen, same commands, no escape sequences at all.
 //!
 //! [`Plain`] is pure: lines and notices in, lines and requests out. [`run`] feeds it.
-//! What is typed is answered here, what the desk says in `notices`; `feed` has the terminal. Lines can also come from a
+//! What is typed is answered here, what the desk says in `notices`, what is left of it with `--quiet` in `quiet`; `feed` has the
+//! terminal. Lines can also come from a
 //! pipe: then there is no prompt, and the program ends when the last line has been answered.
 
 mod feed;
 mod notices;
 mod page;
+mod quiet;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -27,6 +29,8 @@ pub enum Out {
     Line(String),
     /// Print this, without a newline.
     Part(String),
+    /// Print this and a newline on standard error.
+    Tell(String),
     /// Tell the desk.
     Send(Request),
     /// Write a setting into the settings file.
@@ -89,6 +93,8 @@ pub struct Plain {
     session_said: Option<(u64, String, Vec<MessageId>)>,
     /// What answers looked at is not said.
     looks_hidden: bool,
+    /// `--quiet`: nothing but answers.
+    answers_only: bool,
     /// Somebody types: a prompt is shown when a line is wanted.
     prompts: bool,
     /// The prompt stands at the end of what was printed.
@@ -281,7 +287,7 @@ impl Plain {
 
     fn enqueue(&mut self, line: &str) -> Vec<Out> {
         self.queue.push_back(line.to_string());
-        if self.prompts { vec![Out::Line("Queued.".into())] } else { Vec::new() }
+        if self.prompts && !self.answers_only { vec![Out::Line("Queued.".into())] } else { Vec::new() }
     }
 
     fn ask(&mut self, line: &str) -> Vec<Out> {

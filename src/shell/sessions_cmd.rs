@@ -267,7 +267,7 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     };
     let text = || {
         let (files, sessions) = (counted(total.files, "file"), counted(total.sessions, "session"));
-        format!("{} freed in {files}; {sessions} left the trash.", bytes(total.bytes))
+        format!("{} freed in {files}; {sessions} of the trash deleted for good.", bytes(total.bytes))
     };
     context.result(json, text)?;
     Ok(Exit::Ok)

@@ -113,7 +113,7 @@ pub enum Chosen {
 pub struct Document {
     /// The name the model sees.
     pub name: String,
-    /// Where it was read from; `None` for standard input or the clipboard.
+    /// Where it was read from; `None` for standard input.
     pub path: Option<PathBuf>,
     /// Its text, never empty.
     pub text: String,

@@ -416,6 +416,16 @@ fn a_load_that_goes_on_after_a_stop_shows_progress_and_can_be_stopped_again() {
 }
 
 #[test]
+fn no_clipboard_is_promised_where_none_is_read() {
+    let dir = dir();
+    std::fs::write(dir.path().join("-"), "A file called so.\n").unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    let said = t.load("-");
+    assert!(said.starts_with("- is no file here. Paste the text into a message"), "{said}");
+    assert!(t.load("./-").starts_with("Read -: "));
+}
+
+#[test]
 fn a_file_that_is_here_already_is_not_loaded_again_without_asking() {
     let dir = dir();
     std::fs::write(dir.path().join("notes.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(40)).unwrap();
@@ -434,6 +444,47 @@ fn a_file_that_is_here_already_is_not_loaded_again_without_asking() {
     t.note_with("Read notes.txt: ");
     t.sync();
     assert_eq!(t.view().documents.len(), 2);
+    // The same file by another spelling of its path, also through a link.
+    std::os::unix::fs::symlink(dir.path(), dir.path().join("here")).unwrap();
+    let folder = dir.path().file_name().unwrap().to_str().unwrap();
+    for spelled in ["./notes.txt".to_owned(), format!("../{folder}/notes.txt"), "here/notes.txt".to_owned()] {
+        t.send(Request::Load { paths: vec![spelled.clone()], options: Default::default() });
+        let (id, text) = question(&mut t);
+        assert!(text.starts_with("notes.txt is in this conversation already"), "{spelled}: {text}");
+        t.send(Request::Choose { question: id, key: '\x1b' });
+    }
+    // Another file is another document, whatever is in it.
+    std::fs::copy(dir.path().join("notes.txt"), dir.path().join("copy.txt")).unwrap();
+    t.send(Request::Load { paths: vec!["copy.txt".into()], options: Default::default() });
+    t.note_with("copy.txt: ");
+    t.sync();
+    assert_eq!(t.view().documents.len(), 3);
+}
+
+#[test]
+fn a_load_with_a_file_that_is_here_already_can_be_cancelled_or_be_of_the_others() {
+    let dir = dir();
+    let load = three_files(dir.path());
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.load("a.txt");
+    let mut answered = |key| {
+        t.send(load.clone());
+        let (id, labels) = t.wait("a question", |n| match n {
+            Notice::Question { id, choices, .. } => {
+                Some((*id, choices.iter().map(|c| c.label.clone()).collect::<Vec<_>>()))
+            }
+            _ => None,
+        });
+        assert_eq!(labels, ["load again", "only the others", "cancel"]);
+        t.send(Request::Choose { question: id, key });
+        if key != '\x1b' {
+            t.note_with("Read ");
+        }
+        t.sync();
+        t.view().documents.iter().map(|d| d.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(answered('\x1b'), ["a.txt"]);
+    assert_eq!(answered('o'), ["a.txt", "b.txt", "c.txt"]);
 }
 
 #[test]

@@ -451,6 +451,20 @@ fn what_is_open_to_view_only_is_neither_deleted_nor_changed() {
     assert_eq!(support::store(&dir.path().join("data")).session_named(&name).unwrap().messages, 4);
 }
 
+#[test]
+fn what_goes_with_the_program_is_not_said_to_be_saved() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup { discard: true, ..Setup::default() });
+    t.ask("Hello?");
+    let name = t.name();
+    t.send(Request::New(None));
+    t.note_with(&format!("New session. The last one is there until the program ends: /resume {name}"));
+    t.send(Request::Delete(Some(name)));
+    let (_, text) = question(&mut t);
+    assert!(text.ends_with("It stays in the trash until the program ends."), "{text}");
+    t.quit();
+}
+
 with_both_tokenizers!(
     what_another_process_wrote_is_gone_on_with_whole,
     what_is_open_to_view_only_is_neither_deleted_nor_changed,

@@ -214,7 +214,7 @@ fn what_the_screen_keeps_is_set_there_and_settings_are_a_page() {
     s.type_text("/settings theme").press("enter");
     assert!(s.screen().contains("ui.theme light: colours"), "{}", s.screen());
     s.press("esc").type_text("/help clipboard").press("enter");
-    assert!(s.screen().contains("/load") && s.screen().contains("clipboard.method"), "{}", s.screen());
+    assert!(s.screen().contains("/copy") && s.screen().contains("clipboard.method"), "{}", s.screen());
     assert!(s.sent().is_empty());
 }
 

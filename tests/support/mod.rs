@@ -93,6 +93,8 @@ pub struct Setup {
     pub save_state: SaveStates,
     pub disk: Arc<dyn Disk>,
     pub seeds: bool,
+    /// `--no-save`.
+    pub discard: bool,
     /// Sequences work side by side; these wait at the gate.
     pub side_by_side: Option<&'static [u32]>,
 }
@@ -120,6 +122,7 @@ impl Default for Setup {
             save_state: SaveStates::Turn,
             disk: Arc::new(RealDisk),
             seeds: false,
+            discard: false,
             side_by_side: None,
         }
     }
@@ -136,6 +139,7 @@ pub struct How {
     pub titles: bool,
     pub save_state: SaveStates,
     pub disk: Arc<dyn Disk>,
+    pub discard: bool,
 }
 
 impl Default for How {
@@ -150,6 +154,7 @@ impl Default for How {
             titles: false,
             save_state: SaveStates::Turn,
             disk: Arc::new(RealDisk),
+            discard: false,
         }
     }
 }
@@ -223,6 +228,7 @@ impl Talk {
             titles: setup.titles,
             save_state: setup.save_state,
             disk: setup.disk,
+            discard: setup.discard,
         };
         let mut talk = Talk::with_engine(dir, EngineChannels { commands, events }, how);
         talk.log = Some(log);
@@ -232,12 +238,12 @@ impl Talk {
 
     /// With any engine.
     pub fn with_engine(dir: &Path, engine: EngineChannels, how: How) -> Talk {
-        let How { text, opening, attendance, settings, system, load, titles, save_state, disk } = how;
+        let How { text, opening, attendance, settings, system, load, titles, save_state, disk, discard } = how;
         let mut sources = SourceOptions::new(&Config::default().load);
         sources.base = dir.to_owned();
         let desk = desk::spawn(Options {
             store: store_on(&dir.join("data"), disk),
-            discard: false,
+            discard,
             stop: text.tokenizer.stop_ids(&[]),
             text: text.clone(),
             engine,

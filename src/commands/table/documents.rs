@@ -16,10 +16,7 @@ pub(super) const ROWS: &[Command] = &[
         usage: "PATH... [--as NAME] [--head N|--tail N] [--pages A-B] [--once] [--force]",
         help: "read files or folders; asks before large ones",
         options: &[
-            (
-                "PATH",
-                "a file, a folder (hidden files and those of .gitignore are left out), a glob; - is the clipboard",
-            ),
+            ("PATH", "a file, a folder (hidden files and those of .gitignore are left out), a glob"),
             ("@NAME", "a document of the library, as it was read; ./@NAME is a file"),
             ("--as NAME", "the name by which you and the model speak of it; for one file"),
             ("--head N", "only its first N tokens: 4096, 64k"),

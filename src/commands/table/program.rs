@@ -15,7 +15,7 @@ pub(super) const ROWS: &[Command] = &[
         usage: "[last|#N|bN|look N|all]",
         help: "copy an answer, code block or passage",
         options: &[
-            ("last", "the last answer; the same as nothing"),
+            ("last", "the last answer to the clipboard; the same as nothing"),
             ("#N", "message N"),
             ("bN", "code block N of the selected or the last answer"),
             ("look N", "passage N that the selected or the last answer looked at"),

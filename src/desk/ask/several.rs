@@ -81,7 +81,8 @@ impl State {
         let answers =
             slots.iter().filter_map(|s| s.answer.as_ref()).map(|a| (a.id(), a.sampling().seed_of_draws())).collect();
         self.tell(Notice::Several(answers));
-        self.activity(Activity::Answering { tokens_per_s: 0.0 });
+        // There is no token yet.
+        self.activity(Activity::Busy { what: "reading the question".into() });
         self.branch_out(Several { rendered, base: plan.base, steps: plan.steps.into(), slots })
     }
 }

@@ -1,4 +1,4 @@
-//! Finding the documents of a load: files, folders and pasted text, cut as the options say.
+//! Finding the documents of a load: files, folders and standard input, cut as the options say.
 
 use super::super::work::Files;
 use super::super::{Attendance, DeskError, Done, State, Work, render};
@@ -14,10 +14,7 @@ impl State {
         options: &LoadOptions,
         then: impl FnOnce(&mut State, Gathered) -> Done + Send + 'static,
     ) -> Done {
-        let inline = match paths.iter().any(|p| p == "-") {
-            true => Some(inline(options)?),
-            false => None,
-        };
+        let inline = paths.iter().any(|p| p == "-").then(|| inline(options)).transpose()?;
         let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
         let then = move |desk: &mut State, mut gathered: Gathered| {
             gathered.documents.extend(inline);
@@ -100,9 +97,13 @@ impl State {
     }
 }
 
-/// The pasted text of a load as a document.
+/// The text of standard input as a document. A clipboard cannot be read: over SSH it is the terminal's alone.
 fn inline(options: &LoadOptions) -> Done<Document> {
-    let text = options.inline.as_deref().unwrap_or("");
+    let Some(text) = &options.inline else {
+        return Err(DeskError::Refused(
+            "- is no file here. Paste the text into a message, or load a file; ./- is a file called so.".into(),
+        ));
+    };
     let name = options.name.as_deref().unwrap_or("pasted.txt");
     Document::inline(name, text).map_err(|e| DeskError::Refused(e.to_string()))
 }

@@ -24,7 +24,7 @@ pub enum Command {
     Export(ExportArgs),
     /// Read sessions from an exported file
     Import(ImportArgs),
-    /// Free disk space; never touches text
+    /// Free disk space; text stays, but for the trash
     Prune(PruneArgs),
     /// Documents whose state is kept
     Library(LibraryArgs),
@@ -171,7 +171,7 @@ pub struct PruneArgs {
     /// Drop all kept model state of sessions, also of the last turns
     #[arg(long)]
     pub state: bool,
-    /// With --state: of the library's documents too. Without: empty the trash too
+    /// With --state: of the library's documents too. Without: delete all sessions in the trash for good, not only old ones
     #[arg(long)]
     pub all: bool,
     /// Only say what would go

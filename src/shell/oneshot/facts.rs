@@ -11,7 +11,7 @@ use crate::transcript::{Finish, Message, MessageId, Passage};
 pub(super) struct Run {
     pub(super) model: ModelInfo,
     pub(super) load_ms: f64,
-    /// From the start of the program to the first token of the answer.
+    /// From the start of the program to the first token of the answer, or of several answers.
     pub(super) first_token_ms: Option<f64>,
     /// What it can be gone on in by.
     pub(super) session: Option<String>,
@@ -112,14 +112,17 @@ impl Run {
         usage
     }
 
-    /// Times from the start of reading, of the same tokens that [`Run::usage`] counts.
+    /// Times from the start of reading, of the same tokens that [`Run::usage`] counts. The first token is the one that
+    /// `first_token_ms` is about: of several answers any may begin first.
     pub(super) fn timing(&self, answer: &Message) -> Value {
         let prefilled = answer.meta.prefilled_tokens + self.documents_read;
         let prefill_ms = answer.meta.prefill_ms + self.documents_ms;
+        let firsts = self.answers.iter().map(|m| m.meta.ttft_ms).filter(|ms| *ms > 0.0);
+        let ttft_ms = firsts.reduce(f64::min).unwrap_or(answer.meta.ttft_ms);
         json!({
             "load_ms": self.load_ms,
             "first_token_ms": self.first_token_ms,
-            "ttft_ms": answer.meta.ttft_ms + self.documents_ms,
+            "ttft_ms": ttft_ms + self.documents_ms,
             "prefill_tokens_per_s": if prefill_ms > 0.0 { prefilled as f64 * 1000.0 / prefill_ms } else { 0.0 },
             "decode_tokens_per_s": answer.meta.tokens_per_s,
         })
@@ -196,6 +199,10 @@ mod tests {
             (&object["timing"]["ttft_ms"], &object["timing"]["prefill_tokens_per_s"]),
             (&json!(515.0), &json!(2000.0))
         );
+        let other = MessageMeta { ttft_ms: 25.0, ..answer.meta.clone() };
+        let other = Message { id: MessageId(2), meta: other, ..answer.clone() };
+        let several = Run { answers: vec![answer.clone(), other], ..Run::default() };
+        assert_eq!(several.object(&answer, true)["timing"]["ttft_ms"], 25.0, "the first token of any");
         assert_eq!(object["finish_reason"], "stop");
         assert_eq!(object["looked_at"], json!([]));
         let passage = Passage {

@@ -66,14 +66,21 @@ fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<St
     })))
 }
 
-/// Runs line mode until it ends; the exit code, and where a tour is then.
+/// Runs line mode until it ends; the exit code, and where a tour is then. `quiet` is for nothing but answers.
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn run(ui: &UiConfig, desk: DeskHandle, lines: &Lines, tour: Option<Tour>) -> io::Result<(i32, Option<Tour>)> {
+pub fn run(
+    ui: &UiConfig,
+    quiet: bool,
+    desk: DeskHandle,
+    lines: &Lines,
+    tour: Option<Tour>,
+) -> io::Result<(i32, Option<Tour>)> {
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
-    let mut plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).say_looked(ui.look);
+    let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour);
+    let mut plain = plain.say_looked(ui.look).answers_only(quiet);
     let mut dying: Option<(i32, Instant)> = None;
     let mut input = lines.0.clone();
     loop {
@@ -116,6 +123,7 @@ pub fn run(ui: &UiConfig, desk: DeskHandle, lines: &Lines, tour: Option<Tour>) -
             match o {
                 Out::Line(text) => out::line(&Clean::text(&text))?,
                 Out::Part(text) => out::part(&Clean::text(&text))?,
+                Out::Tell(text) => out::tell(&Clean::text(&text)),
                 Out::Keep(key, value) => {
                     let said = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
                     out::line(&Clean::text(&said))?;

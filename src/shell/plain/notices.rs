@@ -1,6 +1,6 @@
 //! What the desk says, as lines: answers by sentence, progress by tenths, lists and questions.
 
-use super::{Asked, Out, Plain, keys, page};
+use super::{Asked, Out, Plain, keys, page, quiet};
 use crate::app::entry::grouped;
 use crate::app::status::{duration, seconds_left};
 use crate::base::{counted, percent};
@@ -17,9 +17,13 @@ impl Plain {
         if let Some(tour) = &mut self.tour {
             tour.told(&notice);
         }
+        let weight = quiet::weight(&notice);
         let mut out = self.told(notice);
+        if self.answers_only {
+            weight.keep(&mut out);
+        }
         out.extend(self.go_on());
-        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_)));
+        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_) | Out::Tell(_)));
         if prints && std::mem::take(&mut self.prompted) {
             out.insert(0, Out::Line(String::new()));
         }
@@ -246,7 +250,7 @@ impl Plain {
             return;
         }
         let piece: String = self.pending.drain(..end).collect();
-        let prefix = if self.speaking { "" } else { "sala: " };
+        let prefix = if self.speaking || self.answers_only { "" } else { "sala: " };
         self.speaking = true;
         out.push(Out::Part(format!("{prefix}{piece}")));
     }
@@ -266,6 +270,9 @@ impl Plain {
 
     /// How an answer ended, and what it looked at.
     fn ending(&self, m: &Message, out: &mut Vec<Out>) {
+        if self.answers_only {
+            return;
+        }
         match m.meta.finish {
             Some(Finish::Stopped) => out.push(Out::Line("(stopped; /continue goes on)".into())),
             Some(Finish::Length) => out.push(Out::Line("(length limit; /continue goes on)".into())),

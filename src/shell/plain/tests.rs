@@ -20,7 +20,7 @@ fn printed(out: &[Out]) -> String {
         .map(|o| match o {
             Out::Line(t) => format!("{t}\n"),
             Out::Part(t) => t.clone(),
-            Out::Send(_) | Out::Keep(..) | Out::Exit(_) => String::new(),
+            Out::Tell(_) | Out::Send(_) | Out::Keep(..) | Out::Exit(_) => String::new(),
         })
         .collect()
 }
@@ -65,6 +65,29 @@ fn what_an_answer_looked_at_is_a_sentence() {
     let mut p = Plain::new(None, true);
     assert!(printed(&p.line("/set look off")).contains("is not said"));
     assert_eq!(said(&mut p), "sala: By 14 June.\n");
+}
+
+#[test]
+fn quiet_prints_answers_and_questions_only_and_trouble_beside_them() {
+    use crate::protocol::desk::{Level, SaveState};
+    let mut p = Plain::new(None, false).answers_only(true);
+    let mut shown = printed(&p.notice(Notice::Ready(Default::default())));
+    shown += &printed(&p.notice(Notice::Note(Level::Info, "A new session.".into())));
+    shown += &printed(&p.notice(Notice::Named { name: "a-2".into(), opened: Vec::new() }));
+    p.notice(Notice::Activity(Activity::Idle));
+    shown += &printed(&p.line("hello"));
+    p.notice(Notice::Added(answer("", None)));
+    shown += &printed(&p.notice(Notice::Delta { message: MessageId(2), thinking: true, text: "Hm.".into() }));
+    shown += &printed(&p.notice(Notice::Finished(answer("By 14 June.", Some(Finish::Length)))));
+    assert_eq!(shown, "By 14 June.\n");
+    let why = p.notice(Notice::Note(Level::Warn, "No message #9.".into()));
+    assert_eq!(why, [Out::Tell("Note: No message #9.".into())]);
+    let why = p.notice(Notice::Save(SaveState::NotSaved("disk full".into())));
+    assert_eq!(why, [Out::Tell("NOT SAVED: disk full".into())]);
+    let choices = vec![Choice { key: '\n', label: "load".into() }, Choice { key: '\x1b', label: "cancel".into() }];
+    assert!(printed(&p.notice(Notice::Question { id: 4, text: "11 files".into(), choices })).starts_with("11 files\n"));
+    let bye = p.notice(Notice::Bye { farewell: Some("Saved.".into()), unsaved: None });
+    assert_eq!(bye, [Out::Exit(0)]);
 }
 
 #[test]
