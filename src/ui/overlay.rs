@@ -31,7 +31,6 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
         Overlay::Page(page) | Overlay::Aside { page, .. } => draw_page(page, painter, area),
         Overlay::Map(view) => super::map::draw(view, painter, area),
         Overlay::Shelf(shelf) => draw_shelf(shelf, painter, area),
-        Overlay::Several(several) => super::several::draw(several, painter, area),
         Overlay::Sessions(l) => {
             let right = if area.width < ALL_COLUMNS {
                 "tokens  changed     "
