@@ -3,7 +3,9 @@
 use sala_chat::app::options::{ThemeName, ThinkShow};
 use sala_chat::app::palette::Palette;
 use sala_chat::app::{Effect, Event};
-use sala_chat::protocol::desk::{Activity, Choice, Level, Notice, PresetAction, ReadingProgress, Request, SessionView};
+use sala_chat::protocol::desk::{
+    Activity, Choice, Level, Notice, PresetAction, ReadingProgress, Request, SaveState, SessionView,
+};
 use sala_chat::protocol::engine::ModelInfo;
 use sala_chat::transcript::{Message, MessageId, Role};
 
@@ -218,6 +220,19 @@ fn a_preset_is_saved_with_how_things_are_shown_and_brings_it_back() {
     assert_eq!(s.effects, [Effect::Theme("light".into()), Effect::Repaint]);
     s.event(Event::Theme(Ok(Palette::built_in(ThemeName::Light, false))));
     assert_eq!(s.app.config.theme.name, "light");
+}
+
+#[test]
+fn a_session_in_which_nothing_was_said_is_not_called_saved_because_another_one_is() {
+    let mut s = left_at_work(80, 24);
+    s.press("alt-3").tell(Notice::Session(opened(3))).tell(Notice::Activity(Activity::Idle));
+    let header = |s: &mut Stage| s.screen().lines().next().unwrap_or("").to_string();
+    for state in [SaveState::Empty, SaveState::Saving, SaveState::Saved(TIME)] {
+        s.tell(Notice::Save(state));
+        assert!(header(&mut s).ends_with("not saved yet"), "{}", header(&mut s));
+    }
+    s.tell(Notice::Added(message(31, Role::User, "Now something is."))).tell(Notice::Save(SaveState::Saved(TIME)));
+    assert!(header(&mut s).ends_with("saved 14:01"), "{}", header(&mut s));
 }
 
 #[test]
