@@ -3,7 +3,7 @@
 use sala_chat::app::keys::Key;
 use sala_chat::app::{Effect, Event};
 use sala_chat::protocol::desk::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
-use sala_chat::transcript::MessageId;
+use sala_chat::transcript::{MessageId, Role};
 
 use super::picture;
 use super::stage::*;
@@ -210,6 +210,23 @@ fn search_goes_along_while_typing_and_steps_around() {
     s.press("ctrl-f").type_text("Pierre!").press("enter");
     let screen = s.screen();
     assert!(screen.contains("Not found") && screen.contains("find: Pierre!"), "{screen}");
+}
+
+#[test]
+fn a_place_in_folded_thoughts_is_on_the_screen_however_fast_its_word_was_typed() {
+    let mut thinks = answer(2, "Done.");
+    thinks.thinking = (1..=60).map(|i| format!("{i:03} a hit\n\n")).collect();
+    for (query, at) in [("hit", "60 of 60"), ("017 a hit", "1 of 1")] {
+        let mut s = open(80, 24);
+        let messages = vec![message(1, Role::User, "Think."), thinks.clone()];
+        s.tell(Notice::Session(SessionView { messages, ..conversation() })).screen();
+        s.press("ctrl-f").type_text(query);
+        let (screen, hit) = (s.screen(), s.app.find.as_ref().and_then(|f| f.here()).unwrap());
+        assert!(screen.contains(at), "{screen}");
+        let row = s.app.transcript.row_of_hit(hit).unwrap();
+        assert!(s.app.transcript.window().contains(&(hit.entry, row)), "{query} is not in sight: {screen}");
+        assert!(screen.contains(if query == "hit" { "060 a hit" } else { query }), "{screen}");
+    }
 }
 
 #[test]
