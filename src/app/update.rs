@@ -1,6 +1,6 @@
 //! The one function that changes the state: events in, effects out.
 
-use super::acts::{hint, note, quit, stop};
+use super::acts::{hint, keep_quit_question_true, note, quit, stop};
 use super::find::Find;
 use super::mention::{self, Found};
 use super::transcript::Scroll;
@@ -144,6 +144,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
     };
     if app.phase == Phase::Running {
+        keep_quit_question_true(app, now);
         perform::pump_queue(app, now, &mut effects);
         super::tour::offer(app);
     }

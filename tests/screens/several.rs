@@ -236,6 +236,36 @@ fn a_session_in_which_nothing_was_said_is_not_called_saved_because_another_one_i
 }
 
 #[test]
+fn the_question_whether_to_quit_says_what_is_true_and_goes_when_nothing_is_left_to_stop() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("asked next").press("enter ctrl-d");
+    let screen = s.screen();
+    assert!(screen.contains("Still working. Stop and quit?") && screen.contains("1 message was"), "{screen}");
+    s.tell(Notice::Activity(Activity::Idle));
+    let screen = s.screen();
+    assert!(!screen.contains("Still working"), "{screen}");
+    assert!(screen.contains("1 message was not sent: it is not kept. Quit?"), "{screen}");
+    assert_eq!(s.sent(), []);
+    s.press("n");
+    assert_eq!(s.sent(), [Request::Ask("asked next".into())], "who stays goes on");
+    // Nothing is left that quitting would stop.
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 })).press("ctrl-d");
+    assert!(s.screen().contains("Still working"));
+    s.tell(Notice::Activity(Activity::Idle));
+    let screen = s.screen();
+    assert!(!screen.contains("Still working") && screen.contains("quitting stops nothing now"), "{screen}");
+    s.press("y");
+    assert_eq!((s.sent(), s.app.composer.text()), (vec![], "y"));
+    // What goes on in a session that was left is spoken of as long as it does.
+    let mut s = left_at_work(80, 24);
+    s.press("ctrl-d");
+    assert!(s.screen().contains("Still working in \"war-and-peace\""), "{}", s.screen());
+    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    assert!(!s.screen().contains("Still working"), "{}", s.screen());
+}
+
+#[test]
 fn the_title_says_what_goes_on_and_that_it_ended_unseen() {
     use sala_chat::app::status::{Progress, progress, title};
     let mut s = open(80, 24);
