@@ -14,6 +14,7 @@ mod pick;
 mod reading;
 mod several;
 pub mod theme;
+mod themes;
 mod transcript;
 
 use ratatui::Frame;

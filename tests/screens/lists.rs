@@ -1,6 +1,7 @@
 //! Lists, questions and files: what is picked from them, and what is read before a question.
 
 use sala_chat::app::keys::Key;
+use sala_chat::app::palette::{Palette, ThemeRow};
 use sala_chat::app::{Effect, Event};
 use sala_chat::protocol::desk::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
 use sala_chat::transcript::{MessageId, Role};
@@ -356,13 +357,27 @@ fn foreground(s: &mut Stage, text: &str) -> ratatui::style::Color {
 }
 
 #[test]
+fn what_is_wrong_with_a_theme_stands_beside_it_and_in_full_when_it_is_chosen() {
+    let mut s = open(80, 24);
+    let origin = "/home/somebody/settings/of/programs/sala-chat/themes/bad.toml".to_owned();
+    let text = "base = \"dark\"\nbackground = \"#000000\"\n[colours]\nquote = \"#111111\"\n";
+    let bad = ThemeRow { name: "bad".into(), palette: Palette::read("bad", &origin, text), origin };
+    s.event(Event::Themes(theme_rows().into_iter().chain([bad]).collect()));
+    let screen = s.screen();
+    assert!(screen.contains("bad                   line 4: quote: the contrast"), "{screen}");
+    s.press("end");
+    let words = s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("and text needs 3.00: choose colours further apart"), "{words}");
+}
+
+#[test]
 fn moving_in_the_list_of_themes_shows_them_and_only_enter_takes_one() {
     use ratatui::style::Color;
     let mut s = themes(80, 24);
     assert_eq!(s.app.palette().name, "auto");
     // auto, dark, light, plain, sea
     s.press("down down down down");
-    assert_eq!(foreground(&mut s, "quote"), Color::Rgb(0x2a, 0xa1, 0x98));
+    assert_eq!(foreground(&mut s, "quote  you"), Color::Rgb(0x2a, 0xa1, 0x98));
     s.press("esc");
     assert_eq!((s.app.palette().name.as_str(), s.app.config.theme.name.as_str()), ("auto", "auto"));
     s.type_text("/theme").press("enter");
