@@ -266,6 +266,13 @@ fn the_question_whether_to_quit_says_what_is_true_and_goes_when_nothing_is_left_
 }
 
 #[test]
+fn alone_there_is_no_other_session_to_go_to() {
+    let mut s = open(80, 24);
+    s.press("alt-2");
+    assert!(s.screen().contains("No other session is open: /new or /resume NAME"), "{}", s.screen());
+}
+
+#[test]
 fn the_title_says_what_goes_on_and_that_it_ended_unseen() {
     use sala_chat::app::status::{Progress, progress, title};
     let mut s = open(80, 24);
