@@ -20,6 +20,7 @@ mod texts;
 use sala_chat::app::options::UiConfig;
 use sala_chat::app::tour::Tour;
 use sala_chat::protocol::desk::{Activity, FileProgress, FileState, Notice, ReadingProgress, SaveState};
+use sala_chat::protocol::engine::ModelInfo;
 use stage::*;
 
 /// Sizes every layout is looked at in.
@@ -56,6 +57,13 @@ fn the_panel_shows_speeds_over_time_and_the_sampling() {
     meters.sampling = set.map(|(name, value)| (name, value.to_owned())).to_vec();
     s.tell(Notice::Meters(meters));
     picture("panel_sampling_160x50", &mut s);
+}
+
+#[test]
+fn the_panel_names_a_server_without_what_it_computes_in() {
+    let server = ModelInfo { name: "mock".into(), device: "http://127.0.0.1:9/v1".into(), ..ModelInfo::default() };
+    let screen = Stage::new(160, 50).ready(server).screen();
+    assert!(screen.contains("mock, http://127.0.0.1:9/v1"), "{screen}");
 }
 
 #[test]

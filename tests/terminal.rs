@@ -173,6 +173,30 @@ fn an_editor_that_is_stopped_stops_the_program_and_goes_on_with_it() {
     is_as_it_was(&t);
 }
 
+#[test]
+fn what_was_resized_while_it_was_suspended_is_drawn_at_its_new_size() {
+    // A shell that has the terminal while the program is stopped: it alone is told of the new size.
+    let script = r#"set -m; "$0" "$@"; echo It waits.; read -r line; fg"#;
+    let mut command = CommandBuilder::new("sh");
+    command.args(["-c", script]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "child", "--nocapture"]);
+    let mut t = Terminal::spawn(command, 80, 24);
+    t.wait_for("Type a question");
+    t.send(b"\x1a");
+    t.wait_for("It waits.");
+    t.resize(100, 30);
+    t.send(b"\r");
+    t.wait_for("Type a question");
+    // Longer than a new size has to stay before it is acted on.
+    std::thread::sleep(Duration::from_millis(300));
+    t.send(b"as wide");
+    let text = t.wait_for("as wide");
+    assert_eq!(text.lines().position(|l| l.contains("> as wide")), Some(27), "{text}");
+    t.send(b"\x03/quit\r");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
 const SIGNALS: [(Signal, u32); 3] = [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)];
 
 #[test]

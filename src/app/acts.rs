@@ -1,8 +1,11 @@
 //! What several places of the interface do: say something, open a page, send a request, stop, quit.
 
 use super::overlay::{Overlay, Page};
-use super::{App, Effect, Phase, Question};
+use super::{App, Asker, Effect, Phase, Question};
 use crate::protocol::desk::{Activity, Choice, Level, Request};
+
+/// How long it is said that there is nothing left to stop, in milliseconds.
+const OVER_MS: u64 = 4_000;
 
 /// A line of the program in the transcript.
 pub(super) fn note(app: &mut App, level: Level, text: &str) {
@@ -58,6 +61,30 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
 
 /// Quits, after asking once when the model is busy or a message waits to be sent, here or in sessions that were left.
 pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
+    let Some(text) = lost_by_quitting(app) else { return quit(app, effects) };
+    let choices = vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }];
+    app.questions.push_front(Question::of_quitting(text, choices));
+}
+
+/// Whether to quit is asked of what goes on now: of what has ended meanwhile nothing is said, and with nothing left the question
+/// goes away.
+pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
+    if !app.questions.iter().any(|q| q.asker == Asker::Quit) {
+        return;
+    }
+    match lost_by_quitting(app) {
+        Some(text) => {
+            app.questions.iter_mut().filter(|q| q.asker == Asker::Quit).for_each(|q| q.text.clone_from(&text))
+        }
+        None => {
+            app.questions.retain(|q| q.asker != Asker::Quit);
+            hint(app, "The work is done; quitting stops nothing now", now + OVER_MS);
+        }
+    }
+}
+
+/// The question whether to quit; none when nothing is at work or waits.
+fn lost_by_quitting(app: &App) -> Option<String> {
     let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
     let waiting = app.queue.lines.len() + app.tabs.waiting();
@@ -65,19 +92,15 @@ pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
         1 => "1 message was not sent: it is not kept.".to_owned(),
         n => format!("{n} messages were not sent: they are not kept."),
     };
-    let text = if here || !others.is_empty() {
+    if here || !others.is_empty() {
         let place = match (here, others.is_empty()) {
             (_, true) => String::new(),
             (true, false) => format!(" here and in {}", others.join(", ")),
             (false, false) => format!(" in {}", others.join(", ")),
         };
         let text = format!("Still working{place}. Stop and quit? What was written so far is kept.");
-        if waiting > 0 { format!("{text} {unsent}") } else { text }
-    } else if waiting > 0 {
-        format!("{unsent} Quit?")
+        Some(if waiting > 0 { format!("{text} {unsent}") } else { text })
     } else {
-        return quit(app, effects);
-    };
-    let choices = vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }];
-    app.questions.push_front(Question::of_quitting(text, choices));
+        (waiting > 0).then(|| format!("{unsent} Quit?"))
+    }
 }

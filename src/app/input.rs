@@ -5,6 +5,7 @@
 mod overlay;
 mod popup;
 mod question;
+mod several;
 
 use super::acts::{hint, note, open_page, quit, quit_or_ask, send, stop};
 use super::keys::{Action, Code, Key};
@@ -20,6 +21,7 @@ use overlay::{close_overlay, overlay_key};
 use popup::{complete, popup_key};
 pub(super) use popup::{files, paths};
 use question::{asked_ctrl_c, beside_question, question_key};
+use several::several_key;
 
 /// Time for the second Esc, in milliseconds.
 const ESC_MS: u64 = 800;
@@ -52,6 +54,9 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
         return;
     }
     if app.popup.is_some() && popup_key(app, key, now, effects) {
+        return;
+    }
+    if app.several.is_some() && several_key(app, key) {
         return;
     }
     if app.transcript.selected().is_some() && app.composer.is_empty() && selected_key(app, key, effects) {

@@ -61,6 +61,8 @@ pub struct Regions {
     pub status: Area,
     /// Hints.
     pub hint: Area,
+    /// Room for answers that are written side by side: transcript and panel.
+    pub several: Area,
     /// Room for pages and lists: transcript, panel, banner and queue.
     pub overlay: Area,
     /// Cells of the text column.
@@ -149,6 +151,7 @@ pub fn regions(app: &App) -> Regions {
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, 1),
         hint: row(top + body + 2 + composer, 1),
+        several: row(top, body.saturating_sub(banner + queue)),
         overlay: row(top, body),
         column_cells: usize::from(cells),
     }

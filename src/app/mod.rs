@@ -59,6 +59,7 @@ use options::UiConfig;
 use overlay::Overlay;
 use palette::{Palette, ThemeRow};
 use selection::Selection;
+use several::Several;
 use tabs::Tabs;
 use tour::Tour;
 use transcript::Transcript;
@@ -304,6 +305,8 @@ pub struct App {
     pub model: Option<ModelInfo>,
     /// Waiting messages.
     pub queue: Queue,
+    /// Answers that are written side by side, in the transcript's place: they are not in it until one of them goes on.
+    pub several: Option<Several>,
     /// A page or list over the transcript.
     pub overlay: Option<Overlay>,
     /// Decisions to take, first one shown.
@@ -356,8 +359,6 @@ pub struct App {
     aside_dismissed: bool,
     /// The aside was asked while something else went on: stopping it stops nothing else.
     aside_apart: bool,
-    /// Answers that are written side by side: they are not in the transcript until one of them goes on.
-    beside: Vec<crate::transcript::MessageId>,
     redraw: Redraw,
 }
 
@@ -376,6 +377,7 @@ impl App {
             save: SaveState::Empty,
             model: None,
             queue: Queue::default(),
+            several: None,
             overlay: None,
             questions: VecDeque::new(),
             find: None,
@@ -404,7 +406,6 @@ impl App {
             find_here: None,
             aside_dismissed: false,
             aside_apart: false,
-            beside: Vec::new(),
             redraw: Redraw::Now,
         };
         app.relayout();
@@ -468,6 +469,9 @@ impl App {
         self.transcript.set_look(look, regions.transcript.height as usize);
         if let Some(other) = self.tabs.text_beside(self.size.0) {
             other.set_look(look, regions.other.height as usize);
+        }
+        if let Some(several) = &mut self.several {
+            several.set_size(regions.several.width as usize, regions.several.height as usize, self.config.glyphs);
         }
         if let Some(overlay) = &mut self.overlay {
             overlay.set_size(regions.overlay.width as usize, regions.overlay.height as usize, self.config.glyphs);

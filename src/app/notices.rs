@@ -70,24 +70,22 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Several(answers) => {
             app.waiting = false;
             app.popup = None;
-            app.beside = answers.iter().map(|(id, _)| *id).collect();
-            app.overlay = Some(Overlay::Several(Several::new(&answers)));
+            // It is hidden from now on: keys for it would do what nobody sees.
+            app.transcript.deselect();
+            app.several = Some(Several::new(&answers));
             Redraw::Now
         }
         Notice::Delta { message, thinking, text } => {
-            match &mut app.overlay {
-                _ if !app.beside.contains(&message) => app.transcript.delta(message, thinking, &text),
-                Some(Overlay::Several(several)) => several.delta(message, thinking, &text),
-                // Closed by the user.
-                _ => {}
+            match app.several.as_mut().filter(|several| several.has(message)) {
+                Some(several) => several.delta(message, thinking, &text),
+                None => app.transcript.delta(message, thinking, &text),
             }
             Redraw::Stream
         }
         Notice::Finished(message) => {
-            match &mut app.overlay {
-                _ if !app.beside.contains(&message.id) => app.transcript.finish(message),
-                Some(Overlay::Several(several)) => several.finish(&message),
-                _ => {}
+            match app.several.as_mut().filter(|several| several.has(message.id)) {
+                Some(several) => several.finish(&message),
+                None => app.transcript.finish(message),
             }
             Redraw::Now
         }
@@ -172,7 +170,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Question { id, text, mut choices } => {
             app.waiting = false;
-            if matches!(app.overlay, Some(Overlay::Several(_))) {
+            if app.several.is_some() && app.overlay.is_none() {
                 // The answers themselves stand on the screen.
                 choices.iter_mut().filter(|c| c.key.is_ascii_digit()).for_each(|c| c.label.clear());
             }
@@ -285,10 +283,7 @@ fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
         map: view.map,
     };
     // One of the answers goes on, and is in the transcript.
-    app.beside.clear();
-    if matches!(app.overlay, Some(Overlay::Several(_))) {
-        app.overlay = None;
-    }
+    app.several = None;
     // Places in another conversation mean nothing in this one.
     app.find = None;
     app.selection = None;

@@ -6,7 +6,6 @@ use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
 use super::palette::ThemeRow;
 use super::rows::Row;
-use super::several::Several;
 use super::shelf::ShelfView;
 use crate::protocol::desk::{DocumentRow, Request, SearchRow, SessionRow, TimelineRow};
 use crate::transcript::Finish;
@@ -104,8 +103,6 @@ pub enum Overlay {
     Map(MapView),
     /// Themes: the selected one is drawn with.
     Themes(List<ThemeRow>),
-    /// Answers that are written side by side.
-    Several(Several),
     /// What the documents of the library say to a question.
     Shelf(ShelfView),
 }
@@ -124,8 +121,6 @@ impl Overlay {
             }
             // A margin on both sides; heading, a blank row, what is under the cursor, keys.
             Overlay::Map(view) => view.set_size(width.saturating_sub(4), height.saturating_sub(5)),
-            // A margin on both sides; heading, keys.
-            Overlay::Several(several) => several.set_size(width.saturating_sub(2), height.saturating_sub(2), glyphs),
             Overlay::Sessions(_)
             | Overlay::Found { .. }
             | Overlay::Timeline(_)
@@ -147,7 +142,6 @@ impl Overlay {
             | Overlay::Documents { .. }
             | Overlay::Prompts(_)
             | Overlay::Themes(_)
-            | Overlay::Several(_)
             | Overlay::Shelf(_)
             | Overlay::Map(_) => None,
         }
@@ -175,7 +169,6 @@ impl Overlay {
             Overlay::Documents { list, .. } => list.step(by),
             Overlay::Prompts(list) => list.step(by),
             Overlay::Themes(list) => list.step(by),
-            Overlay::Several(several) => several.scroll(by),
             Overlay::Shelf(shelf) => shelf.list.step(by),
             Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row).unwrap_or(1))),
         }
@@ -193,7 +186,6 @@ impl Overlay {
             | Overlay::Aside { .. }
             | Overlay::Found { .. }
             | Overlay::Timeline(_)
-            | Overlay::Several(_)
             | Overlay::Map(_) => None,
         }
     }
@@ -215,7 +207,6 @@ impl Overlay {
             | Overlay::Aside { .. }
             | Overlay::Found { .. }
             | Overlay::Timeline(_)
-            | Overlay::Several(_)
             | Overlay::Map(_) => {}
         }
     }
@@ -244,8 +235,6 @@ impl Overlay {
             Overlay::Themes(_) => "Up/Down show   type to filter   Enter takes   Esc keeps what was",
             Overlay::Shelf(shelf) if shelf.over => "type to filter   Enter opens the answer in a session   Esc closes",
             Overlay::Shelf(_) => "asking   Esc stops",
-            Overlay::Several(several) if several.done() => "Up/Down scroll   Esc closes",
-            Overlay::Several(_) => "answering   Esc stops",
             Overlay::Prompts(_) => "type to search   Ctrl-R next   Enter takes   Esc closes",
         }
     }

@@ -1,4 +1,4 @@
-//! Answers to one question that are written side by side: a grid over the transcript.
+//! Answers to one question that are written side by side: a grid in the transcript's place. The input stays in use below it.
 
 use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
@@ -50,6 +50,11 @@ impl Several {
         Several { answers: answers.iter().map(empty).collect(), ..Several::default() }
     }
 
+    /// Whether it is one of them.
+    pub(super) fn has(&self, id: MessageId) -> bool {
+        self.answers.iter().any(|a| a.id == id)
+    }
+
     fn find(&mut self, id: MessageId) -> Option<&mut Alternative> {
         self.answers.iter_mut().find(|a| a.id == id)
     }
@@ -92,8 +97,10 @@ impl Several {
         (((self.size.0 + GAP) / columns).saturating_sub(GAP).max(1), (self.size.1 / rows).max(2))
     }
 
-    /// Lays it out.
+    /// Lays it out for its place on the screen.
     pub(super) fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
+        // A margin on both sides; heading, keys.
+        let (width, height) = (width.saturating_sub(2), height.saturating_sub(2));
         if self.size != (width, height) {
             self.size = (width, height);
             self.answers.iter_mut().for_each(|a| a.stale = true);
@@ -105,6 +112,16 @@ impl Several {
             a.rows = render(&sanitize(&a.text), Style { cells, glyphs, colours: &colours }).rows().to_vec();
         }
         self.scroll(0);
+    }
+
+    /// Keys shown at its foot.
+    pub fn footer(&self) -> &'static str {
+        if self.done() { "Up/Down PgUp/PgDn scroll" } else { "answering   Esc stops" }
+    }
+
+    /// Rows of a page of it.
+    pub(super) fn page(&self) -> isize {
+        isize::try_from(self.place().1.saturating_sub(2).max(1)).unwrap_or(1)
     }
 
     /// Scrolls what is complete.
@@ -152,7 +169,7 @@ mod tests {
                 let ids: Vec<(MessageId, Option<u64>)> = (1..=n).map(|i| (MessageId(i), Some(7))).collect();
                 let mut several = Several::new(&ids);
                 several.delta(MessageId(1), false, "word ".repeat(200).as_str());
-                several.set_size(width, height, Glyphs::Unicode);
+                several.set_size(width + 2, height + 2, Glyphs::Unicode);
                 let (cells, rows) = several.place();
                 for (column, row, _, shown) in several.shown() {
                     assert!(column * (cells + GAP) + cells <= width, "{width} {n} {cells}");

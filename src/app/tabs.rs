@@ -17,6 +17,9 @@ use crate::transcript::{Finish, MessageId, Role};
 /// From here on there is room for two sessions beside each other.
 const SPLIT_FROM: u16 = 160;
 
+/// There is nothing to switch to.
+const ALONE: &str = "No other session is open: /new or /resume NAME";
+
 /// How long a hint about switching stays, in milliseconds.
 const HINT_MS: u64 = 4_000;
 
@@ -178,7 +181,7 @@ pub(super) fn go(app: &mut App, number: Option<u32>, now: u64, effects: &mut Vec
     };
     let Some(serial) = app.tabs.list.get(place).map(|s| s.serial) else {
         let text = match count {
-            0 | 1 => "No other session was opened yet: /new or /resume NAME".to_string(),
+            0 | 1 => ALONE.to_string(),
             n => format!("There is no session {}: {n} are open", place + 1),
         };
         return hint(app, text, now + HINT_MS);
@@ -213,7 +216,7 @@ pub(super) fn split(app: &mut App) -> Result<(), String> {
     }
     // The one that was left last.
     let last = app.tabs.away.last().map(|a| a.serial);
-    app.tabs.beside = Some(last.ok_or("No other session was opened yet: /new or /resume NAME")?);
+    app.tabs.beside = Some(last.ok_or(ALONE)?);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The one function that changes the state: events in, effects out.
 
-use super::acts::{hint, note, quit, stop};
+use super::acts::{hint, keep_quit_question_true, note, quit, stop};
 use super::find::Find;
 use super::mention::{self, Found};
 use super::transcript::Scroll;
@@ -50,7 +50,10 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             match (&mut app.overlay, app.questions.front_mut()) {
                 (_, Some(Question { pick: Some(p), .. })) if p.open => p.step(rows),
                 (Some(overlay), _) => overlay.step(rows),
-                (None, _) => app.transcript.scroll_by(rows),
+                (None, _) => match &mut app.several {
+                    Some(several) => several.scroll(rows),
+                    None => app.transcript.scroll_by(rows),
+                },
             }
             Redraw::Now
         }
@@ -141,6 +144,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
     };
     if app.phase == Phase::Running {
+        keep_quit_question_true(app, now);
         perform::pump_queue(app, now, &mut effects);
         super::tour::offer(app);
     }
@@ -215,8 +219,9 @@ fn place_paste(app: &mut App, text: &str, effects: &mut Vec<Effect>) {
 fn click(app: &mut App, x: u16, y: u16) {
     app.selection = None;
     let area = super::layout::regions(app).transcript;
+    let free = app.overlay.is_none() && app.several.is_none();
     let inside = y >= area.y && y < area.y + area.height && x < area.x + area.width;
-    if inside && app.overlay.is_none() && app.questions.is_empty() && !app.activity.is_loading() {
+    if inside && free && app.questions.is_empty() && !app.activity.is_loading() {
         selection::begin(app, x, y);
     }
 }

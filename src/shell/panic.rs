@@ -69,7 +69,7 @@ mod tests {
         let guard = Guard::default();
         let note = CrashNote { dir: None, session: "war-and-peace".into(), messages: 9 };
         install(guard.clone(), Arc::new(Mutex::new(note)));
-        guard.enter(Modes { alternate_screen: true, mouse: true, kitty: true, rows: 24 }).unwrap();
+        guard.enter(Modes { alternate_screen: true, mouse: true, kitty: true }).unwrap();
         panic!("{}", "text of the user");
     }
 

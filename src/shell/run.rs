@@ -70,7 +70,8 @@ struct Loop {
     wanted: Redraw,
     /// When the next frame may be drawn, if one is wanted.
     pending_frame: Option<Instant>,
-    resize: Option<(Instant, u16, u16)>,
+    /// When the new size of the terminal is acted on, if it has one.
+    resize: Option<Instant>,
     /// Set by a signal: the code to end with and the moment at which there is no more waiting.
     dying: Option<(i32, Instant)>,
     end: Option<End>,
@@ -90,7 +91,7 @@ pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result
     let guard = Guard::default();
     let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
     install(guard.clone(), Arc::clone(&crash));
-    let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.mouse, kitty: false, rows: size.1 };
+    let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.mouse, kitty: false };
     // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
     let (outside_to, outside) = unbounded();
     let keys = KeySignals::watch()?;
@@ -207,7 +208,7 @@ impl Loop {
         let wait = |at: Instant| at.saturating_duration_since(now);
         let state = self.app.deadline().map(|ms| Duration::from_millis(ms.saturating_sub(self.now_ms()).max(1)));
         let frame = self.pending_frame.map(wait);
-        let resize = self.resize.map(|(at, ..)| wait(at));
+        let resize = self.resize.map(wait);
         let dying = self.dying.map(|(_, at)| wait(at));
         // A year is for ever: nothing is due.
         [state, frame, resize, dying].into_iter().flatten().min().unwrap_or(Duration::from_secs(365 * 86_400))
@@ -216,12 +217,9 @@ impl Loop {
     /// Acts on moments that have come.
     fn moments(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        if let Some((at, width, height)) = self.resize
-            && at <= now
-        {
+        if self.resize.is_some_and(|at| at <= now) {
             self.resize = None;
-            self.modes.rows = height;
-            self.apply(Event::Resize { width, height })?;
+            self.measure()?;
         }
         if self.app.deadline().is_some_and(|ms| ms <= self.now_ms()) {
             self.apply(Event::Tick)?;
@@ -236,8 +234,9 @@ impl Loop {
 
     fn event(&mut self, event: Event) -> io::Result<()> {
         match event {
-            Event::Resize { width, height } => {
-                self.resize = Some((Instant::now() + RESIZE, width, height));
+            // When it is acted on, the terminal is asked: this one may be the size from before the program was suspended.
+            Event::Resize { .. } => {
+                self.resize = Some(Instant::now() + RESIZE);
                 Ok(())
             }
             other => self.apply(other),
@@ -300,7 +299,10 @@ impl Loop {
                 self.outside_terminal(stop_process)?;
                 return self.apply(Event::Resumed);
             }
-            Effect::Repaint => self.repaint = true,
+            Effect::Repaint => {
+                self.repaint = true;
+                self.measure()?;
+            }
             Effect::Notify(text) => self.announcer.notify(&mut out::screen(), &text)?,
             Effect::Exit { code, farewell } => self.end = Some(End { code, farewell }),
         }
@@ -316,9 +318,14 @@ impl Loop {
         self.guard.enter(self.modes)?;
         self.input.unpark();
         self.repaint = true;
-        let (width, height) = crossterm::terminal::size()?;
-        self.apply(Event::Resize { width, height })?;
+        self.measure()?;
         Ok(result)
+    }
+
+    /// Lays out for the size that the terminal has now.
+    fn measure(&mut self) -> io::Result<()> {
+        let (width, height) = crossterm::terminal::size()?;
+        self.apply(Event::Resize { width, height })
     }
 
     fn outside(&mut self, what: Outside) -> io::Result<()> {

@@ -27,8 +27,6 @@ pub struct Modes {
     pub mouse: bool,
     /// Kitty keyboard flags.
     pub kitty: bool,
-    /// Rows of the terminal: without the alternate screen the prompt comes below the last frame.
-    pub rows: u16,
 }
 
 /// Without mouse events the wheel comes as a burst of arrow keys where the terminal can do that (alternate scroll, saved
@@ -36,6 +34,8 @@ pub struct Modes {
 const WHEEL_AS_ARROWS: &[u8] = b"\x1b[?1007s\x1b[?1007h";
 /// Alternate scroll as it was found.
 const WHEEL_AS_BEFORE: &[u8] = b"\x1b[?1007r";
+/// A row that no terminal has.
+const BELOW_ALL: u16 = 9_998;
 /// The window's title is kept, and brought back.
 const KEEP_TITLE: &[u8] = b"\x1b[22;2t";
 const TITLE_AS_BEFORE: &[u8] = b"\x1b[23;2t";
@@ -79,7 +79,8 @@ pub fn reset(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     if modes.alternate_screen {
         queue!(out, LeaveAlternateScreen)?;
     } else {
-        queue!(out, MoveTo(0, modes.rows.saturating_sub(1)))?;
+        // The prompt comes below the last frame. Terminals go no further than to their last row, whatever it is by now.
+        queue!(out, MoveTo(0, BELOW_ALL))?;
         out.write_all(b"\r\n")?;
     }
     queue!(out, Show)?;
@@ -245,7 +246,7 @@ mod tests {
     #[test]
     fn modes_that_were_set_are_reset() {
         for bits in 0..8u8 {
-            let modes = Modes { alternate_screen: bits & 1 > 0, mouse: bits & 2 > 0, kitty: bits & 4 > 0, rows: 24 };
+            let modes = Modes { alternate_screen: bits & 1 > 0, mouse: bits & 2 > 0, kitty: bits & 4 > 0 };
             let (rows, columns) = (24.try_into().unwrap(), 80.try_into().unwrap());
             let mut p = vt100::Parser::new(rows, columns, 0);
             let before = state(&p);
@@ -265,6 +266,23 @@ mod tests {
             assert_eq!(count(&on, "\x1b[?1007h"), usize::from(!modes.mouse), "the wheel scrolls with the mouse off");
             assert_eq!((count(&on, "\x1b[22;2t"), count(&off, "\x1b[23;2t")), (1, 1));
         }
+    }
+
+    #[test]
+    fn without_the_alternate_screen_the_prompt_comes_below_the_last_frame_whatever_size_it_has() {
+        let modes = Modes::default();
+        let mut p = vt100::Parser::new(24.try_into().unwrap(), 80.try_into().unwrap(), 0);
+        let (mut on, mut off) = (Vec::new(), Vec::new());
+        set(&mut on, modes).unwrap();
+        p.process(&on);
+        p.screen_mut().set_size(34.try_into().unwrap(), 100.try_into().unwrap());
+        let frame: Vec<String> = (1..=34).map(|row| format!("row {row}")).collect();
+        p.process(format!("\x1b[H{}\x1b[5;5H", frame.join("\r\n")).as_bytes());
+        reset(&mut off, modes).unwrap();
+        p.process(&off);
+        p.process(b"Saved.");
+        let rows: Vec<String> = p.screen().rows(0, 100).collect();
+        assert_eq!(rows[31..], ["row 33", "row 34", "Saved."], "{rows:?}");
     }
 
     #[test]

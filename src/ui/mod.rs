@@ -14,6 +14,7 @@ mod pick;
 mod reading;
 mod several;
 pub mod theme;
+mod themes;
 mod transcript;
 
 use ratatui::Frame;
@@ -46,9 +47,14 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     chrome::header(app, &mut painter, rect(regions.header));
     painter.rule(rect(regions.rule_top));
     painter.rule(rect(regions.rule_bottom));
-    match &app.overlay {
-        Some(open) => overlay::draw(app, open, &mut painter, rect(regions.overlay)),
-        None => {
+    match (&app.overlay, &app.several) {
+        (Some(open), _) => overlay::draw(app, open, &mut painter, rect(regions.overlay)),
+        (None, Some(answers)) => {
+            several::draw(answers, &mut painter, rect(regions.several));
+            chrome::banner(app, &mut painter, rect(regions.banner));
+            chrome::queue(app, &mut painter, rect(regions.queue));
+        }
+        (None, None) => {
             if app.activity.is_loading() {
                 reading::draw(app, &mut painter, rect(regions.transcript));
             } else {

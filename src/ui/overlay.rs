@@ -7,7 +7,6 @@ use crate::app::complete::Popup;
 use crate::app::entry::{clock, grouped};
 use crate::app::list::List;
 use crate::app::overlay::{Overlay, Page};
-use crate::app::palette::{ROLES, ThemeRow};
 use crate::app::question::TAKE_UP;
 use crate::app::rows::{Face, Role, Row, Span};
 use crate::app::shelf::{self, ShelfView};
@@ -20,7 +19,7 @@ use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, ShelfRow, Timeli
 const ALL_COLUMNS: u16 = 76;
 
 /// An empty list.
-const NOTHING: &str = "   Nothing here yet.";
+pub(super) const NOTHING: &str = "   Nothing here yet.";
 /// Heading of the list of documents that belong to no conversation.
 const LIBRARY: &str = "Library";
 
@@ -31,7 +30,6 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
         Overlay::Page(page) | Overlay::Aside { page, .. } => draw_page(page, painter, area),
         Overlay::Map(view) => super::map::draw(view, painter, area),
         Overlay::Shelf(shelf) => draw_shelf(shelf, painter, area),
-        Overlay::Several(several) => super::several::draw(several, painter, area),
         Overlay::Sessions(l) => {
             let right = if area.width < ALL_COLUMNS {
                 "tokens  changed     "
@@ -61,7 +59,7 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
                 document(r, title == LIBRARY, cells)
             });
         }
-        Overlay::Themes(l) => themes(l, painter, area),
+        Overlay::Themes(l) => super::themes::draw(l, painter, area),
         Overlay::Prompts(l) => list(painter, area, "Earlier prompts", l, &[], NOTHING, |p, cells| {
             Row::of(fit(&p.replace('\n', " "), cells), Role::Text)
         }),
@@ -74,37 +72,6 @@ pub(super) fn caret(app: &App, area: Rect) -> Option<Position> {
     let query = app.overlay.as_ref()?.query()?;
     let x = area.x + 3 + u16::try_from(width(query)).ok()?;
     (x < area.right()).then_some(Position { x, y: area.y + 1 })
-}
-
-/// The list of themes, with every role below it as the selected one colours it.
-fn themes(themes: &List<ThemeRow>, painter: &mut Painter<'_>, area: Rect) {
-    let mut sample: Vec<Vec<Span>> = vec![Vec::new()];
-    let mut used = 0;
-    for row in ROLES {
-        let cells = width(row.name) + 2;
-        if used + cells > usize::from(area.width).saturating_sub(4) {
-            sample.push(Vec::new());
-            used = 0;
-        }
-        used += cells;
-        if let Some(line) = sample.last_mut() {
-            line.extend([Span::new(row.name, row.role), Span::new("  ", Role::Text)]);
-        }
-    }
-    let below = u16::try_from(sample.len() + 1).unwrap_or(area.height).min(area.height);
-    let top = Rect { height: area.height - below, ..area };
-    list(painter, top, "Themes", themes, &[], NOTHING, |row, cells| {
-        let (text, role) = match &row.palette {
-            Ok(_) => (&row.origin, Role::Dim),
-            Err(why) => (why, Role::Error),
-        };
-        let name = fit(&row.name, 20.min(cells));
-        let left = cells.saturating_sub(width(&name) + 2);
-        Row::from(vec![Span::new(name, Role::Text), Span::new("  ", Role::Text), Span::new(ellipsis(text, left), role)])
-    });
-    for (y, line) in (area.height.saturating_sub(below)..).zip(&sample) {
-        painter.spans(area, y, 2, line);
-    }
 }
 
 fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
@@ -121,7 +88,7 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
     }
 }
 
-fn list<T>(
+pub(super) fn list<T>(
     painter: &mut Painter<'_>,
     area: Rect,
     title: &str,

@@ -161,7 +161,9 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     }
     lines.title("engine");
     if let Some(info) = &app.model {
-        lines.line(&format!("{} {}, {}", info.name, info.dtype, info.device), Role::Text);
+        // A server does not tell what it computes in.
+        let dtype = if info.dtype.is_empty() { String::new() } else { format!(" {}", info.dtype) };
+        lines.line(&format!("{}{dtype}, {}", info.name, info.device), Role::Text);
         let draft = info.draft.as_deref().unwrap_or("n-gram only");
         lines.line(
             &if info.server.is_some() { "a server, no kept state".into() } else { format!("draft   {draft}") },

@@ -9,6 +9,7 @@ use crate::app::several::{GAP, Several};
 /// Draws the grid below its heading.
 pub(super) fn draw(several: &Several, painter: &mut Painter<'_>, area: Rect) {
     painter.text(area, 0, " Answers side by side", Role::Heading);
+    painter.text(area, area.height.saturating_sub(1), &format!(" {}", several.footer()), Role::Dim);
     let (cells, rows) = several.place();
     let number = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let bottom = area.bottom().saturating_sub(1);

@@ -13,6 +13,19 @@ fn conversation_with_thoughts_code_and_table() {
 }
 
 #[test]
+fn how_an_answer_goes_on_that_repeated_itself_is_never_cut_off() {
+    for width in [60, 80] {
+        let mut s = open(width, 24);
+        let mut m = answer(4, "On and on.");
+        (m.meta.finish, m.meta.completion_tokens) = (Some(Finish::Repeats), 2_347);
+        s.tell(Notice::Added(m));
+        let words = s.screen().replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        let told = "-- The answer began to repeat itself; stopped after 2,347 tokens. /continue goes on";
+        assert!(words.contains(told), "{words}");
+    }
+}
+
+#[test]
 fn answer_arriving_with_a_queued_question() {
     pictures("answering", |w, h| {
         let mut s = open(w, h);

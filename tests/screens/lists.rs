@@ -1,9 +1,10 @@
 //! Lists, questions and files: what is picked from them, and what is read before a question.
 
 use sala_chat::app::keys::Key;
+use sala_chat::app::palette::{Palette, ThemeRow};
 use sala_chat::app::{Effect, Event};
 use sala_chat::protocol::desk::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
-use sala_chat::transcript::MessageId;
+use sala_chat::transcript::{MessageId, Role};
 
 use super::picture;
 use super::stage::*;
@@ -213,6 +214,23 @@ fn search_goes_along_while_typing_and_steps_around() {
 }
 
 #[test]
+fn a_place_in_folded_thoughts_is_on_the_screen_however_fast_its_word_was_typed() {
+    let mut thinks = answer(2, "Done.");
+    thinks.thinking = (1..=60).map(|i| format!("{i:03} a hit\n\n")).collect();
+    for (query, at) in [("hit", "60 of 60"), ("017 a hit", "1 of 1")] {
+        let mut s = open(80, 24);
+        let messages = vec![message(1, Role::User, "Think."), thinks.clone()];
+        s.tell(Notice::Session(SessionView { messages, ..conversation() })).screen();
+        s.press("ctrl-f").type_text(query);
+        let (screen, hit) = (s.screen(), s.app.find.as_ref().and_then(|f| f.here()).unwrap());
+        assert!(screen.contains(at), "{screen}");
+        let row = s.app.transcript.row_of_hit(hit).unwrap();
+        assert!(s.app.transcript.window().contains(&(hit.entry, row)), "{query} is not in sight: {screen}");
+        assert!(screen.contains(if query == "hit" { "060 a hit" } else { query }), "{screen}");
+    }
+}
+
+#[test]
 fn search_in_all_branches_leaves_other_sessions_out() {
     let mut s = open(80, 24);
     s.press("ctrl-f").type_text("natasha").press("enter").type_text("a");
@@ -339,13 +357,27 @@ fn foreground(s: &mut Stage, text: &str) -> ratatui::style::Color {
 }
 
 #[test]
+fn what_is_wrong_with_a_theme_stands_beside_it_and_in_full_when_it_is_chosen() {
+    let mut s = open(80, 24);
+    let origin = "/home/somebody/settings/of/programs/sala-chat/themes/bad.toml".to_owned();
+    let text = "base = \"dark\"\nbackground = \"#000000\"\n[colours]\nquote = \"#111111\"\n";
+    let bad = ThemeRow { name: "bad".into(), palette: Palette::read("bad", &origin, text), origin };
+    s.event(Event::Themes(theme_rows().into_iter().chain([bad]).collect()));
+    let screen = s.screen();
+    assert!(screen.contains("bad                   line 4: quote: the contrast"), "{screen}");
+    s.press("end");
+    let words = s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("and text needs 3.00: choose colours further apart"), "{words}");
+}
+
+#[test]
 fn moving_in_the_list_of_themes_shows_them_and_only_enter_takes_one() {
     use ratatui::style::Color;
     let mut s = themes(80, 24);
     assert_eq!(s.app.palette().name, "auto");
     // auto, dark, light, plain, sea
     s.press("down down down down");
-    assert_eq!(foreground(&mut s, "quote"), Color::Rgb(0x2a, 0xa1, 0x98));
+    assert_eq!(foreground(&mut s, "quote  you"), Color::Rgb(0x2a, 0xa1, 0x98));
     s.press("esc");
     assert_eq!((s.app.palette().name.as_str(), s.app.config.theme.name.as_str()), ("auto", "auto"));
     s.type_text("/theme").press("enter");

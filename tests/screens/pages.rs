@@ -1,5 +1,6 @@
 //! Pictures of pages, lists and questions.
 
+use sala_chat::app::Event;
 use sala_chat::protocol::desk::{
     Activity, Choice, LoadPlan, Notice, PlanFile, Request, SearchRow, SessionRow, SessionView, Shelf, ShelfRow,
     TreeView,
@@ -308,7 +309,7 @@ fn answers_side_by_side() {
         s.press("2");
         assert_eq!(s.sent(), [Request::Choose { question: 1, key: '2' }]);
         s.tell(Notice::Session(SessionView { branch: (2, 3), ..SessionView::default() }));
-        assert!(s.app.overlay.is_none());
+        assert!(s.app.several.is_none());
     }
     // Esc stops what is being written; what there is stays to be chosen from.
     let mut s = open(80, 24);
@@ -319,7 +320,61 @@ fn answers_side_by_side() {
     assert!(!screen.contains("seed"), "nothing is drawn: {screen}");
     s.press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
-    assert!(s.app.overlay.is_some());
+    assert!(s.app.several.is_some());
+}
+
+#[test]
+fn whoever_writes_goes_on_writing_below_answers_side_by_side() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+    s.sent();
+    s.type_text("abc q j");
+    let screen = s.screen();
+    assert!(screen.contains("> abc q j\n") && screen.contains("Answers side by side"), "{screen}");
+    assert!(screen.ends_with("caret 9,21\n"), "{screen}");
+    // It waits for its turn, in sight.
+    s.press("enter");
+    let screen = s.screen();
+    assert!(screen.contains("queued: \"abc q j\"") && screen.contains("Answers side by side"), "{screen}");
+    // A page lies over them and takes nothing away.
+    s.type_text("/keys").press("enter");
+    s.tell(Notice::Delta { message: MessageId(12), thinking: false, text: "So it is.".into() });
+    assert!(!s.screen().contains("So it is."));
+    assert!(s.press("esc").screen().contains("So it is."));
+    for id in [11, 12] {
+        s.tell(Notice::Finished(answer(id, "So it is.")));
+    }
+    s.tell(Notice::Activity(Activity::Idle));
+    let choices = [('1', "one"), ('2', "two"), ('\x1b', "keep the last")];
+    let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
+    s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+    s.sent();
+    s.event(Event::Frame).type_text(" 1 2");
+    assert_eq!((s.sent(), s.app.composer.text()), (vec![], " 1 2"), "a number behind a letter is no choice");
+    s.press("backspace backspace backspace backspace 2");
+    assert_eq!(s.sent(), [Request::Choose { question: 7, key: '2' }]);
+}
+
+#[test]
+fn a_line_sent_beside_the_choice_of_an_answer_waits_for_it() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
+    let choices = [('1', ""), ('2', ""), ('\x1b', "keep the last")];
+    let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
+    s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Question { id: 7, text: "Which goes on?".into(), choices });
+    s.sent();
+    s.event(Event::Frame).type_text("typed while choosing").press("enter");
+    assert_eq!(s.sent(), []);
+    s.press("1").tell(Notice::Session(SessionView { branch: (1, 2), ..SessionView::default() }));
+    let ask = Request::Ask("typed while choosing".into());
+    assert_eq!(s.sent(), [Request::Choose { question: 7, key: '1' }, ask]);
+    // A command is one here too.
+    s.tell(Notice::Several(vec![(MessageId(21), None), (MessageId(22), None)])).tell(Notice::Activity(Activity::Idle));
+    let choices = vec![Choice { key: '1', label: String::new() }];
+    s.tell(Notice::Question { id: 8, text: "Which goes on?".into(), choices });
+    s.event(Event::Frame).type_text("/new").press("enter");
+    assert_eq!(s.sent(), [Request::New(None)]);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use sala_chat::app::options::{ThemeName, ThinkShow};
 use sala_chat::app::palette::Palette;
 use sala_chat::app::{Effect, Event};
-use sala_chat::protocol::desk::{Activity, Choice, Level, Notice, PresetAction, ReadingProgress, Request, SessionView};
+use sala_chat::protocol::desk::{
+    Activity, Choice, Level, Notice, PresetAction, ReadingProgress, Request, SaveState, SessionView,
+};
 use sala_chat::protocol::engine::ModelInfo;
 use sala_chat::transcript::{Message, MessageId, Role};
 
@@ -218,6 +220,56 @@ fn a_preset_is_saved_with_how_things_are_shown_and_brings_it_back() {
     assert_eq!(s.effects, [Effect::Theme("light".into()), Effect::Repaint]);
     s.event(Event::Theme(Ok(Palette::built_in(ThemeName::Light, false))));
     assert_eq!(s.app.config.theme.name, "light");
+}
+
+#[test]
+fn a_session_in_which_nothing_was_said_is_not_called_saved_because_another_one_is() {
+    let mut s = left_at_work(80, 24);
+    s.press("alt-3").tell(Notice::Session(opened(3))).tell(Notice::Activity(Activity::Idle));
+    let header = |s: &mut Stage| s.screen().lines().next().unwrap_or("").to_string();
+    for state in [SaveState::Empty, SaveState::Saving, SaveState::Saved(TIME)] {
+        s.tell(Notice::Save(state));
+        assert!(header(&mut s).ends_with("not saved yet"), "{}", header(&mut s));
+    }
+    s.tell(Notice::Added(message(31, Role::User, "Now something is."))).tell(Notice::Save(SaveState::Saved(TIME)));
+    assert!(header(&mut s).ends_with("saved 14:01"), "{}", header(&mut s));
+}
+
+#[test]
+fn the_question_whether_to_quit_says_what_is_true_and_goes_when_nothing_is_left_to_stop() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("asked next").press("enter ctrl-d");
+    let screen = s.screen();
+    assert!(screen.contains("Still working. Stop and quit?") && screen.contains("1 message was"), "{screen}");
+    s.tell(Notice::Activity(Activity::Idle));
+    let screen = s.screen();
+    assert!(!screen.contains("Still working"), "{screen}");
+    assert!(screen.contains("1 message was not sent: it is not kept. Quit?"), "{screen}");
+    assert_eq!(s.sent(), []);
+    s.press("n");
+    assert_eq!(s.sent(), [Request::Ask("asked next".into())], "who stays goes on");
+    // Nothing is left that quitting would stop.
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 })).press("ctrl-d");
+    assert!(s.screen().contains("Still working"));
+    s.tell(Notice::Activity(Activity::Idle));
+    let screen = s.screen();
+    assert!(!screen.contains("Still working") && screen.contains("quitting stops nothing now"), "{screen}");
+    s.press("y");
+    assert_eq!((s.sent(), s.app.composer.text()), (vec![], "y"));
+    // What goes on in a session that was left is spoken of as long as it does.
+    let mut s = left_at_work(80, 24);
+    s.press("ctrl-d");
+    assert!(s.screen().contains("Still working in \"war-and-peace\""), "{}", s.screen());
+    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    assert!(!s.screen().contains("Still working"), "{}", s.screen());
+}
+
+#[test]
+fn alone_there_is_no_other_session_to_go_to() {
+    let mut s = open(80, 24);
+    s.press("alt-2");
+    assert!(s.screen().contains("No other session is open: /new or /resume NAME"), "{}", s.screen());
 }
 
 #[test]

@@ -127,5 +127,7 @@ fn ended_rows(m: &Message, look: Look) -> Vec<Row> {
         Some(Finish::Context) => "-- the context is full; /new, /fork or /compact",
         Some(Finish::Failed) => "-- ended in an error; /regen answers again",
     };
-    vec![Row { source: usize::MAX, ..Row::of(ellipsis(text, look.cells.saturating_sub(BAR_CELLS)), Tone::Dim) }]
+    // What goes on from here stands at its end.
+    let rows = wrap_text(text, Tone::Dim, look.cells.saturating_sub(BAR_CELLS));
+    rows.into_iter().map(|row| Row { source: usize::MAX, ..row }).collect()
 }

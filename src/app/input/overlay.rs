@@ -16,11 +16,6 @@ pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
                 false => stop(app, effects),
             }
         }
-        // What there is of the answers stays to be chosen from.
-        Some(Overlay::Several(several)) if !several.done() => {
-            app.overlay = Some(Overlay::Several(several));
-            stop(app, effects);
-        }
         Some(Overlay::Shelf(shelf)) if !shelf.over => {
             app.overlay = Some(Overlay::Shelf(shelf));
             stop(app, effects);
@@ -70,7 +65,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
             send(app, request, effects);
         }
         Code::Char(c) if !key.ctrl && !key.alt => match overlay {
-            Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Several(_) => match c {
+            Overlay::Page(_) | Overlay::Aside { .. } => match c {
                 'q' => close_overlay(app, effects),
                 ' ' => overlay.step(page),
                 'j' => overlay.step(1),
@@ -128,7 +123,7 @@ fn move_in_map(overlay: &mut Overlay, by: isize) {
 fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
     let Some(overlay) = &app.overlay else { return };
     let request = match overlay {
-        Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Several(_) => return,
+        Overlay::Page(_) | Overlay::Aside { .. } => return,
         Overlay::Map(view) => match (view.opens(), view.stretch().map(|s| s.number)) {
             (Some(request), _) => Some(request),
             (None, number) => {

@@ -81,7 +81,9 @@ impl Transcript {
     }
 
     /// The last hit that is on screen or above it: where a search begins.
-    pub fn nearest(&self, hits: &[Hit]) -> Option<usize> {
+    pub fn nearest(&mut self, hits: &[Hit]) -> Option<usize> {
+        // Several keys may come between two frames.
+        self.prepare();
         let below = match self.scroll {
             Scroll::Follow => None,
             Scroll::At { .. } => self.window.last().copied(),
@@ -97,6 +99,8 @@ impl Transcript {
             e.unfold(hit.part);
         }
         self.rows_of(hit.entry);
+        // What was opened has moved what stands below it.
+        self.prepare();
         let Some(row) = self.row_of_hit(hit) else { return };
         if self.window.contains(&(hit.entry, row)) || self.end_top() == (0, 0) {
             return;

@@ -337,6 +337,23 @@ fn the_line_of_a_pipe_behind_a_question_answers_it_however_early_it_came() {
 }
 
 #[test]
+fn no_is_the_opposite_of_yes() {
+    for (prompts, line) in [(false, "n"), (false, "No"), (true, "n"), (true, "no")] {
+        let mut p = Plain::new(None, prompts);
+        p.notice(Notice::Activity(Activity::Idle));
+        let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];
+        p.notice(Notice::Question { id: 5, text: "Delete?".into(), choices });
+        assert_eq!(p.line(line), [Out::Send(Request::Choose { question: 5, key: '\x1b' })], "{line}");
+    }
+    // To another question it is none.
+    let mut p = Plain::new(None, true);
+    p.notice(Notice::Activity(Activity::Idle));
+    let choices = vec![Choice { key: '1', label: "go on".into() }, Choice { key: '\x1b', label: "go back".into() }];
+    p.notice(Notice::Question { id: 5, text: "Stopped.".into(), choices });
+    assert_eq!(printed(&p.line("n")), "1 go on, Esc (e) go back\n");
+}
+
+#[test]
 fn a_session_that_is_told_twice_is_said_once() {
     use crate::protocol::desk::SessionView;
     let view = || {
