@@ -6,6 +6,7 @@ mod documents;
 #[allow(dead_code)]
 #[path = "../store_support/fault.rs"]
 mod fault;
+mod forks;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
