@@ -11,6 +11,7 @@ mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
 mod titles;
+mod views;
 
 use sala_chat::commands::BranchTarget;
 use sala_chat::desk::{Attendance, LoadLimits, Opening};
