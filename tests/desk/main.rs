@@ -8,6 +8,7 @@ mod documents;
 mod fault;
 mod forks;
 mod sessions;
+mod stops;
 #[path = "../support/mod.rs"]
 mod support;
 mod titles;
