@@ -50,7 +50,8 @@ impl State {
         } else {
             self.keeper.store.session_named(back.as_deref().unwrap_or(name))?
         };
-        if self.talk.id == Some(record.id) {
+        // One that is only viewed is opened anew: whoever had it may have left it, and what was not read can be.
+        if self.talk.id == Some(record.id) && self.talk.rights == Rights::Write {
             self.note(Level::Info, format!("\"{}\" is open already.", record.name));
             return Ok(());
         }
@@ -61,6 +62,11 @@ impl State {
         if let Some(at) = self.seat_of(|talk| talk.id == Some(record.id)) {
             self.take_up(at);
             return Ok(());
+        }
+        // Held already where its state was not read: nobody else gets it in between.
+        let held = (self.talk.id == Some(record.id)).then(|| self.keeper.lock.take()).flatten();
+        if held.is_some() {
+            return self.open_with(&record, held, Rights::Write);
         }
         let (lock, rights) = match self.keeper.store.lock_session(record.id, &record.name) {
             Ok(lock) => {

@@ -62,7 +62,8 @@ impl State {
     }
 
     /// After an answer: where the template drops thoughts, the answer is read again without them, so that the next
-    /// question finds it done.
+    /// question finds it done. After a stop nothing is read: the question's past may be most of it, and interfaces wait
+    /// for the end of what was stopped. The next question brings it.
     pub(super) fn sync_quietly(&mut self) -> Done {
         let no_room = |e: &DeskError| matches!(e, DeskError::Text(TextError::TooLong { .. }));
         let rendered = match self.past() {
@@ -70,7 +71,7 @@ impl State {
             Err(e) if no_room(&e) => return Ok(()),
             rendered => rendered?,
         };
-        if self.quitting || self.feeder.is_synced(&self.talk, &rendered) {
+        if self.quitting || self.feeder.stopped() || self.feeder.is_synced(&self.talk, &rendered) {
             return Ok(());
         }
         self.feeder.begin();
@@ -83,7 +84,7 @@ impl State {
             if limit > 0 && plan.total() > limit {
                 return Ok(());
             }
-            if !desk.said_thoughts_leave && desk.feeder.server().is_none() {
+            if !desk.said_thoughts_leave && desk.leaves_thoughts_out(&rendered) && plan.to_read() > 0 {
                 desk.said_thoughts_leave = true;
                 let text = "This model's template drops earlier thoughts: answers are read again without them, behind the scenes.";
                 desk.note(Level::Info, text);
@@ -94,6 +95,13 @@ impl State {
                 Ok(())
             })
         })
+    }
+
+    /// Whether the last answer's thoughts are not in this rendering. What a server reads is not known.
+    fn leaves_thoughts_out(&self, rendered: &Rendered) -> bool {
+        let path = self.talk.conversation.path();
+        let thoughts = self.feeder.renderer.safe(path.last().map_or("", |m| m.thinking.trim()));
+        self.feeder.server().is_none() && !thoughts.is_empty() && !rendered.text.contains(&*thoughts)
     }
 
     /// The open conversation as the next question will find it.

@@ -84,7 +84,8 @@ impl Talk {
         match &self.rights {
             Rights::Write => Ok(()),
             Rights::View(why) => Err(DeskError::Refused(format!(
-                "This session is open to view only: {why} /fork makes a copy to go on with."
+                "This session is open to view only: {why} /resume {} tries again, /fork makes a copy to go on with.",
+                self.name
             ))),
         }
     }

@@ -11,6 +11,7 @@ use super::error::{Result, StoreError};
 use super::format::FileKind;
 use super::keep::{ids, light, with_ancestors};
 use super::segment::SegmentId;
+use super::sessions::PLACES;
 use super::store::{Store, now_ms};
 use crate::transcript::SessionId;
 
@@ -125,10 +126,10 @@ impl Store {
         let database_bytes = self.disk.look(&self.layout.database).map_or(0, |l| l.bytes);
         self.read(|db| {
             let tree = light(db)?;
-            let mut query = db.prepare_cached(
-                "SELECT m.session, l.segment FROM message m JOIN message_segment l ON l.message = m.id
-                 UNION SELECT s.id, l.segment FROM session s JOIN message_segment l ON l.message = s.head",
-            )?;
+            let mut query = db.prepare_cached(&format!(
+                "WITH {PLACES} SELECT m.session, l.segment FROM message m JOIN message_segment l ON l.message = m.id
+                 UNION SELECT p.session, l.segment FROM place p JOIN message_segment l ON l.message = p.message"
+            ))?;
             let links: Vec<(i64, SegmentId)> =
                 query.query_map([], |r| Ok((r.get(0)?, SegmentId(r.get(1)?))))?.collect::<Result<_, _>>()?;
             let mut by_session: HashMap<SessionId, Vec<SegmentId>> = HashMap::new();
@@ -163,17 +164,18 @@ impl Store {
 /// Removes a session for good. Its messages that other sessions stand on go over to one of those.
 fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
     tx.execute("DELETE FROM session WHERE id = ?1", [session.0])?;
-    // Everything above the other sessions' own messages, heads and marks stays.
+    // Everything above the other sessions' own messages and at or above their places stays.
     tx.execute_batch(
         "CREATE TEMP TABLE IF NOT EXISTS stays(id INTEGER PRIMARY KEY, owner INTEGER) STRICT; DELETE FROM stays;",
     )?;
     tx.execute(
-        "WITH RECURSIVE up(id, owner) AS (
-           SELECT head, id FROM session WHERE head IS NOT NULL
-           UNION SELECT message, session FROM mark
-           UNION SELECT parent, session FROM message WHERE session <> ?1 AND parent IS NOT NULL
-           UNION SELECT m.parent, up.owner FROM up CROSS JOIN message m ON m.id = up.id WHERE m.parent IS NOT NULL)
-         INSERT OR IGNORE INTO stays SELECT id, owner FROM up WHERE id IN (SELECT id FROM message WHERE session = ?1)",
+        &format!(
+            "WITH RECURSIVE {PLACES}, up(id, owner) AS (
+               SELECT message, session FROM place
+               UNION SELECT parent, session FROM message WHERE session <> ?1 AND parent IS NOT NULL
+               UNION SELECT m.parent, up.owner FROM up CROSS JOIN message m ON m.id = up.id WHERE m.parent IS NOT NULL)
+             INSERT OR IGNORE INTO stays SELECT id, owner FROM up WHERE id IN (SELECT id FROM message WHERE session = ?1)"
+        ),
         [session.0],
     )?;
     tx.execute(

@@ -354,7 +354,7 @@ pub(super) fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId
 /// Whether the title of a row of `session` is its own, and not the first words of a question of its.
 pub(super) const OWN_TITLE: &str = "title <> '' AND NOT EXISTS (
   WITH RECURSIVE up(id, parent) AS (
-    SELECT id, parent FROM message WHERE id = session.head
+    SELECT id, parent FROM message WHERE id IN (session.head, session.forked_at)
     UNION SELECT m.id, m.parent FROM up CROSS JOIN message m ON m.id = up.parent)
   SELECT 1 FROM message m WHERE m.role = 'user' AND (m.session = session.id OR m.id IN (SELECT id FROM up))
     AND replace(substr(ltrim(m.text), 1, 120), char(10), ' ') = session.title)";

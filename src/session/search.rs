@@ -6,6 +6,7 @@
 use rusqlite::types::Value;
 
 use super::error::Result;
+use super::sessions::PLACES;
 use super::store::Store;
 use crate::transcript::{MessageId, SessionId};
 
@@ -29,6 +30,18 @@ pub struct SearchHit {
     pub snippet: String,
     /// When it was said, ms since the epoch.
     pub created_ms: i64,
+}
+
+/// The session that shows message `m`: where it was said, or, with that in the trash, the oldest other one that reaches it.
+fn shown_by() -> String {
+    format!(
+        "coalesce((SELECT id FROM session WHERE id = m.session AND trashed_ms IS NULL), (
+           WITH RECURSIVE {PLACES}, down(id, session) AS (
+             SELECT m.id, m.session
+             UNION SELECT c.id, c.session FROM down CROSS JOIN message c ON c.parent = down.id)
+           SELECT min(id) FROM session WHERE trashed_ms IS NULL AND (id IN (SELECT session FROM down)
+             OR id IN (SELECT session FROM place WHERE message IN (SELECT id FROM down)))))"
+    )
 }
 
 impl Store {
@@ -91,9 +104,9 @@ impl Store {
             return Ok(Vec::new());
         }
         let (long, short): (Vec<&String>, Vec<&String>) = words.iter().partition(|w| w.chars().count() >= 3);
-        let mut sql = String::from(
-            "SELECT m.id, m.depth, m.created_ms, m.text, s.id, s.name FROM message m
-             JOIN session s ON s.id = m.session AND s.trashed_ms IS NULL",
+        let mut sql = format!(
+            "SELECT m.id, m.depth, m.created_ms, m.text, s.id, s.name FROM message m JOIN session s ON s.id = {}",
+            shown_by()
         );
         let mut values: Vec<Value> = Vec::new();
         if long.is_empty() {

@@ -6,10 +6,13 @@ mod documents;
 #[allow(dead_code)]
 #[path = "../store_support/fault.rs"]
 mod fault;
+mod forks;
 mod sessions;
+mod stops;
 #[path = "../support/mod.rs"]
 mod support;
 mod titles;
+mod views;
 
 use sala_chat::commands::BranchTarget;
 use sala_chat::desk::{Attendance, LoadLimits, Opening};

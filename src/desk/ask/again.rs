@@ -142,6 +142,10 @@ impl State {
         choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
         self.ask_user("Which answer goes on?".into(), choices, move |desk, key| {
             let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
+            if chosen.is_some() {
+                // A stop led to the question, and is over.
+                desk.feeder.begin();
+            }
             match chosen.or(made.last()) {
                 Some(id) => then(desk, *id),
                 None => Err(DeskError::Failed("internal error: no answer was made".into())),

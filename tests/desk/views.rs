@@ -1,0 +1,75 @@
+//! Sessions that are open to view only, and how one comes to write in them.
+
+use super::*;
+
+fn may_not_write(t: &mut Talk) {
+    t.send(Request::Ask("May I?".into()));
+    let said = t.note_with("view only");
+    let next = format!("/resume {} tries again, /fork makes a copy to go on with.", t.name());
+    assert!(said.ends_with(&next), "{said}");
+    assert!(t.view().view_only);
+}
+
+fn what_was_viewed_is_written_in_once_nobody_else_has_it_open() {
+    let dir = dir();
+    let mut owner = Talk::new(dir.path(), Setup::default());
+    owner.ask("One?");
+    owner.on_disk();
+    let name = owner.name();
+    let mut viewer = Talk::new(dir.path(), resume(&name));
+    let (id, _) = question(&mut viewer);
+    viewer.send(Request::Choose { question: id, key: 'v' });
+    may_not_write(&mut viewer);
+    // As long as it is open there, that is asked again; what was said meanwhile is shown.
+    owner.ask("Two?");
+    owner.on_disk();
+    for key in ['\x1b', 'v'] {
+        viewer.send(Request::Resume(name.clone()));
+        let (id, text) = question(&mut viewer);
+        assert!(text.contains("in use by PID"), "{text}");
+        viewer.send(Request::Choose { question: id, key });
+        viewer.note_with(if key == 'v' { "Resumed" } else { "Close it there first." });
+        assert_eq!(viewer.view().messages.len(), if key == 'v' { 4 } else { 2 });
+        assert!(viewer.view().view_only);
+    }
+    owner.ask("Three?");
+    owner.quit();
+    viewer.send(Request::Resume("last".into()));
+    viewer.note_with("Resumed");
+    assert_eq!((viewer.view().messages.len(), viewer.view().view_only), (6, false));
+    assert_eq!(viewer.view().opened.len(), 1);
+    viewer.ask("Four?");
+    assert_eq!(viewer.note(Request::Resume(name.clone())), format!("\"{name}\" is open already."));
+    // It is held.
+    let mut third = Talk::new(dir.path(), resume(&name));
+    assert!(question(&mut third).1.contains("in use by PID"));
+    viewer.quit();
+    assert_eq!(support::store(&dir.path().join("data")).session_named(&name).unwrap().messages, 8);
+}
+
+fn reading_again_that_was_declined_is_offered_again() {
+    let dir = dir();
+    std::fs::write(dir.path().join("notes.txt"), "Some facts about the garden club and its members.\n".repeat(250))
+        .unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.load("notes.txt");
+    t.ask("Well?");
+    let name = t.name();
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
+    let declined = question(&mut t);
+    t.send(Request::Choose { question: declined.0, key: '\x1b' });
+    may_not_write(&mut t);
+    t.send(Request::Resume(name));
+    let (id, text) = question(&mut t);
+    assert_eq!(text, declined.1);
+    t.send(Request::Choose { question: id, key: '\n' });
+    t.note_with("Resumed");
+    t.ask("And now?");
+    assert!(!t.view().view_only);
+}
+
+with_both_tokenizers!(
+    what_was_viewed_is_written_in_once_nobody_else_has_it_open,
+    reading_again_that_was_declined_is_offered_again,
+);
