@@ -69,7 +69,8 @@ impl Table {
 pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[Told]) -> Value {
     let one = |token: Token, log_prob: f32| {
         let text = tokenizer.spell(&[token], Before::Text);
-        json!({ "token": text, "logprob": number(log_prob), "bytes": text.as_bytes() })
+        // Not those of the text: a token may be part of a character, and clients put its bytes together.
+        json!({ "token": text, "logprob": number(log_prob), "bytes": tokenizer.bytes(token) })
     };
     let content: Value = tokens
         .iter()
@@ -81,4 +82,44 @@ pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[Told]) -> Value {
         })
         .collect();
     json!({ "content": content, "refusal": null })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Of bytes, and of pieces with byte tokens.
+    fn both() -> [Arc<Tokenizer>; 2] {
+        let demo = Tokenizer::from_bytes(
+            include_bytes!("../../assets/demo/tokenizer.json"),
+            Some(include_bytes!("../../assets/demo/tokenizer_config.json")),
+            None,
+        );
+        let config = br#"{"add_bos_token": true, "bos_token": {"content": "<s>"}, "eos_token": "</s>"}"#;
+        let pieces = include_bytes!("../../tests/tokenizers/pieces.json");
+        [demo.unwrap(), Tokenizer::from_bytes(pieces, Some(config), None).unwrap()].map(Arc::new)
+    }
+
+    fn told(tokens: &[Token]) -> Vec<Told> {
+        let likely = |token: Token| Likely { log_prob: -0.5, best: vec![(token, -0.5)] };
+        tokens.iter().map(|&token| Told { token, likely: likely(token), thought: false }).collect()
+    }
+
+    #[test]
+    fn bytes_of_a_token_are_its_own_where_it_is_part_of_a_character() {
+        for tokenizer in both() {
+            let text = "Meet Jürgen \u{1F9ED} 你<|im_end|>";
+            let tokens = tokenizer.encode_behind(text, Before::Text).unwrap();
+            let chat = chat(&tokenizer, &told(&tokens));
+            let bytes = |entry: &Value| -> Vec<u8> { serde_json::from_value(entry["bytes"].clone()).unwrap() };
+            let entries = chat["content"].as_array().unwrap();
+            assert_eq!(entries.iter().flat_map(bytes).collect::<Vec<u8>>(), text.as_bytes());
+            assert!(entries.iter().any(|e| e["token"] == "\u{FFFD}"), "no character is made of several tokens");
+            for entry in entries {
+                assert_eq!(bytes(&entry["top_logprobs"][0]), bytes(entry));
+            }
+        }
+    }
 }
