@@ -305,6 +305,14 @@ fn chatgpt_and_open_webui_exports_give_their_texts() {
         message(1, 7)
     );
     assert!(import(&twice).unwrap_err().to_string().contains("two messages have the number 1"));
+    // Without the message that it follows, the conversation would be another one.
+    let missing = format!(
+        r#"{{"format":"sala-chat session","version":1,"name":"missing","head":2,"messages":[{},{}]}}"#,
+        message(1, 99),
+        message(2, 1)
+    );
+    let e = import(&missing).unwrap_err().to_string();
+    assert!(e.contains("message 1 follows message 99, which is not in the file"), "{e}");
 }
 
 /// A bundle of one turn whose state was made by `spoil`: an attacker can put anything under checksums of their own.

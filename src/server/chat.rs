@@ -376,3 +376,26 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
 pub(super) async fn completions(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_that_is_read_is_in_the_table_of_fields() {
+        let document = include_str!("../../docs/serve.md");
+        let (_, table) = document.split_once("## Fields of a chat completion").unwrap();
+        let table: Vec<&str> =
+            table.lines().skip_while(|l| !l.starts_with('|')).take_while(|l| l.starts_with('|')).collect();
+        let reads =
+            include_str!("chat.rs").split_once("async fn answer(").unwrap().1.split_once("fields.done()").unwrap().0;
+        let calls = reads.split("fields.").skip(1).filter_map(|call| call.split_once("(\"")?.1.split_once('"'));
+        let mut fields: Vec<&str> = calls.map(|(field, _)| field).collect();
+        assert!(fields.contains(&"messages") && fields.contains(&"logit_bias"), "{fields:?}");
+        fields.extend(IGNORED);
+        // It is told above the table.
+        for field in fields.into_iter().filter(|f| *f != "model") {
+            assert!(table.iter().any(|line| line.contains(&format!("`{field}`"))), "{field}");
+        }
+    }
+}

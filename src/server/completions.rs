@@ -21,7 +21,7 @@ use super::sampling::{MOST_TOKENS, stops, wish};
 use super::{Shared, http, now_s};
 use crate::desk::render::{MARK, Rendered};
 use crate::protocol::engine::Token;
-use crate::text::{Before, Tokenizer};
+use crate::text::{Before, Places, Tokenizer};
 
 /// Prompts of one request.
 const MOST_PROMPTS: usize = 256;
@@ -136,8 +136,8 @@ struct Chunks {
     echo: String,
     ending: Ending,
     likely: bool,
-    /// Characters of each text so far.
-    at: Vec<usize>,
+    /// Where the next token of each text begins.
+    places: Vec<Places>,
 }
 
 impl Form for Chunks {
@@ -150,11 +150,10 @@ impl Form for Chunks {
                 }
             }
             Said::Text { index, answer, tokens, .. } => {
-                let at = self.at.get_mut(*index);
-                let mut table = Table::at(at.as_deref().copied().unwrap_or(0));
-                let tokenizer = &self.sent.shared.renderer.model().tokenizer;
-                tokens.iter().for_each(|t| table.add(tokenizer, t.token, Some(&t.likely)));
-                at.into_iter().for_each(|at| *at = table.end());
+                let mut table = Table::default();
+                if let Some(places) = self.places.get_mut(*index) {
+                    table.answer(&self.sent.shared.renderer.model().tokenizer, places, tokens);
+                }
                 data(out, &self.sent.choice(*index, answer, Some(&table).filter(|_| self.likely), None));
             }
             Said::Ended { index, whole } => {
@@ -173,15 +172,15 @@ impl Form for Chunks {
     }
 }
 
-/// How likely the tokens of a choice were, behind those of the prompt if they were scored.
-fn table(shared: &Shared, all: &Collected, choice: &Choice) -> Table {
+/// How likely the tokens of a choice were, behind those of the prompt if they were scored. `echo`: the text before the answer.
+fn table(shared: &Shared, all: &Collected, echo: &str, choice: &Choice) -> Table {
     let tokenizer = &shared.renderer.model().tokenizer;
     let mut table = Table::default();
     if let Some((tokens, likely)) = &all.scored {
-        let known = std::iter::once(None).chain(likely.iter().map(Some));
-        tokens.iter().zip(known).for_each(|(token, likely)| table.add(tokenizer, *token, likely));
+        table.prompt(tokenizer, tokens, likely);
     }
-    choice.tokens.iter().for_each(|t| table.add(tokenizer, t.token, Some(&t.likely)));
+    let mut places = Places::behind(Arc::clone(tokenizer), echo.chars().count());
+    table.answer(tokenizer, &mut places, &choice.tokens);
     table
 }
 
@@ -253,8 +252,10 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         }
         let likely = wish.likely.is_some();
         let listener = submit(shared, prompt, wish, wanted, None)?;
-        let (ending, at) = (Ending::of(wanted, include_usage), vec![echo.chars().count(); wanted]);
-        return reply::stream(listener, Chunks { sent, echo, ending, likely, at }).await;
+        let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
+        let places = vec![Places::behind(tokenizer, echo.chars().count()); wanted];
+        let ending = Ending::of(wanted, include_usage);
+        return reply::stream(listener, Chunks { sent, echo, ending, likely, places }).await;
     }
     let mut choices = Vec::new();
     let mut all = Usage::default();
@@ -264,7 +265,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         for choice in &collected.choices {
             let finish = choice.whole.as_ref().map(reason);
             let text = format!("{echo}{}", choice.answer());
-            let table = wish.likely.map(|_| table(shared, &collected, choice).to_json());
+            let table = wish.likely.map(|_| table(shared, &collected, &echo, choice).to_json());
             choices.push(json!({ "index": choices.len(), "text": text, "logprobs": table, "finish_reason": finish }));
         }
     }

@@ -3,7 +3,7 @@
 //! A page in a browser can send requests to any address. It names itself in `Origin`, which programs do not send; and a page
 //! whose own name was made to point here names that in `Host`. Both are refused; a key, where there is one, must be shown.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use axum::http::{HeaderMap, Uri, header};
 
@@ -31,11 +31,16 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// The host in `HOST[:PORT]`.
-fn host_of(authority: &str) -> &str {
-    match authority.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
-        None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
+/// The host in `HOST[:PORT]`; `None` if that is not all of it.
+fn host_of(authority: &str) -> Option<&str> {
+    let (host, behind) = match authority.strip_prefix('[') {
+        Some(inner) => inner.split_once(']').filter(|(host, _)| host.parse::<Ipv6Addr>().is_ok())?,
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    match behind.strip_prefix(':') {
+        // A number may have a sign, a port has none.
+        Some(port) => (port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok()).then_some(host),
+        None => behind.is_empty().then_some(host),
     }
 }
 
@@ -57,14 +62,17 @@ pub(super) fn let_in(key: Option<&Key>, uri: &Uri, headers: &HeaderMap) -> Resul
         return Err(Refusal::new(400, "invalid_host", "there must be one Host header, not several"));
     }
     let Some(key) = key else {
-        if uri.host().is_none() && !headers.contains_key(header::HOST) {
-            return Err(Refusal::new(400, "invalid_host", "a Host header is needed"));
-        }
-        let named = headers.get(header::HOST).and_then(|h| h.to_str().ok());
-        let host = uri.host().or(named.map(host_of)).unwrap_or_default();
-        return match is_this_machine(host) {
+        let named = match (uri.authority(), headers.get(header::HOST)) {
+            (Some(authority), _) => Some(authority.as_str()),
+            (None, Some(host)) => host.to_str().ok(),
+            (None, None) => return Err(Refusal::new(400, "invalid_host", "a Host header is needed")),
+        };
+        return match named.and_then(host_of).is_some_and(is_this_machine) {
             true => Ok(()),
-            false => forbidden("host_not_allowed", "the Host header must be localhost or a loopback address"),
+            false => forbidden(
+                "host_not_allowed",
+                "the Host header must be localhost or a loopback address, with nothing but a port behind it",
+            ),
         };
     };
     let bearer = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
@@ -106,6 +114,34 @@ mod tests {
         assert_eq!(status(None, &[("host", "localhost"), ("origin", "null")]), 403);
         assert_eq!(status(None, &[("host", "localhost"), ("origin", "http://localhost:8181")]), 403);
         assert_eq!(status(None, &[("host", "localhost"), ("sec-fetch-site", "cross-site")]), 403);
+    }
+
+    #[test]
+    fn nothing_but_a_port_stands_behind_the_host() {
+        let behind = ["127.0.0.1:80@evil.com", "localhost:evil.com", "[::1]evil.com", "127.0.0.1:99999999"];
+        let odd = [
+            "localhost:+80",
+            "localhost:80:80",
+            "localhost:-1",
+            "localhost:8 0",
+            "[::1",
+            "[::1]:",
+            "[::1]]",
+            "[localhost]",
+        ];
+        for host in behind.into_iter().chain(odd) {
+            assert_eq!(status(None, &[("host", host)]), 403, "{host}");
+        }
+        for host in ["127.0.0.1:65535", "127.8.8.8", "[::1]", "[::1]:0"] {
+            assert_eq!(status(None, &[("host", host)]), 200, "{host}");
+        }
+        // The same of a request that names the host in its first line.
+        let at = |uri: &'static str| {
+            let_in(None, &Uri::from_static(uri), &HeaderMap::new()).map_or_else(|r| r.status, |()| 200)
+        };
+        assert_eq!(at("http://127.0.0.1:8181/v1/models"), 200);
+        assert_eq!(at("http://localhost@evil.example/v1/models"), 403);
+        assert_eq!(at("http://127.0.0.1:99999999/v1/models"), 403);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! How likely tokens were, in the forms of the completions and of the chat completions.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use super::ask::Told;
 use crate::protocol::engine::{Likely, Token};
-use crate::text::{Before, Tokenizer};
+use crate::text::{Before, Places, Tokenizer};
 
 /// A number that JSON can hold; what is no number is `null`.
 fn number(log_prob: f32) -> Value {
@@ -18,24 +20,32 @@ pub(super) struct Table {
     log_probs: Vec<Value>,
     best: Vec<Value>,
     offsets: Vec<usize>,
-    /// Characters of the text so far.
-    at: usize,
 }
 
 impl Table {
-    /// For a stretch of text that begins at this character.
-    pub(super) fn at(at: usize) -> Table {
-        Table { at, ..Table::default() }
+    /// The tokens of a prompt; the first has nothing before it that could make it likely. A start token that the text is read behind
+    /// has no place in it.
+    pub(super) fn prompt(&mut self, tokenizer: &Arc<Tokenizer>, tokens: &[Token], likely: &[Likely]) {
+        let mut places = Places::of_prompt(Arc::clone(tokenizer));
+        let known = std::iter::once(None).chain(likely.iter().map(Some));
+        for (n, (&token, likely)) in tokens.iter().zip(known).enumerate() {
+            let before_the_text = n == 0 && Some(token) == tokenizer.bos();
+            let at = if before_the_text { 0 } else { places.next(token) };
+            self.add(tokenizer, token, at, likely);
+        }
     }
 
-    /// One more token; the first of a prompt has nothing before it that could make it likely. A start token that the text is read behind
-    /// has no place in it.
-    pub(super) fn add(&mut self, tokenizer: &Tokenizer, token: Token, likely: Option<&Likely>) {
+    /// Tokens of an answer, which begin at these places.
+    pub(super) fn answer(&mut self, tokenizer: &Tokenizer, places: &mut Places, tokens: &[Told]) {
+        for told in tokens {
+            self.add(tokenizer, told.token, places.next(told.token), Some(&told.likely));
+        }
+    }
+
+    fn add(&mut self, tokenizer: &Tokenizer, token: Token, at: usize, likely: Option<&Likely>) {
         let spell = |token: Token| tokenizer.spell(&[token], Before::Text);
         let text = spell(token);
-        let before_the_text = self.tokens.is_empty() && likely.is_none() && Some(token) == tokenizer.bos();
-        self.offsets.push(self.at);
-        self.at += if before_the_text { 0 } else { text.chars().count() };
+        self.offsets.push(at);
         self.log_probs.push(likely.map_or(Value::Null, |l| number(l.log_prob)));
         self.best.push(likely.map_or(Value::Null, |likely| {
             let mut best = Map::new();
@@ -47,11 +57,6 @@ impl Table {
             Value::Object(best)
         }));
         self.tokens.push(text);
-    }
-
-    /// Where the next stretch begins.
-    pub(super) fn end(&self) -> usize {
-        self.at
     }
 
     /// The object.
@@ -69,7 +74,8 @@ impl Table {
 pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[Told]) -> Value {
     let one = |token: Token, log_prob: f32| {
         let text = tokenizer.spell(&[token], Before::Text);
-        json!({ "token": text, "logprob": number(log_prob), "bytes": text.as_bytes() })
+        // Not those of the text: a token may be part of a character, and clients put its bytes together.
+        json!({ "token": text, "logprob": number(log_prob), "bytes": tokenizer.bytes(token) })
     };
     let content: Value = tokens
         .iter()
@@ -81,4 +87,100 @@ pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[Told]) -> Value {
         })
         .collect();
     json!({ "content": content, "refusal": null })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of bytes, and of pieces with byte tokens.
+    fn both() -> [Arc<Tokenizer>; 2] {
+        let demo = Tokenizer::from_bytes(
+            include_bytes!("../../assets/demo/tokenizer.json"),
+            Some(include_bytes!("../../assets/demo/tokenizer_config.json")),
+            None,
+        );
+        let config = br#"{"add_bos_token": true, "bos_token": {"content": "<s>"}, "eos_token": "</s>"}"#;
+        let pieces = include_bytes!("../../tests/tokenizers/pieces.json");
+        [demo.unwrap(), Tokenizer::from_bytes(pieces, Some(config), None).unwrap()].map(Arc::new)
+    }
+
+    fn told(tokens: &[Token]) -> Vec<Told> {
+        let likely = |token: Token| Likely { log_prob: -0.5, best: vec![(token, -0.5)] };
+        tokens.iter().map(|&token| Told { token, likely: likely(token), thought: false }).collect()
+    }
+
+    #[test]
+    fn bytes_of_a_token_are_its_own_where_it_is_part_of_a_character() {
+        for tokenizer in both() {
+            let text = "Meet Jürgen \u{1F9ED} 你<|im_end|>";
+            let tokens = tokenizer.encode_behind(text, Before::Text).unwrap();
+            let chat = chat(&tokenizer, &told(&tokens));
+            let bytes = |entry: &Value| -> Vec<u8> { serde_json::from_value(entry["bytes"].clone()).unwrap() };
+            let entries = chat["content"].as_array().unwrap();
+            assert_eq!(entries.iter().flat_map(bytes).collect::<Vec<u8>>(), text.as_bytes());
+            assert!(entries.iter().any(|e| e["token"] == "\u{FFFD}"), "no character is made of several tokens");
+            for entry in entries {
+                assert_eq!(bytes(&entry["top_logprobs"][0]), bytes(entry));
+            }
+        }
+    }
+
+    /// The place, in characters, of the one that byte `at` is of.
+    fn place(text: &str, at: usize) -> usize {
+        text.char_indices().take_while(|(begins, _)| *begins <= at).count().saturating_sub(1)
+    }
+
+    #[test]
+    fn offsets_are_places_in_the_text_where_tokens_are_parts_of_characters() {
+        let (prompt, answer) = ("Für \u{1F9ED} a", "Jürgen 你 \u{1F642}b");
+        for tokenizer in both() {
+            let read = tokenizer.encode_prompt(prompt).unwrap();
+            let written = told(&tokenizer.encode_behind(answer, Before::Text).unwrap());
+            let likely = vec![Likely { log_prob: -0.5, best: Vec::new() }; read.len() - 1];
+            let mut table = Table::default();
+            table.prompt(&tokenizer, &read, &likely);
+            let behind = Places::behind(Arc::clone(&tokenizer), prompt.chars().count());
+            table.answer(&tokenizer, &mut behind.clone(), &written);
+
+            // The start token, then by bytes; a tokenizer may have put a space of its own in front.
+            let bytes = |tokens: &[Token]| tokens.iter().map(|t| tokenizer.bytes(*t).len()).sum::<usize>();
+            let own = bytes(&read[1..]) - prompt.len();
+            let mut expected = vec![0];
+            expected.extend((1..read.len()).map(|n| place(prompt, bytes(&read[1..n]).saturating_sub(own))));
+            let whole = format!("{prompt}{answer}");
+            let written_ids: Vec<Token> = written.iter().map(|t| t.token).collect();
+            let begins = |n: usize| prompt.len() + bytes(&written_ids[..n]);
+            expected.extend((0..written.len()).map(|n| place(&whole, begins(n))));
+            assert_eq!(table.offsets, expected);
+            assert!(expected.windows(2).skip(1).any(|w| w[0] == w[1]), "no character is made of several tokens");
+
+            // In a stream, a table for each token.
+            let mut places = behind;
+            let streamed = written.iter().flat_map(|one| {
+                let mut table = Table::default();
+                table.answer(&tokenizer, &mut places, std::slice::from_ref(one));
+                table.offsets
+            });
+            assert_eq!(streamed.collect::<Vec<usize>>(), expected[read.len()..]);
+        }
+    }
+
+    #[test]
+    fn a_character_that_is_never_completed_has_a_place_and_a_hidden_token_takes_none() {
+        for tokenizer in both() {
+            let mut tokens = tokenizer.encode_behind("a\u{1F642}", Before::Text).unwrap();
+            tokens.pop();
+            let cut = tokens.len();
+            tokens.extend(tokenizer.id("<|im_end|>"));
+            tokens.extend(tokenizer.encode_behind("b", Before::Text).unwrap());
+            let mut decoder = crate::text::PlainDecoder::new(Arc::clone(&tokenizer));
+            let text: String = tokens.iter().map(|t| decoder.push(*t)).collect();
+            assert_eq!(text, "a\u{FFFD}b");
+            let mut places = Places::behind(Arc::clone(&tokenizer), 0);
+            let places: Vec<usize> = tokens.iter().map(|t| places.next(*t)).collect();
+            assert!(places[1..cut].iter().all(|at| *at == 1), "{places:?}");
+            assert_eq!((places[0], &places[cut..]), (0, &[2, 2][..]));
+        }
+    }
 }

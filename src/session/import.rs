@@ -114,7 +114,10 @@ impl Store {
             let new = self.new_message_id(None);
             new_ids.insert(message.id, new);
             message.id = new;
-            message.parent = message.parent.and_then(|p| new_ids.get(&p).copied());
+            if let Some(parent) = &mut message.parent {
+                *parent =
+                    *new_ids.get(parent).ok_or("internal error: a message came before the one that it follows")?;
+            }
             changes.push(Change::PutMessage { session: id, message: Box::new(message) });
         }
         for mark in session.marks {
@@ -342,7 +345,7 @@ fn open_webui(conversation: &Value) -> Option<SessionJson> {
     tree.session(&title, last.as_deref())
 }
 
-/// Reorders so that every parent precedes its children. What hangs on nothing becomes a root. Takes one look at each.
+/// Reorders so that every parent precedes its children. Takes one look at each.
 fn parents_first(messages: Vec<Message>) -> Result<Vec<Message>, String> {
     let mut known: HashMap<MessageId, usize> = HashMap::with_capacity(messages.len());
     for (i, m) in messages.iter().enumerate() {
@@ -352,7 +355,11 @@ fn parents_first(messages: Vec<Message>) -> Result<Vec<Message>, String> {
     }
     let mut children: HashMap<Option<MessageId>, Vec<usize>> = HashMap::new();
     for (i, m) in messages.iter().enumerate() {
-        children.entry(m.parent.filter(|p| known.contains_key(p))).or_default().push(i);
+        // As a root it would be in the file's tree, and no longer in its conversation.
+        if let Some(parent) = m.parent.filter(|p| !known.contains_key(p)) {
+            return Err(format!("message {} follows message {}, which is not in the file", m.id.0, parent.0));
+        }
+        children.entry(m.parent).or_default().push(i);
     }
     let all = messages.len();
     let mut slots: Vec<Option<Message>> = messages.into_iter().map(Some).collect();

@@ -54,13 +54,18 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
                 let message = format!("{}: others can read this key", path.display());
                 return Err(Failure::new(Exit::Usage, message).hint(format!("chmod 600 {}", path.display())));
             }
-            let text = files::read_text(path, KEY_BYTES)
-                .map_err(|e| Failure::new(Exit::Failure, format!("{}: {e}", path.display())))?;
-            let text = text.trim();
-            if !KEY_LENGTH.contains(&text.len()) || !text.bytes().all(|b| b.is_ascii_graphic()) {
+            let no_key = || {
                 let (least, most) = (KEY_LENGTH.start(), KEY_LENGTH.end());
                 let message = format!("{}: a key is one word of {least} to {most} ASCII characters", path.display());
-                return Err(Failure::new(Exit::Usage, message));
+                Failure::new(Exit::Usage, message)
+            };
+            let bytes = files::read(path, KEY_BYTES).map_err(|e| match e.kind() {
+                std::io::ErrorKind::FileTooLarge => no_key(),
+                _ => fail(e),
+            })?;
+            let text = std::str::from_utf8(&bytes).map_err(|_| no_key())?.trim();
+            if !KEY_LENGTH.contains(&text.len()) || !text.bytes().all(|b| b.is_ascii_graphic()) {
+                return Err(no_key());
             }
             Ok((Key::new(text), false))
         }
@@ -296,5 +301,11 @@ mod tests {
         assert!(!key_in(&link).unwrap().1);
         std::fs::write(&path, "short\n").unwrap();
         assert!(key_in(&path).unwrap_err().message.contains("16 to 1024"));
+        // So is what is no text, and what is far too long.
+        for bad in [b"\xFF\xFE a key of sixteen".to_vec(), vec![b'k'; 5000]] {
+            std::fs::write(&path, bad).unwrap();
+            let failure = key_in(&path).unwrap_err();
+            assert!(failure.exit == Exit::Usage && failure.message.contains("16 to 1024"), "{}", failure.message);
+        }
     }
 }

@@ -41,7 +41,7 @@ pub use long::Halt;
 pub use part::Part;
 pub use recommended::Recommended;
 pub use spell::{Before, Walk};
-pub use stream::{Begin, Delta, PlainDecoder, StreamDecoder};
+pub use stream::{Begin, Delta, Places, PlainDecoder, StreamDecoder};
 pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
 pub use thesaurus::BYTES as THESAURUS_BYTES;
 pub use tokenizer::{Specials, Tokenizer};

@@ -174,6 +174,14 @@ impl Tokenizer {
         out
     }
 
+    /// What one token adds to a text, byte for byte; may be part of a character. A special token adds its literal.
+    pub fn bytes(&self, token: Token) -> &[u8] {
+        match self.pieces.get(token) {
+            Piece::Bytes(bytes) => bytes,
+            Piece::Special(literal) => literal.as_bytes(),
+        }
+    }
+
     /// As [`Tokenizer::spell`], with what plain tokens spell shielded: a rendered text reads back as these tokens mean it. So a
     /// text in which a special literal is a token is never taken for one in which it is plain characters.
     pub fn spell_shielded(&self, tokens: &[Token], before: Before) -> String {

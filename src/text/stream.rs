@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::spell::{Before, OwnSpace};
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{Specials, Tokenizer};
 use super::vocabulary::Piece;
 use crate::protocol::engine::Token;
 
@@ -337,6 +337,60 @@ impl PlainDecoder {
         let mut text = String::new();
         self.characters.finish(&mut text);
         text
+    }
+}
+
+/// Where each token begins in a text, in its characters: the place of the character that its first byte is of.
+#[derive(Clone, Debug)]
+pub struct Places {
+    tokenizer: Arc<Tokenizer>,
+    characters: Detokenizer,
+    /// Whether control tokens are in the text, as their literals.
+    specials: Specials,
+    /// Characters that are complete.
+    at: usize,
+}
+
+impl Places {
+    /// In what [`Tokenizer::spell`] gives for a prompt.
+    pub fn of_prompt(tokenizer: Arc<Tokenizer>) -> Places {
+        let characters = Detokenizer::new(&tokenizer, Before::Edge);
+        Places { tokenizer, characters, specials: Specials::Show, at: 0 }
+    }
+
+    /// In what [`PlainDecoder`] gives, behind so many characters.
+    pub fn behind(tokenizer: Arc<Tokenizer>, characters: usize) -> Places {
+        let at = characters;
+        let characters = Detokenizer::new(&tokenizer, Before::Text);
+        Places { tokenizer, characters, specials: Specials::Hide, at }
+    }
+
+    /// That of one more token.
+    pub fn next(&mut self, id: Token) -> usize {
+        let mut text = String::new();
+        match self.tokenizer.pieces.get(id) {
+            Piece::Bytes(bytes) => {
+                let (first, rest) = bytes.split_at(bytes.len().min(1));
+                self.characters.push(first, &mut text);
+                self.at += text.chars().count();
+                // The first byte either ended a character just now, or is of one that is still open, or was left out.
+                let ended = !text.is_empty() && self.characters.held.is_empty();
+                let place = if ended { self.at - 1 } else { self.at };
+                text.clear();
+                self.characters.push(rest, &mut text);
+                self.at += text.chars().count();
+                place
+            }
+            Piece::Special(literal) => {
+                self.characters.edge(&mut text);
+                self.at += text.chars().count();
+                let place = self.at;
+                if self.specials == Specials::Show {
+                    self.at += literal.chars().count();
+                }
+                place
+            }
+        }
     }
 }
 
