@@ -80,7 +80,7 @@ fn patterns_find_names_of_any_bytes_and_leave_hidden_ones_out() {
     let odd = f.gather_with(&["*.md"], &inside).unwrap();
     assert_eq!(odd.documents[1].text, "odd");
     assert_eq!(f.error("w[/*"), "No such file: w[/*.");
-    assert_eq!(f.error("w[1]/x1[.txt"), "No such file: w[1]/x1[.txt. Similar: w[1]/x1.txt");
+    assert_eq!(f.error("w[1]/x1[.txt"), "No such file: w[1]/x1[.txt. Similar: ./w[1]/x1.txt");
 }
 
 #[test]
