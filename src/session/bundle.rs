@@ -107,8 +107,12 @@ impl Store {
             None => None,
         };
         let plan = match tip {
-            Some((_, tip)) => self.plan_restore(&tip)?,
-            None => return Err(StoreError::NoState { name: session.name }),
+            Some((_, tip)) => Some(self.plan_restore(&tip)?),
+            None => None,
+        };
+        // What was dropped is still linked, and no state.
+        let Some(plan) = plan.filter(|plan| plan.kept_tokens() > 0) else {
+            return Err(StoreError::NoState { name: session.name });
         };
         let place: HashMap<SegmentId, usize> = plan.path.iter().enumerate().map(|(i, s)| (s.id, i)).collect();
         let mut links = Vec::new();

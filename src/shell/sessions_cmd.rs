@@ -188,11 +188,13 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
             (None, Some(head)) => store.state_on_branch(head)?,
             (of, _) => of.clone(),
         };
-        let Some(of) = kept else {
-            return Err(Failure::new(Exit::Unreadable, format!("\"{}\" has no kept state", record.name))
-                .hint("Export the text without --with-state"));
+        let written = match kept.map(|of| store.export_bundle(record.id, &of, &args.file, overwrite)) {
+            None | Some(Err(StoreError::NoState { .. })) => {
+                return Err(Failure::new(Exit::Unreadable, format!("\"{}\" has no kept state", record.name))
+                    .hint("Export the text without --with-state"));
+            }
+            Some(written) => written?,
         };
-        let written = store.export_bundle(record.id, &of, &args.file, overwrite)?;
         let json = || {
             json!({
                 "file": file, "bytes": written.bytes, "state_tokens": written.state_tokens,
