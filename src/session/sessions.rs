@@ -116,6 +116,11 @@ fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
     Ok(record)
 }
 
+/// Message ?1 and all above it.
+const UP: &str = "WITH RECURSIVE up(id, parent, depth) AS (
+  SELECT id, parent, depth FROM message WHERE id = ?1
+  UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)";
+
 macro_rules! places {
     () => {
         "place(message, session) AS (
@@ -267,13 +272,11 @@ impl Store {
     pub fn tip_segment(&self, head: MessageId, fingerprint: &str) -> Result<Option<(MessageId, SegmentId)>> {
         self.read(|db| {
             Ok(db
-                .prepare_cached(
-                    "WITH RECURSIVE up(id, parent, depth) AS (
-                       SELECT id, parent, depth FROM message WHERE id = ?1
-                       UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
-                     SELECT up.id, l.segment FROM up CROSS JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
+                .prepare_cached(&format!(
+                    "{UP} SELECT up.id, l.segment
+                     FROM up CROSS JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
                      ORDER BY up.depth DESC LIMIT 1",
-                )?
+                ))?
                 .query_row(params![head.0, fingerprint], |r| Ok((MessageId(r.get(0)?), SegmentId(r.get(1)?))))
                 .optional()?)
         })
@@ -286,13 +289,10 @@ impl Store {
     pub fn state_on_branch(&self, head: MessageId) -> Result<Option<String>> {
         self.read(|db| {
             Ok(db
-                .prepare_cached(
-                    "WITH RECURSIVE up(id, parent, depth) AS (
-                       SELECT id, parent, depth FROM message WHERE id = ?1
-                       UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
-                     SELECT l.fingerprint FROM up CROSS JOIN message_segment l ON l.message = up.id
+                .prepare_cached(&format!(
+                    "{UP} SELECT l.fingerprint FROM up CROSS JOIN message_segment l ON l.message = up.id
                      ORDER BY up.depth DESC LIMIT 1",
-                )?
+                ))?
                 .query_row(params![head.0], |r| r.get(0))
                 .optional()?)
         })
