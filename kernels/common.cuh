@@ -227,6 +227,15 @@ DEVICE float block_sum(float x, float* scratch) {
 }
 
 DEVICE float sigmoid(float x) { return rcp_fast(1.f + exp2_fast(-LOG2E * x)); }
+DEVICE u32 swiglu2(u32 gate, u32 up) {
+    const float g0 = widen_lo(gate), g1 = widen_hi(gate);
+    return pack(g0 * sigmoid(g0) * widen_lo(up), g1 * sigmoid(g1) * widen_hi(up));
+}
+// Of eight gate columns and, behind them, their eight up columns: rows [2·inter] are such groups.
+DEVICE uint4 swiglu8(const bf16* from) {
+    const uint4 g = load16(from), u = load16(from + 8);
+    return make_uint4(swiglu2(g.x, u.x), swiglu2(g.y, u.y), swiglu2(g.z, u.z), swiglu2(g.w, u.w));
+}
 
 // ---- rows that enter a GEMM --------------------------------------------------------------------------------------------
 //

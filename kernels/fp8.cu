@@ -1,9 +1,8 @@
-// Rows in 8 bits with a scale each, for products of prefill in fp8: activations and weights alike, whatever form a weight came from.
+// Rows in 8 bits with a scale each, for products of prefill in fp8: weights, whatever form they came from, and activations, from bf16 or behind a norm or a gate.
 #include "common.cuh"
 
 constexpr float LARGEST = 448.f;     // of e4m3
 constexpr float NOTHING = 1e-30f;    // rows whose largest value is not above it are zeros: the inverse of their scale is no f32
-constexpr u32 HELD = 8;              // pieces of a row that a thread keeps between the two looks at it: rows up to 16,384 are read once
 constexpr u32 PIECE = 8;             // values of a piece
 constexpr u32 THREADS = 256;
 
@@ -34,36 +33,100 @@ DEVICE void store_narrow(unsigned char* dst, uint4 v, float inverse) {
     *reinterpret_cast<uint2*>(dst) = make_uint2(narrowed(v.x, inverse) | narrowed(v.y, inverse) << 16, narrowed(v.z, inverse) | narrowed(v.w, inverse) << 16);
 }
 
-// dst [rows, n] e4m3 and scales [rows]: src = dst · scale, the largest value of a row 448. One block a row; n a multiple of 8.
-KERNEL(256, 4) narrow_rows(unsigned char* dst, float* scales, const bf16* src, u32 n, u32 rows) {
+// A row of n values (a multiple of 8) by 256 threads: to = value / scale, the largest value 448. `piece(j, i)` gives bf16 values i..i + 7, the thread's piece j, or
+// any beyond the HELD that it keeps between the two looks at a row.
+template <u32 HELD, class Piece> DEVICE void narrow_row(unsigned char* to, float* scale, u32 n, Piece piece) {
     __shared__ float found[THREADS / 32];
-    wait_for_previous();
-    allow_next();
-    const u64 row = blockIdx.x;
-    if (row >= rows) return;
-    const bf16* from = src + row * n;
-    unsigned char* to = dst + row * n;
     uint4 held[HELD];
     float most = 0.f;
 #pragma unroll
     for (u32 j = 0; j < HELD; j++) {
         const u32 i = (threadIdx.x + j * THREADS) * PIECE;
         if (i < n) {
-            held[j] = load16(from + i);
+            held[j] = piece(j, i);
             most = larger(most, held[j]);
         }
     }
-    for (u32 i = (threadIdx.x + HELD * THREADS) * PIECE; i < n; i += THREADS * PIECE) most = larger(most, load16(from + i));
+    for (u32 i = (threadIdx.x + HELD * THREADS) * PIECE; i < n; i += THREADS * PIECE) most = larger(most, piece(HELD, i));
     most = warp_max(most);
     if ((threadIdx.x & 31) == 0) found[threadIdx.x >> 5] = most;
     __syncthreads();  // the largest value of each warp
     for (u32 w = 0; w < THREADS / 32; w++) most = fmaxf(most, found[w]);
     const float inverse = most > NOTHING ? LARGEST / most : 0.f;
-    if (threadIdx.x == 0) scales[row] = most > NOTHING ? most / LARGEST : 0.f;
+    if (threadIdx.x == 0) *scale = most > NOTHING ? most / LARGEST : 0.f;
 #pragma unroll
     for (u32 j = 0; j < HELD; j++) {
         const u32 i = (threadIdx.x + j * THREADS) * PIECE;
         if (i < n) store_narrow(to + i, held[j], inverse);
     }
-    for (u32 i = (threadIdx.x + HELD * THREADS) * PIECE; i < n; i += THREADS * PIECE) store_narrow(to + i, load16(from + i), inverse);
+    for (u32 i = (threadIdx.x + HELD * THREADS) * PIECE; i < n; i += THREADS * PIECE) store_narrow(to + i, piece(HELD, i), inverse);
+}
+
+// dst [rows, n] e4m3 and scales [rows]: src = dst · scale. Rows up to 16,384 are read once.
+KERNEL(256, 4) narrow_rows(unsigned char* dst, float* scales, const bf16* src, u32 n, u32 rows) {
+    wait_for_previous();
+    allow_next();
+    const u64 row = blockIdx.x;
+    if (row >= rows) return;
+    narrow_row<8>(dst + row * n, scales + row, n, [&](u32, u32 i) { return load16(src + row * n + i); });
+}
+
+// The same of silu(gate) · up of gu [rows, 2·inter].
+KERNEL(256, 4) narrow_swiglu(unsigned char* dst, float* scales, const bf16* gu, u32 inter, u32 rows) {
+    wait_for_previous();
+    allow_next();
+    const u64 row = blockIdx.x;
+    if (row >= rows) return;
+    narrow_row<8>(dst + row * inter, scales + row, inter, [&](u32, u32 i) { return swiglu8(gu + (row * inter + i) * 2); });
+}
+
+// Rows behind a norm and a gate, where there are such: what gate_rows (rows.cu) makes of them in bf16, narrowed, without the way through memory. Rows up to
+// 4096 are read once.
+KERNEL(256, 6)
+narrow_gated(unsigned char* dst, float* scales, const float* o, u32 ldo, const float* norm, float eps, const bf16* gate, u32 ldg, u32 n, u32 rows) {
+    constexpr u32 KEPT = 2;
+    __shared__ float scratch[8];
+    allow_next();
+    wait_for_previous();
+    const u64 row = blockIdx.x;
+    if (row >= rows) return;
+    auto eight = [](float (&x)[8], float4 a, float4 b) { x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w; };
+    auto values = [&](float (&x)[8], u32 i) { eight(x, load_fresh(o + row * ldo + i), load_fresh(o + row * ldo + i + 4)); };
+    float kept[KEPT][8] = {}, factor = 1.f;
+#pragma unroll
+    for (u32 j = 0; j < KEPT; j++)
+        if ((threadIdx.x + j * THREADS) * PIECE < n) values(kept[j], (threadIdx.x + j * THREADS) * PIECE);
+    if (norm) {
+        float sum = 0.f;  // in the order of gate_rows
+        auto add = [&](const float (&x)[8]) {
+#pragma unroll
+            for (u32 e = 0; e < 8; e++) sum = fmaf(x[e], x[e], sum);
+        };
+#pragma unroll
+        for (u32 j = 0; j < KEPT; j++) add(kept[j]);
+        for (u32 i = (threadIdx.x + KEPT * THREADS) * PIECE; i < n; i += THREADS * PIECE) {
+            float x[8];
+            values(x, i);
+            add(x);
+        }
+        factor = rsqrt_fast(fmaf(block_sum(sum, scratch), rcp_fast(float(n)), eps));
+    }
+    narrow_row<KEPT>(dst + row * n, scales + row, n, [&](u32 j, u32 i) {
+        float x[8], w[8];
+        if (j < KEPT) {
+#pragma unroll
+            for (u32 e = 0; e < 8; e++) x[e] = kept[j][e];
+        } else values(x, i);
+        const float4 one = make_float4(1.f, 1.f, 1.f, 1.f);
+        eight(w, norm ? load4(norm + i) : one, norm ? load4(norm + i + 4) : one);
+        if (gate) {
+            const uint4 g = load16(gate + row * ldg + i);
+            const u32 words[4] = {g.x, g.y, g.z, g.w};
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) w[2 * e] *= sigmoid(widen_lo(words[e])), w[2 * e + 1] *= sigmoid(widen_hi(words[e]));
+        }
+#pragma unroll
+        for (u32 e = 0; e < 8; e++) x[e] *= w[e] * factor;
+        return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+    });
 }

@@ -1,10 +1,9 @@
 // GEMMs of a prefill pass where no library is loaded, and of the first rows of a segment always.
 //
 // A block makes a tile of rows × outputs; the inner axis comes in stages through a ring of buffers in shared memory. Each output is one
-// sum over ascending k in steps of 16, whatever the tile and the number of rows: so both tiles make the same bits.
-// Wide, 128 × 128 by 8 warps of 64 × 32: most products for each byte. Few, 64 × 32 by 8 warps of 16 × 16: a weight of 4096 outputs
-// keeps 128 multiprocessors busy instead of 32, with 24 KB of it on the way to each; for a question, which costs the bytes of the weights.
-// inner a multiple of 32 (wide) or 64 (few); out and the strides even.
+// sum over ascending k in steps of 16, whatever the tile and the number of rows: so all tiles make the same bits.
+// The larger a tile, the more products for each byte; the smaller, the more multiprocessors have one: src/backend/cuda/launch/gemm.rs chooses.
+// inner a multiple of 32 (wide) or 64 (the others); out and the strides even.
 // Bytes moved: x ceil(out / tile) times and w ceil(rows / tile) times, mostly from level 2 (blocks side by side share w).
 #include "common.cuh"
 
@@ -21,9 +20,11 @@ template <u32 ROWS_, u32 OUTS_, u32 STAGE_K_, u32 STAGES_, u32 WARP_ROWS_, u32 W
     static_assert(OF_X * THREADS == ROWS * PIECES && OF_W * THREADS == OUTS * PIECES && STAGE_K % (16 * AHEAD) == 0);
 };
 using Wide = Tile<128, 128, 32, 4, 64, 32, 1>;
+using Tall = Tile<128, 64, 64, 3, 32, 32, 2>;
+using Square = Tile<64, 64, 64, 5, 32, 32, 2>;
 using Few = Tile<64, 32, 64, 7, 16, 16, 4>;
-static_assert(Wide::BYTES == 81920 && Wide::THREADS == 256, "src/backend/cuda/launch/gemm.rs asks for this much");
-static_assert(Few::BYTES == 96768 && Few::THREADS == 256, "src/backend/cuda/launch/gemm.rs asks for this much");
+static_assert(Wide::BYTES == 81'920 && Tall::BYTES == 82'944 && Square::BYTES == 92'160 && Few::BYTES == 96'768, "src/backend/cuda/launch/gemm.rs asks for this much");
+static_assert(Wide::THREADS == 256 && Tall::THREADS == 256 && Square::THREADS == 128 && Few::THREADS == 256, "src/backend/cuda/launch/gemm.rs starts so many");
 
 template <class T, Result R>
 DEVICE void gemm(void* dst, u32 ldd, const bf16* x, u32 ldx, const bf16* w, u32 rows, u32 out, u32 inner, float scale) {
@@ -35,17 +36,27 @@ DEVICE void gemm(void* dst, u32 ldd, const bf16* x, u32 ldx, const bf16* w, u32 
     const u32 steps = inner / T::STAGE_K;
     wait_for_previous();
     allow_next();
+    // Where each of the thread's pieces comes from, and goes to in a stage: known once, since so few products are made of a stage that they would wait for this.
+    constexpr u32 OF = T::OF_X + T::OF_W;
+    const bf16* from[OF];
+    u32 place[OF], there = 0;
+#pragma unroll
+    for (u32 j = 0; j < OF; j++) {
+        const bool of_x = j < T::OF_X;
+        const u32 i = (of_x ? j : j - T::OF_X) * T::THREADS + threadIdx.x, row = i / T::PIECES, col = i % T::PIECES * 8;
+        from[j] = of_x ? x + u64(min(r0 + row, rows - 1)) * ldx + col : w + u64(min(o0 + row, out - 1)) * inner + col;
+        place[j] = (of_x ? row : T::ROWS + row) * T::LD + col;
+        there |= u32(of_x ? r0 + row < rows : o0 + row < out) << j;
+    }
+    u32 filled = 0, read = 0;  // buffers of the next stage to come and of the next to be multiplied
+    auto after = [](u32 buffer) { return buffer + 1 == T::STAGES ? 0 : buffer + 1; };
     auto fetch = [&](u32 n) {
         if (n < steps) {
-            bf16* to = stages + n % T::STAGES * T::STAGE_ELEMENTS;
+            bf16* to = stages + filled * T::STAGE_ELEMENTS;
 #pragma unroll
-            for (u32 j = 0; j < T::OF_X + T::OF_W; j++) {
-                const bool of_x = j < T::OF_X;
-                const u32 i = (of_x ? j : j - T::OF_X) * T::THREADS + threadIdx.x, row = i / T::PIECES, col = i % T::PIECES * 8;
-                if (of_x) copy_async(to + row * T::LD + col, x + u64(min(r0 + row, rows - 1)) * ldx + n * T::STAGE_K + col, r0 + row < rows);
-                else copy_async(to + (T::ROWS + row) * T::LD + col, w + u64(min(o0 + row, out - 1)) * inner + n * T::STAGE_K + col, o0 + row < out);
-            }
+            for (u32 j = 0; j < OF; j++) copy_async(to + place[j], from[j], there >> j & 1), from[j] += T::STAGE_K;
         }
+        filled = after(filled);
         copy_commit();
     };
     for (u32 n = 0; n < T::STAGES - 1; n++) fetch(n);
@@ -54,7 +65,8 @@ DEVICE void gemm(void* dst, u32 ldd, const bf16* x, u32 ldx, const bf16* w, u32 
         copy_wait<T::STAGES - 2>();
         __syncthreads();  // stage n arrived; the buffer before it is free
         fetch(n + T::STAGES - 1);
-        const bf16* a = stages + n % T::STAGES * T::STAGE_ELEMENTS;
+        const bf16* a = stages + read * T::STAGE_ELEMENTS;
+        read = after(read);
         const bf16* b = a + T::ROWS * T::LD;
 #pragma unroll
         for (u32 k = 0; k < T::STAGE_K; k += 16 * T::AHEAD) {
@@ -98,6 +110,12 @@ DEVICE void gemm(void* dst, u32 ldd, const bf16* x, u32 ldx, const bf16* w, u32 
 KERNEL(256, 2) gemm_store(GEMM_ARGS) { gemm<Wide, BF16>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
 KERNEL(256, 2) gemm_f32(GEMM_ARGS) { gemm<Wide, F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
 KERNEL(256, 2) gemm_add(GEMM_ARGS) { gemm<Wide, ADD_F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(256, 2) gemm_tall_store(GEMM_ARGS) { gemm<Tall, BF16>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(256, 2) gemm_tall_f32(GEMM_ARGS) { gemm<Tall, F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(256, 2) gemm_tall_add(GEMM_ARGS) { gemm<Tall, ADD_F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(128, 2) gemm_square_store(GEMM_ARGS) { gemm<Square, BF16>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(128, 2) gemm_square_f32(GEMM_ARGS) { gemm<Square, F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(128, 2) gemm_square_add(GEMM_ARGS) { gemm<Square, ADD_F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
 KERNEL(256, 2) gemm_few_store(GEMM_ARGS) { gemm<Few, BF16>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
 KERNEL(256, 2) gemm_few_f32(GEMM_ARGS) { gemm<Few, F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
 KERNEL(256, 2) gemm_few_add(GEMM_ARGS) { gemm<Few, ADD_F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }

@@ -213,19 +213,12 @@ KERNEL(256, 4) norm_rows_bf16(bf16* dst, u32 ldd, const bf16* src, u32 lds, cons
     }
 }
 
-DEVICE u32 swiglu2(u32 gate, u32 up) {
-    float g0 = widen_lo(gate), g1 = widen_hi(gate);
-    return pack(g0 * sigmoid(g0) * widen_lo(up), g1 * sigmoid(g1) * widen_hi(up));
-}
-// gu [rows, 2·inter]: eight gate columns, their eight up columns, and so on.
 KERNEL(256, 4) swiglu_rows(bf16* dst, u32 ldd, const bf16* gu, u32 inter, u32 rows) {
     wait_for_previous();
     allow_next();
     const u32 i = (blockIdx.x * 256 + threadIdx.x) * 8;
     if (i >= inter) return;
-    const bf16* from = gu + (u64(blockIdx.y) * inter + i) * 2;
-    uint4 g = load16(from), u = load16(from + 8);
-    store16(dst + u64(blockIdx.y) * ldd + i, make_uint4(swiglu2(g.x, u.x), swiglu2(g.y, u.y), swiglu2(g.z, u.z), swiglu2(g.w, u.w)));
+    store16(dst + u64(blockIdx.y) * ldd + i, swiglu8(gu + (u64(blockIdx.y) * inter + i) * 2));
 }
 
 KERNEL(256, 4) aux_rows(float* aux, u32 lda, const float* h, u32 hidden, u32 rows) {

@@ -1,31 +1,40 @@
 // InfLLM-V2 sparse attention for given tokens: attention of a chunk's rows over the blocks they chose (docs/model.md §5.7).
-#include "key_tiles.cuh"
+#include "attention.cuh"
+#include "bulk.cuh"
 
 // Attention over the chosen blocks. Block (11 rows, KV head), a warp a row and one that brings the keys.
 //
 // The union of the rows' blocks passes through shared memory once, ascending, in halves of 32 keys and their values: a ring of `slots`.
 // Neighbouring rows often want different blocks, so they do not march in step: each works through its own list as halves
-// arrive and says how far it is; the bringing warp refills what all have left behind. `ready` halves have arrived; row w needs none before
-// `needs[w]`. A row's sums run over its own list only, so they do not depend on the rows beside it. At most 16384 KV blocks.
+// arrive and says how far it is; the bringing warp refills what all have left behind. `ready` halves have arrived (where the copy engine brings them, have been asked
+// for, and arrive at the barriers of their places); row w needs none before `needs[w]`. A row's sums run over its own list only, so they do not depend on the rows beside it. At
+// most 16384 KV blocks.
 constexpr u32 ROWS = 11;  // and the bringing warp: twelve take as many registers as nine
 constexpr u32 WORDS = 512;
 constexpr u32 ALL_DONE = 0x7fffffffu;
 constexpr u32 HALF = 32;
-constexpr u32 FLIGHT = 2;  // halves under way while there is room: measured, more of the ring is better left to those at work
+constexpr u32 FLIGHT = 2;  // halves that threads have under way while there is room: measured, more of the ring is better left to those at work
+constexpr u32 MOST_SLOTS = 16;
+constexpr float FAR = 8.f;  // how far, in powers of two, weights may lie above those that sums are in units of before the unit changes
+// Panels of 64 columns, a row of one in 128 bytes, whose 16-byte chunks are permuted so that eight rows of one chunk hit all banks: as the copy engine lays them.
+constexpr u32 PANEL = HALF * 64;
 struct Half {
     bf16 k[HALF * HEAD], v[HALF * HEAD];
 };
+DEVICE u32 half_at(u32 row, u32 chunk) { return (chunk >> 3) * PANEL + row * 64 + ((chunk ^ row) & 7) * 8; }
 struct AttendShared {
     u32 any[WORDS];     // the union, a bit a block
     u16 before[WORDS];  // blocks of the union before a word's
     u32 needs[ROWS], ready;
-    DEVICE_METHOD Half* halves() { return reinterpret_cast<Half*>(reinterpret_cast<unsigned char*>(this) + (sizeof(*this) + 127) / 128 * 128); }
+    u64 arrived[MOST_SLOTS];
+    // The dynamic shared memory begins at a multiple of 1024, as panels have to.
+    DEVICE_METHOD Half* halves() { return reinterpret_cast<Half*>(reinterpret_cast<unsigned char*>(this) + 4096); }
 };
-static_assert(sizeof(AttendShared) <= 3'200 && sizeof(Half) == 16'384, "src/backend/cuda/launch/sparse_attend.rs asks for this much");
+static_assert(sizeof(AttendShared) <= 4096 && sizeof(Half) == 16'384, "src/backend/cuda/launch/sparse_attend.rs asks for this much");
 
-// Fills the ring until the union is through; one warp, whose every instruction counts where rows share little: it has 32 copies to ask for
-// each half, and nobody else can. Rows below `low` are not there.
-DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 row_tile, u32 width, u32 words, u32 low, u32 end, u32 slots) {
+// Fills the ring until the union is through; one warp, whose every instruction counts where rows share little, and more so where it has 32 copies to ask for
+// each half. Rows below `low` are not there; tile 0 of the map is `low`'s.
+DEVICE void bring(AttendShared& sh, const TensorMap& map, u32 kv_head, const bf16* k, const bf16* v, u32 row_tile, u32 width, u32 words, u32 low, u32 end, u32 slots, bool bulk) {
     const u32 lane = threadIdx.x & 31, at = lane >> 4, chunk = lane & 15;
     u32 n = 0, slot = 0;  // halves asked for, and the place of the next one
     auto publish = [&](u32 ready) {
@@ -36,29 +45,41 @@ DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 row_tile, 
     for (u32 w = 0; w < words; w++)
         for (u32 bits = sh.any[w]; bits; bits &= bits - 1) {
             const u32 b = w * 32 + u32(__ffs(int(bits))) - 1;
-            const u64 block = row_at(b * BLOCK + at, row_tile, width) + chunk * 8;
-            const bf16 *from_k = k + block, *from_v = v + block;
             for (u32 half = 0; half < 2; half++, n++) {
                 if (full()) {
-                    copy_wait<0>();
-                    publish(n);
+                    if (!bulk) {
+                        copy_wait<0>();
+                        publish(n);
+                    }
                     while (full()) spin();
                 }
                 Half& to = sh.halves()[slot];
+                u64* const arrived = &sh.arrived[slot];
                 slot = slot + 1 == slots ? 0 : slot + 1;
-                // Places of every second row: of keys all a fixed way apart, of values every fourth.
-                bf16 *to_k = to.k + key_at(at, chunk), *to_v[4];
+                const bool whole = b * BLOCK + half * HALF + HALF <= end;
+                if (bulk && whole) {
+                    if (lane == 0) {
+                        barrier_expect(arrived, sizeof(Half));
+                        const u32 column = kv_head * HEAD, row = half * HALF, tile = b - low / BLOCK;
+                        bring_box(to.k, map, column, row, tile, 0, arrived), bring_box(to.k + PANEL, map, column + 64, row, tile, 0, arrived);
+                        bring_box(to.v, map, column, row, tile, 1, arrived), bring_box(to.v + PANEL, map, column + 64, row, tile, 1, arrived);
+                        store_shared(&sh.ready, n + 1);
+                    }
+                    continue;
+                }
+                const u64 first = row_at(b * BLOCK + half * HALF + at, row_tile, width) + chunk * 8;
+                const bf16 *from_k = k + first, *from_v = v + first;
+                bf16* to_row[4];  // of every second row; chunks lie alike in each eighth
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) to_v[i] = to.v + value_at(at + 2 * i, chunk);
+                for (u32 i = 0; i < 4; i++) to_row[i] = to.k + half_at(at + 2 * i, chunk);
                 auto rows = [&](u32 wide) {
 #pragma unroll
                     for (u32 i = 0; i < HALF / 2; i++) {
-                        copy_async(to_k + i * 2 * HEAD, from_k + i * 2 * wide);
-                        copy_async(to_v[i % 4] + i / 4 * 8 * HEAD, from_v + i * 2 * wide);
+                        copy_async(to_row[i % 4] + i / 4 * 8 * 64, from_k + i * 2 * wide);
+                        copy_async(to_row[i % 4] + i / 4 * 8 * 64 + HALF * HEAD, from_v + i * 2 * wide);
                     }
-                    from_k += HALF * wide, from_v += HALF * wide;
                 };
-                if (b * BLOCK + half * HALF + HALF <= end) {
+                if (whole) {
                     if (width == 2 * HEAD) rows(2 * HEAD);  // a width that is known takes fewer instructions
                     else rows(width);
                 } else {  // the last block of all
@@ -66,15 +87,22 @@ DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 row_tile, 
 #pragma unroll 1
                     for (u32 i = 0; i < HALF / 2; i++, from_k += 2 * width, from_v += 2 * width) {
                         const bool counts = b * BLOCK + half * HALF + at + 2 * i < end;
-                        copy_async(to_k + i * 2 * HEAD, counts ? from_k : k + none, counts);
-                        copy_async(to.v + value_at(at + 2 * i, chunk), counts ? from_v : v + none, counts);
+                        copy_async(to.k + half_at(at + 2 * i, chunk), counts ? from_k : k + none, counts);
+                        copy_async(to.v + half_at(at + 2 * i, chunk), counts ? from_v : v + none, counts);
                     }
                 }
                 copy_commit();
-                copy_wait<FLIGHT - 1>();
-                if (n + 1 >= FLIGHT) publish(n + 2 - FLIGHT);
+                if (bulk) {
+                    copy_wait<0>();
+                    publish(n + 1);
+                    if (lane == 0) barrier_expect(arrived, 0);
+                } else {
+                    copy_wait<FLIGHT - 1>();
+                    if (n + 1 >= FLIGHT) publish(n + 2 - FLIGHT);
+                }
             }
         }
+    if (bulk) return;
     copy_wait<0>();
     publish(n);
 }
@@ -83,7 +111,7 @@ DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 row_tile, 
 // first and its last part: outputs, not divided yet, in `o`; each lane's (max, Σ) in `parts` [row][head][4].
 template <bool PART>
 DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap,
-                         const Step* step, u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots, float2* parts, u32 from, u32 until) {
+                         const Step* step, u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots, const TensorMap& map, float2* parts, u32 from, u32 until) {
     AttendShared& sh = *reinterpret_cast<AttendShared*>(bytes);
     allow_next();
     wait_for_previous();
@@ -92,10 +120,15 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
     bool works = first + warp <= last && warp < ROWS;
     const u32 position = step->position, p = position + mine, end = position + last + 1, blocks = (end + BLOCK - 1) / BLOCK;
     const u32 words = min((blocks + 31) / 32, WORDS);
+    const bool bulk = BULK && map.given();
 
     for (u32 i = threadIdx.x; i < words; i += (ROWS + 1) * 32) sh.any[i] = 0;
     if (threadIdx.x < ROWS) sh.needs[threadIdx.x] = first + threadIdx.x <= last ? 0 : ALL_DONE;
-    if (threadIdx.x == 0) sh.ready = 0;
+    if (threadIdx.x == 0) {
+        sh.ready = 0;
+        for (u32 i = 0; i < MOST_SLOTS; i++) barrier_init(&sh.arrived[i]);
+        barriers_made();
+    }
     __syncthreads();  // cleared
     const u32 n = count[mine * kv_heads + kv_head];
     const u32* own = list + (u64(mine) * kv_heads + kv_head) * cap;
@@ -126,10 +159,21 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
     }
     __syncthreads();  // and how many blocks lie before each word
     if (warp == ROWS) {
-        bring(sh, k + kv_head * HEAD, v + kv_head * HEAD, row_tile, width, words, PART ? from * BLOCK : 0, end, slots);
+        bring(sh, map, kv_head, k + kv_head * HEAD, v + kv_head * HEAD, row_tile, width, words, PART ? from * BLOCK : 0, end, slots, bulk);
     }
     if (!works) return;
-    const Queries query = Queries::of(q + u64(mine) * ldq + kv_head * group * HEAD, group);
+    u32 query[HEAD / 16][4];  // the row's heads as the operands of products with 16 columns
+    {
+        const bf16* first = q + u64(mine) * ldq + kv_head * group * HEAD + 2 * t;
+        auto two = [&](u32 head, u32 column) { return head < group ? *reinterpret_cast<const u32*>(first + head * HEAD + column) : 0; };
+#pragma unroll
+        for (u32 c = 0; c < HEAD / 16; c++) {
+            query[c][0] = two(g, c * 16), query[c][1] = two(g + 8, c * 16);
+            query[c][2] = two(g, c * 16 + 8), query[c][3] = two(g + 8, c * 16 + 8);
+        }
+    }
+    // Where the lane's row of the matrices of four chunks of eight keys, and of two chunks of sixteen values, is in the first panel.
+    const u32 key_row = half_at(lane & 7, lane >> 3), value_row = half_at(lane & 15, lane >> 4);
     const u32 inverse = 0xffffffffu / slots + 1;  // n / slots is the upper half of n times this
     const float unit = scale * LOG2E;
     float y[16][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
@@ -162,34 +206,43 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
             __syncwarp();  // all lanes have left the half before
             if (lane == 0) store_shared(&sh.needs[warp], at);
             while (load_shared(&sh.ready) <= at) spin();
+            const u32 turn = __umulhi(at, inverse), slot = at - turn * slots;
+            if (bulk) barrier_wait(&sh.arrived[slot], turn & 1);
             __syncwarp();
-            const Half& from = sh.halves()[at - __umulhi(at, inverse) * slots];
+            const Half& from = sh.halves()[slot];
             float s[4][4] = {};
 #pragma unroll
-            for (u32 c = 0; c < 4; c++) {
+            for (u32 c = 0; c < 4; c++)
 #pragma unroll
-                for (u32 j = 0; j < 4; j++) query.score(s[j], key_part(from.k, j, c), c);
+                for (u32 j = 0; j < 4; j++) {
+                    u32 x[4];
+                    load_matrix(x, from.k + c / 2 * PANEL + j * 8 * 64 + (key_row ^ c % 2 * 32));
+                    mma(s[j], query[2 * c][0], query[2 * c][1], query[2 * c][2], query[2 * c][3], x[0], x[1]);
+                    mma(s[j], query[2 * c + 1][0], query[2 * c + 1][1], query[2 * c + 1][2], query[2 * c + 1][3], x[2], x[3]);
+                }
+            if (half * HALF + HALF - 1 > seen) {
+#pragma unroll
+                for (u32 j = 0; j < 4; j++)
+#pragma unroll
+                    for (u32 e = 0; e < 4; e++)
+                        if (half * HALF + j * 8 + 2 * t + (e & 1) > seen) s[j][e] = NEVER;
             }
             float t0 = m0, t1 = m1;
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-#pragma unroll
-                for (u32 e = 0; e < 4; e++) s[j][e] = half * HALF + j * 8 + 2 * t + (e & 1) <= seen ? s[j][e] * unit : NEVER;
-                t0 = fmaxf(t0, fmaxf(s[j][0], s[j][1]));
-                t1 = fmaxf(t1, fmaxf(s[j][2], s[j][3]));
-            }
+            for (u32 j = 0; j < 4; j++) t0 = fmaxf(t0, fmaxf(s[j][0], s[j][1])), t1 = fmaxf(t1, fmaxf(s[j][2], s[j][3]));
             t0 = fmaxf(t0, shuffle_xor(t0, 1)), t0 = fmaxf(t0, shuffle_xor(t0, 2));
             t1 = fmaxf(t1, shuffle_xor(t1, 1)), t1 = fmaxf(t1, shuffle_xor(t1, 2));
-            if (vote(t0 != m0 || t1 != m1)) {  // a new maximum somewhere: rare after the first blocks; a factor of 1 changes no bit
-                const float f0 = exp2_fast(m0 - t0), f1 = exp2_fast(m1 - t1);
+            if (vote((t0 - m0) * unit > FAR || (t1 - m1) * unit > FAR)) {  // rare after the first blocks
+                const float f0 = exp2_fast((m0 - t0) * unit), f1 = exp2_fast((m1 - t1) * unit);
                 m0 = t0, m1 = t1, l0 *= f0, l1 *= f1;
 #pragma unroll
                 for (u32 j = 0; j < 16; j++) y[j][0] *= f0, y[j][1] *= f0, y[j][2] *= f1, y[j][3] *= f1;
             }
+            const float n0 = -m0 * unit, n1 = -m1 * unit;
 #pragma unroll
             for (u32 j = 0; j < 4; j++) {
-                s[j][0] = exp2_fast(s[j][0] - m0), s[j][1] = exp2_fast(s[j][1] - m0);
-                s[j][2] = exp2_fast(s[j][2] - m1), s[j][3] = exp2_fast(s[j][3] - m1);
+                s[j][0] = exp2_fast(fmaf(s[j][0], unit, n0)), s[j][1] = exp2_fast(fmaf(s[j][1], unit, n0));
+                s[j][2] = exp2_fast(fmaf(s[j][2], unit, n1)), s[j][3] = exp2_fast(fmaf(s[j][3], unit, n1));
                 l0 += s[j][0] + s[j][1], l1 += s[j][2] + s[j][3];
             }
 #pragma unroll
@@ -198,7 +251,7 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
                 const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
                 // Four matrices are on their way while four are multiplied.
                 u32 x[2][4];
-                auto values = [&](u32 j) { load_matrix_trans(x[j & 1], from.v + value_at(kk * 16 + (lane & 15), 2 * j + (lane >> 4))); };
+                auto values = [&](u32 j) { load_matrix_trans(x[j & 1], from.v + j / 4 * PANEL + kk * 16 * 64 + (value_row ^ j % 4 * 16)); };
                 values(0);
 #pragma unroll
                 for (u32 j = 0; j < 8; j++) {
@@ -229,14 +282,14 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
 
 KERNEL((ROWS + 1) * 32, 1)
 attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step, u32 heads,
-               u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots) {
+               u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots, const __grid_constant__ TensorMap map) {
     SHARED_BYTES(bytes);
-    attend_chunk<false>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, row_tile, scale, rows, slots, nullptr, 0, 0);
+    attend_chunk<false>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, row_tile, scale, rows, slots, map, nullptr, 0, 0);
 }
 
 KERNEL((ROWS + 1) * 32, 1)
 attend_prefill_part(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step,
-                    u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots, float2* parts, u32 from, u32 until) {
+                    u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots, const __grid_constant__ TensorMap map, float2* parts, u32 from, u32 until) {
     SHARED_BYTES(bytes);
-    attend_chunk<true>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, row_tile, scale, rows, slots, parts, from, until);
+    attend_chunk<true>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, row_tile, scale, rows, slots, map, parts, from, until);
 }

@@ -3,12 +3,15 @@
 // A launch block takes 16 neighbouring rows of one KV head, a warp two of them. Keys are the 16 rows of a product, a row's (at most 16) query heads its
 // columns, so that few lanes have to add up a key's heads. They come through shared memory in tiles of 64, two under way, and are shared by the rows.
 // Every row's sums run over its own keys in ascending order: they do not depend on the rows beside it.
-#include "key_tiles.cuh"
+#include "attention.cuh"
 
 constexpr u32 ROWS = 16;
 constexpr float LOWEST = -1e30f;  // below any score
 constexpr u32 TILE = 64;
 constexpr u32 TILE_ELEMENTS = TILE * HEAD;
+
+// Tiles lie unpadded in shared memory; 16-byte chunks of a row are permuted so that eight rows of one chunk hit all banks.
+DEVICE u32 key_at(u32 row, u32 chunk) { return row * HEAD + (chunk ^ (row & 7)) * 8; }
 
 // 64 compressed keys from `first`, a multiple of 64, of `count` (zeros beyond), by 256 threads.
 DEVICE void fetch_keys(bf16* to, const bf16* from, u32 first, u32 count, u32 stride, u32 key_tile, u32 width) {
@@ -16,12 +19,12 @@ DEVICE void fetch_keys(bf16* to, const bf16* from, u32 first, u32 count, u32 str
     const bf16* here = from + compressed_at(first, stride, key_tile, width) + j * width + chunk * 8;
     if (first + TILE <= count) {
 #pragma unroll
-        for (u32 i = 0; i < TILE; i += 16) copy_async(to + value_at(j + i, chunk), here + i * width);
+        for (u32 i = 0; i < TILE; i += 16) copy_async(to + key_at(j + i, chunk), here + i * width);
     } else {
 #pragma unroll
         for (u32 i = 0; i < TILE; i += 16) {
             const bool counts = first + j + i < count;
-            copy_async(to + value_at(j + i, chunk), counts ? here + i * width : from + chunk * 8, counts);
+            copy_async(to + key_at(j + i, chunk), counts ? here + i * width : from + chunk * 8, counts);
         }
     }
 }
@@ -44,7 +47,7 @@ struct QueryColumns {
 DEVICE void score_16(float (&s)[2][2][4], const QueryColumns (&query)[2], const bf16* keys, u32 first) {
     const u32 lane = threadIdx.x & 31;
     u32 x[2][4];  // the keys' next columns are on their way while some are multiplied
-    auto load = [&](u32 b) { load_matrix(x[b & 1], keys + value_at(first + (lane & 15), 2 * b + (lane >> 4))); };
+    auto load = [&](u32 b) { load_matrix(x[b & 1], keys + key_at(first + (lane & 15), 2 * b + (lane >> 4))); };
     load(0);
 #pragma unroll
     for (u32 b = 0; b < HEAD / 16; b++) {

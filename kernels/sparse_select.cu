@@ -217,28 +217,28 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
 
 // Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values (cut.cuh); ties at the cut go to the lowest indices.
 // The best score of so many threads is nowhere above the cut: only what reaches it is looked at again, a few of a long list.
-// Block (KV head, row), 512 threads of 8, 16, 24 or 32 consecutive KV blocks each: at most 16384 KV blocks, 1 Mi positions. Rows of scores are
-// `score_blocks` apart, a multiple of 64. Shared: a word for each of them, its index and score.
+// Block (KV head, row), W warps, whose threads have 8, 16, 24 or 32 consecutive KV blocks each. Rows of scores are `score_blocks` apart, a multiple of 64.
+// Shared: a word for each of them, its index and score.
 constexpr u32 OWN = 32;
-KERNEL(512, 2)
-select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Row* at, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk,
+template <u32 W>
+DEVICE void choose(unsigned char* bytes, u32* list, u32* count, const bf16* scores, const Step* step, const Row* at, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk,
            u32 dense_until, u32 row0, u32 rows) {
-    SHARED_BYTES(bytes);
-    __shared__ u32 sums[2][16];
-    __shared__ uint2 reached[2][16];
+    constexpr u32 THREADS = W * 32;
+    __shared__ u32 sums[2][W];
+    __shared__ uint2 reached[2][W];
     allow_next();
     const u32 row = row0 + blockIdx.y, p = at ? at[row].position : step->position + row, last = p / BLOCK, n = last + 1;
     wait_for_previous();
     u32* to = list + (u64(row) * kv_heads + blockIdx.x) * cap;
     if (n <= topk || p + 1 < dense_until) {
         const u32 all = min(n, cap);
-        for (u32 b = threadIdx.x; b < all; b += 512) to[b] = b;
+        for (u32 b = threadIdx.x; b < all; b += THREADS) to[b] = b;
         if (threadIdx.x == 0) count[row * kv_heads + blockIdx.x] = all;
         return;
     }
     const u32 from = min(init, n), until = last > local ? max(last - local, from) : from;  // free blocks: from <= b < until
     const u32 forced = n - (until - from), wanted = topk > forced ? topk - forced : 0;
-    const u32 per = min(OWN, (n + 4095) / 4096 * 8), b0 = threadIdx.x * per;
+    const u32 per = min(OWN, (n + THREADS * 8 - 1) / (THREADS * 8) * 8), b0 = threadIdx.x * per;
     const bf16* mine = scores + (u64(blockIdx.y) * kv_heads + blockIdx.x) * score_blocks + b0;
     auto below = [](u32 bits) { return bits < 32 ? (1u << bits) - 1 : 0xffffffffu; };
     const u32 own = until > b0 ? below(min(per, until - b0)) & ~(from > b0 ? below(from - b0) : 0) : 0;  // the thread's free blocks
@@ -254,7 +254,7 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Ro
         low = max(low, key[i] << 16), high = max(high, key[i]);
     }
     const u32 best = max(low, high) >> 16, lookers = until > from ? (until - 1) / per - from / per + 1 : 0, some = max(wanted, 1u);
-    const u32 bound = lookers < some ? 0 : find_cut<16>([&](auto look) { if (own) look(best); }, some, some + 32, 3, reached);
+    const u32 bound = lookers < some ? 0 : find_cut<W>([&](auto look) { if (own) look(best); }, some, some + 32, 3, reached);
     u32 reach = 0;
 #pragma unroll
     for (u32 i = 0; i < OWN / 2; i++) reach |= u32((key[i] & 0xffff) >= bound) << (2 * i) | u32(key[i] >> 16 >= bound) << (2 * i + 1);
@@ -267,8 +267,8 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Ro
     }
     __syncthreads();  // `found` written
     // Nearly always one of them a thread.
-    const u32 share = (all + 511) / 512, f0 = min(threadIdx.x * share, all), f1 = min(f0 + share, all);
-    const u32 cut = find_cut<16>(
+    const u32 share = (all + THREADS - 1) / THREADS, f0 = min(threadIdx.x * share, all), f1 = min(f0 + share, all);
+    const u32 cut = find_cut<W>(
         [&](auto look) {
             for (u32 f = f0; f < f1; f++) look(found[f] & 0xffff);
         },
@@ -289,9 +289,24 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Ro
         taken += what >> 16;
         level += what & 1;
     }
-    for (u32 i = threadIdx.x; i < forced; i += 512) {
+    for (u32 i = threadIdx.x; i < forced; i += THREADS) {
         const u32 place = i < from ? i : i + wanted;
         if (place < cap) to[place] = i < from ? i : until + i - from;
     }
     if (threadIdx.x == 0) count[row * kv_heads + blockIdx.x] = min(forced + wanted, cap);
+}
+
+#define SELECT_ARGS \
+    u32 *list, u32 *count, const bf16 *scores, const Step *step, const Row *at, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk, \
+        u32 dense_until, u32 row0, u32 rows
+#define SELECT list, count, scores, step, at, kv_heads, score_blocks, cap, init, local, topk, dense_until, row0, rows
+// Up to 16384 KV blocks, 1 Mi positions.
+KERNEL(512, 2) select_top(SELECT_ARGS) {
+    SHARED_BYTES(bytes);
+    choose<16>(bytes, SELECT);
+}
+// Up to 4096, where there are rows enough: four warps wait for each other less than sixteen.
+KERNEL(128, 8) select_top_many(SELECT_ARGS) {
+    SHARED_BYTES(bytes);
+    choose<4>(bytes, SELECT);
 }

@@ -18,6 +18,7 @@
 #define __device__
 #define __restrict__ __restrict
 #define __forceinline__ inline
+#define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __attribute__((section("emushared")))
 #define DEVICE static inline

@@ -18,6 +18,21 @@ pub enum Follows<'a, V> {
     },
 }
 
+/// Weights of an MLP, and what it is added by.
+#[derive(Debug)]
+pub struct Mlp<'a, M, V> {
+    /// In front of it.
+    pub norm: &'a V,
+    /// Of the norm.
+    pub eps: f32,
+    /// Gate and up projection.
+    pub gate_up: &'a M,
+    /// Down projection.
+    pub down: &'a M,
+    /// Of what is added.
+    pub scale: f32,
+}
+
 /// What every row goes through on its own: embedding, norms, GEMMs, gates, the head.
 ///
 /// Layout of the fused projection `x` written by [`Rows::norm_linear`], columns in this order:
@@ -50,6 +65,17 @@ pub trait Rows: Memory {
     ) -> Result<()>;
     /// `h += scale · (x Wᵀ)`. `[rows, hidden]`
     fn linear_add(&mut self, h: &mut Self::Buf, x: &Self::Buf, w: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
+    /// [`Rows::norm_gate_up`] into `mid` and [`Rows::linear_add`] from there, with the same bits. What is in `mid` afterwards is of no use.
+    fn mlp(
+        &mut self,
+        h: &mut Self::Buf,
+        mid: &mut Self::Buf,
+        mlp: &Mlp<'_, Self::Matrix, Self::Vector>,
+        pass: Pass,
+    ) -> Result<()> {
+        self.norm_gate_up(mid, h, mlp.norm, mlp.eps, mlp.gate_up, pass)?;
+        self.linear_add(h, mid, mlp.down, mlp.scale, pass)
+    }
     /// `h += scale · ((norm(o) ∘ sigmoid(gate)) Wᵀ)`; norm over all lanes of a row, absent for sparse layers; the gate is
     /// columns `gate` of `x`, absent where empty.
     #[allow(clippy::too_many_arguments)]

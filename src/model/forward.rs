@@ -6,7 +6,7 @@
 
 mod load;
 
-use crate::backend::{Backend, Follows, HeadRows, Pass, Result as BackendResult, internal};
+use crate::backend::{Backend, Follows, HeadRows, Mlp, Pass, Result as BackendResult, internal};
 use crate::spec::ModelSpec;
 
 use super::parts::{LayerState, MixBufs, Workspace};
@@ -104,6 +104,7 @@ impl<B: Backend> Model<B> {
         pass: Pass,
         probe: Option<&mut Probe<'_, B>>,
     ) -> BackendResult<()> {
+        let watched = probe.is_some();
         let mut ignore = |_: &mut B, _: Seen<'_, B>| Ok(());
         let probe: &mut Probe<'_, B> = match probe {
             Some(probe) => probe,
@@ -149,10 +150,15 @@ impl<B: Backend> Model<B> {
                 }
             }
             probe(b, Seen::Between { layer: i, hidden: h })?;
-            b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;
-            probe(b, Seen::Middle { layer: i, mid })?;
-            b.coming(Follows::Norm(entry(i + 1)));
-            b.linear_add(h, mid, &w.down, scale, pass)?;
+            if watched {
+                b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;
+                probe(b, Seen::Middle { layer: i, mid })?;
+                b.linear_add(h, mid, &w.down, scale, pass)?;
+            } else {
+                b.coming(Follows::Norm(entry(i + 1)));
+                let mlp = Mlp { norm: &w.post_norm, eps, gate_up: &w.gate_up, down: &w.down, scale };
+                b.mlp(h, mid, &mlp, pass)?;
+            }
             probe(b, Seen::Hidden { layer: i, hidden: h })?;
             if let Some(aux_hidden) = aux_hidden {
                 for (slot, _) in aux_hidden.layers.iter().enumerate().filter(|(_, layer)| **layer == i) {

@@ -13,14 +13,16 @@ pub struct Card {
     multiprocessors: u32,
     /// Can launches overlap?
     overlap: bool,
+    /// Does a copy engine bring tiles?
+    brings_tiles: bool,
 }
 
 /// Every card whose limits can be asked for: A100, RTX 3080, RTX 4080, RTX 5070.
 pub const CARDS: &[Card] = &[
-    Card { name: "sm_80", shared_limit: 163 << 10, multiprocessors: 108, overlap: false },
-    Card { name: "sm_86", shared_limit: 99 << 10, multiprocessors: 68, overlap: false },
-    Card { name: "sm_89", shared_limit: 99 << 10, multiprocessors: 76, overlap: false },
-    Card { name: "sm_120", shared_limit: 99 << 10, multiprocessors: 48, overlap: true },
+    Card { name: "sm_80", shared_limit: 163 << 10, multiprocessors: 108, overlap: false, brings_tiles: false },
+    Card { name: "sm_86", shared_limit: 99 << 10, multiprocessors: 68, overlap: false, brings_tiles: false },
+    Card { name: "sm_89", shared_limit: 99 << 10, multiprocessors: 76, overlap: false, brings_tiles: false },
+    Card { name: "sm_120", shared_limit: 99 << 10, multiprocessors: 48, overlap: true, brings_tiles: true },
 ];
 
 impl Card {
@@ -40,6 +42,7 @@ impl Card {
         info.shared_limit = info.shared_limit.min(self.shared_limit);
         info.multiprocessors = info.multiprocessors.min(self.multiprocessors);
         info.overlap &= self.overlap;
+        info.brings_tiles &= self.brings_tiles;
         info.name = format!("{} with the limits of {}", info.name, self.name);
     }
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::device::{Account, DeviceBuffer};
 use super::driver::{DevicePtr, GEMM_ROWS, GemmOut, Queue};
 use super::launch::{self, NextRows, SkinnyRows, SkinnyTo};
+use super::ops::Output;
 use super::step_words::StepParameters;
 use super::steps::narrow;
 use super::tensors::{Buf, HEAD, Matrix, Vector, floats};
@@ -68,7 +69,10 @@ impl Cuda {
         }
         let to = if narrow { GemmOut::Bf16 } else { GemmOut::F32 };
         match pass {
-            Pass::Prefill { rows } => self.gemm(x, w, dst.ptr(), dst.width, rows, to, 1.0),
+            Pass::Prefill { rows } => {
+                let input = self.plain_input(x, w, rows)?;
+                self.gemm(input, w, Output { d: dst.ptr(), ldd: dst.width, to, scale: 1.0 })
+            }
             // May be recorded, and the library is used outside of CUDA graphs only.
             Pass::Verify { rows } => self.own_gemm(x, w, dst.ptr(), dst.width, rows, to, 1.0),
         }

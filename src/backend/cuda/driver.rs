@@ -15,26 +15,40 @@ use crate::backend::{BackendError, Result};
 /// An address in device memory.
 pub type DevicePtr = u64;
 
-/// One kernel argument: every scalar a kernel takes is 4 or 8 bytes, and the driver knows which from the kernel itself.
+/// One kernel argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C, align(8))]
-pub struct Arg(pub(crate) [u8; 8]);
+pub enum Arg {
+    /// A scalar of 4 or 8 bytes; the driver knows which from the kernel itself.
+    Scalar(u64),
+    /// A whole structure.
+    Map(TensorMap),
+}
+
+impl Arg {
+    /// Its bytes, as little-endian machines have them.
+    pub(super) fn as_ptr(&self) -> *mut std::ffi::c_void {
+        match self {
+            Arg::Scalar(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Arg::Map(map) => std::ptr::from_ref(map).cast_mut().cast(),
+        }
+    }
+}
 
 impl From<u64> for Arg {
     fn from(value: u64) -> Self {
-        Arg(value.to_le_bytes())
+        Arg::Scalar(value)
     }
 }
 
 impl From<i64> for Arg {
     fn from(value: i64) -> Self {
-        Arg(value.to_le_bytes())
+        Arg::from(value.cast_unsigned())
     }
 }
 
 impl From<u32> for Arg {
     fn from(value: u32) -> Self {
-        Arg(u64::from(value).to_le_bytes())
+        Arg::from(u64::from(value))
     }
 }
 
@@ -49,6 +63,37 @@ impl From<f32> for Arg {
         Arg::from(value.to_bits())
     }
 }
+
+impl From<TensorMap> for Arg {
+    fn from(value: TensorMap) -> Self {
+        Arg::Map(value)
+    }
+}
+
+/// Two arrays of bf16 rows, in tiles, of which the copy engine brings boxes of [`BOX`] into shared memory (`kernels/bulk.cuh`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileMap {
+    /// The first array.
+    pub at: DevicePtr,
+    /// Bytes to the second.
+    pub second: u64,
+    /// Values of a row; rows of a tile lie beside each other.
+    pub width: u32,
+    /// Rows of a tile.
+    pub rows: u32,
+    /// Values from a tile to the next.
+    pub tile: u32,
+    /// How many there are.
+    pub tiles: u32,
+}
+
+/// Columns and rows of a box. A row of it fills the 128 bytes within which the engine permutes.
+pub const BOX: [u32; 2] = [64, 32];
+
+/// What a kernel is told of a [`TileMap`]: the driver's own encoding. Zeros where the device has no such engine, or the kernel is not to use it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct TensorMap(pub(crate) [u64; 16]);
 
 /// How a launch follows the one before it on its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -149,6 +194,8 @@ pub struct DeviceInfo {
     pub cache_bytes: u64,
     /// Can launches overlap (capability 9.0 and newer)?
     pub overlap: bool,
+    /// Does a copy engine bring tiles into shared memory (capability 9.0 and newer)?
+    pub brings_tiles: bool,
 }
 
 /// Type of a GEMM's result.
@@ -271,6 +318,10 @@ pub trait Driver: Send + Sync {
     /// # Safety
     /// `dst` must be device memory.
     unsafe fn fill(&self, dst: DevicePtr, byte: u8, bytes: usize, queue: Queue) -> Result<()>;
+    /// What kernels are told of tiles; nothing is read.
+    fn tensor_map(&self, _of: &TileMap) -> Result<TensorMap> {
+        Ok(TensorMap::default())
+    }
     /// Runs a kernel on [`Queue::Compute`].
     ///
     /// # Safety

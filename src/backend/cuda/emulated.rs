@@ -100,6 +100,7 @@ impl Emulated {
             shared_limit: 227 << 10,
             cache_bytes: 1 << 20,
             overlap: false,
+            brings_tiles: false,
         };
         if let Some(card) = limits {
             card.limit(&mut info);
@@ -119,8 +120,7 @@ impl Emulated {
         match op {
             Op::Launch { kernel, grid, block, shared_bytes, args } => {
                 let name = CString::new(*kernel).map_err(|e| failed(*kernel, e))?;
-                let mut params: Vec<*mut c_void> =
-                    args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+                let mut params: Vec<*mut c_void> = args.iter().map(Arg::as_ptr).collect();
                 // SAFETY: the caller's; the library reads as many arguments as the kernel has.
                 let launched = unsafe { self.emulator.launch(&name, *grid, *block, *shared_bytes, &mut params) };
                 launched.map_err(|words| failed(*kernel, format!("{words} (grid {grid:?}, block {block:?})")))?;

@@ -148,6 +148,7 @@ mod tests {
             shared_limit: 163 << 10,
             cache_bytes: 40 << 20,
             overlap: false,
+            brings_tiles: false,
         };
         assert!(fp8(&card(90, "NVIDIA H200")).is_ok());
         for (capability, name, has) in [(86, "NVIDIA A10", "8.6"), (100, "NVIDIA B200", "10.0")] {

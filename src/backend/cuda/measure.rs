@@ -5,9 +5,9 @@
 use serde::Serialize;
 
 use super::cache::Cache;
-use super::device::Account;
+use super::device::{Account, DeviceBuffer};
 use super::driver::{GemmOut, Queue};
-use super::ops::Narrow;
+use super::ops::{Narrow, Output};
 use super::tensors::Buf;
 use super::{Cuda, launch, u32_of};
 use crate::backend::{Form, Memory, Result, Steps};
@@ -72,6 +72,44 @@ impl Cuda {
         Ok((bytes, scales.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))
     }
 
+    /// f32 rows of `n` values behind a norm and a gate, either empty where there is none, in e4m3, and their scales: as prefill in fp8 makes them, and by
+    /// way of bf16.
+    ///
+    /// # Errors
+    /// The device's; values that are no whole rows.
+    pub fn gated(&mut self, values: &[f32], norm: &[f32], gate: &[u16], n: usize) -> Result<[Vec<u8>; 2]> {
+        let rows = values.len() / n.max(1);
+        let fits = |given: usize, wanted: usize| given == 0 || given == wanted;
+        if values.is_empty() || rows * n != values.len() || !fits(norm.len(), n) || !fits(gate.len(), rows * n) {
+            return Err(super::shape("gate", "whole rows", format!("{} of {n}", values.len())));
+        }
+        let device = self.device.clone();
+        let made = |bytes: usize| device.zeroed("measurement", bytes.max(16), Account::Work);
+        let (o, plain) = (made(values.len() * 4)?, made(values.len() * 2)?);
+        self.staging.send_bytes(o.ptr(), bytemuck::cast_slice(values))?;
+        let (norm_at, gate_at) = (made(norm.len() * 4)?, made(gate.len() * 2)?);
+        self.staging.send_bytes(norm_at.ptr(), bytemuck::cast_slice(norm))?;
+        self.staging.send_bytes(gate_at.ptr(), bytemuck::cast_slice(gate))?;
+        let norm = if norm.is_empty() { 0 } else { norm_at.ptr() };
+        let gate = if gate.is_empty() { 0 } else { gate_at.ptr() };
+        let bytes = (rows * n).next_multiple_of(16);
+        let (direct, by_way) = (made(bytes + rows * 4)?, made(bytes + rows * 4)?);
+        let at = |buffer: &DeviceBuffer| Narrow { values: buffer.ptr(), scales: buffer.ptr() + bytes as u64 };
+        let (o, ld, eps, count) = (o.ptr(), u32_of(n)?, 1e-5, u32_of(rows)?);
+        let Narrow { values: dst, scales } = at(&direct);
+        // SAFETY: all arrays have so many rows of so many values.
+        unsafe {
+            launch::NarrowGated { dst, scales, o, ldo: ld, norm, eps, gate, ldg: ld, n: ld, rows: count }
+                .launch(device.driver())?;
+            let dst = plain.ptr();
+            launch::GateRows { dst, ldd: ld, sums: 0, o, ldo: ld, norm, eps, gate, ldg: ld, n: ld, rows: count }
+                .launch(device.driver())?;
+        }
+        self.narrow(at(&by_way), plain.ptr(), rows, n)?;
+        let mut fetch = |buffer: &DeviceBuffer| self.staging.fetch(buffer.ptr(), bytes + rows * 4);
+        Ok([fetch(&direct)?, fetch(&by_way)?])
+    }
+
     /// Measures the ceilings with buffers of `bytes` and a GEMM of `n` rows and columns.
     ///
     /// # Errors
@@ -113,7 +151,10 @@ impl Cuda {
         let d = device.zeroed("measurement", n * n * 2, Account::Work)?;
         let (x_ptr, d_ptr) = (self.widened(&x, 0..n)?, d.ptr());
         self.segment_at(usize::MAX);
-        let gemm = self.best(|b| b.gemm(x_ptr, &w, d_ptr, n, n, GemmOut::Bf16, 1.0))?;
+        let gemm = self.best(|b| {
+            let input = b.plain_input(x_ptr, &w, n)?;
+            b.gemm(input, &w, Output { d: d_ptr, ldd: n, to: GemmOut::Bf16, scale: 1.0 })
+        })?;
         let rate = |amount: f64, ms: f32| {
             if ms > 0.0 { amount / f64::from(ms) } else { 0.0 }
         };

@@ -17,8 +17,8 @@ use cudarc::driver::{result, sys};
 use super::cards::Card;
 use super::cublaslt::CublasLt;
 use super::driver::{
-    Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, GemmOut, Graph, Home, Launch, Mapping, Pitched, Queue,
-    failed,
+    BOX, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, GemmOut, Graph, Home, Launch, Mapping, Pitched, Queue,
+    TensorMap, TileMap, failed,
 };
 use super::host_pages::HostPages;
 use super::{images, limits};
@@ -31,6 +31,9 @@ pub use found::{list, usable};
 const HOST_GRANULARITY: usize = 2 << 20;
 /// Memory that has to be free for the GEMM library to be proved before it is needed.
 const ROOM_FOR_PROOFS: u64 = 4 << 30;
+
+/// The compute capability from which on launches overlap and tiles are brought; kernels ask for the same.
+const HOPPER: u32 = 90;
 
 /// A kernel looked up once, and the dynamic shared memory it has been allowed.
 #[derive(Clone, Copy)]
@@ -159,7 +162,8 @@ impl Nvidia {
             driver_version: u32::try_from(driver_version).unwrap_or(0),
             shared_limit: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             cache_bytes: u64::from(attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
-            overlap: capability >= 90,
+            overlap: capability >= HOPPER,
+            brings_tiles: capability >= HOPPER,
         };
         if let Some(card) = limits {
             card.limit(&mut info);
@@ -240,7 +244,7 @@ impl Nvidia {
             return Err(failed(launch.kernel, "too many arguments"));
         }
         for (param, arg) in params.iter_mut().zip(launch.args) {
-            *param = std::ptr::from_ref::<Arg>(arg).cast_mut().cast();
+            *param = arg.as_ptr();
         }
         // SAFETY: an all-zero attribute is valid; the union member written is the one the id names.
         let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };

@@ -78,6 +78,13 @@ impl Buf {
         (self.spare + bytes <= self.memory.bytes()).then(|| self.memory.ptr() + self.spare as u64)
     }
 
+    /// The memory of the rows and what is free behind them.
+    pub(super) fn whole(&self) -> (DevicePtr, usize) {
+        let behind = self.at + self.bytes();
+        let until = if self.spare == behind { self.memory.bytes() } else { behind };
+        (self.ptr(), until.saturating_sub(self.at))
+    }
+
     /// Bytes of one value.
     pub(super) fn value_bytes(&self) -> usize {
         size_of_kind(self.kind)

@@ -25,7 +25,7 @@ use crate::protocol::engine::{Dtype, Token};
 pub use draft::draft;
 pub use lightning::{lightning, lightning_spec};
 pub use rows::{
-    embed, gate_output_normed, gate_output_plain, head, keep_aux_hidden, linear_add, norm_gate_up, norm_linear,
+    embed, gate_output_normed, gate_output_plain, head, keep_aux_hidden, linear_add, mlp, norm_gate_up, norm_linear,
     norm_linear_mixed, top_logits,
 };
 pub use sparse::{SparseCase, SparseRun, cache_rows, sparse_spec};

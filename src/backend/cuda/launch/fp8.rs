@@ -6,4 +6,17 @@ kernels! { "fp8.cu", device:
         dst: Ptr("unsigned char*"), scales: Ptr("float*"), src: Ptr("const bf16*"), n: u32, rows: u32,
     )
     grid [rows, 1, 1], threads 256, shared 0;
+
+    /// What `gate_rows` makes of rows in bf16, as `narrow_rows` makes it of those
+    NarrowGated [narrow_gated] (
+        dst: Ptr("unsigned char*"), scales: Ptr("float*"), o: Ptr("const float*"), ldo: u32, norm: Ptr("const float*"),
+        eps: f32, gate: Ptr("const bf16*"), ldg: u32, n: u32, rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
+
+    /// What `swiglu_rows` makes of rows in bf16, as `narrow_rows` makes it of those
+    NarrowSwiglu [narrow_swiglu] (
+        dst: Ptr("unsigned char*"), scales: Ptr("float*"), gu: Ptr("const bf16*"), inter: u32, rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
 }

@@ -14,12 +14,12 @@
 //! extent the contract names, that it stays allocated until the queue has passed the launch (or as long as a CUDA graph
 //! holds it), and that outputs do not overlap inputs unless the contract allows it.
 
-use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Follow, Launch};
+use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Follow, Launch, TensorMap};
 use crate::backend::Result;
 
 /// `SOURCE, DEVICE: rows`; a row is
 /// `/// what`, `Structure [symbols] (field: type, …) grid [x, y, z], threads n, shared bytes;` where grid and shared memory
-/// may use the fields and the `DeviceInfo` named DEVICE. Types: `u32`, `u64`, `f32`, and `Ptr("C type")` for device addresses.
+/// may use the fields and the `DeviceInfo` named DEVICE. Types: `u32`, `u64`, `f32`, `TensorMap`, and `Ptr("C type")` for device addresses.
 macro_rules! kernels {
     ($source:literal, $device:ident: $(
         $(#[doc = $what:literal])+
@@ -104,6 +104,9 @@ macro_rules! c_type {
     };
     (f32) => {
         "float"
+    };
+    (TensorMap) => {
+        "const __grid_constant__ TensorMap"
     };
     ($same:ident) => {
         stringify!($same)

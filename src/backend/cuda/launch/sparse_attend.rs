@@ -1,16 +1,16 @@
 //! Attention of prefill passes over the blocks they chose.
 
-use super::up;
+use super::{TensorMap, up};
 use crate::backend::cuda::driver::Driver;
 
 /// Shared memory of [`AttendPrefill`] beside its ring.
-const ATTEND_FIXED: u32 = 3_200;
+const ATTEND_FIXED: u32 = 4_096;
 /// Bytes of a place in the ring: 32 keys and their values.
 const ATTEND_HALF: u32 = 16 << 10;
 
 /// Places in the ring of [`AttendPrefill`]: as many as the device has shared memory for.
 pub fn attend_slots(d: &dyn Driver) -> u32 {
-    (d.info().shared_limit.saturating_sub(ATTEND_FIXED) / ATTEND_HALF).max(2)
+    (d.info().shared_limit.saturating_sub(ATTEND_FIXED) / ATTEND_HALF).clamp(2, 16)
 }
 
 /// Its shared memory.
@@ -20,11 +20,11 @@ fn attend_bytes(slots: u32) -> u32 {
 
 kernels! { "sparse_attend.cu", device:
     /// 11 neighbouring rows a block share the loads of the union of their blocks, each warp at its own pace through a ring of
-    /// `slots` halves
+    /// `slots` halves. `map`: the same keys and values as the copy engine is told of them, from the first of its blocks on
     AttendPrefill [attend_prefill] (
         o: Ptr("float*"), ldo: u32, q: Ptr("const bf16*"), ldq: u32, k: Ptr("const bf16*"), v: Ptr("const bf16*"),
         list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32, step: Ptr("const Step*"), heads: u32, kv_heads: u32,
-        row_tile: u32, scale: f32, rows: u32, slots: u32,
+        row_tile: u32, scale: f32, rows: u32, slots: u32, map: TensorMap,
     )
     grid [up(rows, 11), kv_heads, 1], threads 384, shared attend_bytes(slots);
 
@@ -33,7 +33,7 @@ kernels! { "sparse_attend.cu", device:
     AttendPrefillPart [attend_prefill_part] (
         o: Ptr("float*"), ldo: u32, q: Ptr("const bf16*"), ldq: u32, k: Ptr("const bf16*"), v: Ptr("const bf16*"),
         list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32, step: Ptr("const Step*"), heads: u32, kv_heads: u32,
-        row_tile: u32, scale: f32, rows: u32, slots: u32, parts: Ptr("float2*"), from: u32, until: u32,
+        row_tile: u32, scale: f32, rows: u32, slots: u32, map: TensorMap, parts: Ptr("float2*"), from: u32, until: u32,
     )
     grid [up(rows, 11), kv_heads, 1], threads 384, shared attend_bytes(slots);
 }

@@ -1,6 +1,7 @@
 //! The blocks that rows of sparse attention choose.
 
-use super::{DeviceInfo, up};
+use super::{DeviceInfo, Driver, up};
+use crate::backend::Result;
 
 /// Compressed keys of a split of [`SelectLse`].
 pub const LSE_KEYS: u32 = 256;
@@ -46,4 +47,50 @@ kernels! { "sparse_select.cu", device:
         rows: u32,
     )
     grid [kv_heads, rows, 1], threads 512, shared 4 * score_blocks;
+
+    /// The same for `score_blocks` up to 4096, faster where there are many rows
+    SelectTopMany [select_top_many] (
+        list: Ptr("u32*"), count: Ptr("u32*"), scores: Ptr("const bf16*"), step: Ptr("const Step*"), at: Ptr("const Row*"),
+        kv_heads: u32, score_blocks: u32, cap: u32, init: u32, local: u32, topk: u32, dense_until: u32, row0: u32,
+        rows: u32,
+    )
+    grid [kv_heads, rows, 1], threads 128, shared 4 * score_blocks;
+}
+
+/// Most `score_blocks` of [`SelectTopMany`].
+const MANY_BLOCKS: u32 = 4096;
+
+impl SelectTop {
+    /// Launches whichever of the two kernels suits the pass; the result is the same.
+    ///
+    /// # Safety
+    /// See the module: every pointer must span what kernels/README.md says.
+    pub unsafe fn launch_suited(&self, d: &dyn Driver) -> Result<()> {
+        let SelectTop { list, count, scores, step, at, kv_heads, score_blocks, cap, init, .. } = *self;
+        let SelectTop { local, topk, dense_until, row0, rows, .. } = *self;
+        if at != 0 || score_blocks > MANY_BLOCKS {
+            // SAFETY: the caller's.
+            return unsafe { self.launch(d) };
+        }
+        // SAFETY: the caller's.
+        unsafe {
+            SelectTopMany {
+                list,
+                count,
+                scores,
+                step,
+                at,
+                kv_heads,
+                score_blocks,
+                cap,
+                init,
+                local,
+                topk,
+                dense_until,
+                row0,
+                rows,
+            }
+            .launch(d)
+        }
+    }
 }

@@ -24,6 +24,9 @@ fn rows_of(rows: &Pitched) -> sys::CUDA_MEMCPY2D {
     }
 }
 
+/// Bytes of a bf16.
+const VALUE: u64 = 2;
+
 impl Driver for Nvidia {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -46,6 +49,36 @@ impl Driver for Nvidia {
             // SAFETY: from `alloc`. An error here belongs to earlier work, which has reported it.
             let _ = unsafe { result::free_sync(ptr) };
         }
+    }
+
+    fn tensor_map(&self, of: &TileMap) -> Result<TensorMap> {
+        if !self.info.brings_tiles {
+            return Ok(TensorMap::default());
+        }
+        self.bind("tensor map")?;
+        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        let size = [of.width, of.rows, of.tiles, 2].map(u64::from);
+        let strides = [u64::from(of.width) * VALUE, u64::from(of.tile) * VALUE, of.second];
+        // SAFETY: the arrays have as many values as the rank asks for; memory is not looked at.
+        unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &raw mut map,
+                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                4,
+                of.at as *mut c_void,
+                size.as_ptr(),
+                strides.as_ptr(),
+                [BOX[0], BOX[1], 1, 1].as_ptr(),
+                [1; 4].as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        }
+        .result()
+        .map_err(|e| failed(format!("a tensor map of {of:?}"), e))?;
+        Ok(TensorMap(map.opaque))
     }
 
     fn granularity(&self, home: Home) -> Option<usize> {

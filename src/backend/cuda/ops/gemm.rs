@@ -7,8 +7,9 @@ use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut, Scales};
 use super::super::launch::{self, GemmTo, NextRows, SkinnyRows, SkinnyTo, SkinnyWeight};
 use super::super::slices::slices;
-use super::super::tensors::{Buf, Matrix, Vector};
+use super::super::tensors::{Buf, Matrix};
 use super::super::{Cuda, limits, shape, u32_of};
+use super::ready::Way;
 use crate::backend::{BackendError, Result, fp8, internal};
 
 /// Scratch of prefill passes, made when first needed and kept.
@@ -65,12 +66,17 @@ impl Narrow {
     fn at(values: DevicePtr, rows: usize, n: usize) -> Narrow {
         Narrow { values, scales: values + (rows * n).next_multiple_of(ALIGNED) as u64 }
     }
+
+    /// The rows of `n` values from `first` on.
+    pub(super) fn at_row(self, first: usize, n: usize) -> Narrow {
+        Narrow { values: self.values + (first * n) as u64, scales: self.scales + first as u64 * 4 }
+    }
 }
 
 /// Rows of a pass as the GEMMs with one weight read them.
 #[derive(Clone, Copy)]
-pub(super) struct Input {
-    /// bf16 `[rows, inner]`, dense.
+pub(in crate::backend::cuda) struct Input {
+    /// bf16 `[rows, inner]`, dense; of rows that are read in fp8 nothing.
     x: DevicePtr,
     rows: usize,
     /// The first of them, which the program's own kernel reads.
@@ -81,44 +87,40 @@ pub(super) struct Input {
 
 /// Where the result of a GEMM goes.
 #[derive(Clone, Copy)]
-pub(super) struct Output {
-    pub(super) d: DevicePtr,
+pub(in crate::backend::cuda) struct Output {
+    pub(in crate::backend::cuda) d: DevicePtr,
     /// Values from row to row.
-    pub(super) ldd: usize,
-    pub(super) to: GemmOut,
+    pub(in crate::backend::cuda) ldd: usize,
+    pub(in crate::backend::cuda) to: GemmOut,
     /// With [`GemmOut::AddF32`].
-    pub(super) scale: f32,
+    pub(in crate::backend::cuda) scale: f32,
+}
+
+impl Input {
+    /// Rows in e4m3 alone.
+    pub(super) fn narrow(rows: Narrow, count: usize) -> Input {
+        Input { x: 0, rows: count, own: 0, narrow: Some(rows) }
+    }
 }
 
 impl Output {
     /// The columns from `first` on.
-    fn at_column(self, first: usize) -> Output {
+    pub(super) fn at_column(self, first: usize) -> Output {
         Output { d: self.d + first as u64 * self.to.value_bytes(), ..self }
     }
 
     /// The rows from `first` on.
-    fn at_row(self, first: usize) -> Output {
+    pub(super) fn at_row(self, first: usize) -> Output {
         self.at_column(first * self.ldd)
     }
 }
 
 impl Cuda {
-    /// One GEMM of a prefill pass; `x` is bf16 `[rows, inner]`, dense. The first rows of a segment go through the program's
-    /// own kernel, the rest through the library: which one is a function of the row's place in its segment, never of time.
-    pub(in crate::backend::cuda) fn gemm(
-        &mut self,
-        x: DevicePtr,
-        w: &Matrix,
-        d: DevicePtr,
-        ldd: usize,
-        rows: usize,
-        to: GemmOut,
-        scale: f32,
-    ) -> Result<()> {
-        let input = self.gemm_input(x, w, rows)?;
+    /// One GEMM of a prefill pass. The first rows of a segment go through the program's own kernel, the rest through the library: which
+    /// one is a function of the row's place in its segment, never of time.
+    pub(in crate::backend::cuda) fn gemm(&mut self, input: Input, w: &Matrix, output: Output) -> Result<()> {
         for slice in self.slices(w) {
-            let output = Output { d, ldd, to, scale }.at_column(slice.start);
-            self.gemm_slice(input, w, slice, output)?;
+            self.gemm_slice(input, w, slice.clone(), output.at_column(slice.start))?;
         }
         Ok(())
     }
@@ -128,20 +130,72 @@ impl Cuda {
         slices(self.device.driver().info(), w.out, w.inner)
     }
 
-    /// Rows of a pass on their way into GEMMs with the slices of `w`. Good until the next call.
-    pub(super) fn gemm_input(&mut self, x: DevicePtr, w: &Matrix, rows: usize) -> Result<Input> {
+    /// bf16 rows `[rows, inner]`, dense, on their way into GEMMs with the slices of `w`. Good until the next call.
+    pub(in crate::backend::cuda) fn plain_input(&mut self, x: DevicePtr, w: &Matrix, rows: usize) -> Result<Input> {
+        let (own, narrow) = self.input_parts(w, rows)?;
+        if let Some(to) = narrow {
+            self.narrow(to, x + (own * w.inner * 2) as u64, rows - own, w.inner)?;
+        }
+        Ok(Input { x, rows, own, narrow })
+    }
+
+    /// The same of f32 rows of `h`, normed and gated; those that are read in fp8 are never written in bf16.
+    pub(super) fn gated_input(&mut self, h: &Buf, way: Way, eps: f32, w: &Matrix, rows: usize) -> Result<Input> {
+        let (own, narrow) = self.input_parts(w, rows)?;
+        let x = self.input_room(w.inner)?;
+        let (n, ldo, Way { norm, gate, ldg }) = (u32_of(w.inner)?, u32_of(h.width)?, way);
+        let plain = u32_of(if narrow.is_some() { own } else { rows })?;
+        let d = self.device.driver();
+        if plain > 0 {
+            // SAFETY: the callers have checked sizes; buffers outlive the queue's work.
+            unsafe {
+                launch::GateRows { dst: x, ldd: n, sums: 0, o: h.ptr(), ldo, norm, eps, gate, ldg, n, rows: plain }
+                    .launch(d)?
+            };
+        }
+        if let Some(to) = narrow {
+            self.narrow_gated(to, h, own..rows, way, eps, w.inner)?;
+        }
+        Ok(Input { x, rows, own, narrow })
+    }
+
+    /// f32 rows of `h`, normed and gated, in e4m3.
+    pub(super) fn narrow_gated(
+        &self,
+        to: Narrow,
+        h: &Buf,
+        rows: Range<usize>,
+        way: Way,
+        eps: f32,
+        n: usize,
+    ) -> Result<()> {
+        let (Narrow { values: dst, scales }, Way { norm, gate, ldg }) = (to, way);
+        let gate = if gate == 0 { 0 } else { gate + rows.start as u64 * u64::from(ldg) * 2 };
+        let (o, ldo, n, rows) = (h.row(rows.start), u32_of(h.width)?, u32_of(n)?, u32_of(rows.len())?);
+        // SAFETY: the callers have checked sizes and made room for so many rows; buffers outlive the queue's work.
+        unsafe {
+            launch::NarrowGated { dst, scales, o, ldo, norm, eps, gate, ldg, n, rows }.launch(self.device.driver())
+        }
+    }
+
+    /// How many of a pass's rows the program's own kernel reads, and where the others are put in e4m3, if they are read so.
+    fn input_parts(&mut self, w: &Matrix, rows: usize) -> Result<(usize, Option<Narrow>)> {
         check_width(w)?;
         let own = if self.options.own_gemm { rows } else { own_rows(self.segment_read, rows) };
         if w.in_fp8.is_some() && self.options.own_gemm {
             return Err(shape("gemm", "a library for products in fp8", "none"));
         }
-        let mut input = Input { x, rows, own, narrow: None };
-        if w.in_fp8.is_some() && own < rows {
-            let at = self.narrow_room(|scratch| &mut scratch.narrow_input, self.prefill_rows, w.inner)?;
-            self.narrow(at, x + (own * w.inner * 2) as u64, rows - own, w.inner)?;
-            input.narrow = Some(at);
+        if w.in_fp8.is_none() || own == rows {
+            return Ok((own, None));
         }
-        Ok(input)
+        let at = self.narrow_room(|scratch| &mut scratch.narrow_input, self.prefill_rows, w.inner)?;
+        Ok((own, Some(at)))
+    }
+
+    /// Whether all slices of a weight lie in e4m3 in spare memory.
+    pub(super) fn keeps_narrow(&self, w: &Matrix) -> bool {
+        let Some(of) = w.in_fp8 else { return false };
+        self.slices(w).all(|slice| self.device.spare().get((of, slice.start)).is_some())
     }
 
     /// The columns of a product that rows `slice` of the weight make, [`Output`] pointing at the first of them.
@@ -265,30 +319,6 @@ impl Cuda {
         unsafe {
             launch::Gemm { dst: d, ldd, x, ldx: inner, w, rows, out, inner, scale }.launch(self.device.driver(), form)
         }
-    }
-
-    /// `norm_rows` of `h` into the input scratch.
-    pub(super) fn normed(&mut self, h: &Buf, norm: &Vector, eps: f32, rows: usize) -> Result<DevicePtr> {
-        let n = norm.n;
-        let input = self.input_room(n)?;
-        let (ld, rows) = (u32_of(n)?, u32_of(rows)?);
-        // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-        unsafe {
-            launch::NormRows {
-                dst: input,
-                ldd: ld,
-                sums: 0,
-                src: h.ptr(),
-                lds: u32_of(h.width)?,
-                norm: norm.memory.ptr(),
-                n: ld,
-                eps,
-                mul: 1.0,
-                rows,
-            }
-            .launch(self.device.driver())?
-        };
-        Ok(input)
     }
 
     /// A GEMM of 1..=16 rows, which may leave rows for the one behind the next norm.

@@ -7,6 +7,7 @@
 
 mod gemm;
 mod lightning;
+mod mlp;
 mod paged;
 mod ready;
 mod rows;
@@ -17,7 +18,7 @@ use super::shape;
 use super::tensors::Buf;
 use crate::backend::Result;
 
-pub(super) use gemm::{Narrow, Scratch};
+pub(super) use gemm::{Narrow, Output, Scratch};
 pub(super) use lightning::Rope;
 pub(super) use ready::Ready;
 pub(super) use rows::TopLogitsBuffers;

@@ -5,7 +5,7 @@ use super::super::driver::DevicePtr;
 use super::super::selection::Selection;
 use super::super::tensors::Buf;
 use super::super::{Cuda, launch, u32_of};
-use super::sparse::kv_columns;
+use super::sparse::{kv_columns, tile_map};
 use crate::backend::{Result, internal};
 use crate::spec::SparseSpec;
 
@@ -151,6 +151,11 @@ impl Cuda {
         for from in (0..end).step_by(ring.rows()) {
             let until = (from + ring.rows()).min(end);
             let filled = ring.fill(cache, from, until, until > position)?;
+            let first = from / spec.block;
+            let before = (first * row_tile as usize * 2) as u64;
+            let staged = [filled.k, filled.v].map(|at| at.wrapping_add(before));
+            let map = tile_map(staged, row_tile, spec, until.div_ceil(spec.block) - first)?;
+            let map = self.device.driver().tensor_map(&map)?;
             // SAFETY: the rows of these blocks are in the place until it is told to be done with; everything else as for the whole.
             unsafe {
                 launch::AttendPrefillPart {
@@ -170,8 +175,9 @@ impl Cuda {
                     scale,
                     rows,
                     slots,
+                    map,
                     parts: ring.parts.ptr(),
-                    from: u32_of(from / spec.block)?,
+                    from: u32_of(first)?,
                     until: u32_of(until.div_ceil(spec.block))?,
                 }
                 .launch(self.device.driver())?;

@@ -10,7 +10,7 @@ use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
 use super::gemm::Output;
 use super::ready::{Kind, Way};
-use crate::backend::{Follows, HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
+use crate::backend::{Follows, HeadRows, MAX_VERIFY_ROWS, Mlp, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
 
 /// Where the top logits are found and put.
 pub(in crate::backend::cuda) struct TopLogitsBuffers {
@@ -25,7 +25,7 @@ pub(in crate::backend::cuda) struct TopLogitsBuffers {
 const FOUND_BYTES: usize = launch::FOUND_WORDS * 4;
 
 /// Behind this norm.
-fn behind(norm: &Vector) -> Way {
+pub(super) fn behind(norm: &Vector) -> Way {
     Way { norm: norm.memory.ptr(), gate: 0, ldg: 0 }
 }
 
@@ -71,8 +71,8 @@ impl Rows for Cuda {
                 self.skinny(SkinnyTo::Store, to, dst.width, w, input, NextRows::default(), 1.0, rows)
             }
             Pass::Prefill { rows } => {
-                let x = self.normed(h, norm, eps, rows)?;
-                self.gemm(x, w, to, dst.width, rows, GemmOut::Bf16, 1.0)
+                let input = self.gated_input(h, behind(norm), eps, w, rows)?;
+                self.gemm(input, w, Output { d: to, ldd: dst.width, to: GemmOut::Bf16, scale: 1.0 })
             }
         }
     }
@@ -92,8 +92,7 @@ impl Rows for Cuda {
                 if dst.width != inter {
                     return Err(shape("norm_gate_up", format!("[rows, {inter}]"), format!("[rows, {}]", dst.width)));
                 }
-                let x = self.normed(h, norm, eps, rows)?;
-                let input = self.gemm_input(x, w, rows)?;
+                let input = self.gated_input(h, behind(norm), eps, w, rows)?;
                 let widest = self.slices(w).map(|slice| slice.len()).max().unwrap_or_default();
                 let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * widest * 2;
                 let wide = match dst.spare(bytes) {
@@ -137,9 +136,21 @@ impl Rows for Cuda {
                 if x.width != w.inner {
                     return Err(shape("linear_add", format!("[rows, {}]", w.inner), format!("[rows, {}]", x.width)));
                 }
-                self.gemm(from, w, to, h.width, rows, GemmOut::AddF32, scale)
+                let input = self.plain_input(from, w, rows)?;
+                self.gemm(input, w, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
             }
         }
+    }
+
+    fn mlp(&mut self, h: &mut Buf, mid: &mut Buf, mlp: &Mlp<'_, Matrix, Vector>, pass: Pass) -> Result<()> {
+        if let Pass::Prefill { rows } = pass
+            && let Some(abreast) = self.rows_abreast(mid, mlp, rows)
+        {
+            self.ready.forget();
+            return self.mlp_in_fp8(h, mid, mlp, rows, abreast);
+        }
+        self.norm_gate_up(mid, h, mlp.norm, mlp.eps, mlp.gate_up, pass)?;
+        self.linear_add(h, mid, mlp.down, mlp.scale, pass)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -155,7 +166,7 @@ impl Rows for Cuda {
         scale: f32,
         pass: Pass,
     ) -> Result<()> {
-        let from = o.wide("gate_output", w.inner)?;
+        o.wide("gate_output", w.inner)?;
         let to = h.wide("gate_output", w.out)?;
         check_rows("gate_output", h, pass.rows())?;
         if let Some(norm) = norm {
@@ -170,36 +181,17 @@ impl Rows for Cuda {
             return Err(shape("gate_output", format!("{} gate columns", w.inner), gate.len()));
         };
         let norm = norm.map_or(0, |norm| norm.memory.ptr());
-        let (lds, ldg) = (u32_of(o.width)?, u32_of(x.width)?);
+        let way = Way { norm, gate, ldg: if gate == 0 { 0 } else { u32_of(x.width)? } };
         match pass {
             Pass::Verify { rows } => {
-                let way = Way { norm, gate, ldg: if gate == 0 { 0 } else { ldg } };
                 let input = self.ready_rows(Kind::Gated, o, way, w.inner, [0, rows], [eps, 1.0])?;
                 let next = self.leave_added(h.ptr(), w, pass)?;
                 self.skinny(SkinnyTo::Add, to, h.width, w, input, next, scale, rows)
             }
             Pass::Prefill { rows } => {
                 self.ready.forget();
-                let n = w.inner;
-                let input = self.input_room(n)?;
-                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::GateRows {
-                        dst: input,
-                        ldd: u32_of(n)?,
-                        sums: 0,
-                        o: from,
-                        ldo: lds,
-                        norm,
-                        eps,
-                        gate,
-                        ldg,
-                        n: u32_of(n)?,
-                        rows: u32_of(rows)?,
-                    }
-                    .launch(self.device.driver())?
-                };
-                self.gemm(input, w, to, h.width, rows, GemmOut::AddF32, scale)
+                let input = self.gated_input(o, way, eps, w, rows)?;
+                self.gemm(input, w, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
             }
         }
     }

@@ -65,7 +65,7 @@ impl Cuda {
                     row0,
                     rows,
                 }
-                .launch(d)
+                .launch_suited(d)
             }
         };
         match pass {

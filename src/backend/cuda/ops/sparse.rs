@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::cache::Cache;
-use super::super::driver::{DevicePtr, Queue};
+use super::super::driver::{DevicePtr, Queue, TensorMap, TileMap};
 use super::super::limits::BLOCK;
 use super::super::selection::{Selection, Sums};
 use super::super::tables::{Entry, TableId, Tables};
@@ -35,6 +35,19 @@ pub(super) fn tiles_of(caches: &[&Cache]) -> Result<[u32; 2]> {
         }
     }
     Ok(first)
+}
+
+/// So many blocks of keys and values, of which the first begin at these addresses.
+pub(super) fn tile_map([k, v]: [DevicePtr; 2], row_tile: u32, spec: &SparseSpec, blocks: usize) -> Result<TileMap> {
+    let width = u32_of(spec.kv_heads * HEAD)?;
+    Ok(TileMap {
+        at: k,
+        second: v.wrapping_sub(k),
+        width,
+        rows: u32_of(BLOCK)?,
+        tile: row_tile,
+        tiles: u32_of(blocks)?,
+    })
 }
 
 /// Columns of the rows' new keys and values.
@@ -214,6 +227,7 @@ impl Sparse for Cuda {
                 let cache = only(caches)?;
                 let [k, v, ..] = cache.entry();
                 let (d, step) = (self.device.driver(), self.step.ptr());
+                let end = self.step.position() + rows;
                 let attend = launch::AttendPrefill {
                     o: to,
                     ldo,
@@ -231,10 +245,13 @@ impl Sparse for Cuda {
                     scale,
                     rows: u32_of(rows)?,
                     slots: launch::attend_slots(d),
+                    map: TensorMap::default(),
                 };
                 if paged > 0 {
                     return self.attend_staged(&attend, cache, spec);
                 }
+                let map = d.tensor_map(&tile_map([k, v], row_tile, spec, end.div_ceil(BLOCK))?)?;
+                let attend = launch::AttendPrefill { map, ..attend };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe { attend.launch(d) }
             }

@@ -4,7 +4,7 @@ use super::{
     Case, EPS, HEAD, Mode, Run, Sizes, cuts, matrix, matrix_of_two, norm, part, perform, poisoned, product, tokens,
     values, weight,
 };
-use crate::backend::{Backend, BufKind, Form, HeadRows, Pass, Result, WeightView};
+use crate::backend::{Backend, BufKind, Form, HeadRows, Mlp, Pass, Result, WeightView};
 use crate::protocol::engine::Token;
 
 /// An operation without state: buffers `inputs` (width, kind, values per row) are written, `op` runs, buffer `output` is read.
@@ -98,10 +98,9 @@ fn projection<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, w: B::Matri
     }))
 }
 
-/// Norm, gate and up projection, SwiGLU.
-pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let (dtype, gate) = weight(s.form, case.seed, s.intermediate, s.hidden);
-    let (_, up) = weight(s.form, case.seed + 2, s.intermediate, s.hidden);
+fn gate_up<B: Backend>(b: &mut B, s: Sizes, seed: u64) -> Result<B::Matrix> {
+    let (dtype, gate) = weight(s.form, seed, s.intermediate, s.hidden);
+    let (_, up) = weight(s.form, seed + 2, s.intermediate, s.hidden);
     let shape = [s.intermediate, s.hidden];
     let mut w = b.gate_up_matrix(
         WeightView { name: "gate", shape: &shape, dtype, data: &gate, file: None, form: s.form },
@@ -110,13 +109,31 @@ pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Re
     if s.in_fp8 {
         b.read_in_fp8(&mut w);
     }
-    let n = norm(b, case.seed + 1, s.hidden)?;
+    Ok(w)
+}
+
+/// Norm, gate and up projection, SwiGLU.
+pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let (w, n) = (gate_up(b, s, case.seed)?, norm(b, case.seed + 1, s.hidden)?);
     let mut op =
         row_op(b, &case, &[(s.hidden, BufKind::Residual, 3.0)], (s.intermediate, BufKind::Activation), false, 1)?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
             [(h, ..)] => b.norm_gate_up(out, h, &n, EPS, &w, pass),
             _ => Ok(()),
+        })
+    }))
+}
+
+/// The whole MLP.
+pub fn mlp<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let (w, n) = (gate_up(b, s, case.seed)?, norm(b, case.seed + 1, s.hidden)?);
+    let down = product(b, s, case.seed + 3, s.hidden, s.intermediate)?;
+    let mut mid = b.buf(s.intermediate, BufKind::Activation)?;
+    let mut op = row_op(b, &case, &[], (s.hidden, BufKind::Residual), true, 1)?;
+    Ok(Box::new(move |b, mode| {
+        op.run(b, &case, mode, &mut |b, h, _, pass| {
+            b.mlp(h, &mut mid, &Mlp { norm: &n, eps: EPS, gate_up: &w, down: &down, scale: 0.75 }, pass)
         })
     }))
 }
