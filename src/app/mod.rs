@@ -271,11 +271,20 @@ pub enum Phase {
     Ended,
 }
 
+/// A line that waits until the model is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// As typed.
+    pub line: String,
+    /// The message that it takes the place of: what was an edit when it was entered is one when it is sent, and nothing else is.
+    pub edits: Option<MessageId>,
+}
+
 /// Messages that wait until the model is free.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
-    /// As typed.
-    pub lines: VecDeque<String>,
+    /// The next one is in front.
+    pub lines: VecDeque<Queued>,
     /// Held after a stop: they are sent with the next Enter.
     pub held: bool,
 }

@@ -189,6 +189,11 @@ pub fn message_text(line: &str) -> String {
     }
 }
 
+/// The line that stands for a message: one that begins with a slash would be a command.
+pub fn line_of(text: &str) -> String {
+    if text.starts_with('/') { format!("/{text}") } else { text.to_string() }
+}
+
 /// A command by name or alias.
 pub fn find(name: &str) -> Option<&'static Command> {
     COMMANDS.iter().find(|c| c.is_called(name))

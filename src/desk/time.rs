@@ -5,6 +5,7 @@ use super::ask::Shown;
 use super::execute::Fed;
 use super::load::document_info;
 use super::{DeskError, Done, State, grouped};
+use crate::commands::line_of;
 use crate::protocol::desk::{BranchTarget, Choice, GotoTarget, Level, Notice};
 use crate::transcript::{Finish, Message, MessageId, Role};
 
@@ -58,7 +59,7 @@ impl State {
             return Err(DeskError::Refused("Nothing to undo: the conversation is empty.".into()));
         };
         if let Some(text) = undo.text {
-            self.tell(Notice::Input { text, editing: None });
+            self.tell(Notice::Input { text: line_of(&text), editing: None });
         }
         let what = match undo.exchanges {
             1 => "Went back one exchange to".to_owned(),
@@ -95,7 +96,7 @@ impl State {
                 "A document cannot be edited here. Change the file, /undo, and /load it again.".into(),
             ));
         }
-        self.tell(Notice::Input { text: message.known_text().to_owned(), editing: Some(message.id) });
+        self.tell(Notice::Input { text: line_of(message.known_text()), editing: Some(message.id) });
         Ok(())
     }
 

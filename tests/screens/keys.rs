@@ -95,7 +95,7 @@ fn ctrl_x_takes_the_first_queued_message_and_keeps_the_draft() {
     s.type_text("first").press("enter");
     s.type_text("draft").press("ctrl-x");
     assert_eq!(s.app.composer.text(), "first");
-    assert_eq!(s.app.queue.lines, ["draft"]);
+    assert_eq!(s.queued(), ["draft"]);
 }
 
 #[test]

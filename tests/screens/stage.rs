@@ -85,6 +85,11 @@ impl Stage {
         self
     }
 
+    /// Lines that wait until the model is free.
+    pub fn queued(&self) -> Vec<&str> {
+        self.app.queue.lines.iter().map(|l| l.line.as_str()).collect()
+    }
+
     /// Requests sent since the last call.
     pub fn sent(&mut self) -> Vec<Request> {
         self.effects.drain(..).filter_map(|e| if let Effect::Send(r) = e { Some(r) } else { None }).collect()
