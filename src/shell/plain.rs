@@ -261,6 +261,9 @@ impl Plain {
             tour.entered(line);
         }
         if line.trim().is_empty() {
+            if !self.busy() && self.editing.take().is_some() {
+                return vec![Out::Line("The edit is left; the message stays as it was.".into())];
+            }
             // It may be the answer to what a line before it leads to.
             return if self.busy() && !self.prompts { self.enqueue(line) } else { Vec::new() };
         }
@@ -303,7 +306,13 @@ impl Plain {
 
     fn outcome(&mut self, command: &str, outcome: Outcome) -> Vec<Out> {
         match outcome {
-            Outcome::Desk(request) => vec![self.send(request)],
+            Outcome::Desk(request) => {
+                // What does something to the conversation leaves an edit: a line behind it is a question of its own.
+                if request.while_busy() == WhileBusy::Waits {
+                    self.editing = None;
+                }
+                vec![self.send(request)]
+            }
             Outcome::Local(Local::Quit) => {
                 self.quitting = true;
                 vec![self.send(Request::Quit)]
