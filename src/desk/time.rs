@@ -173,8 +173,13 @@ impl State {
         self.talk.may_write()?;
         let leaf = self.talk.conversation.newest_leaf(to);
         self.move_head(Some(leaf))?;
-        let (n, of) = self.talk.conversation.branch_position();
-        self.go(Some(leaf), &format!("Branch {n}/{of}, at"))
+        let c = &self.talk.conversation;
+        let siblings = c.siblings(to);
+        let (n, of) = (siblings.iter().position(|s| *s == to).map_or(0, |i| i + 1), siblings.len());
+        // Further down it may branch once more, and the header counts there.
+        let place = if c.branching() == Some(to) { String::new() } else { format!(" of #{}", c.number_of(to)) };
+        let what = format!("Branch {n}/{of}{place}, at");
+        self.go(Some(leaf), &what)
     }
 
     /// `/mark`.
