@@ -46,19 +46,17 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if commands::is_command(&line) {
         match commands::parse(line.trim(), app.config.home.as_deref()) {
             Err(why) => return note(app, Level::Error, &why),
-            Ok(parsed) if parsed.outcome.while_busy() == WhileBusy::Waits && must_wait(app) => {
-                app.editing = None;
-                queue(app);
-            }
             Ok(parsed) => {
-                // What does something to the conversation leaves an edit, whose text it has replaced: what is typed behind it is a
-                // question of its own.
-                if parsed.outcome.while_busy() == WhileBusy::Waits {
+                if parsed.outcome.leaves_an_edit() {
                     app.editing = None;
                 }
-                app.history.push(line.trim());
-                app.composer.take();
-                run(app, parsed.outcome, effects);
+                if parsed.outcome.while_busy() == WhileBusy::Waits && must_wait(app) {
+                    queue(app);
+                } else {
+                    app.history.push(line.trim());
+                    app.composer.take();
+                    run(app, parsed.outcome, effects);
+                }
             }
         }
     } else if must_wait(app) {

@@ -41,6 +41,12 @@ impl Outcome {
             Outcome::Local(_) => WhileBusy::Runs,
         }
     }
+
+    /// Whether it leaves a message that is being edited: it does something to the conversation or leads to another one, so that what is
+    /// typed behind it is a question of its own.
+    pub fn leaves_an_edit(&self) -> bool {
+        matches!(self.while_busy(), WhileBusy::Waits | WhileBusy::Leaves)
+    }
 }
 
 /// Commands the interface does itself.

@@ -305,14 +305,11 @@ impl Plain {
     }
 
     fn outcome(&mut self, command: &str, outcome: Outcome) -> Vec<Out> {
+        if outcome.leaves_an_edit() {
+            self.editing = None;
+        }
         match outcome {
-            Outcome::Desk(request) => {
-                // What does something to the conversation leaves an edit: a line behind it is a question of its own.
-                if request.while_busy() == WhileBusy::Waits {
-                    self.editing = None;
-                }
-                vec![self.send(request)]
-            }
+            Outcome::Desk(request) => vec![self.send(request)],
             Outcome::Local(Local::Quit) => {
                 self.quitting = true;
                 vec![self.send(Request::Quit)]

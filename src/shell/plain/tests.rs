@@ -384,10 +384,12 @@ fn the_line_behind_an_edit_takes_the_place_of_the_message_and_no_later_one_does(
     assert_eq!(printed(&p.line("")), "The edit is left; the message stays as it was.\n");
     assert_eq!(p.line("a question"), [Out::Send(ask("a question"))]);
     // A command that does something else first leaves it.
-    opened(&mut p);
-    assert_eq!(p.line("/undo"), [Out::Send(Request::Undo(1))]);
-    p.notice(Notice::Served(p.sent));
-    assert_eq!(p.line("another"), [Out::Send(ask("another"))]);
+    for command in ["/undo", "/new"] {
+        opened(&mut p);
+        p.line(command);
+        p.notice(Notice::Served(p.sent));
+        assert_eq!(p.line("another"), [Out::Send(ask("another"))]);
+    }
     // A page does not.
     opened(&mut p);
     p.line("/help edit");
