@@ -351,8 +351,10 @@ pub struct App {
     /// Sessions seen last, for completion.
     sessions: Vec<SessionRow>,
     armed: Armed,
-    /// A question was sent and the desk has not said yet what it does with it.
+    /// A question was sent and the desk has not said yet that it is served or what has to be decided first.
     waiting: bool,
+    /// Requests sent to the desk, as it counts them.
+    sent: u64,
     /// Paths are being looked up, or asked about.
     lookup: Option<mention::Lookup>,
     /// Files are read because the first queued question mentions them.
@@ -375,6 +377,7 @@ impl App {
     /// An interface of a size, before the desk has said anything.
     pub fn new(config: UiConfig, width: u16, height: u16) -> App {
         let mut app = App {
+            sent: config.sent_before,
             config,
             size: (width, height),
             transcript: Transcript::default(),

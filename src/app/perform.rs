@@ -93,7 +93,11 @@ pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
         if commands::is_command(&line) {
             match commands::parse(line.trim(), app.config.home.as_deref()) {
                 Err(why) => note(app, Level::Error, &why),
-                Ok(parsed) => run(app, parsed.outcome, effects),
+                Ok(parsed) => {
+                    // Those behind it stay in sight, and can be held, until it is their turn.
+                    app.waiting = parsed.outcome.while_busy() == WhileBusy::Waits;
+                    run(app, parsed.outcome, effects);
+                }
             }
         } else {
             ask(app, &line, edits, effects);

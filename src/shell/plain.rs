@@ -122,6 +122,11 @@ impl Plain {
         Plain { toured: tour.is_some(), tour, ..self }
     }
 
+    /// Behind so many requests that the desk was sent before.
+    pub fn behind(self, sent: u64) -> Plain {
+        Plain { sent, ..self }
+    }
+
     /// Whether it is said what answers looked at.
     pub fn say_looked(self, say: bool) -> Plain {
         Plain { looks_hidden: !say, ..self }
