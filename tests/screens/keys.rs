@@ -91,8 +91,10 @@ fn stop_holds_the_queue_until_the_next_enter() {
 #[test]
 fn what_waits_is_sent_one_by_one_and_can_be_held_until_then() {
     let mut s = open(80, 24);
-    let served = |s: &mut Stage, count| drop(s.event(Event::Notice(Notice::Served(count))));
-    let tell = |s: &mut Stage, notice| drop(s.event(Event::Notice(notice)));
+    let tell = |s: &mut Stage, notice| {
+        s.event(Event::Notice(notice));
+    };
+    let served = |s: &mut Stage, count| tell(s, Notice::Served(count));
     s.type_text("one").press("enter");
     s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
     s.type_text("two").press("enter").type_text("/mark here").press("enter").type_text("three").press("enter");
