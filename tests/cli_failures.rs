@@ -118,6 +118,40 @@ fn a_file_that_is_to_be_read_and_is_not_there_has_one_code() {
 }
 
 #[test]
+fn a_text_to_be_judged_is_decoded_and_nothing_to_be_judged_is_said() {
+    let home = Home::new();
+    let judge = |more: &[&str]| {
+        home.run(&[&["eval", "--demo", "--skip", "needles,consistency", "--device", "cpu"], more].concat())
+    };
+    let nothing = judge(&[]);
+    assert_eq!(nothing.status.code(), Some(2), "{}", out(&nothing));
+    assert!(err(&nothing).starts_with("sala-chat: nothing is left to judge: name --text"), "{}", err(&nothing));
+    let text = "It was the best of times, it was the worst of times. ".repeat(20);
+    let utf16: Vec<u8> = std::iter::once(0xfeff).chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    home.write("utf16.txt", utf16);
+    home.write("binary.txt", b"a\0b");
+    let good = judge(&["--text", "utf16.txt"]);
+    assert_eq!(good.status.code(), Some(0), "{}", err(&good));
+    let odd = judge(&["--text", "binary.txt"]);
+    assert!(err(&odd).starts_with("sala-chat: binary.txt: not text (NUL at byte 1). Convert"), "{}", err(&odd));
+}
+
+#[test]
+fn an_export_with_state_writes_a_file_of_its_own_form_or_nothing() {
+    let home = Home::new();
+    for (more, says) in [
+        (&["-"][..], "--with-state writes a file: name one in place of -"),
+        (&["out.sala", "--tree"], "--tree"),
+        (&["out.sala", "--format", "md"], "--format"),
+    ] {
+        let output = home.run(&[&["export", "last", "--with-state"], more].concat());
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {}", err(&output));
+        assert!(err(&output).contains(says), "{more:?}: {}", err(&output));
+    }
+    assert!(!home.0.path().join("-").exists() && !home.0.path().join("out.sala").exists());
+}
+
+#[test]
 fn a_picture_is_drawn_over_nothing() {
     let home = Home::new();
     home.write("mine.svg", "mine");

@@ -104,6 +104,17 @@ fn an_answer_goes_on_in_a_session_that_was_left() {
     t.quit();
 }
 
+fn the_meters_of_a_new_session_beside_one_at_work_begin_at_nothing() {
+    let dir = dir();
+    let (mut t, gate) = gated(dir.path(), Setup::default());
+    asked(&mut t, &gate, "One?");
+    t.send(Request::New(None));
+    session(&mut t);
+    t.sync();
+    let told = t.seen.iter().rev().find_map(|n| if let Notice::Meters(m) = n { Some(m.context_used) } else { None });
+    assert_eq!(told, Some(0));
+}
+
 fn coming_back_shows_it_as_it_stands_and_live() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
@@ -410,6 +421,7 @@ fn a_book_taken_out_again_takes_no_other_state_with_it() {
 with_both_tokenizers!(
     an_answer_goes_on_in_a_session_that_was_left,
     coming_back_shows_it_as_it_stands_and_live,
+    the_meters_of_a_new_session_beside_one_at_work_begin_at_nothing,
     a_document_is_read_on_in_a_session_that_was_left,
     a_stop_is_for_what_is_on_screen_and_the_end_for_all,
     a_request_that_leads_nowhere_changes_nothing,

@@ -4,6 +4,8 @@
 
 #[path = "screens/answers.rs"]
 mod answers;
+#[path = "screens/edits.rs"]
+mod edits;
 #[path = "screens/keys.rs"]
 mod keys;
 #[path = "screens/lists.rs"]

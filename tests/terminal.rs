@@ -37,7 +37,7 @@ fn scripted_desk() -> DeskHandle {
         tell(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
         tell(Notice::Activity(Activity::Idle));
         let mut id = 1;
-        for request in inbox {
+        for (request, come) in inbox.into_iter().zip(1..) {
             match request {
                 Request::Ask(text) => {
                     tell(Notice::Added(message(id, Role::User, &text)));
@@ -54,6 +54,7 @@ fn scripted_desk() -> DeskHandle {
                 }
                 _ => {}
             }
+            tell(Notice::Served(come));
         }
     });
     DeskHandle { requests, notices }

@@ -26,6 +26,7 @@ pub(super) fn open_page(app: &mut App, title: &str, text: String) {
 /// Sends a request to the desk.
 pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.requests += 1;
+    app.sent += 1;
     // An answer to a question belongs to what asked it.
     if !matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
         app.tabs.forget_wish();
@@ -43,6 +44,7 @@ pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
         app.waiting = false;
         app.queue.held = !app.queue.lines.is_empty();
         // Not counted as a request of its own: notes of the stopped one still belong to it.
+        app.sent += 1;
         effects.push(Effect::Send(Request::Stop));
     }
 }

@@ -13,7 +13,7 @@ use super::list::List;
 use super::overlay::Overlay;
 use super::perform::{copy_text, submit};
 use super::question::Standing;
-use super::{App, Armed, Effect, Phase};
+use super::{App, Armed, Effect, Phase, Queued};
 use crate::commands::CopyWhat;
 use crate::protocol::desk::{Activity, Level, Request};
 use crate::text::sanitize::sanitize;
@@ -228,13 +228,14 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::OtherSide => super::tabs::go_beside(app, now, effects),
         Action::Editor => effects.push(Effect::Editor(app.composer.expanded())),
         Action::Unqueue => match app.queue.lines.pop_front() {
-            Some(line) => {
+            Some(next) => {
                 // What is in the input must not be lost: it takes the place in the queue.
-                let draft = app.composer.take();
-                if !draft.trim().is_empty() {
+                let draft = Queued { line: app.composer.take(), edits: app.editing.take() };
+                if !draft.line.trim().is_empty() {
                     app.queue.lines.push_front(draft);
                 }
-                app.composer.set(&line);
+                app.composer.set(&next.line);
+                app.editing = next.edits;
             }
             None => hint(app, "Nothing is queued", now + QUIT_MS),
         },

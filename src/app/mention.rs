@@ -7,10 +7,12 @@
 
 use std::ops::Range;
 
-use super::acts::{hint, send};
-use super::{App, Effect, Question};
-use crate::protocol::desk::{Choice, LoadOptions, Request};
+use super::acts::{hint, note, send};
+use super::{App, Effect, Question, Queued};
+use crate::commands;
+use crate::protocol::desk::{Choice, Level, LoadOptions, Request};
 use crate::text::sanitize::sanitize_line;
+use crate::transcript::MessageId;
 
 /// How long a hint stays, in milliseconds.
 const HINT_MS: u64 = 6_000;
@@ -20,8 +22,8 @@ const PASTED: usize = 64;
 /// What paths are being looked up for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Lookup {
-    /// A question that mentions some.
-    Question(String),
+    /// A question that mentions some, and the message that it takes the place of.
+    Question(String, Option<MessageId>),
     /// A pasted text, and the paths it consists of.
     Pasted(String, Vec<String>),
 }
@@ -147,7 +149,7 @@ fn percent_decoded(text: &str) -> Option<String> {
 }
 
 /// Looks up what a question mentions; false if it mentions nothing.
-pub(super) fn look_up(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
+pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) -> bool {
     let mut names: Vec<String> = Vec::new();
     for m in mentions(text) {
         for name in [m.name.as_str(), bare(&m.name)] {
@@ -160,7 +162,7 @@ pub(super) fn look_up(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> b
         return false;
     }
     app.waiting = true;
-    app.lookup = Some(Lookup::Question(text.to_string()));
+    app.lookup = Some(Lookup::Question(text.to_string(), edits));
     effects.push(Effect::FindPaths(names));
     true
 }
@@ -180,17 +182,22 @@ pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect
 pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) -> Found {
     match app.lookup.take() {
         None => Found::Nothing,
-        Some(Lookup::Question(text)) => {
+        Some(Lookup::Question(text, edits)) => {
             app.waiting = false;
             let read: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
             let shelved = app.library.iter().map(|d| d.name.as_str());
             let known: Vec<&str> =
                 found.iter().map(String::as_str).chain(read.iter().copied()).chain(shelved).collect();
-            let (text, mut names) = resolved(&text, &known);
+            let typed = text;
+            let (text, mut names) = resolved(&typed, &known);
             // What is read already need not be read again to be spoken of.
             names.retain(|name| !read.contains(&name.as_str()));
             if names.is_empty() {
-                return Found::Ask(text);
+                return Found::Ask { text, edits };
+            }
+            if edits.is_some() {
+                not_for_an_edit(app, &names, &typed, edits);
+                return Found::Nothing;
             }
             let (paths, library) = names.into_iter().partition(|name| found.contains(name));
             load_for_question(app, text, paths, library, effects);
@@ -220,8 +227,13 @@ pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) 
 pub(super) enum Found {
     /// Nothing more.
     Nothing,
-    /// This is asked now.
-    Ask(String),
+    /// This is asked now, or put in the place of a message.
+    Ask {
+        /// Without the marks of what is known.
+        text: String,
+        /// The message.
+        edits: Option<MessageId>,
+    },
     /// This is text after all.
     Paste(String),
 }
@@ -239,6 +251,19 @@ pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Fou
     }
 }
 
+/// A document cannot come before a message that is edited: where it would be read, other messages stand. The text goes back into the
+/// input, so that it is not taken for one that was read.
+fn not_for_an_edit(app: &mut App, names: &[String], typed: &str, edits: Option<MessageId>) {
+    let marked = names.iter().map(|n| format!("@{}", sanitize_line(n))).collect::<Vec<_>>().join(" ");
+    let text = format!(
+        "Not sent: an edit reads no document, and {marked} is one. Without its @ it is text; /undo goes back, to ask anew with it."
+    );
+    note(app, Level::Warn, &text);
+    if app.composer.recall(&commands::line_of(typed)) {
+        app.editing = edits;
+    }
+}
+
 /// Reads files and documents of the library, then asks.
 pub(super) fn load_for_question(
     app: &mut App,
@@ -247,7 +272,7 @@ pub(super) fn load_for_question(
     library: Vec<String>,
     effects: &mut Vec<Effect>,
 ) {
-    app.queue.lines.push_front(if text.starts_with('/') { format!("/{text}") } else { text });
+    app.queue.lines.push_front(Queued { line: commands::line_of(&text), edits: None });
     app.reading_for_question = true;
     load(app, paths, library, effects);
 }

@@ -271,11 +271,20 @@ pub enum Phase {
     Ended,
 }
 
+/// A line that waits until the model is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// As typed.
+    pub line: String,
+    /// The message that it takes the place of: what was an edit when it was entered is one when it is sent, and nothing else is.
+    pub edits: Option<MessageId>,
+}
+
 /// Messages that wait until the model is free.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
-    /// As typed.
-    pub lines: VecDeque<String>,
+    /// The next one is in front.
+    pub lines: VecDeque<Queued>,
     /// Held after a stop: they are sent with the next Enter.
     pub held: bool,
 }
@@ -342,8 +351,10 @@ pub struct App {
     /// Sessions seen last, for completion.
     sessions: Vec<SessionRow>,
     armed: Armed,
-    /// A question was sent and the desk has not said yet what it does with it.
+    /// A question was sent and the desk has not said yet that it is served or what has to be decided first.
     waiting: bool,
+    /// Requests sent to the desk, as it counts them.
+    sent: u64,
     /// Paths are being looked up, or asked about.
     lookup: Option<mention::Lookup>,
     /// Files are read because the first queued question mentions them.
@@ -366,6 +377,7 @@ impl App {
     /// An interface of a size, before the desk has said anything.
     pub fn new(config: UiConfig, width: u16, height: u16) -> App {
         let mut app = App {
+            sent: config.sent_before,
             config,
             size: (width, height),
             transcript: Transcript::default(),

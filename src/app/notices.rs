@@ -60,7 +60,6 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Stream
         }
         Notice::Added(message) => {
-            app.waiting = false;
             if message.role == Role::Document {
                 app.reading_for_question = false;
             }
@@ -68,7 +67,6 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Now
         }
         Notice::Several(answers) => {
-            app.waiting = false;
             app.popup = None;
             // It is hidden from now on: keys for it would do what nobody sees.
             app.transcript.deselect();
@@ -89,8 +87,9 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             }
             Redraw::Now
         }
-        Notice::Served(_) => {
-            app.waiting = false;
+        Notice::Served(count) => {
+            // One that was sent a moment ago is not among those that were served before it came.
+            app.waiting &= count < app.sent;
             Redraw::No
         }
         Notice::Activity(activity) => self::activity(app, activity, now, effects),
@@ -108,8 +107,6 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Now
         }
         Notice::Note(level, text) => {
-            // A refused question leaves the desk idle without saying so.
-            app.waiting = false;
             if level != Level::Info {
                 mention::not_read(app, now);
             }
@@ -302,7 +299,6 @@ pub(super) fn opened(list: Vec<OpenSession>) -> Vec<OpenSession> {
 }
 
 fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effect>) -> Redraw {
-    app.waiting = false;
     let was_busy = app.busy();
     let stopping = app.activity == Activity::Stopping;
     let (mut before, mut speed) = (String::new(), String::new());

@@ -42,6 +42,8 @@ pub enum Notify {
 /// Options of the interface (`[ui]`, `[keys]`, `[clipboard]`, `thinking.show`).
 #[derive(Clone, Debug)]
 pub struct UiConfig {
+    /// Requests that were sent to the desk before there was an interface; it counts them.
+    pub sent_before: u64,
     /// Colours.
     pub theme: Palette,
     /// The terminal's background is light: what the theme `auto` follows.
@@ -126,6 +128,7 @@ impl UiConfig {
 impl Default for UiConfig {
     fn default() -> Self {
         UiConfig {
+            sent_before: 0,
             theme: Palette::built_in(ThemeName::Auto, false),
             light: false,
             themes_dir: None,

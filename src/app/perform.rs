@@ -6,11 +6,11 @@ use super::markdown::{Colours, Style, render};
 use super::mention;
 use super::options::ThinkShow;
 use super::themes;
-use super::{App, Effect};
+use super::{App, Effect, Queued};
 use crate::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
 use crate::protocol::desk::{Level, PresetAction, Request};
 use crate::settings::{Row, page};
-use crate::transcript::Role;
+use crate::transcript::{MessageId, Role};
 
 /// Sends what is in the input, or queues it while the model is busy.
 pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
@@ -23,7 +23,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     {
         app.history.push(line.trim());
         return match parsed.outcome.while_busy() == WhileBusy::Waits && must_wait(app) {
-            true => app.queue.lines.push_back(line.trim().to_string()),
+            true => app.queue.lines.push_back(Queued { line: line.trim().to_string(), edits: None }),
             false => run(app, parsed.outcome, effects),
         };
     }
@@ -46,11 +46,17 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if commands::is_command(&line) {
         match commands::parse(line.trim(), app.config.home.as_deref()) {
             Err(why) => return note(app, Level::Error, &why),
-            Ok(parsed) if parsed.outcome.while_busy() == WhileBusy::Waits && must_wait(app) => queue(app),
             Ok(parsed) => {
-                app.history.push(line.trim());
-                app.composer.take();
-                run(app, parsed.outcome, effects);
+                if parsed.outcome.leaves_an_edit() {
+                    app.editing = None;
+                }
+                if parsed.outcome.while_busy() == WhileBusy::Waits && must_wait(app) {
+                    queue(app);
+                } else {
+                    app.history.push(line.trim());
+                    app.composer.take();
+                    run(app, parsed.outcome, effects);
+                }
             }
         }
     } else if must_wait(app) {
@@ -58,7 +64,8 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     } else {
         app.history.push(&line);
         app.composer.take();
-        ask(app, &line, effects);
+        let edits = app.editing.take();
+        ask(app, &line, edits, effects);
     }
     app.popup = None;
     app.transcript.deselect();
@@ -74,43 +81,56 @@ fn must_wait(app: &App) -> bool {
 fn queue(app: &mut App) {
     let line = app.composer.take();
     app.history.push(&line);
-    app.queue.lines.push_back(line);
+    app.queue.lines.push_back(Queued { line, edits: app.editing.take() });
 }
 
 /// Sends what waits, as soon as the model is free.
 pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
     while !app.busy() && !app.queue.held && app.questions.is_empty() {
-        let Some(line) = app.queue.lines.pop_front() else {
+        let Some(Queued { line, edits }) = app.queue.lines.pop_front() else {
             return;
         };
         if commands::is_command(&line) {
             match commands::parse(line.trim(), app.config.home.as_deref()) {
                 Err(why) => note(app, Level::Error, &why),
-                Ok(parsed) => run(app, parsed.outcome, effects),
+                Ok(parsed) => {
+                    // Those behind it stay in sight, and can be held, until it is their turn.
+                    app.waiting = parsed.outcome.while_busy() == WhileBusy::Waits;
+                    run(app, parsed.outcome, effects);
+                }
             }
         } else {
-            ask(app, &line, effects);
+            ask(app, &line, edits, effects);
         }
     }
 }
 
-fn ask(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
+fn ask(app: &mut App, line: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) {
     let text = commands::message_text(line);
-    if app.editing.is_none()
-        && (super::offers::load_first(app, &text, effects) || mention::look_up(app, &text, effects))
-    {
-        return;
+    let looked_up = match edits {
+        None => super::offers::load_first(app, &text, effects) || mention::look_up(app, &text, None, effects),
+        // In an answer, and in a system text, `@` is a letter like others.
+        Some(message) => {
+            app.transcript.messages().any(|m| m.id == message && m.role == Role::User)
+                && mention::look_up(app, &text, edits, effects)
+        }
+    };
+    if !looked_up {
+        ask_now(app, text, edits, effects);
     }
-    ask_now(app, text, effects);
 }
 
 /// Asks a question whose mentions are read.
-pub(super) fn ask_now(app: &mut App, text: String, effects: &mut Vec<Effect>) {
-    let request = match app.editing.take() {
+pub(super) fn ask_now(app: &mut App, text: String, edits: Option<MessageId>, effects: &mut Vec<Effect>) {
+    occupy(app, asking(text, edits), effects);
+}
+
+/// The request that asks, or puts an edited text in its place.
+pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
+    match edits {
         Some(message) => Request::EditDone { message, text },
         None => Request::Ask(text),
-    };
-    occupy(app, request, effects);
+    }
 }
 
 /// Sends a request that the model will be busy with.

@@ -8,7 +8,7 @@ use super::notices::{clean, notify, opened};
 use super::overlay::Overlay;
 use super::status::duration;
 use super::transcript::Transcript;
-use super::{App, Effect, Question, Queue, Redraw};
+use super::{App, Effect, Question, Queue, Queued, Redraw};
 use crate::base::percent;
 use crate::commands::{self, Outcome, WhileBusy};
 use crate::protocol::desk::{Activity, Level, Notice, OpenSession, Request};
@@ -238,12 +238,12 @@ pub(super) fn hand_over(app: &mut App, effects: &mut Vec<Effect>) {
     if !app.busy() && app.questions.is_empty() {
         return;
     }
-    while let Some(line) = app.queue.lines.front().filter(|_| !app.queue.held) {
+    while let Some(Queued { line, edits }) = app.queue.lines.front().filter(|_| !app.queue.held) {
         let request = match commands::is_command(line) {
             true => commands::parse(line.trim(), app.config.home.as_deref()).ok().map(|p| p.outcome),
             // Files that it mentions are looked up here first.
             false if line.contains('@') => None,
-            false => Some(Outcome::Desk(Request::Ask(commands::message_text(line)))),
+            false => Some(Outcome::Desk(super::perform::asking(commands::message_text(line), *edits))),
         };
         let Some(Outcome::Desk(request)) = request.filter(|r| r.while_busy() == WhileBusy::Waits) else { break };
         app.queue.lines.pop_front();

@@ -38,7 +38,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         Event::FoundPaths(found) => {
             match mention::found(app, &found, &mut effects) {
                 Found::Nothing => {}
-                Found::Ask(text) => perform::ask_now(app, text, &mut effects),
+                Found::Ask { text, edits } => perform::ask_now(app, text, edits, &mut effects),
                 Found::Paste(text) => {
                     input::insert_pasted(app, &text);
                     question::give_way(app);

@@ -41,6 +41,12 @@ impl Outcome {
             Outcome::Local(_) => WhileBusy::Runs,
         }
     }
+
+    /// Whether it leaves a message that is being edited: it does something to the conversation or leads to another one, so that what is
+    /// typed behind it is a question of its own.
+    pub fn leaves_an_edit(&self) -> bool {
+        matches!(self.while_busy(), WhileBusy::Waits | WhileBusy::Leaves)
+    }
 }
 
 /// Commands the interface does itself.
@@ -187,6 +193,11 @@ pub fn message_text(line: &str) -> String {
         Some(rest) => format!("/{rest}"),
         None => line.to_string(),
     }
+}
+
+/// The line that stands for a message: one that begins with a slash would be a command.
+pub fn line_of(text: &str) -> String {
+    if text.starts_with('/') { format!("/{text}") } else { text.to_string() }
 }
 
 /// A command by name or alias.

@@ -114,6 +114,10 @@ fn an_export_writes_what_its_name_says_or_nothing() {
     assert!(said.contains("no .pdf can be written") && said.contains("--md"), "{said}");
     assert_eq!(format("/export talk.pdf --md"), Ok(Some(ExportFormat::Markdown)));
     assert_eq!(format("/export talk.tar --with-state"), Ok(None));
+    for other in ["--tree", "--md", "--json"] {
+        let said = format(&["/export talk.tar --with-state", other].join(" ")).unwrap_err();
+        assert!(said.contains("--with-state writes the open branch in a form of its own"), "{said}");
+    }
     let of = |name: &str| ExportFormat::of_path(std::path::Path::new(name));
     assert_eq!((of("a.JSON"), of("talk")), (Ok(ExportFormat::Json), Ok(ExportFormat::Markdown)));
 }
@@ -166,4 +170,13 @@ fn a_name_runs_alone_when_it_needs_nothing_more() {
 fn an_export_to_standard_output_is_refused_and_says_where_it_can_be_had() {
     let refused = parse("/export - --md", None).err().unwrap();
     assert!(refused.contains("sala-chat export NAME -"), "{refused}");
+}
+
+#[test]
+fn a_message_comes_back_as_the_line_that_stands_for_it() {
+    for text in ["/quit now", "//x", "/", "plain", " /x", "", "a /b"] {
+        let line = line_of(text);
+        assert!(!is_command(&line), "{line}");
+        assert_eq!(message_text(&line), text);
+    }
 }

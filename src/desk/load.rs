@@ -17,6 +17,7 @@ use std::time::Instant;
 use super::choose::{Chosen, Decision, keep_only};
 use super::execute::Fed;
 use super::plan::Plan;
+use super::record::as_left;
 use super::render::Rendered;
 use super::segments::Step;
 use super::work::Wanted;
@@ -89,12 +90,17 @@ impl Load {
     }
 }
 
+/// By what the text of a document is recognised.
+pub(super) fn text_hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
 /// What the transcript remembers of a document.
 pub(super) fn document_info(name: &str, path: Option<String>, text: &str) -> DocumentInfo {
     DocumentInfo {
         name: name.to_owned(),
         path,
-        hash: blake3::hash(text.as_bytes()).to_hex().to_string(),
+        hash: text_hash(text),
         tokens: 0,
         lines: text.lines().count() as u64,
         complete: false,
@@ -260,9 +266,21 @@ impl State {
                 Ok(fed) => desk.document_read(load, &fed, began),
                 Err(lost @ DeskError::RowsLost(_)) => desk.load_again(load, Some(lost)),
                 Err(DeskError::Stopped) => desk.load_stopped(load),
-                Err(e) => Err(e),
+                Err(e) => {
+                    desk.keep_whole(load);
+                    Err(e)
+                }
             })
         })
+    }
+
+    /// A load that failed inside a document leaves it in the conversation: the next question brings what was not read of it.
+    fn keep_whole(&mut self, load: Box<Load>) {
+        if let Some(message) = load.messages.into_iter().nth(load.at) {
+            let message = as_left(message);
+            self.amend(&message);
+            self.tell(Notice::Finished(message));
+        }
     }
 
     /// Plans the rest of a load once more and goes on.

@@ -45,6 +45,12 @@ impl State {
         }
     }
 
+    /// Tokens of a session that comes on screen. Told in any case: what was told last may be of another one, which has meters of its own.
+    pub(super) fn begin_position(&mut self, position: u64) {
+        self.show_position(position);
+        self.tell(Notice::Meters(self.meters.clone()));
+    }
+
     /// The settings that the next answer is drawn with.
     fn sampling(&self) -> Vec<(&'static str, String)> {
         SAMPLING.into_iter().map(|name| (name, self.talk.settings.get(name))).collect()

@@ -223,6 +223,6 @@ impl State {
         self.forget_speeds();
         self.show_session();
         self.meters.checkpoints = 0;
-        self.show_position(0);
+        self.begin_position(0);
     }
 }

@@ -3,15 +3,36 @@
 use unicode_width::UnicodeWidthChar;
 
 use super::keeper::Keeper;
+use super::load::text_hash;
 use super::talk::Rights;
 use super::work::Wanted;
 use super::{Done, State, Work};
 use crate::protocol::desk::{Level, Notice, TimelineRow};
 use crate::protocol::engine::StateImage;
 use crate::session::{Access, Change, NewSegment, NewSession, SegmentId, TitleBy};
-use crate::transcript::{Message, MessageId, Role, SessionId};
+use crate::text::sanitize::is_unseen;
+use crate::transcript::{Finish, Message, MessageId, Role, SessionId};
+
+/// A message as it stands when nobody is at it any more. A run that was killed leaves an answer without an end: it was stopped, by
+/// whatever that was. And it leaves a document open: where its text is the whole one, what was not read of it is read with the next
+/// question, as any other text of the conversation.
+pub(super) fn as_left(mut message: Message) -> Message {
+    // An answer of another program, out of an import, names no model and has no end.
+    if message.role == Role::Assistant && message.meta.model.is_some() {
+        message.meta.finish.get_or_insert(Finish::Stopped);
+    }
+    if let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete) {
+        info.complete = info.hash == text_hash(&message.text);
+    }
+    message
+}
 
 impl State {
+    /// A message that was read from the store. Of a session that is only viewed, somebody else may be at it.
+    pub(super) fn restored(&self, message: Message, rights: &Rights) -> Message {
+        if *rights == Rights::Write { as_left(message) } else { message }
+    }
+
     /// Goes on once what was handed over is on disk, or it is clear that it will not be.
     pub(super) fn when_saved(
         &mut self,
@@ -121,7 +142,8 @@ impl State {
         if let Some(id) = head.filter(|_| cut) {
             for m in self.keeper.store.path(id)? {
                 if self.talk.cut.remove(&m.id) || self.talk.conversation.get(m.id).is_none() {
-                    self.talk.conversation.restore(m);
+                    let message = self.restored(m, &self.talk.rights);
+                    self.talk.conversation.restore(message);
                 }
             }
         }
@@ -200,8 +222,8 @@ fn session_name(first: &Message) -> String {
         None => first.text.as_str(),
     };
     let mut name = String::new();
-    // Signs above and below letters are part of a word.
-    let within = |c: char| c.is_alphanumeric() || c.width() == Some(0) && !c.is_control();
+    // Signs above and below letters are part of a word; what nobody sees neither ends one nor is part of it.
+    let within = |c: char| c.is_alphanumeric() || !c.is_control() && (c.width() == Some(0) || is_unseen(c));
     let words = text.split(|c: char| !within(c)).filter(|w| w.chars().any(char::is_alphanumeric));
     for word in words.take(5) {
         if name.chars().count() + word.chars().count() > 32 && !name.is_empty() {
@@ -210,7 +232,7 @@ fn session_name(first: &Message) -> String {
         if !name.is_empty() {
             name.push('-');
         }
-        name.extend(word.to_lowercase().chars().take(32));
+        name.extend(word.to_lowercase().chars().filter(|c| !is_unseen(*c)).take(32));
     }
     if name.is_empty() { "untitled".into() } else { name }
 }
@@ -251,5 +273,6 @@ mod tests {
         assert_eq!(session_name(&message("?!", None)), "untitled");
         assert_eq!(session_name(&message("नमस्ते दुनिया", None)), "नमस्ते-दुनिया");
         assert_eq!(session_name(&message("你好，世界", None)), "你好-世界");
+        assert_eq!(session_name(&message("x", Some("bi\u{202e}di\u{200b}x.txt"))), "bidix");
     }
 }

@@ -131,7 +131,7 @@ impl State {
         if let Some(head) = conversation.head() {
             for message in self.keeper.store.path(head)? {
                 cut.remove(&message.id);
-                conversation.restore(message);
+                conversation.restore(self.restored(message, &rights));
             }
         }
         let mut labels: HashMap<MessageId, String> = HashMap::new();
@@ -167,7 +167,7 @@ impl State {
         self.keeper.forget_left_out();
         self.keeper.show(SaveState::Saved(record.updated_ms));
         self.show_session();
-        self.show_position(record.tokens);
+        self.begin_position(record.tokens);
         Ok(())
     }
 

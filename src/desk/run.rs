@@ -10,7 +10,7 @@ use super::dispatch::Dispatch;
 use super::link::EngineState;
 use super::work::{Answer, Files, Then, Turn};
 use super::{Attendance, DeskError, Done, Opening, State, Work};
-use crate::commands::WhileBusy;
+use crate::commands::{WhileBusy, line_of};
 use crate::protocol::desk::{Activity, Level, Notice, Request, SaveState, Unsaved};
 use crate::protocol::engine::{EngineEvent, EngineFault};
 use crate::session::{SaveEvent, StoreError};
@@ -100,7 +100,7 @@ impl State {
             self.keeper.show(SaveState::NotSaved(why.clone()));
         }
         match store.prompts(PROMPTS) {
-            Ok(prompts) => self.tell(Notice::Prompts(prompts.into_iter().rev().collect())),
+            Ok(prompts) => self.tell(Notice::Prompts(prompts.iter().rev().map(|p| line_of(p)).collect())),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
         // A settings file or `--think` asked for it; whoever asks with -p has been told by the shell.
@@ -225,7 +225,7 @@ impl State {
             self.work = Work::Idle;
             if let Some(text) = self.typed.take() {
                 // Nothing of it was saved: it goes back to where it was typed.
-                self.tell(Notice::Input { text, editing: None });
+                self.tell(Notice::Input { text: line_of(&text), editing: None });
             }
             self.failed(&e);
         }

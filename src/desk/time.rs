@@ -5,6 +5,7 @@ use super::ask::Shown;
 use super::execute::Fed;
 use super::load::document_info;
 use super::{DeskError, Done, State, grouped};
+use crate::commands::line_of;
 use crate::protocol::desk::{BranchTarget, Choice, GotoTarget, Level, Notice};
 use crate::transcript::{Finish, Message, MessageId, Role};
 
@@ -58,7 +59,7 @@ impl State {
             return Err(DeskError::Refused("Nothing to undo: the conversation is empty.".into()));
         };
         if let Some(text) = undo.text {
-            self.tell(Notice::Input { text, editing: None });
+            self.tell(Notice::Input { text: line_of(&text), editing: None });
         }
         let what = match undo.exchanges {
             1 => "Went back one exchange to".to_owned(),
@@ -95,7 +96,7 @@ impl State {
                 "A document cannot be edited here. Change the file, /undo, and /load it again.".into(),
             ));
         }
-        self.tell(Notice::Input { text: message.known_text().to_owned(), editing: Some(message.id) });
+        self.tell(Notice::Input { text: line_of(message.known_text()), editing: Some(message.id) });
         Ok(())
     }
 
@@ -172,8 +173,13 @@ impl State {
         self.talk.may_write()?;
         let leaf = self.talk.conversation.newest_leaf(to);
         self.move_head(Some(leaf))?;
-        let (n, of) = self.talk.conversation.branch_position();
-        self.go(Some(leaf), &format!("Branch {n}/{of}, at"))
+        let c = &self.talk.conversation;
+        let siblings = c.siblings(to);
+        let (n, of) = (siblings.iter().position(|s| *s == to).map_or(0, |i| i + 1), siblings.len());
+        // Further down it may branch once more, and the header counts there.
+        let place = if c.branching() == Some(to) { String::new() } else { format!(" of #{}", c.number_of(to)) };
+        let what = format!("Branch {n}/{of}{place}, at");
+        self.go(Some(leaf), &what)
     }
 
     /// `/mark`.

@@ -12,6 +12,7 @@ use super::error::{Result, StoreError, one_line};
 use super::export::{JSON_FORMAT, JSON_VERSION, SessionJson};
 use super::store::Store;
 use crate::text::files;
+use crate::text::sanitize::is_unseen;
 use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
 /// What an import brought.
@@ -157,7 +158,8 @@ fn last_leaf(messages: &[Message]) -> Option<MessageId> {
 
 /// A name of one short line.
 fn plain_name(name: &str) -> String {
-    let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME).collect();
+    let seen = name.chars().filter(|c| c.is_control() || !is_unseen(*c));
+    let name: String = seen.map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME).collect();
     name.trim().to_owned()
 }
 

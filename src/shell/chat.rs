@@ -145,9 +145,11 @@ fn part(
     if chat.session == SessionChoice::Pick {
         // A desk that is gone says so in its last notice.
         let _ = requests.send(Request::Sessions);
+        ui.sent_before += 1;
     }
     if !chat.paths.is_empty() {
         let _ = requests.send(Request::Load { paths: chat.paths.clone(), options: LoadOptions::default() });
+        ui.sent_before += 1;
     }
     drop(requests);
     let handle = DeskHandle { requests: opened.desk.requests, notices: opened.desk.notices };

@@ -7,9 +7,11 @@ use super::failure::{Exit, Failure};
 use super::sessions_cmd::{one_line, when};
 use super::signals::Ending;
 use super::{Context, open};
+use crate::app::wrap::fit;
 use crate::base::bytes;
 use crate::desk::Attendance;
 use crate::protocol::desk::{LibraryAction, Notice, Request};
+use crate::text::sanitize::Clean;
 /// `library`.
 pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit, Failure> {
     match action {
@@ -51,8 +53,9 @@ fn library_ls(context: &Context) -> Result<Exit, Failure> {
         rows => {
             let row = |d: &crate::session::DocumentRecord| {
                 let state = if d.kept { "kept" } else { "text only" };
-                let (name, size) = (one_line(&d.document.name, 40), bytes(d.bytes));
-                format!("{name:<40} {:>9} tokens  {state:<9} {size:>10}  {}", d.document.tokens, when(d.used_ms))
+                let name = fit(Clean::line(&one_line(&d.document.name, 40)).as_str(), 40);
+                let size = bytes(d.bytes);
+                format!("{name} {:>9} tokens  {state:<9} {size:>10}  {}", d.document.tokens, when(d.used_ms))
             };
             rows.iter().map(row).collect::<Vec<_>>().join("\n")
         }

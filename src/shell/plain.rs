@@ -122,6 +122,11 @@ impl Plain {
         Plain { toured: tour.is_some(), tour, ..self }
     }
 
+    /// Behind so many requests that the desk was sent before.
+    pub fn behind(self, sent: u64) -> Plain {
+        Plain { sent, ..self }
+    }
+
     /// Whether it is said what answers looked at.
     pub fn say_looked(self, say: bool) -> Plain {
         Plain { looks_hidden: !say, ..self }
@@ -261,6 +266,9 @@ impl Plain {
             tour.entered(line);
         }
         if line.trim().is_empty() {
+            if !self.busy() && self.editing.take().is_some() {
+                return vec![Out::Line("The edit is left; the message stays as it was.".into())];
+            }
             // It may be the answer to what a line before it leads to.
             return if self.busy() && !self.prompts { self.enqueue(line) } else { Vec::new() };
         }
@@ -302,6 +310,9 @@ impl Plain {
     }
 
     fn outcome(&mut self, command: &str, outcome: Outcome) -> Vec<Out> {
+        if outcome.leaves_an_edit() {
+            self.editing = None;
+        }
         match outcome {
             Outcome::Desk(request) => vec![self.send(request)],
             Outcome::Local(Local::Quit) => {

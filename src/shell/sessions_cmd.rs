@@ -178,6 +178,10 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
 
 /// `export`.
 pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
+    let standard_output = args.file.as_os_str() == "-";
+    if args.with_state && standard_output {
+        return Err(Failure::usage("--with-state writes a file: name one in place of -"));
+    }
     let store = open::store_to_read(context)?;
     let record = named(&store, &args.name)?;
     let overwrite = if args.force { Overwrite::Yes } else { Overwrite::No };
@@ -206,7 +210,6 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         context.result(json, text)?;
         return Ok(Exit::Ok);
     }
-    let standard_output = args.file.as_os_str() == "-";
     let format = match args.format {
         Some(FormatArg::Md) => ExportFormat::Markdown,
         Some(FormatArg::Json) => ExportFormat::Json,

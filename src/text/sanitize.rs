@@ -77,6 +77,12 @@ fn is_hostile(c: char) -> bool {
             | '\u{e0000}'..='\u{e007f}') // tags: invisible text
 }
 
+/// Characters that nobody sees: what [`sanitize`] spells out, and what has neither shape nor width nor a part in how others look. No
+/// name is made with them, for nobody could type it.
+pub fn is_unseen(c: char) -> bool {
+    is_hostile(c) || matches!(c, '\u{ad}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+}
+
 fn spell(out: &mut String, c: char) {
     let code = c as u32;
     // Writing into a String cannot fail.

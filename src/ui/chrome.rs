@@ -145,9 +145,14 @@ pub(super) fn banner(app: &App, painter: &mut Painter<'_>, area: Rect) {
 /// Messages that wait.
 pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let more = app.queue.lines.len().saturating_sub(usize::from(area.height));
-    for (i, line) in app.queue.lines.iter().take(usize::from(area.height)).enumerate() {
+    for (i, queued) in app.queue.lines.iter().take(usize::from(area.height)).enumerate() {
         let Ok(at) = u16::try_from(i) else { break };
-        let word = if app.queue.held { "held" } else { "queued" };
+        let word = match (app.queue.held, queued.edits) {
+            (true, None) => "held",
+            (true, Some(_)) => "held edit",
+            (false, None) => "queued",
+            (false, Some(_)) => "queued edit",
+        };
         let tail = match (i, more) {
             (0, _) if app.queue.held => "Enter sends it, Ctrl-X edits it".to_string(),
             (0, _) => "Ctrl-X edits it".to_string(),
@@ -155,7 +160,7 @@ pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
             (_, n) => format!("and {n} more"),
         };
         let room = usize::from(area.width).saturating_sub(tail.len() + word.len() + 8);
-        let text = ellipsis(&line.replace('\n', " "), room);
+        let text = ellipsis(&queued.line.replace('\n', " "), room);
         painter.text(area, at, &format!(" {word}: \"{text}\""), Role::Warn);
         painter.right(area, at, 1, &tail, Role::Dim);
     }

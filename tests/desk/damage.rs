@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::fault::{Effect, FaultDisk};
 use super::*;
+use sala_chat::session::{Change, Save, Writer};
 
 /// Flips a bit in every file of rows.
 fn damage(dir: &std::path::Path) {
@@ -226,6 +227,47 @@ fn a_question_behind_a_damaged_message_is_refused_where_nothing_is_kept() {
     }
 }
 
+fn what_a_killed_run_left_open_is_whole_or_stopped() {
+    let dir = dir();
+    for name in ["notes.txt", "part.txt"] {
+        std::fs::write(dir.path().join(name), format!("A line of {name}.\n").repeat(40)).unwrap();
+    }
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.load("notes.txt");
+    t.load("part.txt");
+    t.ask("One?");
+    let name = t.name();
+    t.quit();
+    {
+        // As it stands on disk while a document is read and an answer is written.
+        let store = support::store(&dir.path().join("data"));
+        let record = store.session_named(&name).unwrap();
+        let mut save = Save::default();
+        for mut m in store.path(record.head.unwrap()).unwrap() {
+            m.meta.finish = None;
+            if let Some(info) = &mut m.meta.document {
+                info.complete = false;
+                if info.name == "part.txt" {
+                    // What was kept of a load that somebody stopped.
+                    m.text.truncate(100);
+                }
+            }
+            save.changes.push(Change::PutMessage { session: record.id, message: Box::new(m) });
+        }
+        let (told, _) = crossbeam_channel::unbounded();
+        let writer = Writer::start(store, told).unwrap();
+        writer.save(save);
+        writer.close(std::time::Instant::now() + std::time::Duration::from_secs(20)).unwrap();
+    }
+    let mut t = Talk::new(dir.path(), resume(&name));
+    t.note_with("Resumed");
+    let shown = t.view().messages;
+    let whole: Vec<bool> = shown.iter().filter_map(|m| Some(m.meta.document.as_ref()?.complete)).collect();
+    assert_eq!(whole, [true, false]);
+    assert_eq!(shown.last().unwrap().meta.finish, Some(Finish::Stopped));
+    assert_eq!(shown[2].meta.finish, None, "a question has no end");
+}
+
 #[test]
 fn settings_that_cannot_be_read_are_named_and_kept() {
     let dir = dir();
@@ -262,4 +304,5 @@ with_both_tokenizers!(
     rows_found_damaged_by_a_question_are_read_again_and_it_is_answered,
     a_question_that_waits_for_rows_can_be_stopped_and_asked_again,
     rows_found_damaged_by_a_load_are_read_again_and_no_document_twice,
+    what_a_killed_run_left_open_is_whole_or_stopped,
 );

@@ -51,4 +51,45 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     assert_eq!(texts("deeper"), [questions[0], questions[2]]);
 }
 
-with_both_tokenizers!(a_fork_keeps_all_up_to_where_it_was_forked);
+fn a_branch_is_counted_where_it_was_asked_for() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.send(Request::Regen { at: None, count: 1, temperature: None, seed: None });
+    t.finished();
+    let first = t.view().messages[0].id;
+    t.send(Request::EditDone { message: first, text: "Uno?".into() });
+    t.finished();
+    t.sync();
+    assert_eq!(t.view().branch, (2, 2));
+    // Below the first question there are two answers, where the header counts.
+    let said = t.note(Request::Branch(BranchTarget::Next));
+    assert!(said.starts_with("Branch 1/2 of #1, at #2: "), "{said}");
+    assert_eq!(t.view().branch, (2, 2));
+    let said = t.note(Request::Branch(BranchTarget::Number(1)));
+    assert!(said.starts_with("Branch 1/2, at #2: "), "{said}");
+}
+
+#[test]
+fn a_message_that_begins_with_a_slash_comes_back_as_one() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("/quit now");
+    for request in [Request::EditOpen(None), Request::Undo(1)] {
+        t.send(request);
+        let line = t.wait("the input", |n| match n {
+            Notice::Input { text, .. } => Some(text.clone()),
+            _ => None,
+        });
+        assert_eq!(line, "//quit now");
+    }
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    let prompts = t.wait("earlier prompts", |n| match n {
+        Notice::Prompts(prompts) => Some(prompts.clone()),
+        _ => None,
+    });
+    assert_eq!(prompts, ["//quit now"]);
+}
+
+with_both_tokenizers!(a_fork_keeps_all_up_to_where_it_was_forked, a_branch_is_counted_where_it_was_asked_for);

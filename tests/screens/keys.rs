@@ -3,7 +3,7 @@
 use sala_chat::app::options::{ThemeName, UiConfig};
 use sala_chat::app::palette::Palette;
 use sala_chat::app::{Effect, Event};
-use sala_chat::protocol::desk::{Activity, Notice, Request};
+use sala_chat::protocol::desk::{Activity, Level, Notice, Request};
 use sala_chat::transcript::Role;
 
 use super::stage::*;
@@ -89,13 +89,53 @@ fn stop_holds_the_queue_until_the_next_enter() {
 }
 
 #[test]
+fn what_waits_is_sent_one_by_one_and_can_be_held_until_then() {
+    let mut s = open(80, 24);
+    let tell = |s: &mut Stage, notice| {
+        s.event(Event::Notice(notice));
+    };
+    let served = |s: &mut Stage, count| tell(s, Notice::Served(count));
+    s.type_text("one").press("enter");
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
+    s.type_text("two").press("enter").type_text("/mark here").press("enter").type_text("three").press("enter");
+    s.effects.clear();
+    tell(&mut s, Notice::Activity(Activity::Idle));
+    served(&mut s, 1);
+    assert_eq!(s.sent(), [Request::Ask("two".into())], "the first one is served, the second was not begun");
+    // All that comes between this and its answer says nothing of its end.
+    tell(&mut s, Notice::Note(Level::Info, "Reading 12 tokens again.".into()));
+    tell(&mut s, Notice::Added(message(7, Role::User, "two")));
+    tell(&mut s, Notice::Added(message(8, Role::Assistant, "")));
+    served(&mut s, 1);
+    assert_eq!((s.sent(), s.queued()), (vec![], vec!["/mark here", "three"]));
+    tell(&mut s, Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
+    tell(&mut s, Notice::Activity(Activity::Idle));
+    served(&mut s, 2);
+    assert_eq!(s.sent(), [Request::Mark("here".into())]);
+    tell(&mut s, Notice::Note(Level::Info, "#8 is now called \"here\".".into()));
+    assert_eq!(s.queued(), ["three"], "a command is waited for, too");
+    s.press("esc");
+    assert_eq!((s.sent(), s.app.queue.held), (vec![Request::Stop], true));
+}
+
+#[test]
+fn requests_sent_before_the_interface_began_are_not_its_own() {
+    let mut s = Stage::with(UiConfig { sent_before: 2, ..UiConfig::default() }, 80, 24).ready(demo());
+    s.type_text("one").press("enter").type_text("two").press("enter").effects.clear();
+    s.event(Event::Notice(Notice::Served(2)));
+    assert_eq!(s.queued(), ["two"]);
+    s.event(Event::Notice(Notice::Served(3)));
+    assert_eq!(s.sent(), [Request::Ask("two".into())]);
+}
+
+#[test]
 fn ctrl_x_takes_the_first_queued_message_and_keeps_the_draft() {
     let mut s = open(80, 24);
     busy(&mut s);
     s.type_text("first").press("enter");
     s.type_text("draft").press("ctrl-x");
     assert_eq!(s.app.composer.text(), "first");
-    assert_eq!(s.app.queue.lines, ["draft"]);
+    assert_eq!(s.queued(), ["draft"]);
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn a_letter_that_is_no_choice_begins_to_write_and_none_behind_it_is_an_answer() 
         write(&mut s, text);
         assert_eq!((s.sent(), s.app.composer.text()), (vec![], text));
         s.press("enter");
-        assert!(s.sent().is_empty() && s.app.queue.lines == [text], "{:?}", s.app.queue.lines);
+        assert!(s.sent().is_empty() && s.queued() == [text], "{:?}", s.queued());
         // Nothing is written any more: a first key that is a choice is the answer.
         let first = choices[0].0;
         s.press(&if first == '\n' { "enter".to_string() } else { first.to_string() });
@@ -117,7 +117,7 @@ fn keys_typed_before_a_question_was_seen_are_no_answer() {
     // The next one waits for the line to be sent, which it is behind what goes on.
     s.tell(ask(2)).press("3 enter");
     assert!(s.sent().is_empty() && s.app.composer.is_empty(), "what is said waits for the decision");
-    assert_eq!(s.app.queue.lines, ["12 apples3"]);
+    assert_eq!(s.queued(), ["12 apples3"]);
     s.type_text("1");
     assert_eq!(s.app.composer.text(), "1", "there was no time to see that it asks");
     s.press("backspace 1");

@@ -20,6 +20,8 @@ pub struct Stage {
     pub app: App,
     pub now: u64,
     pub effects: Vec<Effect>,
+    /// Requests that have come to the desk.
+    pub come: u64,
 }
 
 impl Stage {
@@ -28,7 +30,8 @@ impl Stage {
     }
 
     pub fn with(config: UiConfig, width: u16, height: u16) -> Stage {
-        Stage { app: App::new(config, width, height), now: 1_000, effects: Vec::new() }
+        let come = config.sent_before;
+        Stage { app: App::new(config, width, height), now: 1_000, effects: Vec::new(), come }
     }
 
     pub fn ascii(width: u16, height: u16) -> Stage {
@@ -47,12 +50,19 @@ impl Stage {
 
     pub fn event(&mut self, event: Event) -> &mut Self {
         let effects = update(&mut self.app, event, self.now);
+        self.come += effects.iter().filter(|e| matches!(e, Effect::Send(_))).count() as u64;
         self.effects.extend(effects);
         self
     }
 
+    /// The desk tells something; when nothing goes on any more, that all is served which had come.
     pub fn tell(&mut self, notice: Notice) -> &mut Self {
-        self.event(Event::Notice(notice))
+        let served = (notice == Notice::Activity(Activity::Idle)).then_some(self.come);
+        self.event(Event::Notice(notice));
+        match served {
+            Some(come) => self.event(Event::Notice(Notice::Served(come))),
+            None => self,
+        }
     }
 
     /// Presses keys by name: `"ctrl-p"`, `"enter"`; each at what is on the screen.
@@ -83,6 +93,11 @@ impl Stage {
             self.event(Event::Tick);
         }
         self
+    }
+
+    /// Lines that wait until the model is free.
+    pub fn queued(&self) -> Vec<&str> {
+        self.app.queue.lines.iter().map(|l| l.line.as_str()).collect()
     }
 
     /// Requests sent since the last call.

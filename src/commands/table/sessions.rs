@@ -142,6 +142,11 @@ fn export(a: &Args<'_>) -> Result<Outcome, String> {
         }
     }
     let path = path.ok_or("needs a file name")?;
+    if with_state && (tree || format.is_some()) {
+        return Err(
+            "--with-state writes the open branch in a form of its own: leave --tree, --md, --json and --txt out".into(),
+        );
+    }
     if format.is_none() && !with_state {
         ExportFormat::of_path(std::path::Path::new(&path))
             .map_err(|why| format!("{why}, and --md, --json, --txt say it for any name"))?;

@@ -1,6 +1,7 @@
 //! Documents of the library, loaded by name: the text that was read comes from what is kept, so that its state is found again.
 
 use super::super::{DeskError, Done, State};
+use super::text_hash;
 use crate::session::DocumentRecord;
 use crate::text::near::nearest;
 use crate::text::sources::Document;
@@ -46,7 +47,7 @@ impl State {
 
     /// The text of a document, byte for byte: a session has it, or the tokens that were read spell it.
     fn text_as_read(&self, record: &DocumentRecord) -> Done<Option<String>> {
-        let is_it = |text: &str| blake3::hash(text.as_bytes()).to_hex().as_str() == record.document.hash;
+        let is_it = |text: &str| text_hash(text) == record.document.hash;
         if let Some(id) = self.keeper.store.message_ending(&record.document.segment)? {
             let message = self.keeper.store.message(id)?;
             if is_it(&message.text) {

@@ -25,6 +25,7 @@ mod tests;
 
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -37,7 +38,8 @@ use crate::shell::cli::{EVAL_ROOM, EvalArgs};
 use crate::shell::devices::{self, Chosen, Opened};
 use crate::shell::{Context, Exit, Failure, open};
 use crate::spec::{DenseRule, SparseSpec};
-use crate::text::TextModel;
+use crate::text::sources::OddByte;
+use crate::text::{NotText, TextModel, decode};
 
 use numbers::Distances;
 
@@ -138,12 +140,13 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     if args.looked {
         return looked::run(context, &args.lengths);
     }
+    let skips = |part: &str| args.skip.iter().any(|s| s == part);
     if args.plot.as_ref().is_some_and(|p| p.extension().is_none_or(|e| e != "svg")) {
         return Err(Failure::usage("--plot writes SVG: give it a name that ends with .svg"));
     }
     if let Some(path) = &args.plot {
         // What takes long is not begun for a picture that will not be.
-        if args.skip.iter().any(|part| part == "needles") {
+        if skips("needles") {
             return Err(Failure::usage("--plot draws the needles: leave --skip needles out"));
         }
         if path.symlink_metadata().is_ok() {
@@ -161,6 +164,12 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     }
     let (text, _) = open::text(&name)?;
     let checkpoint = open::checkpoint(context, &name)?;
+    let asks_for_more = args.reference.is_some() || args.against.is_some() || args.text.is_some();
+    if skips("consistency") && skips("needles") && !asks_for_more {
+        return Err(Failure::usage(
+            "nothing is left to judge: name --text, --against or reference logits, or skip less",
+        ));
+    }
     let parts = match devices::open(&context.config().model, &args.tuning, false)? {
         Opened::Cpu(cpu, _) => judge(context, args, *cpu, &checkpoint, &text, &[1_024, 4_096])?,
         #[cfg(feature = "cuda")]
@@ -210,8 +219,7 @@ fn judge<B: DraftOps>(
     let vocab = checkpoint.spec().vocab;
     let longest = lengths.iter().copied().max().unwrap_or(0).max(CONSISTENCY);
     if let Some(path) = &args.text {
-        let read = std::fs::read_to_string(path);
-        let content = read.map_err(|e| Failure::input(path, &e))?;
+        let content = text_of(context, path)?;
         let mut tokens: Vec<Token> = text.tokenizer.bos().into_iter().collect();
         tokens.extend(text.tokenizer.encode_plain(&content)?);
         let window = args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
@@ -278,6 +286,20 @@ fn judge<B: DraftOps>(
         parts.push(needles_part(&cells, checkpoint.name()));
     }
     Ok(parts)
+}
+
+/// The text of `--text`, decoded as what is loaded is.
+fn text_of(context: &Context, path: &Path) -> Result<String, Failure> {
+    let bytes = std::fs::read(path).map_err(|e| Failure::input(path, &e))?;
+    let decoded = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
+        let what = OddByte(byte).name();
+        Failure::new(Exit::Failure, format!("{}: not text ({what} at byte {offset})", path.display()))
+            .hint("Convert it to text first")
+    })?;
+    if let Some(encoding) = decoded.guessed {
+        context.note(&format!("{}: read as {encoding}, a guess", path.display()));
+    }
+    Ok(decoded.text)
 }
 
 fn reference_part<B: Backend>(

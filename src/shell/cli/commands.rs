@@ -149,8 +149,8 @@ pub struct ExportArgs {
     /// All branches
     #[arg(long)]
     pub tree: bool,
-    /// With model state: resumes on another computer with the same model
-    #[arg(long)]
+    /// With model state, of the open branch: resumes on another computer with the same model
+    #[arg(long, conflicts_with_all = ["format", "tree"])]
     pub with_state: bool,
     /// Overwrite
     #[arg(long)]

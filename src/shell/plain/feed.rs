@@ -79,7 +79,7 @@ pub fn run(
 ) -> io::Result<(i32, Option<Tour>)> {
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
-    let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour);
+    let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).behind(ui.sent_before);
     let mut plain = plain.say_looked(ui.look).answers_only(quiet);
     let mut dying: Option<(i32, Instant)> = None;
     let mut input = lines.0.clone();

@@ -165,6 +165,9 @@ impl Plain {
                     Some(system) => format!("The system text is: {}\n/system TEXT sets another one.", sanitize(system)),
                     None => format!("The text was: {}", sanitize(&text)),
                 }));
+                if editing.is_some() {
+                    out.push(Out::Line("The next line takes its place; an empty line leaves it as it was.".into()));
+                }
             }
             Notice::Sessions(rows) => {
                 for r in rows.iter().take(50) {

@@ -366,3 +366,32 @@ fn a_session_that_is_told_twice_is_said_once() {
     p.notice(Notice::Added(answer("", None)));
     assert_eq!(printed(&p.notice(view())), "Session one, 1 message.\nsala: Yes.\n", "gone back to");
 }
+
+#[test]
+fn the_line_behind_an_edit_takes_the_place_of_the_message_and_no_later_one_does() {
+    let edit = |text: &str| Request::EditDone { message: MessageId(2), text: text.into() };
+    let ask = |text: &str| Request::Ask(text.into());
+    let opened = |p: &mut Plain| {
+        p.notice(Notice::Activity(Activity::Idle));
+        p.notice(Notice::Served(p.sent));
+        printed(&p.notice(Notice::Input { text: "//old".into(), editing: Some(MessageId(2)) }))
+    };
+    let mut p = Plain::new(None, true);
+    let said = "The text was: //old\nThe next line takes its place; an empty line leaves it as it was.\n";
+    assert_eq!(opened(&mut p), said);
+    assert_eq!(p.line("new"), [Out::Send(edit("new"))]);
+    opened(&mut p);
+    assert_eq!(printed(&p.line("")), "The edit is left; the message stays as it was.\n");
+    assert_eq!(p.line("a question"), [Out::Send(ask("a question"))]);
+    // A command that does something else first leaves it.
+    for command in ["/undo", "/new"] {
+        opened(&mut p);
+        p.line(command);
+        p.notice(Notice::Served(p.sent));
+        assert_eq!(p.line("another"), [Out::Send(ask("another"))]);
+    }
+    // A page does not.
+    opened(&mut p);
+    p.line("/help edit");
+    assert_eq!(p.line("new"), [Out::Send(edit("new"))]);
+}
