@@ -15,44 +15,44 @@ typedef unsigned long long u64;
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 extern "C" unsigned char __start_emushared[] __attribute__((weak)), __stop_emushared[] __attribute__((weak));
 
-// Saves the callee-saved registers and the stack pointer of one fiber, takes those of another.
-extern "C" void emu_switch(void** from, void* to);
+// Saves the callee-saved registers and the stack pointer of one fiber, goes on where another called this. With a jump: the lanes of a warp go
+// on at the same place one after another, which the processor learns; a `ret` it would expect at the last call.
+void emu_switch(void** from, void* to) asm("emu_switch");
 asm(".globl emu_switch\n"
+    ".hidden emu_switch\n"
     "emu_switch:\n"
     "push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15\n"
     "mov %rsp, (%rdi)\n"
     "mov %rsi, %rsp\n"
     "pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp\n"
-    "ret\n");
+    "pop %rcx\n"
+    "jmp *%rcx\n");
 
 namespace emu {
 namespace {
-constexpr size_t STACK = 64 << 10;
+constexpr size_t STACK = (64 << 10) + 9 * 64;  // not a power of two: the tops of a warp's stacks are in different sets of a cache
 constexpr u32 MAX_THREADS = 1024;
-constexpr size_t MAX_SHARED = 227 << 10;
+constexpr size_t MAX_SHARED = 227 << 10, GUARD = 4096;
 
-enum class State { Ready, Warp, Block, Spin, Done };
 struct Copy { void* dst; const void* src; bool valid; };
-struct Fiber {
-    void* sp;
-    State state;
-    dim3 index;
-    u64 seen;                             // generation of the warp-wide operation it waits for
-    std::vector<std::vector<Copy>> groups;  // committed, oldest first
-    std::vector<Copy> open;
+struct Copies {
+    std::vector<Copy> list;    // oldest first
+    std::vector<size_t> ends;  // of committed groups
 };
+// Which of its lanes can go on, wait at the block's barrier, look again later, are done; the others wait for the warp.
 struct Warp {
     void* slots[32];
-    u32 arrived, lanes;
-    u64 generation;
     void (*op)(void**);
+    u32 arrived, lanes, all, ready, block, spin, done;
 };
 
 std::map<std::string, void (*)(void**)>& kernels() {
     static std::map<std::string, void (*)(void**)> all;
     return all;
 }
-Fiber fibers[MAX_THREADS];
+void* stack_pointers[MAX_THREADS];
+dim3 indices[MAX_THREADS];
+Copies copies[MAX_THREADS];
 Warp warps[MAX_THREADS / 32];
 unsigned char* stacks;
 unsigned char* shared;
@@ -64,76 +64,76 @@ const char* body_name = "";
 char message[512];
 bool failed, in_fiber;
 
-void yield_as(State state) {
-    fibers[current].state = state;
-    emu_switch(&fibers[current].sp, scheduler);
+inline void take(u32 thread) {
+    current = thread;
+    threadIdx = indices[thread];
 }
-void finish(Fiber& f, size_t keep) {
-    while (f.groups.size() > keep) {
-        for (auto& c : f.groups.front()) c.valid ? memcpy(c.dst, c.src, 16) : memset(c.dst, 0, 16);
-        f.groups.erase(f.groups.begin());
-    }
+// The next lane of the warp that can, or else the scheduler, goes on.
+inline void pass_on(const Warp& w) {
+    void** mine = &stack_pointers[current];
+    if (!w.ready) return emu_switch(mine, scheduler);
+    const u32 behind = w.ready & ~0u << current % 32;  // the lane itself is not ready
+    take(current / 32 * 32 + u32(__builtin_ctz(behind ? behind : w.ready)));
+    emu_switch(mine, stack_pointers[current]);
+}
+void leave(u32 Warp::*why) {
+    Warp& w = warps[current / 32];
+    const u32 bit = 1u << current % 32;
+    w.ready &= ~bit;
+    w.*why |= bit;
+    pass_on(w);
 }
 void entry() {
     body(body_args);
-    if (!fibers[current].open.empty()) fail("a copy was never committed");
-    yield_as(State::Done);
+    const Copies& c = copies[current];
+    if (c.list.size() > (c.ends.empty() ? 0 : c.ends.back())) fail("a copy was never committed");
+    leave(&Warp::done);
     abort();
 }
-bool resume(u32 i) {
-    Fiber& f = fibers[i];
-    if (f.state == State::Warp && warps[i / 32].generation != f.seen) f.state = State::Ready;
-    if (f.state != State::Ready) return false;
-    current = i;
-    threadIdx = f.index;
-    in_fiber = true;
-    emu_switch(&scheduler, f.sp);
-    in_fiber = false;
-    return true;
-}
-void run_block() {
-    memset(shared, 0xff, MAX_SHARED);
+void run_block(size_t shared_bytes) {
+    memset(shared, 0xff, shared_bytes + GUARD);
     if (__start_emushared) memset(__start_emushared, 0xff, size_t(__stop_emushared - __start_emushared));
     for (u32 i = 0; i < threads; i++) {
-        Fiber& f = fibers[i];
         auto* top = reinterpret_cast<void**>(stacks + (i + 1) * STACK);
         top[-2] = reinterpret_cast<void*>(entry);  // leaves the stack as after a call
-        f.sp = top - 8;
-        f.state = State::Ready;
-        f.index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
-        f.groups.clear();
-        f.open.clear();
+        stack_pointers[i] = top - 8;
+        indices[i] = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+        copies[i].list.clear();
+        copies[i].ends.clear();
     }
-    for (u32 w = 0; w * 32 < threads; w++) warps[w] = {{}, 0, min(32u, threads - w * 32), warps[w].generation, nullptr};
+    const u32 n = (threads + 31) / 32;
+    for (u32 w = 0; w < n; w++) {
+        const u32 lanes = min(32u, threads - w * 32), all = ~0u >> (32 - lanes);
+        warps[w] = {{}, nullptr, 0, lanes, all, all, 0, 0, 0};
+    }
     for (u32 looks = 0;;) {
-        bool any = false;
-        for (u32 w = 0; w * 32 < threads; w++)
-            for (bool ran = true; ran;) {
-                ran = false;
-                for (u32 i = w * 32; i < min(threads, w * 32 + 32); i++) {
-                    ran |= resume(i);
-                    if (failed) return;
-                }
-                any |= ran;
+        bool any = false, spinning = false, all_wait = true, all_done = true;
+        for (u32 w = 0; w < n; w++)
+            if (warps[w].ready) {
+                any = true;
+                take(w * 32 + u32(__builtin_ctz(warps[w].ready)));
+                in_fiber = true;
+                emu_switch(&scheduler, stack_pointers[current]);  // until none of the warp's lanes can go on
+                in_fiber = false;
+                if (failed) return;
             }
-        u32 done = 0, waiting = 0;
-        for (u32 i = 0; i < threads; i++) {
-            done += fibers[i].state == State::Done;
-            waiting += fibers[i].state == State::Block;
+        for (u32 i = 0; i < n; i++) {
+            Warp& w = warps[i];
+            all_done &= w.done == w.all;
+            all_wait &= (w.done | w.block) == w.all;
+            // Who looks again and again lets everybody else go first.
+            spinning |= w.spin != 0;
+            w.ready |= w.spin;
+            w.spin = 0;
         }
-        if (done == threads) return;
-        // Who looks again and again lets everybody else go first.
-        bool spinning = false;
-        for (u32 i = 0; i < threads; i++)
-            if (fibers[i].state == State::Spin) fibers[i].state = State::Ready, spinning = true;
+        if (all_done) return;
         if (spinning && ++looks < 1'000'000) continue;
         if (spinning) {
             fail("a warp looks for what never comes");
             return;
         }
-        if (done + waiting == threads) {
-            for (u32 i = 0; i < threads; i++)
-                if (fibers[i].state == State::Block) fibers[i].state = State::Ready;
+        if (all_wait) {
+            for (u32 w = 0; w < n; w++) warps[w].ready = warps[w].block, warps[w].block = 0;
         } else if (!any) {
             fail("some lanes wait for others that never come");
             return;
@@ -145,11 +145,11 @@ void run_block() {
 void fail(const char* what) {
     snprintf(message, sizeof message, "%s, block (%u, %u, %u) thread %u: %s", body_name, blockIdx.x, blockIdx.y, blockIdx.z, current, what);
     failed = true;
-    if (in_fiber) emu_switch(&fibers[current].sp, scheduler);  // abandons the block
+    if (in_fiber) emu_switch(&stack_pointers[current], scheduler);  // abandons the block
 }
 unsigned char* dynamic_shared() { return shared; }
-void barrier() { yield_as(State::Block); }
-void spin() { yield_as(State::Spin); }
+void barrier() { leave(&Warp::block); }
+void spin() { leave(&Warp::spin); }
 void together(void (*op)(void**), void* payload) {
     Warp& w = warps[current / 32];
     if (w.arrived && w.op != op) fail("lanes of a warp are in different warp-wide operations");
@@ -158,32 +158,36 @@ void together(void (*op)(void**), void* payload) {
     if (++w.arrived == w.lanes) {
         op(w.slots);
         w.arrived = 0;
-        w.generation++;
+        w.ready = w.all;
         return;
     }
-    fibers[current].seen = w.generation;
-    yield_as(State::Warp);
+    w.ready &= ~(1u << current % 32);
+    pass_on(w);
 }
 void copy_queue(void* dst, const void* src, bool valid) {
     auto* d = static_cast<unsigned char*>(dst);
     if ((uintptr_t(dst) | uintptr_t(src)) & 15) fail("a copy is not aligned");
     if (d < shared || d + 16 > shared + MAX_SHARED) fail("a copy does not go to shared memory");
-    fibers[current].open.push_back({dst, src, valid});
+    copies[current].list.push_back({dst, src, valid});
 }
-void copy_commit() {
-    Fiber& f = fibers[current];
-    f.groups.push_back(std::move(f.open));
-    f.open.clear();
+void copy_commit() { copies[current].ends.push_back(copies[current].list.size()); }
+void copy_wait(int upto) {
+    Copies& c = copies[current];
+    if (c.ends.size() <= size_t(upto)) return;
+    const size_t groups = c.ends.size() - size_t(upto), n = c.ends[groups - 1];
+    for (size_t i = 0; i < n; i++) c.list[i].valid ? memcpy(c.list[i].dst, c.list[i].src, 16) : memset(c.list[i].dst, 0, 16);
+    c.list.erase(c.list.begin(), c.list.begin() + n);
+    c.ends.erase(c.ends.begin(), c.ends.begin() + groups);
+    for (size_t& end : c.ends) end -= n;
 }
-void copy_wait(int upto) { finish(fibers[current], size_t(upto)); }
 void add_kernel(const char* name, void (*run)(void**)) { kernels()[name] = run; }
 }  // namespace emu
 
 // What went wrong in the last launch that did not return 0.
-extern "C" const char* sala_emulator_error() { return emu::message; }
+extern "C" __attribute__((visibility("default"))) const char* sala_emulator_error() { return emu::message; }
 
 // 0: done. Not to be called from two threads at a time.
-extern "C" int sala_emulator_launch(const char* name, const u32* grid, const u32* block, u32 shared_bytes, void** args) {
+extern "C" __attribute__((visibility("default"))) int sala_emulator_launch(const char* name, const u32* grid, const u32* block, u32 shared_bytes, void** args) {
     using namespace emu;
     auto found = kernels().find(name);
     failed = false;
@@ -198,7 +202,7 @@ extern "C" int sala_emulator_launch(const char* name, const u32* grid, const u32
     }
     if (!stacks) {
         stacks = static_cast<unsigned char*>(aligned_alloc(4096, STACK * MAX_THREADS));
-        shared = static_cast<unsigned char*>(aligned_alloc(4096, MAX_SHARED + 4096)) ;
+        shared = static_cast<unsigned char*>(aligned_alloc(4096, MAX_SHARED + GUARD));
     }
     body = found->second;
     body_args = args;
@@ -207,15 +211,14 @@ extern "C" int sala_emulator_launch(const char* name, const u32* grid, const u32
     gridDim = {grid[0], grid[1], grid[2]};
     // What lies behind the shared memory that was asked for must stay untouched.
     unsigned char* end = shared + shared_bytes;
-    size_t guard = MAX_SHARED + 4096 - shared_bytes;
+    memset(end, 0xff, MAX_SHARED + GUARD - shared_bytes);
     for (u32 z = 0; z < grid[2]; z++)
         for (u32 y = 0; y < grid[1]; y++)
             for (u32 x = 0; x < grid[0]; x++) {
                 blockIdx = {x, y, z};
-                memset(end, 0xff, min<size_t>(guard, 4096));
-                run_block();
+                run_block(shared_bytes);
                 if (failed) return 3;
-                for (size_t i = 0; i < min<size_t>(guard, 4096); i++)
+                for (size_t i = 0; i < GUARD; i++)
                     if (end[i] != 0xff) {
                         fail("wrote behind its shared memory");
                         return 3;

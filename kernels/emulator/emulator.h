@@ -99,32 +99,34 @@ inline void copy_async(void* dst, const void* src, bool valid = true) { emu::cop
 inline void copy_commit() { emu::copy_commit(); }
 template <int N> inline void copy_wait() { emu::copy_wait(N); }
 
+typedef float EmuColumn __attribute__((vector_size(64)));
 struct EmuMma { float* d; u32 a[4], b[2]; };
 inline void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     EmuMma mine{d, {a0, a1, a2, a3}, {b0, b1}};
     emu::together([](void** slots) {
-        float a[16][16], b[8][16];
+        EmuColumn a[16], sums[8];
+        float b[16][8];
         for (int lane = 0; lane < 32; lane++) {
             auto* m = static_cast<EmuMma*>(slots[lane]);
             int g = lane / 4, t = lane % 4;
             for (int r = 0; r < 4; r++) {
                 int row = g + (r & 1) * 8, col = 2 * t + (r & 2) * 4;
-                a[row][col] = __uint_as_float(m->a[r] << 16);
-                a[row][col + 1] = __uint_as_float(m->a[r] & 0xffff0000u);
+                a[col][row] = __uint_as_float(m->a[r] << 16);
+                a[col + 1][row] = __uint_as_float(m->a[r] & 0xffff0000u);
             }
             for (int r = 0; r < 2; r++) {
-                b[g][2 * t + 8 * r] = __uint_as_float(m->b[r] << 16);
-                b[g][2 * t + 8 * r + 1] = __uint_as_float(m->b[r] & 0xffff0000u);
+                b[2 * t + 8 * r][g] = __uint_as_float(m->b[r] << 16);
+                b[2 * t + 8 * r + 1][g] = __uint_as_float(m->b[r] & 0xffff0000u);
             }
+        }
+        for (int col = 0; col < 8; col++) {
+            EmuColumn p[8] = {};
+            for (int k = 0; k < 16; k += 8) for (int j = 0; j < 8; j++) p[j] += a[k + j] * b[k + j][col];
+            sums[col] = ((p[0] + p[4]) + (p[1] + p[5])) + ((p[2] + p[6]) + (p[3] + p[7]));
         }
         for (int lane = 0; lane < 32; lane++) {
             auto* m = static_cast<EmuMma*>(slots[lane]);
-            for (int r = 0; r < 4; r++) {
-                const float *x = a[lane / 4 + (r & 2) * 4], *y = b[2 * (lane % 4) + (r & 1)];
-                float p[8] = {};
-                for (int k = 0; k < 16; k += 8) for (int j = 0; j < 8; j++) p[j] += x[k + j] * y[k + j];
-                m->d[r] += ((p[0] + p[4]) + (p[1] + p[5])) + ((p[2] + p[6]) + (p[3] + p[7]));
-            }
+            for (int r = 0; r < 4; r++) m->d[r] += sums[2 * (lane % 4) + (r & 1)][lane / 4 + (r & 2) * 4];
         }
     }, &mine);
 }
