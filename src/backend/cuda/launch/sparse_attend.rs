@@ -8,9 +8,13 @@ const ATTEND_FIXED: u32 = 4_096;
 /// Bytes of a place in the ring: 32 keys and their values.
 const ATTEND_HALF: u32 = 16 << 10;
 
+/// Fewest places that the kernel works with, and most: it has barriers for so many.
+const SLOTS: [u32; 2] = [2, 16];
+
 /// Places in the ring of [`AttendPrefill`]: as many as the device has shared memory for.
 pub fn attend_slots(d: &dyn Driver) -> u32 {
-    (d.info().shared_limit.saturating_sub(ATTEND_FIXED) / ATTEND_HALF).clamp(2, 16)
+    let [fewest, most] = SLOTS;
+    (d.info().shared_limit.saturating_sub(ATTEND_FIXED) / ATTEND_HALF).clamp(fewest, most)
 }
 
 /// Its shared memory.
