@@ -232,9 +232,12 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
             for (u32 j = 0; j < 4; j++) t0 = fmaxf(t0, fmaxf(s[j][0], s[j][1])), t1 = fmaxf(t1, fmaxf(s[j][2], s[j][3]));
             t0 = fmaxf(t0, shuffle_xor(t0, 1)), t0 = fmaxf(t0, shuffle_xor(t0, 2));
             t1 = fmaxf(t1, shuffle_xor(t1, 1)), t1 = fmaxf(t1, shuffle_xor(t1, 2));
-            if (vote((t0 - m0) * unit > FAR || (t1 - m1) * unit > FAR)) {  // rare after the first blocks
-                const float f0 = exp2_fast((m0 - t0) * unit), f1 = exp2_fast((m1 - t1) * unit);
-                m0 = t0, m1 = t1, l0 *= f0, l1 *= f1;
+            const bool far0 = (t0 - m0) * unit > FAR, far1 = (t1 - m1) * unit > FAR;
+            if (vote(far0 || far1)) {  // rare after the first blocks; a head's unit depends on no other head, and a factor of 1 changes no bit
+                const float f0 = far0 ? exp2_fast((m0 - t0) * unit) : 1.f, f1 = far1 ? exp2_fast((m1 - t1) * unit) : 1.f;
+                if (far0) m0 = t0;
+                if (far1) m1 = t1;
+                l0 *= f0, l1 *= f1;
 #pragma unroll
                 for (u32 j = 0; j < 16; j++) y[j][0] *= f0, y[j][1] *= f0, y[j][2] *= f1, y[j][3] *= f1;
             }

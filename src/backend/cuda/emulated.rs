@@ -15,6 +15,7 @@ use std::ffi::{CString, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use super::cards::Card;
@@ -69,8 +70,8 @@ struct State {
     allocations: HashMap<u64, usize>,
     /// Bytes under reserved ranges.
     mapped: u64,
-    /// Some while a graph is captured.
-    open: Option<Vec<Op>>,
+    /// Some while a graph is captured, and whose thread captures it: others may allocate and wait, as on a GPU.
+    open: Option<(ThreadId, Vec<Op>)>,
     graphs: HashMap<u64, Vec<Op>>,
     events: HashMap<u64, Instant>,
     next: u64,
@@ -141,7 +142,7 @@ impl Emulated {
     /// As for [`Emulated::run`].
     unsafe fn give(&self, op: Op, queue: Queue) -> Result<()> {
         if queue == Queue::Compute
-            && let Some(open) = &mut self.state().open
+            && let Some((_, open)) = &mut self.state().open
         {
             open.push(op);
             return Ok(());
@@ -151,7 +152,10 @@ impl Emulated {
     }
 
     fn not_capturing(&self, op: &str) -> Result<()> {
-        if self.state().open.is_some() { Err(failed(op, "not allowed while a step is captured")) } else { Ok(()) }
+        match &self.state().open {
+            Some((by, _)) if *by == thread::current().id() => Err(failed(op, "not allowed while a step is captured")),
+            _ => Ok(()),
+        }
     }
 
     /// Guard words that something has written over: `(start of the allocation, its size)`.
@@ -409,13 +413,13 @@ impl Driver for Emulated {
 
     fn begin_capture(&self) -> Result<()> {
         self.not_capturing("begin capture")?;
-        self.state().open = Some(Vec::new());
+        self.state().open = Some((thread::current().id(), Vec::new()));
         Ok(())
     }
 
     fn end_capture(&self) -> Result<Graph> {
         let mut state = self.state();
-        let ops = state.open.take().ok_or_else(|| failed("end capture", "none is open"))?;
+        let (_, ops) = state.open.take().ok_or_else(|| failed("end capture", "none is open"))?;
         state.next += 1;
         let id = state.next;
         state.graphs.insert(id, ops);
