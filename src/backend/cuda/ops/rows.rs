@@ -146,6 +146,10 @@ impl Rows for Cuda {
         if let Pass::Prefill { rows } = pass
             && let Some(abreast) = self.rows_abreast(mid, mlp, rows)
         {
+            check_inner("mlp", mlp.norm.n, mlp.gate_up)?;
+            h.wide("mlp", mlp.gate_up.inner.max(mlp.down.out))?;
+            check_rows("mlp", h, rows)?;
+            check_rows("mlp", mid, rows)?;
             self.ready.forget();
             return self.mlp_in_fp8(h, mid, mlp, rows, abreast);
         }
