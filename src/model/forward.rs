@@ -150,12 +150,12 @@ impl<B: Backend> Model<B> {
                 }
             }
             probe(b, Seen::Between { layer: i, hidden: h })?;
+            b.coming(Follows::Norm(entry(i + 1)));
             if watched {
                 b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;
                 probe(b, Seen::Middle { layer: i, mid })?;
                 b.linear_add(h, mid, &w.down, scale, pass)?;
             } else {
-                b.coming(Follows::Norm(entry(i + 1)));
                 let mlp = Mlp { norm: &w.post_norm, eps, gate_up: &w.gate_up, down: &w.down, scale };
                 b.mlp(h, mid, &mlp, pass)?;
             }
