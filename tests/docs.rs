@@ -89,6 +89,28 @@ fn references_and_headings_are_told_apart() {
 }
 
 #[test]
+fn every_file_of_the_sources_that_a_document_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The specification of model and drafts names files of other people's repositories.
+    let documents = ["README.md", "kernels/README.md", "docs/design.md", "docs/interface.md", "docs/serve.md"];
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for document in documents {
+        let text = std::fs::read_to_string(root.join(document)).unwrap();
+        let quoted = text.split('`').skip(1).step_by(2).filter(|name| !name.contains(char::is_whitespace));
+        let ends = |name: &&str| [".rs", ".cu", ".cuh"].iter().any(|end| name.len() > end.len() && name.ends_with(end));
+        for name in quoted.filter(ends) {
+            seen += 1;
+            let places = ["", "src", "kernels"].map(|folder| root.join(folder).join(name));
+            if !places.iter().any(|path| path.exists()) {
+                wrong.push(format!("{document}: there is no {name}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 20, "only {seen} files were named: does the search still work?");
+}
+
+#[test]
 fn every_event_of_json_lines_is_described() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();

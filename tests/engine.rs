@@ -8,7 +8,8 @@ use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{
     Cancel, CheckpointImage, Command, DeviceChoice, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job,
-    JobDone, Look, Looked, LookedAt, MAIN, RowSource, RowsImage, Sampling, Scoring, SpecMode, StateImage, Token,
+    JobDone, Look, Looked, LookedAt, MAIN, RowSource, RowsImage, Sampling, Scoring, SequenceId, SpecMode, StateImage,
+    Token,
 };
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 use sala_chat::text::{Specials, TextModel};
@@ -265,6 +266,65 @@ fn scoring_with_blocks_hidden_finds_what_rests_on_them_and_leaves_the_state() {
     let plain = h.run(h.question("What is 17 + 25?"), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
     assert_eq!(plain.tokens, more.tokens);
     assert!(bytes(&plain.image.unwrap()) == bytes(&more.image.unwrap()));
+}
+
+#[test]
+fn who_asks_beside_a_long_text_that_is_scored_does_not_wait_for_its_end() {
+    let h = Harness::start();
+    let text = h.question(&"The lamp is in the attic. ".repeat(200));
+    assert!(text.len() > 600, "several turns");
+    let scoring = Scoring { tokens: text, likely: Some(1), hidden: vec![Vec::new(); 2] };
+    let job = |id, sequence, prompt: Vec<Token>, cancel| Job {
+        id,
+        sequence,
+        prompt,
+        generate: None,
+        score: None,
+        export: false,
+        cancel,
+    };
+    let scores = |id| Job { score: Some(scoring.clone()), ..job(id, MAIN, vec![3, 4, 5], Cancel::default()) };
+    let (question, wish) = (h.question("What is 17 + 25?"), h.generate(SpecMode::Auto));
+    let other = |id| Job { generate: wish.clone(), ..job(id, SequenceId(5), question.clone(), Cancel::default()) };
+    let until_done = |ids: &[u64]| {
+        let mut done = Vec::new();
+        while done.len() < ids.len() {
+            match h.event() {
+                EngineEvent::Reading { .. } | EngineEvent::Tokens { .. } => {}
+                EngineEvent::Done { id, done: job } => done.push((id, job)),
+                other => panic!("{other:?}"),
+            }
+        }
+        done
+    };
+    let send = |job| h.engine.commands.send(Command::Run(job)).unwrap();
+    send(scores(1));
+    let alone = until_done(&[1]).remove(0).1;
+    assert_eq!(alone.scored.len(), 2);
+    assert!(alone.scored[0] == alone.scored[1] && alone.scored[0].len() == scoring.tokens.len() - 1);
+    assert_eq!(alone.likely.len(), alone.scored[0].len());
+    // Beside an answer: that one ends first, and neither is changed by the other.
+    h.restore(0, Vec::new(), None, Vec::new()).unwrap();
+    send(scores(2));
+    send(other(3));
+    let both = until_done(&[2, 3]);
+    assert_eq!([both[0].0, both[1].0], [3, 2]);
+    assert!(both[1].1.scored == alone.scored && both[1].1.likely == alone.likely);
+    // A stop ends it in the middle, with the state as it was.
+    h.restore(0, Vec::new(), None, Vec::new()).unwrap();
+    let cancel = Cancel::default();
+    send(Job { cancel: cancel.clone(), ..scores(4) });
+    let first = h.event();
+    assert!(matches!(first, EngineEvent::Reading { id: 4, .. }), "{first:?}");
+    cancel.cancel();
+    let stopped = until_done(&[4]).remove(0).1;
+    assert_eq!((stopped.ended, stopped.prompt_in_state), (Ended::Cancelled, 3));
+    assert!(stopped.scored.len() < 2);
+    let go_on = h.run(vec![6], None, Cancel::default()).unwrap();
+    h.restore(0, Vec::new(), None, Vec::new()).unwrap();
+    h.run(vec![3, 4, 5], None, Cancel::default()).unwrap();
+    let plain = h.run(vec![6], None, Cancel::default()).unwrap();
+    assert!(bytes(&go_on.image.unwrap()) == bytes(&plain.image.unwrap()));
 }
 
 fn shares(looked: &Looked) -> Vec<(u32, f64)> {

@@ -139,19 +139,50 @@ fn grouped_and_nested_imports_are_seen() {
     assert_eq!(imports(source), ["model", "spec", "engine"]);
 }
 
-/// Siblings a file of `src/app` imports by `use super::…` (files below a module count as that module).
+/// Siblings that a file of `src/app` names by `super::…`, in an import or where it uses them (files below a module count as that module).
 fn siblings(source: &str, depth: usize) -> Vec<String> {
-    let prefix = format!("use {}", "super::".repeat(depth));
+    let prefix = "super::".repeat(depth);
     let name = |s: &str| s.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
-    let lines = source.lines().take_while(|l| *l != "#[cfg(test)]").map(|l| l.trim_start_matches("pub ").trim());
-    lines
-        .filter_map(|l| l.strip_prefix(&prefix))
-        .flat_map(|rest| match rest.strip_prefix('{') {
-            Some(group) => group.trim_end_matches("};").split(',').map(|part| name(part.trim())).collect(),
-            None => vec![name(rest)],
-        })
+    let code: Vec<&str> = source
+        .lines()
+        .take_while(|l| *l != "#[cfg(test)]")
+        .filter(|l| !l.trim_start().starts_with("//"))
+        .map(|l| l.split(" // ").next().unwrap_or_default())
+        .collect();
+    let code = code.join(" ");
+    let named = code.match_indices(&prefix).filter(|(at, _)| !code[..*at].ends_with("super::"));
+    named
+        .map(|(at, _)| &code[at + prefix.len()..])
+        .flat_map(|rest| rest.strip_prefix('{').map_or_else(|| vec![name(rest)], |group| members(group, &name)))
         .filter(|n| n.starts_with(char::is_lowercase) && n != "super" && n != "self")
         .collect()
+}
+
+/// First names of what a group of imports lists, up to its closing brace.
+fn members(group: &str, name: &impl Fn(&str) -> String) -> Vec<String> {
+    let (mut depth, mut from, mut all) = (0, 0, Vec::new());
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                all.push(name(group[from..at].trim()));
+                from = at + 1;
+                if c == '}' {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+#[test]
+fn siblings_are_seen_wherever_they_are_named() {
+    let source = "use super::super::{\n  wrap::{a, b},\n  rows,\n};\nuse super::near;\nlet a = super::super::tabs::go(); // super::super::x";
+    assert_eq!(siblings(source, 2), ["wrap", "rows", "tabs"]);
+    assert_eq!(siblings(source, 1), ["near"]);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! What several places of the interface do: say something, open a page, send a request, stop, quit.
 
+use super::options::Notify;
 use super::overlay::{Overlay, Page};
 use super::{App, Asker, Effect, Phase, Question};
 use crate::protocol::desk::{Activity, Choice, Level, Request};
+use crate::transcript::MessageId;
 
 /// How long it is said that there is nothing left to stop, in milliseconds.
 const OVER_MS: u64 = 4_000;
@@ -34,6 +36,14 @@ pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     effects.push(Effect::Send(request));
 }
 
+/// The request that asks, or puts an edited text in its place.
+pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
+    match edits {
+        Some(message) => Request::EditDone { message, text },
+        None => Request::Ask(text),
+    }
+}
+
 /// Asks the model to stop, once.
 pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
     if app.busy() && app.activity != Activity::Stopping {
@@ -46,6 +56,22 @@ pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
         // Not counted as a request of its own: notes of the stopped one still belong to it.
         app.sent += 1;
         effects.push(Effect::Send(Request::Stop));
+    }
+}
+
+/// Tells somebody who looks away of the end of what took so long.
+pub(super) fn notify(app: &mut App, took: u64, text: String, effects: &mut Vec<Effect>) {
+    if took < app.config.notify_after_ms {
+        return;
+    }
+    app.unseen |= !app.focused;
+    let wanted = match app.config.notify {
+        Notify::Never => false,
+        Notify::Unfocused => !app.focused,
+        Notify::Always => true,
+    };
+    if wanted {
+        effects.push(Effect::Notify(text));
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use unicode_segmentation::UnicodeSegmentation;
 
-use super::wrap::{cluster_width, width};
+use super::cells::{cluster_width, width};
 
 /// Undo steps kept.
 const UNDO_STEPS: usize = 200;

@@ -9,10 +9,10 @@ mod rows;
 
 use std::ops::Range;
 
+use super::cells::ellipsis;
 use super::markdown::{Colours, Growth, Stream, Style};
 use super::options::{Glyphs, ThinkShow};
 use super::rows::{Role as Tone, Row};
-use super::wrap::ellipsis;
 use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize;
 use crate::transcript::{Message, Role};

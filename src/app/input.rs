@@ -211,10 +211,10 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Thinking => app.transcript.toggle_thoughts(),
         Action::Panel => {
             app.panel = Some(!super::layout::panel_shown(app));
-            if app.size.0 < super::layout::PANEL_FROM {
+            if app.size.0 < super::options::PANEL_FROM {
                 hint(
                     app,
-                    format!("The panel needs {} columns; /stats and /ctx show the same", super::layout::PANEL_FROM),
+                    format!("The panel needs {} columns; /stats and /ctx show the same", super::options::PANEL_FROM),
                     now + QUIT_MS,
                 );
                 app.panel = None;

@@ -1,7 +1,7 @@
 //! Where things are on the screen. Shared by `update` (heights for scrolling) and `ui` (painting), so that both agree.
 
 use super::App;
-use super::options::Panel;
+use super::options::{PANEL_FROM, Panel};
 use super::rows::Role;
 use super::tabs::Side;
 use super::tour::Tour;
@@ -10,8 +10,6 @@ use crate::protocol::desk::SaveState;
 
 /// Smallest usable terminal.
 pub const MIN_SIZE: (u16, u16) = (60, 15);
-/// From here on there is room for the side panel.
-pub const PANEL_FROM: u16 = 120;
 /// Cells of the panel.
 pub const PANEL_CELLS: u16 = 46;
 

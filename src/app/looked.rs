@@ -1,7 +1,7 @@
 //! The lines below an answer that say what it looked at.
 
+use super::cells::{ellipsis, width};
 use super::rows::{Role, Row, Span};
-use super::wrap::{ellipsis, width};
 use crate::text::sanitize::sanitize_line;
 use crate::transcript::{Passage, Sources};
 

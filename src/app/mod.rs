@@ -8,6 +8,8 @@
 //! by grapheme clusters and treat a folded paste as one unit, and this layer must not know the drawing library.
 
 mod acts;
+pub mod cells;
+mod cleaned;
 pub mod complete;
 pub mod composer;
 pub mod entry;

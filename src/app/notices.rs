@@ -1,24 +1,23 @@
 //! What the desk says, and what that changes. Foreign text is cleaned here, except message texts, which the
 //! transcript cleans itself because it keeps the original for copying.
 
-use super::acts::{hint, note, send};
+use super::acts::{hint, note, notify, send};
+use super::cleaned::{clean, document_row, line, opened, session_row, timeline_row};
 use super::entry::grouped;
 use super::list::List;
 use super::map::MapView;
 use super::mention;
-use super::options::Notify;
 use super::overlay::{Overlay, Page};
 use super::pick::FilePick;
 use super::several::Several;
 use super::shelf::ShelfView;
 use super::status::duration;
-use super::{App, Effect, Phase, Question, Redraw, SessionHead};
+use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned};
 use crate::base::percent;
 use crate::protocol::desk::{
-    Activity, DocumentRow, GotoTarget, Level, LibraryName, Notice, OpenSession, Request, SaveState, SearchRow,
-    SessionRow, SessionView, TimelineRow,
+    Activity, DocumentRow, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionRow,
+    SessionView, TimelineRow,
 };
-use crate::text::sanitize::{sanitize, sanitize_line};
 use crate::transcript::Role;
 
 /// How long a hint stays, in milliseconds.
@@ -26,14 +25,6 @@ const HINT_MS: u64 = 4_000;
 
 /// Decode speeds that are remembered.
 const SPEEDS: usize = 42;
-
-pub(super) fn clean(text: &str) -> String {
-    sanitize(text).into_owned()
-}
-
-fn line(text: &str) -> String {
-    sanitize_line(text).into_owned()
-}
 
 /// Takes one notice; says how soon it must be seen.
 pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<Effect>) -> Redraw {
@@ -209,7 +200,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Named { name, opened } => {
             app.session.name = line(&name);
-            super::tabs::named(app, self::opened(opened));
+            super::tabs::named(app, cleaned::opened(opened));
             Redraw::Stream
         }
         Notice::Library(names) => {
@@ -293,11 +284,6 @@ fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
     }
 }
 
-/// The list of sessions, cleaned.
-pub(super) fn opened(list: Vec<OpenSession>) -> Vec<OpenSession> {
-    list.into_iter().map(|o| OpenSession { name: line(&o.name), ..o }).collect()
-}
-
 fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effect>) -> Redraw {
     let was_busy = app.busy();
     let stopping = app.activity == Activity::Stopping;
@@ -323,7 +309,7 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     let idle = activity == Activity::Idle;
     // A stop was asked for: reports from before it arrived must not take the word back.
     if !stopping || idle {
-        app.activity = clean_activity(activity);
+        app.activity = cleaned::activity(activity);
     }
     if idle {
         app.transcript.close_open();
@@ -347,50 +333,4 @@ fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let what = if app.questions.is_empty() { "ready" } else { "waits for a decision" };
     let text = format!("{name}: {what} after {}", duration(took as f64 / 1e3));
     notify(app, took, text, effects);
-}
-
-/// Tells somebody who looks away of the end of what took so long.
-pub(super) fn notify(app: &mut App, took: u64, text: String, effects: &mut Vec<Effect>) {
-    if took < app.config.notify_after_ms {
-        return;
-    }
-    app.unseen |= !app.focused;
-    let wanted = match app.config.notify {
-        Notify::Never => false,
-        Notify::Unfocused => !app.focused,
-        Notify::Always => true,
-    };
-    if wanted {
-        effects.push(Effect::Notify(text));
-    }
-}
-
-fn clean_activity(activity: Activity) -> Activity {
-    match activity {
-        Activity::Starting { what } => Activity::Starting { what: line(&what) },
-        Activity::Busy { what } => Activity::Busy { what: line(&what) },
-        Activity::Reading(mut r) => {
-            for f in &mut r.files {
-                f.name = line(&f.name);
-            }
-            Activity::Reading(r)
-        }
-        other @ (Activity::Idle
-        | Activity::Thinking { .. }
-        | Activity::Answering { .. }
-        | Activity::Restoring { .. }
-        | Activity::Stopping) => other,
-    }
-}
-
-fn session_row(r: SessionRow) -> SessionRow {
-    SessionRow { name: line(&r.name), title: line(&r.title), ..r }
-}
-
-fn timeline_row(r: TimelineRow) -> TimelineRow {
-    TimelineRow { title: line(&r.title), label: r.label.map(|l| line(&l)), ..r }
-}
-
-fn document_row(r: DocumentRow) -> DocumentRow {
-    DocumentRow { name: line(&r.name), ..r }
 }

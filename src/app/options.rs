@@ -5,6 +5,9 @@ use super::palette::Palette;
 use crate::protocol::desk::Display;
 pub use crate::settings::{ClipboardMethod, Switch as Panel, Theme as ThemeName, ThoughtView as ThinkShow};
 
+/// Columns from which there is room for the side panel.
+pub const PANEL_FROM: u16 = 120;
+
 /// Characters for frames and meters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Glyphs {

@@ -1,6 +1,6 @@
 //! What the user sends: messages, commands, the queue, and the commands the interface does itself.
 
-use super::acts::{note, open_page, quit_or_ask, send};
+use super::acts::{asking, note, open_page, quit_or_ask, send};
 use super::keys::ACTIONS;
 use super::markdown::{Colours, Style, render};
 use super::mention;
@@ -123,14 +123,6 @@ fn ask(app: &mut App, line: &str, edits: Option<MessageId>, effects: &mut Vec<Ef
 /// Asks a question whose mentions are read.
 pub(super) fn ask_now(app: &mut App, text: String, edits: Option<MessageId>, effects: &mut Vec<Effect>) {
     occupy(app, asking(text, edits), effects);
-}
-
-/// The request that asks, or puts an edited text in its place.
-pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
-    match edits {
-        Some(message) => Request::EditDone { message, text },
-        None => Request::Ask(text),
-    }
 }
 
 /// Sends a request that the model will be busy with.

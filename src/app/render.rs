@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
+use super::cells::{cluster_width, fit, width};
 use super::options::Glyphs;
 use super::rows::{Face, Joint, Role, Row, Span};
-use super::wrap::{Prefix, cluster_width, fit, width, wrap};
+use super::wrap::{Prefix, wrap};
 use crate::text::sanitize::{sanitize, sanitize_line};
 use inline::{Inline, dollars, inline_event};
 

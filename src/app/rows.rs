@@ -144,7 +144,7 @@ impl Row {
 
     /// Width in cells.
     pub fn width(&self) -> usize {
-        self.spans.iter().map(|s| super::wrap::width(&s.text)).sum()
+        self.spans.iter().map(|s| super::cells::width(&s.text)).sum()
     }
 
     /// Adds a span at the end; neighbours with the same face are joined.

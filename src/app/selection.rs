@@ -2,10 +2,10 @@
 //! with lines that were only broken at the edge joined again.
 
 use super::acts::hint;
+use super::cells::{between, width};
 use super::entry::{Line, Part};
 use super::rows::{Joint, Row};
 use super::transcript::Transcript;
-use super::wrap::{between, width};
 use super::{App, Effect, layout};
 
 /// How long a hint stays, in milliseconds.

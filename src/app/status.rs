@@ -215,7 +215,7 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
             pairs.push((key(Action::Send), "send"));
             pairs.push((key(Action::Newline), "newline"));
         }
-        if app.size.0 >= super::layout::PANEL_FROM {
+        if app.size.0 >= super::options::PANEL_FROM {
             pairs.push((key(Action::Panel), "panel"));
             pairs.push((key(Action::HistorySearch), "history"));
         }

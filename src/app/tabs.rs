@@ -1,10 +1,10 @@
 //! The sessions opened in this run: what the interface keeps of those that are not on screen. The draft in the input, held
 //! messages, and the transcript with its place, so that coming back looks as it was left; and how what goes on in them stands.
 
-use super::acts::{hint, send};
+use super::acts::{asking, hint, notify, send};
+use super::cleaned::{clean, opened};
 use super::composer::Composer;
 use super::keys::Action;
-use super::notices::{clean, notify, opened};
 use super::overlay::Overlay;
 use super::status::duration;
 use super::transcript::Transcript;
@@ -243,7 +243,7 @@ pub(super) fn hand_over(app: &mut App, effects: &mut Vec<Effect>) {
             true => commands::parse(line.trim(), app.config.home.as_deref()).ok().map(|p| p.outcome),
             // Files that it mentions are looked up here first.
             false if line.contains('@') => None,
-            false => Some(Outcome::Desk(super::perform::asking(commands::message_text(line), *edits))),
+            false => Some(Outcome::Desk(asking(commands::message_text(line), *edits))),
         };
         let Some(Outcome::Desk(request)) = request.filter(|r| r.while_busy() == WhileBusy::Waits) else { break };
         app.queue.lines.pop_front();

@@ -1,73 +1,12 @@
-//! Widths and line breaking, by grapheme clusters and by the same rule the screen is drawn with.
+//! Line breaking, by grapheme clusters.
 //!
 //! Text breaks after spaces and around wide characters (CJK has no spaces); a word longer than the line breaks between
 //! clusters. Nothing here ever cuts a cluster or produces a row wider than asked.
 
 use unicode_segmentation::UnicodeSegmentation;
-use unicode_width::UnicodeWidthStr;
 
+use super::cells::{cluster_width, width};
 use super::rows::{Face, Joint, Row};
-
-/// Cells one grapheme cluster takes. Halfwidth sound marks count as terminals (and ratatui) draw them.
-pub fn cluster_width(cluster: &str) -> usize {
-    if cluster.len() == 1 {
-        return 1;
-    }
-    cluster.width() + cluster.chars().filter(|c| matches!(c, '\u{ff9e}' | '\u{ff9f}')).count()
-}
-
-/// Cells a text takes.
-pub fn width(text: &str) -> usize {
-    if text.is_ascii() { text.len() } else { text.graphemes(true).map(cluster_width).sum() }
-}
-
-/// The longest beginning of `text` that fits into `cells`.
-pub fn clip(text: &str, cells: usize) -> &str {
-    let mut used = 0;
-    for (at, cluster) in text.grapheme_indices(true) {
-        used += cluster_width(cluster);
-        if used > cells {
-            return &text[..at];
-        }
-    }
-    text
-}
-
-/// The part of `text` from cell `from` up to cell `to`; a wide character belongs to its first cell.
-pub fn between(text: &str, from: usize, to: usize) -> &str {
-    let mut at = 0;
-    let (mut start, mut end) = (text.len(), text.len());
-    for (offset, cluster) in text.grapheme_indices(true) {
-        if at >= from {
-            start = start.min(offset);
-        }
-        if at >= to {
-            end = offset;
-            break;
-        }
-        at += cluster_width(cluster);
-    }
-    text.get(start..end).unwrap_or("")
-}
-
-/// `text` cut to `cells`, the cut marked with `...`.
-pub fn ellipsis(text: &str, cells: usize) -> String {
-    if width(text) <= cells {
-        return text.to_string();
-    }
-    if cells <= 3 {
-        return clip(text, cells).to_string();
-    }
-    format!("{}...", clip(text, cells - 3))
-}
-
-/// `text` made exactly `cells` wide: cut or filled with spaces.
-pub fn fit(text: &str, cells: usize) -> String {
-    let mut out = ellipsis(text, cells);
-    let used = width(&out);
-    out.extend(std::iter::repeat_n(' ', cells.saturating_sub(used)));
-    out
-}
 
 /// A piece of text to be wrapped, with the offset of its first byte in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -241,13 +180,6 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_cut_out_by_cells() {
-        assert_eq!(between("abcdef", 2, 4), "cd");
-        assert_eq!(between("日本語x", 2, 4), "本");
-        assert_eq!((between("abc", 1, 99), between("abc", 7, 9), between("abc", 2, 1)), ("bc", "", ""));
-    }
-
-    #[test]
     fn rows_remember_what_stood_between_them() {
         let joints =
             |text: &str, cells| -> Vec<Joint> { wrap_text(text, Role::Text, cells).iter().map(|r| r.joint).collect() };
@@ -259,9 +191,6 @@ mod tests {
     #[test]
     fn wide_text_breaks_between_characters() {
         assert_eq!(lines("日本語の文章です", 6), ["日本語", "の文章", "です"]);
-        assert_eq!(width("👩‍👩‍👧❤️"), 4);
-        assert_eq!(ellipsis("日本語の文章", 8), "日本...");
-        assert_eq!(width(&fit("日本語", 5)), 5);
     }
 
     proptest! {

@@ -4,15 +4,15 @@ use std::time::Instant;
 
 use super::room;
 use super::schedule::{self, Read, Want};
+use super::score::Scores;
 use super::speculate::{DecodeError, Pace, Proposal, Proposed, Round};
 use super::speed::{Speed, rate};
 use super::worker::{Worker, guarded};
 use crate::backend::draft::DraftOps;
 use crate::backend::{GRID, MAX_VERIFY_ROWS, TopLogits};
 use crate::model::ModelError;
-use crate::model::score::{likely, log_prob};
 use crate::protocol::engine::{
-    Ended, EngineEvent, Job, JobDone, JobStats, Likely, LookedAt, RowsImage, Scoring, SequenceId, StateImage,
+    Ended, EngineEvent, Job, JobDone, JobStats, Likely, LookedAt, RowsImage, SequenceId, StateImage,
 };
 
 /// Fewer tokens say little of how fast a device reads.
@@ -20,10 +20,10 @@ const WHOLE: usize = 4 * GRID;
 
 /// A job under way.
 pub(super) struct Run {
-    job: Job,
+    pub(super) job: Job,
     /// Tokens of the state before it.
     start: usize,
-    stage: Stage,
+    pub(super) stage: Stage,
     /// Since this stage began.
     begun: Instant,
     speed: Speed,
@@ -37,14 +37,14 @@ pub(super) struct Run {
     prompt: usize,
     stats: JobStats,
     /// What scoring tells of each token.
-    likely: Vec<Likely>,
+    pub(super) likely: Vec<Likely>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Reading,
     /// From this position on.
     Writing(usize),
+    Scoring(Box<Scores>),
 }
 
 impl Run {
@@ -61,7 +61,7 @@ struct Waiting {
 }
 
 /// What a turn made of a job.
-enum Now {
+pub(super) enum Now {
     GoesOn,
     /// There is no memory for its next part yet.
     Stalled,
@@ -104,15 +104,19 @@ impl<B: DraftOps> Worker<'_, B> {
         for (id, seat) in &self.seats {
             if let Some(run) = seat.run.as_ref().filter(|run| !run.stalled || run.job.cancel.is_cancelled()) {
                 ids.push(*id);
-                let stopped = run.job.cancel.is_cancelled();
-                wants.push(match run.stage {
-                    Stage::Reading => Want::Read {
-                        // A stopped one ends with its next part: at once.
-                        left: if stopped { 0 } else { run.job.prompt.len() - run.prompt },
-                        waited: run.waited,
-                        fixed: self.backend.row_seconds(run.start + run.prompt),
-                    },
-                    Stage::Writing(_) => Want::Write,
+                let left = match &run.stage {
+                    Stage::Reading => run.job.prompt.len() - run.prompt,
+                    Stage::Scoring(scores) => scores.left(),
+                    Stage::Writing(_) => {
+                        wants.push(Want::Write);
+                        continue;
+                    }
+                };
+                wants.push(Want::Read {
+                    // A stopped one ends with its next part: at once.
+                    left: if run.job.cancel.is_cancelled() { 0 } else { left },
+                    waited: run.waited,
+                    fixed: self.backend.row_seconds(run.start + run.prompt),
                 });
             }
         }
@@ -125,7 +129,11 @@ impl<B: DraftOps> Worker<'_, B> {
                 }
             }
             if let Some(id) = ids.get(read.reader) {
-                self.part(*id, |worker, run| worker.read(run, read, !turn.write.is_empty()));
+                let beside = !turn.write.is_empty();
+                self.part(*id, |worker, run| match run.stage {
+                    Stage::Scoring(_) => worker.score(run, beside),
+                    Stage::Reading | Stage::Writing(_) => worker.read(run, read, beside),
+                });
             }
         }
         let writers: Vec<SequenceId> = turn.write.iter().filter_map(|i| ids.get(*i)).copied().collect();
@@ -210,7 +218,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 let round = self.decoder.begin(&mut self.backend, &self.model, &mut self.live, &wish)?;
                 Ok(self.told(run, round))
             }
-            (None, Some(scoring)) => self.score(run, &scoring),
+            (None, Some(scoring)) => self.begin_scores(run, &scoring),
             (None, None) => {
                 if run.prompt > 0 {
                     self.decoder.keep_last(&mut self.backend, &self.model, &mut self.live)?;
@@ -353,42 +361,6 @@ impl<B: DraftOps> Worker<'_, B> {
             None if run.job.cancel.is_cancelled() => Now::Ended(Ended::Cancelled, Vec::new()),
             None => Now::GoesOn,
         }
-    }
-
-    /// Scores a text behind the state once for each list of hidden blocks, and puts the state back each time. One turn: others
-    /// wait.
-    fn score(&mut self, run: &mut Run, scoring: &Scoring) -> Result<Now, DecodeError> {
-        let (b, live, model) = (&mut self.backend, &mut self.live, &self.model);
-        let (at, mut ended, mut scored) = (live.position(), Ended::Read, Vec::new());
-        let Some((_, rows)) = scoring.tokens.split_last().filter(|(_, rows)| !rows.is_empty()) else {
-            return Ok(Now::Ended(ended, scored));
-        };
-        let needed = at + rows.len();
-        if needed > live.limit() {
-            return Err(ModelError::Context { needed, limit: live.limit() }.into());
-        }
-        let end = live.export_end(b)?;
-        for (n, hidden) in scoring.hidden.iter().enumerate() {
-            if run.job.cancel.is_cancelled() {
-                ended = Ended::Cancelled;
-                break;
-            }
-            let mut scores = Vec::with_capacity(rows.len());
-            live.hide_blocks(b, hidden);
-            let done = live.score(b, model, rows, &|_| true, &mut |row, logits| {
-                let token = scoring.tokens.get(row + 1).copied().unwrap_or_default();
-                scores.push(log_prob(logits, token) as f32);
-                if let Some(most) = scoring.likely.filter(|_| n == 0) {
-                    run.likely.push(likely(logits, token, most.into()));
-                }
-                Ok(())
-            });
-            live.hide_blocks(b, &[]);
-            done?;
-            live.restore(b, at, &[], Some(&end))?;
-            scored.push(scores);
-        }
-        Ok(Now::Ended(ended, scored))
     }
 
     /// The state as it is to be kept, and word of the end.

@@ -7,6 +7,7 @@ pub mod policy;
 pub mod room;
 pub mod sampler;
 pub mod schedule;
+mod score;
 mod seats;
 pub mod speculate;
 mod tasks;

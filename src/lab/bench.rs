@@ -100,7 +100,7 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
         }
         #[cfg(feature = "cuda")]
         Opened::Cuda(mut cuda) => {
-            let real = cuda.info().capability > 0;
+            let real = !cuda.info().emulated;
             let ceilings = if real { cuda.ceilings(2 << 30, 8192) } else { cuda.ceilings(1 << 16, 128) }
                 .context("measuring the ceilings")?;
             let machine = json!({

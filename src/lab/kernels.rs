@@ -63,8 +63,8 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     checks.told = Some(&told);
     let mut device = open(args.kernels)?;
     let (name, gemms) = (device.describe(), device.gemm_library().map(str::to_owned));
-    let extent = match (device.info().capability, args.tuning.limits) {
-        (0, _) => Extent::Emulated,
+    let extent = match (device.info().emulated, args.tuning.limits) {
+        (true, _) => Extent::Emulated,
         (_, Some(_)) => Extent::Limits,
         (_, None) => Extent::Device,
     };

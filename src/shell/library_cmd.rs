@@ -7,7 +7,7 @@ use super::failure::{Exit, Failure};
 use super::sessions_cmd::{one_line, when};
 use super::signals::Ending;
 use super::{Context, open};
-use crate::app::wrap::fit;
+use crate::app::cells::fit;
 use crate::base::bytes;
 use crate::desk::Attendance;
 use crate::protocol::desk::{LibraryAction, Notice, Request};

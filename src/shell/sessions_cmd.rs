@@ -8,8 +8,8 @@ use super::cli::{ExportArgs, FormatArg, ImportArgs, LsArgs, NameArgs, PruneArgs,
 use super::failure::{Exit, Failure};
 use super::quantize_cmd::kept_dir;
 use super::{Context, open, out};
+use crate::app::cells::{ellipsis, fit, width as cells};
 use crate::app::entry::grouped;
-use crate::app::wrap::{ellipsis, fit, width as cells};
 use crate::base::{bytes, counted};
 use crate::desk::export::imported_line;
 use crate::desk::session_rows;

@@ -4,12 +4,14 @@ use ratatui::layout::{Position, Rect};
 
 use super::paint::Painter;
 use crate::app::App;
+use crate::app::cells::{ellipsis, width};
 use crate::app::find::Find;
 use crate::app::keys::Action;
-use crate::app::layout::{PANEL_FROM, Regions, banner_text};
+use crate::app::layout::{Regions, banner_text};
+use crate::app::options::PANEL_FROM;
 use crate::app::rows::{Face, Role, Span};
 use crate::app::status::{self, Part};
-use crate::app::wrap::{ellipsis, width, wrap_text};
+use crate::app::wrap::wrap_text;
 
 /// Title at the left, meter and saving at the right.
 pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {

@@ -3,9 +3,9 @@
 use ratatui::layout::Rect;
 
 use super::paint::Painter;
+use crate::app::cells::ellipsis;
 use crate::app::map::{Cell, MapView};
 use crate::app::rows::{Face, Role, Span};
-use crate::app::wrap::ellipsis;
 use crate::protocol::desk::ContextMap;
 
 /// What the letters mean.

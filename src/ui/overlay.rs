@@ -3,6 +3,7 @@
 use ratatui::layout::{Position, Rect};
 
 use super::paint::Painter;
+use crate::app::cells::{ellipsis, fit, width};
 use crate::app::complete::Popup;
 use crate::app::entry::{clock, grouped};
 use crate::app::list::List;
@@ -10,7 +11,7 @@ use crate::app::overlay::{Overlay, Page};
 use crate::app::question::TAKE_UP;
 use crate::app::rows::{Face, Role, Row, Span};
 use crate::app::shelf::{self, ShelfView};
-use crate::app::wrap::{ellipsis, fit, width, wrap_text};
+use crate::app::wrap::wrap_text;
 use crate::app::{App, Question};
 use crate::base::bytes;
 use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, ShelfRow, TimelineRow};
@@ -339,7 +340,7 @@ fn choice_row((key, what): (String, &str), body: Rect) -> Row {
     Row {
         spans: vec![
             Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold()),
-            Span::new(crate::app::wrap::ellipsis(what, room), Role::Text),
+            Span::new(crate::app::cells::ellipsis(what, room), Role::Text),
         ],
         ..Row::default()
     }

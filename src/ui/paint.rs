@@ -4,8 +4,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::theme::Theme;
+use crate::app::cells::width;
 use crate::app::rows::{Face, Role, Row, Span};
-use crate::app::wrap::width;
 use crate::text::sanitize::sanitize_line;
 
 /// A buffer with a theme.

@@ -4,11 +4,11 @@ use ratatui::layout::Rect;
 
 use super::paint::Painter;
 use crate::app::App;
+use crate::app::cells::{ellipsis, fit, width};
 use crate::app::entry::grouped;
 use crate::app::map::cells as map_cells;
 use crate::app::rows::{Face, Role, Span};
 use crate::app::status::acceptance;
-use crate::app::wrap::{ellipsis, fit, width};
 use crate::base::{bytes, percent};
 use crate::protocol::desk::Meters;
 

@@ -4,10 +4,10 @@ use ratatui::layout::Rect;
 
 use super::overlay::keys;
 use super::paint::Painter;
+use crate::app::cells::{fit, width};
 use crate::app::entry::grouped;
 use crate::app::pick::FilePick;
 use crate::app::rows::{Role, Row, Span};
-use crate::app::wrap::{fit, width};
 
 /// Draws the list over the body and its keys in the input's place.
 pub(super) fn draw(pick: &FilePick, painter: &mut Painter<'_>, body: Rect, composer: Rect) {

@@ -4,10 +4,10 @@ use ratatui::layout::Rect;
 
 use super::paint::Painter;
 use crate::app::App;
+use crate::app::cells::{fit, width};
 use crate::app::entry::grouped;
 use crate::app::rows::{Role, Span};
 use crate::app::status::{duration, seconds_left};
-use crate::app::wrap::{fit, width};
 use crate::base::percent;
 use crate::protocol::desk::{Activity, FileState, ReadingProgress};
 

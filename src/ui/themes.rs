@@ -4,10 +4,11 @@ use ratatui::layout::Rect;
 
 use super::overlay::{NOTHING, list};
 use super::paint::Painter;
+use crate::app::cells::{ellipsis, fit, width};
 use crate::app::list::List;
 use crate::app::palette::{ROLES, ThemeRow};
 use crate::app::rows::{Role, Row, Span};
-use crate::app::wrap::{ellipsis, fit, width, wrap_text};
+use crate::app::wrap::wrap_text;
 
 /// The themes, with every role below them as the selected one colours it, or what is wrong with it.
 pub(super) fn draw(themes: &List<ThemeRow>, painter: &mut Painter<'_>, area: Rect) {

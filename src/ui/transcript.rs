@@ -4,11 +4,11 @@ use ratatui::layout::Rect;
 
 use super::paint::Painter;
 use crate::app::App;
+use crate::app::cells::{ellipsis, width};
 use crate::app::keys::Action;
 use crate::app::offers;
 use crate::app::rows::{Face, Role, Row, Span};
 use crate::app::transcript::{Transcript, ranges};
-use crate::app::wrap::{ellipsis, width};
 use crate::commands::COMMANDS;
 use crate::text::sample::QUESTIONS;
 

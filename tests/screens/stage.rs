@@ -127,7 +127,7 @@ impl Stage {
                     continue;
                 }
                 let symbol = buffer[(x, y)].symbol();
-                skip = sala_chat::app::wrap::width(symbol).saturating_sub(1);
+                skip = sala_chat::app::cells::width(symbol).saturating_sub(1);
                 line.push_str(symbol);
             }
             out.push_str(line.trim_end());

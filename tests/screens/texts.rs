@@ -260,7 +260,7 @@ proptest! {
         prop_assert_eq!(&lines_of(&mut parts), &fresh);
         for line in fresh {
             prop_assert!(!line.chars().any(char::is_control), "{:?}", line);
-            prop_assert!(sala_chat::app::wrap::width(&line) <= 77 || line.starts_with(' '), "{:?}", line);
+            prop_assert!(sala_chat::app::cells::width(&line) <= 77 || line.starts_with(' '), "{:?}", line);
         }
     }
 

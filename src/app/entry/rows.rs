@@ -1,8 +1,9 @@
 //! Rows around the text of an entry: who says it and when, a note, how it ended and what it looked at.
 
+use super::super::cells::{ellipsis, width};
 use super::super::options::ThinkShow;
 use super::super::rows::{Face, Role as Tone, Row, Span};
-use super::super::wrap::{ellipsis, width, wrap_text};
+use super::super::wrap::wrap_text;
 use super::{BAR_CELLS, Entry, Look, Progress, clock, grouped};
 use crate::base::counted;
 use crate::protocol::desk::Level;

@@ -2,9 +2,10 @@
 
 use pulldown_cmark::{Alignment, Event, Tag};
 
+use super::super::cells::width;
 use super::super::options::Glyphs;
 use super::super::rows::{Face, Role, Span};
-use super::super::wrap::{Piece, width, wrap};
+use super::super::wrap::{Piece, wrap};
 use super::inline::Inline;
 use super::{Events, Writer, closes};
 

@@ -180,7 +180,9 @@ pub struct Pitched {
 pub struct DeviceInfo {
     /// `NVIDIA H200`.
     pub name: String,
-    /// Compute capability, major × 10 + minor: 80, 86, 89, 90, 120; 0 for the emulated device.
+    /// Whether it is the CPU that runs the kernels: work comes in small pieces.
+    pub emulated: bool,
+    /// Compute capability, major × 10 + minor: 80, 86, 89, 90, 120.
     pub capability: u32,
     /// Multiprocessors.
     pub multiprocessors: u32,

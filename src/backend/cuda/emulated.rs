@@ -94,6 +94,7 @@ impl Emulated {
         let emulator = Emulator::of(library)?;
         let mut info = DeviceInfo {
             name: "emulated device (CPU)".to_owned(),
+            emulated: true,
             capability: 80,
             multiprocessors: 8,
             total_bytes: TOTAL_BYTES,

@@ -142,13 +142,7 @@ mod tests {
         let card = |capability, name: &str| DeviceInfo {
             name: name.to_owned(),
             capability,
-            multiprocessors: 108,
-            total_bytes: 40 << 30,
-            driver_version: 13_000,
-            shared_limit: 163 << 10,
-            cache_bytes: 40 << 20,
-            overlap: false,
-            brings_tiles: false,
+            ..DeviceInfo::default()
         };
         assert!(fp8(&card(90, "NVIDIA H200")).is_ok());
         for (capability, name, has) in [(86, "NVIDIA A10", "8.6"), (100, "NVIDIA B200", "10.0")] {

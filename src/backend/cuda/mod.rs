@@ -189,8 +189,8 @@ impl Cuda {
         let info = device.driver().info();
         let [large, small, emulated] = PREFILL_ROWS;
         let most = options.most_bytes.unwrap_or(u64::MAX).min(info.total_bytes);
-        let prefill_rows = match (options.prefill_rows, info.capability) {
-            (0, 0) => emulated,
+        let prefill_rows = match (options.prefill_rows, info.emulated) {
+            (0, true) => emulated,
             (0, _) if most >= LARGE_BYTES => large,
             (0, _) if options.most_bytes.is_some() && most <= TIGHT_BYTES => small / 2,
             (0, _) => small,

@@ -156,6 +156,7 @@ impl Nvidia {
         };
         let mut info = DeviceInfo {
             name: found.name,
+            emulated: false,
             capability,
             multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             total_bytes: u64::try_from(total).unwrap_or(u64::MAX),

@@ -16,7 +16,7 @@ pub(super) const SLICE_ROWS: usize = 128;
 /// Rows of each slice of a weight `[out, inner]`, in order.
 pub(super) fn slices(device: &DeviceInfo, out: usize, inner: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let [gpu, emulated] = SLICE_BYTES;
-    let bytes = if device.capability == 0 { emulated } else { gpu };
+    let bytes = if device.emulated { emulated } else { gpu };
     let most = (bytes / (2 * inner).max(1)).max(SLICE_ROWS);
     let each = out.div_ceil(out.div_ceil(most).max(1)).next_multiple_of(SLICE_ROWS);
     (0..out).step_by(each).map(move |first| first..(first + each).min(out))
@@ -28,13 +28,14 @@ mod tests {
 
     #[test]
     fn slices_cover_a_weight_in_order_and_none_is_too_large() {
-        let gpu = DeviceInfo { capability: 90, ..DeviceInfo::default() };
+        let gpu = DeviceInfo::default();
         let of = |out, inner| slices(&gpu, out, inner).collect::<Vec<_>>();
         assert_eq!(of(4_096, 4_096), vec![Range { start: 0, end: 4_096 }]);
         assert_eq!(of(8_704, 4_096), [0..4_352, 4_352..8_704]);
         assert_eq!(of(32_768, 4_096), [0..8_192, 8_192..16_384, 16_384..24_576, 24_576..32_768]);
         assert_eq!(of(4_096, 16_384), [0..2_048, 2_048..4_096]);
-        for device in [gpu, DeviceInfo::default()] {
+        let emulated = DeviceInfo { emulated: true, ..DeviceInfo::default() };
+        for device in [gpu, emulated] {
             for (out, inner) in [(1, 64), (127, 4_096), (129, 1_000_000), (70_000, 4_096), (640, 256)] {
                 let (mut next, mut bytes) = (0, 0);
                 for slice in slices(&device, out, inner) {

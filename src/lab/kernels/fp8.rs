@@ -182,8 +182,9 @@ fn kept(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
             dev.segment_at(read);
             run(dev, cases::Mode::Eager).map_err(words)
         };
-        let first = read(dev, fp8::PLAIN_ROWS)?;
+        // On a device with short passes the first one here is not the text's first: it keeps them.
         let before = dev.memory().weights;
+        let first = read(dev, fp8::PLAIN_ROWS)?;
         let later = dev.prefill_rows().max(fp8::PLAIN_ROWS);
         for _ in 0..2 {
             let again = read(dev, later)?;

@@ -1,0 +1,100 @@
+//! Scoring in turns: a few rows of a text behind a state, and at the end the state as it was.
+
+use std::time::Instant;
+
+use super::jobs::{Now, Run, Stage};
+use super::speculate::DecodeError;
+use super::worker::Worker;
+use crate::backend::GRID;
+use crate::backend::draft::DraftOps;
+use crate::model::ModelError;
+use crate::model::score::{likely, log_prob};
+use crate::protocol::engine::{CheckpointImage, Ended, Scoring};
+
+/// Rows of a turn. Each takes a product with the whole head and a look at all its logits on the host, together about as long as what a
+/// chunk of a prompt may take beside others. A fixed number: what is scored does not depend on who is beside it.
+const TURN_ROWS: usize = 2 * GRID;
+
+/// Scores of a text so far.
+pub(super) struct Scores {
+    /// Tokens of the state, and its small part, to which it is put back.
+    at: usize,
+    end: CheckpointImage,
+    /// Rows that one list takes.
+    rows: usize,
+    /// Lists of hidden blocks that are not finished.
+    lists: usize,
+    /// Those of finished lists, then those of the list under way.
+    done: Vec<Vec<f32>>,
+    now: Vec<f32>,
+}
+
+impl Scores {
+    /// Rows that are left.
+    pub(super) fn left(&self) -> usize {
+        self.lists * self.rows - self.now.len()
+    }
+}
+
+impl<B: DraftOps> Worker<'_, B> {
+    /// Takes note of the state behind which a text is scored; its first rows come with the next turn.
+    pub(super) fn begin_scores(&mut self, run: &mut Run, scoring: &Scoring) -> Result<Now, DecodeError> {
+        let (at, rows, lists) = (self.live.position(), scoring.tokens.len().saturating_sub(1), scoring.hidden.len());
+        if rows == 0 || lists == 0 {
+            return Ok(Now::Ended(Ended::Read, Vec::new()));
+        }
+        let needed = at + rows;
+        if needed > self.live.limit() {
+            return Err(ModelError::Context { needed, limit: self.live.limit() }.into());
+        }
+        let end = self.live.export_end(&mut self.backend)?;
+        // The first list is read like the others, each behind a state that was put back.
+        self.live.begin_segment();
+        let (done, now) = (Vec::with_capacity(lists), Vec::with_capacity(rows));
+        run.stage = Stage::Scoring(Box::new(Scores { at, end, rows, lists, done, now }));
+        Ok(Now::GoesOn)
+    }
+
+    /// The next rows of a text; behind the last of a list the state is put back.
+    pub(super) fn score(&mut self, run: &mut Run, beside: bool) -> Result<Now, DecodeError> {
+        let id = run.id();
+        let (Stage::Scoring(scores), Some(scoring)) = (&mut run.stage, &run.job.score) else {
+            return Err(DecodeError::Order("scores that nobody asked for"));
+        };
+        let Scores { at, end, rows, lists, done, now } = &mut **scores;
+        if run.job.cancel.is_cancelled() {
+            self.live.restore(&mut self.backend, *at, &[], Some(end))?;
+            return Ok(Now::Ended(Ended::Cancelled, std::mem::take(done)));
+        }
+        let (from, to) = (now.len(), (now.len() + TURN_ROWS).min(*rows));
+        let (Some(chunk), Some(hidden)) = (scoring.tokens.get(from..to), scoring.hidden.get(done.len())) else {
+            return Err(DecodeError::Order("scores beyond the end of a text"));
+        };
+        if !self.room_for_rows(id, chunk.len())? {
+            return Ok(Now::Stalled);
+        }
+        let begun = Instant::now();
+        let (b, live, model) = (&mut self.backend, &mut self.live, &self.model);
+        let first_list = done.is_empty();
+        // Others have turns in between, and see all their blocks.
+        live.hide_blocks(b, hidden);
+        let scored = live.score(b, model, chunk, &|_| true, &mut |row, logits| {
+            let token = scoring.tokens.get(from + row + 1).copied().unwrap_or_default();
+            now.push(log_prob(logits, token) as f32);
+            if let Some(most) = scoring.likely.filter(|_| first_list) {
+                run.likely.push(likely(logits, token, most.into()));
+            }
+            Ok(())
+        });
+        live.hide_blocks(b, &[]);
+        scored?;
+        self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), 0.0, false, beside);
+        if now.len() < *rows {
+            return Ok(Now::GoesOn);
+        }
+        live.restore(b, *at, &[], Some(end))?;
+        done.push(std::mem::take(now));
+        *lists -= 1;
+        Ok(if *lists > 0 { Now::GoesOn } else { Now::Ended(Ended::Read, std::mem::take(done)) })
+    }
+}
