@@ -280,6 +280,21 @@ mod tests {
     }
 
     #[test]
+    fn sizes_that_nothing_could_be_made_of_are_refused() {
+        for (field, value, allowed) in [
+            ("hidden_size", 1u64 << 40, "1 to 1048576"),
+            ("num_hidden_layers", 5_000, "1 to 4096"),
+            ("head_dim", 1 << 20, "heads together"),
+            ("lightning_head_dim", 1 << 20, "heads together"),
+        ] {
+            let error = with(field, Value::from(value)).unwrap_err().to_string();
+            assert!(error.contains(field) && error.contains(allowed), "{error}");
+        }
+        let error = with("vocab_size", Value::from(-3)).unwrap_err().to_string();
+        assert!(error.contains("vocab_size") && error.contains("a whole number"), "{error}");
+    }
+
+    #[test]
     fn demo_config_reads_as_the_model_card_says() {
         let spec = ModelSpec::from_json(DEMO).unwrap();
         assert_eq!((spec.hidden, spec.intermediate, spec.vocab), (256, 768, 3072));

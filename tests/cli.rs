@@ -655,6 +655,27 @@ fn a_folder_is_packed_with_what_lies_beside_its_weights_and_goes_on_where_it_was
 }
 
 #[test]
+fn the_built_in_model_in_a_folder_answers_as_the_built_in_model() {
+    let home = Home::new();
+    let made = home.run(&["model", "quantize", "demo", "--to", "8bit", "-o", "packed"]);
+    assert_eq!(made.status.code(), Some(0), "{}", err(&made));
+    let question = "What is sala-chat?";
+    let answer = |model: &str| {
+        let asked = home.run(&["--device", "cpu", "--model", model, "-p", question, "--no-save"]);
+        assert_eq!(asked.status.code(), Some(0), "{}", err(&asked));
+        out(&asked).to_owned()
+    };
+    assert_eq!(answer("packed"), answer("demo"));
+    // It drafts, too.
+    let told = home.run(&["--device", "cpu", "--model", "packed", "-p", question, "--no-save", "--json"]);
+    assert!(out(&told).contains("eagle3"), "{}", out(&told));
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(home.path("packed/config.json")).unwrap());
+    assert_eq!(mode & 0o400, 0o400);
+    let others = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(home.path("packed/tokenizer.json")).unwrap());
+    assert_eq!(mode & 0o044, others & 0o044, "read by whoever may read the other files");
+}
+
+#[test]
 fn weights_are_packed_by_text_that_is_one() {
     let home = Home::new();
     home.write("empty.txt", "");

@@ -29,6 +29,7 @@ pub mod cuda;
 pub mod draft;
 pub mod forms;
 pub mod fp8;
+mod host;
 mod images;
 mod lightning;
 mod memory;

@@ -182,6 +182,7 @@ fn load<B: DraftOps>(
         // Nobody listens any more when the program is ending.
         loading(events, done);
     })?;
+    checkpoint.all_read();
     tracing::debug!(ms = since.elapsed().as_millis(), "weights loaded");
     if let Some(dir) = &options.keep_weights {
         notes.extend(keep::for_next_time(&checkpoint, dir, free_bytes(dir)));

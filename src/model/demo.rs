@@ -36,6 +36,16 @@ const DRAFT_WEIGHTS: EmbeddedFile = EmbeddedFile {
     bytes: include_bytes!("../../assets/demo/eagle3/model.safetensors"),
 };
 
+/// Everything that belongs into a folder of the built-in model beside `config.json` and weights, by its place there.
+pub const DEMO_BESIDE: [(&str, &[u8]); 6] = [
+    ("tokenizer.json", DEMO_TOKENIZER.as_bytes()),
+    ("tokenizer_config.json", DEMO_TOKENIZER_CONFIG.as_bytes()),
+    ("generation_config.json", DEMO_GENERATION_CONFIG.as_bytes()),
+    ("thesaurus.txt", DEMO_THESAURUS.as_bytes()),
+    ("eagle3/config.json", DRAFT_CONFIG.as_bytes()),
+    ("eagle3/model.safetensors", DRAFT_WEIGHTS.bytes),
+];
+
 /// The built-in model.
 pub(super) fn checkpoint() -> Result<Checkpoint> {
     Checkpoint::embedded(BUILT_IN, DEMO_CONFIG, &WEIGHTS)

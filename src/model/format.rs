@@ -156,6 +156,17 @@ impl Format {
         names.join(", ")
     }
 
+    /// What the declaration says of the values beyond what the tensors do, where that is not the usual: part of a fingerprint, so that who
+    /// corrects it has another model.
+    pub(super) fn decides(&self) -> Option<&'static str> {
+        // Where zero points are all alike they tell themselves how they were written.
+        match (self.family, self.symmetric, self.gptq_v2) {
+            (Family::Gptq, false, true) => Some("asymmetric, version 2"),
+            (Family::Gptq, false, false) => Some("asymmetric"),
+            _ => None,
+        }
+    }
+
     /// GPTQ: every zero point is the middle.
     pub(super) fn symmetric(&self) -> bool {
         self.symmetric

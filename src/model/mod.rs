@@ -46,7 +46,7 @@ mod tests;
 mod weights;
 
 pub use demo::{
-    DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft,
+    DEMO_BESIDE, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft,
 };
 pub use forward::Model;
 pub use parts::Sequence;

@@ -199,10 +199,9 @@ fn write_part(
     // One key and few digits: the same weights give the same file.
     let metadata = HashMap::from([(MADE_FROM.to_owned(), noted)]);
     let folder = path.parent().unwrap_or(Path::new("."));
-    let partial = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(folder).map_err(at(path))?;
+    let partial = begin(folder).map_err(at(path))?;
     safetensors::serialize_to_file(views, Some(metadata), partial.path()).map_err(failed)?;
-    partial.as_file().sync_all().map_err(at(path))?;
-    partial.persist(path).map_err(|e| at(path)(e.error))?;
+    put(partial, path, folder)?;
     // With the digits that a run that goes on will find.
     Ok(written(path, id).unwrap_or(errors))
 }
@@ -218,11 +217,23 @@ fn remove(path: &Path) -> Result<()> {
 fn write_text(path: &Path, text: &str) -> Result<()> {
     use std::io::Write;
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut partial = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(folder).map_err(at(path))?;
+    let mut partial = begin(folder).map_err(at(path))?;
     partial.write_all(text.as_bytes()).map_err(at(path))?;
+    put(partial, path, folder)
+}
+
+/// A file under another name, to be read by whomever the user lets read files.
+fn begin(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+    use std::os::unix::fs::PermissionsExt;
+    let readable = std::fs::Permissions::from_mode(0o666);
+    tempfile::Builder::new().prefix(PARTIAL).permissions(readable).tempfile_in(folder)
+}
+
+/// Gives a complete file its name, for good: an index must not be there without what it names.
+fn put(partial: tempfile::NamedTempFile, path: &Path, folder: &Path) -> Result<()> {
     partial.as_file().sync_all().map_err(at(path))?;
     partial.persist(path).map_err(|e| at(path)(e.error))?;
-    Ok(())
+    std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(path))
 }
 
 /// What packing one tensor cost.

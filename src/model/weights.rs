@@ -283,6 +283,13 @@ impl Checkpoint {
         }
     }
 
+    /// The model has been loaded: nobody reads ahead any more.
+    pub fn all_read(&self) {
+        if let Source::Tensors(tensors) = &self.source {
+            tensors.all_read();
+        }
+    }
+
     /// What saved state is valid under: the weights, and what they are multiplied in while it is read. 32 hex digits.
     pub fn state_fingerprint(&self) -> String {
         let weights = self.fingerprint();

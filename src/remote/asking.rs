@@ -11,6 +11,7 @@ use super::chat::{self, Draw, Listed, Refused};
 use super::client::{Client, Fault};
 use super::codec::{Codec, Conversation};
 use super::receive::{Received, receive, sentence};
+use crate::base::grouped;
 use crate::protocol::engine::{Cancel, Ended, EngineEvent, Job, JobDone, JobStats, ModelInfo, Token};
 
 /// Conversations at a time: they are only text.
@@ -169,7 +170,7 @@ impl Asking {
     async fn answer(
         &self,
         job: &Job,
-        draw: Draw,
+        mut draw: Draw,
         conversation: &Conversation,
         received: &mut Received<'_>,
     ) -> Result<Ended, Fault> {
@@ -190,6 +191,14 @@ impl Asking {
                     return Err(Fault::Failed(format!(
                         "{at} does not go on with an answer. Ask again for another one."
                     )));
+                }
+                Refused::Length(tokens) => {
+                    draw.max_tokens = None;
+                    let (at, tokens) = (&self.client.shown, grouped(tokens));
+                    let note =
+                        format!("{at} has no room for {tokens} more tokens: this answer is as long as it allows.");
+                    self.send(EngineEvent::Note(note));
+                    continue;
                 }
                 Refused::Fields(fields) => fields,
             };

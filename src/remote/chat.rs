@@ -23,6 +23,8 @@ const OPTIONAL: [&str; 12] = [
     "repetition_penalty",
     "chat_template_kwargs",
 ];
+/// Those of them that limit an answer's length. A server may refuse a value that it would take of another question.
+const LENGTH: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 /// Fields without which an answer cannot go on.
 const GOING_ON: [&str; 2] = ["continue_final_message", "add_generation_prompt"];
 
@@ -92,6 +94,8 @@ pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_ou
 pub(super) enum Refused {
     /// Fields that can be left out.
     Fields(Vec<&'static str>),
+    /// The length that was allowed, which is more than there is room for here.
+    Length(u64),
     /// Going on with an answer.
     GoingOn,
     /// The request as a whole.
@@ -112,9 +116,13 @@ pub(super) fn refused(sent: &Value, said: &str) -> Refused {
     if GOING_ON.iter().any(&refused) {
         return Refused::GoingOn;
     }
-    match OPTIONAL.into_iter().filter(refused).collect::<Vec<_>>() {
-        none if none.is_empty() => Refused::All,
-        fields => Refused::Fields(fields),
+    let fields: Vec<&'static str> = OPTIONAL.into_iter().filter(refused).collect();
+    // Whoever does not know a field does not repeat what is in it.
+    let length = fields.iter().filter(|name| LENGTH.contains(name)).find_map(|name| sent.get(name)?.as_u64());
+    match length.filter(|tokens| named(&tokens.to_string())) {
+        Some(tokens) => Refused::Length(tokens),
+        None if fields.is_empty() => Refused::All,
+        None => Refused::Fields(fields),
     }
 }
 

@@ -52,6 +52,13 @@ fn a_refusal_names_whole_fields_that_were_sent() {
     assert_eq!(fields("Unsupported parameter: 'max_tokens'"), Refused::Fields(vec!["max_tokens"]));
     assert_eq!(fields("body.top_p, seed: extra fields not permitted"), Refused::Fields(vec!["top_p", "seed"]));
     assert_eq!(fields("max_tokens_total is 5, seeds, top_k"), Refused::All);
+    // About the value, not about the field.
+    let sent = json!({"max_tokens": 8192, "seed": 7});
+    let too_large =
+        "'max_tokens' or 'max_completion_tokens' is too large: 8192. The maximum context length is 32768 tokens";
+    assert_eq!(refused(&sent, too_large), Refused::Length(8192));
+    let unknown = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'; 81920 is not it";
+    assert_eq!(refused(&sent, unknown), Refused::Fields(vec!["max_tokens"]));
     let going_on = json!({"seed": 1, "continue_final_message": true});
     assert_eq!(refused(&going_on, "Unexpected keys: {'seed', 'continue_final_message'}"), Refused::GoingOn);
 }

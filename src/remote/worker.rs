@@ -121,7 +121,20 @@ impl Worker {
     async fn serve(mut self, mut happened: mpsc::UnboundedReceiver<Happened>) {
         let asking = Rc::clone(&self.asking);
         asking.send(EngineEvent::Loading { what: format!("asking {}", asking.client.shown), done: 0.0 });
-        let failed = asking.find_model(&Cancel::default()).await.err().and_then(line_of);
+        let first = Cancel::default();
+        let mut finding = std::pin::pin!(asking.find_model(&first));
+        // Whoever quits does not wait for a server that does not answer.
+        let found = loop {
+            tokio::select! {
+                found = &mut finding => break found,
+                what = happened.recv() => match what {
+                    None | Some(Happened::Asked(Command::Shutdown)) => return,
+                    Some(Happened::Asked(command)) => self.waiting.push_back(command),
+                    Some(Happened::Over(job, end)) => self.over(&job, end),
+                },
+            }
+        };
+        let failed = found.err().and_then(line_of);
         asking.send(EngineEvent::Ready(asking.info()));
         let failed = failed
             .filter(|_| !asking.one_question)
@@ -129,6 +142,7 @@ impl Worker {
         for note in asking.client.exposed_key().into_iter().chain(failed) {
             asking.send(EngineEvent::Note(note));
         }
+        self.begin_all();
         while let Some(what) = happened.recv().await {
             match what {
                 Happened::Asked(Command::Shutdown) => return,

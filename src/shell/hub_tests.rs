@@ -186,6 +186,26 @@ fn only_useful_files_with_harmless_paths_are_wanted() {
 }
 
 #[test]
+fn files_in_folders_of_their_own_are_looked_at_too() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("assets")).unwrap();
+    fs::write(dir.path().join("assets/README.md"), "words").unwrap();
+    let file = |path: &str, bytes| HubFile { path: path.into(), bytes, blob: String::new(), sha256: None };
+    let published = [file("assets/README.md", 5), file("assets/LICENSE", 3), file("onnx/config.json", 2)];
+    let rows = verify(dir.path(), &published, &mut |_, _| {}).unwrap();
+    let missing = || Verdict::Wrong("missing".to_owned());
+    let expected = [
+        ("assets/README.md".to_owned(), Verdict::Unverified),
+        ("assets/LICENSE".to_owned(), missing()),
+        ("onnx/config.json".to_owned(), missing()),
+    ];
+    assert_eq!(rows, expected);
+    fs::write(dir.path().join("assets/README.md"), "more words").unwrap();
+    let rows = verify(dir.path(), &published[..1], &mut |_, _| {}).unwrap();
+    assert_eq!(rows[0].1, Verdict::Wrong("10 bytes, published are 5".to_owned()));
+}
+
+#[test]
 fn a_folder_is_complete_only_with_every_file_whole() {
     let dir = tempfile::tempdir().unwrap();
     let put = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();

@@ -18,15 +18,15 @@ pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit
         LibraryCommand::Ls => library_ls(context),
         LibraryCommand::Rm { names } => {
             let store = open::store_to_change(context)?;
+            // All of them or none.
+            let there = store.documents()?;
+            if let Some(name) = names.iter().find(|name| there.iter().all(|d| d.document.name != **name)) {
+                let failure = Failure::new(Exit::Failure, format!("no document {name} in the library"));
+                return Err(failure.hint("sala-chat library ls lists them"));
+            }
             let mut removed = 0;
             for name in names {
-                match store.remove_document(name)? {
-                    0 => {
-                        let failure = Failure::new(Exit::Failure, format!("no document {name} in the library"));
-                        return Err(failure.hint("sala-chat library ls lists them"));
-                    }
-                    n => removed += n,
-                }
+                removed += store.remove_document(name)?;
             }
             let freed = store.collect()?;
             let text = || format!("{removed} taken out, {} freed.", bytes(freed.bytes));

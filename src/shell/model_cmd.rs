@@ -160,9 +160,9 @@ fn settings(hub: &Http, snapshot: &Snapshot, name: &str) -> Result<Option<serde_
 fn look_first(context: &Context, hub: &Http, snapshot: &Snapshot) -> Result<(), Failure> {
     let read = |name: &str| settings(hub, snapshot, name).map_err(|e| explain(&e, &context.config().model, 0));
     let beside = read("hf_quant_config.json")?;
-    if let Some(config) = read("config.json")?
-        && let Some(format) = Format::declared(&config, beside.as_ref())
-    {
+    let config = read("config.json")?;
+    let format = config.and_then(|config| Format::declared(&config, beside.as_ref()));
+    if let Some(format) = &format {
         if !format.is_read() {
             let read = Format::families_read();
             let text =
@@ -177,8 +177,13 @@ fn look_first(context: &Context, hub: &Http, snapshot: &Snapshot) -> Result<(), 
         Ok(devices::Opened::Cuda(gpu)) => {
             let info = gpu.info();
             if info.total_bytes < weights {
+                // What is packed already stays as it is.
+                let so = match format {
+                    Some(_) => "they will not fit",
+                    None => "a start packs them into fewer bits while it loads them (--weights auto)",
+                };
                 context.note(&format!(
-                    "The weights are {}, the memory of {} is {}: they will not fit.",
+                    "The weights are {}, the memory of {} is {}: {so}.",
                     gigabytes(weights),
                     info.name,
                     gigabytes(info.total_bytes)

@@ -7,7 +7,7 @@ use super::{Context, Exit, Failure, calibration, dirs};
 use crate::model::calibrate::{self, Statistics};
 use crate::model::draft::BESIDE;
 use crate::model::quantize::{Calibration, Holds, Part, free_bytes, holds, is_unfinished, quantize};
-use crate::model::{Checkpoint, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, Recipe};
+use crate::model::{Checkpoint, DEMO_BESIDE, Recipe};
 use crate::protocol::engine::{BUILT_IN, Cancel, is_folder};
 use crate::text::sanitize::sanitize_line;
 
@@ -87,8 +87,10 @@ pub(super) fn run(
             }
         }
         None => {
-            std::fs::write(output.join("tokenizer.json"), DEMO_TOKENIZER)?;
-            std::fs::write(output.join("tokenizer_config.json"), DEMO_TOKENIZER_CONFIG)?;
+            std::fs::create_dir_all(output.join(BESIDE))?;
+            for (place, bytes) in DEMO_BESIDE {
+                std::fs::write(output.join(place), bytes)?;
+            }
         }
     }
     report(context, &source, output, total, &parts)?;

@@ -331,8 +331,10 @@ fn prune_dry_run(
     }
     let (beyond, _) = state_to_drop(args, store)?;
     let (of_requests, all_requests) = requests.map_or(Ok((0, 0)), |store| state_to_drop(args, store))?;
+    let weights: u64 = kept_folders(&kept_dir(&context.dirs)).iter().map(|(_, bytes)| bytes).sum();
     let json = || {
         json!({
+            "weights_bytes": weights,
             "state_bytes": sizes.state_bytes, "trashed_sessions": trashed.len(), "would_free_state_bytes": beyond,
             "sessions": gone.iter().map(|r| &r.name).collect::<Vec<_>>(),
             "states": states.iter().map(|(name, bytes)| json!({ "session": name, "bytes": bytes })).collect::<Vec<_>>(),
@@ -356,7 +358,6 @@ fn prune_dry_run(
             .extend(states.iter().map(|(name, all)| format!("state of  {}, {most}{}", Clean::line(name), bytes(*all))));
         lines
             .extend(documents.iter().map(|name| format!("state of  {}, a document of the library", Clean::line(name))));
-        let weights: u64 = kept_folders(&kept_dir(&context.dirs)).iter().map(|(_, bytes)| bytes).sum();
         lines.extend((weights > 0).then(|| format!("weights   {} that were packed by earlier starts", bytes(weights))));
         if !args.state && beyond > 0 {
             lines.push(format!(

@@ -7,6 +7,12 @@ use super::{DenseRule, LightningSpec, Mixer, ModelSpec, ScoreNorm, SparseSpec, S
 
 /// Blocks that one token may attend to at most.
 const BUDGET: usize = 1 << 14;
+/// Most of anything that is counted, heads times their width included, and most layers: whoever adds up all weights of all layers stays
+/// below 2^64.
+const MOST: usize = 1 << 20;
+const MOST_LAYERS: usize = 1 << 12;
+/// Most positions that a model may have been trained for.
+const MOST_POSITIONS: usize = 1 << 24;
 
 impl ModelSpec {
     /// Reads and checks the text of a `config.json`.
@@ -33,7 +39,8 @@ impl ModelSpec {
         let heads = c.count("num_attention_heads", None)?;
         let kv_heads = c.count("num_key_value_heads", Some(heads))?;
         let head_dim = c.count("head_dim", Some((hidden / heads).max(1)))?;
-        let layers = c.count("num_hidden_layers", None)?;
+        wide("head_dim", heads, head_dim)?;
+        let layers = c.count_to(MOST_LAYERS, "num_hidden_layers", None)?;
         let mixers = c.mixers(layers)?;
         let sparse = c.sparse(heads, kv_heads, head_dim)?;
         let lightning = c.lightning(heads, kv_heads, head_dim)?;
@@ -54,7 +61,7 @@ impl ModelSpec {
             tie_embeddings: c.flag("tie_word_embeddings", false)?,
             bos: c.ids("bos_token_id")?.first().copied(),
             eos: c.ids("eos_token_id")?,
-            max_position: c.count("max_position_embeddings", Some(524_288))?,
+            max_position: c.count_to(MOST_POSITIONS, "max_position_embeddings", Some(524_288))?,
         })
     }
 }
@@ -70,6 +77,15 @@ fn unsupported(field: &'static str, found: &Value, supported: impl Into<String>)
 
 fn wrong(field: &'static str, found: &Value, expected: &'static str) -> SpecError {
     SpecError::Type { field, found: found.to_string(), expected }
+}
+
+/// All heads together are no wider than [`MOST`].
+fn wide(field: &'static str, heads: usize, head_dim: usize) -> Result<(), SpecError> {
+    if heads * head_dim <= MOST {
+        return Ok(());
+    }
+    let supported = format!("at most {MOST} for {heads} heads together");
+    Err(SpecError::Unsupported { field, found: head_dim.to_string(), supported })
 }
 
 impl<'a> Fields<'a> {
@@ -100,14 +116,17 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A positive whole number, small enough that products of a few of them cannot overflow.
+    /// A positive whole number up to [`MOST`].
     fn count(&self, field: &'static str, default: Option<usize>) -> Result<usize, SpecError> {
-        match self.present(field) {
-            None => default.ok_or(SpecError::Missing(field)),
-            Some(v) => match v.as_u64().and_then(|n| usize::try_from(n).ok()) {
-                Some(n) if (1..=1 << 24).contains(&n) => Ok(n),
-                _ => Err(wrong(field, v, "a whole number from 1 to 16777216")),
-            },
+        self.count_to(MOST, field, default)
+    }
+
+    fn count_to(&self, most: usize, field: &'static str, default: Option<usize>) -> Result<usize, SpecError> {
+        let Some(v) = self.present(field) else { return default.ok_or(SpecError::Missing(field)) };
+        match v.as_u64().and_then(|n| usize::try_from(n).ok()) {
+            Some(n) if (1..=most).contains(&n) => Ok(n),
+            Some(_) => Err(unsupported(field, v, format!("1 to {most}"))),
+            None => Err(wrong(field, v, "a whole number")),
         }
     }
 
@@ -235,6 +254,7 @@ impl<'a> Fields<'a> {
         let heads = self.count("lightning_nh", Some(heads))?;
         let kv_heads = self.count("lightning_nkv", Some(kv_heads))?;
         let head_dim = self.count("lightning_head_dim", Some(head_dim))?;
+        wide("lightning_head_dim", heads, head_dim)?;
         if !heads.is_multiple_of(kv_heads) {
             let supported = format!("a divisor of lightning_nh = {heads}");
             return Err(SpecError::Unsupported { field: "lightning_nkv", found: kv_heads.to_string(), supported });

@@ -16,6 +16,8 @@ pub const SETTINGS_BYTES: u64 = 1 << 20;
 pub const MODEL_CONFIG_BYTES: u64 = 32 << 20;
 /// `tokenizer.json`: the largest known are below 40 MiB.
 pub const TOKENIZER_BYTES: u64 = 128 << 20;
+/// Header of a safetensors file, as its own library reads it.
+pub const HEADER_BYTES: u64 = 100 << 20;
 /// A file of conversations: years of somebody's talks are below 300 MiB.
 pub const IMPORT_BYTES: u64 = 512 << 20;
 

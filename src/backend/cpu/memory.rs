@@ -2,7 +2,7 @@
 
 use super::matrix::{self, Matrix};
 use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection, Sums};
-use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView};
+use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host};
 use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
 
@@ -116,7 +116,7 @@ impl Memory for Cpu {
 
     fn room(&self) -> Result<Option<u64>> {
         let most = self.most_state.get_or_init(|| {
-            let available = system_bytes("/proc/meminfo", "MemAvailable:")?;
+            let available = host::free_bytes()?;
             Some(self.state.bytes() + available - SPARE_BYTES.min(available / 4))
         });
         Ok(most.map(|most| most.saturating_sub(self.state.bytes())))
@@ -147,13 +147,5 @@ const SPARE_BYTES: u64 = 512 << 20;
 
 /// Bytes this process uses and the machine has; zero where the system does not say.
 fn process_memory() -> (u64, u64) {
-    let used = system_bytes("/proc/self/status", "VmRSS:");
-    (used.unwrap_or(0), system_bytes("/proc/meminfo", "MemTotal:").unwrap_or(0))
-}
-
-/// A line of a file of the system that tells KiB.
-fn system_bytes(file: &str, key: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let line = text.lines().find(|l| l.starts_with(key))?;
-    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+    (host::own_bytes().unwrap_or(0), host::total_bytes().unwrap_or(0))
 }

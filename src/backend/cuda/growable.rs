@@ -264,9 +264,12 @@ impl Growable {
     /// become zero. Waits for the device.
     fn replace(&mut self, index: usize, lengths: &[usize], keep: usize) -> Result<()> {
         let (driver, home_of) = (self.device.driver(), self.home);
-        let Backing::Mapped { parts, .. } = &mut self.backing else { return Ok(()) };
+        let Backing::Mapped { parts, mapped, .. } = &mut self.backing else { return Ok(()) };
         let Some(old) = parts.get(index) else { return Err(internal("own", "a part that is not there")) };
         let (home, bytes) = (old.mapping.at, old.mapping.bytes);
+        if home_of == Home::Device {
+            self.device.make_room(bytes)?;
+        }
         let aside = driver.reserve(home_of, bytes)?;
         let mut pieces: Vec<Mapping> = Vec::with_capacity(lengths.len());
         let filled = (|| {
@@ -299,7 +302,15 @@ impl Growable {
             driver.unmap(old.mapping);
             let mut at = home;
             for (i, piece) in pieces.iter().enumerate() {
-                let mapping = driver.map_again(at, piece)?;
+                let mapping = match driver.map_again(at, piece) {
+                    Ok(mapping) => mapping,
+                    Err(error) => {
+                        // Nothing may lie behind a hole: it goes, and [`Growable::grow`] brings it again.
+                        parts.drain(index + i..).for_each(|part| driver.unmap(part.mapping));
+                        *mapped = parts.iter().map(|part| part.mapping.bytes).sum();
+                        return Err(error);
+                    }
+                };
                 at += piece.bytes as u64;
                 parts.insert(index + i, Part { mapping, charge: Charge::new(&self.device, home_of, piece.bytes) });
             }

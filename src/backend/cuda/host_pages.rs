@@ -160,30 +160,9 @@ impl HostPages {
     }
 }
 
-/// Bytes of memory that this machine, or the group this program runs in, has left; `None` where it does not say.
-pub(super) fn free_bytes() -> Option<u64> {
-    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text))?;
-    let number =
-        |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok();
-    let group = number("memory.max").zip(number("memory.current")).map(|(most, now)| most.saturating_sub(now));
-    Some(group.map_or(machine, |group| group.min(machine)))
-}
-
-fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn available_memory_is_read_in_bytes() {
-        assert_eq!(available("MemTotal:  24 kB\nMemAvailable:    1234 kB\n"), Some(1234 << 10));
-        assert_eq!(available("MemTotal:  24 kB\n"), None);
-    }
 
     #[test]
     fn a_piece_is_there_until_its_last_range_lets_go_of_it() {

@@ -16,8 +16,8 @@ use super::growable::Growable;
 use super::ledger::{CacheLedger, HOST_SPARE_BYTES, PAGED_SPARE_BYTES, SPARE_BYTES};
 use super::stretch::Stretch;
 use super::tensors::HEAD;
-use super::{host_pages, shape, u32_of};
-use crate::backend::{BackendError, Result, internal};
+use super::{shape, u32_of};
+use crate::backend::{BackendError, Result, host, internal};
 use crate::base::grouped;
 use crate::spec::SparseSpec;
 
@@ -300,7 +300,7 @@ impl Joined {
             });
         }
         let per_token = ledger.host_bytes_per_token.load(Ordering::Relaxed);
-        let free = host_pages::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
+        let free = host::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
         if more * per_token > free {
             let fits = (have + free / per_token.max(1)) / 1024 * 1024;
             return Err(BackendError::Memory {

@@ -1,8 +1,9 @@
 //! What caches may take: of the device and of the host's memory.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
-use super::host_pages;
+use crate::backend::host;
 
 /// Memory left to others when caches grow.
 pub(super) const SPARE_BYTES: u64 = 256 << 20;
@@ -24,9 +25,60 @@ pub(super) struct CacheLedger {
 
 impl CacheLedger {
     /// Bytes of the device that go with what the host's memory has room for; all where no keys and values lie there.
-    pub(super) fn room_beside_host(&self) -> u64 {
+    fn room_beside_host(&self) -> u64 {
         let [here, host] = [&self.bytes_per_token, &self.host_bytes_per_token].map(|n| n.load(Ordering::Relaxed));
-        let free = if host > 0 { host_pages::free_bytes() } else { None };
+        let free = if host > 0 { host::free_bytes() } else { None };
         free.map_or(u64::MAX, |free| free.saturating_sub(HOST_SPARE_BYTES) / host * here)
+    }
+}
+
+/// One of each sequence: caches of different sequences do not grow in step.
+#[derive(Default)]
+pub(super) struct Ledgers {
+    /// Of the newest sequence, whose caches are being made.
+    newest: Arc<CacheLedger>,
+    /// Of those before it, while their caches live.
+    before: Vec<Weak<CacheLedger>>,
+}
+
+impl Ledgers {
+    /// For the caches of the newest sequence.
+    pub(super) fn newest(&self) -> &Arc<CacheLedger> {
+        &self.newest
+    }
+
+    /// A new sequence begins.
+    pub(super) fn begin(&mut self) {
+        self.before.retain(|ledger| ledger.strong_count() > 0);
+        self.before.push(Arc::downgrade(&self.newest));
+        self.newest = Arc::default();
+    }
+
+    /// As [`CacheLedger::room_beside_host`], whichever sequences there are.
+    pub(super) fn room_beside_host(&self) -> u64 {
+        let before = self.before.iter().filter_map(Weak::upgrade).map(|ledger| ledger.room_beside_host());
+        before.min().unwrap_or(u64::MAX).min(self.newest.room_beside_host())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_memory_limits_whichever_sequence_is_the_newest() {
+        let mut ledgers = Ledgers::default();
+        assert_eq!(ledgers.room_beside_host(), u64::MAX);
+        let first = Arc::clone(ledgers.newest());
+        first.bytes_per_token.store(100, Ordering::Relaxed);
+        first.host_bytes_per_token.store(8_192, Ordering::Relaxed);
+        let room = ledgers.room_beside_host();
+        assert!(room < u64::MAX);
+        // One that came and went, whose caches are no more.
+        ledgers.begin();
+        ledgers.begin();
+        assert!(ledgers.room_beside_host() < u64::MAX);
+        drop(first);
+        assert_eq!(ledgers.room_beside_host(), u64::MAX);
     }
 }

@@ -139,11 +139,7 @@ mod tests {
             let error = spec(change).unwrap_err().to_string();
             assert!(error.starts_with(named) && error.contains("GPU kernels need"), "{named}: {error}");
         }
-        let card = |capability, name: &str| DeviceInfo {
-            name: name.to_owned(),
-            capability,
-            ..DeviceInfo::default()
-        };
+        let card = |capability, name: &str| DeviceInfo { name: name.to_owned(), capability, ..DeviceInfo::default() };
         assert!(fp8(&card(90, "NVIDIA H200")).is_ok());
         for (capability, name, has) in [(86, "NVIDIA A10", "8.6"), (100, "NVIDIA B200", "10.0")] {
             let error = fp8(&card(capability, name)).unwrap_err().to_string();

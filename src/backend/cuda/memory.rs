@@ -8,9 +8,9 @@ use super::ledger::{PAGED_SPARE_BYTES, SPARE_BYTES};
 use super::pool::PoolSize;
 use super::selection::{Selection, Sums};
 use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
-use super::{Cuda, PAGED_ROWS, host_pages, launch, limits, pool, shape};
+use super::{Cuda, PAGED_ROWS, launch, limits, pool, shape};
 use crate::backend::room::PoolCounts;
-use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, room};
+use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host, room};
 use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
@@ -125,7 +125,7 @@ impl Memory for Cuda {
                     self.ready_for_fp8(spec)?;
                 }
                 self.notes.push(plan.line(tokens));
-                self.notes.extend(host_pages::free_bytes().and_then(|free| plan.short_of_host(tokens, free)));
+                self.notes.extend(host::free_bytes().and_then(|free| plan.short_of_host(tokens, free)));
                 Ok(())
             }
             Err(needed) if asked || limited => {
@@ -171,7 +171,7 @@ impl Memory for Cuda {
         self.touch_own();
         let tables: Vec<_> = (0..layers).map(|_| self.tables.other()).collect();
         let home = if self.pools.size().is_some() { Home::Host } else { Home::Device };
-        Cache::all(&self.device, &self.ledger, spec, limit, &tables, home)
+        Cache::all(&self.device, self.ledgers.newest(), spec, limit, &tables, home)
     }
 
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
@@ -208,7 +208,7 @@ impl Memory for Cuda {
     fn room(&self) -> Result<Option<u64>> {
         let spare = if self.pools.size().is_some() { PAGED_SPARE_BYTES } else { SPARE_BYTES };
         let room = self.device.free_bytes()?.saturating_sub(spare);
-        Ok(Some(room.min(self.ledger.room_beside_host())))
+        Ok(Some(room.min(self.ledgers.room_beside_host())))
     }
 
     fn pool_counts(&mut self) -> Result<Option<PoolCounts>> {

@@ -86,7 +86,7 @@ use device::Device;
 pub use device::Guards;
 use graph::Graphs;
 use lazy_restore::LazyRestore;
-use ledger::CacheLedger;
+use ledger::Ledgers;
 pub use measure::Ceilings;
 use ops::{Ready, Rope, Scratch, TopLogitsBuffers};
 use pool::Pools;
@@ -145,7 +145,7 @@ pub struct Cuda {
     proofs: Option<Proofs>,
     top_logits: Option<TopLogitsBuffers>,
     rope: Option<Rope>,
-    ledger: Arc<CacheLedger>,
+    ledgers: Ledgers,
     pools: Pools,
     device: Device,
     options: Options,
@@ -208,7 +208,7 @@ impl Cuda {
             proofs: None,
             top_logits: None,
             rope: None,
-            ledger: Arc::default(),
+            ledgers: Ledgers::default(),
             pools: Pools::new(options.pool),
             options,
             prefill_rows,

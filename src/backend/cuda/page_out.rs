@@ -5,9 +5,9 @@ use super::driver::{Home, Queue};
 use super::joined::OnHost;
 use super::ledger::HOST_SPARE_BYTES;
 use super::pool::{Paged, PoolSize};
-use super::{Cuda, failed, host_pages};
+use super::{Cuda, failed};
 use crate::backend::room::{self, PagedPlan};
-use crate::backend::{BackendError, Result, internal};
+use crate::backend::{BackendError, Result, host, internal};
 use crate::base::bytes;
 use crate::spec::ModelSpec;
 
@@ -82,7 +82,7 @@ impl Cuda {
             let [freed, held] = joined.resident();
             (free, moves) = (free + freed, moves + held);
         }
-        let host = host_pages::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
+        let host = host::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
         if moves > host {
             return Err(BackendError::Unsupported(format!(
                 "keys and values stay on the GPU: they are {}, of this machine's memory {} are free",

@@ -5,7 +5,6 @@
 //! not reused before the device has read them. A CUDA graph of a verify pass takes them itself (`step_words`); others only ever see the two fixed
 //! device addresses.
 
-use std::sync::Arc;
 
 use super::Cuda;
 use super::device::Device;
@@ -240,8 +239,7 @@ impl Steps for Cuda {
         self.places += 1;
         let place = Place { id: self.places, ..Place::default() };
         self.go_to(place)?;
-        // Caches of different sequences do not grow in step.
-        self.ledger = Arc::default();
+        self.ledgers.begin();
         Ok(place)
     }
 

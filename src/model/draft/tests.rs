@@ -120,6 +120,16 @@ fn matrices_take_the_forms_of_the_recipe() {
 }
 
 #[test]
+fn a_head_of_absurd_sizes_is_refused_before_anything_is_made_of_them() {
+    let (config, all, spec) = tiny();
+    for (field, value) in [("head_dim", 1u64 << 40), ("head_dim", 1 << 20), ("intermediate_size", 1 << 50)] {
+        let config = set(&config, |c| drop(c.insert(field.into(), value.into())));
+        let refused = refusal(&config, &all, &spec);
+        assert!(refused.contains(&value.to_string()), "{refused}");
+    }
+}
+
+#[test]
 fn published_names_and_nestings_are_one_head() {
     let (config, all, spec) = tiny();
     let want = load(&config, &all, &spec).unwrap();

@@ -1,5 +1,6 @@
 //! What a folder that is packed into holds, and what of it is ours.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::{CONFIG, Errors, INDEX, MADE_FROM, METHOD, PARTIAL, WEIGHTS, part_file, parts};
@@ -134,11 +135,12 @@ fn made_from(path: &Path, id: &str) -> Option<Errors> {
 
 /// The metadata of a safetensors file.
 pub(in crate::model) fn header(path: &Path) -> Option<serde_json::Value> {
-    let mut head = Vec::new();
-    let mut file = std::fs::File::open(path).ok()?;
+    let (mut file, bytes) = files::open(path).ok()?;
     let mut size = [0u8; 8];
-    std::io::Read::read_exact(&mut file, &mut size).ok()?;
-    std::io::Read::read_to_end(&mut std::io::Read::take(file, u64::from_le_bytes(size)), &mut head).ok()?;
+    file.read_exact(&mut size).ok()?;
+    let length = Some(u64::from_le_bytes(size)).filter(|length| *length <= bytes.min(files::HEADER_BYTES))?;
+    let mut head = Vec::new();
+    file.take(length).read_to_end(&mut head).ok()?;
     let mut head: serde_json::Value = serde_json::from_slice(&head).ok()?;
     head.get_mut("__metadata__").map(serde_json::Value::take)
 }

@@ -60,6 +60,11 @@ impl Ahead {
         Ahead(shared)
     }
 
+    /// Nothing more will be read.
+    pub(super) fn stop(&self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+
     /// So many bytes more are being read.
     pub(super) fn took(&self, bytes: u64) {
         self.0.taken.fetch_add(bytes, Ordering::Relaxed);
@@ -68,7 +73,7 @@ impl Ahead {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Relaxed);
+        self.stop();
     }
 }
 

@@ -258,8 +258,9 @@ impl Checkpoint {
     /// The forms that a packed folder's weights take: another version of this program may hold them otherwise.
     pub(super) fn hash_published_forms(&self, recipe: Recipe, hasher: &mut blake3::Hasher) {
         let Source::Tensors(tensors) = &self.source else { return };
-        if tensors.format().is_none() {
-            return;
+        let Some(format) = tensors.format() else { return };
+        if let Some(decides) = format.decides() {
+            hasher.update(format!("{decides}\n").as_bytes());
         }
         for (name, shape) in self.matrices() {
             let full = format!("{name}.weight");

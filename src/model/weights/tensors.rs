@@ -251,15 +251,14 @@ impl Tensors {
     /// Missing, of another shape, neither BF16, F16 nor F32, or packed and damaged.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
         if let Some(weight) = self.published(name, shape)? {
+            self.took(name);
             let (dtype, data) = weight.values()?;
             let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
             return Ok(LoadedTensor { name, shape, dtype, data: Cow::Owned(data), file: None, form: Form::Bf16 });
         }
         self.check_plain(name, shape)?;
+        self.took(name);
         let (name, entry, bytes) = self.entry(name)?;
-        if let Some(ahead) = self.ahead.get() {
-            ahead.took(bytes.len() as u64);
-        }
         let (dtype, data) = match entry.dtype {
             safetensors::Dtype::BF16 => (Dtype::Bf16, Cow::Borrowed(bytes)),
             safetensors::Dtype::F16 => (Dtype::F32, Cow::Owned(widen_f16(bytes))),
@@ -270,6 +269,20 @@ impl Tensors {
         Ok(LoadedTensor { name, shape, dtype, data, file, form: Form::Bf16 })
     }
 
+    /// Whoever reads ahead goes on: the tensor of this name is being read, if it is among those that were asked for.
+    fn took(&self, name: &str) {
+        if let (Some(ahead), Some(entry)) = (self.ahead.get(), self.index.get(name)) {
+            ahead.took(entry.range.len() as u64);
+        }
+    }
+
+    /// Nothing more will be read from here: nobody reads ahead any more.
+    pub(in crate::model) fn all_read(&self) {
+        if let Some(ahead) = self.ahead.get() {
+            ahead.stop();
+        }
+    }
+
     /// Bytes of a form that a device reads as they are.
     pub(super) fn packed<'a>(
         &'a self,
@@ -278,6 +291,7 @@ impl Tensors {
         form: Form,
         data: Cow<'a, [u8]>,
     ) -> LoadedTensor<'a> {
+        self.took(name);
         let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
         let file = self.file_of(&data);
         LoadedTensor { name, shape, dtype: Dtype::U8, data, file, form }

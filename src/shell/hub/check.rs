@@ -8,9 +8,8 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use super::HubFile;
+use crate::text::files;
 
-/// Longest header of a safetensors file, as its own library reads it.
-const HEADER_BYTES: u64 = 100 << 20;
 /// Longest settings file that is parsed.
 const JSON_BYTES: u64 = 256 << 20;
 
@@ -76,9 +75,22 @@ pub fn verify(
         let verdict = verdict(&path, &name, meta.len(), known)?;
         rows.push((name, verdict));
     }
-    let absent = published.iter().filter(|file| rows.iter().all(|(name, _)| *name != file.path));
-    let absent: Vec<_> = absent.map(|file| (file.path.clone(), Verdict::Wrong("missing".to_owned()))).collect();
-    rows.extend(absent);
+    // Those in folders of their own, and what is not there at all.
+    let seen = rows.len();
+    for file in published {
+        if rows.iter().take(seen).any(|(name, _)| *name == file.path) {
+            continue;
+        }
+        let path = folder.join(&file.path);
+        let verdict = match fs::metadata(&path) {
+            Ok(meta) if meta.is_file() => {
+                tell(&file.path, meta.len());
+                verdict(&path, &file.path, meta.len(), Some(file))?
+            }
+            Ok(_) | Err(_) => Verdict::Wrong("missing".to_owned()),
+        };
+        rows.push((file.path.clone(), verdict));
+    }
     Ok(rows)
 }
 
@@ -149,7 +161,7 @@ fn whole(path: &Path) -> bool {
         let mut size = [0; 8];
         file.read_exact(&mut size).ok()?;
         let header = u64::from_le_bytes(size);
-        if header > HEADER_BYTES || header + 8 > bytes {
+        if header > files::HEADER_BYTES || header + 8 > bytes {
             return None;
         }
         let text: serde_json::Map<String, serde_json::Value> = serde_json::from_reader(file.take(header)).ok()?;

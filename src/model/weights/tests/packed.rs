@@ -110,6 +110,26 @@ fn a_packed_folder_answers_as_its_values_do() {
     assert!(packed.bytes(Recipe::Stored) < packed.bytes(Recipe::Bf16) / 2);
 }
 
+#[test]
+fn what_config_json_says_of_zero_points_is_part_of_the_fingerprint() {
+    let [packed, _] = packed_and_plain(&[]);
+    let declared = |symmetric: bool, version: &str| {
+        configured(packed.path(), |c| {
+            c["quantization_config"] = serde_json::json!({
+                "quant_method": "gptq", "bits": 4, "group_size": 32, "sym": symmetric, "checkpoint_format": version,
+            });
+        });
+        Checkpoint::open_dir(packed.path()).unwrap().fingerprint()
+    };
+    // Symmetric ones tell themselves which version they are of.
+    assert_eq!(declared(true, "gptq"), declared(true, "gptq_v2"));
+    assert_ne!(
+        declared(false, "gptq"),
+        declared(false, "gptq_v2"),
+        "a copy made by the other reading is not this one's"
+    );
+}
+
 /// tiny-mixed with the matrices of its layers in NVFP4 as ModelOpt writes it, those that `skip` names left out.
 pub(super) fn nvfp4_folder(skip: &str) -> tempfile::TempDir {
     let dir = edited(|all| {
