@@ -2,13 +2,14 @@
 //!
 //! What crosses is [`crate::protocol::engine`] itself, so a terminal that attaches does all that one with an engine of its own does,
 //! and its answers are the same. `frame` and `wire` are how commands and events are written down, `board` gives each user
-//! numbers and sequences of its own, `host` is the server's side of the socket, `guest` the terminal's, and `place` says where a server
-//! is found.
+//! numbers and sequences of its own, `host` is the server's side of the socket, `guest` the terminal's, `place` says where a server
+//! is, and `find` asks it for a seat.
 //!
 //! Invariants: only the user who runs the server reaches the socket; a terminal that hangs or goes away costs the others
 //! nothing; state is written by the terminal whose conversation it is, and read by the server from the terminal's files.
 
 mod board;
+mod find;
 mod frame;
 mod guest;
 mod host;
@@ -18,7 +19,8 @@ mod wire;
 use serde::{Deserialize, Serialize};
 
 pub use board::{Board, Share};
-pub use guest::{Engine, Found, Link, Way, find, look, spawn};
+pub use find::{Found, Link, find, look};
+pub use guest::{Engine, Way, spawn};
 pub use host::{Host, Opener, open_host};
 pub use place::Place;
 

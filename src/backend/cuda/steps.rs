@@ -5,7 +5,6 @@
 //! not reused before the device has read them. A CUDA graph of a verify pass takes them itself (`step_words`); others only ever see the two fixed
 //! device addresses.
 
-
 use super::Cuda;
 use super::device::Device;
 use super::driver::{DevicePtr, Queue};
