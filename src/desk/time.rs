@@ -6,12 +6,12 @@ use super::execute::Fed;
 use super::load::document_info;
 use super::{DeskError, Done, State, grouped};
 use crate::commands::line_of;
-use crate::protocol::desk::{BranchTarget, Choice, GotoTarget, Level, Notice};
+use crate::protocol::desk::{Choice, GotoTarget, Level, Notice};
 use crate::transcript::{Finish, Message, MessageId, Role};
 
 impl State {
     /// Moves the head, makes its state live, and says what that took. `what` begins the sentence.
-    fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
+    pub(super) fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
         let what = what.to_owned();
         self.go_then(head, move |desk, fed| {
             desk.say_shared(&what, &fed);
@@ -19,7 +19,7 @@ impl State {
         })
     }
 
-    fn go_then(
+    pub(super) fn go_then(
         &mut self,
         head: Option<MessageId>,
         then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static,
@@ -31,6 +31,11 @@ impl State {
 
     /// `Forked at #7: 30,112 tokens shared, 0 read again.`
     pub(super) fn say_shared(&mut self, what: &str, fed: &Fed) {
+        self.say_shared_and(what, fed, "");
+    }
+
+    /// The same, and what can be done now.
+    pub(super) fn say_shared_and(&mut self, what: &str, fed: &Fed, next: &str) {
         let number = self.talk.conversation.path().len();
         let time = match fed.ms {
             ms if ms < 1000.0 => format!("{ms:.0} ms"),
@@ -45,8 +50,8 @@ impl State {
             Level::Info,
             match self.feeder.server() {
                 // What it reads again it does not say.
-                Some(_) => format!("{what} {place}."),
-                None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}."),
+                Some(_) => format!("{what} {place}.{next}"),
+                None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
             },
         );
         self.report_meters();
@@ -140,48 +145,6 @@ impl State {
         })
     }
 
-    /// `/branch`.
-    pub(super) fn branch(&mut self, target: BranchTarget) -> Done {
-        let c = &self.talk.conversation;
-        let none = || DeskError::Refused("There is one branch only. /edit, /regen and /fork make others.".into());
-        let to = match target {
-            BranchTarget::List => return self.timeline(),
-            BranchTarget::Name(name) => {
-                if let Some(id) = self.talk.labelled(&name) {
-                    return self.go_to(id, &format!("At \"{name}\","));
-                }
-                return self.resume(&name);
-            }
-            BranchTarget::Number(n) => {
-                let siblings = c.siblings(c.branching().ok_or_else(none)?);
-                let index = usize::try_from(n).ok().and_then(|n| n.checked_sub(1));
-                match index.and_then(|i| siblings.get(i)) {
-                    Some(id) => *id,
-                    None => {
-                        return Err(DeskError::Refused(format!("There are branches 1 to {} here.", siblings.len())));
-                    }
-                }
-            }
-            BranchTarget::Next | BranchTarget::Prev => {
-                let at = c.branching().ok_or_else(none)?;
-                let siblings = c.siblings(at);
-                let i = siblings.iter().position(|s| *s == at).unwrap_or(0);
-                let step = if target == BranchTarget::Next { 1 } else { siblings.len() - 1 };
-                *siblings.get((i + step) % siblings.len()).ok_or_else(none)?
-            }
-        };
-        self.talk.may_write()?;
-        let leaf = self.talk.conversation.newest_leaf(to);
-        self.move_head(Some(leaf))?;
-        let c = &self.talk.conversation;
-        let siblings = c.siblings(to);
-        let (n, of) = (siblings.iter().position(|s| *s == to).map_or(0, |i| i + 1), siblings.len());
-        // Further down it may branch once more, and the header counts there.
-        let place = if c.branching() == Some(to) { String::new() } else { format!(" of #{}", c.number_of(to)) };
-        let what = format!("Branch {n}/{of}{place}, at");
-        self.go(Some(leaf), &what)
-    }
-
     /// `/mark`.
     pub(super) fn mark(&mut self, name: &str) -> Done {
         self.talk.may_write()?;
@@ -226,7 +189,7 @@ impl State {
         }
     }
 
-    fn go_to(&mut self, id: MessageId, what: &str) -> Done {
+    pub(super) fn go_to(&mut self, id: MessageId, what: &str) -> Done {
         self.talk.may_write()?;
         let end = self.talk.conversation.exchange_end(id);
         self.go(Some(end), what)
