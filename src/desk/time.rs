@@ -7,6 +7,7 @@ use super::load::document_info;
 use super::{DeskError, Done, State, grouped};
 use crate::commands::line_of;
 use crate::protocol::desk::{Choice, GotoTarget, Level, Notice};
+use crate::text::sanitize::{edited, sanitize};
 use crate::transcript::{Finish, Message, MessageId, Role};
 
 impl State {
@@ -101,8 +102,18 @@ impl State {
                 "A document cannot be edited here. Change the file, /undo, and /load it again.".into(),
             ));
         }
-        self.tell(Notice::Input { text: line_of(message.known_text()), editing: Some(message.id) });
+        let input = Notice::Input { text: line_of(message.known_text()), editing: Some(message.id) };
+        self.say_if_spelled(message.known_text());
+        self.tell(input);
         Ok(())
+    }
+
+    /// A text that is to be edited holds what no input shows as it is.
+    fn say_if_spelled(&self, text: &str) {
+        if sanitize(text) != text {
+            let said = "Characters that a terminal would obey are spelled out, as \\x1b. Before and behind what you change they stay what they are.";
+            self.note(Level::Info, said);
+        }
     }
 
     /// The edited text comes back: a sibling of the message.
@@ -111,6 +122,7 @@ impl State {
         let Some(old) = self.talk.conversation.get(message).cloned() else {
             return Err(DeskError::Refused("The edited message is not in this session.".into()));
         };
+        let text = edited(old.known_text(), &text);
         match old.role {
             Role::User => self.ask_below(old.parent, text),
             Role::System => self.system_text(Some(text)),
@@ -213,6 +225,7 @@ impl State {
     pub(super) fn system_edit(&mut self) -> Done {
         self.talk.may_write()?;
         let text = self.present_system_text().unwrap_or_default();
+        self.say_if_spelled(&text);
         self.tell(Notice::Input { text: format!("/system {text}"), editing: None });
         Ok(())
     }
@@ -226,6 +239,8 @@ impl State {
             return Ok(());
         };
         self.talk.may_write()?;
+        // It may have come from `/system edit`.
+        let text = edited(&self.present_system_text().unwrap_or_default(), &text);
         if self.talk.conversation.is_empty() {
             self.move_head(None)?;
             self.talk.system = Some(text);

@@ -84,6 +84,29 @@ fn a_branch_is_counted_where_it_was_asked_for() {
 }
 
 #[test]
+fn what_is_not_edited_of_a_message_stays_as_it_was() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    // Out of an import: nobody can type this.
+    let odd = "Is \x1b[31mred\x1b[0m \u{202e}more?";
+    t.ask(odd);
+    let said = t.note(Request::EditOpen(None));
+    assert!(said.starts_with("Characters that a terminal would obey are spelled out"), "{said}");
+    let message = t.view().messages[0].id;
+    for (edit, expected) in [("", odd.to_owned()), ("not ", format!("Is not {}", &odd[3..]))] {
+        let shown = sala_chat::text::sanitize::sanitize(odd).replacen("Is ", &format!("Is {edit}"), 1);
+        t.send(Request::EditDone { message, text: shown });
+        t.finished();
+        t.sync();
+        let said = t.seen.iter().rev().find_map(|n| match n {
+            Notice::Added(m) if m.role == Role::User => Some(m.text.clone()),
+            _ => None,
+        });
+        assert_eq!(said, Some(expected));
+    }
+}
+
+#[test]
 fn a_message_that_begins_with_a_slash_comes_back_as_one() {
     let dir = dir();
     let mut t = Talk::new(dir.path(), Setup::default());
