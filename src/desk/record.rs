@@ -17,9 +17,8 @@ use crate::transcript::{Finish, Message, MessageId, Role, SessionId};
 /// whatever that was. And it leaves a document open: where its text is the whole one, what was not read of it is read with the next
 /// question, as any other text of the conversation.
 pub(super) fn as_left(mut message: Message) -> Message {
-    // An answer of another program, out of an import, names no model and has no end.
-    if message.role == Role::Assistant && message.meta.model.is_some() {
-        message.meta.finish.get_or_insert(Finish::Stopped);
+    if message.is_open() {
+        message.meta.finish = Some(Finish::Stopped);
     }
     if let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete) {
         info.complete = info.hash == text_hash(&message.text);
