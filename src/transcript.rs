@@ -79,6 +79,9 @@ pub struct DocumentInfo {
     pub lines: u64,
     /// False when loading was stopped and what had been read was kept.
     pub complete: bool,
+    /// It was wished not to be kept in the library.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub once: bool,
 }
 
 /// Facts about a message that are not its text.

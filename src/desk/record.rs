@@ -1,5 +1,7 @@
 //! What is said, done and read goes to the talk and to the keeper at once: messages, the head, names, settings, segments.
 
+use std::collections::HashSet;
+
 use unicode_width::UnicodeWidthChar;
 
 use super::keeper::Keeper;
@@ -26,12 +28,22 @@ pub(super) fn as_left(mut message: Message) -> Message {
     message
 }
 
-impl State {
-    /// A message that was read from the store. Of a session that is only viewed, somebody else may be at it.
-    pub(super) fn restored(&self, message: Message, rights: &Rights) -> Message {
-        if *rights == Rights::Write { as_left(message) } else { message }
+/// A message that was read from the store. Of a session that is only viewed, somebody else may be at it. A document that is whole
+/// after all comes to those that are to go to the library.
+pub(super) fn restored(message: Message, rights: &Rights, to_shelve: &mut HashSet<MessageId>) -> Message {
+    if *rights != Rights::Write {
+        return message;
     }
+    let complete = |m: &Message| m.meta.document.as_ref().is_none_or(|d| d.complete || d.once);
+    let broke_off = !complete(&message);
+    let message = as_left(message);
+    if broke_off && complete(&message) {
+        to_shelve.insert(message.id);
+    }
+    message
+}
 
+impl State {
     /// Goes on once what was handed over is on disk, or it is clear that it will not be.
     pub(super) fn when_saved(
         &mut self,
@@ -141,8 +153,8 @@ impl State {
         if let Some(id) = head.filter(|_| cut) {
             for m in self.keeper.store.path(id)? {
                 if self.talk.cut.remove(&m.id) || self.talk.conversation.get(m.id).is_none() {
-                    let message = self.restored(m, &self.talk.rights);
-                    self.talk.conversation.restore(message);
+                    let talk = &mut self.talk;
+                    talk.conversation.restore(restored(m, &talk.rights, &mut talk.to_shelve));
                 }
             }
         }
@@ -249,6 +261,7 @@ mod tests {
             tokens: 0,
             lines: 0,
             complete: true,
+            once: false,
         });
         Message {
             id: MessageId(1),
