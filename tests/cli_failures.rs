@@ -244,3 +244,13 @@ fn a_check_of_the_settings_tells_everything_at_once() {
         assert!(out(&check).contains(says), "{says}: {}", out(&check));
     }
 }
+
+#[cfg(feature = "cuda")]
+#[test]
+fn without_a_gpu_the_saved_texts_are_checked_all_the_same() {
+    let home = Home::new();
+    let mut command = command::command(home.0.path(), &["doctor", "--check", "--kernels"]);
+    let output = command.env("CUDA_VISIBLE_DEVICES", "-1").output().unwrap();
+    assert!(out(&output).contains("All is as it was saved."), "{}{}", out(&output), err(&output));
+    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+}

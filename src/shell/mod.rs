@@ -288,9 +288,15 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::AskAll(args) => ask_all::run(context, &args),
             Command::Bench(args) => (laboratory.bench)(context, &args),
             Command::Eval(args) => (laboratory.eval)(context, &args),
-            Command::Doctor(args) if args.in_laboratory() => (laboratory.check)(context, &args),
-            Command::Doctor(args) if args.check => data_check::run(context),
-            Command::Doctor(args) => doctor::run(context, args.files),
+            Command::Doctor(args) => {
+                // Each part that was asked for is run, whatever another one meets; of `--json` each prints a line.
+                let data = args.check.then(|| data_check::run(context)).transpose()?;
+                let computed = args.in_laboratory().then(|| (laboratory.check)(context, &args)).transpose()?;
+                match (data, computed) {
+                    (None, None) => doctor::run(context, args.files),
+                    (Some(Exit::Ok) | None, Some(exit)) | (Some(exit), _) => Ok(exit),
+                }
+            }
             Command::Draft(args) => (laboratory.draft)(context, &args.action),
             Command::Demo(args) => chat::tour(context, args.plain),
             Command::Model(args) => model_cmd::run(context, &args.action),
