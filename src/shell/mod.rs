@@ -184,7 +184,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         }
         Err(e) => return Err(command_line(&e, arguments)),
     };
-    let dirs = Dirs::new(cli.global.data_dir.as_deref())?;
+    let dirs = Dirs::new(cli.global.data_dir.as_deref(), cli.global.config.as_deref())?;
     let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
     if cli.global.config.is_some() && !config_file.exists() {
         return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
