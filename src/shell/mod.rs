@@ -167,8 +167,13 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
 fn report(failure: &Failure, json: bool) {
     match (failure.message.is_empty(), json) {
         (true, _) => {}
-        // Where nobody listens the exit code remains.
-        (false, true) => drop(out::line(&Clean::json(&failure.to_json()))),
+        (false, true) => match out::line(&Clean::json(&failure.to_json())) {
+            Ok(()) => {}
+            // Where nobody listens the exit code remains.
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
+            // Standard output takes nothing, which may be the very failure.
+            Err(_) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
+        },
         (false, false) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
     }
 }
