@@ -153,6 +153,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
             }
         };
     }
+    signals::outlive_file_limits();
     let json = arguments.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
     match run(&arguments, laboratory) {
         Ok(exit) => exit.code(),
