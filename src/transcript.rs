@@ -50,6 +50,20 @@ pub enum Finish {
     Failed,
 }
 
+impl Finish {
+    /// What cut an answer off, in words; `None` where the model ended it.
+    pub fn cut_off(self) -> Option<&'static str> {
+        match self {
+            Finish::Stop => None,
+            Finish::Length => Some("length limit reached"),
+            Finish::Context => Some("the context is full"),
+            Finish::Repeats => Some("it began to repeat itself"),
+            Finish::Stopped => Some("stopped"),
+            Finish::Failed => Some("ended in an error"),
+        }
+    }
+}
+
 /// A loaded document, as the transcript remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentInfo {
@@ -65,6 +79,9 @@ pub struct DocumentInfo {
     pub lines: u64,
     /// False when loading was stopped and what had been read was kept.
     pub complete: bool,
+    /// It was wished not to be kept in the library.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub once: bool,
 }
 
 /// Facts about a message that are not its text.
@@ -128,6 +145,20 @@ impl Message {
         match self.meta.damaged {
             true => self.text.split_once('\n').map_or("", |(_, rest)| rest),
             false => &self.text,
+        }
+    }
+
+    /// Whether it is an answer of ours without an end: it is being written, or whoever wrote it was killed. One of another program,
+    /// out of an import, names no model and has no end.
+    pub fn is_open(&self) -> bool {
+        self.role == Role::Assistant && self.meta.model.is_some() && self.meta.finish.is_none()
+    }
+
+    /// What cut an answer off, in words; `None` where all of it is there.
+    pub fn cut_off(&self) -> Option<&'static str> {
+        match self.meta.finish {
+            _ if self.is_open() => Some("not written to its end"),
+            finish => finish.and_then(Finish::cut_off),
         }
     }
 }

@@ -253,6 +253,8 @@ fn a_model_that_is_not_there_is_code_3_and_says_how_to_get_it() {
         let output = home.command(arguments).env("HF_HOME", home.path("hf")).output().unwrap();
         assert_eq!(output.status.code(), Some(3));
         assert!(err(&output).contains("sala-chat model download"), "{}", err(&output));
+        // The built-in model has no folder.
+        assert!(!err(&output).contains("--demo") && err(&output).contains("--model FOLDER"), "{}", err(&output));
     }
     std::fs::create_dir(home.path("empty")).unwrap();
     let empty = home.run(&["--model", home.path("empty").to_str().unwrap(), "-p", "hi"]);

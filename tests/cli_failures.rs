@@ -244,3 +244,24 @@ fn a_check_of_the_settings_tells_everything_at_once() {
         assert!(out(&check).contains(says), "{says}: {}", out(&check));
     }
 }
+
+#[test]
+fn a_file_that_may_not_grow_is_a_failure_that_is_told() {
+    let home = Home::new();
+    let to = std::fs::File::create(home.0.path().join("manual.1")).unwrap();
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "ulimit -f 0; exec \"$0\" manual", command::PROGRAM]).env_clear().env("HOME", home.0.path());
+    let output = shell.stdin(std::process::Stdio::null()).stdout(to).output().unwrap();
+    assert_eq!(output.status.code(), Some(74), "{output:?}");
+    assert!(err(&output).starts_with("sala-chat: standard output: File too large"), "{}", err(&output));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn without_a_gpu_the_saved_texts_are_checked_all_the_same() {
+    let home = Home::new();
+    let mut command = command::command(home.0.path(), &["doctor", "--check", "--kernels"]);
+    let output = command.env("CUDA_VISIBLE_DEVICES", "-1").output().unwrap();
+    assert!(out(&output).contains("All is as it was saved."), "{}{}", out(&output), err(&output));
+    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+}

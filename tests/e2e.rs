@@ -217,9 +217,13 @@ fn output_that_cannot_be_written_is_told_as_that() {
     let home = tempfile::tempdir().unwrap();
     let full = || Stdio::from(std::fs::File::options().write(true).open("/dev/full").unwrap());
     let gone = || Stdio::from(std::io::pipe().unwrap().1);
-    for (arguments, code) in
-        [(&["-p", "What is sala-chat?", "--jsonl"][..], 74), (&["-p", "What?"], 74), (&["--plain"], 74)]
-    {
+    for (arguments, code) in [
+        (&["-p", "What is sala-chat?", "--jsonl"][..], 74),
+        (&["-p", "What?"], 74),
+        // The failure itself would be an object on standard output.
+        (&["-p", "What?", "--json"], 74),
+        (&["--plain"], 74),
+    ] {
         let run = |to: Stdio| program(home.path(), arguments).stdin(Stdio::null()).stdout(to).output().unwrap();
         let (full, gone) = (run(full()), run(gone()));
         let said = String::from_utf8_lossy(&full.stderr);

@@ -292,3 +292,16 @@ fn what_can_be_made_anew_is_repaired() {
     let again = store.check().unwrap();
     assert_eq!((again.repaired.len(), again.damaged.len()), (0, 0), "{again:?}");
 }
+
+#[test]
+fn a_state_whose_files_are_both_gone_is_named_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    let last = talk.segments[2].id();
+    for kind in ["rows", "end"] {
+        fs::remove_file(dir.path().join("segments").join(format!("{}.{kind}", last.hex()))).unwrap();
+    }
+    let checked = open(dir.path(), RealDisk).check().unwrap();
+    let named = checked.repaired.iter().filter(|line| line.contains(&last.short())).count();
+    assert_eq!((named, checked.damaged.len()), (1, 0), "{checked:?}");
+}

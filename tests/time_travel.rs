@@ -10,7 +10,7 @@ use std::path::Path;
 use sala_chat::backend::{ROW_ARRAYS, layer_tensor};
 use sala_chat::desk::{EngineChannels, Opening, Settings};
 use sala_chat::engine::worker;
-use sala_chat::protocol::desk::{BranchTarget, GotoTarget, Level, Notice, Request};
+use sala_chat::protocol::desk::{BranchTarget, GotoTarget, Level, Notice, Request, Sibling};
 use sala_chat::protocol::engine::{DeviceChoice, EngineOptions, RowSource};
 use sala_chat::session::{SegmentId, SessionFilter, Store};
 use sala_chat::transcript::MessageId;
@@ -227,9 +227,9 @@ const DETOURS: [(&str, Detour); 13] = [
         t.note(Request::Mark("here".into()));
         t.note(Request::Undo(1));
         t.ask("Spell garden");
-        let note = t.note(Request::Branch(BranchTarget::Prev));
+        let note = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Prev)));
         assert!(note.starts_with("Branch 1/2, at #4: ") && note.contains(", 0 read again"), "{note}");
-        t.note(Request::Branch(BranchTarget::Next));
+        t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Next)));
         let note = t.note(Request::Goto(GotoTarget::Mark("here".into())));
         assert!(note.starts_with("At \"here\", #4: ") && note.contains(", 0 read again"), "{note}");
         t.ask(QUESTIONS[2]).text

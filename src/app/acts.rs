@@ -3,7 +3,7 @@
 use super::options::Notify;
 use super::overlay::{Overlay, Page};
 use super::{App, Asker, Effect, Phase, Question};
-use crate::protocol::desk::{Activity, Choice, Level, Request};
+use crate::protocol::desk::{Activity, Choice, Level, Request, SaveState};
 use crate::transcript::MessageId;
 
 /// How long it is said that there is nothing left to stop, in milliseconds.
@@ -87,7 +87,8 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Quits, after asking once when the model is busy or a message waits to be sent, here or in sessions that were left.
+/// Quits, after asking once when the model is busy or a message waits to be sent, here or in sessions that were left, or when not
+/// all is on disk.
 pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
     let Some(text) = lost_by_quitting(app) else { return quit(app, effects) };
     let choices = vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }];
@@ -111,7 +112,16 @@ pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
     }
 }
 
-/// The question whether to quit; none when nothing is at work or waits.
+/// Said where quitting loses what could not be saved.
+const UNSAVED: &str =
+    "Not all of this conversation is saved, and what is not is lost: /export FILE keeps it elsewhere.";
+
+/// Whether something of the conversation is nowhere but here.
+pub(super) fn is_unsaved(app: &App) -> bool {
+    matches!(app.save, SaveState::NotSaved(_)) && app.transcript.messages().next().is_some()
+}
+
+/// The question whether to quit; none when nothing is at work or waits, and all is saved.
 fn lost_by_quitting(app: &App) -> Option<String> {
     let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
@@ -126,9 +136,13 @@ fn lost_by_quitting(app: &App) -> Option<String> {
             (true, false) => format!(" here and in {}", others.join(", ")),
             (false, false) => format!(" in {}", others.join(", ")),
         };
-        let text = format!("Still working{place}. Stop and quit? What was written so far is kept.");
-        Some(if waiting > 0 { format!("{text} {unsent}") } else { text })
-    } else {
-        (waiting > 0).then(|| format!("{unsent} Quit?"))
+        let kept = if is_unsaved(app) { UNSAVED } else { "What was written so far is kept." };
+        let text = format!("Still working{place}. Stop and quit? {kept}");
+        return Some(if waiting > 0 { format!("{text} {unsent}") } else { text });
     }
+    let lost: Vec<&str> = [(is_unsaved(app), UNSAVED), (waiting > 0, &unsent)]
+        .into_iter()
+        .filter_map(|(is_lost, what)| is_lost.then_some(what))
+        .collect();
+    (!lost.is_empty()).then(|| format!("{} Quit?", lost.join(" ")))
 }

@@ -1,7 +1,7 @@
 //! Tab completion and its popup: commands, their words, sessions, documents, paths (listed outside).
 
 use super::list::fuzzy;
-use crate::commands::{COMMANDS, Command, Completes, find};
+use crate::commands::{COMMANDS, Command, Completes, escaped, find, unescaped};
 use crate::settings::Theme;
 
 /// A completion that can be taken.
@@ -89,8 +89,8 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
 
 /// Documents of the library for what was typed of a name.
 fn shelved(from: usize, typed: &str, names: &Names<'_>) -> Wanted {
-    let found = fuzzy(&typed.replace("\\ ", " "), &names.library);
-    let candidate = |name: &&str| Candidate { text: format!("@{}", quoted(name)), help: String::new() };
+    let found = fuzzy(&unescaped(typed), &names.library);
+    let candidate = |name: &&str| Candidate { text: format!("@{}", escaped(name)), help: String::new() };
     Wanted::Known(from, found.into_iter().filter_map(|i| names.library.get(i)).map(candidate).collect())
 }
 
@@ -138,11 +138,6 @@ fn word_start(line: &str) -> usize {
         escaped = c == '\\' && !escaped;
     }
     start
-}
-
-/// A path as it must be typed.
-pub fn quoted(path: &str) -> String {
-    path.replace('\\', "\\\\").replace(' ', "\\ ")
 }
 
 /// The longest beginning all candidates share.

@@ -7,7 +7,7 @@ mod popup;
 mod question;
 mod several;
 
-use super::acts::{hint, note, open_page, quit, quit_or_ask, send, stop};
+use super::acts::{hint, is_unsaved, note, open_page, quit, quit_or_ask, send, stop};
 use super::keys::{Action, Code, Key};
 use super::list::List;
 use super::overlay::Overlay;
@@ -323,7 +323,11 @@ fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         quit(app, effects);
     } else {
         app.armed = Armed::Quit(now + QUIT_MS);
-        hint(app, "Press Ctrl-C again to quit", now + QUIT_MS);
+        let said = match is_unsaved(app) {
+            true => "Not all is saved: Ctrl-C again quits and loses it",
+            false => "Press Ctrl-C again to quit",
+        };
+        hint(app, said, now + QUIT_MS);
     }
 }
 

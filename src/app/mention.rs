@@ -33,7 +33,7 @@ pub(super) enum Lookup {
 pub struct Mention {
     /// Bytes of the text, the mark included.
     pub range: Range<usize>,
-    /// Without the mark; escaped spaces are spaces.
+    /// Without the mark and without escapes.
     pub name: String,
 }
 
@@ -52,7 +52,7 @@ pub fn mentions(text: &str) -> Vec<Mention> {
         while let Some((i, c)) = chars.peek().copied().filter(|(_, c)| !c.is_whitespace()) {
             chars.next();
             end = i + c.len_utf8();
-            let escaped = (c == '\\').then(|| chars.next_if(|(_, n)| matches!(n, ' ' | '\\'))).flatten();
+            let escaped = (c == '\\').then(|| chars.next_if(|(_, n)| commands::is_escapable(*n))).flatten();
             name.push(escaped.map_or(c, |(_, n)| n));
             end += escaped.map_or(0, |(_, n)| n.len_utf8());
             before = c;
@@ -307,6 +307,10 @@ mod tests {
         let names = |text| mentions(text).into_iter().map(|m| m.name).collect::<Vec<_>>();
         assert_eq!(names("compare @a.txt with (@b/c.md) and x@y.org"), ["a.txt", "b/c.md)"]);
         assert_eq!(names("@my\\ notes.txt @ @"), ["my notes.txt"]);
+        for name in ["a b", "'a'.txt", "c\\d", "g\u{a0}h", "it's"] {
+            let typed = format!("see @{} now", commands::escaped(name));
+            assert_eq!(mentions(&typed).first().map(|m| m.name.as_str()), Some(name), "{typed}");
+        }
         assert_eq!(typed("see @src/ma"), Some((4, "src/ma".into())));
         assert_eq!(typed("see @"), Some((4, String::new())));
         assert_eq!((typed("see @a b"), typed("x@")), (None, None));

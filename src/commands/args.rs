@@ -80,6 +80,37 @@ pub(super) fn tokens(text: &str) -> Result<u64, String> {
         .ok_or(format!("{text} is no number of tokens, write 4096 or 64k"))
 }
 
+/// Whether a backslash makes a character part of a word: a quote, itself, or a blank.
+pub fn is_escapable(c: char) -> bool {
+    matches!(c, '"' | '\'' | '\\') || (c.is_whitespace() && !c.is_control())
+}
+
+/// A word as it must be typed to be read as it is.
+pub fn escaped(word: &str) -> String {
+    let mut out = String::with_capacity(word.len());
+    for (at, c) in word.char_indices() {
+        // Within a word a quote is an apostrophe.
+        if is_escapable(c) && (at == 0 || !matches!(c, '"' | '\'')) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// What was typed of a word, read.
+pub fn unescaped(typed: &str) -> String {
+    let mut out = String::with_capacity(typed.len());
+    let mut chars = typed.chars().peekable();
+    while let Some(c) = chars.next() {
+        match (c, chars.peek()) {
+            ('\\', Some(next)) if is_escapable(*next) => out.extend(chars.next()),
+            (c, _) => out.push(c),
+        }
+    }
+    out
+}
+
 /// Splits as a shell does: blanks separate, quotes and backslash protect, `~` at the start of a word is home.
 pub(super) fn split_words(line: &str, home: Option<&std::path::Path>) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
@@ -89,7 +120,7 @@ pub(super) fn split_words(line: &str, home: Option<&std::path::Path>) -> Result<
     while let Some(c) = chars.next() {
         match (quote, c) {
             (Some(q), c) if c == q => quote = None,
-            (Some('"') | None, '\\') if chars.peek().is_some_and(|n| matches!(n, '"' | '\'' | '\\' | ' ')) => {
+            (Some('"') | None, '\\') if chars.peek().is_some_and(|n| is_escapable(*n)) => {
                 word.get_or_insert_default().extend(chars.next());
             }
             (Some(_), c) => word.get_or_insert_default().push(c),
@@ -110,4 +141,19 @@ pub(super) fn split_words(line: &str, home: Option<&std::path::Path>) -> Result<
     }
     words.extend(word);
     Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_offered_is_read_as_it_is() {
+        for word in ["a b.txt", "it's.md", "'a'.txt", "\"b\".txt", "c\\d", "e\\ f", "g\u{a0}h", "\u{3000}i", "plain"] {
+            let typed = escaped(word);
+            assert_eq!(split_words(&typed, None).unwrap(), [word], "{typed}");
+            assert_eq!(unescaped(&typed), word, "{typed}");
+        }
+        assert_eq!((escaped("a b"), escaped("it's")), ("a\\ b".into(), "it's".into()));
+    }
 }

@@ -15,9 +15,10 @@ mod words;
 
 use crate::text::near;
 use args::{Args, split_words};
+pub use args::{escaped, is_escapable, unescaped};
 pub use request::{Execute, Request, WhileBusy};
 pub use table::COMMANDS;
-pub use words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
+pub use words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction, Sibling};
 
 use crate::settings::preset::Display;
 

@@ -29,14 +29,21 @@ pub struct LoadOptions {
 pub enum BranchTarget {
     /// Show the list.
     List,
-    /// The n-th sibling of the nearest branching point, from 1.
+    /// One beside the message with this number, else beside the nearest one that has others beside it.
+    Beside(Option<u64>, Sibling),
+    /// By the name given to `/fork`.
+    Name(String),
+}
+
+/// Which of the branches at one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sibling {
+    /// The n-th, from 1.
     Number(u64),
     /// The next one.
     Next,
     /// The one before.
     Prev,
-    /// By the name given to `/fork`.
-    Name(String),
 }
 
 /// Format of `/export`.

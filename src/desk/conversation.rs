@@ -150,11 +150,18 @@ impl Conversation {
         self.path().iter().rev().map(|m| m.id).find(|id| self.siblings(*id).len() > 1)
     }
 
+    /// All messages of the open branch that have siblings, from the root on.
+    pub fn branchings(&self) -> Vec<MessageId> {
+        self.path().iter().map(|m| m.id).filter(|id| self.siblings(*id).len() > 1).collect()
+    }
+
     /// `(2, 3)`: second of three branches at the nearest branching point; `(1, 1)` without any.
     pub fn branch_position(&self) -> (u64, u64) {
-        let Some(at) = self.branching() else {
-            return (1, 1);
-        };
+        self.branching().map_or((1, 1), |at| self.position_beside(at))
+    }
+
+    /// `(2, 3)`: second of three messages with the same parent.
+    pub fn position_beside(&self, at: MessageId) -> (u64, u64) {
         let siblings = self.siblings(at);
         let index = siblings.iter().position(|s| *s == at).unwrap_or(0);
         (index as u64 + 1, siblings.len() as u64)

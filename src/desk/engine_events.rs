@@ -136,7 +136,8 @@ impl State {
                     }
                 }
                 self.model_is_known();
-                if !waited && self.work.is_idle() {
+                // A question that waits since before does not wait for the engine.
+                if !waited && (self.work.is_idle() || matches!(self.work, Work::Asking { .. })) {
                     self.idle();
                 }
             }

@@ -9,6 +9,7 @@ use super::work::Then;
 use super::{DeskError, Done, State, grouped};
 use crate::base::{bytes, counted};
 use crate::protocol::desk::{DocumentRow, Level, LibraryAction, LibraryName, LoadOptions, Notice};
+use crate::session::{Change, NewDocument, SegmentId};
 use crate::text::sources::Document;
 use crate::transcript::{DocumentInfo, Message, Role};
 
@@ -41,6 +42,42 @@ impl State {
             })
         };
         self.talk.conversation.path().iter().filter_map(row).collect()
+    }
+
+    /// Puts a document that ends in `segment` of the live path into the library.
+    pub(super) fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
+        let live = &self.feeder.live;
+        let before = live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
+        let document = NewDocument {
+            hash: info.hash.clone(),
+            name: info.name.clone(),
+            path: info.path.clone(),
+            prefix: before.map(|s| s.id),
+            segment,
+            tokens: info.tokens,
+            lines: info.lines,
+        };
+        self.keeper.change(vec![Change::AddDocument(document)]);
+    }
+
+    /// Documents whose load broke off go to the library as soon as what followed has read them to their end.
+    pub(super) fn shelve_what_is_read(&mut self) {
+        for id in std::mem::take(&mut self.talk.to_shelve) {
+            let segment = self.talk.ends.get(&id);
+            let end = segment.and_then(|segment| self.feeder.live.segments().iter().find(|s| s.id == *segment));
+            let end = end.map(|segment| (segment.id, segment.end_position()));
+            let message = self.talk.conversation.get(id).cloned();
+            match (end, message) {
+                (Some((segment, end)), Some(message)) => {
+                    let Some(info) = message.meta.document.as_ref().filter(|d| d.complete) else { continue };
+                    self.add_to_library(info, end.saturating_sub(info.tokens), segment);
+                    // From now on it says so itself.
+                    self.amend(&message);
+                }
+                (None, Some(_)) => drop(self.talk.to_shelve.insert(id)),
+                (_, None) => {}
+            }
+        }
     }
 
     /// `/docs`.

@@ -23,7 +23,7 @@ use super::segments::Step;
 use super::work::Wanted;
 use super::{DeskError, Done, State, Work, grouped};
 use crate::protocol::desk::{Level, LoadOptions, Notice};
-use crate::session::{Change, NewDocument, SegmentId};
+use crate::session::SegmentId;
 use crate::text::TextError;
 use crate::text::sources::{Document, Gathered};
 use crate::transcript::{DocumentInfo, Message, MessageId, Role};
@@ -104,6 +104,7 @@ pub(super) fn document_info(name: &str, path: Option<String>, text: &str) -> Doc
         tokens: 0,
         lines: text.lines().count() as u64,
         complete: false,
+        once: false,
     }
 }
 
@@ -199,7 +200,7 @@ impl State {
         let Wish { begun_at, opening, mut messages, library, whole, .. } = wish;
         for (message, item) in messages.iter_mut().zip(&items) {
             if let Some(d) = &mut message.meta.document {
-                d.tokens = item.tokens;
+                (d.tokens, d.once) = (item.tokens, !library);
                 // A part of a file differs from the file without any change.
                 if whole {
                     self.say_if_changed(d);
@@ -278,6 +279,7 @@ impl State {
     fn keep_whole(&mut self, load: Box<Load>) {
         if let Some(message) = load.messages.into_iter().nth(load.at) {
             let message = as_left(message);
+            self.talk.to_shelve.extend(Some(message.id).filter(|_| load.library));
             self.amend(&message);
             self.tell(Notice::Finished(message));
         }
@@ -331,22 +333,6 @@ impl State {
         self.show_session();
         self.report_meters();
         Ok(())
-    }
-
-    /// Puts a document that ends in `segment` of the live path into the library.
-    pub(super) fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
-        let live = &self.feeder.live;
-        let before = live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
-        let document = NewDocument {
-            hash: info.hash.clone(),
-            name: info.name.clone(),
-            path: info.path.clone(),
-            prefix: before.map(|s| s.id),
-            segment,
-            tokens: info.tokens,
-            lines: info.lines,
-        };
-        self.keeper.change(vec![Change::AddDocument(document)]);
     }
 
     fn say_if_changed(&self, info: &DocumentInfo) {

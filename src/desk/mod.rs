@@ -52,6 +52,7 @@ mod seats;
 pub mod segments;
 mod sessions;
 mod shelf;
+mod siblings;
 mod sources;
 mod sync;
 mod talk;

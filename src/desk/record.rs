@@ -1,5 +1,7 @@
 //! What is said, done and read goes to the talk and to the keeper at once: messages, the head, names, settings, segments.
 
+use std::collections::HashSet;
+
 use unicode_width::UnicodeWidthChar;
 
 use super::keeper::Keeper;
@@ -17,9 +19,8 @@ use crate::transcript::{Finish, Message, MessageId, Role, SessionId};
 /// whatever that was. And it leaves a document open: where its text is the whole one, what was not read of it is read with the next
 /// question, as any other text of the conversation.
 pub(super) fn as_left(mut message: Message) -> Message {
-    // An answer of another program, out of an import, names no model and has no end.
-    if message.role == Role::Assistant && message.meta.model.is_some() {
-        message.meta.finish.get_or_insert(Finish::Stopped);
+    if message.is_open() {
+        message.meta.finish = Some(Finish::Stopped);
     }
     if let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete) {
         info.complete = info.hash == text_hash(&message.text);
@@ -27,12 +28,22 @@ pub(super) fn as_left(mut message: Message) -> Message {
     message
 }
 
-impl State {
-    /// A message that was read from the store. Of a session that is only viewed, somebody else may be at it.
-    pub(super) fn restored(&self, message: Message, rights: &Rights) -> Message {
-        if *rights == Rights::Write { as_left(message) } else { message }
+/// A message that was read from the store. Of a session that is only viewed, somebody else may be at it. A document that is whole
+/// after all comes to those that are to go to the library.
+pub(super) fn restored(message: Message, rights: &Rights, to_shelve: &mut HashSet<MessageId>) -> Message {
+    if *rights != Rights::Write {
+        return message;
     }
+    let complete = |m: &Message| m.meta.document.as_ref().is_none_or(|d| d.complete || d.once);
+    let broke_off = !complete(&message);
+    let message = as_left(message);
+    if broke_off && complete(&message) {
+        to_shelve.insert(message.id);
+    }
+    message
+}
 
+impl State {
     /// Goes on once what was handed over is on disk, or it is clear that it will not be.
     pub(super) fn when_saved(
         &mut self,
@@ -142,8 +153,8 @@ impl State {
         if let Some(id) = head.filter(|_| cut) {
             for m in self.keeper.store.path(id)? {
                 if self.talk.cut.remove(&m.id) || self.talk.conversation.get(m.id).is_none() {
-                    let message = self.restored(m, &self.talk.rights);
-                    self.talk.conversation.restore(message);
+                    let talk = &mut self.talk;
+                    talk.conversation.restore(restored(m, &talk.rights, &mut talk.to_shelve));
                 }
             }
         }
@@ -250,6 +261,7 @@ mod tests {
             tokens: 0,
             lines: 0,
             complete: true,
+            once: false,
         });
         Message {
             id: MessageId(1),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::conversation::{Conversation, first_words};
 use super::execute::PromptReading;
 use super::plan::Plan;
+use super::record::restored;
 use super::render::Rendered;
 use super::sync::THIS_CONVERSATION;
 use super::talk::Rights;
@@ -127,11 +128,12 @@ impl State {
         let nodes = self.keeper.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
         let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
+        let mut to_shelve = HashSet::new();
         let mut conversation = Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
         if let Some(head) = conversation.head() {
             for message in self.keeper.store.path(head)? {
                 cut.remove(&message.id);
-                conversation.restore(self.restored(message, &rights));
+                conversation.restore(restored(message, &rights, &mut to_shelve));
             }
         }
         let mut labels: HashMap<MessageId, String> = HashMap::new();
@@ -160,6 +162,7 @@ impl State {
             ends,
             labels,
             cut,
+            to_shelve,
         };
         self.become_open(talk, lock);
         self.warned = 0;

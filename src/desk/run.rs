@@ -231,6 +231,7 @@ impl State {
         }
         if self.work.is_idle() {
             self.typed = None;
+            self.shelve_what_is_read();
             // Beside, the end is told when all that was asked is done.
             if !self.off_screen || self.queue.is_empty() {
                 self.idle();

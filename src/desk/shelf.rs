@@ -226,6 +226,7 @@ impl State {
                 tokens: d.tokens,
                 lines: d.lines,
                 complete: true,
+                once: false,
             });
             let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
             let system = system.map(|text| self.draft(Role::System, None, text));

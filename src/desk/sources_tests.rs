@@ -21,6 +21,7 @@ fn message(id: i64, role: Role, text: &str) -> Message {
         tokens: 0,
         lines: 0,
         complete: true,
+        once: false,
     });
     Message {
         id: MessageId(id),

@@ -44,6 +44,8 @@ pub(super) struct Talk {
     pub(super) labels: HashMap<MessageId, String>,
     /// Messages whose texts are not here in full: they are off the open branch.
     pub(super) cut: HashSet<MessageId>,
+    /// Documents whose load broke off, that are to go to the library once they are read.
+    pub(super) to_shelve: HashSet<MessageId>,
 }
 
 impl Talk {
@@ -63,6 +65,7 @@ impl Talk {
             ends: HashMap::new(),
             labels: HashMap::new(),
             cut: HashSet::new(),
+            to_shelve: HashSet::new(),
         }
     }
 

@@ -6,12 +6,13 @@ use super::execute::Fed;
 use super::load::document_info;
 use super::{DeskError, Done, State, grouped};
 use crate::commands::line_of;
-use crate::protocol::desk::{BranchTarget, Choice, GotoTarget, Level, Notice};
+use crate::protocol::desk::{Choice, GotoTarget, Level, Notice};
+use crate::text::sanitize::{edited, sanitize};
 use crate::transcript::{Finish, Message, MessageId, Role};
 
 impl State {
     /// Moves the head, makes its state live, and says what that took. `what` begins the sentence.
-    fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
+    pub(super) fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
         let what = what.to_owned();
         self.go_then(head, move |desk, fed| {
             desk.say_shared(&what, &fed);
@@ -19,7 +20,7 @@ impl State {
         })
     }
 
-    fn go_then(
+    pub(super) fn go_then(
         &mut self,
         head: Option<MessageId>,
         then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static,
@@ -31,6 +32,11 @@ impl State {
 
     /// `Forked at #7: 30,112 tokens shared, 0 read again.`
     pub(super) fn say_shared(&mut self, what: &str, fed: &Fed) {
+        self.say_shared_and(what, fed, "");
+    }
+
+    /// The same, and what can be done now.
+    pub(super) fn say_shared_and(&mut self, what: &str, fed: &Fed, next: &str) {
         let number = self.talk.conversation.path().len();
         let time = match fed.ms {
             ms if ms < 1000.0 => format!("{ms:.0} ms"),
@@ -45,8 +51,8 @@ impl State {
             Level::Info,
             match self.feeder.server() {
                 // What it reads again it does not say.
-                Some(_) => format!("{what} {place}."),
-                None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}."),
+                Some(_) => format!("{what} {place}.{next}"),
+                None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
             },
         );
         self.report_meters();
@@ -96,8 +102,18 @@ impl State {
                 "A document cannot be edited here. Change the file, /undo, and /load it again.".into(),
             ));
         }
-        self.tell(Notice::Input { text: line_of(message.known_text()), editing: Some(message.id) });
+        let input = Notice::Input { text: line_of(message.known_text()), editing: Some(message.id) };
+        self.say_if_spelled(message.known_text());
+        self.tell(input);
         Ok(())
+    }
+
+    /// A text that is to be edited holds what no input shows as it is.
+    fn say_if_spelled(&self, text: &str) {
+        if sanitize(text) != text {
+            let said = "Characters that a terminal would obey are spelled out, as \\x1b. Before and behind what you change they stay what they are.";
+            self.note(Level::Info, said);
+        }
     }
 
     /// The edited text comes back: a sibling of the message.
@@ -106,6 +122,7 @@ impl State {
         let Some(old) = self.talk.conversation.get(message).cloned() else {
             return Err(DeskError::Refused("The edited message is not in this session.".into()));
         };
+        let text = edited(old.known_text(), &text);
         match old.role {
             Role::User => self.ask_below(old.parent, text),
             Role::System => self.system_text(Some(text)),
@@ -138,48 +155,6 @@ impl State {
             desk.say_shared(&what, &fed);
             Ok(())
         })
-    }
-
-    /// `/branch`.
-    pub(super) fn branch(&mut self, target: BranchTarget) -> Done {
-        let c = &self.talk.conversation;
-        let none = || DeskError::Refused("There is one branch only. /edit, /regen and /fork make others.".into());
-        let to = match target {
-            BranchTarget::List => return self.timeline(),
-            BranchTarget::Name(name) => {
-                if let Some(id) = self.talk.labelled(&name) {
-                    return self.go_to(id, &format!("At \"{name}\","));
-                }
-                return self.resume(&name);
-            }
-            BranchTarget::Number(n) => {
-                let siblings = c.siblings(c.branching().ok_or_else(none)?);
-                let index = usize::try_from(n).ok().and_then(|n| n.checked_sub(1));
-                match index.and_then(|i| siblings.get(i)) {
-                    Some(id) => *id,
-                    None => {
-                        return Err(DeskError::Refused(format!("There are branches 1 to {} here.", siblings.len())));
-                    }
-                }
-            }
-            BranchTarget::Next | BranchTarget::Prev => {
-                let at = c.branching().ok_or_else(none)?;
-                let siblings = c.siblings(at);
-                let i = siblings.iter().position(|s| *s == at).unwrap_or(0);
-                let step = if target == BranchTarget::Next { 1 } else { siblings.len() - 1 };
-                *siblings.get((i + step) % siblings.len()).ok_or_else(none)?
-            }
-        };
-        self.talk.may_write()?;
-        let leaf = self.talk.conversation.newest_leaf(to);
-        self.move_head(Some(leaf))?;
-        let c = &self.talk.conversation;
-        let siblings = c.siblings(to);
-        let (n, of) = (siblings.iter().position(|s| *s == to).map_or(0, |i| i + 1), siblings.len());
-        // Further down it may branch once more, and the header counts there.
-        let place = if c.branching() == Some(to) { String::new() } else { format!(" of #{}", c.number_of(to)) };
-        let what = format!("Branch {n}/{of}{place}, at");
-        self.go(Some(leaf), &what)
     }
 
     /// `/mark`.
@@ -226,7 +201,7 @@ impl State {
         }
     }
 
-    fn go_to(&mut self, id: MessageId, what: &str) -> Done {
+    pub(super) fn go_to(&mut self, id: MessageId, what: &str) -> Done {
         self.talk.may_write()?;
         let end = self.talk.conversation.exchange_end(id);
         self.go(Some(end), what)
@@ -250,6 +225,7 @@ impl State {
     pub(super) fn system_edit(&mut self) -> Done {
         self.talk.may_write()?;
         let text = self.present_system_text().unwrap_or_default();
+        self.say_if_spelled(&text);
         self.tell(Notice::Input { text: format!("/system {text}"), editing: None });
         Ok(())
     }
@@ -263,6 +239,8 @@ impl State {
             return Ok(());
         };
         self.talk.may_write()?;
+        // It may have come from `/system edit`.
+        let text = edited(&self.present_system_text().unwrap_or_default(), &text);
         if self.talk.conversation.is_empty() {
             self.move_head(None)?;
             self.talk.system = Some(text);

@@ -11,7 +11,7 @@ mod views;
 
 use super::engine::ModelInfo;
 pub use crate::commands::{
-    BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction, Request, WhileBusy,
+    BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction, Request, Sibling, WhileBusy,
 };
 pub use crate::settings::{ThinkMode, preset::Display};
 use crate::transcript::{Finish, Message, MessageId};

@@ -6,6 +6,8 @@
 //! arguments break off stays a call whose arguments are no JSON, as other servers tell it.
 
 mod native;
+#[cfg(test)]
+mod tests;
 
 use serde_json::{Map, Value};
 
@@ -36,8 +38,8 @@ pub(super) enum Part {
 pub(super) struct Calls {
     /// The end of the answer that may be the beginning of a call, or of a mark in one.
     held: String,
-    /// The answer is a call and nothing else, as JSON.
-    whole: bool,
+    /// The answer is a call of one of these functions and nothing else, as JSON.
+    whole: Option<Vec<String>>,
     /// Only functions of these names are called; any other call is text.
     only: Option<Vec<String>>,
     /// What was last was a call: white space behind it is no text.
@@ -63,9 +65,9 @@ enum Form {
 }
 
 impl Calls {
-    /// For an answer that must be a call.
-    pub(super) fn whole() -> Calls {
-        Calls { whole: true, ..Calls::default() }
+    /// For an answer that must be a call of one of these functions.
+    pub(super) fn whole(names: Vec<String>) -> Calls {
+        Calls { whole: Some(names), ..Calls::default() }
     }
 
     /// For one in which only functions of these names may be called.
@@ -86,7 +88,7 @@ impl Calls {
 
     /// Looks for the next call; whether there is more to do with what is held.
     fn look(&mut self, parts: &mut Vec<Part>) -> bool {
-        if self.whole {
+        if self.whole.is_some() {
             return self.open_json(0, parts);
         }
         let first = OPENINGS.iter().filter_map(|pair| Some((self.held.find(pair.0)?, pair))).min_by_key(|f| f.0);
@@ -188,7 +190,7 @@ impl Calls {
                 let tail = tail.strip_prefix('}').unwrap_or(tail).trim_start();
                 if let Some(rest) = tail.strip_prefix(JSON.1) {
                     self.held = rest.to_owned();
-                } else if self.whole || JSON.1.starts_with(tail) {
+                } else if self.whole.is_some() || JSON.1.starts_with(tail) {
                     return false;
                 } else {
                     // Nobody closed it: what follows is text.
@@ -246,9 +248,11 @@ impl Calls {
                 self.more(native.broken_off(&held), &mut parts);
                 self.end(&mut parts);
             }
-            None => match json_call(&held).filter(|_| self.whole) {
-                Some((name, arguments)) => self.all_of(name, arguments, &mut parts),
-                None => self.text(held, &mut parts),
+            None => match self.whole.as_ref().map(|names| json_call(&held).or_else(|| broken_off(&held, names))) {
+                Some(Some((name, arguments))) => self.all_of(name, arguments, &mut parts),
+                // A beginning that may be any function's is none yet, and was never meant as text.
+                Some(None) if held.trim_start().starts_with('{') => {}
+                Some(None) | None => self.text(held, &mut parts),
             },
         }
         self.open = None;
@@ -290,6 +294,29 @@ fn head(text: &str) -> Head {
         rest = rest.trim_start();
     }
     if rest.starts_with('{') { Head::At(name, text.len() - rest.len()) } else { Head::No }
+}
+
+/// Name and arguments, as far as they came, of an answer that must be a call of one of `names` and broke off before its arguments
+/// began: the function may be clear before its name is complete.
+fn broken_off(text: &str, names: &[String]) -> Option<(String, String)> {
+    fn behind<'a>(text: &'a str, marks: &[&str]) -> Option<&'a str> {
+        marks.iter().try_fold(text.trim_start(), |rest, mark| Some(rest.strip_prefix(mark)?.trim_start()))
+    }
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    let name = behind(text, &["{", "\"name\"", ":"]).unwrap_or_default();
+    let mut values = serde_json::Deserializer::from_str(name).into_iter::<String>();
+    if let Some(Ok(read)) = values.next() {
+        let rest = name.get(values.byte_offset()..).unwrap_or_default();
+        return Some((read, behind(rest, &[",", "\"arguments\"", ":"]).unwrap_or_default().to_owned()));
+    }
+    let begun = name.strip_prefix('"').unwrap_or_default();
+    let mut meant = names.iter().filter(|n| n.starts_with(begun));
+    match (meant.next(), meant.next()) {
+        (Some(name), None) => Some((name.clone(), String::new())),
+        _ => None,
+    }
 }
 
 /// Looks for the end of a JSON object.
@@ -335,134 +362,4 @@ fn json_call(text: &str) -> Option<(String, String)> {
         Some(arguments) => arguments.clone(),
     };
     Some((name, arguments.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// All parts of an answer that comes in pieces of so many characters: texts joined, and of each call what was told at its end,
-    /// which is what was told on the way.
-    fn read(mut calls: Calls, text: &str, size: usize) -> Vec<Part> {
-        let (mut all, mut name, mut arguments) = (Vec::new(), None, String::new());
-        let chars: Vec<char> = text.chars().collect();
-        let pieces: Vec<String> = chars.chunks(size).map(|c| c.iter().collect()).collect();
-        let mut told: Vec<Part> = pieces.iter().flat_map(|piece| calls.push(piece)).collect();
-        told.extend(calls.finish());
-        for part in told {
-            match (all.last_mut(), part) {
-                (Some(Part::Text(before)), Part::Text(text)) => before.push_str(&text),
-                (_, Part::Begun(id, of)) => assert_eq!(name.replace((id, of)), None),
-                (_, Part::Arguments(piece)) => arguments.push_str(&piece),
-                (_, Part::Call(mut call)) => {
-                    assert_eq!(name.take(), Some((std::mem::take(&mut call.id), call.name.clone())));
-                    assert_eq!(std::mem::take(&mut arguments), call.text());
-                    all.push(Part::Call(call));
-                }
-                (_, text) => all.push(text),
-            }
-        }
-        all
-    }
-
-    /// Pieces of every length give the same parts.
-    fn parts_of(calls: &Calls, text: &str) -> Vec<Part> {
-        let whole = read(calls.clone(), text, text.len().max(1));
-        for size in [1, 2, 7] {
-            assert_eq!(read(calls.clone(), text, size), whole, "{text} in pieces of {size}");
-        }
-        whole
-    }
-
-    fn parts(text: &str) -> Vec<Part> {
-        parts_of(&Calls::default(), text)
-    }
-
-    fn found(name: &str, written: &str) -> Part {
-        Part::Call(Call::written(String::new(), name.into(), written.into()))
-    }
-
-    #[test]
-    fn calls_are_taken_out_of_the_text_in_both_ways_of_writing_them() {
-        let json =
-            "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": 3, \"of\": \"a } \\\" b\"}}\n</tool_call>";
-        let look = found("look", "{\"at\": 3, \"of\": \"a } \\\" b\"}");
-        assert_eq!(parts(&format!("Let me see. {json}")), [Part::Text("Let me see. ".into()), look.clone()]);
-        assert_eq!(parts(&format!("{json}\n{json} Well.")), [look.clone(), look, Part::Text("Well.".into())]);
-        let native = "<function name=\"weather\"> <param name=\"place\">Rome &amp; &lt;b></param><param name=\"days\">2</param>\n\
-                      <param name=\"note\"><![CDATA[a < b]]></param><param name=\"list\">[1, \"x\"]</param>\
-                      <param name=\"not\">true or so</param></function>";
-        let weather = found(
-            "weather",
-            "{\"place\":\"Rome & <b>\",\"days\":2,\"note\":\"a < b\",\"list\":[1,\"x\"],\"not\":\"true or so\"}",
-        );
-        assert_eq!(parts(native), std::slice::from_ref(&weather));
-        assert_eq!(parts(&format!("{native}{native}")), [weather.clone(), weather]);
-        assert_eq!(parts("<function name=\"now\"></function>"), [found("now", "{}")]);
-    }
-
-    #[test]
-    fn a_long_argument_is_told_while_it_is_written() {
-        for begin in [
-            "<tool_call>{\"name\": \"write\", \"arguments\": {\"text\": \"",
-            "<function name=\"write\"><param name=\"text\"><![CDATA[",
-        ] {
-            let mut calls = Calls::default();
-            calls.push(begin);
-            let told = calls.push("Once upon a time \u{e4} there was");
-            assert!(
-                matches!(told.last(), Some(Part::Arguments(piece)) if piece.contains("upon a time \u{e4}")),
-                "{told:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn what_is_no_call_stays_text() {
-        for text in [
-            "a < b <tool",
-            "<tool_call>never closed",
-            "<tool_call>no json</tool_call>",
-            "<tool_call>{\"name\": \"x\"",
-            "<function name=\"x\">y</function>",
-        ] {
-            assert_eq!(parts(text), [Part::Text(text.into())]);
-        }
-        // Another order of the fields, and arguments as JSON in a string.
-        assert_eq!(
-            parts("<tool_call>{\"arguments\": {\"at\": 3}, \"name\": \"look\"}</tool_call>"),
-            [found("look", "{\"at\":3}")]
-        );
-        assert_eq!(
-            parts("<tool_call>{\"name\": \"look\", \"arguments\": \"{\\\"at\\\": 3}\"}</tool_call>"),
-            [found("look", "{\"at\": 3}")]
-        );
-    }
-
-    #[test]
-    fn a_call_that_breaks_off_is_one_whose_arguments_are_no_json() {
-        for (text, written) in [
-            ("<tool_call>{\"name\": \"look\", \"arguments\": {\"at\": 3", "{\"at\": 3"),
-            ("<function name=\"look\"><param name=\"at\">Ro", "{\"at\":\"Ro"),
-            ("<function name=\"look\"><param name=\"at\">[1, 2", "{\"at\":[1, 2"),
-        ] {
-            let parts = parts(text);
-            assert_eq!(parts, [found("look", written)]);
-            assert!(matches!(&parts[0], Part::Call(call) if call.is_cut()));
-        }
-        // Complete, and only not closed.
-        let open = "<tool_call>{\"name\": \"look\", \"arguments\": {\"at\": 3}}";
-        assert_eq!(parts(open), [found("look", "{\"at\": 3}")]);
-        assert_eq!(parts(&format!("{open} So.")), [found("look", "{\"at\": 3}"), Part::Text("So.".into())]);
-    }
-
-    #[test]
-    fn an_answer_that_must_be_a_call_is_told_on_the_way_and_what_is_not_allowed_stays_text() {
-        let text = "{\n \"name\": \"look\", \"arguments\": {\"at\": [3, {}]}}";
-        let found = [found("look", "{\"at\": [3, {}]}")];
-        assert_eq!(parts_of(&Calls::whole(), text), found);
-        let call = format!("<tool_call>{text}</tool_call>");
-        assert_eq!(parts_of(&Calls::only(vec!["look".into()]), &call), found);
-        assert_eq!(parts_of(&Calls::only(vec!["other".into()]), &call), [Part::Text(call.clone())]);
-    }
 }

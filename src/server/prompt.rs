@@ -40,12 +40,15 @@ impl Call {
 
     /// Its arguments as text.
     pub(super) fn text(&self) -> String {
-        if self.written.is_empty() { self.arguments.to_string() } else { self.written.clone() }
+        match (self.written.is_empty(), self.is_cut()) {
+            (true, false) => self.arguments.to_string(),
+            (false, _) | (true, true) => self.written.clone(),
+        }
     }
 
     /// It broke off before its arguments were complete.
     pub(super) fn is_cut(&self) -> bool {
-        !self.written.is_empty() && self.arguments.is_string()
+        self.arguments.as_str().is_some_and(|text| text == self.written)
     }
 }
 

@@ -247,14 +247,19 @@ impl Tools {
         Vec::new()
     }
 
-    /// What an answer has to be that must call a function: the call alone, as JSON.
-    pub(super) fn grammar(&self) -> Option<Grammar> {
-        let wanted: Vec<&Tool> = match &self.choice {
+    /// The functions of which one must be called; `None` where none has to be.
+    fn forced(&self) -> Option<Vec<&Tool>> {
+        Some(match &self.choice {
             Choice::Auto | Choice::None | Choice::Of { must: false, .. } => return None,
             Choice::Any => self.list.iter().collect(),
             Choice::Named(name) => self.list.iter().filter(|t| t.name == *name).collect(),
             Choice::Of { names, must: true } => self.list.iter().filter(|t| names.contains(&t.name)).collect(),
-        };
+        })
+    }
+
+    /// What an answer has to be that must call a function: the call alone, as JSON.
+    pub(super) fn grammar(&self) -> Option<Grammar> {
+        let wanted = self.forced()?;
         let one = |tool: &&Tool| {
             json!({
                 "type": "object",
@@ -274,12 +279,14 @@ impl Tools {
 
     /// How calls are looked for in the answer.
     pub(super) fn calls(&self) -> Option<Calls> {
-        match &self.choice {
-            _ if !self.may_be_called() => None,
-            Choice::Any | Choice::Named(_) | Choice::Of { must: true, .. } => Some(Calls::whole()),
-            Choice::Of { names, must: false } => Some(Calls::only(names.clone())),
-            Choice::Auto | Choice::None => Some(Calls::default()),
+        if !self.may_be_called() {
+            return None;
         }
+        Some(match (self.forced(), &self.choice) {
+            (Some(forced), _) => Calls::whole(forced.into_iter().map(|tool| tool.name.clone()).collect()),
+            (None, Choice::Of { names, .. }) => Calls::only(names.clone()),
+            (None, _) => Calls::default(),
+        })
     }
 }
 

@@ -252,15 +252,21 @@ impl Store {
                 FileKind::Rows => self.read_rows(&id).map(drop),
                 FileKind::End => self.read_end(&id).map(drop),
             };
+            // Rows and end may be lost for the same reason.
+            let mut lost: Vec<String> = Vec::new();
             for kind in [rows.then_some(FileKind::Rows), end.then_some(FileKind::End)].into_iter().flatten() {
                 out.states += 1;
                 match read(kind) {
                     Ok(()) => {}
                     Err(StoreError::StateLost { why, .. }) if self.file_root(&id, kind).is_err() => {
-                        out.repaired.push(format!("state {} was dropped and will be read again: {why}", id.short()));
+                        lost.extend(Some(why).filter(|why| !lost.contains(why)));
                     }
                     Err(e) => out.damaged.push(e.to_string()),
                 }
+            }
+            if !lost.is_empty() {
+                let why = lost.join("; ");
+                out.repaired.push(format!("state {} was dropped and will be read again: {why}", id.short()));
             }
         }
         Ok(())

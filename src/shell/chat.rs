@@ -109,7 +109,8 @@ pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
 /// As [`run()`]; no room for the data directory.
 pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
     let own = Scratch::new().map_err(|e| Failure::new(Exit::Disk, format!("no room for the tour: {e}")))?;
-    let dirs = Dirs::new(Some(&own.path().join("tour")))?;
+    // Themes and presets stay the user's own.
+    let dirs = Dirs { config: context.dirs.config.clone(), ..Dirs::new(Some(&own.path().join("tour")), None)? };
     let context = Context { dirs, ..context.clone() };
     let lines = by_lines(plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
     let (mut session, mut at) = (SessionChoice::New, Tour::default());

@@ -62,7 +62,7 @@ pub struct Global {
     /// More in the log file; twice for everything but message text
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Output")]
     pub verbose: u8,
-    /// Settings file instead of the usual one
+    /// Settings file instead of the usual one; themes/ and presets/ are looked for beside it
     #[arg(long, global = true, value_name = "FILE", env = "SALA_CHAT_CONFIG", hide_env_values = true, value_hint = ValueHint::FilePath, help_heading = "Places")]
     pub config: Option<PathBuf>,
     /// Keep sessions, state, logs and locks below this folder

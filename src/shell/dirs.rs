@@ -19,11 +19,23 @@ pub struct Dirs {
 }
 
 impl Dirs {
-    /// The usual folders, or all but the settings below `data_dir`.
+    /// The usual folders, or all but the settings below `data_dir`. Where the settings file is named, themes and presets are beside
+    /// that one.
     ///
     /// # Errors
     /// There is no home folder.
-    pub fn new(data_dir: Option<&Path>) -> Result<Dirs, Failure> {
+    pub fn new(data_dir: Option<&Path>, config_file: Option<&Path>) -> Result<Dirs, Failure> {
+        let usual = Dirs::usual(data_dir)?;
+        Ok(match config_file {
+            Some(file) => {
+                let file = std::path::absolute(file)?;
+                Dirs { config: file.parent().map_or(usual.config, Path::to_owned), ..usual }
+            }
+            None => usual,
+        })
+    }
+
+    fn usual(data_dir: Option<&Path>) -> Result<Dirs, Failure> {
         let project = directories::ProjectDirs::from("", "", "sala-chat");
         let below = |dir: &Path| -> Result<(PathBuf, PathBuf, PathBuf), Failure> {
             let dir = std::path::absolute(dir)?;
@@ -81,10 +93,19 @@ mod tests {
 
     #[test]
     fn a_data_dir_moves_everything_that_is_written() {
-        let dirs = Dirs::new(Some(Path::new("/tmp/x"))).unwrap();
+        let dirs = Dirs::new(Some(Path::new("/tmp/x")), None).unwrap();
         for dir in [&dirs.data, &dirs.state, &dirs.runtime] {
             assert!(dir.starts_with("/tmp/x"));
         }
         assert_ne!(dirs.data, dirs.state);
+    }
+
+    #[test]
+    fn themes_and_presets_are_beside_the_settings_file() {
+        let dirs = Dirs::new(Some(Path::new("/tmp/x")), Some(Path::new("/tmp/y/my.toml"))).unwrap();
+        assert_eq!((dirs.themes(), dirs.presets()), ("/tmp/y/themes".into(), "/tmp/y/presets".into()));
+        assert_eq!(dirs.data, Path::new("/tmp/x"));
+        let here = Dirs::new(None, Some(Path::new("my.toml"))).unwrap();
+        assert_eq!(here.themes(), std::env::current_dir().unwrap().join("themes"));
     }
 }

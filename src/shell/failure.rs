@@ -209,7 +209,11 @@ impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Failure {
         match e.kind() {
             std::io::ErrorKind::BrokenPipe => Failure::closed_pipe(),
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::ReadOnlyFilesystem => {
+            std::io::ErrorKind::StorageFull
+            | std::io::ErrorKind::ReadOnlyFilesystem
+            | std::io::ErrorKind::QuotaExceeded => Failure::new(Exit::Disk, format!("standard output: {e}")),
+            // Of the system: a file of ours that is too large to be read says so itself.
+            std::io::ErrorKind::FileTooLarge if e.raw_os_error().is_some() => {
                 Failure::new(Exit::Disk, format!("standard output: {e}"))
             }
             _ => Failure::new(Exit::Failure, e.to_string()),

@@ -15,6 +15,7 @@ use super::signals::stop_process;
 use super::themes::Themes;
 use crate::app::Event;
 use crate::app::list::fuzzy;
+use crate::text::sanitize::sanitize;
 use crate::ui::highlight::Highlighter;
 
 /// Completions offered at most.
@@ -111,7 +112,7 @@ pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
     let mut found: Vec<String> = entries
         .filter_map(Result::ok)
         .filter_map(|e| {
-            let entry = e.file_name().into_string().ok()?;
+            let entry = e.file_name().into_string().ok().filter(|name| can_be_typed(name))?;
             if !entry.starts_with(name) || (entry.starts_with('.') && !name.starts_with('.')) {
                 return None;
             }
@@ -122,6 +123,12 @@ pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
     found.sort();
     found.truncate(PATHS);
     found
+}
+
+/// Whether an input can hold a name. What a terminal would obey it cannot, and the spelling of it is no file's name: such a file is
+/// loaded with its folder, or by a pattern.
+fn can_be_typed(name: &str) -> bool {
+    sanitize(name) == name && !name.contains(['\n', '\t'])
 }
 
 /// Those paths that exist; `~` is the home folder.
@@ -168,7 +175,8 @@ fn walk(root: &Path) -> Vec<String> {
         .filter(|e| e.depth() > 0)
         .filter_map(|e| {
             let slash = if e.file_type().is_some_and(|t| t.is_dir()) { "/" } else { "" };
-            Some(format!("{}{slash}", e.path().strip_prefix(root).ok()?.to_str()?))
+            let path = e.path().strip_prefix(root).ok()?.to_str().filter(|path| can_be_typed(path))?;
+            Some(format!("{path}{slash}"))
         })
         .take(LISTED)
         .collect();
@@ -301,5 +309,11 @@ mod tests {
         assert_eq!(list_paths("~/", home).len(), 2);
         assert_eq!(list_paths("~/.h", home), ["~/.hidden"]);
         assert!(list_paths("/no/such/folder/x", home).is_empty());
+        // No input can hold these names, and what is shown of them is the name of no file.
+        for name in ["boo\x1b[2J.txt", "boo\u{202e}txt.exe", "boo\nk", "boo\tk"] {
+            std::fs::write(dir.path().join(name), "x").unwrap();
+        }
+        assert_eq!(list_paths("~/boo", home), ["~/book.txt", "~/books/"]);
+        assert_eq!(walk(dir.path()), ["book.txt", "books/"]);
     }
 }

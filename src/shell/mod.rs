@@ -153,6 +153,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
             }
         };
     }
+    signals::outlive_file_limits();
     let json = arguments.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
     match run(&arguments, laboratory) {
         Ok(exit) => exit.code(),
@@ -167,8 +168,13 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
 fn report(failure: &Failure, json: bool) {
     match (failure.message.is_empty(), json) {
         (true, _) => {}
-        // Where nobody listens the exit code remains.
-        (false, true) => drop(out::line(&Clean::json(&failure.to_json()))),
+        (false, true) => match out::line(&Clean::json(&failure.to_json())) {
+            Ok(()) => {}
+            // Where nobody listens the exit code remains.
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
+            // Standard output takes nothing, which may be the very failure.
+            Err(_) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
+        },
         (false, false) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
     }
 }
@@ -184,7 +190,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         }
         Err(e) => return Err(command_line(&e, arguments)),
     };
-    let dirs = Dirs::new(cli.global.data_dir.as_deref())?;
+    let dirs = Dirs::new(cli.global.data_dir.as_deref(), cli.global.config.as_deref())?;
     let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
     if cli.global.config.is_some() && !config_file.exists() {
         return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
@@ -288,9 +294,15 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::AskAll(args) => ask_all::run(context, &args),
             Command::Bench(args) => (laboratory.bench)(context, &args),
             Command::Eval(args) => (laboratory.eval)(context, &args),
-            Command::Doctor(args) if args.in_laboratory() => (laboratory.check)(context, &args),
-            Command::Doctor(args) if args.check => data_check::run(context),
-            Command::Doctor(args) => doctor::run(context, args.files),
+            Command::Doctor(args) => {
+                // Each part that was asked for is run, whatever another one meets; of `--json` each prints a line.
+                let data = args.check.then(|| data_check::run(context)).transpose()?;
+                let computed = args.in_laboratory().then(|| (laboratory.check)(context, &args)).transpose()?;
+                match (data, computed) {
+                    (None, None) => doctor::run(context, args.files),
+                    (Some(Exit::Ok) | None, Some(exit)) | (Some(exit), _) => Ok(exit),
+                }
+            }
             Command::Draft(args) => (laboratory.draft)(context, &args.action),
             Command::Demo(args) => chat::tour(context, args.plain),
             Command::Model(args) => model_cmd::run(context, &args.action),

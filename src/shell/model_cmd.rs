@@ -24,7 +24,7 @@ pub fn installed(config: &ModelConfig) -> Option<PathBuf> {
 /// What to say when the model is asked for and is not there.
 pub fn not_installed(config: &ModelConfig) -> Failure {
     Failure::new(Exit::NoModel, format!("{} is not on this computer", config.repo))
-        .hint("Get it: sala-chat model download. Or try the built-in model: --demo")
+        .hint("Get it: sala-chat model download. Or name a folder that has it: --model FOLDER")
 }
 
 /// A repository in the hub's cache folder, which is found without using the network.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, poll};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use super::{Exit, Failure, out};
@@ -67,6 +67,13 @@ impl KeySignals {
             Outside::Terminate | Outside::Hangup | Outside::Continue => true,
         }
     }
+}
+
+/// Lets a write to a file that may not grow any more (`ulimit -f`) fail, so that it is told: left alone, the signal ends the process
+/// without a word. A handler, because an ignored signal would stay ignored in the programs that are started from here.
+pub(super) fn outlive_file_limits() {
+    // Where it cannot be installed all is as it was.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Stops the process as Ctrl-Z does; returns when it is continued.

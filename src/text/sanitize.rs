@@ -105,6 +105,24 @@ pub fn sanitize(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// What became of `old` where it was shown as [`sanitize`] shows it and edited there to `edited`: before and behind what was changed
+/// the characters are those of `old`, not their spellings.
+pub fn edited(old: &str, edited: &str) -> String {
+    let spelled = |c: char| sanitize(c.encode_utf8(&mut [0; 4])).into_owned();
+    let (mut before, mut middle) = (0, edited);
+    for c in old.chars() {
+        let Some(rest) = middle.strip_prefix(&spelled(c)) else { break };
+        (before, middle) = (before + c.len_utf8(), rest);
+    }
+    let (before, old) = old.split_at(before);
+    let mut behind = old.len();
+    for c in old.chars().rev() {
+        let Some(rest) = middle.strip_suffix(&spelled(c)) else { break };
+        (behind, middle) = (behind - c.len_utf8(), rest);
+    }
+    format!("{before}{middle}{}", old.get(behind..).unwrap_or_default())
+}
+
 /// Cleans a text for one line: newlines and tabs become spaces, the rest as [`sanitize`].
 pub fn sanitize_line(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hostile) {
@@ -160,6 +178,19 @@ mod tests {
         assert!(!clean.as_str().chars().any(|c| is_hostile(c) && c != '\n'), "{clean}");
         assert_eq!(clean.as_str().lines().count(), lines.lines().count());
         assert_eq!(serde_json::from_str::<serde_json::Value>(clean.as_str()).unwrap(), value);
+    }
+
+    #[test]
+    fn what_is_not_edited_keeps_its_characters() {
+        let old = "a\x1b[1mb\u{202e}c\r\nd";
+        let shown = sanitize(old).into_owned();
+        assert_eq!(shown, "a\\x1b[1mbU+202Ec\\x0d\nd");
+        assert_eq!(edited(old, &shown), old);
+        assert_eq!(edited(old, &shown.replace("bU", "bbU")), "a\x1b[1mbb\u{202e}c\r\nd");
+        assert_eq!(edited(old, &shown.replace("U+202E", "")), "a\x1b[1mbc\r\nd");
+        assert_eq!(edited(old, "other"), "other");
+        assert_eq!(edited(old, ""), "");
+        assert_eq!(edited("aa", "a"), "a");
     }
 
     #[test]

@@ -169,7 +169,8 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
         let from = gathered.skipped.len();
         let (new, known): (Vec<Found>, Vec<Found>) = find_until(std::slice::from_ref(path), options, cancel)?
             .into_iter()
-            .partition(|f| seen.insert(f.path.clone()));
+            // However its path was written, and through whatever links, a file is read once.
+            .partition(|f| seen.insert(std::fs::canonicalize(&f.path).unwrap_or_else(|_| f.path.clone())));
         for found in new {
             match read(&found, options, cancel) {
                 Ok(document) => {

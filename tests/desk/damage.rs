@@ -268,6 +268,48 @@ fn what_a_killed_run_left_open_is_whole_or_stopped() {
     assert_eq!(shown[2].meta.finish, None, "a question has no end");
 }
 
+fn a_document_that_is_whole_after_a_kill_goes_to_the_library_once_it_is_read() {
+    for once in [false, true] {
+        let dir = dir();
+        std::fs::write(dir.path().join("notes.txt"), "A line of notes.\n".repeat(40)).unwrap();
+        let mut t = Talk::new(dir.path(), Setup::default());
+        let options = LoadOptions { once, ..LoadOptions::default() };
+        t.send(Request::Load { paths: vec!["notes.txt".into()], options });
+        t.note_with("Read notes.txt");
+        t.sync();
+        let name = t.name();
+        t.quit();
+        // As it stands on disk while the document is read: its text, and nothing of its state.
+        let data = dir.path().join("data");
+        let store = support::store(&data);
+        let record = store.session_named(&name).unwrap();
+        let mut message = store.path(record.head.unwrap()).unwrap().pop().unwrap();
+        message.meta.document.as_mut().unwrap().complete = false;
+        let save = Save {
+            changes: vec![Change::PutMessage { session: record.id, message: Box::new(message) }],
+            ..Save::default()
+        };
+        let (told, _) = crossbeam_channel::unbounded();
+        let writer = Writer::start(store, told).unwrap();
+        writer.save(save);
+        writer.close(std::time::Instant::now() + std::time::Duration::from_secs(20)).unwrap();
+        let sql = "DELETE FROM document; DELETE FROM message_segment; DELETE FROM segment";
+        rusqlite::Connection::open(data.join("sala.db")).unwrap().execute_batch(sql).unwrap();
+
+        let mut t = Talk::new(dir.path(), resume(&name));
+        t.note_with("Resumed");
+        t.ask("One?");
+        t.quit();
+        let store = support::store(&data);
+        let shelf = store.documents().unwrap();
+        let names: Vec<&str> = shelf.iter().map(|d| d.document.name.as_str()).collect();
+        assert_eq!(names, if once { &[][..] } else { &["notes.txt"][..] });
+        let record = store.session_named(&name).unwrap();
+        let document = store.path(record.head.unwrap()).unwrap()[0].meta.document.clone().unwrap();
+        assert_eq!(document.complete, !once, "once it is in the library that is kept");
+    }
+}
+
 #[test]
 fn settings_that_cannot_be_read_are_named_and_kept() {
     let dir = dir();
@@ -305,4 +347,5 @@ with_both_tokenizers!(
     a_question_that_waits_for_rows_can_be_stopped_and_asked_again,
     rows_found_damaged_by_a_load_are_read_again_and_no_document_twice,
     what_a_killed_run_left_open_is_whole_or_stopped,
+    a_document_that_is_whole_after_a_kill_goes_to_the_library_once_it_is_read,
 );

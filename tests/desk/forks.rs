@@ -18,10 +18,10 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     let mut t = Talk::new(dir.path(), resume("beside"));
     t.note_with("Resumed");
     assert_eq!((t.view().branch, t.view().timeline.len()), ((2, 2), 3));
-    let said = t.note(Request::Branch(BranchTarget::Number(1)));
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
     assert!(said.starts_with("Branch 1/2, at #4: "), "{said}");
     assert_eq!(t.view().messages[2].text, "Who keeps the lamp?");
-    t.note(Request::Branch(BranchTarget::Number(2)));
+    t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(2))));
     t.quit();
     let mut t = Talk::new(dir.path(), resume("deeper"));
     t.sync();
@@ -63,11 +63,47 @@ fn a_branch_is_counted_where_it_was_asked_for() {
     t.sync();
     assert_eq!(t.view().branch, (2, 2));
     // Below the first question there are two answers, where the header counts.
-    let said = t.note(Request::Branch(BranchTarget::Next));
-    assert!(said.starts_with("Branch 1/2 of #1, at #2: "), "{said}");
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Next)));
+    assert!(said.starts_with("Branch 1/2 of #1, at #2: ") && said.ends_with(" Back: /branch #1 2"), "{said}");
     assert_eq!(t.view().branch, (2, 2));
-    let said = t.note(Request::Branch(BranchTarget::Number(1)));
+    // The way back is the number of the outer place, which is told where one asks for branches.
+    t.send(Request::Branch(BranchTarget::List));
+    let said = t.note_with("This branch has others beside");
+    assert!(said.contains("beside #1 (1 of 2), #2 (2 of 2). /branch #1 next goes"), "{said}");
+    let beside = |at, sibling| Request::Branch(BranchTarget::Beside(Some(at), sibling));
+    let said = t.note(beside(1, Sibling::Number(2)));
+    assert!(said.starts_with("Branch 2/2, at #2: "), "{said}");
+    assert_eq!(t.view().messages[0].text, "Uno?");
+    assert_eq!(t.note(beside(2, Sibling::Next)), "There is no other branch beside #2, but beside #1.");
+    assert_eq!(t.note(beside(1, Sibling::Number(3))), "There are branches 1 to 2 beside #1.");
+    t.note(beside(1, Sibling::Prev));
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(3))));
+    assert_eq!(said, "There are branches 1 to 2 beside #2. Others are beside #1: /branch #1 next");
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
     assert!(said.starts_with("Branch 1/2, at #2: "), "{said}");
+}
+
+#[test]
+fn what_is_not_edited_of_a_message_stays_as_it_was() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    // Out of an import: nobody can type this.
+    let odd = "Is \x1b[31mred\x1b[0m \u{202e}more?";
+    t.ask(odd);
+    let said = t.note(Request::EditOpen(None));
+    assert!(said.starts_with("Characters that a terminal would obey are spelled out"), "{said}");
+    let message = t.view().messages[0].id;
+    for (edit, expected) in [("", odd.to_owned()), ("not ", format!("Is not {}", &odd[3..]))] {
+        let shown = sala_chat::text::sanitize::sanitize(odd).replacen("Is ", &format!("Is {edit}"), 1);
+        t.send(Request::EditDone { message, text: shown });
+        t.finished();
+        t.sync();
+        let said = t.seen.iter().rev().find_map(|n| match n {
+            Notice::Added(m) if m.role == Role::User => Some(m.text.clone()),
+            _ => None,
+        });
+        assert_eq!(said, Some(expected));
+    }
 }
 
 #[test]

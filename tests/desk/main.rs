@@ -14,7 +14,7 @@ mod support;
 mod titles;
 mod views;
 
-use sala_chat::commands::BranchTarget;
+use sala_chat::commands::{BranchTarget, Sibling};
 use sala_chat::desk::{Attendance, LoadLimits, Opening};
 use sala_chat::protocol::desk::{
     Activity, Level, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, PresetAction, Request, SaveState,

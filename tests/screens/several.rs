@@ -236,6 +236,24 @@ fn a_session_in_which_nothing_was_said_is_not_called_saved_because_another_one_i
 }
 
 #[test]
+fn whoever_quits_is_asked_first_where_not_all_is_saved() {
+    let mut s = Stage::new(80, 24).ready(gpu());
+    s.sent();
+    s.tell(Notice::Save(SaveState::NotSaved("disk full".into()))).press("ctrl-d");
+    assert_eq!(s.sent(), [Request::Quit], "nothing was said yet");
+    let mut s = open(80, 24);
+    s.sent();
+    s.tell(Notice::Save(SaveState::NotSaved("disk full".into()))).press("ctrl-d");
+    let screen = s.screen();
+    assert!(screen.contains("Not all of this conversation is saved") && screen.contains("/export FILE"), "{screen}");
+    assert_eq!(s.sent(), []);
+    s.tell(Notice::Save(SaveState::Saved(0)));
+    assert!(!s.screen().contains("Not all of this"), "{}", s.screen());
+    s.tell(Notice::Save(SaveState::NotSaved("disk full".into()))).press("ctrl-c");
+    assert!(s.screen().contains("Ctrl-C again quits and loses it"), "{}", s.screen());
+}
+
+#[test]
 fn the_question_whether_to_quit_says_what_is_true_and_goes_when_nothing_is_left_to_stop() {
     let mut s = open(80, 24);
     busy(&mut s);

@@ -245,6 +245,7 @@ pub fn document(id: i64, name: &str, tokens: u64) -> Message {
         tokens,
         lines: tokens / 12,
         complete: true,
+        once: false,
     });
     m
 }

@@ -116,19 +116,18 @@ pub(super) fn tail_rows(m: &Message, look: Look) -> Vec<Row> {
 
 /// How it ended, unless by itself.
 fn ended_rows(m: &Message, look: Look) -> Vec<Row> {
-    let repeats;
-    let text = match m.meta.finish {
-        None | Some(Finish::Stop) => return Vec::new(),
-        Some(Finish::Repeats) => {
-            repeats = format!("-- {}", said_again(m));
-            &repeats
-        }
-        Some(Finish::Stopped) => "-- stopped; /continue goes on, /regen answers again",
-        Some(Finish::Length) => "-- length limit reached; /continue goes on",
-        Some(Finish::Context) => "-- the context is full; /new, /fork or /compact",
-        Some(Finish::Failed) => "-- ended in an error; /regen answers again",
+    let Some((finish, why)) = m.meta.finish.and_then(|finish| Some((finish, finish.cut_off()?))) else {
+        return Vec::new();
+    };
+    let text = match finish {
+        Finish::Repeats => format!("-- {}", said_again(m)),
+        Finish::Stopped => format!("-- {why}; /continue goes on, /regen answers again"),
+        Finish::Length => format!("-- {why}; /continue goes on"),
+        Finish::Context => format!("-- {why}; /new, /fork or /compact"),
+        Finish::Failed => format!("-- {why}; /regen answers again"),
+        Finish::Stop => return Vec::new(),
     };
     // What goes on from here stands at its end.
-    let rows = wrap_text(text, Tone::Dim, look.cells.saturating_sub(BAR_CELLS));
+    let rows = wrap_text(&text, Tone::Dim, look.cells.saturating_sub(BAR_CELLS));
     rows.into_iter().map(|row| Row { source: usize::MAX, ..row }).collect()
 }

@@ -1,13 +1,13 @@
 //! Completions while a line is typed: the popup and its keys, Tab, and putting a candidate into the input.
 
-use super::super::complete::{Candidate, Names, Popup, Wanted, common, quoted, wanted};
+use super::super::complete::{Candidate, Names, Popup, Wanted, common, wanted};
 use super::super::keys::{Code, Key};
 use super::super::list::fuzzy;
 use super::super::mention::typed;
 use super::super::perform::submit;
 use super::super::{App, Effect};
 use crate::base::grouped;
-use crate::commands;
+use crate::commands::{self, escaped, unescaped};
 use crate::protocol::desk::LibraryName;
 
 fn names(app: &App) -> Names<'_> {
@@ -51,22 +51,21 @@ pub(in crate::app) fn files(app: &mut App, query: &str, found: &[String]) {
     let mut candidates: Vec<Candidate> = fuzzy(&now, &documents)
         .into_iter()
         .filter_map(|i| documents.get(i))
-        .map(|name| Candidate { text: format!("@{}", quoted(name)), help: "read already".into() })
+        .map(|name| Candidate { text: format!("@{}", escaped(name)), help: "read already".into() })
         .collect();
     // What is a file by the same words is read from there: its kept state is found where it did not change.
     let elsewhere = |name: &str| !documents.contains(&name) && !found.iter().any(|p| p == name);
     let shelved: Vec<&LibraryName> = app.library.iter().filter(|d| elsewhere(&d.name)).collect();
     let names: Vec<&str> = shelved.iter().map(|d| d.name.as_str()).collect();
     candidates.extend(fuzzy(&now, &names).into_iter().take(SHELVED).filter_map(|i| shelved.get(i)).map(|d| {
-        Candidate { text: format!("@{}", quoted(&d.name)), help: format!("in library, {} tokens", grouped(d.tokens)) }
+        Candidate { text: format!("@{}", escaped(&d.name)), help: format!("in library, {} tokens", grouped(d.tokens)) }
     }));
     for path in found.iter().filter(|p| !documents.contains(&p.as_str())) {
         let help = if app.library.iter().any(|d| d.name == *path) { "in library" } else { "" };
-        let path = crate::text::sanitize::sanitize_line(path);
-        candidates.push(Candidate { text: format!("@{}", quoted(&path)), help: help.into() });
+        candidates.push(Candidate { text: format!("@{}", escaped(path)), help: help.into() });
     }
     // Enter takes what was nearly spelled out, not what only resembles it.
-    let wanted = format!("@{}", quoted(&now)).to_lowercase();
+    let wanted = format!("@{}", escaped(&now)).to_lowercase();
     let meant = !now.is_empty()
         && candidates.first().is_some_and(|c| c.text.to_lowercase().contains(wanted.trim_start_matches('@')));
     app.popup = (!candidates.is_empty()).then_some(Popup { candidates, selected: 0, from, meant });
@@ -140,7 +139,7 @@ fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
 pub(super) fn complete(app: &mut App, effects: &mut Vec<Effect>) {
     let line = app.composer.text()[..app.composer.cursor()].to_string();
     match wanted(&line, &names(app)) {
-        Wanted::Paths(_, prefix) => effects.push(Effect::ListPaths(prefix.replace("\\ ", " "))),
+        Wanted::Paths(_, prefix) => effects.push(Effect::ListPaths(unescaped(&prefix))),
         Wanted::Known(from, candidates) => offer(app, from, candidates),
         Wanted::Nothing => {}
     }
@@ -170,10 +169,9 @@ pub(in crate::app) fn paths(app: &mut App, prefix: &str, found: &[String]) {
     let line = app.composer.text()[..app.composer.cursor()].to_string();
     // The user may have typed on meanwhile.
     if let Wanted::Paths(from, now) = wanted(&line, &names(app))
-        && now.replace("\\ ", " ") == prefix
+        && unescaped(&now) == prefix
     {
-        let clean =
-            |p: &String| Candidate { text: quoted(&crate::text::sanitize::sanitize_line(p)), help: String::new() };
-        offer(app, from, found.iter().map(clean).collect());
+        let candidate = |path: &String| Candidate { text: escaped(path), help: String::new() };
+        offer(app, from, found.iter().map(candidate).collect());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::Completes::Words;
 use super::super::args::Args;
-use super::super::words::{BranchTarget, GotoTarget};
+use super::super::words::{BranchTarget, GotoTarget, Sibling};
 use super::super::{Command, Group, MOST_ANSWERS, Outcome, Request};
 use super::desk;
 use crate::settings::{Field, session};
@@ -83,9 +83,14 @@ pub(super) const ROWS: &[Command] = &[
     },
     Command {
         name: "branch",
-        usage: "[N|next|prev|NAME]",
-        help: "go to another branch",
-        example: "/branch next",
+        usage: "[#N] [K|next|prev|NAME]",
+        help: "go to another branch; alone it lists them",
+        options: &[
+            ("#N", "a branch beside this message, not the nearest one"),
+            ("K", "the branch with this number"),
+            ("NAME", "a fork, or a mark"),
+        ],
+        example: "/branch #3 next",
         wrong: "/branch a b",
         completes: Words(&["next", "prev"]),
         parse: branch,
@@ -176,11 +181,27 @@ fn fork(a: &Args<'_>) -> Result<Outcome, String> {
 }
 
 fn branch(a: &Args<'_>) -> Result<Outcome, String> {
-    let word = a.at_most_one()?;
-    desk(Request::Branch(match word.as_deref() {
-        None => BranchTarget::List,
-        Some("next") => BranchTarget::Next,
-        Some("prev") => BranchTarget::Prev,
-        Some(w) => w.parse().map_or_else(|_| BranchTarget::Name(w.into()), BranchTarget::Number),
+    let (mut at, mut which) = (None, None);
+    for word in a.words()? {
+        match word.strip_prefix('#') {
+            Some(n) if at.is_none() => at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?),
+            _ if which.is_some() => return Err("takes one branch; put quotes around spaces".into()),
+            _ => which = Some(word.as_str()),
+        }
+    }
+    let sibling = |word: &str| match word {
+        "next" => Some(Sibling::Next),
+        "prev" => Some(Sibling::Prev),
+        n => n.parse().ok().map(Sibling::Number),
+    };
+    desk(Request::Branch(match (at, which) {
+        (None, None) => BranchTarget::List,
+        // Most places have two.
+        (Some(_), None) => BranchTarget::Beside(at, Sibling::Next),
+        (at, Some(word)) => match (sibling(word), at) {
+            (Some(sibling), at) => BranchTarget::Beside(at, sibling),
+            (None, None) => BranchTarget::Name(word.into()),
+            (None, Some(_)) => return Err(format!("{word} is no branch there, write a number, next or prev")),
+        },
     }))
 }

@@ -93,6 +93,7 @@ impl<'a> Maker<'a> {
             tokens: 0,
             lines: 0,
             complete: true,
+            once: false,
         });
         let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER, &nothing_known)?;
         let tokens = self.text.tokenizer.encode_prompt(&rendered.text)?;

@@ -190,6 +190,9 @@ pub(super) fn markdown(session: &SessionJson) -> String {
                         out.push('\n');
                     }
                     out.push_str(&format!("\n{}\n", m.text.trim_end()));
+                    if let Some(why) = m.cut_off() {
+                        out.push_str(&format!("\n*({why})*\n"));
+                    }
                     if let Some(looked) = Looked::of(&tree, at) {
                         out.push_str(&looked.markdown());
                     }
@@ -214,6 +217,9 @@ pub(super) fn plain(session: &SessionJson) -> String {
                 Role::System | Role::User | Role::Assistant => speaker(m.role).to_owned(),
             };
             out.push_str(&format!("{who}:\n{}\n", m.text.trim_end()));
+            if let Some(why) = m.cut_off() {
+                out.push_str(&format!("({why})\n"));
+            }
             if let Some(looked) = Looked::of(&tree, at) {
                 out.push_str(&looked.plain());
             }
@@ -252,7 +258,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::transcript::{MessageMeta, Sources};
+    use crate::transcript::{Finish, MessageMeta, Sources};
 
     /// Message `i` hangs on `parent(i)`, and each looked at the first one of its branch.
     fn session(count: i64, parent: impl Fn(i64) -> Option<i64>) -> SessionJson {
@@ -278,6 +284,24 @@ mod tests {
             messages: (0..count).map(message).collect(),
             marks: Vec::new(),
         }
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_off_says_so() {
+        let mut session = session(8, |i| (i > 0).then(|| i - 1));
+        let ends = [Some(Finish::Stop), Some(Finish::Stopped), None, Some(Finish::Length)];
+        for (m, finish) in session.messages.iter_mut().filter(|m| m.role == Role::Assistant).zip(ends) {
+            (m.meta.finish, m.meta.model, m.meta.looked) = (finish, Some("demo".into()), None);
+        }
+        let (lines, marks) = (plain(&session), markdown(&session));
+        assert!(lines.contains("Assistant:\nm1\n\n") && marks.contains("\nm1\n\n## You"), "{lines}{marks}");
+        for (text, why) in [("m3", "stopped"), ("m5", "not written to its end"), ("m7", "length limit reached")] {
+            assert!(lines.contains(&format!("Assistant:\n{text}\n({why})\n\n")), "{lines}");
+            assert!(marks.contains(&format!("\n{text}\n\n*({why})*\n")), "{marks}");
+        }
+        // Of another program nobody knows how it ended.
+        session.messages[5].meta.model = None;
+        assert!(!plain(&session).contains("not written"));
     }
 
     #[test]

@@ -11,6 +11,20 @@ use crate::transcript::{Finish, Message, Role};
 /// The longest piece of an answer that is held back waiting for the end of its sentence.
 const SENTENCE: usize = 240;
 
+/// Characters of a text that are said again: whoever typed it knows the rest, and a pipe may have brought megabytes.
+const SAID_AGAIN: usize = 2_000;
+
+/// A text, or how it begins and how long it is.
+fn beginning(text: &str) -> String {
+    match text.char_indices().nth(SAID_AGAIN) {
+        None => sanitize(text).into_owned(),
+        Some((at, _)) => {
+            let all = grouped(text.chars().count() as u64);
+            format!("{} ... ({all} characters)", sanitize(text.get(..at).unwrap_or_default()))
+        }
+    }
+}
+
 impl Plain {
     /// The desk says something.
     pub fn notice(&mut self, notice: Notice) -> Vec<Out> {
@@ -163,7 +177,7 @@ impl Plain {
                 out.push(Out::Line(match text.strip_prefix("/system ") {
                     Some("") => "There is no system text. /system TEXT sets one.".to_owned(),
                     Some(system) => format!("The system text is: {}\n/system TEXT sets another one.", sanitize(system)),
-                    None => format!("The text was: {}", sanitize(&text)),
+                    None => format!("The text was: {}", beginning(&text)),
                 }));
                 if editing.is_some() {
                     out.push(Out::Line("The next line takes its place; an empty line leaves it as it was.".into()));

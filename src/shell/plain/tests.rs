@@ -395,3 +395,12 @@ fn the_line_behind_an_edit_takes_the_place_of_the_message_and_no_later_one_does(
     p.line("/help edit");
     assert_eq!(p.line("new"), [Out::Send(edit("new"))]);
 }
+
+#[test]
+fn of_a_huge_text_that_was_refused_the_beginning_is_said() {
+    let mut p = Plain::new(None, true);
+    let refused = |text: String| Notice::Input { text, editing: None };
+    assert_eq!(printed(&p.notice(refused("é".repeat(2_000)))), format!("The text was: {}\n", "é".repeat(2_000)));
+    let said = printed(&p.notice(refused("é".repeat(4_810_000))));
+    assert_eq!(said, format!("The text was: {} ... (4,810,000 characters)\n", "é".repeat(2_000)));
+}

@@ -225,3 +225,13 @@ fn a_pdf_reader_that_fails_is_told_in_one_line() {
     let bomb = text("echo memory allocation of 4294967296 bytes failed >&2; kill -ABRT $$").unwrap_err().to_string();
     assert!(bomb.starts_with("x.pdf: reading it needs more than 4 GiB of memory, or breaks the reader"), "{bomb}");
 }
+
+#[test]
+fn a_file_is_read_once_however_its_path_is_written() {
+    let f = Folder::new(&[("a.txt", b"a"), ("d/b.txt", b"b")]);
+    std::os::unix::fs::symlink("a.txt", f.0.path().join("link.txt")).unwrap();
+    let whole = f.0.path().join("a.txt");
+    let g = f.gather(&["a.txt", "./a.txt", "d/../a.txt", whole.to_str().unwrap(), "link.txt", "d", "d/b.txt"]).unwrap();
+    assert_eq!(names(&g), ["a.txt", "d/b.txt"]);
+    assert!(g.skipped.is_empty());
+}

@@ -1,0 +1,91 @@
+//! The server of a data directory: whether there is one, and a seat at it.
+
+use std::io::{self, BufReader};
+use std::os::unix::net::UnixStream;
+
+use super::place::Place;
+use super::wire::{Greeting, Seated, VERSION, Welcome};
+use super::{Loads, PATIENCE, frame};
+
+/// A connection to a server that has a place for this terminal.
+pub struct Link {
+    pub(super) stream: UnixStream,
+    pub(super) from: BufReader<UnixStream>,
+    /// `sala-chat serve at 127.0.0.1:8181 (process 4711)`.
+    pub(super) host: String,
+}
+
+/// What is at a place.
+pub enum Found {
+    /// No server.
+    Nobody,
+    /// One that this terminal can use.
+    Server(Box<Link>),
+    /// One that it cannot use: a sentence without its end.
+    Unfit(String),
+}
+
+fn name(welcome: &Welcome) -> String {
+    format!("sala-chat serve at {} (process {})", welcome.address, welcome.pid)
+}
+
+/// A connection that has said who is there.
+fn meet(place: &Place) -> Result<Option<(UnixStream, BufReader<UnixStream>, Welcome)>, String> {
+    let silent = |e: io::Error| format!("sala-chat serve of this data directory does not answer ({e})");
+    let Some(stream) = place.connect().map_err(silent)? else { return Ok(None) };
+    let greeted = || -> io::Result<_> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut from = BufReader::new(stream.try_clone()?);
+        let welcome = frame::receive::<serde_json::Value>(&mut from)?;
+        Ok((from, welcome))
+    };
+    // One that closes the connection at once is ending.
+    let Some((from, (welcome, _))) = greeted().map(|(from, w)| w.map(|w| (from, w))).map_err(silent)? else {
+        return Ok(None);
+    };
+    let version = welcome.get("version").and_then(serde_json::Value::as_u64);
+    match serde_json::from_value::<Welcome>(welcome) {
+        Ok(welcome) if version == Some(u64::from(VERSION)) && welcome.program == env!("CARGO_PKG_VERSION") => {
+            Ok(Some((stream, from, welcome)))
+        }
+        Ok(_) | Err(_) => Err("sala-chat serve of this data directory is of another version".to_owned()),
+    }
+}
+
+/// Which server is at a place: its name. `None`: there is none.
+///
+/// # Errors
+/// One that does not answer, or is of another version: a sentence without its end.
+pub fn look(place: &Place) -> Result<Option<String>, String> {
+    let Some((stream, _, welcome)) = meet(place)? else { return Ok(None) };
+    // It need not be told.
+    let _ = frame::send(&mut &stream, &Greeting::Look, &[]);
+    Ok(Some(name(&welcome)))
+}
+
+/// Asks the server at a place for a seat, if it loads what this terminal would.
+pub fn find(place: &Place, wanted: &Loads) -> Found {
+    let (stream, mut from, welcome) = match meet(place) {
+        Ok(Some(met)) => met,
+        Ok(None) => return Found::Nobody,
+        Err(why) => return Found::Unfit(why),
+    };
+    let host = name(&welcome);
+    if let Some(what) = wanted.difference(&welcome.loads) {
+        return Found::Unfit(format!("{host} runs with {what}"));
+    }
+    let mut seat = || -> io::Result<Option<(Seated, Vec<frame::Blob>)>> {
+        frame::send(&mut &stream, &Greeting::Join, &[])?;
+        let seated = frame::receive::<Seated>(&mut from)?;
+        // It may be silent as long as it has nothing to say, but always takes what it is told.
+        stream.set_read_timeout(None)?;
+        Ok(seated)
+    };
+    match seat() {
+        Ok(Some((None, _))) => Found::Server(Box::new(Link { stream, from, host })),
+        Ok(Some((Some(why), _))) => Found::Unfit(format!("{host}: {why}")),
+        Ok(None) => Found::Nobody,
+        Err(e) => Found::Unfit(format!("{host} does not answer ({e})")),
+    }
+}
