@@ -124,7 +124,9 @@ impl Key {
                 }
             },
         };
-        Some(key)
+        // Of a character terminals tell no Shift beside it.
+        let shifted = key.shift && (key.ctrl || key.alt) && matches!(key.code, Code::Char(_));
+        (!shifted).then_some(key)
     }
 }
 
@@ -435,5 +437,6 @@ mod tests {
         assert!(matches!(t.bind("hyper-x", "panel"), Err(KeyError::Key(_))));
         assert!(matches!(t.bind("f3", "fly"), Err(KeyError::Action(_))));
         assert_eq!(Key::parse("-"), Some(Key::plain(Code::Char('-'))));
+        assert!(Key::parse("ctrl-shift-o").is_none() && Key::parse("shift-f2").is_some());
     }
 }

@@ -113,15 +113,27 @@ pub fn unescaped(typed: &str) -> String {
 
 /// Splits as a shell does: blanks separate, quotes and backslash protect, `~` at the start of a word is home.
 pub(super) fn split_words(line: &str, home: Option<&std::path::Path>) -> Result<Vec<String>, String> {
-    let mut words = Vec::new();
+    let (mut words, mut rest) = (Vec::new(), line);
+    while let Some((word, behind)) = next_word(rest, home)? {
+        words.push(word);
+        rest = behind;
+    }
+    Ok(words)
+}
+
+/// The first word of a line, and what stands behind it as it was typed.
+pub(super) fn next_word<'t>(
+    line: &'t str,
+    home: Option<&std::path::Path>,
+) -> Result<Option<(String, &'t str)>, String> {
     let mut word: Option<String> = None;
     let mut quote: Option<char> = None;
-    let mut chars = line.chars().peekable();
-    while let Some(c) = chars.next() {
+    let mut chars = line.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
         match (quote, c) {
             (Some(q), c) if c == q => quote = None,
-            (Some('"') | None, '\\') if chars.peek().is_some_and(|n| is_escapable(*n)) => {
-                word.get_or_insert_default().extend(chars.next());
+            (Some('"') | None, '\\') if chars.peek().is_some_and(|(_, n)| is_escapable(*n)) => {
+                word.get_or_insert_default().extend(chars.next().map(|(_, c)| c));
             }
             (Some(_), c) => word.get_or_insert_default().push(c),
             // A quote inside a word is an apostrophe: what's, l'an.
@@ -129,23 +141,36 @@ pub(super) fn split_words(line: &str, home: Option<&std::path::Path>) -> Result<
                 quote = Some(c);
                 word.get_or_insert_default();
             }
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (None, '~') if word.is_none() && chars.peek().is_none_or(|n| *n == '/') && home.is_some() => {
+            (None, c) if c.is_whitespace() => {
+                if let Some(word) = word {
+                    return Ok(Some((word, line.get(at..).unwrap_or_default())));
+                }
+            }
+            (None, '~') if word.is_none() && chars.peek().is_none_or(|(_, n)| *n == '/') && home.is_some() => {
                 word = home.map(|h| h.to_string_lossy().into_owned());
             }
             (None, c) => word.get_or_insert_default().push(c),
         }
     }
-    if let Some(q) = quote {
-        return Err(format!("a {q} quote is not closed"));
+    match quote {
+        Some(q) => Err(format!("a {q} quote is not closed")),
+        None => Ok(word.map(|word| (word, ""))),
     }
-    words.extend(word);
-    Ok(words)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn behind_the_first_word_everything_stays_as_it_was_typed() {
+        let first = |line| next_word(line, None);
+        assert_eq!(first("  \"a b\".txt  what's \"this\"?"), Ok(Some(("a b.txt".into(), "  what's \"this\"?"))));
+        assert_eq!(first("x"), Ok(Some(("x".into(), ""))));
+        assert_eq!(first("  "), Ok(None));
+        assert!(first("'a b").is_err());
+        assert_eq!(split_words("a  'b c' d", None), Ok(vec!["a".into(), "b c".into(), "d".into()]));
+    }
 
     #[test]
     fn a_word_that_is_offered_is_read_as_it_is() {

@@ -180,3 +180,12 @@ fn a_message_comes_back_as_the_line_that_stands_for_it() {
         assert_eq!(message_text(&line), text);
     }
 }
+
+#[test]
+fn names_with_spaces_are_written_in_quotes_before_a_question_too() {
+    let asked = |line: &str| parse(line, None).map(|p| p.outcome);
+    let expected =
+        Request::AskAll { question: "Who's \"A\"?".into(), library: Some("my notes*.md".into()), read: true };
+    assert_eq!(asked("/ask-all --read --library \"my notes*.md\"  Who's \"A\"?"), Ok(Outcome::Desk(expected)));
+    assert!(asked("/ask-all --library \"notes Who?").is_err());
+}

@@ -149,7 +149,10 @@ impl State {
         let Some((key, value)) = change else {
             return self.page("Settings", self.talk.settings.table());
         };
-        let said = self.talk.settings.set(&key, &value).map_err(DeskError::Refused)?;
+        let mut settings = self.talk.settings.clone();
+        let said = settings.set(&key, &value).map_err(DeskError::Refused)?;
+        self.may_think(settings.think).map_err(DeskError::Refused)?;
+        self.talk.settings = settings;
         self.settings_changed(said)
     }
 
@@ -160,11 +163,16 @@ impl State {
         Ok(())
     }
 
+    /// Whether the model's template does what is wished of its thoughts, where that is not as it was.
+    pub(super) fn may_think(&self, mode: ThinkMode) -> Result<(), String> {
+        let switch = self.feeder.renderer.model().template.thinking_switch();
+        let why = switch.refusal(mode).filter(|_| mode != self.talk.settings.think);
+        why.map_or(Ok(()), |why| Err(why.into()))
+    }
+
     /// `/think`.
     pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
-        if let Some(why) = self.feeder.renderer.model().template.thinking_switch().refusal(mode) {
-            return Err(DeskError::Refused(why.into()));
-        }
+        self.may_think(mode).map_err(DeskError::Refused)?;
         self.talk.settings.think = mode;
         self.settings_changed(format!("Thinking is {} from the next answer on", self.talk.settings.get("think")))
     }

@@ -143,6 +143,10 @@ impl State {
         })?;
         settings.preset = name.to_owned();
         let mut said = format!("Preset {name}: {}", summary(&preset));
+        if let Err(why) = self.may_think(settings.think) {
+            settings.think = self.talk.settings.think;
+            said.push_str(&format!(". Of thoughts nothing was taken: {why}"));
+        }
         let path = self.talk.conversation.path();
         let present = path.first().filter(|m| m.role == Role::System);
         let read_here = present.map(|m| m.text.clone());

@@ -350,6 +350,9 @@ fn a_switch_for_thinking_that_does_nothing_is_refused_with_what_works() {
     let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
     let note = t.note(Request::Think(sala_chat::settings::ThinkMode::Off));
     assert!(note.contains("no switch") && note.contains("thinking.budget"), "{note}");
+    let set = |key: &str, value: &str| Request::Set(Some((key.into(), value.into())));
+    assert!(t.note(set("think", "on")).contains("no switch"), "whichever way it is asked for");
+    assert!(t.note(set("temperature", "0.4")).contains("0.4"));
     assert_eq!(t.ask("Why?").text, "Yes.");
 }
 

@@ -1,7 +1,7 @@
 //! Reading files, the library, and what answers looked at.
 
 use super::super::Completes::{Documents, Paths, Words};
-use super::super::args::{Args, tokens};
+use super::super::args::{Args, next_word, tokens};
 use super::super::words::{LibraryAction, LoadOptions};
 use super::super::{Command, Group, Outcome, Request};
 use super::{desk, no_option};
@@ -175,9 +175,9 @@ fn ask_all(a: &Args<'_>) -> Result<Outcome, String> {
         match option {
             "--read" => read = true,
             "--library" => {
-                let glob = rest.split_whitespace().next().ok_or("--library needs a pattern of names")?;
-                library = Some(glob.to_owned());
-                rest = rest.get(glob.len()..).unwrap_or("").trim_start();
+                let (glob, behind) = next_word(rest, None)?.ok_or("--library needs a pattern of names")?;
+                library = Some(glob);
+                rest = behind.trim_start();
             }
             other => return Err(format!("there is no option {other}")),
         }
