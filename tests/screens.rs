@@ -56,7 +56,7 @@ fn the_panel_shows_speeds_over_time_and_the_sampling() {
     let mut meters = s.app.meters.clone();
     meters.spec.per_position = vec![(100, 91), (91, 71), (71, 43), (43, 20), (20, 6), (6, 1), (1, 0)];
     let set = [("temperature", "0.3"), ("top_p", "0.9"), ("seed", "7"), ("think", "auto"), ("max_tokens", "4096")];
-    meters.sampling = set.map(|(name, value)| (name, value.to_owned())).to_vec();
+    meters.settings = set.map(|(name, value)| (name, value.to_owned())).to_vec();
     s.tell(Notice::Meters(meters));
     picture("panel_sampling_160x50", &mut s);
 }

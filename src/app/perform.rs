@@ -194,7 +194,13 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
         }
         Local::Settings(word) => {
             let display = app.config.display();
-            let now = |row: &Row| display.iter().find(|(key, _)| *key == row.name).map(|(_, value)| value.clone());
+            let of = |list: &[(&'static str, String)], name: &str| {
+                list.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone())
+            };
+            let now = |row: &Row| {
+                let of_session = || of(&app.meters.settings, row.session?.name);
+                of(&display, row.name).or_else(of_session)
+            };
             let text = page::page(&app.config.settings, word.as_deref(), now);
             open_page(app, "Settings", text);
         }

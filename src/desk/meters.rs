@@ -51,14 +51,9 @@ impl State {
         self.tell(Notice::Meters(self.meters.clone()));
     }
 
-    /// The settings that the next answer is drawn with.
-    fn sampling(&self) -> Vec<(&'static str, String)> {
-        SAMPLING.into_iter().map(|name| (name, self.talk.settings.get(name))).collect()
-    }
-
     /// A setting changed.
     pub(super) fn show_sampling(&mut self) {
-        self.meters.sampling = self.sampling();
+        self.meters.settings = self.talk.settings.values();
         self.tell(Notice::Meters(self.meters.clone()));
     }
 
@@ -66,7 +61,7 @@ impl State {
     pub(super) fn report_meters(&mut self) {
         self.meters.context_used = self.shown_position();
         self.meters.estimated = self.is_estimated();
-        self.meters.sampling = self.sampling();
+        self.meters.settings = self.talk.settings.values();
         let path = self.talk.conversation.path();
         self.meters.checkpoints = path.iter().filter(|m| self.talk.ends.contains_key(&m.id)).count() as u64;
         // A number for a meter: the old one will do where the new one cannot be had.
@@ -99,9 +94,6 @@ impl State {
         };
     }
 }
-
-/// What the panel shows of the settings.
-const SAMPLING: [&str; 5] = ["temperature", "top_p", "seed", "think", "max_tokens"];
 
 /// Tokens from which on a reading speed is good for an estimate.
 const ESTIMATED_FROM: u64 = 512;

@@ -140,6 +140,11 @@ impl Settings {
         }
     }
 
+    /// Every setting of the session by its name in `/set`, with its value.
+    pub fn values(&self) -> Vec<(&'static str, String)> {
+        session_rows().filter_map(|(row, way)| Some((way.name, self.value(row)?))).collect()
+    }
+
     /// The value of a setting by its name in `/set`; empty for one that is not the session's.
     pub fn get(&self, name: &str) -> String {
         session_row(name).and_then(|row| self.value(row)).unwrap_or_default()

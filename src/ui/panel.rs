@@ -92,15 +92,19 @@ fn context(app: &App, lines: &mut Lines<'_, '_>) {
     lines.line(&format!("{used}% used, {} tokens left", grouped(left)), Role::Dim);
 }
 
+/// Settings that matter most.
+const SAMPLING: [&str; 5] = ["temperature", "top_p", "seed", "think", "max_tokens"];
+
 /// How the next answer is drawn, as far as there is room.
 fn sampling(m: &Meters, lines: &mut Lines<'_, '_>) {
-    if m.sampling.is_empty() || lines.room() < 3 {
+    if m.settings.is_empty() || lines.room() < 3 {
         return;
     }
     lines.title("sampling");
     let cells = usize::from(lines.area.width).saturating_sub(4);
     let mut row = String::new();
-    for (name, value) in &m.sampling {
+    let shown = SAMPLING.iter().filter_map(|name| m.settings.iter().find(|(other, _)| other == name));
+    for (name, value) in shown {
         let item = format!("{} {value}", name.replace('_', " "));
         if !row.is_empty() && width(&row) + 3 + width(&item) > cells {
             lines.line(&std::mem::take(&mut row), Role::Text);

@@ -251,6 +251,14 @@ fn what_the_screen_keeps_is_set_there_and_settings_are_a_page() {
     s.type_text("/set theme light").press("enter");
     assert_eq!(s.effects, [Effect::Theme("light".into()), Effect::Repaint]);
     s.event(Event::Theme(Ok(Palette::built_in(ThemeName::Light, false))));
+    // What a session is set to is what the page says.
+    let mut meters = s.app.meters.clone();
+    meters.settings = vec![("temperature", "0.25".into())];
+    s.tell(Notice::Meters(meters));
+    s.type_text("/settings temperature").press("enter");
+    let page = s.screen();
+    assert!(page.contains("0.25") && page.contains("by /set"), "{page}");
+    s.press("esc");
     s.type_text("/settings theme").press("enter");
     assert!(s.screen().contains("ui.theme light: colours"), "{}", s.screen());
     s.press("esc").type_text("/help clipboard").press("enter");

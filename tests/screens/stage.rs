@@ -379,7 +379,7 @@ pub fn meters(model: ModelInfo) -> Meters {
         tokens_per_s: 96.4,
         prefill_tokens_per_s: 8_630.0,
         ttft_ms: 240.0,
-        sampling: Vec::new(),
+        settings: Vec::new(),
         checkpoints: 8,
         state_bytes: 384 << 20,
         model,

@@ -114,8 +114,8 @@ pub struct Meters {
     pub checkpoints: u64,
     /// Bytes of kept state on disk, all sessions.
     pub state_bytes: u64,
-    /// How the next answer is drawn: name and value of the session's settings that matter most.
-    pub sampling: Vec<(&'static str, String)>,
+    /// How the next answer is made: name in `/set` and value of each of the session's settings.
+    pub settings: Vec<(&'static str, String)>,
     /// The model.
     pub model: ModelInfo,
 }
