@@ -26,11 +26,11 @@ const STATE_PATIENCE: Duration = Duration::from_secs(20);
 /// What is with the writer.
 #[derive(Debug, Default)]
 struct Pending {
-    /// Texts of all saves up to this one were committed or given up.
+    /// Texts of all saves up to this one were committed or given up, or could not be written for now.
     texts: u64,
-    /// Saves whose state is not on disk yet.
+    /// Saves whose state is not on disk yet. Texts that were handed over later may be.
     states: HashMap<u64, SegmentId>,
-    /// Nothing more will be told of saves up to this one.
+    /// Texts of all saves up to this one were committed, or will never be.
     done: u64,
     /// The last save.
     last: u64,
@@ -40,6 +40,17 @@ struct Pending {
     left_out: Option<String>,
     /// State to be written when the program ends, in order.
     held: Vec<Held>,
+}
+
+impl Pending {
+    fn committed(&mut self, id: u64) {
+        (self.texts, self.done) = (self.texts.max(id), self.done.max(id));
+    }
+
+    /// Whether nothing more will be told of what was handed over.
+    fn is_all_told(&self) -> bool {
+        self.done >= self.last && self.states.is_empty()
+    }
 }
 
 /// State that is written when the program ends.
@@ -173,18 +184,18 @@ impl Keeper {
         let waited = !pending.states.is_empty();
         match event {
             SaveEvent::Named { session, name } => self.named.push((session, name)),
-            SaveEvent::Text { id } => pending.texts = pending.texts.max(id),
+            SaveEvent::Text { id } => pending.committed(id),
             SaveEvent::Saved { id, at_ms } => {
-                (pending.texts, pending.done) = (pending.texts.max(id), pending.done.max(id));
+                pending.committed(id);
                 if pending.states.remove(&id).is_some() {
                     pending.left_out = None;
                 }
-                if id == pending.last {
+                if pending.is_all_told() {
                     self.show_saved(at_ms);
                 }
             }
             SaveEvent::TextOnly { id, reason, .. } => {
-                (pending.texts, pending.done) = (pending.texts.max(id), pending.done.max(id));
+                pending.committed(id);
                 pending.states.remove(&id);
                 // The first: what is not kept after it may be so because of it.
                 let first = pending.left_out.get_or_insert(reason).clone();
@@ -201,7 +212,7 @@ impl Keeper {
                 self.show(SaveState::NotSaved(reason));
             }
             // What waited behind it follows.
-            SaveEvent::Recovered if pending.done < pending.last => self.show(SaveState::Saving),
+            SaveEvent::Recovered if !pending.is_all_told() => self.show(SaveState::Saving),
             SaveEvent::Recovered => self.show_saved(now_ms()),
         }
         waited && self.pending.states.is_empty()
