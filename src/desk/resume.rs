@@ -63,6 +63,13 @@ impl State {
             self.take_up(at);
             return Ok(());
         }
+        if let Some(why) = self.keeper.unsaved(record.id) {
+            // A question below what the store has would be said to an older conversation.
+            return Err(DeskError::Refused(format!(
+                "\"{0}\" is not opened: what was said there last is not on disk yet ({why}). /resume {0} opens it once it is.",
+                record.name
+            )));
+        }
         // Held already where its state was not read: nobody else gets it in between.
         let held = (self.talk.id == Some(record.id)).then(|| self.keeper.lock.take()).flatten();
         if held.is_some() {
