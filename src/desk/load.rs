@@ -234,7 +234,7 @@ impl State {
             let plan = match plan {
                 Ok(plan) => plan,
                 Err(DeskError::Stopped) => return desk.load_stopped(load),
-                Err(e) => return Err(e),
+                Err(e) => return desk.load_failed(&load, e),
             };
             load.restored = begun.elapsed().as_secs_f64();
             (load.at, load.steps, load.found) = (0, plan.steps.into(), plan.found);
@@ -266,21 +266,21 @@ impl State {
                 Ok(fed) => desk.document_read(load, &fed, began),
                 Err(lost @ DeskError::RowsLost(_)) => desk.load_again(load, Some(lost)),
                 Err(DeskError::Stopped) => desk.load_stopped(load),
-                Err(e) => {
-                    desk.keep_whole(load);
-                    Err(e)
-                }
+                Err(e) => desk.load_failed(&load, e),
             })
         })
     }
 
     /// A load that failed inside a document leaves it in the conversation: the next question brings what was not read of it.
-    fn keep_whole(&mut self, load: Box<Load>) {
-        if let Some(message) = load.messages.into_iter().nth(load.at) {
-            let message = as_left(message);
+    /// Where the reading began anew, that is the last one that was added, wherever the reading is.
+    fn load_failed(&mut self, load: &Load, e: DeskError) -> Done {
+        let last = load.added.checked_sub(1).and_then(|at| load.messages.get(at));
+        if let Some(message) = last.filter(|m| m.meta.document.as_ref().is_some_and(|d| !d.complete)) {
+            let message = as_left(message.clone());
             self.amend(&message);
             self.tell(Notice::Finished(message));
         }
+        Err(e)
     }
 
     /// Plans the rest of a load once more and goes on.
@@ -288,7 +288,8 @@ impl State {
         self.when_planned(Arc::clone(&load.rendered), State::plan, move |desk, _, plan| {
             let plan = match plan {
                 Err(DeskError::Stopped) => return desk.load_stopped(load),
-                plan => plan?,
+                Err(e) => return desk.load_failed(&load, e),
+                Ok(plan) => plan,
             };
             if let Some(lost) = lost {
                 desk.read_lost_again(&lost, &plan);
