@@ -12,7 +12,7 @@ mod stop;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::choose::{Chosen, Decision, keep_only};
 use super::execute::Fed;
@@ -29,6 +29,9 @@ use crate::text::sources::{Document, Gathered};
 use crate::transcript::{DocumentInfo, Message, MessageId, Role};
 use items::items;
 use progress::Progressing;
+
+/// How often the tree of the conversation is shown while documents are added: it is made of all of them.
+const TREE_SHOWN: Duration = Duration::from_millis(500);
 
 /// A document of a load.
 pub(super) struct Item {
@@ -65,6 +68,8 @@ struct Load {
     /// The document being read, and how many of them are in the conversation.
     at: usize,
     added: usize,
+    /// When the conversation's tree was shown with the documents that are in it.
+    tree_shown: Option<Instant>,
     /// Of the present plan: what is left to read, and what need not be.
     steps: VecDeque<Step>,
     found: Vec<(MessageId, SegmentId)>,
@@ -200,11 +205,11 @@ impl State {
         for (message, item) in messages.iter_mut().zip(&items) {
             if let Some(d) = &mut message.meta.document {
                 d.tokens = item.tokens;
-                // A part of a file differs from the file without any change.
-                if whole {
-                    self.say_if_changed(d);
-                }
             }
+        }
+        // A part of a file differs from the file without any change.
+        if whole {
+            self.say_changed(&messages);
         }
         for message in opening {
             self.add_message(message)?;
@@ -220,6 +225,7 @@ impl State {
             items,
             at: 0,
             added: 0,
+            tree_shown: None,
             steps: VecDeque::new(),
             found: Vec::new(),
             restored: 0.0,
@@ -251,7 +257,12 @@ impl State {
         let found = load.found.iter().filter(|(m, _)| *m == message.id).copied().collect();
         let saved = if load.at >= load.added {
             load.added = load.at + 1;
-            self.add_message(message)?
+            let saved = self.add_one_of_many(message)?;
+            if load.tree_shown.is_none_or(|at| at.elapsed() >= TREE_SHOWN) {
+                self.show_tree();
+                load.tree_shown = Some(Instant::now());
+            }
+            saved
         } else {
             Wanted::Texts(0)
         };
@@ -280,6 +291,7 @@ impl State {
             self.amend(&message);
             self.tell(Notice::Finished(message));
         }
+        self.show_tree();
         Err(e)
     }
 
@@ -350,13 +362,14 @@ impl State {
         self.keeper.change(vec![Change::AddDocument(document)]);
     }
 
-    fn say_if_changed(&self, info: &DocumentInfo) {
-        let (Some(path), Ok(documents)) = (&info.path, self.keeper.store.documents()) else {
-            return;
-        };
-        let mut known = documents.iter().filter(|d| d.document.path.as_ref() == Some(path)).peekable();
-        if known.peek().is_some() && known.all(|d| d.document.hash != info.hash) {
-            self.note(Level::Info, format!("{} changed on disk since it was read. Reading again.", info.name));
+    fn say_changed(&self, messages: &[Message]) {
+        // Where the database cannot be asked, other lines say so.
+        let known = self.keeper.store.hashes_by_path().unwrap_or_default();
+        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
+            let read = info.path.as_ref().and_then(|path| known.get(path));
+            if read.is_some_and(|hashes| !hashes.contains(&info.hash)) {
+                self.note(Level::Info, format!("{} changed on disk since it was read. Reading again.", info.name));
+            }
         }
     }
 
