@@ -140,7 +140,7 @@ impl State {
             self.note(Level::Warn, format!("Skipped {}: {}", skipped.name, skipped.reason));
         }
         if gathered.skipped.len() > 5 {
-            self.note(Level::Warn, format!("Skipped {} more files that hold no text.", gathered.skipped.len() - 5));
+            self.note(Level::Warn, format!("Skipped {} more.", gathered.skipped.len() - 5));
         }
     }
 
