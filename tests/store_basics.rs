@@ -273,6 +273,7 @@ fn marks_prompts_and_settings_are_kept() {
         Change::Prompt("two".into()),
         Change::Prompt("two".into()),
         Change::Prompt(" ".into()),
+        Change::Prompt("a pasted book ".repeat(2_000)),
     ];
     assert!(is_saved(&bench.save(Save { changes, images: vec![] })));
     let marks = store.marks(talk.session).unwrap();
