@@ -70,7 +70,7 @@ fn ten_thousandths(share: f64) -> u16 {
 }
 
 /// Passages that are kept of an answer.
-const MOST_PASSAGES: usize = 8;
+pub const MOST_PASSAGES: usize = 8;
 
 impl Sources {
     /// Sentences of an answer's text with what each of them looked at.
