@@ -86,6 +86,11 @@ impl Opened {
         std::mem::take(&mut self.quiet)
     }
 
+    /// The session that was called so when it was left.
+    pub(super) fn left_as(&self, name: &str) -> Option<SessionId> {
+        self.slots.iter().find(|s| s.name == name).and_then(|s| s.id)
+    }
+
     /// Whether a session is on the list.
     pub(super) fn has(&self, id: SessionId) -> bool {
         self.slots.iter().any(|s| s.id == Some(id))
@@ -192,6 +197,8 @@ impl State {
 
     fn back_to(&mut self, id: SessionId) -> Done {
         self.keeper.wait_for_texts();
+        let name = self.opened.slots.iter().find(|s| s.id == Some(id)).map(|s| s.name.clone());
+        self.refuse_unsaved(id, &name.unwrap_or_default())?;
         let record = self.keeper.store.session(id)?;
         if record.trashed_ms.is_some() {
             self.opened.forget(id);

@@ -280,7 +280,9 @@ mod tests {
     #[test]
     fn every_table_is_checked() {
         let dir = tempfile::tempdir().unwrap();
-        let (db, _) = crate::session::schema::open_writable(&dir.path().join("new.db")).unwrap();
+        let path = dir.path().join("new.db");
+        std::fs::File::create(&path).unwrap();
+        let (db, _) = crate::session::schema::open_writable(&path).unwrap();
         // The search has tables of its own, and its own check.
         let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'
                    AND name NOT LIKE 'message_text%'";

@@ -166,12 +166,20 @@ fn what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there() {
     let serial = t.view().opened.iter().find(|o| o.name == name).map(|o| o.serial).unwrap();
     t.send(Request::Switch(serial));
     t.note_with("is not opened");
-    disk.heal();
+    // One that has not even its row.
     t.ask("Three?");
+    let third = t.name();
+    t.send(Request::New(None));
+    t.send(Request::Resume(third.clone()));
+    t.note_with(&format!("\"{third}\" is not opened"));
+    disk.heal();
+    t.ask("Four?");
     t.on_disk();
-    t.send(Request::Resume(name.clone()));
-    t.sync();
-    assert_eq!((t.name(), t.view().messages.len()), (name, 4));
+    for (name, messages) in [(name, 4), (third, 2)] {
+        t.send(Request::Resume(name.clone()));
+        t.sync();
+        assert_eq!((t.name(), t.view().messages.len()), (name, messages));
+    }
     t.quit();
 }
 
