@@ -200,7 +200,8 @@ impl Keeper {
                 if pending.states.remove(&id).is_some() {
                     pending.left_out = None;
                 }
-                if pending.is_all_told() {
+                // What is only remembered is told of, too, and is of no session.
+                if id <= pending.last && pending.is_all_told() {
                     self.show_saved(at_ms);
                 }
             }
