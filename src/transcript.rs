@@ -7,7 +7,7 @@ mod looked;
 
 use serde::{Deserialize, Serialize};
 
-pub use looked::{Passage, Seen, Sentence, Sources};
+pub use looked::{MOST_PASSAGES, Passage, Seen, Sentence, Sources};
 
 /// Row id of a message in the store. Unique over all sessions of a data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -88,6 +88,38 @@ fn state_on_its_way_from_a_device_is_saved_once_it_has_come() {
 }
 
 #[test]
+fn text_does_not_wait_for_state_that_was_handed_over_before_it() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "slow", 1);
+    let mut late = Vec::new();
+    let mut handed = Vec::new();
+    // A disk that is slower than the reading of a document: of all that was read nothing is written yet.
+    for part in 0..3 {
+        let mut save = talk.document(&bench.store, &format!("document {part}"), 1);
+        let (data, arriving) = TensorData::later();
+        let there = std::mem::replace(&mut save.images[0].1.rows.tensors[0].data, data);
+        late.push((arriving, there.to_vec()));
+        handed.push(bench.writer.save(save));
+    }
+    let answer = message(&bench.store, talk.head, Role::Assistant, "the end of the answer");
+    let head = answer.id;
+    let put = Change::PutMessage { session: talk.session, message: Box::new(answer) };
+    let to = Change::MoveHead { session: talk.session, head: Some(head) };
+    assert!(is_saved(&bench.save(Save { changes: vec![put, to], images: vec![] })));
+    assert!(!bench.writer.flush(Instant::now()), "state is still to come");
+    assert_eq!(bench.store.session(talk.session).unwrap().head, Some(head));
+    // Until then what is before it is restored.
+    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 1);
+    for ((arriving, bytes), id) in late.into_iter().zip(handed) {
+        arriving.set(Ok(bytes));
+        assert!(is_saved(&bench.outcome(id)));
+    }
+    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 4);
+    assert!(bench.close());
+}
+
+#[test]
 fn a_state_that_ends_inside_a_character_is_saved() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));
@@ -241,6 +273,7 @@ fn marks_prompts_and_settings_are_kept() {
         Change::Prompt("two".into()),
         Change::Prompt("two".into()),
         Change::Prompt(" ".into()),
+        Change::Prompt("a pasted book ".repeat(2_000)),
     ];
     assert!(is_saved(&bench.save(Save { changes, images: vec![] })));
     let marks = store.marks(talk.session).unwrap();

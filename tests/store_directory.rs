@@ -66,7 +66,9 @@ fn a_folder_with_other_things_in_it_is_refused_and_left_as_it_was() {
     // An empty one, and one in which only our own log lies, is taken.
     for name in ["empty", "logged"] {
         let root = dir.path().join(name);
-        fs::create_dir_all(root.join("state")).unwrap();
+        for ours in ["state", "presets", "themes"] {
+            fs::create_dir_all(root.join(ours)).unwrap();
+        }
         assert_eq!(*open(&root, RealDisk).access(), Access::Writable);
         assert!(fs::read_to_string(root.join("sala-chat.id")).unwrap().starts_with("sala-chat data directory 1\n"));
     }

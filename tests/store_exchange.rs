@@ -167,6 +167,20 @@ fn json_comes_back_with_all_branches_and_marks() {
 }
 
 #[test]
+fn settings_that_are_damaged_come_back_as_they_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = bench(dir.path());
+    let talk = branched(&bench);
+    let damaged = "{\"seed\": 7, \"temp";
+    let change = Change::Settings { session: talk.session, json: damaged.into() };
+    assert!(is_saved(&bench.save(Save { changes: vec![change], images: vec![] })));
+    let file = dir.path().join("out.json");
+    bench.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No).unwrap();
+    let imported = bench.store.import(&file).unwrap();
+    assert_eq!(bench.store.session(imported.sessions[0].0).unwrap().settings, damaged);
+}
+
+#[test]
 fn a_bundle_resumes_elsewhere_bit_for_bit() {
     let dir = tempfile::tempdir().unwrap();
     let from = bench(&dir.path().join("from"));

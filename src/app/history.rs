@@ -23,10 +23,6 @@ impl History {
         if prompt.trim().is_empty() || self.prompts.last().is_some_and(|p| p == prompt) {
             return;
         }
-        // A prompt with a pasted book in it would only cost memory.
-        if prompt.len() > 20_000 {
-            return;
-        }
         if self.prompts.len() == LIMIT {
             self.prompts.remove(0);
         }

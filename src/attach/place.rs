@@ -58,7 +58,7 @@ fn at<T>(socket: &Path, act: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
 impl Place {
     /// Of the data directory `data`.
     pub fn of(data: &Path) -> Place {
-        Place { folder: data.join("locks") }
+        Place { folder: data.join(crate::base::places::LOCKS) }
     }
 
     fn socket(&self) -> PathBuf {

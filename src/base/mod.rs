@@ -2,6 +2,7 @@
 
 pub mod caught;
 mod numbers;
+pub mod places;
 mod random;
 
 pub use numbers::{bytes, counted, grouped, percent};

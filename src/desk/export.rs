@@ -52,9 +52,20 @@ impl State {
         let Some(id) = self.talk.id else {
             return Err(DeskError::Refused("Nothing to export: the conversation is empty.".into()));
         };
-        self.keeper.flush_briefly();
+        self.keeper.wait_for_texts();
         let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
+        let unsaved = self.keeper.unsaved(id).or_else(|| match self.keeper.shown() {
+            SaveState::NotSaved(why) if self.keeper.is_lost(id) => Some(why.clone()),
+            _ => None,
+        });
+        if let Some(why) = unsaved.as_ref().filter(|_| tree || with_state) {
+            let what = if with_state { "--with-state" } else { "--tree" };
+            return Err(DeskError::Refused(format!(
+                "{what} exports what is on disk, and what was said last is not ({why}). /export without it writes the open branch."
+            )));
+        }
         if with_state {
+            self.keeper.wait_for_states();
             let fingerprint = self.feeder.fingerprint().to_owned();
             let written = self.keeper.store.export_bundle(id, &fingerprint, &path, overwrite)?;
             let again = match written.replay_tokens {
@@ -67,7 +78,7 @@ impl State {
             return Ok(());
         }
         let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(DeskError::Refused)?;
-        if let SaveState::NotSaved(_) = self.keeper.shown() {
+        if unsaved.is_some() {
             // What the disk does not have is here.
             let messages = self.talk.conversation.path().into_iter().cloned().collect();
             let size = self.keeper.store.export_messages(&self.talk.name, messages, format, &path, overwrite)?;

@@ -1,6 +1,6 @@
 //! The keeper: the store and its writer. What is handed over, what became of it, and what of it can be had back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,20 +26,36 @@ const STATE_PATIENCE: Duration = Duration::from_secs(20);
 /// What is with the writer.
 #[derive(Debug, Default)]
 struct Pending {
-    /// Texts of all saves up to this one were committed or given up.
+    /// Texts of all saves up to this one were committed or given up, or could not be written for now.
     texts: u64,
-    /// Saves whose state is not on disk yet.
+    /// Saves whose state is not on disk yet. Texts that were handed over later may be.
     states: HashMap<u64, SegmentId>,
-    /// Nothing more will be told of saves up to this one.
+    /// Texts of all saves up to this one were committed, or will never be.
     done: u64,
     /// The last save.
     last: u64,
+    /// Saves whose text is not on disk yet, and whose it is.
+    waiting: Vec<(u64, SessionId)>,
+    /// Sessions of which some text will never be on disk.
+    lost: HashSet<SessionId>,
     /// Why something will never be on disk, once that is so: nothing that is saved later makes it whole.
     given_up: Option<String>,
     /// Why the last state of the open session is not on disk though its text is.
     left_out: Option<String>,
     /// State to be written when the program ends, in order.
     held: Vec<Held>,
+}
+
+impl Pending {
+    fn committed(&mut self, id: u64) {
+        (self.texts, self.done) = (self.texts.max(id), self.done.max(id));
+        self.waiting.retain(|(save, _)| *save > id);
+    }
+
+    /// Whether nothing more will be told of what was handed over.
+    fn is_all_told(&self) -> bool {
+        self.done >= self.last && self.states.is_empty()
+    }
 }
 
 /// State that is written when the program ends.
@@ -68,6 +84,8 @@ pub(super) struct Keeper {
     shown: SaveState,
     /// Keeps other processes from writing to the open session.
     pub(super) lock: Option<SessionLock>,
+    /// Locks of sessions that were left before all that was said there was on disk.
+    leaving: Vec<(SessionId, SessionLock)>,
     out: Out,
 }
 
@@ -80,8 +98,9 @@ impl Keeper {
         discard: bool,
         out: Out,
     ) -> Keeper {
-        let (pending, named, shown, lock) = (Pending::default(), Vec::new(), SaveState::Empty, None);
-        Keeper { store, writer, events, pending, named, policy, discard, shown, lock, out }
+        let (pending, named, shown) = (Pending::default(), Vec::new(), SaveState::Empty);
+        let (lock, leaving) = (None, Vec::new());
+        Keeper { store, writer, events, pending, named, policy, discard, shown, lock, leaving, out }
     }
 
     /// Hands a segment over that a session has come to, what else changes with it, and its state.
@@ -111,8 +130,10 @@ impl Keeper {
     /// Hands a save over.
     fn save(&mut self, save: Save) -> u64 {
         let state = save.images.last().map(|(id, _)| *id);
+        let sessions: HashSet<SessionId> = save.changes.iter().filter_map(Change::session).collect();
         let id = self.writer.save(save);
         self.pending.last = id;
+        self.pending.waiting.extend(sessions.into_iter().map(|session| (id, session)));
         if let Some(segment) = state {
             self.pending.states.insert(id, segment);
         }
@@ -173,18 +194,19 @@ impl Keeper {
         let waited = !pending.states.is_empty();
         match event {
             SaveEvent::Named { session, name } => self.named.push((session, name)),
-            SaveEvent::Text { id } => pending.texts = pending.texts.max(id),
+            SaveEvent::Text { id } => pending.committed(id),
             SaveEvent::Saved { id, at_ms } => {
-                (pending.texts, pending.done) = (pending.texts.max(id), pending.done.max(id));
+                pending.committed(id);
                 if pending.states.remove(&id).is_some() {
                     pending.left_out = None;
                 }
-                if id == pending.last {
+                // What is only remembered is told of, too, and is of no session.
+                if id <= pending.last && pending.is_all_told() {
                     self.show_saved(at_ms);
                 }
             }
             SaveEvent::TextOnly { id, reason, .. } => {
-                (pending.texts, pending.done) = (pending.texts.max(id), pending.done.max(id));
+                pending.committed(id);
                 pending.states.remove(&id);
                 // The first: what is not kept after it may be so because of it.
                 let first = pending.left_out.get_or_insert(reason).clone();
@@ -194,16 +216,19 @@ impl Keeper {
                 pending.texts = pending.texts.max(id);
                 pending.states.remove(&id);
                 if lasting {
-                    pending.done = pending.done.max(id);
+                    pending.lost.extend(pending.waiting.iter().filter(|(save, _)| *save == id).map(|(_, of)| *of));
+                    pending.committed(id);
                     pending.given_up = Some(reason.clone());
                     self.out.note(Level::Error, format!("Something could not be saved: {reason}"));
                 }
                 self.show(SaveState::NotSaved(reason));
             }
             // What waited behind it follows.
-            SaveEvent::Recovered if pending.done < pending.last => self.show(SaveState::Saving),
+            SaveEvent::Recovered if !pending.is_all_told() => self.show(SaveState::Saving),
             SaveEvent::Recovered => self.show_saved(now_ms()),
         }
+        let pending = &self.pending;
+        self.leaving.retain(|(session, _)| pending.waiting.iter().any(|(_, of)| of == session));
         waited && self.pending.states.is_empty()
     }
 
@@ -234,8 +259,9 @@ impl Keeper {
             }
     }
 
-    /// Waits until all texts handed over are on disk, or it is clear that they will not be: whoever takes the lock or
-    /// asks the store next must find all that was said. Nothing else could be done meanwhile.
+    /// Waits until all texts handed over are on disk, or it is clear that they will not be for now: whoever asks the store
+    /// next should find all that was said. Nothing else could be done meanwhile. A disk may take longer:
+    /// [`Keeper::unsaved`] says so of a session.
     pub(super) fn wait_for_texts(&mut self) {
         let wanted = Wanted::Texts(self.pending.last);
         let until = Keeper::patience(wanted);
@@ -246,9 +272,33 @@ impl Keeper {
         }
     }
 
-    /// The same for all that is with the writer, leaving its events where they are.
-    pub(super) fn flush_briefly(&self) {
+    /// The same for the state.
+    pub(super) fn wait_for_states(&self) {
         self.writer.flush(Instant::now() + PATIENCE);
+    }
+
+    /// Why some text of a session is not on disk yet, if so: what the store has of it is older than what was said.
+    pub(super) fn unsaved(&self, session: SessionId) -> Option<String> {
+        let waits = self.pending.waiting.iter().any(|(_, of)| *of == session);
+        waits.then(|| match &self.shown {
+            SaveState::NotSaved(why) => why.trim_end_matches('.').to_owned(),
+            _ => "the disk takes long".to_owned(),
+        })
+    }
+
+    /// Whether some text of a session will never be on disk.
+    pub(super) fn is_lost(&self, session: SessionId) -> bool {
+        self.pending.lost.contains(&session)
+    }
+
+    /// A session was left. Its lock is given up once all that was said there is on disk: whoever takes it next must find
+    /// that.
+    pub(super) fn let_go(&mut self, session: Option<SessionId>, lock: Option<SessionLock>) {
+        if let (Some(session), Some(lock)) = (session, lock)
+            && self.unsaved(session).is_some()
+        {
+            self.leaving.push((session, lock));
+        }
     }
 
     /// A recorded path, empty when the store does not know it any more.
@@ -302,7 +352,7 @@ impl Keeper {
             }
         }
         let saved = self.writer.close(until);
-        drop(self.lock.take());
+        drop((self.lock.take(), self.leaving));
         // The first: what is not kept after it may be so because of it.
         let (mut before, mut lost) = (self.pending.left_out, None);
         for event in self.events.try_iter() {

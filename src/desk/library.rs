@@ -29,15 +29,16 @@ impl State {
             let d = m.meta.document.as_ref()?;
             let segment = self.talk.ends.get(&m.id);
             let live = segment.and_then(|id| self.feeder.live.segments().iter().find(|s| s.id == *id));
-            let stored = segment.and_then(|id| self.keeper.store.segment(id).ok().flatten());
+            let stored = segment.and_then(|id| self.keeper.store.kept_of(id).ok().flatten());
+            let (kept, bytes) = stored.unwrap_or_default();
             Some(DocumentRow {
                 name: d.name.clone(),
                 tokens: d.tokens,
                 position: live.map(|s| s.end_position().saturating_sub(d.tokens)),
                 lines: d.lines,
                 hash: short(&d.hash),
-                kept: stored.as_ref().is_some_and(|s| s.end.is_kept() && s.rows.is_kept()),
-                bytes: stored.map_or(0, |s| s.end.bytes() + s.rows.bytes()),
+                kept,
+                bytes,
                 used_ms: m.created_ms,
             })
         };

@@ -12,7 +12,7 @@ mod stop;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::choose::{Chosen, Decision, keep_only};
 use super::execute::Fed;
@@ -29,6 +29,9 @@ use crate::text::sources::{Document, Gathered};
 use crate::transcript::{DocumentInfo, Message, MessageId, Role};
 use items::items;
 use progress::Progressing;
+
+/// How often the tree of the conversation is shown while documents are added: it is made of all of them.
+const TREE_SHOWN: Duration = Duration::from_millis(500);
 
 /// A document of a load.
 pub(super) struct Item {
@@ -65,6 +68,8 @@ struct Load {
     /// The document being read, and how many of them are in the conversation.
     at: usize,
     added: usize,
+    /// When the conversation's tree was shown with the documents that are in it.
+    tree_shown: Option<Instant>,
     /// Of the present plan: what is left to read, and what need not be.
     steps: VecDeque<Step>,
     found: Vec<(MessageId, SegmentId)>,
@@ -136,7 +141,7 @@ impl State {
             self.note(Level::Warn, format!("Skipped {}: {}", skipped.name, skipped.reason));
         }
         if gathered.skipped.len() > 5 {
-            self.note(Level::Warn, format!("Skipped {} more files that hold no text.", gathered.skipped.len() - 5));
+            self.note(Level::Warn, format!("Skipped {} more.", gathered.skipped.len() - 5));
         }
     }
 
@@ -201,11 +206,11 @@ impl State {
         for (message, item) in messages.iter_mut().zip(&items) {
             if let Some(d) = &mut message.meta.document {
                 (d.tokens, d.once) = (item.tokens, !library);
-                // A part of a file differs from the file without any change.
-                if whole {
-                    self.say_if_changed(d);
-                }
             }
+        }
+        // A part of a file differs from the file without any change.
+        if whole {
+            self.say_changed(&messages);
         }
         for message in opening {
             self.add_message(message)?;
@@ -221,6 +226,7 @@ impl State {
             items,
             at: 0,
             added: 0,
+            tree_shown: None,
             steps: VecDeque::new(),
             found: Vec::new(),
             restored: 0.0,
@@ -235,7 +241,7 @@ impl State {
             let plan = match plan {
                 Ok(plan) => plan,
                 Err(DeskError::Stopped) => return desk.load_stopped(load),
-                Err(e) => return Err(e),
+                Err(e) => return desk.load_failed(&load, e),
             };
             load.restored = begun.elapsed().as_secs_f64();
             (load.at, load.steps, load.found) = (0, plan.steps.into(), plan.found);
@@ -252,7 +258,12 @@ impl State {
         let found = load.found.iter().filter(|(m, _)| *m == message.id).copied().collect();
         let saved = if load.at >= load.added {
             load.added = load.at + 1;
-            self.add_message(message)?
+            let saved = self.add_one_of_many(message)?;
+            if load.tree_shown.is_none_or(|at| at.elapsed() >= TREE_SHOWN) {
+                self.show_tree();
+                load.tree_shown = Some(Instant::now());
+            }
+            saved
         } else {
             Wanted::Texts(0)
         };
@@ -267,22 +278,23 @@ impl State {
                 Ok(fed) => desk.document_read(load, &fed, began),
                 Err(lost @ DeskError::RowsLost(_)) => desk.load_again(load, Some(lost)),
                 Err(DeskError::Stopped) => desk.load_stopped(load),
-                Err(e) => {
-                    desk.keep_whole(load);
-                    Err(e)
-                }
+                Err(e) => desk.load_failed(&load, e),
             })
         })
     }
 
     /// A load that failed inside a document leaves it in the conversation: the next question brings what was not read of it.
-    fn keep_whole(&mut self, load: Box<Load>) {
-        if let Some(message) = load.messages.into_iter().nth(load.at) {
-            let message = as_left(message);
+    /// Where the reading began anew, that is the last one that was added, wherever the reading is.
+    fn load_failed(&mut self, load: &Load, e: DeskError) -> Done {
+        let last = load.added.checked_sub(1).and_then(|at| load.messages.get(at));
+        if let Some(message) = last.filter(|m| m.meta.document.as_ref().is_some_and(|d| !d.complete)) {
+            let message = as_left(message.clone());
             self.talk.to_shelve.extend(Some(message.id).filter(|_| load.library));
             self.amend(&message);
             self.tell(Notice::Finished(message));
         }
+        self.show_tree();
+        Err(e)
     }
 
     /// Plans the rest of a load once more and goes on.
@@ -290,7 +302,8 @@ impl State {
         self.when_planned(Arc::clone(&load.rendered), State::plan, move |desk, _, plan| {
             let plan = match plan {
                 Err(DeskError::Stopped) => return desk.load_stopped(load),
-                plan => plan?,
+                Err(e) => return desk.load_failed(&load, e),
+                Ok(plan) => plan,
             };
             if let Some(lost) = lost {
                 desk.read_lost_again(&lost, &plan);
@@ -335,13 +348,14 @@ impl State {
         Ok(())
     }
 
-    fn say_if_changed(&self, info: &DocumentInfo) {
-        let (Some(path), Ok(documents)) = (&info.path, self.keeper.store.documents()) else {
-            return;
-        };
-        let mut known = documents.iter().filter(|d| d.document.path.as_ref() == Some(path)).peekable();
-        if known.peek().is_some() && known.all(|d| d.document.hash != info.hash) {
-            self.note(Level::Info, format!("{} changed on disk since it was read. Reading again.", info.name));
+    fn say_changed(&self, messages: &[Message]) {
+        // Where the database cannot be asked, other lines say so.
+        let known = self.keeper.store.hashes_by_path().unwrap_or_default();
+        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
+            let read = info.path.as_ref().and_then(|path| known.get(path));
+            if read.is_some_and(|hashes| !hashes.contains(&info.hash)) {
+                self.note(Level::Info, format!("{} changed on disk since it was read. Reading again.", info.name));
+            }
         }
     }
 

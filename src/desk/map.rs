@@ -54,7 +54,11 @@ impl State {
         if let Some((number, m)) = begun.or(path.last().map(|m| (path.len() as u64, *m))) {
             add(used, Place::Turn, number, first_words(&title_of(m), 40), 0);
         }
-        let answered = (1..).zip(&path).filter_map(|(n, m)| Some((n, m.meta.looked.as_ref()?))).last();
+        // On a branch that is a copy nobody knows which blocks it were.
+        let answered = (1..)
+            .zip(&path)
+            .filter_map(|(n, m)| Some((n, m.meta.looked.as_ref().filter(|l| !l.blocks.is_empty())?)))
+            .last();
         ContextMap {
             stretches,
             used,

@@ -86,6 +86,11 @@ impl Opened {
         std::mem::take(&mut self.quiet)
     }
 
+    /// The session that was called so when it was left.
+    pub(super) fn left_as(&self, name: &str) -> Option<SessionId> {
+        self.slots.iter().find(|s| s.name == name).and_then(|s| s.id)
+    }
+
     /// Whether a session is on the list.
     pub(super) fn has(&self, id: SessionId) -> bool {
         self.slots.iter().any(|s| s.id == Some(id))
@@ -95,9 +100,9 @@ impl Opened {
 impl State {
     /// Leaves the open session for another one, which gets its place in the list. The lock of the old one is given up.
     pub(super) fn become_open(&mut self, talk: Talk, lock: Option<SessionLock>) {
-        // Whoever takes the lock next must find all that was said.
         self.keeper.wait_for_texts();
-        self.keeper.lock = lock;
+        let before = std::mem::replace(&mut self.keeper.lock, lock);
+        self.keeper.let_go(self.talk.id, before);
         self.opened.quiet = false;
         // What was asked in the session that is left is done.
         self.typed = None;
@@ -191,6 +196,9 @@ impl State {
     }
 
     fn back_to(&mut self, id: SessionId) -> Done {
+        self.keeper.wait_for_texts();
+        let name = self.opened.slots.iter().find(|s| s.id == Some(id)).map(|s| s.name.clone());
+        self.refuse_unsaved(id, &name.unwrap_or_default())?;
         let record = self.keeper.store.session(id)?;
         if record.trashed_ms.is_some() {
             self.opened.forget(id);

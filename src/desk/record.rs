@@ -99,12 +99,19 @@ impl State {
     /// Adds a message at the head and shows it. The engine must not see it before its text is safe:
     /// [`State::when_saved`] with what is returned.
     pub(super) fn add_message(&mut self, message: Message) -> Done<Wanted> {
-        let named = self.talk.name.is_empty();
+        let saved = self.add_one_of_many(message)?;
+        self.show_tree();
+        Ok(saved)
+    }
+
+    /// The same without what is shown beside the messages, which takes time that grows with them: [`State::show_tree`] shows
+    /// it once for many.
+    pub(super) fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
+        let unnamed = self.talk.name.is_empty();
         let save = self.put_new(message.clone())?;
         self.tell(Notice::Added(message));
-        match named && !self.talk.name.is_empty() {
-            true => self.show_session(),
-            false => self.show_tree(),
+        if unnamed && !self.talk.name.is_empty() {
+            self.show_session();
         }
         Ok(Wanted::Texts(save))
     }

@@ -16,7 +16,7 @@ use crate::protocol::desk::{Choice, Level, SaveState};
 use crate::session::{Access, LAST, Lost, SessionLock, SessionRecord, StoreError};
 use crate::settings::session::Kept;
 use crate::text::sanitize::sanitize_line;
-use crate::transcript::{MessageId, Role};
+use crate::transcript::{MessageId, Role, SessionId};
 
 /// Characters of messages off the open branch: enough for the timeline.
 const FIRST_WORDS: usize = 200;
@@ -36,6 +36,11 @@ impl State {
     pub(super) fn resume(&mut self, name: &str) -> Done {
         self.leads_on_screen()?;
         self.keeper.wait_for_texts();
+        // One that was left may have no row yet.
+        let left = self.opened.left_as(name).filter(|id| self.talk.id != Some(*id));
+        if let Some(id) = left.filter(|id| self.seat_of(|talk| talk.id == Some(*id)).is_none()) {
+            self.refuse_unsaved(id, name)?;
+        }
         let trashed = || match self.keeper.store.session_named(name) {
             // What was deleted by mistake comes back by its name.
             Err(StoreError::NoSession { .. }) => self.keeper.store.undelete(name).ok(),
@@ -64,6 +69,7 @@ impl State {
             self.take_up(at);
             return Ok(());
         }
+        self.refuse_unsaved(record.id, &record.name)?;
         // Held already where its state was not read: nobody else gets it in between.
         let held = (self.talk.id == Some(record.id)).then(|| self.keeper.lock.take()).flatten();
         if held.is_some() {
@@ -89,6 +95,17 @@ impl State {
             }
         };
         self.open_with(&record, lock, rights)
+    }
+
+    /// Refuses to open a session of which the store has less than was said: a question below that would be said to an older
+    /// conversation.
+    pub(super) fn refuse_unsaved(&self, id: SessionId, name: &str) -> Done {
+        match self.keeper.unsaved(id) {
+            None => Ok(()),
+            Some(why) => Err(DeskError::Refused(format!(
+                "\"{name}\" is not opened: what was said there last is not on disk yet ({why}). /resume {name} opens it once it is."
+            ))),
+        }
     }
 
     fn open_with(&mut self, record: &SessionRecord, lock: Option<SessionLock>, rights: Rights) -> Done {

@@ -277,9 +277,8 @@ impl State {
             Some(Apart { put_off: None, .. }) => {}
             Some(Apart { put_off: Some(why), question, .. }) => self.ask_aside_later(seat.talk.serial, &why, question),
             None => {
-                // Whoever takes the lock next must find all that was said.
                 self.keeper.wait_for_texts();
-                drop(seat.lock);
+                self.keeper.let_go(seat.talk.id, seat.lock.take());
                 self.left_untitled(&mut seat.talk);
                 self.opened.left(seat.talk, empty);
             }

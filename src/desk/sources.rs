@@ -11,10 +11,8 @@ use super::render::{Rendered, Renderer};
 use crate::protocol::engine::{Looked, LookedAt};
 use crate::session::TextBoundary;
 use crate::text::{Before, Specials, Walk};
-use crate::transcript::{Message, Passage, Role, Seen, Sentence, Sources};
+use crate::transcript::{MOST_PASSAGES, Message, Passage, Role, Seen, Sentence, Sources};
 
-/// Passages that are kept of an answer.
-const MOST_PASSAGES: usize = 8;
 /// Passages that are kept of each of its sentences.
 const SENTENCE_PASSAGES: usize = 3;
 /// Blocks that are kept of an answer.

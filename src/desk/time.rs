@@ -1,6 +1,8 @@
 //! Going back, forward and sideways: undo, redo, edit, fork, branches, marks, changed beginnings. Nothing here removes
 //! anything; each command says what it shares and what it reads again.
 
+use std::collections::HashMap;
+
 use super::ask::Shown;
 use super::execute::Fed;
 use super::load::document_info;
@@ -318,11 +320,18 @@ impl State {
     }
 
     fn copied(&mut self, parent: Option<MessageId>, messages: Vec<Message>) -> Done<Option<MessageId>> {
+        let conversation = &self.talk.conversation;
+        let kept = parent.map_or(0, |p| conversation.number_of(p));
+        let new_places = (kept + 1..).zip(&messages).filter(|(_, m)| conversation.get(m.id).is_some());
+        let moved: HashMap<u64, u64> = new_places.map(|(new, m)| (conversation.number_of(m.id), new)).collect();
         self.move_head(parent)?;
         let mut parent = parent;
         for old in messages {
             let mut new = self.draft(old.role, parent, old.text);
             (new.thinking, new.meta) = (old.thinking, old.meta);
+            // What an answer looked at has other numbers here, or is gone.
+            let number = |old: u64| if old <= kept { Some(old) } else { moved.get(&old).copied() };
+            new.meta.looked = new.meta.looked.map(|looked| looked.renumbered(number));
             parent = Some(new.id);
             self.add_quietly(new)?;
         }

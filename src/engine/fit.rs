@@ -2,6 +2,7 @@
 
 use crate::backend::Memory;
 use crate::backend::room::{self, PagedPlan, RESERVE_BYTES, USUAL_CONTEXT};
+use crate::base::{bytes as size, grouped};
 use crate::model::{Checkpoint, Recipe};
 use crate::protocol::engine::{EngineOptions, MemoryInfo};
 use crate::spec::ModelSpec;
@@ -14,18 +15,9 @@ fn recipes(published: bool) -> Vec<Recipe> {
     std::iter::once(own).chain(Recipe::PACKING.iter().copied()).collect()
 }
 
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
-}
-
-/// `790000` as `790,000`, in full thousands.
+/// `790123` as `790,000`: in full thousands.
 fn tokens(n: u64) -> String {
-    let thousands = n / 1000;
-    if thousands < 1000 {
-        format!("{thousands},000")
-    } else {
-        format!("{},{:03},000", thousands / 1000, thousands % 1000)
-    }
+    grouped(n / 1000 * 1000)
 }
 
 /// What has to be known to choose: the shape, the bytes of its weights by recipe, and what the folder's own form is called.
@@ -82,9 +74,9 @@ fn automatic(sizes: &Sizes<'_>, free: u64, asked: Option<u64>) -> Result<(Recipe
         let least = (sizes.bytes)(Recipe::Bits4) + RESERVE_BYTES;
         return Err(format!(
             "{} of GPU memory are free, {} weights need {} with working memory; {}, or use --model demo",
-            gib(free),
+            size(free),
             Recipe::Bits4.name(),
-            gib(least),
+            size(least),
             sizes.advice()
         ));
     };
@@ -101,7 +93,8 @@ fn automatic(sizes: &Sizes<'_>, free: u64, asked: Option<u64>) -> Result<(Recipe
         n if n >= wanted || !sizes.pages(recipe, free, wanted) => format!("{} tokens", tokens(n)),
         n => format!("{} tokens, and more with keys and values in memory", tokens(n)),
     };
-    let line = format!("{} weights ({}): leaves room for {room}. {better}.", recipe.name(), gib((sizes.bytes)(recipe)));
+    let line =
+        format!("{} weights ({}): leaves room for {room}. {better}.", recipe.name(), size((sizes.bytes)(recipe)));
     Ok((recipe, Some(line)))
 }
 
@@ -116,7 +109,7 @@ fn named(recipe: Recipe, sizes: &Sizes<'_>, free: u64) -> Result<Recipe, String>
         Some(recipe) => format!("--weights {} fits", recipe.word()),
         None => format!("no form of this model fits: {}, or use --model demo", sizes.advice()),
     };
-    Err(format!("{} weights need {} with working memory, {} are free; {advice}", recipe.name(), gib(need), gib(free)))
+    Err(format!("{} weights need {} with working memory, {} are free; {advice}", recipe.name(), size(need), size(free)))
 }
 
 /// What `free` bytes of a card hold, read in passes of `rows` rows: `bf16 leaves room for 12,000 tokens, 8-bit for 790,000, 4-bit for
@@ -128,8 +121,8 @@ pub fn holds(checkpoint: &Checkpoint, free: u64, rows: usize) -> String {
     let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes: &recipes, published, rows, limited: false };
     let longest = 2 * checkpoint.spec().max_position as u64;
     let words = recipes.iter().map(|recipe| match sizes.room(*recipe, free).min(longest) {
-        0 => format!("{} weights ({}) do not fit", sizes.name(*recipe), gib(bytes(*recipe))),
-        n => format!("{} weights ({}) leave room for {} tokens", sizes.name(*recipe), gib(bytes(*recipe)), tokens(n)),
+        0 => format!("{} weights ({}) do not fit", sizes.name(*recipe), size(bytes(*recipe))),
+        n => format!("{} weights ({}) leave room for {} tokens", sizes.name(*recipe), size(bytes(*recipe)), tokens(n)),
     });
     let mut line = words.collect::<Vec<_>>().join(", ");
     let resident = recipes.iter().any(|recipe| sizes.room(*recipe, free) >= longest);

@@ -51,7 +51,7 @@ pub use demo::{
 pub use forward::Model;
 pub use parts::Sequence;
 pub use state::Live;
-pub use weights::{Checkpoint, Kept, LoadedTensor, Recipe, Tensors};
+pub use weights::{Checkpoint, Kept, LoadedTensor, Recipe, Tensors, WEIGHTS_INDEX};
 
 use std::path::PathBuf;
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorView;
 
 use super::calibrate::Statistics;
-use super::weights::{Fate, Source};
+use super::weights::{Fate, Source, WEIGHTS_INDEX};
 use super::{Checkpoint, ModelError, Result, Tensors};
 use crate::backend::forms::{OutputErrors, Packed};
 use crate::backend::{BackendError, Form, internal};
@@ -26,7 +26,6 @@ use folder::{seal, written};
 /// What `quant_method` says of a folder that this program wrote.
 pub(super) const METHOD: &str = "sala-chat";
 const CONFIG: &str = "config.json";
-const INDEX: &str = "model.safetensors.index.json";
 /// Key of the metadata of each file: hash of what it was made from and how; in files followed by the squared error.
 pub(super) const MADE_FROM: &str = "made_from";
 
@@ -115,7 +114,7 @@ pub fn quantize(
             Some(errors) => (errors, true),
             None => {
                 // A folder that was finished and is packed again is whole for nobody meanwhile.
-                remove(&out.join(INDEX))?;
+                remove(&out.join(WEIGHTS_INDEX))?;
                 (write_part(source, tensors, calibration, weights, &path, &id)?, false)
             }
         };
@@ -141,7 +140,7 @@ pub fn quantize(
     write_text(&out.join(CONFIG), &config.to_string())?;
     let index =
         serde_json::json!({ "metadata": { "total_size": total, MADE_FROM: id, "seal": seal }, "weight_map": index });
-    write_text(&out.join(INDEX), &index.to_string())?;
+    write_text(&out.join(WEIGHTS_INDEX), &index.to_string())?;
     Ok(Some(total))
 }
 

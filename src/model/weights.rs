@@ -33,7 +33,7 @@ pub(super) use kept::Fate;
 pub use kept::Kept;
 pub use recipe::Recipe;
 pub(super) use tensors::EmbeddedFile;
-pub use tensors::{LoadedTensor, Tensors};
+pub use tensors::{LoadedTensor, Tensors, WEIGHTS_INDEX};
 
 /// Changes when the meaning of weights or saved state changes, so that older state is not mistaken for current.
 const FORMAT: u32 = 1;

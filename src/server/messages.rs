@@ -63,7 +63,7 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
             let mut result = Turn::new(ChatRole::Tool, content(value, &place, &["text"])?);
             result.call_id = id;
             // What was begun for it and holds nothing.
-            if turns.last().is_some_and(|t| t.role == role && t.text.is_empty()) {
+            if turns.last().is_some_and(|t| t.role == role && t.text.is_empty() && t.files.is_empty()) {
                 turns.pop();
             }
             turns.push(result);
@@ -355,4 +355,22 @@ async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
 /// `POST /v1/messages/count_tokens`.
 pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     counted(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::Anthropic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_before_the_result_of_a_call_stays() {
+        let content = json!([
+            { "type": "document", "source": { "type": "file", "file_id": "file-1" } },
+            { "type": "tool_result", "tool_use_id": "c1", "content": "12 degrees" },
+        ]);
+        let mut fields = Fields::of(json!({ "messages": [{ "role": "user", "content": content }] }), "").unwrap();
+        let turns = turns(&mut fields).unwrap();
+        let roles: Vec<ChatRole> = turns.iter().map(|t| t.role).collect();
+        assert_eq!(roles, [ChatRole::User, ChatRole::Tool]);
+        assert_eq!((turns[0].files.as_slice(), turns[1].call_id.as_deref()), (&["file-1".to_owned()][..], Some("c1")));
+    }
 }

@@ -98,6 +98,21 @@ pub enum Change {
     Prompt(String),
 }
 
+impl Change {
+    /// The session it changes.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        match self {
+            Change::CreateSession(new) => Some(new.id),
+            Change::PutMessage { session, .. }
+            | Change::MoveHead { session, .. }
+            | Change::Title { session, .. }
+            | Change::Settings { session, .. }
+            | Change::Mark { session, .. } => Some(*session),
+            Change::AddSegment(_) | Change::Link { .. } | Change::AddDocument(_) | Change::Prompt(_) => None,
+        }
+    }
+}
+
 /// Everything that belongs together. Changes are one transaction; images follow when it is durable.
 #[derive(Clone, Debug, Default)]
 pub struct Save {
@@ -123,21 +138,18 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
     // An import brings thousands.
     let mut known = HashSet::new();
     for change in changes {
-        let touched = match change {
+        match change {
             Change::CreateSession(new) => {
                 let name = create_session(tx, new)?;
                 if name != new.name {
                     out.named.push((new.id, name));
                 }
-                Some(new.id)
             }
             Change::PutMessage { session, message } => {
                 put_message(tx, *session, message)?;
-                Some(*session)
             }
             Change::MoveHead { session, head } => {
                 move_head(tx, *session, *head)?;
-                Some(*session)
             }
             Change::Title { session, title, by } => {
                 let sql = match by {
@@ -145,11 +157,9 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
                     TitleBy::Model => &format!("UPDATE session SET title = ?2 WHERE id = ?1 AND NOT ({OWN_TITLE})"),
                 };
                 tx.prepare_cached(sql)?.execute(params![session.0, title])?;
-                Some(*session)
             }
             Change::Settings { session, json } => {
                 tx.execute("UPDATE session SET settings = ?2 WHERE id = ?1", params![session.0, json])?;
-                Some(*session)
             }
             Change::Mark { session, name, message } => {
                 tx.execute(
@@ -157,26 +167,21 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
                      ON CONFLICT DO UPDATE SET message = excluded.message, created_ms = excluded.created_ms",
                     params![session.0, name, message.0, now_ms()],
                 )?;
-                Some(*session)
             }
             Change::AddSegment(new) => {
                 note(&mut out, add_segment(tx, new)?);
-                None
             }
             Change::Link { message, segment } => {
                 note(&mut out, link(tx, *message, segment)?);
-                None
             }
             Change::AddDocument(new) => {
                 note(&mut out, super::library::add(tx, new)?);
-                None
             }
             Change::Prompt(text) => {
                 super::history::add(tx, text)?;
-                None
             }
-        };
-        if let Some(session) = touched
+        }
+        if let Some(session) = change.session()
             && known.insert(session)
         {
             out.sessions.push(session);

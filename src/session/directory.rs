@@ -24,6 +24,7 @@ use super::error::{Result, StoreError, is_full};
 use super::format::FileKind;
 use super::schema;
 use super::segment::SegmentId;
+use crate::base::places;
 
 /// Names of unfinished files end in this.
 const UNFINISHED: &str = "tmp";
@@ -31,20 +32,8 @@ const UNFINISHED: &str = "tmp";
 const MARK: &str = "sala-chat data directory 1";
 /// State files without a row stay this long: a database brought back from a copy may know them.
 const ORPHAN_AGE: Duration = Duration::from_secs(3 * 24 * 3600);
-/// What the program itself may have put into a directory before the store is opened there for the first time.
-const BEFORE_US: [&str; 11] = [
-    "segments",
-    "locks",
-    "state",
-    "weights",
-    "presets",
-    "requests",
-    "config.toml",
-    "serve.key",
-    "reserve",
-    "lost+found",
-    "machine.json",
-];
+/// What the file system itself puts into its uppermost directory.
+const OF_THE_SYSTEM: &str = "lost+found";
 
 /// Where things lie in a data directory.
 #[derive(Clone, Debug)]
@@ -62,9 +51,9 @@ impl Layout {
         Layout {
             root: root.to_path_buf(),
             database: root.join("sala.db"),
-            segments: root.join("segments"),
-            locks: root.join("locks"),
-            reserve: root.join("reserve"),
+            segments: root.join(places::SEGMENTS),
+            locks: root.join(places::LOCKS),
+            reserve: root.join(places::RESERVE),
             mark: root.join("sala-chat.id"),
         }
     }
@@ -156,7 +145,10 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
         }
         let ours = |name: &Path| {
             let Some(name) = name.to_str() else { return false };
-            BEFORE_US.contains(&name) || name.starts_with("sala.db") || name.starts_with("bench-")
+            places::ALL.contains(&name)
+                || name == OF_THE_SYSTEM
+                || name.starts_with("sala.db")
+                || name.starts_with("bench-")
         };
         return match names.iter().find(|n| !ours(n)) {
             Some(name) => {

@@ -46,6 +46,7 @@ pub(super) struct SessionJson {
     /// The title that it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// An object; a string where it could not be read as one.
     #[serde(default)]
     pub settings: serde_json::Value,
     #[serde(default)]
@@ -137,7 +138,7 @@ impl Store {
             version: JSON_VERSION,
             name: session.name,
             title: self.own_title(id)?,
-            settings: serde_json::from_str(&session.settings).unwrap_or_default(),
+            settings: settings_json(session.settings),
             created_ms: session.created_ms,
             head: session.head,
             messages,
@@ -173,6 +174,14 @@ impl Store {
             let _ = self.disk.remove(&part);
             StoreError::io("write", &path)(e)
         })
+    }
+}
+
+/// Settings that are damaged leave as the text that they are: whoever gets them is told, as here.
+fn settings_json(kept: String) -> serde_json::Value {
+    match serde_json::from_str(&kept) {
+        Ok(settings @ serde_json::Value::Object(_)) => settings,
+        Ok(_) | Err(_) => serde_json::Value::String(kept),
     }
 }
 

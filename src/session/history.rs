@@ -7,6 +7,8 @@ use super::store::{Store, now_ms};
 
 /// Older prompts than this many are forgotten.
 const KEEP: i64 = 10_000;
+/// Longest prompt that is remembered, bytes: one with a pasted book in it is in its session, and all are read at each start.
+const LONGEST: usize = 20_000;
 
 /// Adds a prompt unless it repeats the last one.
 pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
@@ -14,7 +16,7 @@ pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
         .prepare_cached("SELECT key, text FROM prompt ORDER BY key DESC LIMIT 1")?
         .query_row([], |r| Ok((r.get(0)?, r.get(1)?)))
         .optional()?;
-    if text.trim().is_empty() || last.as_ref().is_some_and(|(_, t)| t == text) {
+    if text.trim().is_empty() || text.len() > LONGEST || last.as_ref().is_some_and(|(_, t)| t == text) {
         return Ok(());
     }
     tx.prepare_cached("INSERT INTO prompt(text, created_ms) VALUES (?1, ?2)")?.execute(params![text, now_ms()])?;
@@ -25,14 +27,16 @@ pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
 }
 
 impl Store {
-    /// The newest `limit` prompts, newest first.
+    /// The newest `limit` prompts, newest first. Earlier programs kept longer ones, too.
     ///
     /// # Errors
     /// The database cannot be read.
     pub fn prompts(&self, limit: usize) -> Result<Vec<String>> {
         self.read(|db| {
-            let mut query = db.prepare_cached("SELECT text FROM prompt ORDER BY key DESC LIMIT ?1")?;
-            let rows = query.query_map([limit as i64], |r| r.get(0))?;
+            let sql = "SELECT text FROM prompt WHERE octet_length(text) <= ?2 ORDER BY key DESC LIMIT ?1";
+            let rows_of = (i64::try_from(limit).unwrap_or(i64::MAX), LONGEST as i64);
+            let mut query = db.prepare_cached(sql)?;
+            let rows = query.query_map(rows_of, |r| r.get(0))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
     }

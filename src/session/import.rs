@@ -105,7 +105,11 @@ impl Store {
         changes.push(Change::CreateSession(NewSession {
             id,
             name: plain_name(&session.name),
-            settings: if session.settings.is_object() { session.settings.to_string() } else { "{}".into() },
+            settings: match session.settings {
+                settings @ Value::Object(_) => settings.to_string(),
+                Value::String(damaged) => damaged,
+                _ => "{}".into(),
+            },
             head: None,
             forked_from: None,
         }));

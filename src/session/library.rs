@@ -3,6 +3,8 @@
 //! Only prefixes compose: an entry is "this text behind these segments", found again by its segment's id. Entries keep
 //! their segments alive without any session. Never holds document text; sessions do.
 
+use std::collections::{HashMap, HashSet};
+
 use rusqlite::{Row, Transaction, params};
 
 use super::commit::next_use;
@@ -111,6 +113,23 @@ impl Store {
             let mut query = db.prepare_cached(&sql)?;
             let rows = query.query_map([], record)?;
             Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Hashes of what was read of each file, by its path.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn hashes_by_path(&self) -> Result<HashMap<String, HashSet<String>>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached("SELECT path, hash FROM document WHERE path IS NOT NULL")?;
+            let rows = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?;
+            let mut known: HashMap<String, HashSet<String>> = HashMap::new();
+            for row in rows {
+                let (path, hash): (String, String) = row?;
+                known.entry(path).or_default().insert(hash);
+            }
+            Ok(known)
         })
     }
 

@@ -135,7 +135,6 @@ CREATE TABLE document(
   used INTEGER NOT NULL,
   used_ms INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX document_hash ON document(hash);
 
 CREATE TABLE prompt(key INTEGER PRIMARY KEY, text TEXT NOT NULL, created_ms INTEGER NOT NULL) STRICT;
 ";
@@ -148,6 +147,9 @@ ALTER TABLE session ADD COLUMN seal BLOB;
 ALTER TABLE segment ADD COLUMN origin BLOB;
 CREATE TABLE property(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
+
+/// What earlier programs made and nothing asks for: no program misses it, so the version stays.
+const OUT_OF_USE: &str = "DROP INDEX IF EXISTS document_hash;";
 
 /// What the first bytes of a file say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,11 +221,15 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
             }
             (APPLICATION_ID, 1, _) => {
                 tx.execute_batch(SECOND)?;
+                tx.execute_batch(OUT_OF_USE)?;
                 super::seal::seal_everything(&tx)?;
                 tx.pragma_update(None, "user_version", VERSION)?;
                 Found::Current
             }
-            (APPLICATION_ID, VERSION, _) => Found::Current,
+            (APPLICATION_ID, VERSION, _) => {
+                tx.execute_batch(OUT_OF_USE)?;
+                Found::Current
+            }
             (APPLICATION_ID, newer, _) if newer > VERSION => Found::Newer(newer),
             _ => return Err(foreign()),
         };

@@ -129,6 +129,19 @@ impl Store {
         }
     }
 
+    /// Whether all state of a segment is kept, and its bytes on disk, if the segment was ever recorded. Its tokens are not
+    /// looked at.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn kept_of(&self, id: &SegmentId) -> Result<Option<(bool, u64)>> {
+        self.read(|db| {
+            let sql = "SELECT rows_root IS NOT NULL AND end_root IS NOT NULL, rows_bytes + end_bytes
+                       FROM segment WHERE id = ?1";
+            Ok(db.prepare_cached(sql)?.query_row([id.0], |r| Ok((r.get(0)?, r.get(1)?))).optional()?)
+        })
+    }
+
     /// The path that ends in `tip`, root first.
     ///
     /// # Errors

@@ -1,6 +1,9 @@
-//! The writer thread: takes saves, makes them durable in order, says what became of each.
+//! The writer: takes saves, makes them durable, says what became of each.
 //!
-//! Owns the queue and the failure latches. Handing over a save never waits for a disk, so decoding never does.
+//! Owns the queue, its two threads and the failure latches. Handing over a save never waits for a disk, so decoding never does.
+//! One thread makes the changes of all saves durable, in order. A save's state then goes to the other one, in the same order:
+//! the text of later saves does not wait for it. A row that names no file yet says so, and what is restored meanwhile
+//! comes from the state before it.
 //!
 //! - **Text** is never dropped. When it cannot be written it stays queued, is tried again with the next save and every
 //!   30 seconds, and the queue goes on by itself when the disk does.
@@ -10,7 +13,8 @@
 //! The queue is bounded in state bytes; in texts it is bounded by what a person can type, since the steps of one
 //! growing answer replace each other while they wait.
 
-mod worker;
+mod states;
+mod texts;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,15 +25,20 @@ use crossbeam_channel::Sender;
 
 use super::commit::{Change, Save};
 use super::save::image_bytes;
-use super::store::{Store, lock};
+use super::segment::SegmentId;
+use super::store::{Access, Store, lock};
+use crate::protocol::engine::StateImage;
 use crate::transcript::SessionId;
-use worker::Worker;
+use states::States;
+use texts::Texts;
 
 /// How often a save that failed is tried again when nothing else happens.
 const RETRY: Duration = Duration::from_secs(30);
 /// Said when the thread itself has failed.
 const STOPPED: &str = "saving has stopped after an internal error: restart sala-chat to go on saving";
-/// Saves between two looks at the disk budget.
+/// Said of state when its thread has failed.
+const STATES_STOPPED: &str = "an internal error has stopped it: restart sala-chat to keep state again";
+/// Saves with state between two looks at the disk budget.
 const BUDGET_EVERY: u64 = 16;
 
 /// What became of a save. Sent after the commit it speaks of.
@@ -87,7 +96,7 @@ pub struct Unsaved {
     pub disk: bool,
 }
 
-/// Handle on the writer thread.
+/// Handle on the writer's threads.
 #[derive(Debug)]
 pub struct Writer {
     shared: Arc<Shared>,
@@ -100,18 +109,22 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Something was queued, or the end was asked for.
     work: Condvar,
-    /// A save was finished.
+    /// The text of something was saved, or no more will be.
+    state_work: Condvar,
+    /// A text or a state was saved, or will not be.
     done: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     saves: VecDeque<Queued>,
-    /// Bytes of state in `saves` and in hand.
+    /// State whose text is on disk. The first is being written.
+    states: VecDeque<Arc<State>>,
+    /// Bytes of state in `saves`, in hand, and in `states`.
     pending_bytes: u64,
     last_id: u64,
-    /// All saves up to this id are finished, for better or worse.
-    finished: u64,
+    /// The texts of all saves up to this id are on disk or given up.
+    texts: u64,
     closing: bool,
     /// The first of `saves` has failed and waits for a retry: `last_id` when it was tried.
     stuck: Option<u64>,
@@ -119,7 +132,27 @@ struct Queue {
     stuck_why: Option<String>,
     /// Why a save was given up for good: it contradicted the database.
     given_up: Option<String>,
+    /// No more text will be saved.
+    texts_over: bool,
+    /// No more state will be written.
+    states_over: bool,
     ended: bool,
+}
+
+impl Queue {
+    /// Whether all saves up to this one are finished, for better or worse.
+    fn finished(&self, id: u64) -> bool {
+        self.texts >= id && self.states.front().is_none_or(|state| state.id > id)
+    }
+}
+
+/// What of a save is to be written once its text is on disk.
+#[derive(Debug)]
+struct State {
+    id: u64,
+    images: Vec<(SegmentId, StateImage)>,
+    /// Whose it is.
+    sessions: Vec<SessionId>,
 }
 
 #[derive(Debug)]
@@ -133,24 +166,40 @@ struct Queued {
 }
 
 impl Writer {
-    /// Starts the thread `store-writer`. Events go to `events`, which should be unbounded or be read all the time.
+    /// Starts the threads `store-writer` and `store-states`. Events go to `events`, which should be unbounded or be read all
+    /// the time.
     ///
     /// # Errors
     /// The system gives no thread.
     pub fn start(store: Arc<Store>, events: Sender<SaveEvent>) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared::default());
         let max_pending_bytes = store.limits().max_pending_bytes;
-        let last_words = events.clone();
-        let worker = Worker::new(store, events, Arc::clone(&shared));
-        let queue = Arc::clone(&shared);
+        let worker = States::new(Arc::clone(&store), events.clone(), Arc::clone(&shared));
+        let (last_words, queue) = (events.clone(), Arc::clone(&shared));
+        let states = std::thread::Builder::new().name("store-states".into()).spawn(move || {
+            // What it leaves behind says that it failed.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
+            States::over(&queue, &last_words);
+        })?;
+        let worker = Texts::new(Arc::clone(&store), events.clone(), Arc::clone(&shared));
+        let (last_words, queue) = (events, Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || {
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())).is_err() {
                 let _ = last_words.send(SaveEvent::NotSaved { id: 0, reason: STOPPED.into(), lasting: true });
             }
+            end_states(&queue);
+            let _ = states.join();
+            if *store.access() == Access::Writable {
+                store.checkpoint();
+            }
+            drop(store);
             lock(&queue.queue).ended = true;
             queue.done.notify_all();
-        })?;
-        Ok(Writer { shared, thread: Some(thread), max_pending_bytes })
+        });
+        if thread.is_err() {
+            end_states(&shared);
+        }
+        Ok(Writer { shared, thread: Some(thread?), max_pending_bytes })
     }
 
     /// Hands over a save and returns its id at once.
@@ -184,7 +233,7 @@ impl Writer {
     pub fn flush(&self, deadline: Instant) -> bool {
         let queue = lock(&self.shared.queue);
         let target = queue.last_id;
-        self.wait(queue, deadline, |q| q.finished >= target || q.stuck.is_some() || q.ended).finished >= target
+        self.wait(queue, deadline, |q| q.finished(target) || q.stuck.is_some() || q.ended).finished(target)
     }
 
     /// Saves what is queued and ends the thread, waiting until `deadline`. After the deadline the thread is left behind: it
@@ -200,7 +249,7 @@ impl Writer {
         let ended = queue.ended;
         let unsaved = match (&queue.given_up, &queue.stuck_why) {
             (Some(why), _) => Some(Unsaved { reason: why.clone(), disk: false }),
-            _ if ended && queue.finished >= queue.last_id => None,
+            _ if ended && queue.finished(queue.last_id) => None,
             (None, Some(why)) => Some(Unsaved { reason: why.clone(), disk: true }),
             (None, None) if ended => Some(Unsaved { reason: STOPPED.into(), disk: false }),
             (None, None) => Some(Unsaved { reason: "the disk takes too long".into(), disk: true }),
@@ -236,6 +285,12 @@ impl Drop for Writer {
         lock(&self.shared.queue).closing = true;
         self.shared.work.notify_one();
     }
+}
+
+/// No text will come any more: the other thread ends with what it has.
+fn end_states(shared: &Shared) {
+    lock(&shared.queue).texts_over = true;
+    shared.state_work.notify_one();
 }
 
 /// Whether `new` makes `old` needless: both only reword the same message.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use super::dirs::make_private;
 use crate::app::options::ClipboardMethod;
 
 /// Terminals cut longer sequences; the file holds everything.
@@ -89,13 +90,14 @@ pub fn osc52(text: &str, tmux: bool) -> String {
     if tmux { format!("\x1bPtmux;{}\x1b\\", sequence.replace('\x1b', "\x1b\x1b")) } else { sequence }
 }
 
-/// Writes `text` to `copy.txt`, readable by the user only.
+/// Writes `text` to `copy.txt`, readable by the user only, whoever made the one before. It is nothing to keep: not synced.
 fn to_file(dir: &Path, text: &str) -> std::io::Result<PathBuf> {
-    use std::os::unix::fs::OpenOptionsExt;
-    std::fs::create_dir_all(dir)?;
+    make_private(dir)?;
     let path = dir.join("copy.txt");
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-    file.write_all(text.as_bytes())?;
+    let mut new = tempfile::NamedTempFile::new_in(dir)?;
+    new.write_all(text.as_bytes())?;
+    // Takes the place of a link, too.
+    new.persist(&path).map_err(|e| e.error)?;
     Ok(path)
 }
 
@@ -160,6 +162,26 @@ mod tests {
         assert!(out.is_empty() && said.starts_with("Wrote 1"), "{said}");
         assert!(copy(&mut out, "a", place(ClipboardMethod::File, None)).is_err());
         assert!(copy(&mut out, "a", place(ClipboardMethod::File, Some(Path::new("/dev/null/x")))).is_err());
+    }
+
+    #[test]
+    fn the_file_is_the_users_alone_whatever_was_there() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("made/state");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let file = to_file(&state, "one").unwrap();
+        assert_eq!((mode(&state), mode(&file)), (0o700, 0o600));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        to_file(&state, "two").unwrap();
+        assert_eq!((mode(&file), std::fs::read_to_string(&file).unwrap().as_str()), (0o600, "two"));
+        let other = dir.path().join("other");
+        std::fs::write(&other, "theirs").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(&other, &file).unwrap();
+        to_file(&state, "three").unwrap();
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "theirs");
+        assert_eq!((file.is_symlink(), std::fs::read_to_string(&file).unwrap().as_str()), (false, "three"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::{Exit, Failure};
+use crate::base::places;
 
 /// The program's folders.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl Dirs {
         let project = directories::ProjectDirs::from("", "", "sala-chat");
         let below = |dir: &Path| -> Result<(PathBuf, PathBuf, PathBuf), Failure> {
             let dir = std::path::absolute(dir)?;
-            Ok((dir.clone(), dir.join("state"), dir.join("locks")))
+            Ok((dir.clone(), dir.join(places::STATE), dir.join(places::LOCKS)))
         };
         match (project, data_dir) {
             (Some(project), Some(dir)) => {
@@ -53,7 +54,7 @@ impl Dirs {
             (Some(project), None) => {
                 let data = project.data_dir().to_owned();
                 let state = project.state_dir().unwrap_or(project.data_local_dir()).to_owned();
-                let runtime = project.runtime_dir().map_or_else(|| data.join("locks"), Path::to_owned);
+                let runtime = project.runtime_dir().map_or_else(|| data.join(places::LOCKS), Path::to_owned);
                 Ok(Dirs { config: project.config_dir().to_owned(), data, state, runtime })
             }
             (None, None) => {
@@ -65,17 +66,17 @@ impl Dirs {
 
     /// Folder of the user's presets.
     pub fn presets(&self) -> PathBuf {
-        self.config.join("presets")
+        self.config.join(places::PRESETS)
     }
 
     /// Folder of the user's themes.
     pub fn themes(&self) -> PathBuf {
-        self.config.join("themes")
+        self.config.join(places::THEMES)
     }
 
     /// The settings file if no other was named.
     pub fn config_file(&self) -> PathBuf {
-        self.config.join("config.toml")
+        self.config.join(places::CONFIG_FILE)
     }
 }
 

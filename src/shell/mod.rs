@@ -316,8 +316,8 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
 fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     let options = sources::SourceOptions::new(&context.config().load);
     let files: Vec<String> = paths.iter().filter(|p| *p != STDIN && *p != sample::PATH).cloned().collect();
-    match sources::find(&files, &options) {
-        Ok(_) => Ok(()),
+    match sources::check(&files, &options) {
+        Ok(()) => Ok(()),
         Err(sources::SourceError::NotFound { path, similar }) => {
             let meant = if paths.first() == Some(&path) { cli::command_meant(paths) } else { None };
             // A file of nearly that name is more likely, unless the word is a command's own.

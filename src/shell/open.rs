@@ -130,7 +130,10 @@ pub fn store_of_requests_if_any(context: &Context) -> Result<Option<Arc<Store>>,
 /// Where requests are kept, and how much of them.
 fn requests(context: &Context) -> (PathBuf, Limits) {
     let max_state_bytes = (context.config().serve.max_state_gib * GIB) as u64;
-    (context.dirs.data.join("requests"), Limits { max_state_bytes, trash_days: 0, ..limits(context) })
+    (
+        context.dirs.data.join(crate::base::places::REQUESTS),
+        Limits { max_state_bytes, trash_days: 0, ..limits(context) },
+    )
 }
 
 fn say_notes(context: &Context, store: &Store) {

@@ -185,5 +185,5 @@ fn copy_beside(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<
 
 /// Where packed weights of earlier starts are kept.
 pub(super) fn kept_dir(dirs: &dirs::Dirs) -> PathBuf {
-    dirs.data.join("weights")
+    dirs.data.join(crate::base::places::WEIGHTS)
 }

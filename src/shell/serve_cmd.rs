@@ -232,7 +232,7 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     let addresses = addresses(from, listen)?;
     let open_to_others = addresses.iter().any(|a| !a.ip().is_loopback());
     let key_file = named_key_file(context, args);
-    let key_file = key_file.or_else(|| open_to_others.then(|| context.dirs.data.join("serve.key")));
+    let key_file = key_file.or_else(|| open_to_others.then(|| context.dirs.data.join(crate::base::places::SERVE_KEY)));
     let model = Model::of(context)?;
     let key = key_file.as_deref().map(key_in).transpose()?;
     let listener = TcpListener::bind(addresses.as_slice())

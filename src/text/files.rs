@@ -70,7 +70,7 @@ pub fn read_text(path: &Path, most: u64) -> Result<String> {
 /// Writes a file in a folder that is there, whole or not at all. A link stays one: what it leads to is written.
 ///
 /// # Errors
-/// The file stays as it was.
+/// The file stays as it was, unless only its folder could not be synced.
 pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
     let file = match std::fs::canonicalize(path) {
         Ok(file) => file,
@@ -81,7 +81,8 @@ pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
         },
         Err(e) => return Err(e),
     };
-    written_beside(&file, contents)?.persist(&file).map(drop).map_err(|e| e.error)
+    written_beside(&file, contents)?.persist(&file).map_err(|e| e.error)?;
+    sync_folder(&file)
 }
 
 /// Writes a file that is not there, in a folder that is, for its owner alone, whole or not at all.
@@ -89,13 +90,27 @@ pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
 /// # Errors
 /// There is one, and it stays as it was; or the folder cannot be written.
 pub fn create(path: &Path, contents: &[u8]) -> Result<()> {
-    written_beside(path, contents)?.persist_noclobber(path).map(drop).map_err(|e| e.error)
+    written_beside(path, contents)?.persist_noclobber(path).map_err(|e| e.error)?;
+    sync_folder(path)
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The name of a file is durable only with its folder. A file system that cannot sync one keeps it as it does.
+fn sync_folder(file: &Path) -> Result<()> {
+    match File::open(folder_of(file)).and_then(|folder| folder.sync_all()) {
+        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        // It may be written and not read.
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Ok(()),
+        done => done,
+    }
 }
 
 /// These contents on disk, in the folder of `file` and under no name yet.
 fn written_beside(file: &Path, contents: &[u8]) -> Result<NamedTempFile> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut new = NamedTempFile::new_in(folder)?;
+    let mut new = NamedTempFile::new_in(folder_of(file))?;
     new.write_all(contents)?;
     new.as_file().sync_all()?;
     Ok(new)

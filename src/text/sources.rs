@@ -1,41 +1,27 @@
 //! Documents from disk: paths, folders and globs to named texts.
 //!
 //! [`find`] says which files are meant, [`read`] turns one into text, [`gather`] does both. A file the user named that
-//! cannot be read is an error with the next thing to do; one met inside a folder is skipped and listed. Reads only; the
-//! only programs started are configured converters and our own PDF reader. Order and names depend on the paths alone.
+//! cannot be read is an error with the next thing to do; what is met inside a folder, a file or a folder, is skipped and
+//! listed. Reads only; the only programs started are configured converters and our own PDF reader. Order and names depend
+//! on the paths alone.
 
 mod error;
 mod pattern;
+mod read;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use super::child::{self, Failed, Limits};
-use super::encoding::{self, NotText};
 use super::near::nearest;
-use super::{files, pdf};
 use crate::protocol::engine::Cancel;
 use crate::settings::LoadConfig;
 pub use error::{OddByte, Skipped, SourceError};
 use pattern::Unusable;
+pub use read::converter;
+use read::{extension, read};
 
-/// Extensions that hold text only after conversion.
-const NEED_CONVERTER: &[(&str, &str)] = &[
-    ("docx", "pandoc --to plain {in}"),
-    ("odt", "pandoc --to plain {in}"),
-    ("epub", "pandoc --to plain {in}"),
-    ("rtf", "pandoc --to plain {in}"),
-    ("doc", "antiword {in}"),
-    ("xlsx", "xlsx2csv {in}"),
-    ("pptx", "pptx2md {in}"),
-    ("djvu", "djvutxt {in}"),
-    ("ps", "ps2ascii {in}"),
-    ("mobi", "ebook-convert {in} /dev/stdout"),
-];
 /// Files of one load, more than a context of a million tokens can hold in any useful way.
 const FILES: usize = 100_000;
 /// All texts of one load together, in times of what one file may have.
@@ -167,9 +153,11 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
         }
         let before = gathered.documents.len();
         let from = gathered.skipped.len();
-        let (new, known): (Vec<Found>, Vec<Found>) = find_until(std::slice::from_ref(path), options, cancel)?
+        let Files { found, skipped } = find(std::slice::from_ref(path), options, cancel)?;
+        gathered.skipped.extend(skipped);
+        // However its path was written, and through whatever links, a file is read once.
+        let (new, known): (Vec<Found>, Vec<Found>) = found
             .into_iter()
-            // However its path was written, and through whatever links, a file is read once.
             .partition(|f| seen.insert(std::fs::canonicalize(&f.path).unwrap_or_else(|_| f.path.clone())));
         for found in new {
             match read(&found, options, cancel) {
@@ -199,27 +187,47 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
     Ok(gathered)
 }
 
+/// Whether paths mean something, before anything is read.
+///
+/// # Errors
+/// As [`gather`], for a path that does not exist and a glob without matches.
+pub fn check(paths: &[String], options: &SourceOptions) -> Result<(), SourceError> {
+    find(paths, options, &Cancel::default()).map(drop)
+}
+
+/// What paths, folders and globs mean.
+#[derive(Debug, Default)]
+struct Files {
+    /// Each once.
+    found: Vec<Found>,
+    /// Of folders and globs: what could not be looked at.
+    skipped: Vec<Skipped>,
+}
+
+impl Files {
+    /// Something in a folder or glob cannot be looked at.
+    fn skip(&mut self, name: &Path, reason: String) {
+        self.skipped.push(Skipped { name: clean_name(&name.to_string_lossy()), reason });
+    }
+}
+
 /// The files that paths, folders and globs mean, without duplicates.
 ///
 /// # Errors
 /// A path that does not exist, a glob without matches.
-pub fn find(paths: &[String], options: &SourceOptions) -> Result<Vec<Found>, SourceError> {
-    find_until(paths, options, &Cancel::default())
-}
-
-fn find_until(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Vec<Found>, SourceError> {
-    let mut found = Vec::new();
+fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Files, SourceError> {
+    let mut files = Files::default();
     for given in paths {
         if given.trim().is_empty() {
             return Err(SourceError::Blank);
         }
         let path = resolve(given, &options.base);
         match std::fs::metadata(&path) {
-            Ok(meta) if meta.is_dir() => walk(&path, options, &mut found, cancel)?,
+            Ok(meta) if meta.is_dir() => walk(&path, options, &mut files, cancel)?,
             Ok(meta) => {
                 let name = path.file_name().map_or(given.clone(), |n| n.to_string_lossy().into_owned());
                 let (name, shown) = (clean_name(&name), given.clone());
-                found.push(Found { name, path, shown, bytes: meta.len(), chosen: Chosen::Named });
+                files.found.push(Found { name, path, shown, bytes: meta.len(), chosen: Chosen::Named });
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
                 if let Ok(target) = std::fs::read_link(&path) {
@@ -230,7 +238,7 @@ fn find_until(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
                     let similar = similar(&path, &options.base);
                     return Err(SourceError::NotFound { path: given.clone(), similar });
                 }
-                expand(given, options, &mut found, cancel)?;
+                expand(given, options, &mut files, cancel)?;
             }
             Err(e) => {
                 return Err(SourceError::Io { name: given.clone(), reason: plain(&e) });
@@ -238,8 +246,8 @@ fn find_until(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
         }
     }
     let mut seen = BTreeSet::new();
-    found.retain(|f: &Found| seen.insert(f.path.clone()));
-    Ok(found)
+    files.found.retain(|f| seen.insert(f.path.clone()));
+    Ok(files)
 }
 
 /// `~/x` and relative paths to full ones.
@@ -259,33 +267,37 @@ fn started<'a>(given: &'a str, base: &Path) -> (PathBuf, &'a str) {
     }
 }
 
-fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>, cancel: &Cancel) -> Result<(), SourceError> {
-    let within = folder.file_name().map(|n| n.to_string_lossy().into_owned());
+fn walk(folder: &Path, options: &SourceOptions, files: &mut Files, cancel: &Cancel) -> Result<(), SourceError> {
+    let within = folder.file_name().map(PathBuf::from).unwrap_or_default();
+    let named = |path: &Path| within.join(path.strip_prefix(folder).unwrap_or(path));
     let entries = ignore::WalkBuilder::new(folder)
         .hidden(true)
         .require_git(false)
         .follow_links(options.follow_symlinks)
         .sort_by_file_path(|a, b| a.cmp(b))
         .build();
-    // Unreadable folders inside are like unreadable files: left out.
-    for entry in entries.flatten() {
-        let Ok(meta) = entry.metadata() else { continue };
+    for entry in entries {
         if cancel.is_cancelled() {
             return Err(SourceError::Cancelled);
         }
+        // Folders that cannot be read are like files that cannot be.
+        let looked_at = entry.and_then(|entry| entry.metadata().map(|meta| (entry, meta)));
+        let (entry, meta) = match looked_at {
+            Ok(there) => there,
+            Err(error) => {
+                let (path, reason) = told(error);
+                files.skip(&named(path.as_deref().unwrap_or(folder)), reason);
+                continue;
+            }
+        };
         if !meta.is_file() {
             continue;
         }
-        if found.len() >= FILES {
+        if files.found.len() >= FILES {
             return Err(SourceError::TooMany { limit: FILES });
         }
-        let inside = entry.path().strip_prefix(folder).unwrap_or(entry.path()).to_string_lossy().into_owned();
-        let name = match &within {
-            Some(folder) => format!("{folder}/{inside}"),
-            None => inside,
-        };
-        let name = clean_name(&name);
-        found.push(Found {
+        let name = clean_name(&named(entry.path()).to_string_lossy());
+        files.found.push(Found {
             shown: name.clone(),
             name,
             path: entry.into_path(),
@@ -296,7 +308,20 @@ fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>, cancel: 
     Ok(())
 }
 
-fn expand(given: &str, options: &SourceOptions, found: &mut Vec<Found>, cancel: &Cancel) -> Result<(), SourceError> {
+/// Where a walk met an error, and what it was in a few words.
+fn told(error: ignore::Error) -> (Option<PathBuf>, String) {
+    match error {
+        ignore::Error::WithDepth { err, .. } | ignore::Error::WithLineNumber { err, .. } => told(*err),
+        ignore::Error::WithPath { path, err } => (Some(path), told(*err).1),
+        ignore::Error::Loop { ancestor, child } => {
+            (Some(child), format!("a link back to {}, which it is in", ancestor.display()))
+        }
+        ignore::Error::Io(e) => (None, plain(&e)),
+        other => (None, other.to_string()),
+    }
+}
+
+fn expand(given: &str, options: &SourceOptions, files: &mut Files, cancel: &Cancel) -> Result<(), SourceError> {
     let (start, rest) = started(given, &options.base);
     let paths = pattern::expand(&start, rest, FILES, cancel).map_err(|e| match e {
         // A name that was mistyped, not a pattern: with the file there it would have been loaded.
@@ -307,19 +332,23 @@ fn expand(given: &str, options: &SourceOptions, found: &mut Vec<Found>, cancel: 
         Unusable::TooMany => SourceError::TooMany { limit: FILES },
         Unusable::Cancelled => SourceError::Cancelled,
     })?;
-    let before = found.len();
+    let before = files.found.len() + files.skipped.len();
     for path in paths {
+        let inside = path.strip_prefix(&options.base).unwrap_or(&path).to_owned();
         match std::fs::metadata(&path) {
-            Ok(meta) if meta.is_dir() => walk(&path, options, found, cancel)?,
+            Ok(meta) if meta.is_dir() => walk(&path, options, files, cancel)?,
             Ok(meta) => {
-                let name = path.strip_prefix(&options.base).unwrap_or(&path).to_string_lossy().into_owned();
-                let name = clean_name(name.rsplit_once("../").map_or(name.as_str(), |(_, n)| n));
-                found.push(Found { shown: name.clone(), name, path, bytes: meta.len(), chosen: Chosen::Within });
+                let name = inside.to_string_lossy();
+                let name = clean_name(name.rsplit_once("../").map_or(&*name, |(_, n)| n));
+                files.found.push(Found { shown: name.clone(), name, path, bytes: meta.len(), chosen: Chosen::Within });
             }
-            Err(_) => {}
+            Err(e) => files.skip(&inside, plain(&e)),
         }
     }
-    if found.len() == before { Err(SourceError::NoMatch(given.to_owned())) } else { Ok(()) }
+    match files.found.len() + files.skipped.len() == before {
+        true => Err(SourceError::NoMatch(given.to_owned())),
+        false => Ok(()),
+    }
 }
 
 /// The name stands in an attribute of the text that the model reads: no quotes, no line ends, no markup.
@@ -367,118 +396,6 @@ fn similar(path: &Path, base: &Path) -> Option<String> {
         .take(SIMILAR_LIMIT)
         .find(|e| e.file_name().to_string_lossy().eq_ignore_ascii_case(&name))
         .map(|e| shown(e.path()))
-}
-
-/// Reads one file.
-///
-/// # Errors
-/// See [`SourceError`].
-pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
-    let name = || found.shown.clone();
-    let io = |e: std::io::Error| SourceError::Io { name: name(), reason: plain(&e) };
-    if cancel.is_cancelled() {
-        return Err(SourceError::Cancelled);
-    }
-    // Looked at again: opening a pipe would wait for its writer.
-    let meta = std::fs::metadata(&found.path).map_err(io)?;
-    if !meta.is_file() {
-        return Err(SourceError::NotAFile(name()));
-    }
-    let too_large = |bytes| SourceError::TooLarge { name: name(), bytes, limit_mib: options.max_file_bytes >> 20 };
-    if meta.len() > options.max_file_bytes {
-        return Err(too_large(meta.len()));
-    }
-    let extension = found.path.extension().map(|e| extension(&e.to_string_lossy())).unwrap_or_default();
-    let mut head = Vec::with_capacity(8);
-    let (file, size) = files::open(&found.path).map_err(io)?;
-    (&file).take(5).read_to_end(&mut head).map_err(io)?;
-    let is_pdf = head == b"%PDF-";
-    if options.pages.is_some() && !is_pdf {
-        return Err(SourceError::NoPages(name()));
-    }
-    let mut guessed = None;
-    let (text, note) = if let Some(command) = options.converters.get(&extension) {
-        let bytes = convert(found, command, options, cancel)?;
-        (encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(), Some(format!("converted by `{command}`")))
-    } else if is_pdf {
-        (pdf::read(&found.shown, &found.path, options, cancel)?, None)
-    } else {
-        let mut bytes = head;
-        let room = bytes.try_reserve(usize::try_from(size).unwrap_or(usize::MAX));
-        room.map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
-        let most = options.max_file_bytes.saturating_add(1) - bytes.len() as u64;
-        file.take(most).read_to_end(&mut bytes).map_err(io)?;
-        if bytes.len() as u64 > options.max_file_bytes {
-            return Err(too_large(bytes.len() as u64));
-        }
-        match encoding::decode(bytes, options.force) {
-            Ok(d) => {
-                guessed = d.guessed;
-                (d.text, None)
-            }
-            Err(NotText::Control { byte, offset }) => {
-                return Err(match NEED_CONVERTER.iter().find(|(e, _)| *e == extension) {
-                    Some((_, example)) => SourceError::NeedsConverter { name: name(), extension, example },
-                    None => SourceError::Binary { name: name(), offset, byte: OddByte(byte), next: options.not_text },
-                });
-            }
-        }
-    };
-    refuse_nothing(&found.shown, &text)?;
-    Ok(Document { name: found.name.clone(), path: Some(found.path.clone()), text, note, guessed })
-}
-
-/// An extension as converters are found by.
-fn extension(written: &str) -> String {
-    written.trim_start_matches('.').to_lowercase()
-}
-
-/// The words of a converter's command line.
-///
-/// # Errors
-/// Why it cannot be used.
-pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {
-    let words = child::words(line).ok_or("a quote is not closed")?;
-    match words.iter().any(|word| word.contains("{in}")) {
-        true => Ok(words),
-        false => Err("it has no {in} for the path"),
-    }
-}
-
-fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) -> Result<Vec<u8>, SourceError> {
-    let failed =
-        |reason: String| SourceError::Converter { name: found.shown.clone(), command: line.to_owned(), reason };
-    let words = converter(line).map_err(|why| failed(why.to_owned()))?;
-    // A full path cannot be taken for an option.
-    let path = std::path::absolute(&found.path).map_err(|e| failed(plain(&e)))?;
-    let Some((program, arguments)) = words.split_first() else {
-        return Err(failed("it is empty".to_owned()));
-    };
-    let mut command = Command::new(program);
-    for argument in arguments {
-        let mut parts = argument.split("{in}");
-        let mut word = OsString::from(parts.next().unwrap_or_default());
-        for part in parts {
-            word.push(&path);
-            word.push(part);
-        }
-        command.arg(word);
-    }
-    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
-    let output = child::run(command, limits, cancel).map_err(|e| match e {
-        Failed::Start(e) => failed(format!("{program} did not start ({})", plain(&e))),
-        Failed::TimedOut => failed(format!("it took over {} s", limits.time.as_secs())),
-        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
-        Failed::Cancelled => SourceError::Cancelled,
-    })?;
-    if output.status.success() {
-        return if output.stdout.trim_ascii().is_empty() {
-            Err(failed("it gave no text".to_owned()))
-        } else {
-            Ok(output.stdout)
-        };
-    }
-    Err(failed(if output.complaint.is_empty() { output.status.to_string() } else { output.complaint }))
 }
 
 /// An I/O error in the system's words, without the number.

@@ -70,7 +70,7 @@ fn ten_thousandths(share: f64) -> u16 {
 }
 
 /// Passages that are kept of an answer.
-const MOST_PASSAGES: usize = 8;
+pub const MOST_PASSAGES: usize = 8;
 
 impl Sources {
     /// Sentences of an answer's text with what each of them looked at.
@@ -92,6 +92,20 @@ impl Sources {
             Some((words.trim(), s.seen.iter().map(passage).collect()))
         };
         self.sentences.iter().filter_map(sentence).filter(|(words, _)| !words.is_empty()).collect()
+    }
+
+    /// Of a copy of the answer on another branch: `number` says which number a message of the old one has there, if it is
+    /// there. Other tokens stand in the blocks then.
+    pub fn renumbered(mut self, number: impl Fn(u64) -> Option<u64>) -> Sources {
+        let there = |at: &mut u64| number(*at).map(|new| *at = new).is_some();
+        self.passages.retain_mut(|p| there(&mut p.number));
+        self.thoughts.retain_mut(|p| there(&mut p.number));
+        for sentence in &mut self.sentences {
+            sentence.seen.retain_mut(|seen| there(&mut seen.0));
+        }
+        self.names = self.names.into_iter().filter_map(|(at, name)| Some((number(at)?, name))).collect();
+        self.blocks.clear();
+        self
     }
 
     /// Of an answer and of what was written when it went on. `written` is how many tokens the first part has, where it
@@ -222,6 +236,31 @@ mod tests {
         );
         assert_eq!(Passage { first_line: u64::MAX, last_line: 0, ..p }.lines("a").count(), 0);
         assert_eq!(Passage { number: 3, ..Passage::default() }.place(), "#3");
+    }
+
+    #[test]
+    fn a_copy_on_another_branch_speaks_of_the_messages_there() {
+        let passage = |number: u64| Passage { number, first_line: 10 * number, ..Passage::default() };
+        let sentence = Sentence { end: 5, seen: vec![Seen(3, 1, 2, 900), Seen(1, 1, 2, 100)] };
+        let sources = Sources {
+            passages: vec![passage(3), passage(2), passage(1)],
+            thoughts: vec![passage(2)],
+            sentences: vec![sentence],
+            names: BTreeMap::from([(1, "a.txt".into()), (2, "b.txt".into()), (3, "c.txt".into())]),
+            blocks: vec![(7, 9)],
+            ..Sources::default()
+        };
+        // The second of three documents is gone.
+        let moved = sources.renumbered(|n| match n {
+            1 => Some(1),
+            3 => Some(2),
+            _ => None,
+        });
+        let places = |of: &[Passage]| of.iter().map(|p| (p.number, p.first_line)).collect::<Vec<_>>();
+        assert_eq!((places(&moved.passages), places(&moved.thoughts)), (vec![(2, 30), (1, 10)], vec![]));
+        assert_eq!(moved.sentences[0].seen, [Seen(2, 1, 2, 900), Seen(1, 1, 2, 100)]);
+        assert_eq!(moved.names, BTreeMap::from([(1, "a.txt".into()), (2, "c.txt".into())]));
+        assert!(moved.blocks.is_empty());
     }
 
     #[test]

@@ -88,6 +88,38 @@ fn an_answer_remembers_which_lines_it_looked_at() {
     assert_ne!(t.name(), name);
 }
 
+fn passages_on_a_rebuilt_branch_are_of_the_messages_there() {
+    let dir = dir();
+    let line = |n: usize| format!("Entry {n}: the station at {} is kept by {}.\n", n * 37 % 101, n * 7919 % 9973);
+    std::fs::write(dir.path().join("a.txt"), "Nothing to see.\n").unwrap();
+    std::fs::write(dir.path().join("notes.txt"), (1..=200).map(line).collect::<String>()).unwrap();
+    let text = text_model(None);
+    let script = always(text.clone(), line(120).trim_end());
+    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    t.load("a.txt");
+    t.load("notes.txt");
+    let looked = t.ask("Who keeps it?").meta.looked.unwrap();
+    let places = |of: &Sources| of.passages.iter().map(|p| (p.number, p.document.clone())).collect::<Vec<_>>();
+    assert_eq!(places(&looked)[0], (2, Some("notes.txt".into())));
+    let mut rebuilt = |request, said: &str| {
+        t.send(request);
+        let id = question(&mut t).0;
+        t.send(Request::Choose { question: id, key: '\n' });
+        t.note_with(said);
+        t.sync();
+        t.view().messages
+    };
+    let messages = rebuilt(Request::Unload("a.txt".into()), "a.txt unloaded, now at");
+    let moved = messages[2].meta.looked.clone().unwrap();
+    assert_eq!(places(&moved)[0], (1, Some("notes.txt".into())));
+    assert!(moved.names.keys().all(|n| *n == 1) && moved.names.len() == 1, "{moved:?}");
+    assert!(moved.passages.iter().all(|p| p.number < 3), "{moved:?}");
+    let messages = rebuilt(Request::System(Some("Be brief.".into())), "System text changed, now at");
+    let moved = messages[3].meta.looked.clone().unwrap();
+    assert_eq!(places(&moved)[0], (2, Some("notes.txt".into())));
+    t.quit();
+}
+
 fn why_names_what_rests_on_a_passage_and_the_next_answer_is_the_same() {
     let asked = |why: bool| {
         let dir = dir();
@@ -361,6 +393,7 @@ with_both_tokenizers!(
     a_switch_for_thinking_that_does_nothing_is_refused_with_what_works,
     the_second_question_gives_only_what_is_new,
     an_answer_remembers_which_lines_it_looked_at,
+    passages_on_a_rebuilt_branch_are_of_the_messages_there,
     why_names_what_rests_on_a_passage_and_the_next_answer_is_the_same,
     dropped_thoughts_are_read_again_in_the_background,
     stopping_keeps_what_was_said_and_continue_goes_on_from_there,

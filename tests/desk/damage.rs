@@ -138,6 +138,51 @@ fn rows_found_damaged_by_a_load_are_read_again_and_no_document_twice() {
     assert!(t.work().0 < 40);
 }
 
+fn what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there() {
+    let dir = dir();
+    let disk = FaultDisk::new();
+    let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
+    t.ask("One?");
+    t.on_disk();
+    let name = t.name();
+    disk.fail(Effect::Commit, ErrorKind::Other);
+    t.ask("Two?");
+    let file = dir.path().join("out.json");
+    let export = |tree, with_state| {
+        let path = file.display().to_string();
+        Request::Export { path, format: None, tree, with_state, force: false }
+    };
+    t.send(export(true, false));
+    t.note_with("--tree exports what is on disk, and what was said last is not");
+    t.send(export(false, true));
+    t.note_with("--with-state exports what is on disk");
+    t.send(export(false, false));
+    t.note_with("from memory");
+    assert!(std::fs::read_to_string(&file).unwrap().contains("Two?"));
+    // Left, it is there as it was before; a question below that would be said to an older conversation.
+    t.send(Request::New(None));
+    t.send(Request::Resume(name.clone()));
+    t.note_with("is not opened: what was said there last is not on disk yet");
+    let serial = t.view().opened.iter().find(|o| o.name == name).map(|o| o.serial).unwrap();
+    t.send(Request::Switch(serial));
+    t.note_with("is not opened");
+    // One that has not even its row.
+    t.ask("Three?");
+    let third = t.name();
+    t.send(Request::New(None));
+    t.send(Request::Resume(third.clone()));
+    t.note_with(&format!("\"{third}\" is not opened"));
+    disk.heal();
+    t.ask("Four?");
+    t.on_disk();
+    for (name, messages) in [(name, 4), (third, 2)] {
+        t.send(Request::Resume(name.clone()));
+        t.sync();
+        assert_eq!((t.name(), t.view().messages.len()), (name, messages));
+    }
+    t.quit();
+}
+
 /// A session of two questions, in whose database something is done meanwhile.
 fn tampered(dir: &std::path::Path, sql: &str) -> String {
     let mut t = Talk::new(dir, Setup::default());
@@ -339,6 +384,7 @@ fn settings_that_cannot_be_read_are_named_and_kept() {
 }
 
 with_both_tokenizers!(
+    what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there,
     state_that_cannot_be_read_now_is_read_again_from_the_text,
     lost_state_is_told_with_nobody_there,
     what_stands_for_a_damaged_message_is_never_given_to_the_model,

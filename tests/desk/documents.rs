@@ -215,6 +215,46 @@ fn stopped_after(t: &mut Talk, chunks: u64) -> u64 {
     question(t).0
 }
 
+fn a_load_that_fails_after_it_was_stopped_leaves_no_document_open() {
+    let dir = dir();
+    std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    for _ in 0..3 {
+        permit.send(()).unwrap();
+    }
+    let question = stopped_after(&mut t, 3);
+    drop(permit);
+    let tamper = rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap();
+    tamper.execute_batch("ALTER TABLE segment RENAME TO elsewhere").unwrap();
+    t.send(Request::Choose { question, key: '1' });
+    let document = t.wait("the document", |n| match n {
+        Notice::Finished(m) => m.meta.document.clone(),
+        _ => None,
+    });
+    // All of it is there: what was not read is read with the next question.
+    assert!(document.complete);
+    t.note_with("no such table");
+}
+
+fn what_stands_beside_the_messages_is_shown_once_for_many_files() {
+    let dir = dir();
+    for n in 0..60 {
+        std::fs::write(dir.path().join(format!("{n}.txt")), format!("A line of file {n}.\n")).unwrap();
+    }
+    let load = LoadLimits { confirm_tokens: 100_000, confirm_files: 100 };
+    let mut t = Talk::new(dir.path(), Setup { load, ..Setup::default() });
+    t.sync();
+    let (before, begun) = (t.seen.len(), std::time::Instant::now());
+    t.send(Request::Load { paths: vec!["*.txt".into()], options: Default::default() });
+    t.note_with("Read 60 files");
+    let took = begun.elapsed();
+    let shown = t.seen[before..].iter().filter(|n| matches!(n, Notice::Tree(_) | Notice::Session(_))).count();
+    assert!(shown as u128 <= 4 + took.as_millis() / 500, "{shown} times in {took:?}");
+    t.sync();
+    assert_eq!(t.view().documents.len(), 60);
+}
+
 fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
     let quit = |t: Talk, _| t.quit();
     let keep = |mut t: Talk, id| {
@@ -503,6 +543,8 @@ fn looking_and_quitting_work_while_a_question_waits() {
 }
 
 with_both_tokenizers!(
+    a_load_that_fails_after_it_was_stopped_leaves_no_document_open,
+    what_stands_beside_the_messages_is_shown_once_for_many_files,
     the_same_document_in_another_session_is_found_and_not_read,
     a_document_of_the_library_is_loaded_by_name_without_reading,
     a_document_cannot_end_its_own_turn,

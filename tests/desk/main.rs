@@ -20,7 +20,7 @@ use sala_chat::protocol::desk::{
     Activity, Level, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, PresetAction, Request, SaveState,
 };
 use sala_chat::text::Before;
-use sala_chat::transcript::{Finish, Role};
+use sala_chat::transcript::{Finish, Role, Sources};
 use support::{Setup, Talk, always, text_model, titles, titling, with_both_tokenizers};
 
 fn dir() -> tempfile::TempDir {

@@ -20,6 +20,7 @@ impl State {
             Choice { key: '2', label: "keep what is read".into() },
             Choice { key: '3', label: "go back".into() },
         ];
+        self.show_tree();
         self.report_meters();
         if self.attendance == Attendance::Absent || self.quitting {
             return self.keep_part(load);

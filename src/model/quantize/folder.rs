@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::{CONFIG, Errors, INDEX, MADE_FROM, METHOD, PARTIAL, WEIGHTS, part_file, parts};
+use super::{CONFIG, Errors, MADE_FROM, METHOD, PARTIAL, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
 use crate::model::published::is_of_an_earlier_version;
 use crate::model::weights::FINGERPRINT_DIGITS;
 use crate::model::{Checkpoint, Tensors};
@@ -76,7 +76,7 @@ pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> bool {
 
 /// Whether all of a folder was written once; [`quantize`](super::quantize) takes its parts for whole, whatever became of them since.
 pub fn is_finished(folder: &Path) -> bool {
-    folder.join(INDEX).is_file()
+    folder.join(WEIGHTS_INDEX).is_file()
 }
 
 /// Whether a finished folder holds weights that this version packs otherwise.
@@ -88,7 +88,7 @@ pub fn is_outdated(folder: &Path) -> bool {
 
 /// The index of a finished folder.
 fn index(folder: &Path) -> Option<serde_json::Value> {
-    let text = files::read_text(&folder.join(INDEX), files::MODEL_CONFIG_BYTES).ok()?;
+    let text = files::read_text(&folder.join(WEIGHTS_INDEX), files::MODEL_CONFIG_BYTES).ok()?;
     serde_json::from_str(&text).ok()
 }
 
@@ -198,7 +198,7 @@ fn is_part(name: &str) -> bool {
 
 /// Files of a kept folder whose names are those that [`quantize`](super::quantize) writes, whole or on the way.
 fn own_files(folder: &Path) -> Vec<PathBuf> {
-    let is_ours = |name: &str| name == CONFIG || name == INDEX || name.starts_with(PARTIAL) || is_part(name);
+    let is_ours = |name: &str| name == CONFIG || name == WEIGHTS_INDEX || name.starts_with(PARTIAL) || is_part(name);
     let files = entries(folder).into_iter();
     files.filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_ours) && !is_folder(p)).collect()
 }

@@ -99,6 +99,9 @@ impl LoadedTensor<'_> {
     }
 }
 
+/// Says in which file of a folder each tensor is.
+pub const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
+
 impl Tensors {
     /// `model.safetensors` of a folder, or the shards that `model.safetensors.index.json` names.
     ///
@@ -107,7 +110,7 @@ impl Tensors {
     pub fn open_dir(dir: &Path) -> Result<Tensors> {
         let missing = |reason: String| ModelError::NoCheckpoint { path: dir.into(), reason };
         let single = dir.join("model.safetensors");
-        let index = dir.join("model.safetensors.index.json");
+        let index = dir.join(WEIGHTS_INDEX);
         let mut expected = BTreeMap::new();
         let paths: Vec<PathBuf> = if index.is_file() {
             #[derive(serde::Deserialize)]
@@ -123,9 +126,8 @@ impl Tensors {
             names.sort();
             names.dedup();
             if names.is_empty() {
-                let name = "model.safetensors.index.json";
                 return Err(missing(format!(
-                    "its {name} names no tensors; download that again, or remove it where model.safetensors is whole"
+                    "its {WEIGHTS_INDEX} names no tensors; download that again, or remove it where model.safetensors is whole"
                 )));
             }
             if let Some(bad) = names.iter().find(|n| n.contains(['/', '\\'])) {
@@ -138,7 +140,7 @@ impl Tensors {
             let words = "packing it was not finished; give the same `sala-chat model quantize` again";
             return Err(missing(words.into()));
         } else {
-            return Err(missing("neither model.safetensors nor model.safetensors.index.json is in it".into()));
+            return Err(missing(format!("neither model.safetensors nor {WEIGHTS_INDEX} is in it")));
         };
         if let Some(absent) = paths.iter().find(|p| !p.is_file()) {
             return Err(missing(format!(

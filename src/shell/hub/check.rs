@@ -181,7 +181,7 @@ pub fn complete(folder: &Path, what: Kind) -> bool {
     if !has("config.json") || (what == Kind::Model && !(has("tokenizer.json") && has("tokenizer_config.json"))) {
         return false;
     }
-    let index = "model.safetensors.index.json";
+    let index = crate::model::WEIGHTS_INDEX;
     if !folder.join(index).exists() {
         return weights("model.safetensors");
     }

@@ -69,7 +69,7 @@ fn patterns_find_names_of_any_bytes_and_leave_hidden_ones_out() {
     std::fs::write(f.0.path().join("w[1]").join(std::ffi::OsStr::from_bytes(b"\xff\xfe.md")), "odd").unwrap();
     let inside = SourceOptions { base: f.0.path().join("w[1]"), ..f.options() };
     let find = |pattern: &str| -> Vec<String> {
-        find(&[pattern.to_owned()], &inside).unwrap().into_iter().map(|f| f.name).collect()
+        find(&[pattern.to_owned()], &inside, &Cancel::default()).unwrap().found.into_iter().map(|f| f.name).collect()
     };
     assert_eq!(find("*.md"), ["a.md", "\u{fffd}\u{fffd}.md"]);
     assert_eq!(find("**/*.md"), ["a.md", "sub/deep/b.md", "\u{fffd}\u{fffd}.md"]);
@@ -163,13 +163,30 @@ fn links_are_followed_when_named_and_otherwise_by_the_setting() {
 }
 
 #[test]
+fn what_cannot_be_looked_at_in_a_folder_is_listed() {
+    let f = Folder::new(&[("d/b.txt", b"b"), ("d/sub/c.txt", b"c")]);
+    let link = |to: &str, at: &str| std::os::unix::fs::symlink(f.0.path().join(to), f.0.path().join(at)).unwrap();
+    link("gone", "d/gone.txt");
+    link("d", "d/sub/round");
+    let follow = SourceOptions { follow_symlinks: true, ..f.options() };
+    let g = f.gather_with(&["d"], &follow).unwrap();
+    let skipped: Vec<(&str, &str)> = g.skipped.iter().map(|s| (s.name.as_str(), s.reason.as_str())).collect();
+    let ([("d/gone.txt", gone), ("d/sub/round", round)], ["d/b.txt", "d/sub/c.txt"]) = (&*skipped, &*names(&g)) else {
+        panic!("{g:?}")
+    };
+    assert!(gone.contains("no such file") && round.contains("a link back to"), "{skipped:?}");
+    let g = f.gather(&["d/*.txt"]).unwrap();
+    assert_eq!((names(&g), g.skipped[0].name.as_str()), (vec!["d/b.txt"], "d/gone.txt"));
+}
+
+#[test]
 fn names_are_safe_in_the_text_and_distinct() {
     let f = Folder::new(&[("a/x.txt", b"1"), ("b/x.txt", b"2"), ("odd\"<\n.txt", b"3")]);
     let g = f.gather(&["a/x.txt", "b/x.txt", "odd\"<\n.txt", "a/x.txt"]).unwrap();
     assert_eq!(g.documents.len(), 3);
     assert!(g.documents[0].name.ends_with("a/x.txt") && g.documents[1].name.ends_with("b/x.txt"));
     assert_eq!(g.documents[2].name, "odd___.txt");
-    assert_eq!(find(&["a/x.txt".into(), "a/x.txt".into()], &f.options()).unwrap().len(), 1);
+    assert_eq!(find(&["a/x.txt".into(), "a/x.txt".into()], &f.options(), &Cancel::default()).unwrap().found.len(), 1);
 }
 
 #[test]

@@ -1,56 +1,38 @@
-//! The work of the writer thread: one save after the other, and the housekeeping in between.
+//! The thread of the texts: the changes of one save after the other, each handing its state on once they are on disk.
 
-use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
 
-use super::{BUDGET_EVERY, Queued, RETRY, SaveEvent, Shared};
+use super::{Queued, RETRY, STATES_STOPPED, SaveEvent, Shared, State};
 use crate::base::bytes;
-use crate::session::commit::Save;
-use crate::session::error::{Result, StoreError};
+use crate::session::error::StoreError;
 use crate::session::save::image_bytes;
-use crate::session::segment::SegmentId;
 use crate::session::store::{Access, Store, lock, now_ms};
-use crate::transcript::SessionId;
 
 /// The thread's own state.
-pub(super) struct Worker {
+pub(super) struct Texts {
     store: Arc<Store>,
     events: Sender<SaveEvent>,
     shared: Arc<Shared>,
-    /// State saving is off: the reason.
-    state_off: Option<String>,
     /// The last attempt to save text failed.
     text_off: bool,
     saves: u64,
-    /// Sessions that got state since they were last thinned.
-    grown: Vec<SessionId>,
-    /// Segments of the last save with state: the conversation going on, spared by the budget.
-    current: Vec<SegmentId>,
 }
 
 enum Outcome {
-    Finished,
+    /// It is on disk; its state, if there is some to be written.
+    Saved(Option<State>),
     /// It will never be saved; why.
     GivenUp(String),
     /// Keep it and try again later; why.
     Stuck(String),
 }
 
-impl Worker {
-    pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> Worker {
-        Worker {
-            store,
-            events,
-            shared,
-            state_off: None,
-            text_off: false,
-            saves: 0,
-            grown: Vec::new(),
-            current: Vec::new(),
-        }
+impl Texts {
+    pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> Texts {
+        Texts { store, events, shared, text_off: false, saves: 0 }
     }
 
     /// Saves until the end is asked for and everything is saved, or has been tried once more.
@@ -61,16 +43,26 @@ impl Worker {
             let last_id = lock(&self.shared.queue).last_id;
             let outcome = self.process(&mut queued);
             let mut queue = lock(&self.shared.queue);
-            let mut waiting = Vec::new();
-            let mut reason = String::new();
+            let (mut waiting, mut reason) = (Vec::new(), String::new());
+            // State that its thread will not take any more.
+            let mut left = None;
             match outcome {
-                Outcome::Finished | Outcome::GivenUp(_) => {
-                    queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
-                    queue.finished = queue.finished.max(queued.id);
+                Outcome::Saved(state) => {
+                    queue.texts = queue.texts.max(queued.id);
                     (queue.stuck, queue.stuck_why) = (None, None);
-                    if let Outcome::GivenUp(why) = outcome {
-                        queue.given_up.get_or_insert(why);
+                    match state {
+                        Some(state) if !queue.states_over => queue.states.push_back(Arc::new(state)),
+                        state => {
+                            queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
+                            left = state;
+                        }
                     }
+                }
+                Outcome::GivenUp(why) => {
+                    queue.texts = queue.texts.max(queued.id);
+                    queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
+                    (queue.stuck, queue.stuck_why) = (None, None);
+                    queue.given_up.get_or_insert(why);
                 }
                 Outcome::Stuck(why) => {
                     reason = why;
@@ -81,14 +73,16 @@ impl Worker {
                 }
             }
             drop(queue);
+            if let Some(State { id, .. }) = left {
+                let at_ms = now_ms();
+                let _ = self.events.send(SaveEvent::TextOnly { id, at_ms, reason: STATES_STOPPED.into() });
+            }
             // Order must hold, so what is behind a stuck save is not saved either.
             for id in waiting {
                 let _ = self.events.send(SaveEvent::NotSaved { id, reason: reason.clone(), lasting: false });
             }
+            self.shared.state_work.notify_one();
             self.shared.done.notify_all();
-        }
-        if *self.store.access() == Access::Writable {
-            self.store.checkpoint();
         }
     }
 
@@ -129,12 +123,11 @@ impl Worker {
     }
 
     fn process(&mut self, queued: &mut Queued) -> Outcome {
-        let changes = &queued.save.changes;
-        let applied = match self.store.apply(changes) {
+        let applied = match self.store.apply(&queued.save.changes) {
             Ok(applied) => applied,
             Err(e) => {
                 let lasting = !e.is_disk();
-                let reason = self.text_reason(&e);
+                let reason = self.reason(&e);
                 self.text_off = !lasting;
                 if !lasting {
                     return Outcome::Stuck(reason);
@@ -143,84 +136,29 @@ impl Worker {
                 return Outcome::GivenUp(reason);
             }
         };
+        self.saves += 1;
         for (session, name) in applied.named {
             let _ = self.events.send(SaveEvent::Named { session, name });
         }
         if std::mem::take(&mut self.text_off) {
             let _ = self.events.send(SaveEvent::Recovered);
         }
-        if !queued.save.images.is_empty() {
-            self.current = queued.save.images.iter().map(|(id, _)| *id).collect();
-            self.grown.extend(applied.sessions.iter().filter(|s| !self.grown.contains(s)).collect::<Vec<_>>());
-        }
-        // Committed: should the state below be interrupted, the changes must not be applied twice.
-        queued.save.changes.clear();
-        let problem = match (queued.skipped, applied.state_problem, queued.save.images.is_empty()) {
-            (Some(skipped), _, _) => Some(skipped.to_owned()),
-            (None, Some(problem), _) => Some(problem),
-            (None, None, true) => None,
-            (None, None, false) => {
-                self.tell(queued, |id| SaveEvent::Text { id });
-                self.save_state(&queued.save)
-            }
-        };
         let at_ms = now_ms();
-        match problem {
-            None => self.tell(queued, |id| SaveEvent::Saved { id, at_ms }),
-            Some(reason) => self.tell(queued, |id| SaveEvent::TextOnly { id, at_ms, reason: reason.clone() }),
-        }
-        self.saves += 1;
-        Outcome::Finished
-    }
-
-    /// Writes state; returns why not.
-    fn save_state(&mut self, save: &Save) -> Option<String> {
-        if self.state_off.is_some() {
-            match self.probe() {
-                Ok(()) => {
-                    self.state_off = None;
-                    let _ = self.events.send(SaveEvent::Recovered);
-                }
-                Err(e) => {
-                    let why = format!("state saving is off: {e}");
-                    self.state_off = Some(why.clone());
-                    self.store.note_why(&save.images, &why);
-                    return Some(why);
-                }
+        let images = std::mem::take(&mut queued.save.images);
+        match (queued.skipped.map(str::to_owned).or(applied.state_problem), images.is_empty()) {
+            (Some(reason), _) => {
+                self.tell(queued, |id| SaveEvent::TextOnly { id, at_ms, reason: reason.clone() });
+            }
+            (None, true) => self.tell(queued, |id| SaveEvent::Saved { id, at_ms }),
+            (None, false) => {
+                self.tell(queued, |id| SaveEvent::Text { id });
+                return Outcome::Saved(Some(State { id: queued.id, images, sessions: applied.sessions }));
             }
         }
-        let error = self.store.save_images(&save.images).err()?;
-        if matches!(error, StoreError::Io { .. } | StoreError::Database(_) | StoreError::Full { .. }) {
-            self.state_off = Some(error.to_string());
-        }
-        let why = match &error {
-            StoreError::NoRoom { need_bytes, free_bytes, reserve_bytes } => format!(
-                "State needs {}, {} free above the {} reserve.",
-                bytes(*need_bytes),
-                bytes(*free_bytes),
-                bytes(*reserve_bytes)
-            ),
-            StoreError::StateLost { why, .. } => why.clone(),
-            other => other.to_string(),
-        };
-        self.store.note_why(&save.images, &format!("not written: {why}"));
-        Some(why)
+        Outcome::Saved(None)
     }
 
-    /// Whether the disk takes files again.
-    fn probe(&self) -> Result<()> {
-        let path = self.store.layout.probe();
-        let io = |e| StoreError::io("write", &path)(e);
-        let disk = &*self.store.disk;
-        let mut file = disk.create(&path).map_err(io)?;
-        let written = file.write(&[0x5a; 1 << 16]).and_then(|()| file.sync());
-        drop(file);
-        disk.remove(&path).map_err(io)?;
-        written.map_err(io)?;
-        self.store.require_room(0)
-    }
-
-    /// Between saves: index new texts, thin, keep the budget. What fails is tried again after the next save.
+    /// Between saves: index new texts. What fails is tried again after the next save.
     fn tidy(&mut self) {
         if matches!(self.store.access(), Access::ReadOnly { .. }) || self.saves == 0 {
             return;
@@ -228,20 +166,10 @@ impl Worker {
         // First: from here on a damaged log has nothing of what was said.
         self.store.checkpoint();
         let _ = self.store.index_texts();
-        if self.text_off || self.state_off.is_some() {
-            return;
-        }
-        self.store.fill_reserve();
-        for session in self.grown.drain(..) {
-            let _ = self.store.thin(session);
-        }
-        if self.saves.is_multiple_of(BUDGET_EVERY) {
-            let _ = self.store.keep_budget(&self.current);
-        }
     }
 
-    fn text_reason(&self, e: &StoreError) -> String {
-        let root: &Path = self.store.root();
+    fn reason(&self, e: &StoreError) -> String {
+        let root = self.store.root();
         if e.is_full() {
             let free = self.store.disk.free_bytes(root).unwrap_or(0);
             return format!(

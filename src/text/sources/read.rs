@@ -1,0 +1,136 @@
+//! One file to text: as it is, by our PDF reader, or by a configured converter.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::process::Command;
+
+use super::super::child::{self, Failed, Limits};
+use super::super::encoding::{self, NotText};
+use super::super::{files, pdf};
+use super::{Document, Found, OddByte, SourceError, SourceOptions, plain, refuse_nothing};
+use crate::protocol::engine::Cancel;
+
+/// Extensions that hold text only after conversion.
+const NEED_CONVERTER: &[(&str, &str)] = &[
+    ("docx", "pandoc --to plain {in}"),
+    ("odt", "pandoc --to plain {in}"),
+    ("epub", "pandoc --to plain {in}"),
+    ("rtf", "pandoc --to plain {in}"),
+    ("doc", "antiword {in}"),
+    ("xlsx", "xlsx2csv {in}"),
+    ("pptx", "pptx2md {in}"),
+    ("djvu", "djvutxt {in}"),
+    ("ps", "ps2ascii {in}"),
+    ("mobi", "ebook-convert {in} /dev/stdout"),
+];
+/// Reads one file.
+///
+/// # Errors
+/// See [`SourceError`].
+pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
+    let name = || found.shown.clone();
+    let io = |e: std::io::Error| SourceError::Io { name: name(), reason: plain(&e) };
+    if cancel.is_cancelled() {
+        return Err(SourceError::Cancelled);
+    }
+    // Looked at again: opening a pipe would wait for its writer.
+    let meta = std::fs::metadata(&found.path).map_err(io)?;
+    if !meta.is_file() {
+        return Err(SourceError::NotAFile(name()));
+    }
+    let too_large = |bytes| SourceError::TooLarge { name: name(), bytes, limit_mib: options.max_file_bytes >> 20 };
+    if meta.len() > options.max_file_bytes {
+        return Err(too_large(meta.len()));
+    }
+    let extension = found.path.extension().map(|e| extension(&e.to_string_lossy())).unwrap_or_default();
+    let mut head = Vec::with_capacity(8);
+    let (file, size) = files::open(&found.path).map_err(io)?;
+    (&file).take(5).read_to_end(&mut head).map_err(io)?;
+    let is_pdf = head == b"%PDF-";
+    if options.pages.is_some() && !is_pdf {
+        return Err(SourceError::NoPages(name()));
+    }
+    let mut guessed = None;
+    let (text, note) = if let Some(command) = options.converters.get(&extension) {
+        let bytes = convert(found, command, options, cancel)?;
+        (encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(), Some(format!("converted by `{command}`")))
+    } else if is_pdf {
+        (pdf::read(&found.shown, &found.path, options, cancel)?, None)
+    } else {
+        let mut bytes = head;
+        let room = bytes.try_reserve(usize::try_from(size).unwrap_or(usize::MAX));
+        room.map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
+        let most = options.max_file_bytes.saturating_add(1) - bytes.len() as u64;
+        file.take(most).read_to_end(&mut bytes).map_err(io)?;
+        if bytes.len() as u64 > options.max_file_bytes {
+            return Err(too_large(bytes.len() as u64));
+        }
+        match encoding::decode(bytes, options.force) {
+            Ok(d) => {
+                guessed = d.guessed;
+                (d.text, None)
+            }
+            Err(NotText::Control { byte, offset }) => {
+                return Err(match NEED_CONVERTER.iter().find(|(e, _)| *e == extension) {
+                    Some((_, example)) => SourceError::NeedsConverter { name: name(), extension, example },
+                    None => SourceError::Binary { name: name(), offset, byte: OddByte(byte), next: options.not_text },
+                });
+            }
+        }
+    };
+    refuse_nothing(&found.shown, &text)?;
+    Ok(Document { name: found.name.clone(), path: Some(found.path.clone()), text, note, guessed })
+}
+
+/// An extension as converters are found by.
+pub(super) fn extension(written: &str) -> String {
+    written.trim_start_matches('.').to_lowercase()
+}
+
+/// The words of a converter's command line.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {
+    let words = child::words(line).ok_or("a quote is not closed")?;
+    match words.iter().any(|word| word.contains("{in}")) {
+        true => Ok(words),
+        false => Err("it has no {in} for the path"),
+    }
+}
+
+fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) -> Result<Vec<u8>, SourceError> {
+    let failed =
+        |reason: String| SourceError::Converter { name: found.shown.clone(), command: line.to_owned(), reason };
+    let words = converter(line).map_err(|why| failed(why.to_owned()))?;
+    // A full path cannot be taken for an option.
+    let path = std::path::absolute(&found.path).map_err(|e| failed(plain(&e)))?;
+    let Some((program, arguments)) = words.split_first() else {
+        return Err(failed("it is empty".to_owned()));
+    };
+    let mut command = Command::new(program);
+    for argument in arguments {
+        let mut parts = argument.split("{in}");
+        let mut word = OsString::from(parts.next().unwrap_or_default());
+        for part in parts {
+            word.push(&path);
+            word.push(part);
+        }
+        command.arg(word);
+    }
+    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
+    let output = child::run(command, limits, cancel).map_err(|e| match e {
+        Failed::Start(e) => failed(format!("{program} did not start ({})", plain(&e))),
+        Failed::TimedOut => failed(format!("it took over {} s", limits.time.as_secs())),
+        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
+        Failed::Cancelled => SourceError::Cancelled,
+    })?;
+    if output.status.success() {
+        return if output.stdout.trim_ascii().is_empty() {
+            Err(failed("it gave no text".to_owned()))
+        } else {
+            Ok(output.stdout)
+        };
+    }
+    Err(failed(if output.complaint.is_empty() { output.status.to_string() } else { output.complaint }))
+}
