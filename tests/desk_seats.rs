@@ -165,6 +165,44 @@ fn a_document_is_read_on_in_a_session_that_was_left() {
     t.quit();
 }
 
+fn what_is_queued_in_a_session_that_was_left_is_asked_there_one_after_the_other() {
+    let dir = dir();
+    let (mut t, gate) = gated(dir.path(), Setup::default());
+    asked(&mut t, &gate, "One?");
+    t.send(Request::LeaveQueued(Box::new(Request::New(None))));
+    assert_eq!(session(&mut t).serial, 2);
+    drop(gate);
+    let idle = |n: &Notice| matches!(n, Notice::Activity(Activity::Idle)).then_some(());
+    beside(&mut t, "its end", 1, idle);
+    // Its place is kept until nothing more comes.
+    t.sync();
+    let there = |request| Request::There { serial: 1, request };
+    t.send(there(Some(Box::new(Request::Ask("Two?".into())))));
+    let two = beside(&mut t, "the second answer", 1, answer_of);
+    assert_eq!(two.text, alone(&["One?", "Two?"])[1]);
+    beside(&mut t, "its end", 1, idle);
+    t.send(there(None));
+    t.sync();
+    // Nothing goes on there any more: what comes now goes back to where it was typed.
+    t.send(there(Some(Box::new(Request::Ask("Three?".into())))));
+    let back = |n: &Notice| if let Notice::Input { text, .. } = n { Some(text.clone()) } else { None };
+    assert_eq!(beside(&mut t, "the question", 1, back), "Three?");
+    // One whose work ended a moment before it is left keeps its place as well.
+    t.send(Request::LeaveQueued(Box::new(Request::Switch(1))));
+    assert_eq!(session(&mut t).serial, 1);
+    t.send(Request::There { serial: 2, request: Some(Box::new(Request::Ask("Four?".into()))) });
+    beside(&mut t, "the fourth answer", 2, answer_of);
+    t.send(Request::Switch(2));
+    assert_eq!(session(&mut t).messages.len(), 2);
+    t.send(Request::Remember("Never asked?".into()));
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    let kept = |n: &Notice| matches!(n, Notice::Prompts(all) if all.iter().any(|p| p == "Never asked?"));
+    t.sync();
+    assert!(t.seen.iter().any(kept));
+    t.quit();
+}
+
 fn a_stop_is_for_what_is_on_screen_and_the_end_for_all() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup::default());
@@ -423,6 +461,7 @@ with_both_tokenizers!(
     coming_back_shows_it_as_it_stands_and_live,
     the_meters_of_a_new_session_beside_one_at_work_begin_at_nothing,
     a_document_is_read_on_in_a_session_that_was_left,
+    what_is_queued_in_a_session_that_was_left_is_asked_there_one_after_the_other,
     a_stop_is_for_what_is_on_screen_and_the_end_for_all,
     a_request_that_leads_nowhere_changes_nothing,
     an_engine_of_one_conversation_waits_and_says_so,

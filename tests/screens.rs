@@ -8,6 +8,8 @@ mod answers;
 mod edits;
 #[path = "screens/keys.rs"]
 mod keys;
+#[path = "screens/leaving.rs"]
+mod leaving;
 #[path = "screens/lists.rs"]
 mod lists;
 #[path = "screens/pages.rs"]

@@ -3,6 +3,7 @@
 use super::options::Notify;
 use super::overlay::{Overlay, Page};
 use super::{App, Asker, Effect, Phase, Question};
+use crate::commands::{is_command, message_text};
 use crate::protocol::desk::{Activity, Choice, Level, Request, SaveState};
 use crate::transcript::MessageId;
 
@@ -82,6 +83,11 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.overlay = None;
         app.popup = None;
         app.questions.clear();
+        // What was entered and not asked is found in the history of the next start.
+        for line in app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).filter(|l| !is_command(l)) {
+            app.sent += 1;
+            effects.push(Effect::Send(Request::Remember(message_text(line))));
+        }
         send(app, Request::Quit, effects);
         app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
     }
@@ -125,10 +131,16 @@ pub(super) fn is_unsaved(app: &App) -> bool {
 fn lost_by_quitting(app: &App) -> Option<String> {
     let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
-    let waiting = app.queue.lines.len() + app.tabs.waiting();
-    let unsent = match waiting {
+    let unsent = match app.queue.lines.len() + app.tabs.unsent().count() {
+        0 => String::new(),
         1 => "1 message was not sent: it is not kept.".to_owned(),
         n => format!("{n} messages were not sent: they are not kept."),
+    };
+    let drafts: Vec<String> = app.tabs.drafts().map(|name| format!("\"{name}\"")).collect();
+    let drafts = match drafts.len() {
+        0 => String::new(),
+        1 => format!("1 draft in {} is not kept.", drafts.join(", ")),
+        n => format!("{n} drafts in {} are not kept.", drafts.join(", ")),
     };
     if here || !others.is_empty() {
         let place = match (here, others.is_empty()) {
@@ -138,11 +150,9 @@ fn lost_by_quitting(app: &App) -> Option<String> {
         };
         let kept = if is_unsaved(app) { UNSAVED } else { "What was written so far is kept." };
         let text = format!("Still working{place}. Stop and quit? {kept}");
-        return Some(if waiting > 0 { format!("{text} {unsent}") } else { text });
+        return Some([text, unsent, drafts].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(" "));
     }
-    let lost: Vec<&str> = [(is_unsaved(app), UNSAVED), (waiting > 0, &unsent)]
-        .into_iter()
-        .filter_map(|(is_lost, what)| is_lost.then_some(what))
-        .collect();
+    let unsaved = if is_unsaved(app) { UNSAVED } else { "" };
+    let lost: Vec<&str> = [unsaved, &unsent, &drafts].into_iter().filter(|what| !what.is_empty()).collect();
     (!lost.is_empty()).then(|| format!("{} Quit?", lost.join(" ")))
 }

@@ -37,7 +37,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Now
         }
         Notice::Session(view) => {
-            session(app, view, effects);
+            session(app, view, now, effects);
             match super::tabs::held(app) {
                 Some(held) => self::notice(app, held, now, effects),
                 None => Redraw::Now,
@@ -81,6 +81,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Served(count) => {
             // One that was sent a moment ago is not among those that were served before it came.
             app.waiting &= count < app.sent;
+            app.tabs.served(count);
             Redraw::No
         }
         Notice::Activity(activity) => self::activity(app, activity, now, effects),
@@ -259,8 +260,8 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
     }
 }
 
-fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
-    super::tabs::arrived(app, view.serial, opened(view.opened));
+fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>) {
+    super::tabs::arrived(app, view.serial, opened(view.opened), now, effects);
     app.session = SessionHead {
         name: line(&view.name),
         title: line(&view.title),

@@ -22,7 +22,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         && let Some(line) = app.composer.take_behind_recalled()
     {
         app.history.push(line.trim());
-        return match parsed.outcome.while_busy() == WhileBusy::Waits && must_wait(app) {
+        return match waits(app, &parsed.outcome) {
             true => app.queue.lines.push_back(Queued { line: line.trim().to_string(), edits: None }),
             false => run(app, parsed.outcome, effects),
         };
@@ -50,7 +50,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 if parsed.outcome.leaves_an_edit() {
                     app.editing = None;
                 }
-                if parsed.outcome.while_busy() == WhileBusy::Waits && must_wait(app) {
+                if waits(app, &parsed.outcome) {
                     queue(app);
                 } else {
                     app.history.push(line.trim());
@@ -78,15 +78,26 @@ fn must_wait(app: &App) -> bool {
     app.busy() || !app.questions.is_empty()
 }
 
+/// Whether a command waits. Where the engine holds one conversation, the next one comes after what is queued for this one.
+fn waits(app: &App, outcome: &Outcome) -> bool {
+    let alone = app.model.is_some() && !app.answers_beside();
+    must_wait(app)
+        && match outcome.while_busy() {
+            WhileBusy::Waits => true,
+            WhileBusy::Leaves => alone && !app.queue.held && !app.queue.lines.is_empty(),
+            WhileBusy::Runs | WhileBusy::Apart => false,
+        }
+}
+
 fn queue(app: &mut App) {
     let line = app.composer.take();
     app.history.push(&line);
     app.queue.lines.push_back(Queued { line, edits: app.editing.take() });
 }
 
-/// Sends what waits, as soon as the model is free.
+/// Sends what waits, as soon as the model is free; not while another session is on its way to the screen, which it would be asked in.
 pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
-    while !app.busy() && !app.queue.held && app.questions.is_empty() {
+    while !app.busy() && !app.queue.held && app.questions.is_empty() && !app.tabs.is_leaving() {
         let Some(Queued { line, edits }) = app.queue.lines.pop_front() else {
             return;
         };
@@ -146,10 +157,7 @@ pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
                     false => occupy(app, request, effects),
                 }
             }
-            Request::New(_) | Request::Resume(_) => {
-                super::tabs::hand_over(app, effects);
-                send(app, request, effects);
-            }
+            Request::New(_) | Request::Resume(_) | Request::OpenAsked(_) => super::tabs::leave(app, request, effects),
             Request::Preset(PresetAction::Save { name, .. }) => {
                 let display = app.config.display();
                 let save = PresetAction::Save { name, display };

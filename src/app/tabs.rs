@@ -1,18 +1,22 @@
 //! The sessions opened in this run: what the interface keeps of those that are not on screen. The draft in the input, held
 //! messages, and the transcript with its place, so that coming back looks as it was left; and how what goes on in them stands.
+//!
+//! Leaving one at work, and what is asked there next, is in `leaving`; what is said of one that is not on screen in `beside`.
 
-use super::acts::{asking, hint, notify, send};
-use super::cleaned::{clean, opened};
+mod beside;
+mod leaving;
+
+use super::acts::hint;
 use super::composer::Composer;
 use super::keys::Action;
 use super::overlay::Overlay;
-use super::status::duration;
 use super::transcript::Transcript;
-use super::{App, Effect, Question, Queue, Queued, Redraw};
-use crate::base::percent;
-use crate::commands::{self, Outcome, WhileBusy};
-use crate::protocol::desk::{Activity, Level, Notice, OpenSession, Request};
-use crate::transcript::{Finish, MessageId, Role};
+use super::{App, Effect, Question, Queue};
+use crate::protocol::desk::{Activity, Notice, OpenSession, Request};
+use crate::transcript::MessageId;
+pub(super) use beside::beside;
+pub(super) use leaving::leave;
+use leaving::{Leaving, go_on};
 
 /// From here on there is room for two sessions beside each other.
 const SPLIT_FROM: u16 = 160;
@@ -20,8 +24,14 @@ const SPLIT_FROM: u16 = 160;
 /// There is nothing to switch to.
 const ALONE: &str = "No other session is open: /new or /resume NAME";
 
+/// What a session without a name is called.
+const UNNAMED: &str = "new session";
+
 /// How long a hint about switching stays, in milliseconds.
 const HINT_MS: u64 = 4_000;
+
+/// How long it is said that a question was refused, in milliseconds.
+const REFUSED_MS: u64 = 8_000;
 
 /// How a session that is not on screen stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +88,14 @@ struct Away {
     composer: Composer,
     editing: Option<MessageId>,
     queue: Queue,
+    /// Files are read because the first queued question mentions them.
+    reading: bool,
+    /// The desk keeps its place for what is queued.
+    promised: bool,
+    /// What was queued has been sent to the desk, which has not said anything to it.
+    asked: bool,
+    /// A question that was refused while another text stood in the input.
+    refused: Option<String>,
     transcript: Transcript,
     mark: Mark,
     /// Since when something goes on, and whether there is something to see since it was left.
@@ -95,8 +113,8 @@ pub struct Tabs {
     away: Vec<Away>,
     /// Asked for with a key: the draft in the input belongs to the session that is left.
     wanted: Option<u64>,
-    /// The session is left while something goes on: so many queued lines stay there.
-    leaving: Option<usize>,
+    /// The session is about to be left while something goes on.
+    leaving: Option<Leaving>,
     /// What came for the session that has just been gone to.
     held: Option<Notice>,
     /// The session that is shown beside the one with the input.
@@ -158,12 +176,26 @@ impl Tabs {
     /// Names of the sessions that were left and are at work.
     pub(super) fn at_work(&self) -> impl Iterator<Item = &str> {
         let at_work = self.names().filter(|(_, mark)| mark.at_work());
-        at_work.map(|(name, _)| if name.is_empty() { "new session" } else { name })
+        at_work.map(|(name, _)| if name.is_empty() { UNNAMED } else { name })
     }
 
     /// Messages that wait in sessions that were left.
-    pub(super) fn waiting(&self) -> usize {
-        self.away.iter().map(|away| away.queue.lines.len()).sum()
+    pub(super) fn unsent(&self) -> impl Iterator<Item = &String> {
+        self.away.iter().flat_map(|away| away.queue.lines.iter().map(|queued| &queued.line))
+    }
+
+    /// Names of sessions that were left with something in the input.
+    pub(super) fn drafts(&self) -> impl Iterator<Item = &str> {
+        let drafts = self.away.iter().filter(|a| !a.composer.text().trim().is_empty() || a.refused.is_some());
+        drafts.map(|away| {
+            let name = self.list.iter().find(|s| s.serial == away.serial).map_or("", |s| s.name.as_str());
+            if name.is_empty() { UNNAMED } else { name }
+        })
+    }
+
+    /// Code is coloured otherwise from now on.
+    pub(super) fn forget_colours(&mut self) {
+        self.away.iter_mut().for_each(|away| away.transcript.forget_colours());
     }
 
     /// Another request goes before a switch that was not done.
@@ -201,8 +233,7 @@ pub(super) fn go(app: &mut App, number: Option<u32>, now: u64, effects: &mut Vec
         }
     }
     app.popup = None;
-    hand_over(app, effects);
-    send(app, Request::Switch(serial), effects);
+    leave(app, Request::Switch(serial), effects);
     app.tabs.wanted = Some(serial);
 }
 
@@ -232,104 +263,6 @@ pub(super) fn go_beside(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Before a session is left in which something goes on or stands: the questions that wait there go to the desk, which asks them in their turn.
-pub(super) fn hand_over(app: &mut App, effects: &mut Vec<Effect>) {
-    app.tabs.leaving = None;
-    if !app.busy() && app.questions.is_empty() {
-        return;
-    }
-    while let Some(Queued { line, edits }) = app.queue.lines.front().filter(|_| !app.queue.held) {
-        let request = match commands::is_command(line) {
-            true => commands::parse(line.trim(), app.config.home.as_deref()).ok().map(|p| p.outcome),
-            // Files that it mentions are looked up here first.
-            false if line.contains('@') => None,
-            false => Some(Outcome::Desk(asking(commands::message_text(line), *edits))),
-        };
-        let Some(Outcome::Desk(request)) = request.filter(|r| r.while_busy() == WhileBusy::Waits) else { break };
-        app.queue.lines.pop_front();
-        send(app, request, effects);
-    }
-    app.tabs.leaving = Some(app.queue.lines.len());
-}
-
-/// Something about a session that is not on screen.
-pub(super) fn beside(app: &mut App, serial: u64, notice: Notice, now: u64, effects: &mut Vec<Effect>) -> Redraw {
-    if let Notice::Session(view) = &notice {
-        app.tabs.list = opened(view.opened.clone());
-    }
-    let requests = app.requests;
-    let Some(away) = app.tabs.away.iter_mut().find(|a| a.serial == serial) else { return Redraw::Now };
-    let before = away.mark;
-    match notice {
-        Notice::Session(view) => away.transcript.replace(view.messages, requests),
-        Notice::Added(message) => away.transcript.add(message),
-        Notice::Delta { message, thinking, text } => away.transcript.delta(message, thinking, &text),
-        Notice::Finished(message) => {
-            if message.role == Role::Assistant && message.meta.finish == Some(Finish::Failed) {
-                away.mark = Mark::Failed;
-            }
-            away.transcript.finish(message);
-            away.news = true;
-        }
-        Notice::Note(level, text) => {
-            away.transcript.note(level, &text, requests);
-            away.news = true;
-            if level == Level::Error {
-                away.mark = Mark::Failed;
-            }
-        }
-        Notice::Activity(activity) => {
-            away.mark = match activity {
-                Activity::Idle if away.mark == Mark::Failed => Mark::Failed,
-                Activity::Idle if away.news => Mark::Done,
-                Activity::Idle => Mark::Quiet,
-                Activity::Reading(r) if r.total > 0 => Mark::Reading(percent(r.done, r.total)),
-                Activity::Thinking { .. } | Activity::Answering { .. } => Mark::Writing,
-                Activity::Starting { .. }
-                | Activity::Reading(_)
-                | Activity::Restoring { .. }
-                | Activity::Stopping
-                | Activity::Busy { .. } => Mark::Working,
-            };
-            if away.mark.at_work() {
-                away.since.get_or_insert(now);
-            } else {
-                away.transcript.close_open();
-            }
-        }
-        // It is put again when the session is on screen.
-        Notice::Question { .. } | Notice::Plan { .. } => away.mark = Mark::Asks,
-        // Nothing of it was saved: it goes back to where it was typed.
-        Notice::Input { text, editing } => {
-            if away.composer.recall(&clean(&text)) {
-                away.editing = editing;
-            }
-        }
-        page @ (Notice::Page { .. }
-        | Notice::Looked { .. }
-        | Notice::Why { .. }
-        | Notice::Map(_)
-        | Notice::Shelf(_)
-        | Notice::Aside { done: Some(_), .. }) => away.held = Some(page),
-        _ => return Redraw::No,
-    }
-    let mark = away.mark;
-    let waits = mark == Mark::Asks && before != Mark::Asks;
-    if (before.at_work() && matches!(mark, Mark::Done | Mark::Failed)) || waits {
-        let took = away.since.take().map_or(0, |since| now.saturating_sub(since));
-        let name = app.tabs.list.iter().find(|s| s.serial == serial).map_or("", |s| s.name.as_str());
-        let name = if name.is_empty() { "sala-chat" } else { name };
-        let what = match mark {
-            Mark::Asks => "waits for a decision",
-            Mark::Failed => "failed",
-            _ => "ready",
-        };
-        let text = format!("{name}: {what} after {}", duration(took as f64 / 1e3));
-        notify(app, took, text, effects);
-    }
-    if mark == before { Redraw::Stream } else { Redraw::Now }
-}
-
 /// What came for the session that has just been gone to. Asked once.
 pub(super) fn held(app: &mut App) -> Option<Notice> {
     app.tabs.held.take()
@@ -341,7 +274,7 @@ pub(super) fn named(app: &mut App, list: Vec<OpenSession>) {
 }
 
 /// The desk shows a session: puts what belongs to the old one away and brings back what belongs to this one.
-pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
+pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u64, effects: &mut Vec<Effect>) {
     app.tabs.list = list;
     let asked = app.tabs.wanted.take() == Some(serial);
     let old = std::mem::replace(&mut app.tabs.at, serial);
@@ -359,20 +292,25 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
         false => (Composer::default(), draft),
     };
     let leaving = app.tabs.leaving.take();
+    let at_work = app.has_work();
     let away = Away {
         serial: old,
         composer: draft,
         editing: app.editing.take().filter(|_| asked),
-        // Messages on their way go on to this session; those held by a stop wait for their own, and so does what the desk could not
-        // be given when a session at work was left.
+        // Messages on their way go on to this session; those held by a stop wait for their own, and so does what was queued when a
+        // session at work was left.
         queue: match (app.queue.held, leaving) {
             (true, _) => std::mem::take(&mut app.queue),
-            (false, Some(stay)) => {
+            (false, Some(Leaving { stay, promised, .. })) => {
                 let stay = app.queue.lines.drain(..stay.min(app.queue.lines.len())).collect();
-                Queue { lines: stay, held: true }
+                Queue { lines: stay, held: !promised }
             }
             (false, None) => Queue::default(),
         },
+        reading: std::mem::take(&mut app.reading_for_question),
+        promised: leaving.is_some_and(|l| l.promised),
+        asked: false,
+        refused: None,
         transcript: app.transcript.put_away(),
         mark: match leaving {
             Some(_) if app.questions.iter().any(Question::is_the_desks) => Mark::Asks,
@@ -398,6 +336,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
     let Tabs { list, away: others, .. } = &mut app.tabs;
     others.push(away);
     others.retain(|a| list.iter().any(|o| o.serial == a.serial));
+    let mut refused = None;
     if let Some(i) = others.iter().position(|a| a.serial == serial) {
         let back = others.swap_remove(i);
         app.composer = back.composer;
@@ -406,13 +345,23 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
         let mut held = back.queue;
         held.lines.append(&mut app.queue.lines);
         app.queue = held;
+        app.reading_for_question = back.reading;
         app.tabs.held = back.held;
+        refused = back.refused;
     }
     match app.composer.is_empty() {
         true => app.composer = typed,
         false => app.composer.insert(&typed.expanded()),
     }
-    app.composer.set_cut(cut);
+    app.composer.set_cut(refused.clone().unwrap_or(cut));
+    if refused.is_some() {
+        let key = app.config.keys.hint(Action::Yank);
+        hint(app, format!("A question was not asked here; {key} brings it back"), now + REFUSED_MS);
+    }
     app.history.rest();
     app.transcript.append_notes(said);
+    // What went on there has ended before it was left.
+    if !at_work {
+        go_on(app, old, effects);
+    }
 }

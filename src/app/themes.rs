@@ -60,12 +60,13 @@ pub(super) fn take(app: &mut App, row: Option<ThemeRow>) {
     }
 }
 
-/// A code theme was read: what is on screen is coloured again.
+/// A code theme was read: what is on screen is coloured again, and other sessions when they come there.
 pub(super) fn code(app: &mut App, read: Result<String, String>) {
     match read {
         Ok(name) => {
             app.config.code_theme = name;
             app.transcript.forget_colours();
+            app.tabs.forget_colours();
         }
         Err(why) => note(app, Level::Error, &sanitize_line(&why)),
     }

@@ -110,7 +110,9 @@ impl Transcript {
             Scroll::At { entry, anchor } if grew => self.id_at(entry).map(|id| (id, anchor)),
             Scroll::At { .. } | Scroll::Follow => None,
         };
+        // The last of what was there then, and how many notes it is behind its message.
         let frozen = self.id_at(self.frozen.0);
+        let notes = self.entries.iter().take(self.frozen.0 + 1).rev().take_while(|e| e.as_message().is_none()).count();
         let selected = self.selected.filter(|_| grew).and_then(|i| self.id_at(i));
         let mut kept: HashMap<MessageId, (Entry, Vec<Entry>)> = HashMap::new();
         let mut recent = Vec::new();
@@ -147,8 +149,14 @@ impl Transcript {
         let place = |id| self.entries.iter().position(|e| e.as_message().is_some_and(|m| Some(m.id) == id));
         self.selected = selected.and_then(|id| place(Some(id)));
         let standing = standing.and_then(|(id, anchor)| place(Some(id)).map(|entry| Scroll::At { entry, anchor }));
-        self.frozen.0 = place(frozen).unwrap_or(0);
+        let message = place(frozen).unwrap_or(0);
         self.scroll = standing.unwrap_or(Scroll::Follow);
+        let there = self.entries.iter().skip(message + 1).take(notes).take_while(|e| e.as_message().is_none()).count();
+        self.frozen.0 = message + there;
+        if there < notes {
+            // The note has gone, and its rows say nothing of what stands there now.
+            self.frozen.1 = self.rows_of(self.frozen.0);
+        }
     }
 
     /// Leaves an empty transcript in its place; colours that did not come in time are asked for again.

@@ -95,6 +95,18 @@ requests! {
     }, Waits => choose_files;
     /// Alt-1..9: a session opened in this run, by its serial.
     Switch(serial: u64), Leaves => switch;
+    /// A request that leads to another conversation, from one in which messages are queued: that one keeps its place until
+    /// [`Request::There`] says that nothing more comes.
+    LeaveQueued(request: Box<Request>), Leaves => leave_queued;
+    /// What was queued in a conversation that was left, one thing at a time, each once the one before is done.
+    There {
+        /// Of the conversation.
+        serial: u64,
+        /// `None`: nothing more comes.
+        request: Option<Box<Request>>,
+    }, Runs => there;
+    /// A prompt that is not asked: it is kept for the input's history.
+    Remember(text: String), Runs => remember;
     /// The edited text comes back; makes a sibling.
     EditDone {
         /// Which message.

@@ -3,6 +3,7 @@
 use super::shelf::Wish;
 use super::{Attendance, DeskError, Done, State};
 use crate::commands::{BranchTarget, Execute, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
+use crate::protocol::desk::Request;
 use crate::protocol::engine::SpecMode;
 use crate::settings::ThinkMode;
 use crate::transcript::MessageId;
@@ -37,6 +38,20 @@ impl Execute for Dispatch<'_> {
 
     fn switch(&mut self, serial: u64) -> Done {
         self.0.switch(serial)
+    }
+
+    fn leave_queued(&mut self, request: Box<Request>) -> Done {
+        request.execute(self)
+    }
+
+    fn there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
+        self.0.there(serial, request);
+        Ok(())
+    }
+
+    fn remember(&mut self, text: String) -> Done {
+        self.0.remember_prompt(&text);
+        Ok(())
     }
 
     fn edit_done(&mut self, message: MessageId, text: String) -> Done {

@@ -302,6 +302,8 @@ struct State {
     work: Work,
     /// Requests that wait for it to end.
     queue: VecDeque<Request>,
+    /// The interface has more for it: it keeps its place when it is left.
+    promised: bool,
     /// Requests that have come, and how many of them were told to be served.
     come: u64,
     served: u64,
@@ -357,6 +359,7 @@ impl State {
             keeper,
             work: Work::Idle,
             queue: VecDeque::new(),
+            promised: false,
             come: 0,
             served: 0,
             apart: None,

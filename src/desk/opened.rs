@@ -104,8 +104,9 @@ impl State {
         let before = std::mem::replace(&mut self.keeper.lock, lock);
         self.keeper.let_go(self.talk.id, before);
         self.opened.quiet = false;
-        // What was asked in the session that is left is done.
+        // What was asked in the session that is left is done, and it has given its place up.
         self.typed = None;
+        self.promised = false;
         let mut left = std::mem::replace(&mut self.talk, talk);
         self.left_untitled(&mut left);
         self.opened.left(left, self.opened.empty);

@@ -290,6 +290,19 @@ impl State {
             Request::StopAside => self.stop_aside(),
             Request::Choose { question, key } => self.answered(question, Answer::Key(key)),
             Request::ChooseFiles { question, files } => self.answered(question, Answer::Files(files)),
+            Request::There { serial, request } => self.there(serial, request),
+            Request::Remember(text) => self.remember_prompt(&text),
+            Request::LeaveQueued(request) => self.in_turn(*request, true),
+            r => self.in_turn(r, false),
+        }
+    }
+
+    /// A request that has its turn. `promised`: more comes for the conversation in hand, should this one lead away from it.
+    pub(super) fn in_turn(&mut self, request: Request, promised: bool) {
+        if request.while_busy() == WhileBusy::Leaves {
+            self.promised = promised;
+        }
+        match request {
             // What goes on was nobody's wish.
             r if self.work.gives_way() && r.while_busy() != WhileBusy::Runs => {
                 self.queue.push_back(r);

@@ -15,6 +15,7 @@ use super::opened::Empty;
 use super::talk::Rights;
 use super::work::Turn;
 use super::{Attendance, State, Talk, Work};
+use crate::commands::{WhileBusy, line_of};
 use crate::protocol::desk::{Activity, Level, Meters, Notice, Request};
 use crate::protocol::engine::SequenceId;
 use crate::session::SessionLock;
@@ -28,6 +29,7 @@ pub(super) struct Seat {
     place: Place,
     work: Work,
     queue: VecDeque<Request>,
+    promised: bool,
     apart: Option<Apart>,
     resume_pending: bool,
     typed: Option<String>,
@@ -54,6 +56,7 @@ impl Seat {
             place: Place::in_sequence(sequence),
             work: Work::Idle,
             queue: VecDeque::new(),
+            promised: false,
             apart: None,
             resume_pending: false,
             typed: None,
@@ -63,23 +66,37 @@ impl Seat {
         }
     }
 
-    /// Whether it has done all it was asked.
+    /// Whether it has done all it was asked, and nothing more comes.
     fn is_done(&self) -> bool {
-        self.work.is_idle() && self.queue.is_empty()
+        self.work.is_idle() && self.queue.is_empty() && !self.promised
     }
 }
 
 impl State {
     /// Takes the conversation of a seat in hand, and puts the present one there.
     fn exchange(&mut self, at: usize) {
-        let State { talk, keeper, feeder, work, queue, apart, resume_pending, typed, meters, warned, activity, .. } =
-            self;
+        let State {
+            talk,
+            keeper,
+            feeder,
+            work,
+            queue,
+            promised,
+            apart,
+            resume_pending,
+            typed,
+            meters,
+            warned,
+            activity,
+            ..
+        } = self;
         let Some(seat) = self.others.get_mut(at) else { return };
         std::mem::swap(talk, &mut seat.talk);
         std::mem::swap(&mut keeper.lock, &mut seat.lock);
         feeder.exchange(&mut seat.place);
         std::mem::swap(work, &mut seat.work);
         std::mem::swap(queue, &mut seat.queue);
+        std::mem::swap(promised, &mut seat.promised);
         std::mem::swap(apart, &mut seat.apart);
         std::mem::swap(resume_pending, &mut seat.resume_pending);
         std::mem::swap(typed, &mut seat.typed);
@@ -135,7 +152,16 @@ impl State {
 
     /// When a request has its turn.
     pub(super) fn turn_of(&self, request: &Request) -> Turn {
-        let turn = self.work.turn_of(request.while_busy());
+        let turn = match self.work.turn_of(request.while_busy()) {
+            // Its last work ended a moment ago, and the interface has more for it.
+            Turn::Next if self.promised && request.while_busy() == WhileBusy::Leaves => {
+                match self.feeder.free_sequences() {
+                    0 => Turn::Next,
+                    _ => Turn::Leave,
+                }
+            }
+            turn => turn,
+        };
         if !matches!(turn, Turn::Leave | Turn::Apart) {
             return turn;
         }
@@ -164,6 +190,33 @@ impl State {
         self.others.push(Seat { activity, ..Seat::new(talk, sequence) });
         self.exchange(self.others.len().saturating_sub(1));
         self.queue.push_back(request);
+    }
+
+    /// What was queued in a conversation that was left; `None`: nothing more comes, so that it is put away once all is done.
+    pub(super) fn there(&mut self, serial: u64, request: Option<Box<Request>>) {
+        let take = |desk: &mut State, request: Option<Box<Request>>| {
+            desk.promised = request.is_some();
+            request.into_iter().for_each(|r| desk.in_turn(*r, false));
+        };
+        match self.seat_of(|talk| talk.serial == serial) {
+            Some(at) => self.beside(at, |desk| take(desk, request)),
+            None if self.talk.serial == serial => take(self, request),
+            None => {
+                // It had no place beside: what was asked goes back to where it was typed.
+                let notice = match request.map(|r| *r) {
+                    None => return,
+                    Some(Request::Ask(text)) => Notice::Input { text: line_of(&text), editing: None },
+                    Some(Request::EditDone { message, text }) => {
+                        Notice::Input { text: line_of(&text), editing: Some(message) }
+                    }
+                    Some(_) => Notice::Note(
+                        Level::Warn,
+                        "A queued command was not done: this session had been left by then.".into(),
+                    ),
+                };
+                self.out.tell(Notice::Beside { serial, notice: Box::new(notice) });
+            }
+        }
     }
 
     /// Answers an aside in a seat of its own.
@@ -209,6 +262,8 @@ impl State {
         self.opened.note(serial, id, name);
         self.exchange(at);
         self.screen = self.talk.serial;
+        // What is left of it is with the interface, which has it on screen.
+        self.promised = false;
         if self.others.get(at).is_some_and(Seat::is_done) {
             let left = self.others.remove(at);
             self.put_away(left, self.opened.empty);

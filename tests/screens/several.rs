@@ -47,8 +47,13 @@ fn while_busy_alt_numbers_say_what_to_do_and_change_nothing() {
     assert!(s.screen().contains("Busy: stop first (Esc)"));
 }
 
+/// What the first session is given next, which was left.
+pub fn there(request: Option<Request>) -> Request {
+    Request::There { serial: 1, request: request.map(Box::new) }
+}
+
 /// Of a session that is not on screen.
-fn beside(s: &mut Stage, serial: u64, notice: Notice) {
+pub fn beside(s: &mut Stage, serial: u64, notice: Notice) {
     s.tell(Notice::Beside { serial, notice: Box::new(notice) });
 }
 
@@ -72,7 +77,7 @@ fn what_is_left_at_work_goes_on_with_its_queue_and_shows_how_it_stands() {
     s.type_text("asked next").press("enter").type_text("with @file").press("enter").type_text("draft");
     s.effects.clear();
     s.press("alt-2");
-    assert_eq!(s.sent(), [Request::Ask("asked next".into()), Request::Switch(2)]);
+    assert_eq!(s.sent(), [Request::LeaveQueued(Box::new(Request::Switch(2)))]);
     s.tell(Notice::Session(opened(2))).tell(Notice::Activity(Activity::Idle));
     assert!(s.app.composer.text().is_empty() && s.app.queue.lines.is_empty());
     let title = |s: &mut Stage| s.screen().lines().next().unwrap_or("").to_string();
@@ -80,6 +85,10 @@ fn what_is_left_at_work_goes_on_with_its_queue_and_shows_how_it_stands() {
     let reading = ReadingProgress { done: 41, total: 100, ..ReadingProgress::default() };
     beside(&mut s, 1, Notice::Activity(Activity::Reading(reading)));
     assert!(title(&mut s).contains("[2/3]  1 41%"), "{}", title(&mut s));
+    // What is queued there is asked when that is done.
+    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [there(Some(Request::Ask("asked next".into())))]);
+    assert!(title(&mut s).contains("[2/3]  1~"), "{}", title(&mut s));
     // Its text arrives nowhere here, and is there when it is gone back to.
     beside(&mut s, 1, Notice::Added(message(20, Role::User, "asked next")));
     beside(&mut s, 1, Notice::Finished(answer(21, "Said elsewhere.")));
@@ -92,13 +101,15 @@ fn what_is_left_at_work_goes_on_with_its_queue_and_shows_how_it_stands() {
     beside(&mut s, 1, Notice::Activity(Activity::Idle));
     let notified = |e: &Effect| matches!(e, Effect::Notify(text) if text.starts_with("war-and-peace: ready after"));
     assert!(s.effects.iter().any(notified), "{:?}", s.effects);
+    assert_eq!(s.sent(), [there(None)], "files are looked up on screen");
     s.event(Event::Focus(true));
     assert!(title(&mut s).contains("[2/3]  1*"), "{}", title(&mut s));
     // Nothing is at work any more, but a line waits there.
     s.press("ctrl-d");
-    assert!(s.screen().contains("1 message was not sent: it is not kept. Quit?"), "{}", s.screen());
+    let screen = s.screen();
+    assert!(screen.contains("1 message was not sent: it is not kept. 1 draft in"), "{screen}");
     s.press("y");
-    assert_eq!(s.sent(), [Request::Quit]);
+    assert_eq!(s.sent(), [Request::Remember("with @file".into()), Request::Quit]);
 }
 
 /// A load of this session was stopped, and how it goes on is asked while a line is written.
@@ -115,10 +126,10 @@ fn what_was_asked_beside_a_question_is_asked_in_the_session_it_was_meant_for() {
     let mut s = open(80, 24);
     asked_beside_a_line(&mut s, 16);
     s.press("enter").type_text("draft").press("alt-2");
-    assert_eq!(s.sent(), [Request::Ask("Who is Ann?".into()), Request::Switch(2)]);
+    assert_eq!(s.sent(), [Request::LeaveQueued(Box::new(Request::Switch(2)))]);
     s.tell(Notice::Session(opened(2))).tell(Notice::Activity(Activity::Idle));
     s.event(Event::Frame);
-    assert_eq!(s.sent(), []);
+    assert_eq!(s.sent(), [], "what stands there is decided first");
     let title = s.screen().lines().next().unwrap_or("").to_string();
     assert!(title.contains("[2/3]  1?"), "{title}");
     // An aside is answered apart from what stands there, and stopping it stops nothing else.

@@ -3,8 +3,9 @@
 use super::super::acts::{send, stop};
 use super::super::keys::{Code, Key};
 use super::super::overlay::Overlay;
-use super::super::{App, Effect};
+use super::super::{App, Effect, perform};
 use super::as_arrow;
+use crate::commands::Outcome;
 use crate::protocol::desk::{GotoTarget, Request};
 
 pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
@@ -173,6 +174,7 @@ fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
     };
     app.overlay = None;
     if let Some(request) = request {
-        send(app, request, effects);
+        // As if it had been typed: what leads to another session leaves this one's queue here.
+        perform::run(app, Outcome::Desk(request), effects);
     }
 }

@@ -1,0 +1,269 @@
+//! Leaving a session in which something is queued, drafted or shown, and coming back to it.
+
+use sala_chat::app::{Effect, Event};
+use sala_chat::protocol::desk::{Activity, Level, Notice, ReadingProgress, Request, SearchRow, SessionRow};
+use sala_chat::protocol::engine::ModelInfo;
+use sala_chat::transcript::{MessageId, Role};
+
+use super::several::{beside, there};
+use super::stage::*;
+
+fn ask(text: &str) -> Request {
+    Request::Ask(text.into())
+}
+
+fn queued(request: Request) -> Request {
+    Request::LeaveQueued(Box::new(request))
+}
+
+/// The first of several sessions, with an engine of so many conversations.
+fn first(sequences: u32) -> Stage {
+    let mut s = open(80, 24);
+    s.tell(Notice::Ready(ModelInfo { max_sequences: sequences, ..gpu() })).tell(Notice::Session(opened(1)));
+    s.sent();
+    s
+}
+
+/// Something is read, and two questions wait for its end.
+fn with_two_queued(sequences: u32) -> Stage {
+    let mut s = first(sequences);
+    s.tell(Notice::Activity(Activity::Reading(ReadingProgress { done: 1, total: 9, ..ReadingProgress::default() })));
+    s.type_text("question one").press("enter").type_text("question two").press("enter");
+    assert_eq!(s.sent(), []);
+    s
+}
+
+/// The session of that number comes to the screen, and nothing goes on in it.
+fn arrives(s: &mut Stage, serial: u64) {
+    s.tell(Notice::Session(opened(serial))).tell(Notice::Activity(Activity::Idle)).event(Event::Frame);
+}
+
+#[test]
+fn what_is_queued_stays_in_its_session_when_another_one_is_picked_from_a_list() {
+    let row = |name: &str| SessionRow {
+        name: name.into(),
+        title: String::new(),
+        messages: 2,
+        tokens: 9,
+        state: "yes".into(),
+        bytes: None,
+        updated_ms: TIME,
+    };
+    let hit = SearchRow {
+        session: "contract".into(),
+        message: MessageId(12),
+        number: 2,
+        snippet: "Three months.".into(),
+        created_ms: TIME,
+    };
+    for list in [
+        Notice::Sessions(vec![row("contract"), row("war-and-peace")]),
+        Notice::Found { query: "months".into(), rows: vec![hit] },
+    ] {
+        let mut s = with_two_queued(16);
+        s.tell(list).press("enter");
+        assert_eq!(s.sent(), [queued(Request::Resume("contract".into()))]);
+        arrives(&mut s, 2);
+        assert_eq!((s.sent(), s.queued()), (vec![], vec![]));
+        beside(&mut s, 1, Notice::Activity(Activity::Idle));
+        assert_eq!(s.sent(), [there(Some(ask("question one")))]);
+    }
+}
+
+#[test]
+fn what_ended_before_the_session_was_left_goes_on_with_what_is_queued() {
+    let mut s = with_two_queued(16);
+    // Its end comes while the other one is on its way: nothing may be asked in that.
+    s.press("alt-2").event(Event::Notice(Notice::Activity(Activity::Idle)));
+    assert_eq!(s.sent(), [queued(Request::Switch(2))]);
+    arrives(&mut s, 2);
+    assert_eq!(s.sent(), [there(Some(ask("question one")))]);
+    // An end that is told twice asks nothing twice.
+    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), []);
+    beside(&mut s, 1, Notice::Added(message(20, Role::User, "question one")));
+    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [there(Some(ask("question two")))]);
+    beside(&mut s, 1, Notice::Added(message(22, Role::User, "question two")));
+    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [there(None)]);
+    assert!(s.screen().lines().next().unwrap_or("").contains("1*"), "{}", s.screen());
+}
+
+#[test]
+fn what_is_queued_in_a_session_that_was_left_is_counted_at_the_end_and_remembered() {
+    let mut s = with_two_queued(16);
+    s.press("alt-2");
+    arrives(&mut s, 2);
+    s.sent();
+    s.press("ctrl-d");
+    let screen = s.screen();
+    assert!(screen.contains("Still working in") && screen.contains("2 messages were not sent"), "{screen}");
+    s.press("y");
+    let remember = |text: &str| Request::Remember(text.into());
+    assert_eq!(s.sent(), [remember("question one"), remember("question two"), Request::Quit]);
+}
+
+#[test]
+fn whoever_comes_back_has_what_is_queued_in_sight() {
+    let mut s = with_two_queued(16);
+    s.press("alt-2");
+    arrives(&mut s, 2);
+    s.press("alt-1").tell(Notice::Session(opened(1)));
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
+    assert_eq!((s.queued(), s.app.queue.held), (vec!["question one", "question two"], false));
+    s.press("ctrl-x");
+    assert_eq!((s.queued(), s.app.composer.text()), (vec!["question two"], "question one"));
+    s.sent();
+    s.press("esc");
+    assert_eq!((s.sent(), s.app.queue.held), (vec![Request::Stop], true));
+}
+
+#[test]
+fn a_mistyped_name_takes_nothing_out_of_the_queue() {
+    let mut s = with_two_queued(16);
+    s.type_text("/resume nosuch").press("enter");
+    assert_eq!(s.sent(), [queued(Request::Resume("nosuch".into()))]);
+    s.tell(Notice::Note(Level::Warn, "No session is called \"nosuch\".".into()));
+    assert_eq!(s.queued(), ["question one", "question two"]);
+    // It is asked here when its turn comes, or held by a stop.
+    let served = s.come;
+    s.event(Event::Notice(Notice::Activity(Activity::Idle)));
+    assert_eq!(s.sent(), []);
+    s.event(Event::Notice(Notice::Served(served)));
+    assert_eq!(s.sent(), [ask("question one")]);
+    let mut s = with_two_queued(16);
+    s.type_text("/resume nosuch").press("enter esc");
+    s.tell(Notice::Activity(Activity::Idle)).event(Event::Frame);
+    assert!(s.app.queue.held && s.queued().len() == 2);
+}
+
+#[test]
+fn with_one_conversation_at_a_time_the_next_session_comes_after_what_is_queued_for_this_one() {
+    let mut s = with_two_queued(1);
+    s.type_text("/resume contract").press("enter");
+    assert_eq!((s.sent(), s.queued().len()), (vec![], 3));
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [ask("question one")]);
+    s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [ask("question two"), Request::Resume("contract".into())]);
+    // From a list it goes at once; what is queued is not asked there.
+    let mut s = with_two_queued(1);
+    s.press("alt-2");
+    assert_eq!(s.sent(), []);
+}
+
+#[test]
+fn a_question_about_a_file_is_not_asked_without_it_in_a_session_that_was_left() {
+    let load = |s: &mut Stage| {
+        s.type_text("@big.txt what is it").press("enter").event(Event::FoundPaths(vec!["big.txt".into()]));
+        assert!(matches!(s.sent()[..], [Request::Load { .. }]));
+        s.tell(Notice::Activity(Activity::Reading(ReadingProgress {
+            done: 1,
+            total: 9,
+            ..ReadingProgress::default()
+        })));
+        s.press("alt-2");
+        assert_eq!(s.sent(), [queued(Request::Switch(2))]);
+        arrives(s, 2);
+        // Another file that is not read here has nothing to do with it.
+        s.tell(Notice::Note(Level::Warn, "Skipped x".into()));
+    };
+    let mut s = first(16);
+    load(&mut s);
+    s.press("alt-1").tell(Notice::Session(opened(1)));
+    s.tell(Notice::Activity(Activity::Reading(ReadingProgress { done: 2, total: 9, ..ReadingProgress::default() })));
+    s.press("esc");
+    s.tell(Notice::Activity(Activity::Idle)).event(Event::Frame);
+    assert!(!s.sent().contains(&ask("big.txt what is it")));
+    assert_eq!((s.queued(), s.app.queue.held), (vec!["big.txt what is it"], true));
+    // Read there, it is asked there.
+    let mut s = first(16);
+    load(&mut s);
+    beside(&mut s, 1, Notice::Added(document(20, "big.txt", 900)));
+    beside(&mut s, 1, Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [there(Some(ask("big.txt what is it")))]);
+    // What could not be read, and what ended without having been read, waits for a decision.
+    for why in [Some("Cannot read big.txt."), None] {
+        let mut s = first(16);
+        load(&mut s);
+        why.into_iter().for_each(|why| beside(&mut s, 1, Notice::Note(Level::Warn, why.into())));
+        beside(&mut s, 1, Notice::Activity(Activity::Idle));
+        assert_eq!(s.sent(), [there(None)]);
+        s.press("alt-1");
+        arrives(&mut s, 1);
+        assert_eq!((s.queued(), s.app.queue.held), (vec!["big.txt what is it"], true));
+    }
+}
+
+#[test]
+fn drafts_of_sessions_that_were_left_are_counted_at_the_end() {
+    let mut s = first(16);
+    s.type_text("half a thought").press("alt-2");
+    arrives(&mut s, 2);
+    s.sent();
+    s.press("ctrl-d");
+    let screen = s.screen();
+    assert!(screen.contains("1 draft in \"war-and-peace\" is not kept. Quit?"), "{screen}");
+    assert_eq!(s.sent(), []);
+    s.press("n");
+    s.type_text("another").press("alt-3");
+    arrives(&mut s, 3);
+    s.press("ctrl-d");
+    let screen = s.screen();
+    assert!(screen.contains("2 drafts in \"war-and-peace\", \"contract\" are not kept."), "{screen}");
+}
+
+#[test]
+fn a_refused_question_comes_back_beside_a_draft_whatever_was_cut_elsewhere() {
+    let mut s = first(16);
+    busy(&mut s);
+    s.type_text("a draft ").press("alt-2");
+    arrives(&mut s, 2);
+    s.type_text("cut here").press("ctrl-u");
+    beside(&mut s, 1, Notice::Input { text: "the refused question".into(), editing: None });
+    s.press("alt-1");
+    arrives(&mut s, 1);
+    assert_eq!(s.app.composer.text(), "a draft ");
+    assert!(s.screen().contains("A question was not asked here; Ctrl-Y brings it back"), "{}", s.screen());
+    s.press("ctrl-y");
+    assert_eq!(s.app.composer.text(), "a draft the refused question");
+}
+
+#[test]
+fn nothing_new_is_counted_where_nothing_came_while_the_session_was_left() {
+    let mut s = first(16);
+    s.tell(Notice::Note(Level::Info, "A line of the program.".into())).press("pgup");
+    assert_eq!(s.app.transcript.new_rows(), Some(0));
+    s.press("alt-2");
+    arrives(&mut s, 2);
+    s.press("alt-1");
+    arrives(&mut s, 1);
+    assert_eq!(s.app.transcript.new_rows(), Some(0), "{}", s.screen());
+    s.tell(Notice::Added(message(30, Role::User, "Something new."))).event(Event::Frame);
+    assert!(s.app.transcript.new_rows() > Some(0));
+}
+
+#[test]
+fn another_code_theme_colours_the_code_of_every_session_again() {
+    let mut with_code = opened(1);
+    with_code.messages.push(message(4, Role::Assistant, "```rust\nfn main() {}\n```"));
+    let mut s = first(16);
+    s.tell(Notice::Session(with_code.clone())).event(Event::Frame);
+    let asked = s.effects.iter().find_map(|e| match e {
+        Effect::Highlight { lang, code } => Some((lang.clone(), code.clone())),
+        _ => None,
+    });
+    let (lang, code) = asked.unwrap();
+    s.event(Event::Highlighted { lang, code, lines: vec![Vec::new()] });
+    let mut away_and_back = |theme: Option<&str>| {
+        s.press("alt-2");
+        arrives(&mut s, 2);
+        theme.into_iter().for_each(|t| drop(s.event(Event::CodeTheme(Ok(t.into())))));
+        s.press("alt-1");
+        s.effects.clear();
+        s.tell(Notice::Session(with_code.clone())).event(Event::Frame);
+        s.effects.iter().filter(|e| matches!(e, Effect::Highlight { .. })).count()
+    };
+    assert_eq!((away_and_back(None), away_and_back(Some("nord"))), (0, 1));
+}
