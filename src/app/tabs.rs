@@ -352,7 +352,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
     // What the program said about this change is read in the session it leads to.
     let said = app.transcript.take_notes(app.requests);
     // Typed behind a command that leads here, it belongs here; before a key, to the session that is left.
-    let cut = app.composer.cut().to_string();
+    let cut = app.composer.cut().clone();
     let draft = std::mem::take(&mut app.composer);
     let (draft, typed) = match asked {
         true => (draft, Composer::default()),
