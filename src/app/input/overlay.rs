@@ -76,13 +76,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 ('g', Some(_)) => take_from_overlay(app, effects),
                 ('f', Some(row)) => {
                     app.overlay = None;
-                    if row.current {
-                        send(app, Request::Fork { at: Some(row.number), name: None }, effects);
-                    } else {
-                        // Numbers belong to the open branch: go to the other one first.
-                        send(app, Request::Goto(GotoTarget::Message(row.message)), effects);
-                        send(app, Request::Fork { at: None, name: None }, effects);
-                    }
+                    send(app, Request::ForkFrom(row.message), effects);
                 }
                 ('k', _) => list.step(-1),
                 ('j', _) => list.step(1),
