@@ -485,7 +485,7 @@ impl App {
             other.set_look(look, regions.other.height as usize);
         }
         if let Some(several) = &mut self.several {
-            several.set_size(regions.several.width as usize, regions.several.height as usize, self.config.glyphs);
+            several.set_size(regions.several.width as usize, regions.several.height as usize);
         }
         if let Some(overlay) = &mut self.overlay {
             overlay.set_size(regions.overlay.width as usize, regions.overlay.height as usize, self.config.glyphs);

@@ -170,7 +170,7 @@ impl Overlay {
             Overlay::Prompts(list) => list.step(by),
             Overlay::Themes(list) => list.step(by),
             Overlay::Shelf(shelf) => shelf.list.step(by),
-            Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row).unwrap_or(1))),
+            Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row()).unwrap_or(1))),
         }
     }
 

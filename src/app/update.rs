@@ -160,6 +160,9 @@ fn frame(app: &mut App, effects: &mut Vec<Effect>) {
     let other = app.tabs.text_beside(app.size.0);
     let beside = other.map(|text| {
         text.prepare();
+    if let Some(several) = &mut app.several {
+        several.prepare(app.config.glyphs);
+    }
         text.uncoloured()
     });
     if app.config.colour {
