@@ -93,12 +93,13 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     }
     // A number that goes on is no choice.
     if let Some(number) = app.offered.take()
-        && crate::text::sample::QUESTIONS.contains(&app.composer.text())
+        && super::offers::question(number) == Some(app.composer.text())
     {
         app.composer.set(number.encode_utf8(&mut [0; 4]));
     }
     // A command after `/undo` must not become the end of the question that `/undo` put here.
-    if c == '/' && app.editing.is_none() && app.composer.is_recalled() {
+    let at_end = app.composer.cursor() == app.composer.text().len();
+    if c == '/' && at_end && app.editing.is_none() && app.composer.is_recalled() {
         app.composer.clear_to_cut();
         hint(app, "The question is set aside; Ctrl-Y brings it back", now + QUIT_MS);
     }
@@ -198,7 +199,10 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
             app.overlay = Some(Overlay::Prompts(List::new(prompts, Clone::clone)));
         }
         Action::Complete => match super::offers::next(app) {
-            Some(question) => app.composer.set(question),
+            Some(question) => {
+                app.composer.set(question);
+                app.offered = None;
+            }
             None => complete(app, effects),
         },
         Action::PageUp => app.transcript.scroll_by(-app.transcript.page()),
