@@ -19,7 +19,7 @@ use crate::protocol::desk::{Activity, Level, Request};
 use crate::text::sanitize::sanitize;
 use overlay::{close_overlay, overlay_key};
 use popup::{complete, popup_key};
-pub(super) use popup::{files, paths};
+pub(super) use popup::{drop_outdated, files, paths};
 use question::{asked_ctrl_c, beside_question, question_key};
 use several::several_key;
 

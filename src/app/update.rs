@@ -150,6 +150,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     }
     app.redraw = app.redraw.max(redraw);
     app.relayout();
+    input::drop_outdated(app);
     effects
 }
 
