@@ -2,7 +2,7 @@
 
 use super::App;
 use super::options::{PANEL_FROM, Panel};
-use super::rows::Role;
+use super::rows::{Role, Row};
 use super::tabs::Side;
 use super::tour::Tour;
 use super::transcript::Scroll;
@@ -105,6 +105,28 @@ pub fn regions(app: &App) -> Regions {
     let (width, height) = app.size;
     let row = |y: u16, rows: u16| Area { x: 0, y, width, height: rows };
     let panel_cells = if panel_shown(app) { PANEL_CELLS } else { 0 };
+/// Rows that a greeting takes above the transcript's own: a blank row before and behind it.
+pub fn greeting_height(greeting: &[Row]) -> usize {
+    if greeting.is_empty() { 0 } else { greeting.len() + 2 }
+}
+
+/// Computes all places for the current state.
+pub fn regions(app: &App) -> Regions {
+    let (width, height) = app.size;
+    let row = |y: u16, rows: u16| Area { x: 0, y, width, height: rows };
+    let panel_cells = if panel_shown(app) { PANEL_CELLS } else { 0 };
+/// Rows that a greeting takes above the transcript's own: a blank row before and behind it.
+pub fn greeting_height(greeting: &[Row]) -> usize {
+    if greeting.is_empty() { 0 } else { greeting.len() + 2 }
+}
+
+/// The last note about what was entered last, where the transcript that holds it is not on the screen.
+pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
+    let hidden = app.activity.is_loading() || app.several.is_some();
+    let rows = if hidden { app.transcript.last_note(app.requests, cells) } else { Vec::new() };
+    rows.into_iter().take(NOTE_ROWS).collect()
+}
+
     let left = width.saturating_sub(panel_cells + u16::from(panel_cells > 0));
     let composer = composer_rows(app);
     let banner_cells = if app.tabs.side(width).is_some() { width.saturating_sub(1) / 2 } else { left };

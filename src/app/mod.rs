@@ -14,6 +14,7 @@ pub mod complete;
 pub mod composer;
 pub mod entry;
 pub mod find;
+pub mod greeting;
 pub mod history;
 mod input;
 pub mod keys;
