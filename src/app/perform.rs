@@ -46,7 +46,10 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
     if commands::is_command(&line) {
         match commands::parse(line.trim(), app.config.home.as_deref()) {
-            Err(why) => return note(app, Level::Error, &why),
+            Err(why) => {
+                app.transcript.follow();
+                return note(app, Level::Error, &why);
+            }
             Ok(parsed) => {
                 if parsed.outcome.leaves_an_edit() {
                     app.editing = None;
