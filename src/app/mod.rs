@@ -18,6 +18,7 @@ pub mod greeting;
 pub mod history;
 mod input;
 pub mod keys;
+mod late;
 pub mod layout;
 pub mod list;
 pub mod looked;
@@ -321,6 +322,10 @@ pub struct App {
     pub several: Option<Several>,
     /// A page or list over the transcript.
     pub overlay: Option<Overlay>,
+    /// One that came while somebody wrote, or gave way to what was written: it is shown when it is asked for.
+    set_aside: Option<Overlay>,
+    /// Something was written since a line was entered or something was taken from a list.
+    wrote: bool,
     /// Decisions to take, first one shown.
     pub questions: VecDeque<Question>,
     /// Search in the transcript.
@@ -394,6 +399,8 @@ impl App {
             queue: Queue::default(),
             several: None,
             overlay: None,
+            set_aside: None,
+            wrote: false,
             questions: VecDeque::new(),
             find: None,
             selection: None,

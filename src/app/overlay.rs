@@ -41,7 +41,10 @@ impl Page {
     pub fn set_text(&mut self, text: String, glyphs: Glyphs) {
         if self.text != text {
             self.text = text;
-            self.layout(glyphs);
+            // One that waits has no place on the screen yet.
+            if self.width > 0 {
+                self.layout(glyphs);
+            }
         }
     }
 
@@ -128,6 +131,23 @@ impl Overlay {
             | Overlay::Themes(_)
             | Overlay::Shelf(_)
             | Overlay::Prompts(_) => {}
+        }
+    }
+
+    /// What it is called where it is not open.
+    pub fn name(&self) -> &str {
+        match self {
+            Overlay::Page(page) => &page.title,
+            Overlay::Aside { done: None, .. } => "the aside, which is being written",
+            Overlay::Aside { done: Some(_), .. } => "the aside",
+            Overlay::Sessions(_) => "the list of sessions",
+            Overlay::Found { .. } => "what was found",
+            Overlay::Timeline(_) => "the timeline",
+            Overlay::Documents { title, .. } => title,
+            Overlay::Prompts(_) => "earlier prompts",
+            Overlay::Map(_) => "the map",
+            Overlay::Themes(_) => "the list of themes",
+            Overlay::Shelf(_) => "the answers of the library",
         }
     }
 

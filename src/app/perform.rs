@@ -14,7 +14,7 @@ use crate::transcript::{MessageId, Role};
 
 /// Sends what is in the input, or queues it while the model is busy.
 pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    app.offered = None;
+    (app.offered, app.wrote) = (None, false);
     // A command on a line of its own below a recalled question is a command; the question stays in the input.
     if app.editing.is_none()
         && let Some(line) = app.composer.behind_recalled().filter(|l| l.starts_with('\n')).map(str::trim)

@@ -3,8 +3,9 @@
 use super::super::acts::{send, stop};
 use super::super::keys::{Code, Key};
 use super::super::overlay::Overlay;
-use super::super::{App, Effect};
-use super::as_arrow;
+use super::super::{App, Effect, late};
+use super::selected::as_arrow;
+use super::write;
 use crate::protocol::desk::{GotoTarget, Request};
 
 pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
@@ -70,7 +71,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 ' ' => overlay.step(page),
                 'j' => overlay.step(1),
                 'k' => overlay.step(-1),
-                _ => {}
+                c => write_beside(app, c, effects),
             },
             Overlay::Timeline(list) => match (c, list.selected().cloned()) {
                 ('g', Some(_)) => take_from_overlay(app, effects),
@@ -80,7 +81,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 }
                 ('k', _) => list.step(-1),
                 ('j', _) => list.step(1),
-                _ => {}
+                (c, _) => write_beside(app, c, effects),
             },
             Overlay::Map(_) => match c {
                 'q' => close_overlay(app, effects),
@@ -88,12 +89,12 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 'l' => move_in_map(overlay, 1),
                 'k' => overlay.step(-1),
                 'j' => overlay.step(1),
-                _ => {}
+                c => write_beside(app, c, effects),
             },
             Overlay::Found { list, .. } => match c {
                 'k' => list.step(-1),
                 'j' => list.step(1),
-                _ => {}
+                c => write_beside(app, c, effects),
             },
             Overlay::Sessions(_)
             | Overlay::Documents { .. }
@@ -108,6 +109,13 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
     }
 }
 
+/// A letter that means nothing here begins to write.
+fn write_beside(app: &mut App, c: char, effects: &mut Vec<Effect>) {
+    if late::give_way(app) {
+        write(app, c, effects);
+    }
+}
+
 fn move_in_map(overlay: &mut Overlay, by: isize) {
     if let Overlay::Map(view) = overlay {
         view.step(by);
@@ -115,6 +123,7 @@ fn move_in_map(overlay: &mut Overlay, by: isize) {
 }
 
 fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
+    app.wrote = false;
     let Some(overlay) = &app.overlay else { return };
     let request = match overlay {
         Overlay::Page(_) | Overlay::Aside { .. } => return,
