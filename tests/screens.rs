@@ -20,6 +20,8 @@ mod several;
 mod stage;
 #[path = "screens/texts.rs"]
 mod texts;
+#[path = "screens/typing.rs"]
+mod typing;
 
 use sala_chat::app::options::UiConfig;
 use sala_chat::app::tour::Tour;

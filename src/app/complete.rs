@@ -24,6 +24,8 @@ pub struct Popup {
     pub meant: bool,
     /// Byte offset in the input where the word to be replaced begins.
     pub from: usize,
+    /// The text up to the caret that it was made for: behind another one it would put its word into the wrong place.
+    pub line: String,
 }
 
 /// What the caret stands behind.

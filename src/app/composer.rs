@@ -4,11 +4,15 @@
 //! placeholder stands for it; sending puts the text back. Rows are computed here because the layout of the screen
 //! depends on their number and the terminal's own cursor must stand at the caret (input methods need it there).
 
+mod folds;
+mod rows;
+
 use std::ops::Range;
 
 use unicode_segmentation::UnicodeSegmentation;
 
-use super::cells::{cluster_width, width};
+pub(super) use folds::Folded;
+use folds::Folds;
 
 /// Undo steps kept.
 const UNDO_STEPS: usize = 200;
@@ -27,12 +31,10 @@ enum LastEdit {
 pub struct Composer {
     text: String,
     cursor: usize,
-    cut: String,
+    cut: Folded,
     undo: Vec<(String, usize)>,
     last_edit: LastEdit,
-    /// `(placeholder, pasted text)`.
-    folds: Vec<(String, String)>,
-    folds_made: usize,
+    folds: Folds,
     /// Column the caret wants to be in while moving up and down.
     goal: Option<usize>,
     /// What the program put here, as long as the input is not empty again: an undone question, a refused one.
@@ -45,18 +47,17 @@ pub struct Composer {
 #[derive(Clone, Debug)]
 struct Sent {
     expanded: String,
-    text: String,
-    folds: Vec<(String, String)>,
+    shown: Folded,
 }
 
 impl Composer {
     /// What was cut last.
-    pub(super) fn cut(&self) -> &str {
+    pub(super) fn cut(&self) -> &Folded {
         &self.cut
     }
 
     /// Takes over what was cut in another input.
-    pub(super) fn set_cut(&mut self, cut: String) {
+    pub(super) fn set_cut(&mut self, cut: Folded) {
         self.cut = cut;
     }
 
@@ -77,11 +78,7 @@ impl Composer {
 
     /// What is sent: pastes put back.
     pub fn expanded(&self) -> String {
-        let mut out = self.text.clone();
-        for (placeholder, pasted) in &self.folds {
-            out = out.replace(placeholder.as_str(), pasted);
-        }
-        out
+        self.folds.expanded(&self.text)
     }
 
     /// Replaces everything, caret at the end. Undoable.
@@ -95,18 +92,14 @@ impl Composer {
     /// Puts a text here that the user did not type. A draft that is in the way stays, and the text can be yanked;
     /// returns whether it was put here.
     pub fn recall(&mut self, text: &str) -> bool {
+        let sent = self.sent.take_if(|sent| sent.expanded == text);
+        let recalled = sent.map_or_else(|| Folded::plain(text), |sent| sent.shown);
         if !self.is_empty() {
-            self.cut = text.to_string();
+            self.cut = recalled;
             return false;
         }
-        match self.sent.take_if(|sent| sent.expanded == text) {
-            Some(sent) => {
-                self.set(&sent.text);
-                // Of what was cut the folds stay.
-                self.folds.extend(sent.folds);
-            }
-            None => self.set(text),
-        }
+        let shown = self.folds.adopt(&recalled);
+        self.set(&shown);
         self.recalled = Some(self.text.clone());
         true
     }
@@ -133,8 +126,9 @@ impl Composer {
     pub fn take(&mut self) -> String {
         let text = self.expanded();
         self.recalled = None;
-        let (shown, folds) = (std::mem::take(&mut self.text), std::mem::take(&mut self.folds));
-        self.sent = (!folds.is_empty()).then(|| Sent { expanded: text.clone(), text: shown, folds });
+        let shown = self.folds.taken(&std::mem::take(&mut self.text));
+        self.folds.forget();
+        self.sent = (!shown.is_plain()).then(|| Sent { expanded: text.clone(), shown });
         self.cursor = 0;
         self.undo.clear();
         self.goal = None;
@@ -164,11 +158,8 @@ impl Composer {
         if chars <= fold_chars && lines <= fold_lines {
             return self.insert(&text);
         }
-        self.folds_made += 1;
-        let lines = if lines == 1 { "1 line".to_owned() } else { format!("{lines} lines") };
-        let placeholder = format!("[paste {}: {lines}, {chars} characters]", self.folds_made);
+        let placeholder = self.folds.fold(text);
         self.insert(&placeholder);
-        self.folds.push((placeholder, text));
     }
 
     /// Deletes the cluster (or folded paste) left of the caret.
@@ -199,7 +190,7 @@ impl Composer {
 
     /// Inserts what was cut last.
     pub fn yank(&mut self) {
-        let cut = self.cut.clone();
+        let cut = self.folds.adopt(&self.cut);
         self.insert(&cut);
     }
 
@@ -246,62 +237,6 @@ impl Composer {
         self.cursor == self.line_end()
     }
 
-    /// One row up in a box `cells` wide; false at the first row.
-    pub fn up(&mut self, cells: usize) -> bool {
-        self.vertical(cells, -1)
-    }
-
-    /// One row down in a box `cells` wide; false at the last row.
-    pub fn down(&mut self, cells: usize) -> bool {
-        self.vertical(cells, 1)
-    }
-
-    /// Byte ranges of the rows in a box `cells` wide (one cell is left for the caret). At least one row.
-    pub fn rows(&self, cells: usize) -> Vec<Range<usize>> {
-        let limit = cells.saturating_sub(1).max(2);
-        let mut rows = Vec::new();
-        let mut at = 0;
-        for line in self.text.split('\n') {
-            break_line(line, at, limit, &mut rows);
-            at += line.len() + 1;
-        }
-        rows
-    }
-
-    /// Row and column of the caret in a box `cells` wide.
-    pub fn caret(&self, cells: usize) -> (usize, usize) {
-        let rows = self.rows(cells);
-        let row = rows.iter().rposition(|r| r.start <= self.cursor).unwrap_or(0);
-        let start = rows.get(row).map_or(0, |r| r.start);
-        (row, width(&self.text[start..self.cursor]))
-    }
-
-    fn vertical(&mut self, cells: usize, by: isize) -> bool {
-        let rows = self.rows(cells);
-        let (row, col) = self.caret(cells);
-        let goal = self.goal.unwrap_or(col);
-        let Some(target) = row.checked_add_signed(by).and_then(|r| rows.get(r)) else {
-            return false;
-        };
-        let mut at = target.start;
-        let mut used = 0;
-        for cluster in self.text[target.clone()].graphemes(true) {
-            used += cluster_width(cluster);
-            if used > goal {
-                break;
-            }
-            at += cluster.len();
-        }
-        // The end of a row that wraps is the start of the next one: stay on this row.
-        if at == target.end && by < 0 && rows.get(row).is_some_and(|r| r.start == at) && at > target.start {
-            at = self.before(at);
-        }
-        self.cursor = self.snap(at, by > 0);
-        self.goal = Some(goal);
-        self.last_edit = LastEdit::None;
-        true
-    }
-
     fn go(&mut self, to: usize) {
         self.cursor = to;
         self.goal = None;
@@ -330,7 +265,7 @@ impl Composer {
     fn cut_range(&mut self, range: Range<usize>) {
         if !range.is_empty() {
             self.remember(LastEdit::None);
-            self.cut = self.text[range.clone()].to_string();
+            self.cut = self.folds.taken(&self.text[range.clone()]);
             self.cursor = range.start;
             self.text.replace_range(range, "");
         }
@@ -344,17 +279,9 @@ impl Composer {
         self.text[self.cursor..].find('\n').map_or(self.text.len(), |at| self.cursor + at)
     }
 
-    fn fold_ranges(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.folds.iter().flat_map(|(p, _)| self.text.match_indices(p.as_str()).map(|(at, m)| at..at + m.len()))
-    }
-
     /// `at`, moved out of a folded paste if it is inside one.
     fn snap(&self, at: usize, forward: bool) -> usize {
-        match self.fold_ranges().find(|r| r.start < at && at < r.end) {
-            Some(r) if forward => r.end,
-            Some(r) => r.start,
-            None => at,
-        }
+        self.folds.snap(&self.text, at, forward)
     }
 
     fn before(&self, at: usize) -> usize {
@@ -376,30 +303,9 @@ impl Composer {
     }
 }
 
-/// Breaks one line into rows of at most `limit` cells that together cover all of it.
-fn break_line(line: &str, offset: usize, limit: usize, rows: &mut Vec<Range<usize>>) {
-    let (mut start, mut used, mut space) = (0, 0, None);
-    for (at, cluster) in line.grapheme_indices(true) {
-        let cells = cluster_width(cluster);
-        // A wide cluster may still not fit behind the word that went to the new row with it: break again.
-        while used + cells > limit && at > start {
-            let end = space.take().filter(|s| *s > start).unwrap_or(at);
-            rows.push(offset + start..offset + end);
-            start = end;
-            used = width(&line[start..at]);
-        }
-        used += cells;
-        if cluster == " " || cells == 2 {
-            space = Some(at + cluster.len());
-        }
-    }
-    rows.push(offset + start..offset + line.len());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn typed(text: &str) -> Composer {
         let mut c = Composer::default();
@@ -459,24 +365,6 @@ mod tests {
     }
 
     #[test]
-    fn up_and_down_keep_the_column_and_report_edges() {
-        let mut c = typed("long line here\nx\nanother one");
-        assert!(c.up(40));
-        assert_eq!(c.cursor(), 16);
-        assert!(c.up(40));
-        assert_eq!(c.cursor(), 11);
-        assert!(!c.up(40));
-        assert!(c.down(40) && c.down(40) && !c.down(40));
-        assert_eq!(c.cursor(), 28);
-    }
-
-    #[test]
-    fn a_wide_cluster_that_does_not_fit_behind_its_word_gets_a_row() {
-        let c = typed(" aa👍");
-        assert_eq!(c.rows(4), [0..1, 1..3, 3..7]);
-    }
-
-    #[test]
     fn typing_is_undone_by_words() {
         let mut c = Composer::default();
         for ch in "ab cd".chars() {
@@ -486,26 +374,34 @@ mod tests {
         assert_eq!(c.text(), "ab ");
     }
 
-    proptest! {
-        #[test]
-        fn rows_cover_the_text_and_the_caret_is_inside_the_box(text in "[a-d 日👍\n]{0,60}", cells in 4usize..20, moves in proptest::collection::vec(0u8..6, 0..20)) {
-            let mut c = typed(&text);
-            for m in moves {
-                match m {
-                    0 => c.left(),
-                    1 => c.right(),
-                    2 => { c.up(cells); }
-                    3 => { c.down(cells); }
-                    4 => c.word_left(),
-                    _ => c.word_right(),
-                }
-                let (row, col) = c.caret(cells);
-                let rows = c.rows(cells);
-                prop_assert!(row < rows.len() && col < cells);
-                prop_assert!(rows.iter().all(|r| width(&text[r.clone()]) < cells));
-                let covered: String = rows.iter().map(|r| &text[r.clone()]).collect();
-                prop_assert_eq!(covered, text.replace('\n', ""));
-            }
-        }
+    #[test]
+    fn what_is_cut_keeps_its_pastes_when_the_input_was_used_meanwhile() {
+        let (mut c, one, two) = (typed("see "), "a ".repeat(600), "b ".repeat(600));
+        c.paste(&one, 800, 10);
+        c.clear_to_cut();
+        c.insert("/docs");
+        assert_eq!(c.take(), "/docs");
+        c.yank();
+        assert_eq!((c.text(), c.expanded()), ("see [paste 1: 1 line, 1200 characters]", format!("see {one}")));
+        // In another input that number may stand for another paste.
+        let mut other = Composer::default();
+        other.paste(&two, 800, 10);
+        other.set_cut(c.cut().clone());
+        other.yank();
+        assert!(other.text().ends_with("see [paste 2: 1 line, 1200 characters]"), "{}", other.text());
+        assert_eq!(other.expanded(), format!("{two}see {one}"));
+        other.yank();
+        assert_eq!(other.expanded(), format!("{two}see {one}see {one}"));
+        other.left();
+        other.paste(&one, 800, 10);
+        assert_eq!(other.expanded(), format!("{two}see {one}see {one}{one}"));
+    }
+
+    #[test]
+    fn a_paste_that_looks_like_a_placeholder_stays_what_it_is() {
+        let (mut c, one) = (Composer::default(), format!("[paste 2: 1 line, 900 characters]{}", "x".repeat(900)));
+        c.paste(&one, 800, 10);
+        c.paste(&"y".repeat(900), 800, 10);
+        assert_eq!(c.expanded(), format!("{one}{}", "y".repeat(900)));
     }
 }

@@ -16,8 +16,9 @@ use super::rows::{Role as Tone, Row};
 use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize;
 use crate::transcript::{Message, Role};
+pub(super) use rows::note_rows;
 pub(crate) use rows::said_again;
-use rows::{head_rows, note_rows, tail_rows};
+use rows::{head_rows, tail_rows};
 
 /// What an entry shows.
 #[derive(Clone, Debug, PartialEq)]

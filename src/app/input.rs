@@ -1,26 +1,28 @@
 //! Keys: which place gets them (question, overlay, popup, selected message, input) and what they do there.
 //!
-//! The popup of completions has its keys in `popup`, pages and lists in `overlay`, questions in `question`.
+//! The popup of completions has its keys in `popup`, pages and lists in `overlay`, questions in `question`, selected messages in
+//! `selected`.
 
 mod overlay;
 mod popup;
 mod question;
+mod selected;
 mod several;
 
-use super::acts::{hint, is_unsaved, note, open_page, quit, quit_or_ask, send, stop};
+use super::acts::{hint, is_unsaved, open_page, quit, quit_or_ask, send, stop};
 use super::keys::{Action, Code, Key};
 use super::list::List;
 use super::overlay::Overlay;
-use super::perform::{copy_text, submit};
-use super::question::Standing;
+use super::perform::submit;
+use super::question::{Standing, TAKE_UP};
 use super::{App, Armed, Effect, Phase, Queued};
-use crate::commands::CopyWhat;
-use crate::protocol::desk::{Activity, Level, Request};
+use crate::protocol::desk::{Activity, Request};
 use crate::text::sanitize::sanitize;
 use overlay::{close_overlay, overlay_key};
 use popup::{complete, popup_key};
-pub(super) use popup::{files, paths};
+pub(super) use popup::{drop_outdated, files, paths};
 use question::{asked_ctrl_c, beside_question, question_key};
+use selected::{is_about_the_transcript, selected_key};
 use several::several_key;
 
 /// Time for the second Esc, in milliseconds.
@@ -56,13 +58,20 @@ fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     if app.popup.is_some() && popup_key(app, key, now, effects) {
         return;
     }
+    if key == TAKE_UP && super::late::take_up(app) {
+        return;
+    }
     if app.several.is_some() && several_key(app, key) {
+        return;
+    }
+    let action = app.config.keys.action(key);
+    if app.activity.is_loading() && action.is_some_and(is_about_the_transcript) {
         return;
     }
     if app.transcript.selected().is_some() && app.composer.is_empty() && selected_key(app, key, effects) {
         return;
     }
-    match app.config.keys.action(key) {
+    match action {
         Some(Action::Session) => {
             let number = match key.code {
                 Code::Char(c) => c.to_digit(10),
@@ -93,12 +102,13 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     }
     // A number that goes on is no choice.
     if let Some(number) = app.offered.take()
-        && crate::text::sample::QUESTIONS.contains(&app.composer.text())
+        && super::offers::question(number) == Some(app.composer.text())
     {
         app.composer.set(number.encode_utf8(&mut [0; 4]));
     }
     // A command after `/undo` must not become the end of the question that `/undo` put here.
-    if c == '/' && app.editing.is_none() && app.composer.is_recalled() {
+    let at_end = app.composer.cursor() == app.composer.text().len();
+    if c == '/' && at_end && app.editing.is_none() && app.composer.is_recalled() {
         app.composer.clear_to_cut();
         hint(app, "The question is set aside; Ctrl-Y brings it back", now + QUIT_MS);
     }
@@ -114,6 +124,7 @@ fn write(app: &mut App, c: char, effects: &mut Vec<Effect>) {
 /// Puts pasted text into the input, folded when it is large.
 pub(super) fn insert_pasted(app: &mut App, text: &str) {
     app.popup = None;
+    app.wrote = true;
     app.transcript.deselect();
     app.history.rest();
     let (chars, lines) = (app.config.paste_fold_chars, app.config.paste_fold_lines);
@@ -128,6 +139,7 @@ fn show_help(app: &mut App) {
 /// An edit of the input: ends the walk through history, follows the popup.
 fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     change(&mut app.composer);
+    app.wrote = true;
     app.history.rest();
     app.transcript.deselect();
     if matches!(app.armed, Armed::Escape(_) | Armed::Quit(_)) {
@@ -198,7 +210,10 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
             app.overlay = Some(Overlay::Prompts(List::new(prompts, Clone::clone)));
         }
         Action::Complete => match super::offers::next(app) {
-            Some(question) => app.composer.set(question),
+            Some(question) => {
+                app.composer.set(question);
+                app.offered = None;
+            }
             None => complete(app, effects),
         },
         Action::PageUp => app.transcript.scroll_by(-app.transcript.page()),
@@ -329,75 +344,4 @@ fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         };
         hint(app, said, now + QUIT_MS);
     }
-}
-
-/// The key that a letter stands for with `ui.vim_keys`.
-fn as_arrow(code: Code) -> Code {
-    match code {
-        Code::Char('j') => Code::Down,
-        Code::Char('k') => Code::Up,
-        Code::Char('g') => Code::Home,
-        Code::Char('G') => Code::End,
-        other => other,
-    }
-}
-
-/// Keys for a selected message; false if the key is not for it.
-fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
-    let Some((number, message)) = app.transcript.selected_message() else {
-        return false;
-    };
-    let document = message.meta.document.as_ref().map(|d| d.name.clone());
-    if key.ctrl || key.alt {
-        return false;
-    }
-    let key = if app.config.vim_keys { Key { code: as_arrow(key.code), ..key } } else { key };
-    let request = match key.code {
-        Code::Char('y') => {
-            match copy_text(app, CopyWhat::Message(number)) {
-                Ok(text) => effects.push(Effect::Copy(text)),
-                Err(why) => note(app, Level::Error, &why),
-            }
-            return true;
-        }
-        Code::Char(c @ ('i' | '1'..='9')) => {
-            let passage = c.to_digit(10).map(u64::from);
-            send(app, Request::Look { at: Some(number), passage }, effects);
-            return true;
-        }
-        Code::Char('e') => Request::EditOpen(Some(number)),
-        Code::Char('r') => Request::Regen { at: Some(number), count: 1, temperature: None, seed: None },
-        Code::Char('f') => Request::Fork { at: Some(number), name: None },
-        Code::Enter => match document {
-            Some(name) => Request::Open(name),
-            None => {
-                app.transcript.open_selected();
-                return true;
-            }
-        },
-        Code::Up => {
-            app.transcript.select(-1);
-            return true;
-        }
-        Code::Down => {
-            app.transcript.select(1);
-            return true;
-        }
-        Code::Home if app.config.vim_keys => {
-            app.transcript.select(isize::MIN / 2);
-            return true;
-        }
-        Code::End if app.config.vim_keys => {
-            app.transcript.select(isize::MAX / 2);
-            return true;
-        }
-        _ => return false,
-    };
-    if app.busy() {
-        note(app, Level::Warn, "Busy: stop first (Esc), or wait until the answer is complete");
-        return true;
-    }
-    app.transcript.deselect();
-    send(app, request, effects);
-    true
 }

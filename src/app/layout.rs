@@ -2,7 +2,7 @@
 
 use super::App;
 use super::options::{PANEL_FROM, Panel};
-use super::rows::Role;
+use super::rows::{Role, Row};
 use super::tabs::Side;
 use super::tour::Tour;
 use super::transcript::Scroll;
@@ -12,6 +12,9 @@ use crate::protocol::desk::SaveState;
 pub const MIN_SIZE: (u16, u16) = (60, 15);
 /// Cells of the panel.
 pub const PANEL_CELLS: u16 = 46;
+
+/// Rows of a note outside of the transcript at most.
+const NOTE_ROWS: usize = 3;
 
 /// A rectangle of cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +52,8 @@ pub struct Regions {
     pub marker: Area,
     /// What cannot be overlooked, empty if all is well.
     pub banner: Area,
+    /// The last note, while something else stands in the transcript's place; else empty.
+    pub note: Area,
     /// Messages that wait.
     pub queue: Area,
     /// Above the input.
@@ -100,6 +105,18 @@ fn alarm(app: &App) -> Option<String> {
     }
 }
 
+/// Rows that a greeting takes above the transcript's own: a blank row before and behind it.
+pub fn greeting_height(greeting: &[Row]) -> usize {
+    if greeting.is_empty() { 0 } else { greeting.len() + 2 }
+}
+
+/// The last note about what was entered last, where the transcript that holds it is not on the screen.
+pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
+    let hidden = app.activity.is_loading() || app.several.is_some();
+    let rows = if hidden { app.transcript.last_note(app.requests, cells) } else { Vec::new() };
+    rows.into_iter().take(NOTE_ROWS).collect()
+}
+
 /// Computes all places for the current state.
 pub fn regions(app: &App) -> Regions {
     let (width, height) = app.size;
@@ -108,6 +125,8 @@ pub fn regions(app: &App) -> Regions {
     let left = width.saturating_sub(panel_cells + u16::from(panel_cells > 0));
     let composer = composer_rows(app);
     let banner_cells = if app.tabs.side(width).is_some() { width.saturating_sub(1) / 2 } else { left };
+    let note_cells = if app.tabs.side(width).is_some() { banner_cells.saturating_sub(1) } else { left };
+    let note = u16::try_from(note_rows(app, usize::from(note_cells)).len()).unwrap_or(0);
     let banner = banner_text(app).map_or(0, |(text, role)| {
         super::wrap::wrap_text(&text, role, usize::from(banner_cells).saturating_sub(2)).len().min(3)
     });
@@ -117,7 +136,7 @@ pub fn regions(app: &App) -> Regions {
     let body = height.saturating_sub(2 + below);
     let top = 2;
     let marker = u16::from(app.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
-    let transcript_rows = body.saturating_sub(banner + queue + marker);
+    let transcript_rows = body.saturating_sub(banner + note + queue + marker);
     let side = app.tabs.side(width);
     let half = width.saturating_sub(1) / 2;
     let (column, x, other_x, heading) = match side {
@@ -144,12 +163,13 @@ pub fn regions(app: &App) -> Regions {
         panel: Area { x: width - panel_cells, y: top, width: panel_cells, height: body },
         marker: Area { x, y: top + transcript_rows, width: cells, height: marker },
         banner: Area { x, y: top + transcript_rows + marker, width: beside(left), height: banner },
-        queue: Area { x, y: top + transcript_rows + marker + banner, width: beside(left), height: queue },
+        note: Area { x, y: top + transcript_rows + marker + banner, width: beside(left), height: note },
+        queue: Area { x, y: top + transcript_rows + marker + banner + note, width: beside(left), height: queue },
         rule_bottom: row(top + body, 1),
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, 1),
         hint: row(top + body + 2 + composer, 1),
-        several: row(top, body.saturating_sub(banner + queue)),
+        several: row(top, body.saturating_sub(banner + note + queue)),
         overlay: row(top, body),
         column_cells: usize::from(cells),
     }

@@ -78,8 +78,8 @@ pub struct MapView {
     pub map: ContextMap,
     /// Its cells at the current size.
     pub cells: Vec<Cell>,
-    /// Cells of a row.
-    pub row: usize,
+    /// Cells of a row, and rows there is room for.
+    size: (usize, usize),
     /// The cell under the cursor.
     pub at: usize,
 }
@@ -93,11 +93,20 @@ impl MapView {
     /// Fits it into rows of so many cells. The cursor stays at its tokens; at first it is at what was looked at most.
     pub fn set_size(&mut self, row: usize, rows: usize) {
         let first = self.cells.is_empty();
+        let size = (row.max(8), rows.max(1));
+        if !first && self.size == size {
+            return;
+        }
+        self.size = size;
         let token = self.cells.get(self.at).map_or(0, |c| c.from);
-        self.row = row.max(8);
-        self.cells = cells(&self.map, self.map.used, self.row * rows.max(1));
+        self.cells = cells(&self.map, self.map.used, size.0 * size.1);
         let most = || self.cells.iter().position(|c| c.passage == Some(0)).unwrap_or(0);
         self.at = if first { most() } else { self.cells.iter().rposition(|c| c.from <= token).unwrap_or(0) };
+    }
+
+    /// Cells of a row.
+    pub fn row(&self) -> usize {
+        self.size.0
     }
 
     /// Moves the cursor by cells.

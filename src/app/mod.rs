@@ -14,9 +14,11 @@ pub mod complete;
 pub mod composer;
 pub mod entry;
 pub mod find;
+pub mod greeting;
 pub mod history;
 mod input;
 pub mod keys;
+mod late;
 pub mod layout;
 pub mod list;
 pub mod looked;
@@ -320,6 +322,10 @@ pub struct App {
     pub several: Option<Several>,
     /// A page or list over the transcript.
     pub overlay: Option<Overlay>,
+    /// One that came while somebody wrote, or gave way to what was written: it is shown when it is asked for.
+    set_aside: Option<Overlay>,
+    /// Something was written since a line was entered or something was taken from a list.
+    wrote: bool,
     /// Decisions to take, first one shown.
     pub questions: VecDeque<Question>,
     /// Search in the transcript.
@@ -393,6 +399,8 @@ impl App {
             queue: Queue::default(),
             several: None,
             overlay: None,
+            set_aside: None,
+            wrote: false,
             questions: VecDeque::new(),
             find: None,
             selection: None,
@@ -485,7 +493,7 @@ impl App {
             other.set_look(look, regions.other.height as usize);
         }
         if let Some(several) = &mut self.several {
-            several.set_size(regions.several.width as usize, regions.several.height as usize, self.config.glyphs);
+            several.set_size(regions.several.width as usize, regions.several.height as usize);
         }
         if let Some(overlay) = &mut self.overlay {
             overlay.set_size(regions.overlay.width as usize, regions.overlay.height as usize, self.config.glyphs);

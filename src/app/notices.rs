@@ -12,7 +12,7 @@ use super::pick::FilePick;
 use super::several::Several;
 use super::shelf::ShelfView;
 use super::status::duration;
-use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned};
+use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, late};
 use crate::base::percent;
 use crate::protocol::desk::{
     Activity, DocumentRow, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionRow,
@@ -59,8 +59,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Several(answers) => {
             app.popup = None;
-            // It is hidden from now on: keys for it would do what nobody sees.
-            app.transcript.deselect();
+            hidden(app);
             app.several = Some(Several::new(&answers));
             Redraw::Now
         }
@@ -106,53 +105,49 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Now
         }
         Notice::Page { title, text } => {
-            app.popup = None;
-            app.overlay = Some(Overlay::Page(Page::new(line(&title), clean(&text))));
+            late::arrive(app, Overlay::Page(Page::new(line(&title), clean(&text))));
             Redraw::Now
         }
         Notice::Looked { number, passages, sentence, title, text } => {
-            app.popup = None;
             let mut page = Page::new(line(&title), clean(&text));
             (page.looked, page.passages, page.sentence) = (Some(number), passages, sentence);
-            app.overlay = Some(Overlay::Page(page));
+            late::arrive(app, Overlay::Page(page));
             Redraw::Now
         }
         Notice::Why { number, title, text, rows } => {
-            app.popup = None;
             let mut page = Page::new(line(&title), clean(&text));
             (page.looked, page.passages) = (Some(number), rows.len());
-            app.overlay = Some(Overlay::Page(page));
+            late::arrive(app, Overlay::Page(page));
             Redraw::Now
         }
         Notice::Map(map) => {
-            app.popup = None;
-            app.overlay = Some(Overlay::Map(MapView::new(map)));
+            late::arrive(app, Overlay::Map(MapView::new(map)));
             Redraw::Now
         }
         Notice::Shelf(shelf) => {
-            let before = match &app.overlay {
-                Some(Overlay::Shelf(view)) => Some(view),
-                _ => None,
-            };
-            // Closed by the user, who has opened something else meanwhile: it comes back when it is complete.
-            if before.is_some() || app.overlay.is_none() || shelf.over {
-                app.popup = None;
-                app.overlay = Some(Overlay::Shelf(ShelfView::new(shelf, before)));
-            }
             app.waiting = false;
+            let nothing_open = app.overlay.is_none();
+            if let Some(Overlay::Shelf(view)) = late::find(app, |page| matches!(page, Overlay::Shelf(_))) {
+                let next = ShelfView::new(shelf, Some(&*view));
+                *view = next;
+            } else if nothing_open || shelf.over {
+                // Closed by the user, who has opened something else meanwhile: it comes back when it is complete.
+                late::arrive(app, Overlay::Shelf(ShelfView::new(shelf, None)));
+            }
             Redraw::Stream
         }
         Notice::Aside { question, text, done } => {
             let text = format!("**{}**\n\n{}", line(&question), clean(&text));
             let glyphs = app.config.glyphs;
-            match &mut app.overlay {
-                Some(Overlay::Aside { page, done: was @ None }) => {
-                    page.set_text(text, glyphs);
-                    *was = done;
-                }
+            let goes_on = |page: &Overlay| matches!(page, Overlay::Aside { done: None, .. });
+            if let Some(Overlay::Aside { page, done: was }) = late::find(app, goes_on) {
+                page.set_text(text, glyphs);
+                *was = done;
+            } else if app.aside_dismissed {
                 // Closed by the user: what still arrives is not wanted.
-                _ if app.aside_dismissed => app.aside_dismissed = done.is_none(),
-                _ => app.overlay = Some(Overlay::Aside { page: Page::new("Aside (not kept)", text), done }),
+                app.aside_dismissed = done.is_none();
+            } else {
+                late::arrive(app, Overlay::Aside { page: Page::new("Aside (not kept)", text), done });
             }
             app.waiting = false;
             Redraw::Stream
@@ -210,10 +205,9 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Sessions(rows) => {
             app.sessions = rows.clone();
-            app.overlay =
-                Some(Overlay::Sessions(List::new(rows.into_iter().map(session_row).collect(), |r: &SessionRow| {
-                    format!("{} {}", r.name, r.title)
-                })));
+            let rows = rows.into_iter().map(session_row).collect();
+            let list = List::new(rows, |r: &SessionRow| format!("{} {}", r.name, r.title));
+            late::arrive(app, Overlay::Sessions(list));
             Redraw::Now
         }
         Notice::Found { query, rows } => {
@@ -223,8 +217,8 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
                 .map(|r| SearchRow { snippet: line(&r.snippet), session: line(&r.session), ..r })
                 .filter(|r| here.is_none() || r.session == app.session.name)
                 .collect();
-            app.overlay =
-                Some(Overlay::Found { query: line(&query), list: List::new(rows, |r: &SearchRow| r.snippet.clone()) });
+            let list = List::new(rows, |r: &SearchRow| r.snippet.clone());
+            late::arrive(app, Overlay::Found { query: line(&query), list });
             Redraw::Now
         }
         Notice::Timeline(rows) => {
@@ -232,15 +226,13 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             let head = rows.iter().position(|r| r.head).unwrap_or(rows.len());
             let mut list = List::new(rows, |r: &TimelineRow| r.title.clone());
             list.select(head);
-            app.overlay = Some(Overlay::Timeline(list));
+            late::arrive(app, Overlay::Timeline(list));
             Redraw::Now
         }
         Notice::Documents { title, rows } => {
             let rows = rows.into_iter().map(document_row).collect();
-            app.overlay = Some(Overlay::Documents {
-                title: line(&title),
-                list: List::new(rows, |r: &DocumentRow| r.name.clone()),
-            });
+            let list = List::new(rows, |r: &DocumentRow| r.name.clone());
+            late::arrive(app, Overlay::Documents { title: line(&title), list });
             Redraw::Now
         }
         Notice::Display(display) => {
@@ -261,7 +253,11 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
 }
 
 fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>) {
+    let place = app.tabs.place();
     super::tabs::arrived(app, view.serial, opened(view.opened), now, effects);
+    if app.tabs.place() != place {
+        late::session_left(app);
+    }
     app.session = SessionHead {
         name: line(&view.name),
         title: line(&view.title),
@@ -312,6 +308,9 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     if !stopping || idle {
         app.activity = cleaned::activity(activity);
     }
+    if app.activity.is_loading() {
+        hidden(app);
+    }
     if idle {
         app.transcript.close_open();
         if was_busy {
@@ -322,6 +321,13 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
         app.busy_since.get_or_insert(now);
         Redraw::Stream
     }
+}
+
+/// Something else stands in the transcript's place from now on: keys for what is selected in it would do what nobody sees.
+fn hidden(app: &mut App) {
+    app.transcript.deselect();
+    app.find = None;
+    app.selection = None;
 }
 
 /// The desk has become idle: somebody who looked away is told.

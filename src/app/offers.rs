@@ -13,9 +13,13 @@ pub fn shown(app: &App) -> bool {
 
 /// The question of a number key, while the greeting offers it and nothing is typed.
 pub(super) fn numbered(app: &App, c: char) -> Option<&'static str> {
-    let number = c.to_digit(10).and_then(|n| usize::try_from(n).ok())?;
-    let question = QUESTIONS.get(number.checked_sub(1)?)?;
-    (shown(app) && app.composer.is_empty()).then_some(*question)
+    question(c).filter(|_| shown(app) && app.composer.is_empty())
+}
+
+/// The question that a number stands for.
+pub(super) fn question(number: char) -> Option<&'static str> {
+    let number = number.to_digit(10).and_then(|n| usize::try_from(n).ok())?;
+    QUESTIONS.get(number.checked_sub(1)?).copied()
 }
 
 /// What Tab puts into an empty input: the first of them that was not asked.

@@ -41,7 +41,10 @@ impl Page {
     pub fn set_text(&mut self, text: String, glyphs: Glyphs) {
         if self.text != text {
             self.text = text;
-            self.layout(glyphs);
+            // One that waits has no place on the screen yet.
+            if self.width > 0 {
+                self.layout(glyphs);
+            }
         }
     }
 
@@ -131,6 +134,23 @@ impl Overlay {
         }
     }
 
+    /// What it is called where it is not open.
+    pub fn name(&self) -> &str {
+        match self {
+            Overlay::Page(page) => &page.title,
+            Overlay::Aside { done: None, .. } => "the aside, which is being written",
+            Overlay::Aside { done: Some(_), .. } => "the aside",
+            Overlay::Sessions(_) => "the list of sessions",
+            Overlay::Found { .. } => "what was found",
+            Overlay::Timeline(_) => "the timeline",
+            Overlay::Documents { title, .. } => title,
+            Overlay::Prompts(_) => "earlier prompts",
+            Overlay::Map(_) => "the map",
+            Overlay::Themes(_) => "the list of themes",
+            Overlay::Shelf(_) => "the answers of the library",
+        }
+    }
+
     /// The answer whose passages it shows.
     pub fn looked(&self) -> Option<u64> {
         match self {
@@ -170,7 +190,7 @@ impl Overlay {
             Overlay::Prompts(list) => list.step(by),
             Overlay::Themes(list) => list.step(by),
             Overlay::Shelf(shelf) => shelf.list.step(by),
-            Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row).unwrap_or(1))),
+            Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row()).unwrap_or(1))),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::transcript::{MessageId, Role};
 
 /// Sends what is in the input, or queues it while the model is busy.
 pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    (app.offered, app.wrote) = (None, false);
     // A command on a line of its own below a recalled question is a command; the question stays in the input.
     if app.editing.is_none()
         && let Some(line) = app.composer.behind_recalled().filter(|l| l.starts_with('\n')).map(str::trim)
@@ -45,7 +46,10 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
     if commands::is_command(&line) {
         match commands::parse(line.trim(), app.config.home.as_deref()) {
-            Err(why) => return note(app, Level::Error, &why),
+            Err(why) => {
+                app.transcript.follow();
+                return note(app, Level::Error, &why);
+            }
             Ok(parsed) => {
                 if parsed.outcome.leaves_an_edit() {
                     app.editing = None;

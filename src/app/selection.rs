@@ -6,7 +6,7 @@ use super::cells::{between, width};
 use super::entry::{Line, Part};
 use super::rows::{Joint, Row};
 use super::transcript::Transcript;
-use super::{App, Effect, layout};
+use super::{App, Effect, greeting, layout};
 
 /// How long a hint stays, in milliseconds.
 const HINT_MS: u64 = 3_000;
@@ -88,13 +88,21 @@ impl Selection {
 fn spot(app: &App, x: u16, y: u16) -> Option<Spot> {
     let area = layout::regions(app).transcript;
     let window = app.transcript.window();
-    let line = usize::from(y.saturating_sub(area.y)).min(window.len().checked_sub(1)?);
+    let line = usize::from(y).saturating_sub(first_line(app)).min(window.len().checked_sub(1)?);
     let (entry, row) = *window.get(line)?;
     Some(Spot { entry, row, cell: usize::from(x.saturating_sub(area.x).min(area.width.saturating_sub(1))) })
 }
 
+/// The row of the screen that the first row of the transcript is drawn in: a greeting may stand above it.
+fn first_line(app: &App) -> usize {
+    usize::from(layout::regions(app).transcript.y) + layout::greeting_height(&greeting::greeting(app))
+}
+
 /// The button went down in the transcript.
 pub(super) fn begin(app: &mut App, x: u16, y: u16) {
+    if usize::from(y) < first_line(app) {
+        return;
+    }
     app.selection = spot(app, x, y).map(|at| Selection { from: at, to: at, dragged: false });
 }
 

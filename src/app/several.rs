@@ -98,13 +98,17 @@ impl Several {
     }
 
     /// Lays it out for its place on the screen.
-    pub(super) fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
+    pub(super) fn set_size(&mut self, width: usize, height: usize) {
         // A margin on both sides; heading, keys.
         let (width, height) = (width.saturating_sub(2), height.saturating_sub(2));
         if self.size != (width, height) {
             self.size = (width, height);
             self.answers.iter_mut().for_each(|a| a.stale = true);
         }
+    }
+
+    /// Makes the rows that have changed. Called before a frame, not for each word that arrives between two of them.
+    pub(super) fn prepare(&mut self, glyphs: Glyphs) {
         let (cells, _) = self.place();
         let colours = Colours::default();
         for a in self.answers.iter_mut().filter(|a| a.stale) {
@@ -169,7 +173,8 @@ mod tests {
                 let ids: Vec<(MessageId, Option<u64>)> = (1..=n).map(|i| (MessageId(i), Some(7))).collect();
                 let mut several = Several::new(&ids);
                 several.delta(MessageId(1), false, "word ".repeat(200).as_str());
-                several.set_size(width + 2, height + 2, Glyphs::Unicode);
+                several.set_size(width + 2, height + 2);
+                several.prepare(Glyphs::Unicode);
                 let (cells, rows) = several.place();
                 for (column, row, _, shown) in several.shown() {
                     assert!(column * (cells + GAP) + cells <= width, "{width} {n} {cells}");

@@ -194,6 +194,9 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
     if app.overlay.is_some() || !app.questions.is_empty() {
         return Vec::new();
     }
+    if let Some(text) = super::late::said(app) {
+        return vec![(text, Role::Warn)];
+    }
     let key = |action| app.config.keys.hint(action);
     let mut pairs: Vec<(String, &str)> = Vec::new();
     if app.transcript.selected().is_some() && app.composer.is_empty() {

@@ -7,7 +7,7 @@ mod beside;
 mod leaving;
 
 use super::acts::hint;
-use super::composer::Composer;
+use super::composer::{Composer, Folded};
 use super::keys::Action;
 use super::overlay::Overlay;
 use super::transcript::Transcript;
@@ -285,7 +285,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     // What the program said about this change is read in the session it leads to.
     let said = app.transcript.take_notes(app.requests);
     // Typed behind a command that leads here, it belongs here; before a key, to the session that is left.
-    let cut = app.composer.cut().to_string();
+    let cut = app.composer.cut().clone();
     let draft = std::mem::take(&mut app.composer);
     let (draft, typed) = match asked {
         true => (draft, Composer::default()),
@@ -353,7 +353,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
         true => app.composer = typed,
         false => app.composer.insert(&typed.expanded()),
     }
-    app.composer.set_cut(refused.clone().unwrap_or(cut));
+    app.composer.set_cut(refused.as_deref().map_or(cut, Folded::plain));
     if refused.is_some() {
         let key = app.config.keys.hint(Action::Yank);
         hint(app, format!("A question was not asked here; {key} brings it back"), now + REFUSED_MS);

@@ -9,9 +9,10 @@ mod view;
 
 use std::collections::{HashMap, HashSet};
 
-use super::entry::{Entry, Item, Look, Part, Progress};
+use super::entry::{Entry, Item, Look, Part, Progress, note_rows};
 use super::markdown::Colours;
 use super::options::{Glyphs, ThinkShow};
+use super::rows::Row;
 use crate::protocol::desk::Level;
 use crate::transcript::{Message, MessageId};
 
@@ -203,6 +204,16 @@ impl Transcript {
     /// A line of the program.
     pub fn note(&mut self, level: Level, text: &str, request: u64) {
         self.entries.push(Entry::note(level, text, request));
+    }
+
+    /// Rows of the last note, in so many cells; none if it does not answer this request.
+    pub(super) fn last_note(&self, request: u64, cells: usize) -> Vec<Row> {
+        let notes = self.entries.iter().rev().filter_map(|entry| match &entry.item {
+            Item::Note { level, text, request } => Some((*level, text, *request)),
+            Item::Message(_) => None,
+        });
+        let last = notes.take(1).find(|(.., of)| *of == request);
+        last.map_or_else(Vec::new, |(level, text, _)| note_rows(level, text, Look { cells, ..self.look }))
     }
 
     fn find(&mut self, id: MessageId) -> Option<&mut Entry> {

@@ -5,7 +5,7 @@ use super::find::Find;
 use super::mention::{self, Found};
 use super::transcript::Scroll;
 use super::{App, Armed, Effect, Event, Phase, Question, Redraw, Standing};
-use super::{input, notices, perform, question, selection, themes};
+use super::{input, late, notices, perform, question, selection, themes};
 use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize;
 
@@ -52,6 +52,8 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
                 (Some(overlay), _) => overlay.step(rows),
                 (None, _) => match &mut app.several {
                     Some(several) => several.scroll(rows),
+                    // Nobody sees it.
+                    None if app.activity.is_loading() => {}
                     None => app.transcript.scroll_by(rows),
                 },
             }
@@ -148,6 +150,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         perform::pump_queue(app, now, &mut effects);
         super::tour::offer(app);
     }
+    input::drop_outdated(app);
     app.redraw = app.redraw.max(redraw);
     app.relayout();
     effects
@@ -157,6 +160,9 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
 fn frame(app: &mut App, effects: &mut Vec<Effect>) {
     app.relayout();
     app.transcript.prepare();
+    if let Some(several) = &mut app.several {
+        several.prepare(app.config.glyphs);
+    }
     let other = app.tabs.text_beside(app.size.0);
     let beside = other.map(|text| {
         text.prepare();
@@ -205,8 +211,11 @@ fn place_paste(app: &mut App, text: &str, effects: &mut Vec<Effect>) {
             let line = text.lines().next().unwrap_or("");
             let query = format!("{query}{line}");
             overlay.set_query(query);
+            return;
         }
-        return;
+        if !late::give_way(app) {
+            return;
+        }
     }
     if app.find.as_ref().is_some_and(Find::typing) {
         return super::find::paste(app, &sanitize(text));

@@ -191,6 +191,8 @@ requests! {
         /// Name of the new session.
         name: Option<String>,
     }, Waits => fork;
+    /// `f` in the timeline: the same from a message of any branch.
+    ForkFrom(message: MessageId), Waits => fork_from;
     /// `/branch`.
     Branch(target: BranchTarget), Waits => branch;
     /// `/mark NAME`.

@@ -158,6 +158,10 @@ impl Execute for Dispatch<'_> {
         self.0.fork(at, name)
     }
 
+    fn fork_from(&mut self, message: MessageId) -> Done {
+        self.0.fork_from(message)
+    }
+
     fn branch(&mut self, target: BranchTarget) -> Done {
         self.0.branch(target)
     }

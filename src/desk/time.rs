@@ -150,6 +150,20 @@ impl State {
         let Some(head) = head else {
             return Err(DeskError::Refused("Nothing to fork: the conversation is empty.".into()));
         };
+        self.fork_at(head, name)
+    }
+
+    /// `f` in the timeline: the branch of the message need not be the open one, nor one that can be written to.
+    pub(super) fn fork_from(&mut self, message: MessageId) -> Done {
+        if self.talk.conversation.get(message).is_none() {
+            return Err(DeskError::Refused(
+                "That message is in another session: open that one first (/resume NAME).".into(),
+            ));
+        }
+        self.fork_at(self.talk.conversation.exchange_end(message), None)
+    }
+
+    fn fork_at(&mut self, head: MessageId, name: Option<String>) -> Done {
         self.fork_session(head, name)?;
         self.show_session();
         let what = format!("\"{}\" forked at", self.talk.name);

@@ -7,7 +7,7 @@ use crate::app::App;
 use crate::app::cells::{ellipsis, width};
 use crate::app::find::Find;
 use crate::app::keys::Action;
-use crate::app::layout::{Regions, banner_text};
+use crate::app::layout::{Regions, banner_text, note_rows};
 use crate::app::options::PANEL_FROM;
 use crate::app::rows::{Face, Role, Span};
 use crate::app::status::{self, Part};
@@ -141,6 +141,13 @@ pub(super) fn banner(app: &App, painter: &mut Painter<'_>, area: Rect) {
                 painter.mark(area, i, role);
             }
         }
+    }
+}
+
+/// What was said about the last line, while the transcript is not on the screen.
+pub(super) fn note(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    for (line, row) in (0..area.height).zip(&note_rows(app, usize::from(area.width))) {
+        painter.row(area, line, 0, row);
     }
 }
 

@@ -36,11 +36,11 @@ pub(super) fn spans(map: &ContextMap, cells: &[Cell]) -> Vec<Span> {
 pub(super) fn draw(view: &MapView, painter: &mut Painter<'_>, area: Rect) {
     painter.text(area, 0, " Context", Face::from(Role::Heading).bold());
     painter.right(area, 0, 1, LEGEND, Role::Dim);
-    let rows = view.cells.chunks(view.row.max(1));
+    let rows = view.cells.chunks(view.row().max(1));
     for (y, row) in (2..area.height.saturating_sub(2)).zip(rows) {
         painter.spans(area, y, 2, &spans(&view.map, row));
     }
-    let (x, y) = (view.at % view.row.max(1), view.at / view.row.max(1));
+    let (x, y) = (view.at % view.row().max(1), view.at / view.row().max(1));
     if let (Ok(x), Ok(y)) = (u16::try_from(x + 2), u16::try_from(y + 2))
         && !view.cells.is_empty()
     {

@@ -52,6 +52,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         (None, Some(answers)) => {
             several::draw(answers, &mut painter, rect(regions.several));
             chrome::banner(app, &mut painter, rect(regions.banner));
+            chrome::note(app, &mut painter, rect(regions.note));
             chrome::queue(app, &mut painter, rect(regions.queue));
         }
         (None, None) => {
@@ -69,6 +70,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
             }
             transcript::marker(app, &mut painter, rect(regions.marker));
             chrome::banner(app, &mut painter, rect(regions.banner));
+            chrome::note(app, &mut painter, rect(regions.note));
             chrome::queue(app, &mut painter, rect(regions.queue));
         }
     }

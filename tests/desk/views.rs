@@ -20,6 +20,15 @@ fn what_was_viewed_is_written_in_once_nobody_else_has_it_open() {
     let (id, _) = question(&mut viewer);
     viewer.send(Request::Choose { question: id, key: 'v' });
     may_not_write(&mut viewer);
+    // A place in the timeline is forked in one request: what cannot be gone to is not forked elsewhere.
+    let first = viewer.view().messages[0].id;
+    let mut forker = Talk::new(dir.path(), resume(&name));
+    let (id, _) = question(&mut forker);
+    forker.send(Request::Choose { question: id, key: 'v' });
+    forker.note_with("view only");
+    let said = forker.note(Request::ForkFrom(first));
+    assert!(said.contains("forked at #2"), "{said}");
+    forker.quit();
     // As long as it is open there, that is asked again; what was said meanwhile is shown.
     owner.ask("Two?");
     owner.on_disk();

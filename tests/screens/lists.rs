@@ -159,10 +159,11 @@ fn timeline_goes_and_forks() {
     assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(2)))]);
     s.tell(Notice::Timeline(timeline()));
     s.press("f");
-    assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
+    assert_eq!(s.sent(), [Request::ForkFrom(MessageId(3))]);
+    // One request: what is refused to go there does not fork another place.
     s.tell(Notice::Timeline(timeline()));
     s.press("end f");
-    assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(7))), Request::Fork { at: None, name: None }]);
+    assert_eq!(s.sent(), [Request::ForkFrom(MessageId(7))]);
 }
 
 #[test]

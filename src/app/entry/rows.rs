@@ -10,7 +10,7 @@ use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize_line;
 use crate::transcript::{Finish, Message, Role};
 
-pub(super) fn note_rows(level: Level, text: &str, look: Look) -> Vec<Row> {
+pub(in crate::app) fn note_rows(level: Level, text: &str, look: Look) -> Vec<Row> {
     let (mark, tone) = match level {
         Level::Info => ("  ", Tone::Info),
         Level::Warn => ("! ", Tone::Warn),

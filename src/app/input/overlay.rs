@@ -3,8 +3,9 @@
 use super::super::acts::{send, stop};
 use super::super::keys::{Code, Key};
 use super::super::overlay::Overlay;
-use super::super::{App, Effect, perform};
-use super::as_arrow;
+use super::super::{App, Effect, late, perform};
+use super::selected::as_arrow;
+use super::write;
 use crate::commands::Outcome;
 use crate::protocol::desk::{GotoTarget, Request};
 
@@ -71,23 +72,17 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 ' ' => overlay.step(page),
                 'j' => overlay.step(1),
                 'k' => overlay.step(-1),
-                _ => {}
+                c => write_beside(app, c, effects),
             },
             Overlay::Timeline(list) => match (c, list.selected().cloned()) {
                 ('g', Some(_)) => take_from_overlay(app, effects),
                 ('f', Some(row)) => {
                     app.overlay = None;
-                    if row.current {
-                        send(app, Request::Fork { at: Some(row.number), name: None }, effects);
-                    } else {
-                        // Numbers belong to the open branch: go to the other one first.
-                        send(app, Request::Goto(GotoTarget::Message(row.message)), effects);
-                        send(app, Request::Fork { at: None, name: None }, effects);
-                    }
+                    send(app, Request::ForkFrom(row.message), effects);
                 }
                 ('k', _) => list.step(-1),
                 ('j', _) => list.step(1),
-                _ => {}
+                (c, _) => write_beside(app, c, effects),
             },
             Overlay::Map(_) => match c {
                 'q' => close_overlay(app, effects),
@@ -95,12 +90,12 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 'l' => move_in_map(overlay, 1),
                 'k' => overlay.step(-1),
                 'j' => overlay.step(1),
-                _ => {}
+                c => write_beside(app, c, effects),
             },
             Overlay::Found { list, .. } => match c {
                 'k' => list.step(-1),
                 'j' => list.step(1),
-                _ => {}
+                c => write_beside(app, c, effects),
             },
             Overlay::Sessions(_)
             | Overlay::Documents { .. }
@@ -115,6 +110,13 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
     }
 }
 
+/// A letter that means nothing here begins to write.
+fn write_beside(app: &mut App, c: char, effects: &mut Vec<Effect>) {
+    if late::give_way(app) {
+        write(app, c, effects);
+    }
+}
+
 fn move_in_map(overlay: &mut Overlay, by: isize) {
     if let Overlay::Map(view) = overlay {
         view.step(by);
@@ -122,6 +124,7 @@ fn move_in_map(overlay: &mut Overlay, by: isize) {
 }
 
 fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
+    app.wrote = false;
     let Some(overlay) = &app.overlay else { return };
     let request = match overlay {
         Overlay::Page(_) | Overlay::Aside { .. } => return,

@@ -19,11 +19,23 @@ fn names(app: &App) -> Names<'_> {
     }
 }
 
+fn before_caret(app: &App) -> &str {
+    &app.composer.text()[..app.composer.cursor()]
+}
+
+/// Whatever moved the caret or put another text here, an editor, the queue, a key: completions of what stood there are none of
+/// what stands there now.
+pub(in crate::app) fn drop_outdated(app: &mut App) {
+    if app.popup.as_ref().is_some_and(|popup| popup.line != before_caret(app)) {
+        app.popup = None;
+    }
+}
+
 pub(super) fn popup(app: &App, line: &str) -> Option<Popup> {
     match wanted(line, &names(app)) {
         Wanted::Known(from, candidates) if !candidates.is_empty() => {
             let meant = candidates.first().is_some_and(|c| c.text.starts_with(line));
-            Some(Popup { candidates, selected: 0, from, meant })
+            Some(Popup { candidates, selected: 0, from, meant, line: line.to_owned() })
         }
         Wanted::Known(..) | Wanted::Paths(..) | Wanted::Nothing => None,
     }
@@ -34,7 +46,7 @@ pub(super) fn mention(app: &mut App, effects: &mut Vec<Effect>) {
     if app.composer.text().starts_with('/') {
         return;
     }
-    if let Some((_, query)) = typed(&app.composer.text()[..app.composer.cursor()]) {
+    if let Some((_, query)) = typed(before_caret(app)) {
         effects.push(Effect::ListFiles(query));
     }
 }
@@ -44,7 +56,7 @@ const SHELVED: usize = 6;
 
 /// Files were found outside: they are offered, documents of the conversation first, then those of the library.
 pub(in crate::app) fn files(app: &mut App, query: &str, found: &[String]) {
-    let line = app.composer.text()[..app.composer.cursor()].to_string();
+    let line = before_caret(app).to_owned();
     // The user may have typed on meanwhile.
     let Some((from, now)) = typed(&line).filter(|(_, now)| now == query) else { return };
     let documents: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
@@ -68,7 +80,7 @@ pub(in crate::app) fn files(app: &mut App, query: &str, found: &[String]) {
     let wanted = format!("@{}", escaped(&now)).to_lowercase();
     let meant = !now.is_empty()
         && candidates.first().is_some_and(|c| c.text.to_lowercase().contains(wanted.trim_start_matches('@')));
-    app.popup = (!candidates.is_empty()).then_some(Popup { candidates, selected: 0, from, meant });
+    app.popup = (!candidates.is_empty()).then_some(Popup { candidates, selected: 0, from, meant, line });
 }
 
 /// Keys while completions are shown; false if the key is not for them.
@@ -137,7 +149,7 @@ fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
 }
 
 pub(super) fn complete(app: &mut App, effects: &mut Vec<Effect>) {
-    let line = app.composer.text()[..app.composer.cursor()].to_string();
+    let line = before_caret(app).to_owned();
     match wanted(&line, &names(app)) {
         Wanted::Paths(_, prefix) => effects.push(Effect::ListPaths(unescaped(&prefix))),
         Wanted::Known(from, candidates) => offer(app, from, candidates),
@@ -159,14 +171,15 @@ fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
             if shared.len() > typed {
                 replace_word(app, from, &shared, false);
             }
-            app.popup = Some(Popup { candidates, selected: 0, from, meant: true });
+            let line = before_caret(app).to_owned();
+            app.popup = Some(Popup { candidates, selected: 0, from, meant: true, line });
         }
     }
 }
 
 /// Paths were listed outside.
 pub(in crate::app) fn paths(app: &mut App, prefix: &str, found: &[String]) {
-    let line = app.composer.text()[..app.composer.cursor()].to_string();
+    let line = before_caret(app).to_owned();
     // The user may have typed on meanwhile.
     if let Wanted::Paths(from, now) = wanted(&line, &names(app))
         && unescaped(&now) == prefix

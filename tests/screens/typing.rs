@@ -1,0 +1,214 @@
+//! What is written is not lost, and does nothing that nobody sees: beside pages that come late, folded pastes, hidden messages.
+
+use sala_chat::app::options::UiConfig;
+use sala_chat::app::{Effect, Event};
+use sala_chat::protocol::desk::{Activity, Level, Notice, Request};
+use sala_chat::text::sample::QUESTIONS;
+use sala_chat::transcript::MessageId;
+
+use super::loading;
+use super::stage::*;
+
+#[test]
+fn a_text_from_the_editor_is_not_replaced_by_what_was_offered_before() {
+    let mut s = open(80, 24);
+    s.type_text("/doc").press("ctrl-g");
+    assert!(s.app.popup.is_some());
+    s.event(Event::Edited(Ok("What does the contract say?\n".into())));
+    s.press("enter");
+    assert_eq!(s.sent(), [Request::Ask("What does the contract say?".into())]);
+}
+
+#[test]
+fn a_queued_question_is_not_replaced_by_what_was_offered_before() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("a queued question").press("enter").type_text("/doc").press("ctrl-x enter");
+    assert_eq!(s.queued(), ["/doc", "a queued question"]);
+    assert_eq!(s.sent(), []);
+}
+
+#[test]
+fn completions_go_with_the_caret() {
+    for keys in ["left", "home", "ctrl-left"] {
+        let mut s = open(80, 24);
+        s.type_text("/doc").press(keys);
+        assert_eq!(s.app.popup, None, "{keys}");
+        s.press("enter");
+        assert_eq!((s.sent(), s.app.composer.text()), (vec![], "/doc"), "{keys}");
+    }
+}
+
+#[test]
+fn a_folded_paste_that_was_cleared_comes_back_as_a_paste() {
+    let mut s = open(80, 24);
+    let long = format!("{}words.", "words ".repeat(199));
+    s.event(Event::Paste(long.clone())).press("ctrl-c").type_text("/docs").press("enter");
+    s.tell(Notice::Page { title: "Documents".into(), text: "none".into() });
+    s.press("esc ctrl-y");
+    assert_eq!(s.app.composer.text(), "[paste 1: 1 line, 1200 characters]");
+    s.press("enter");
+    assert_eq!(s.sent(), [Request::Docs, Request::Ask(long)]);
+}
+
+#[test]
+fn what_is_said_to_a_command_is_seen_while_a_document_is_loaded() {
+    let mut s = loading(80, 24);
+    s.press("ctrl-u").type_text("/lod").press("enter");
+    let screen = s.screen();
+    assert!(screen.contains("Loading 3 of 5 files") && screen.contains("/lod"), "{screen}");
+    assert!(screen.contains("!! "), "{screen}");
+    s.press("ctrl-u").type_text("/set temperature 0.5").press("enter");
+    let screen = s.screen();
+    assert!(!screen.contains("!! "), "what was said to an earlier line is old: {screen}");
+    s.tell(Notice::Note(Level::Info, "temperature is 0.5".into()));
+    let screen = s.screen();
+    assert!(screen.contains("Loading 3 of 5 files") && screen.contains("temperature is 0.5"), "{screen}");
+}
+
+/// Two answers are written side by side.
+fn side_by_side() -> Stage {
+    let mut s = open(80, 24);
+    s.type_text("/regen 2").press("enter");
+    busy(&mut s);
+    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
+    s
+}
+
+#[test]
+fn what_is_said_to_a_command_is_seen_beside_answers_and_from_further_up() {
+    let mut s = side_by_side();
+    s.type_text("/lod").press("enter");
+    let screen = s.screen();
+    assert!(screen.contains("Answers side by side") && screen.contains("!! "), "{screen}");
+    let mut s = open(80, 15);
+    s.press("pgup").type_text("/lod").press("enter");
+    let screen = s.screen();
+    assert!(screen.contains("!! ") && !screen.contains("new line"), "{screen}");
+}
+
+fn why() -> Notice {
+    Notice::Page { title: "Why #3".into(), text: "These words fell.".into() }
+}
+
+#[test]
+fn a_page_that_comes_while_somebody_writes_waits_until_it_is_asked_for() {
+    let mut s = open(80, 24);
+    s.type_text("/why").press("enter").type_text("The next ");
+    s.tell(why()).type_text("question: quick?");
+    s.event(Event::Paste(" pasted".into()));
+    assert_eq!(s.app.composer.text(), "The next question: quick? pasted");
+    let screen = s.screen();
+    assert!(screen.contains("Ready: Why #3. Shift-Tab shows it") && !screen.contains("fell"), "{screen}");
+    s.press("shift-tab");
+    assert!(s.screen().contains("These words fell."));
+    s.press("esc");
+    let screen = s.screen();
+    assert!(!screen.contains("Ready:") && screen.contains("The next question"), "{screen}");
+    // What is asked for now opens now.
+    s.press("ctrl-u").type_text("/why").press("enter").tell(why());
+    assert!(s.screen().contains("These words fell."));
+}
+
+#[test]
+fn a_page_gives_way_to_letters_and_pastes_that_it_has_no_use_for() {
+    let mut s = open(80, 24);
+    s.type_text("/why").press("enter").tell(why());
+    s.type_text("The next question: quick?");
+    assert_eq!(s.app.composer.text(), "The next question: quick?");
+    s.press("shift-tab");
+    assert!(s.screen().contains("These words fell."));
+    s.event(Event::Paste(" pasted".into()));
+    assert_eq!(s.app.composer.text(), "The next question: quick? pasted");
+    assert!(s.screen().contains("Ready: Why #3"));
+}
+
+#[test]
+fn an_aside_that_waits_goes_on_being_written() {
+    let mut s = open(80, 24);
+    s.type_text("/aside Who?").press("enter").type_text("Mean");
+    let aside = |text: &str, done| Notice::Aside { question: "Who?".into(), text: text.into(), done };
+    s.tell(aside("It", None)).type_text("while").tell(aside("It is Natasha.", None));
+    assert_eq!(s.app.composer.text(), "Meanwhile");
+    s.tell(aside("It is Natasha.", Some(sala_chat::transcript::Finish::Stop))).press("shift-tab");
+    assert!(s.screen().contains("It is Natasha."));
+}
+
+#[test]
+fn keys_do_nothing_to_messages_that_a_load_hides() {
+    let mut s = open(80, 24);
+    s.press("ctrl-p");
+    let hidden = loading(80, 24).app.activity.clone();
+    s.tell(Notice::Activity(hidden));
+    assert_eq!(s.app.transcript.selected(), None);
+    let scroll = s.app.transcript.scroll();
+    s.press("ctrl-p pgup ctrl-home ctrl-t ctrl-f").event(Event::Wheel(-3));
+    assert!(s.app.find.is_none() && s.app.transcript.selected().is_none());
+    assert_eq!(s.app.transcript.scroll(), scroll);
+    s.press("y");
+    assert!(!s.effects.iter().any(|e| matches!(e, Effect::Copy(_))), "{:?}", s.effects);
+    assert!(!s.screen().contains("e edit"));
+}
+
+#[test]
+fn below_a_greeting_the_mouse_selects_the_row_it_is_on() {
+    let mut s = Stage::with(UiConfig { mouse: true, ..UiConfig::default() }, 80, 40).ready(demo());
+    for text in ["The first note.", "The second note."] {
+        s.tell(Notice::Note(Level::Info, text.into()));
+    }
+    let screen = s.screen();
+    let line = |text: &str| u16::try_from(screen.lines().position(|l| l.contains(text)).unwrap()).unwrap();
+    let y = line("The second note.");
+    s.event(Event::Click { x: 0, y }).event(Event::Drag { x: 40, y });
+    let styles = s.styles();
+    assert!(styles.lines().nth(usize::from(y)).unwrap().contains('R'), "{styles}");
+    s.event(Event::Release);
+    assert!(
+        matches!(s.effects.last(), Some(Effect::Copy(text)) if text.trim() == "The second note."),
+        "{:?}",
+        s.effects
+    );
+    // Of the greeting nothing is copied.
+    s.effects.clear();
+    let y = line("Type a question");
+    s.event(Event::Click { x: 3, y }).event(Event::Drag { x: 40, y }).event(Event::Release);
+    assert_eq!(s.effects, []);
+}
+
+#[test]
+fn a_slash_inside_a_recalled_question_is_written() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Input { text: "When or why?".into(), editing: None });
+    s.press("home").type_text("and/or ");
+    assert_eq!(s.app.composer.text(), "and/or When or why?");
+    let mut s = open(80, 24);
+    s.tell(Notice::Input { text: "When or why?".into(), editing: None });
+    s.press("left left").type_text("/");
+    assert_eq!(s.app.composer.text(), "When or wh/y?");
+}
+
+#[test]
+fn a_number_of_the_greeting_is_over_once_its_question_is_asked() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.type_text("1").press("enter");
+    s.tell(Notice::Activity(Activity::Idle));
+    s.app.composer.set("");
+    s.press("tab").type_text(" today");
+    assert!(s.app.composer.text().ends_with(" today"), "{}", s.app.composer.text());
+    assert!(s.app.composer.text().len() > 20, "{}", s.app.composer.text());
+    // Nor does it stand for another one.
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.type_text("2").press("ctrl-c tab").type_text(" today");
+    assert_eq!(s.app.composer.text(), format!("{} today", QUESTIONS[0]));
+}
+
+#[test]
+fn answers_side_by_side_are_laid_out_for_a_frame() {
+    let mut s = side_by_side();
+    s.tell(Notice::Delta { message: MessageId(11), thinking: false, text: "Natasha.".into() });
+    let rows = |s: &Stage| s.app.several.as_ref().unwrap().shown().map(|(.., rows)| rows.len()).sum::<usize>();
+    let before = rows(&s);
+    s.event(Event::Frame);
+    assert!(rows(&s) > before);
+    assert!(s.screen().contains("Natasha."));
+}
