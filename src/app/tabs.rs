@@ -347,6 +347,8 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
         app.queue = held;
         app.reading_for_question = back.reading;
         app.tabs.held = back.held;
+        // The desk says right behind this what goes on: until then nothing more is asked.
+        app.waiting |= back.mark.at_work();
         refused = back.refused;
     }
     match app.composer.is_empty() {

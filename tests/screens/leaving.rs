@@ -84,7 +84,7 @@ fn what_ended_before_the_session_was_left_goes_on_with_what_is_queued() {
     beside(&mut s, 1, Notice::Added(message(20, Role::User, "question one")));
     beside(&mut s, 1, Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [there(Some(ask("question two")))]);
-    beside(&mut s, 1, Notice::Added(message(22, Role::User, "question two")));
+    beside(&mut s, 1, Notice::Finished(answer(22, "Said there.")));
     beside(&mut s, 1, Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [there(None)]);
     assert!(s.screen().lines().next().unwrap_or("").contains("1*"), "{}", s.screen());
@@ -250,12 +250,13 @@ fn another_code_theme_colours_the_code_of_every_session_again() {
     with_code.messages.push(message(4, Role::Assistant, "```rust\nfn main() {}\n```"));
     let mut s = first(16);
     s.tell(Notice::Session(with_code.clone())).event(Event::Frame);
-    let asked = s.effects.iter().find_map(|e| match e {
-        Effect::Highlight { lang, code } => Some((lang.clone(), code.clone())),
+    let asked = s.effects.clone().into_iter().filter_map(|e| match e {
+        Effect::Highlight { lang, code } => Some((lang, code)),
         _ => None,
     });
-    let (lang, code) = asked.unwrap();
-    s.event(Event::Highlighted { lang, code, lines: vec![Vec::new()] });
+    for (lang, code) in asked {
+        s.event(Event::Highlighted { lang, code, lines: vec![Vec::new()] });
+    }
     let mut away_and_back = |theme: Option<&str>| {
         s.press("alt-2");
         arrives(&mut s, 2);
@@ -267,5 +268,6 @@ fn another_code_theme_colours_the_code_of_every_session_again() {
         s.tell(Notice::Session(with_code.clone())).event(Event::Frame);
         s.effects.iter().filter(|e| matches!(e, Effect::Highlight { .. })).count()
     };
-    assert_eq!((away_and_back(None), away_and_back(Some("nord"))), (0, 1));
+    assert_eq!(away_and_back(None), 0);
+    assert!(away_and_back(Some("nord")) > 0);
 }
