@@ -25,7 +25,7 @@ fn what_was_viewed_is_written_in_once_nobody_else_has_it_open() {
     let mut forker = Talk::new(dir.path(), resume(&name));
     let (id, _) = question(&mut forker);
     forker.send(Request::Choose { question: id, key: 'v' });
-    forker.note_with("view only");
+    may_not_write(&mut forker);
     let said = forker.note(Request::ForkFrom(first));
     assert!(said.contains("forked at #2"), "{said}");
     forker.quit();
