@@ -133,8 +133,11 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
     let unsent = match app.queue.lines.len() + app.tabs.unsent().count() {
         0 => String::new(),
-        1 => "1 message was not sent: it is not kept.".to_owned(),
-        n => format!("{n} messages were not sent: they are not kept."),
+        // See [`quit`]; without saving there is no history either.
+        1 if app.save == SaveState::Off => "1 message was not sent: it is not kept.".to_owned(),
+        n if app.save == SaveState::Off => format!("{n} messages were not sent: they are not kept."),
+        1 => "1 message was not sent: Up finds it at the next start.".to_owned(),
+        n => format!("{n} messages were not sent: Up finds them at the next start."),
     };
     let drafts: Vec<String> = app.tabs.drafts().map(|name| format!("\"{name}\"")).collect();
     let drafts = match drafts.len() {

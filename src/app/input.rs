@@ -10,11 +10,11 @@ mod selected;
 mod several;
 
 use super::acts::{hint, is_unsaved, open_page, quit, quit_or_ask, send, stop};
-use super::keys::{Action, Code, Key};
+use super::keys::{Action, Code, Key, TAKE_UP};
 use super::list::List;
 use super::overlay::Overlay;
 use super::perform::submit;
-use super::question::{Standing, TAKE_UP};
+use super::question::Standing;
 use super::{App, Armed, Effect, Phase, Queued};
 use crate::protocol::desk::{Activity, Request};
 use crate::text::sanitize::sanitize;

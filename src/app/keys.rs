@@ -130,6 +130,9 @@ impl Key {
     }
 }
 
+/// Takes up a question or a page beside which something is written.
+pub const TAKE_UP: Key = Key::plain(Code::BackTab);
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (held, name) in [(self.ctrl, "Ctrl-"), (self.alt, "Alt-"), (self.shift, "Shift-")] {

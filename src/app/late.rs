@@ -3,8 +3,8 @@
 //! [`TAKE_UP`] is pressed; and one that is open gives way to a letter or a paste that it has no use for.
 
 use super::App;
+use super::keys::TAKE_UP;
 use super::overlay::Overlay;
-use super::question::TAKE_UP;
 
 /// Opens what came, or lets it wait while somebody writes.
 pub(super) fn arrive(app: &mut App, page: Overlay) {

@@ -1,17 +1,13 @@
 //! A decision that is asked of the user, and whether keys are for it.
 //!
 //! What was typed before a question could be seen is no answer to it. So it takes keys once it was drawn while nobody wrote:
-//! somebody who writes goes on writing beside it, until the input is empty or [`TAKE_UP`] is pressed. A letter that is none of
+//! somebody who writes goes on writing beside it, until the input is empty or [`super::keys::TAKE_UP`] is pressed. A letter that is none of
 //! its choices begins to write, and so does a paste.
 
-use super::keys::{Code, Key};
 use super::overlay::Overlay;
 use super::pick::FilePick;
 use super::{App, Find};
 use crate::protocol::desk::Choice;
-
-/// Takes up a question beside which something is written.
-pub const TAKE_UP: Key = Key::plain(Code::BackTab);
 
 /// Who asks a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -64,7 +64,11 @@ fn an_edit_that_waits_goes_to_its_own_session() {
     let mut s = talk();
     busy(&mut s);
     s.tell(editing("older")).press("enter").type_text("/new").press("enter");
-    assert_eq!(s.sent(), [edit("older"), Request::New(None)]);
+    assert_eq!(s.sent(), [], "an engine with one conversation ends this one first");
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [edit("older")]);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::New(None)]);
 }
 
 #[test]

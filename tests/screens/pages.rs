@@ -454,10 +454,11 @@ fn quitting_says_what_was_not_sent() {
     assert!(s.app.queue.held, "{}", s.screen());
     s.sent();
     s.press("ctrl-d");
-    assert!(s.screen().contains("1 message was not sent: it is not kept. Quit?"), "{}", s.screen());
+    assert!(s.screen().contains("1 message was not sent: Up finds it at the next start. Quit?"), "{}", s.screen());
     assert_eq!(s.sent(), []);
     s.press("y");
-    assert_eq!(s.sent(), [Request::Quit]);
+    let remembered = Request::Remember("And what of the second?".into());
+    assert_eq!(s.sent(), [remembered, Request::Quit], "the history of the next start has it");
 }
 
 #[test]

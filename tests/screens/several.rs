@@ -107,7 +107,7 @@ fn what_is_left_at_work_goes_on_with_its_queue_and_shows_how_it_stands() {
     // Nothing is at work any more, but a line waits there.
     s.press("ctrl-d");
     let screen = s.screen();
-    assert!(screen.contains("1 message was not sent: it is not kept. 1 draft in"), "{screen}");
+    assert!(screen.contains("1 message was not sent: Up finds it at the next start. 1 draft in"), "{screen}");
     s.press("y");
     assert_eq!(s.sent(), [Request::Remember("with @file".into()), Request::Quit]);
 }
@@ -274,7 +274,7 @@ fn the_question_whether_to_quit_says_what_is_true_and_goes_when_nothing_is_left_
     s.tell(Notice::Activity(Activity::Idle));
     let screen = s.screen();
     assert!(!screen.contains("Still working"), "{screen}");
-    assert!(screen.contains("1 message was not sent: it is not kept. Quit?"), "{screen}");
+    assert!(screen.contains("1 message was not sent: Up finds it at the next start. Quit?"), "{screen}");
     assert_eq!(s.sent(), []);
     s.press("n");
     assert_eq!(s.sent(), [Request::Ask("asked next".into())], "who stays goes on");
