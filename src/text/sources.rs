@@ -1,6 +1,6 @@
 //! Documents from disk: paths, folders and globs to named texts.
 //!
-//! [`find`] says which files are meant, [`read`] turns one into text, [`gather`] does both. A file the user named that
+//! `find` says which files are meant, `read` turns one into text, [`gather`] does both. A file the user named that
 //! cannot be read is an error with the next thing to do; what is met inside a folder, a file or a folder, is skipped and
 //! listed. Reads only; the only programs started are configured converters and our own PDF reader. Order and names depend
 //! on the paths alone.
