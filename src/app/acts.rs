@@ -131,11 +131,13 @@ pub(super) fn is_unsaved(app: &App) -> bool {
 fn lost_by_quitting(app: &App) -> Option<String> {
     let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
+    // Where nothing is saved there is no history either.
+    let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));
     let unsent = match app.queue.lines.len() + app.tabs.unsent().count() {
         0 => String::new(),
-        // See [`quit`]; without saving there is no history either.
-        1 if app.save == SaveState::Off => "1 message was not sent: it is not kept.".to_owned(),
-        n if app.save == SaveState::Off => format!("{n} messages were not sent: they are not kept."),
+        // See [`quit`].
+        1 if !remembers => "1 message was not sent: it is not kept.".to_owned(),
+        n if !remembers => format!("{n} messages were not sent: they are not kept."),
         1 => "1 message was not sent: Up finds it at the next start.".to_owned(),
         n => format!("{n} messages were not sent: Up finds them at the next start."),
     };

@@ -307,7 +307,7 @@ impl Composer {
 mod tests {
     use super::*;
 
-    fn typed(text: &str) -> Composer {
+    pub(super) fn typed(text: &str) -> Composer {
         let mut c = Composer::default();
         c.insert(text);
         c

@@ -105,6 +105,11 @@ struct Away {
     held: Option<Notice>,
 }
 
+/// A session's name in a sentence.
+fn called(name: &str) -> &str {
+    if name.is_empty() { UNNAMED } else { name }
+}
+
 /// Sessions opened in this run.
 #[derive(Debug, Default)]
 pub struct Tabs {
@@ -175,8 +180,7 @@ impl Tabs {
 
     /// Names of the sessions that were left and are at work.
     pub(super) fn at_work(&self) -> impl Iterator<Item = &str> {
-        let at_work = self.names().filter(|(_, mark)| mark.at_work());
-        at_work.map(|(name, _)| if name.is_empty() { UNNAMED } else { name })
+        self.names().filter(|(_, mark)| mark.at_work()).map(|(name, _)| called(name))
     }
 
     /// Messages that wait in sessions that were left.
@@ -187,10 +191,7 @@ impl Tabs {
     /// Names of sessions that were left with something in the input.
     pub(super) fn drafts(&self) -> impl Iterator<Item = &str> {
         let drafts = self.away.iter().filter(|a| !a.composer.text().trim().is_empty() || a.refused.is_some());
-        drafts.map(|away| {
-            let name = self.list.iter().find(|s| s.serial == away.serial).map_or("", |s| s.name.as_str());
-            if name.is_empty() { UNNAMED } else { name }
-        })
+        drafts.map(|away| called(self.list.iter().find(|s| s.serial == away.serial).map_or("", |s| s.name.as_str())))
     }
 
     /// Code is coloured otherwise from now on.

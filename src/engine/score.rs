@@ -22,7 +22,7 @@ pub(super) struct Scores {
     end: CheckpointImage,
     /// Rows that one list takes.
     rows: usize,
-    /// Lists of hidden blocks that are not finished.
+    /// Lists of hidden blocks.
     lists: usize,
     /// Those of finished lists, then those of the list under way.
     done: Vec<Vec<f32>>,
@@ -32,7 +32,7 @@ pub(super) struct Scores {
 impl Scores {
     /// Rows that are left.
     pub(super) fn left(&self) -> usize {
-        self.lists * self.rows - self.now.len()
+        (self.lists - self.done.len()) * self.rows - self.now.len()
     }
 }
 
@@ -94,7 +94,6 @@ impl<B: DraftOps> Worker<'_, B> {
         }
         live.restore(b, *at, &[], Some(end))?;
         done.push(std::mem::take(now));
-        *lists -= 1;
-        Ok(if *lists > 0 { Now::GoesOn } else { Now::Ended(Ended::Read, std::mem::take(done)) })
+        Ok(if done.len() < *lists { Now::GoesOn } else { Now::Ended(Ended::Read, std::mem::take(done)) })
     }
 }

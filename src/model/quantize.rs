@@ -18,6 +18,7 @@ use crate::backend::forms::{OutputErrors, Packed};
 use crate::backend::{BackendError, Form, internal};
 use crate::protocol::engine::{Cancel, Dtype};
 use crate::spec::ModelSpec;
+use crate::text::files;
 
 pub use folder::{Holds, free_bytes, holds, is_finished, is_outdated, is_unfinished, kept_folders, remove_kept};
 pub(super) use folder::{first_part, header, sealed};
@@ -197,10 +198,9 @@ fn write_part(
     };
     // One key and few digits: the same weights give the same file.
     let metadata = HashMap::from([(MADE_FROM.to_owned(), noted)]);
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let partial = begin(folder).map_err(at(path))?;
+    let partial = begin(path).map_err(at(path))?;
     safetensors::serialize_to_file(views, Some(metadata), partial.path()).map_err(failed)?;
-    put(partial, path, folder)?;
+    put(partial, path)?;
     // With the digits that a run that goes on will find.
     Ok(written(path, id).unwrap_or(errors))
 }
@@ -215,24 +215,23 @@ fn remove(path: &Path) -> Result<()> {
 
 fn write_text(path: &Path, text: &str) -> Result<()> {
     use std::io::Write;
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let mut partial = begin(folder).map_err(at(path))?;
+    let mut partial = begin(path).map_err(at(path))?;
     partial.write_all(text.as_bytes()).map_err(at(path))?;
-    put(partial, path, folder)
+    put(partial, path)
 }
 
-/// A file under another name, to be read by whomever the user lets read files.
-fn begin(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+/// A file beside `path` under another name, to be read by whomever the user lets read files.
+fn begin(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     use std::os::unix::fs::PermissionsExt;
     let readable = std::fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().prefix(PARTIAL).permissions(readable).tempfile_in(folder)
+    tempfile::Builder::new().prefix(PARTIAL).permissions(readable).tempfile_in(files::folder_of(path))
 }
 
 /// Gives a complete file its name, for good: an index must not be there without what it names.
-fn put(partial: tempfile::NamedTempFile, path: &Path, folder: &Path) -> Result<()> {
+fn put(partial: tempfile::NamedTempFile, path: &Path) -> Result<()> {
     partial.as_file().sync_all().map_err(at(path))?;
     partial.persist(path).map_err(|e| at(path)(e.error))?;
-    std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(path))
+    files::sync_folder(path).map_err(at(path))
 }
 
 /// What packing one tensor cost.

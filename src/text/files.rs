@@ -94,12 +94,16 @@ pub fn create(path: &Path, contents: &[u8]) -> Result<()> {
     sync_folder(path)
 }
 
-fn folder_of(file: &Path) -> &Path {
+/// The folder that a file is in.
+pub fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The name of a file is durable only with its folder. A file system that cannot sync one keeps it as it does.
-fn sync_folder(file: &Path) -> Result<()> {
+///
+/// # Errors
+/// The disk.
+pub fn sync_folder(file: &Path) -> Result<()> {
     match File::open(folder_of(file)).and_then(|folder| folder.sync_all()) {
         Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
         // It may be written and not read.

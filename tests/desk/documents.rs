@@ -215,16 +215,21 @@ fn stopped_after(t: &mut Talk, chunks: u64) -> u64 {
     question(t).0
 }
 
-fn a_load_that_fails_after_it_was_stopped_leaves_no_document_open() {
-    let dir = dir();
-    std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
+/// A load of `long.txt`, 200 lines, that was stopped in the middle, and the question what is to become of it.
+fn stopped_load(dir: &std::path::Path) -> (Talk, u64) {
+    std::fs::write(dir.join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
     let (permit, gate) = crossbeam_channel::unbounded();
-    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    let mut t = Talk::new(dir, Setup { gate: Some(gate), ..Setup::default() });
     for _ in 0..3 {
         permit.send(()).unwrap();
     }
     let question = stopped_after(&mut t, 3);
-    drop(permit);
+    (t, question)
+}
+
+fn a_load_that_fails_after_it_was_stopped_leaves_no_document_open() {
+    let dir = dir();
+    let (mut t, question) = stopped_load(dir.path());
     let tamper = rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap();
     tamper.execute_batch("ALTER TABLE segment RENAME TO elsewhere").unwrap();
     t.send(Request::Choose { question, key: '1' });
@@ -265,14 +270,7 @@ fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
     };
     for leave in [quit, keep] {
         let dir = dir();
-        std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
-        let (permit, gate) = crossbeam_channel::unbounded();
-        let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
-        for _ in 0..3 {
-            permit.send(()).unwrap();
-        }
-        let question = stopped_after(&mut t, 3);
-        drop(permit);
+        let (t, question) = stopped_load(dir.path());
         leave(t, question);
 
         let mut t = Talk::new(dir.path(), resume("long"));

@@ -87,14 +87,9 @@ fn break_line(line: &str, offset: usize, limit: usize, rows: &mut Vec<Range<usiz
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::typed;
     use super::*;
     use proptest::prelude::*;
-
-    fn typed(text: &str) -> Composer {
-        let mut c = Composer::default();
-        c.insert(text);
-        c
-    }
 
     #[test]
     fn up_and_down_keep_the_column_and_report_edges() {
