@@ -18,7 +18,7 @@ fn measure(context: usize, steps: usize) -> Result<(), sala_chat::model::ModelEr
     let tokens: Vec<Token> = (0..context as u64).map(|i| ((i * i * 31 + i * 7) % 3000) as Token).collect();
     let started = Instant::now();
     for chunk in tokens.chunks(b.prefill_rows()) {
-        live.prefill(&mut b, &model, chunk)?;
+        live.prefill_state(&mut b, &model, chunk)?;
         live.advance(&mut b, chunk.len())?;
     }
     let prefill = context as f64 / started.elapsed().as_secs_f64();

@@ -101,9 +101,12 @@ impl Rig {
     fn read(&mut self, given: &[Token]) {
         let mut done = 0;
         for chunk in given.chunks(self.b.prefill_rows()) {
-            self.live.prefill(&mut self.b, &self.model, chunk).unwrap();
-            self.live.advance(&mut self.b, chunk.len()).unwrap();
             done += chunk.len();
+            match given.len() - done {
+                0 => self.live.prefill(&mut self.b, &self.model, chunk).unwrap(),
+                _ => self.live.prefill_state(&mut self.b, &self.model, chunk).unwrap(),
+            }
+            self.live.advance(&mut self.b, chunk.len()).unwrap();
             self.decoder.read(&mut self.b, &self.model, &self.live, chunk, given.len() - done).unwrap();
         }
     }

@@ -192,10 +192,13 @@ impl<B: DraftOps> Worker<'_, B> {
                 return Ok(Now::Stalled);
             }
             let begun = Instant::now();
-            self.live.prefill(&mut self.backend, &self.model, chunk)?;
+            let following = left.len() - chunk.len();
+            match following {
+                0 => self.live.prefill(&mut self.backend, &self.model, chunk)?,
+                _ => self.live.prefill_state(&mut self.backend, &self.model, chunk)?,
+            }
             self.live.advance(&mut self.backend, chunk.len())?;
             run.prompt += chunk.len();
-            let following = left.len() - chunk.len();
             self.decoder.read(&mut self.backend, &self.model, &self.live, chunk, following)?;
             // One chunk at a time is in the device's queue: who asks meanwhile waits for that one alone. The device is without work for
             // the tenth of a millisecond that the next chunk's first launch takes.

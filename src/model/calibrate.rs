@@ -291,7 +291,7 @@ pub fn collect<B: Backend>(
                 return Ok(None);
             }
             let mut watch = Watch { spec: checkpoint.spec(), norms: &norms, sums: &mut sums };
-            live.prefill_probed(b, &model, chunk, Some(&mut |b, what| watch.see(b, chunk.len(), what)))?;
+            live.prefill_probed(b, &model, chunk, &mut |b, what| watch.see(b, chunk.len(), what))?;
             live.advance(b, chunk.len())?;
             read += chunk.len();
             progress(read);

@@ -58,6 +58,15 @@ pub(super) enum Seen<'a, B: Backend> {
     Hidden { layer: usize, hidden: &'a B::Buf },
 }
 
+/// What is asked of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Everything, up to the residual stream behind the last layer.
+    Output,
+    /// What layers remember of its rows and what a draft head reads: the last layer goes no further than to remember them.
+    State,
+}
+
 /// Called with everything a pass computes.
 pub(super) type Probe<'p, B> = dyn FnMut(&mut B, Seen<'_, B>) -> BackendResult<()> + 'p;
 
@@ -102,6 +111,7 @@ impl<B: Backend> Model<B> {
         work: &mut Workspace<B>,
         sequences: &mut [&mut [LayerState<B>]],
         pass: Pass,
+        wanted: Wanted,
         probe: Option<&mut Probe<'_, B>>,
     ) -> BackendResult<()> {
         let watched = probe.is_some();
@@ -117,6 +127,12 @@ impl<B: Backend> Model<B> {
         b.coming(Follows::Norm(entry(0)));
         b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
         probe(b, Seen::Embedding(h))?;
+        // Rows behind the last layer lead to logits alone, unless a draft head reads them.
+        let stop_in = match wanted {
+            Wanted::Output => None,
+            Wanted::State => self.layers.len().checked_sub(1),
+        };
+        let stop_in = stop_in.filter(|last| aux_hidden.as_ref().is_none_or(|aux| !aux.layers.contains(last)));
         for (i, w) in self.layers.iter().enumerate() {
             match &w.mixer {
                 MixerWeights::Sparse => {
@@ -126,6 +142,9 @@ impl<B: Backend> Model<B> {
                     };
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
                     b.append_rows(&mut caches, x, sparse_spec, pass)?;
+                    if stop_in == Some(i) {
+                        break;
+                    }
                     let caches: Vec<&B::Cache> = caches.into_iter().map(|cache| &*cache).collect();
                     b.select_rows(selection, x, &caches, sparse_spec, pass)?;
                     probe(b, Seen::Selection { layer: i, selection })?;
@@ -144,6 +163,9 @@ impl<B: Backend> Model<B> {
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
                     b.coming(Follows::Gate { norm: output_norm.as_ref(), columns: spec.gate_columns() });
                     b.lightning_rows(o, x, q_norm.as_ref(), k_norm.as_ref(), &mut states, spec, eps, pass)?;
+                    if stop_in == Some(i) {
+                        break;
+                    }
                     probe(b, Seen::Mixer { layer: i, output: o, projection: x })?;
                     b.coming(Follows::Norm(&w.post_norm));
                     b.gate_output(h, o, output_norm.as_ref(), eps, x, spec.gate_columns(), &w.out, scale, pass)?;

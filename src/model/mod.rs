@@ -8,7 +8,7 @@
 //! let model  = Model::load(&mut b, &source, |done| …)?;
 //! let mut live = Live::new(&mut b, &model, 65_536, &[])?;
 //! for chunk in given.chunks(b.prefill_rows()) {        // given tokens of one segment
-//!     live.prefill(&mut b, &model, chunk)?;
+//!     live.prefill(&mut b, &model, chunk)?;            // prefill_state where others follow: what leads to logits is left out
 //!     live.advance(&mut b, chunk.len())?;
 //! }
 //! let first = live.prefill_logits(&mut b, &model)?;    // top logits for the next token

@@ -5,6 +5,7 @@
 use crate::backend::{Backend, BackendError, BufKind, HeadRows, Pass, Place, Result as BackendResult, internal};
 use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
+use super::forward::Wanted;
 use super::named::Named;
 use super::{Model, Result};
 /// Fused projection and mixer output of one kind of layer.
@@ -72,7 +73,7 @@ pub(super) struct Workspace<B: Backend> {
     pub(super) sparse_spec: SparseSpec,
     pub(super) lightning_spec: LightningSpec,
     pub(super) limit: usize,
-    /// The last prefill pass of the sequence in hand, for [`Live::prefill_logits`].
+    /// The last prefill pass of the sequence in hand, where it has an output, for [`Live::prefill_logits`].
     pub(super) last_prefill: Option<Pass>,
 }
 
@@ -152,7 +153,7 @@ impl<B: Backend> Workspace<B> {
             // What rows of the pass before looked at.
             b.clear_mass(selection, 0..pass.rows())?;
         }
-        model.run(b, self, sequences, pass, None)?;
+        model.run(b, self, sequences, pass, Wanted::Output, None)?;
         model.logits(b, self, HeadRows::All, pass)?;
         b.top_logits(&self.logits, model.spec().vocab, HeadRows::All, pass)
     }

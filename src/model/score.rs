@@ -71,10 +71,9 @@ impl<B: Backend> Live<B> {
         for (n, chunk) in tokens.chunks(most).enumerate() {
             let rows = n * most..n * most + chunk.len();
             match &mut watch {
-                None => self.prefill(b, model, chunk)?,
-                Some(watch) => {
-                    self.prefill_probed(b, model, chunk, Some(&mut |b, what| watch(b, rows.clone(), what)))?;
-                }
+                None if rows.clone().any(wanted) => self.prefill(b, model, chunk)?,
+                None => self.prefill_state(b, model, chunk)?,
+                Some(watch) => self.prefill_probed(b, model, chunk, &mut |b, what| watch(b, rows.clone(), what))?,
             }
             let pass = Pass::Prefill { rows: chunk.len() };
             for row in (0..chunk.len()).filter(|row| wanted(n * most + row)) {

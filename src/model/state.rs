@@ -14,7 +14,7 @@ use crate::base::grouped;
 use crate::protocol::engine::Token;
 use crate::spec::DenseRule;
 
-use super::forward::Probe;
+use super::forward::{Probe, Wanted};
 use super::parts::{AuxHidden, LayerRows, LayerState, Phase, Sequence, Workspace};
 use super::{Model, ModelError, Result};
 
@@ -108,7 +108,7 @@ impl<B: Backend> Live<B> {
         self.now.first_row
     }
 
-    /// The residual stream after the last layer of the last pass `[rows, hidden]`, before the final norm.
+    /// The residual stream after the last layer of the last pass with an output `[rows, hidden]`, before the final norm.
     pub fn hidden(&self) -> &B::Buf {
         &self.work.h
     }
@@ -138,7 +138,16 @@ impl<B: Backend> Live<B> {
     /// Too many rows, a token outside the vocabulary, a full context, an unadvanced prefill; or the device, after which
     /// the state must be reset.
     pub fn prefill(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
-        self.prefill_probed(b, model, tokens, None)
+        self.prefill_pass(b, model, tokens, Wanted::Output, None)
+    }
+
+    /// [`Live::prefill`] of a chunk that others follow: the state becomes the same, bit for bit, and so do the auxiliary hidden
+    /// states, but what leads to logits alone is left out, so that [`Live::prefill_logits`] has none to give.
+    ///
+    /// # Errors
+    /// As [`Live::prefill`].
+    pub fn prefill_state(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
+        self.prefill_pass(b, model, tokens, Wanted::State, None)
     }
 
     pub(super) fn prefill_probed(
@@ -146,24 +155,38 @@ impl<B: Backend> Live<B> {
         b: &mut B,
         model: &Model<B>,
         tokens: &[Token],
+        probe: &mut Probe<'_, B>,
+    ) -> Result<()> {
+        self.prefill_pass(b, model, tokens, Wanted::Output, Some(probe))
+    }
+
+    fn prefill_pass(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        tokens: &[Token],
+        wanted: Wanted,
         probe: Option<&mut Probe<'_, B>>,
     ) -> Result<()> {
         let pass = Pass::Prefill { rows: tokens.len() };
         self.begin("prefill", b, model, tokens, b.prefill_rows())?;
         self.fold(b)?;
-        model.run(b, &mut self.work, &mut [&mut self.now.layers], pass, probe)?;
+        model.run(b, &mut self.work, &mut [&mut self.now.layers], pass, wanted, probe)?;
         self.now.phase = Phase::Ran(pass);
-        self.work.last_prefill = Some(pass);
+        self.work.last_prefill = (wanted == Wanted::Output).then_some(pass);
         Ok(())
     }
 
     /// Top logits for the token after the last row of the last prefill, before or after its advance. Waits.
     ///
     /// # Errors
-    /// No prefill was the last pass, or the device.
+    /// The last pass was no [`Live::prefill`], or the device.
     pub fn prefill_logits(&mut self, b: &mut B, model: &Model<B>) -> Result<TopLogits> {
         let Some(pass) = self.work.last_prefill else {
-            return Err(ModelError::Order { op: "prefill_logits", reason: "the last pass was no prefill".into() });
+            return Err(ModelError::Order {
+                op: "prefill_logits",
+                reason: "the last pass was no prefill with an output".into(),
+            });
         };
         model.logits(b, &mut self.work, HeadRows::Last, pass)?;
         b.top_logits(&self.work.logits, model.spec().vocab, HeadRows::Last, pass)?;

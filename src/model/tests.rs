@@ -91,6 +91,39 @@ fn prefill_does_not_depend_on_the_chunk_size() {
 }
 
 #[test]
+fn what_is_read_for_its_state_alone_leaves_the_same_state_and_the_same_hidden_states() {
+    let tokens = text(700, 1);
+    // The last layer of one model remembers rows, that of the other a sum of them.
+    for (name, last) in [("synthetic:tiny:3", 3), ("demo", 7)] {
+        for aux in [&[][..], &[1], &[0, last]] {
+            let mut whole = twin(&Checkpoint::open(name).unwrap());
+            let mut state = twin(&Checkpoint::open(name).unwrap());
+            for twin in [&mut whole, &mut state] {
+                twin.live = Live::new(&mut twin.b, &twin.model, 4096, aux).unwrap();
+            }
+            let (first, rest) = tokens.split_at(512);
+            for (twin, alone) in [(&mut whole, false), (&mut state, true)] {
+                let Twin { b, model, live } = twin;
+                if alone {
+                    live.prefill_state(b, model, first).unwrap();
+                    assert!(matches!(live.prefill_logits(b, model), Err(ModelError::Order { .. })));
+                } else {
+                    live.prefill(b, model, first).unwrap();
+                }
+            }
+            let hidden = |twin: &mut Twin| twin.live.aux_hidden().map(|aux| twin.b.read(aux, 512).unwrap());
+            assert!(hidden(&mut whole) == hidden(&mut state), "{name} {aux:?}");
+            for twin in [&mut whole, &mut state] {
+                twin.live.advance(&mut twin.b, 512).unwrap();
+            }
+            assert_same_state(&mut whole, &mut state);
+            assert_eq!(whole.read(rest, &[512]), state.read(rest, &[512]), "{name} {aux:?}");
+            assert_same_state(&mut whole, &mut state);
+        }
+    }
+}
+
+#[test]
 fn prefill_in_fp8_keeps_the_first_rows_and_does_not_depend_on_the_chunk_size() {
     let mut checkpoint = Checkpoint::open("synthetic:tiny:3").unwrap();
     checkpoint.set_prefill(Precision::Fp8);

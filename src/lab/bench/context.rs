@@ -18,7 +18,11 @@ impl<B: DraftOps> Bench<'_, B> {
             let at = self.live.position();
             let n = self.b.prefill_rows().min(context - at);
             let tokens = self.history.get(at..at + n).context("history too short")?;
-            self.live.prefill(&mut self.b, &self.model, tokens)?;
+            // As a session reads: what follows the last token alone is asked for.
+            match at + n == context {
+                true => self.live.prefill(&mut self.b, &self.model, tokens)?,
+                false => self.live.prefill_state(&mut self.b, &self.model, tokens)?,
+            }
             self.live.advance(&mut self.b, n)?;
         }
         self.b.synchronize()?;

@@ -51,13 +51,15 @@ impl<B: Backend> Subject<B> {
     }
 
     pub(super) fn read(&mut self, live: &mut Live<B>, tokens: &[Token], chunk: usize) -> Result<TopLogits, String> {
-        let mut last = TopLogits::default();
-        for part in tokens.chunks(chunk.min(self.b.prefill_rows())) {
-            live.prefill(&mut self.b, &self.model, part).map_err(words)?;
+        let mut parts = tokens.chunks(chunk.min(self.b.prefill_rows())).peekable();
+        while let Some(part) = parts.next() {
+            match parts.peek() {
+                Some(_) => live.prefill_state(&mut self.b, &self.model, part).map_err(words)?,
+                None => live.prefill(&mut self.b, &self.model, part).map_err(words)?,
+            }
             live.advance(&mut self.b, part.len()).map_err(words)?;
-            last = live.prefill_logits(&mut self.b, &self.model).map_err(words)?;
         }
-        Ok(last)
+        live.prefill_logits(&mut self.b, &self.model).map_err(words)
     }
 
     fn step(&mut self, live: &mut Live<B>, rows: &[Token], accept: usize) -> Result<Vec<TopLogits>, String> {

@@ -73,35 +73,28 @@ fn inputs_are_those_of_the_matrices() {
         assert!((found / expected - 1.0).abs() < 1e-3, "{name}: {found} {expected}");
         checked += 1;
     };
-    live.prefill_probed(
-        &mut b,
-        &model,
-        &text,
-        Some(&mut |b, what| {
-            match what {
-                Seen::Embedding(h) => before = b.read(h, rows)?,
-                Seen::Hidden { hidden, .. } => before = b.read(hidden, rows)?,
-                Seen::Mixer { layer, projection, .. } => {
-                    let x = b.read(projection, rows)?;
-                    let (gate, columns) = match spec.mixers[layer] {
-                        Mixer::Sparse => ("o_gate", spec.sparse.gate_columns()),
-                        Mixer::Lightning => ("z_proj", spec.lightning.gate_columns()),
-                    };
-                    let gates: Vec<f32> =
-                        x.chunks(x.len() / rows).flat_map(|row| row[columns.clone()].to_vec()).collect();
-                    agree(&format!("model.layers.{layer}.self_attn.{gate}"), columns.len(), square(&gates));
-                }
-                Seen::Between { layer, hidden } => {
-                    let after = b.read(hidden, rows)?;
-                    let added: Vec<f32> =
-                        after.iter().zip(&before).map(|(a, b)| (a - b) / spec.residual_scale).collect();
-                    agree(&format!("model.layers.{layer}.self_attn.o_proj"), spec.hidden, square(&added));
-                }
-                Seen::Middle { .. } | Seen::Selection { .. } => {}
+    live.prefill_probed(&mut b, &model, &text, &mut |b, what| {
+        match what {
+            Seen::Embedding(h) => before = b.read(h, rows)?,
+            Seen::Hidden { hidden, .. } => before = b.read(hidden, rows)?,
+            Seen::Mixer { layer, projection, .. } => {
+                let x = b.read(projection, rows)?;
+                let (gate, columns) = match spec.mixers[layer] {
+                    Mixer::Sparse => ("o_gate", spec.sparse.gate_columns()),
+                    Mixer::Lightning => ("z_proj", spec.lightning.gate_columns()),
+                };
+                let gates: Vec<f32> = x.chunks(x.len() / rows).flat_map(|row| row[columns.clone()].to_vec()).collect();
+                agree(&format!("model.layers.{layer}.self_attn.{gate}"), columns.len(), square(&gates));
             }
-            Ok(())
-        }),
-    )
+            Seen::Between { layer, hidden } => {
+                let after = b.read(hidden, rows)?;
+                let added: Vec<f32> = after.iter().zip(&before).map(|(a, b)| (a - b) / spec.residual_scale).collect();
+                agree(&format!("model.layers.{layer}.self_attn.o_proj"), spec.hidden, square(&added));
+            }
+            Seen::Middle { .. } | Seen::Selection { .. } => {}
+        }
+        Ok(())
+    })
     .unwrap();
     assert_eq!(checked, 2 * spec.mixers.len());
     assert!(all.of("model.embed_tokens").is_none(), "a table is only looked up");
