@@ -1,5 +1,6 @@
 //! What several places of the interface do: say something, open a page, send a request, stop, quit.
 
+use super::keys::Action;
 use super::options::Notify;
 use super::overlay::{Overlay, Page};
 use super::{App, Asker, Effect, Phase, Question};
@@ -18,6 +19,12 @@ pub(super) fn note(app: &mut App, level: Level, text: &str) {
 /// A word below the input, for a while.
 pub(super) fn hint(app: &mut App, text: impl Into<String>, until: u64) {
     app.hint = Some((text.into(), Some(until)));
+}
+
+/// [`hint`] of something that a key can do something about.
+pub(super) fn offer(app: &mut App, said: &str, action: Action, what: &str, until: u64) {
+    let text = app.config.keys.offer(said, action, what);
+    hint(app, text, until);
 }
 
 /// Opens a page.

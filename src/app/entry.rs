@@ -10,6 +10,7 @@ mod rows;
 use std::ops::Range;
 
 use super::cells::ellipsis;
+use super::keys::Key;
 use super::markdown::{Colours, Growth, Stream, Style};
 use super::options::{Glyphs, ThinkShow};
 use super::rows::{Role as Tone, Row};
@@ -76,6 +77,10 @@ pub struct Look {
     pub looked: bool,
     /// Minutes east of UTC.
     pub utc_offset_min: i32,
+    /// Folds and opens thoughts.
+    pub fold_key: Option<Key>,
+    /// Selects a message.
+    pub select_key: Option<Key>,
 }
 
 /// Cells the bar before a message takes.
@@ -323,7 +328,7 @@ impl Entry {
                         self.body.update(self.clean.as_deref().unwrap_or(&m.text), growth, style);
                     }
                 }
-                self.fold = folded(m, self.body.rows(), self.unfolded, cells);
+                self.fold = folded(m, self.body.rows(), self.unfolded, cells, look.select_key);
                 self.head = head_rows(self, m, look, open);
                 self.tail = tail_rows(m, look);
             }
@@ -423,13 +428,14 @@ const QUESTION_ROWS: usize = 16;
 const FOLD_AROUND: (usize, usize) = (6, 3);
 
 /// The rows of a long question that are not shown, and the row that stands for them.
-fn folded(m: &Message, rows: &[Row], unfolded: bool, cells: usize) -> Option<(Range<usize>, Row)> {
+fn folded(m: &Message, rows: &[Row], unfolded: bool, cells: usize, key: Option<Key>) -> Option<(Range<usize>, Row)> {
     if m.role != Role::User || unfolded || rows.len() <= QUESTION_ROWS {
         return None;
     }
     let hidden = FOLD_AROUND.0..rows.len() - FOLD_AROUND.1;
     let source = rows.get(hidden.start)?.source;
-    let text = format!("... {} more rows (Ctrl-P selects the message, Enter shows them)", hidden.len());
+    let how = key.map(|key| format!(" ({key} selects the message, Enter shows them)")).unwrap_or_default();
+    let text = format!("... {} more rows{how}", hidden.len());
     Some((hidden, Row { source, ..Row::of(ellipsis(&text, cells), Tone::Dim) }))
 }
 

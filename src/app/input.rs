@@ -9,7 +9,7 @@ mod question;
 mod selected;
 mod several;
 
-use super::acts::{hint, is_unsaved, open_page, quit, quit_or_ask, send, stop};
+use super::acts::{hint, is_unsaved, offer, open_page, quit, quit_or_ask, send, stop};
 use super::keys::{Action, Code, Key, TAKE_UP};
 use super::list::List;
 use super::overlay::Overlay;
@@ -110,7 +110,7 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     let at_end = app.composer.cursor() == app.composer.text().len();
     if c == '/' && at_end && app.editing.is_none() && app.composer.is_recalled() {
         app.composer.clear_to_cut();
-        hint(app, "The question is set aside; Ctrl-Y brings it back", now + QUIT_MS);
+        offer(app, "The question is set aside", Action::Yank, "brings it back", now + QUIT_MS);
     }
     write(app, c, effects);
 }
@@ -274,7 +274,7 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
     if app.editing.take().is_some() {
         app.composer.clear_to_cut();
-        return hint(app, "Edit left; Ctrl-Y brings the text back", now + QUIT_MS);
+        return offer(app, "Edit left", Action::Yank, "brings the text back", now + QUIT_MS);
     }
     if app.busy() {
         if app.activity != Activity::Stopping && !matches!(app.activity, Activity::Starting { .. }) {
@@ -333,7 +333,7 @@ fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     } else if !app.composer.is_empty() {
         app.composer.clear_to_cut();
         app.editing = None;
-        hint(app, "Cleared; Ctrl-Y brings it back", now + QUIT_MS);
+        offer(app, "Cleared", Action::Yank, "brings it back", now + QUIT_MS);
     } else if matches!(app.armed, Armed::Quit(until) if now < until) {
         quit(app, effects);
     } else {

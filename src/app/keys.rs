@@ -3,166 +3,14 @@
 //! Keys are plain data; the shell turns terminal events into them. Ctrl-C is not in the table: it always stops, clears
 //! or quits. Lists and pages have fixed keys (arrows, Enter, Esc), which the table does not touch.
 
+mod key;
+
 use std::collections::HashMap;
-use std::fmt;
 
-/// A key without its modifiers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Code {
-    /// A printable character, lower case when Ctrl or Alt is held.
-    Char(char),
-    /// Function key.
-    F(u8),
-    /// Return.
-    Enter,
-    /// Escape.
-    Esc,
-    /// Tabulator.
-    Tab,
-    /// Shift-Tab.
-    BackTab,
-    /// Backspace.
-    Backspace,
-    /// Delete.
-    Delete,
-    /// Insert.
-    Insert,
-    /// Arrow up.
-    Up,
-    /// Arrow down.
-    Down,
-    /// Arrow left.
-    Left,
-    /// Arrow right.
-    Right,
-    /// Home.
-    Home,
-    /// End.
-    End,
-    /// Page up.
-    PageUp,
-    /// Page down.
-    PageDown,
-}
-
-/// A key press.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// Which key.
-    pub code: Code,
-    /// Control held.
-    pub ctrl: bool,
-    /// Alt held.
-    pub alt: bool,
-    /// Shift held; never set for characters, whose case says it.
-    pub shift: bool,
-}
-
-impl Key {
-    /// Without modifiers.
-    pub const fn plain(code: Code) -> Key {
-        Key { code, ctrl: false, alt: false, shift: false }
-    }
-    /// With Ctrl.
-    pub const fn ctrl(c: char) -> Key {
-        Key { code: Code::Char(c), ctrl: true, alt: false, shift: false }
-    }
-    /// With Alt.
-    pub const fn alt(c: char) -> Key {
-        Key { code: Code::Char(c), ctrl: false, alt: true, shift: false }
-    }
-
-    /// Reads `ctrl-o`, `alt-enter`, `f2`, `pgup`, `?`.
-    pub fn parse(text: &str) -> Option<Key> {
-        let mut key = Key::plain(Code::Enter);
-        let mut rest = text;
-        loop {
-            // A lone `-` is a key, not a separator.
-            match rest.split_once('-') {
-                Some((modifier, tail)) if !tail.is_empty() => {
-                    match modifier.to_ascii_lowercase().as_str() {
-                        "ctrl" => key.ctrl = true,
-                        "alt" => key.alt = true,
-                        "shift" => key.shift = true,
-                        _ => return None,
-                    }
-                    rest = tail;
-                }
-                _ => break,
-            }
-        }
-        let lower = rest.to_ascii_lowercase();
-        key.code = match lower.as_str() {
-            "enter" => Code::Enter,
-            "esc" => Code::Esc,
-            "tab" if key.shift => {
-                key.shift = false;
-                Code::BackTab
-            }
-            "tab" => Code::Tab,
-            "backspace" => Code::Backspace,
-            "delete" | "del" => Code::Delete,
-            "insert" => Code::Insert,
-            "up" => Code::Up,
-            "down" => Code::Down,
-            "left" => Code::Left,
-            "right" => Code::Right,
-            "home" => Code::Home,
-            "end" => Code::End,
-            "pgup" | "pageup" => Code::PageUp,
-            "pgdn" | "pagedown" => Code::PageDown,
-            "space" => Code::Char(' '),
-            _ => match lower.strip_prefix('f').and_then(|n| n.parse::<u8>().ok()) {
-                Some(n) if (1..=24).contains(&n) => Code::F(n),
-                _ => {
-                    let mut chars = rest.chars();
-                    match (chars.next(), chars.next()) {
-                        (Some(c), None) if key.ctrl || key.alt => Code::Char(c.to_ascii_lowercase()),
-                        (Some(c), None) => Code::Char(c),
-                        _ => return None,
-                    }
-                }
-            },
-        };
-        // Of a character terminals tell no Shift beside it.
-        let shifted = key.shift && (key.ctrl || key.alt) && matches!(key.code, Code::Char(_));
-        (!shifted).then_some(key)
-    }
-}
+pub use key::{Code, Key};
 
 /// Takes up a question or a page beside which something is written.
 pub const TAKE_UP: Key = Key::plain(Code::BackTab);
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (held, name) in [(self.ctrl, "Ctrl-"), (self.alt, "Alt-"), (self.shift, "Shift-")] {
-            if held {
-                f.write_str(name)?;
-            }
-        }
-        match self.code {
-            Code::Char(' ') => f.write_str("Space"),
-            Code::Char(c) if self.ctrl || self.alt => write!(f, "{}", c.to_ascii_uppercase()),
-            Code::Char(c) => write!(f, "{c}"),
-            Code::F(n) => write!(f, "F{n}"),
-            Code::Enter => f.write_str("Enter"),
-            Code::Esc => f.write_str("Esc"),
-            Code::Tab => f.write_str("Tab"),
-            Code::BackTab => f.write_str("Shift-Tab"),
-            Code::Backspace => f.write_str("Backspace"),
-            Code::Delete => f.write_str("Delete"),
-            Code::Insert => f.write_str("Insert"),
-            Code::Up => f.write_str("Up"),
-            Code::Down => f.write_str("Down"),
-            Code::Left => f.write_str("Left"),
-            Code::Right => f.write_str("Right"),
-            Code::Home => f.write_str("Home"),
-            Code::End => f.write_str("End"),
-            Code::PageUp => f.write_str("PgUp"),
-            Code::PageDown => f.write_str("PgDn"),
-        }
-    }
-}
 
 /// What a key can do while the input has the focus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -381,16 +229,27 @@ impl KeyTable {
         self.0.get(&key).copied().filter(|a| *a != Action::None)
     }
 
-    /// Keys bound to an action, in a stable order, for help and hints.
+    /// Keys bound to an action, the shortest first, for help.
     pub fn keys(&self, action: Action) -> Vec<String> {
         let mut keys: Vec<String> = self.0.iter().filter(|(_, a)| **a == action).map(|(k, _)| k.to_string()).collect();
         keys.sort_by_key(|k| (k.len(), k.clone()));
         keys
     }
 
-    /// The shortest key bound to an action, for hints; empty if it has none.
-    pub fn hint(&self, action: Action) -> String {
-        self.keys(action).into_iter().next().unwrap_or_default()
+    /// The shortest key bound to an action, for hints.
+    pub fn shortest(&self, action: Action) -> Option<Key> {
+        let keys = self.0.iter().filter(|(_, a)| **a == action).map(|(k, _)| (k.to_string(), *k));
+        keys.min_by_key(|(name, _)| (name.len(), name.clone())).map(|(_, key)| key)
+    }
+
+    /// What a key does, as a hint says it: `Ctrl-Y brings it back`; `None` where no key does it.
+    pub fn does(&self, action: Action, what: &str) -> Option<String> {
+        self.shortest(action).map(|key| format!("{key} {what}"))
+    }
+
+    /// Something that is said, and what a key can do about it: `Cleared; Ctrl-Y brings it back`. Alone where no key does it.
+    pub fn offer(&self, said: &str, action: Action, what: &str) -> String {
+        self.does(action, what).map_or_else(|| said.to_owned(), |does| format!("{said}; {does}"))
     }
 }
 
@@ -426,6 +285,9 @@ mod tests {
         assert_eq!(t.action(Key::plain(Code::F(2))), Some(Action::Panel));
         assert_eq!(t.action(Key::ctrl('o')), None);
         assert_eq!(t.keys(Action::Panel), ["F2"]);
+        assert_eq!(t.offer("Hidden", Action::Panel, "shows it"), "Hidden; F2 shows it");
+        t.bind("f2", "none").unwrap();
+        assert_eq!(t.offer("Hidden", Action::Panel, "shows it"), "Hidden");
         assert_eq!(t.bind("ctrl-c", "panel"), Err(KeyError::Fixed("ctrl-c".into())));
         assert_eq!(t.bind("ctrl-h", "panel"), Err(KeyError::Fixed("ctrl-h".into())));
         for key in ["a", "?", "space", "shift-a", "enter", "backspace"] {

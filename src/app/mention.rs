@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-use super::acts::{hint, note, send};
+use super::acts::{note, offer, send};
+use super::keys::Action;
 use super::{App, Effect, Question, Queued};
 use crate::commands;
 use crate::protocol::desk::{Choice, Level, LoadOptions, Request};
@@ -294,7 +295,8 @@ fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut V
 pub(super) fn not_read(app: &mut App, now: u64) {
     if std::mem::take(&mut app.reading_for_question) && !app.queue.lines.is_empty() {
         app.queue.held = true;
-        hint(app, "Not asked, because not all was read: Enter asks it all the same, Ctrl-X edits it", now + HINT_MS);
+        let asks = app.config.keys.offer("Not asked, because not all was read", Action::Send, "asks it all the same");
+        offer(app, &asks, Action::Unqueue, "edits it", now + HINT_MS);
     }
 }
 

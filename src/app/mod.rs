@@ -487,6 +487,8 @@ impl App {
             think: self.config.think_show,
             looked: self.config.look,
             utc_offset_min: self.config.utc_offset_min,
+            fold_key: self.config.keys.shortest(keys::Action::Thinking),
+            select_key: self.config.keys.shortest(keys::Action::PrevMessage),
         };
         self.transcript.set_look(look, regions.transcript.height as usize);
         if let Some(other) = self.tabs.text_beside(self.size.0) {

@@ -1,9 +1,10 @@
 //! What the desk says, and what that changes. Foreign text is cleaned here, except message texts, which the
 //! transcript cleans itself because it keeps the original for copying.
 
-use super::acts::{hint, note, notify, send};
+use super::acts::{note, notify, offer, send};
 use super::cleaned::{clean, document_row, line, opened, session_row, timeline_row};
 use super::entry::grouped;
+use super::keys::Action;
 use super::list::List;
 use super::map::MapView;
 use super::mention;
@@ -179,10 +180,11 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             if app.composer.recall(&clean(&text)) {
                 app.editing = editing;
                 if text.starts_with("/system ") {
-                    hint(app, "Enter sets what stands in the input. Ctrl-G opens it in your editor.", now + HINT_MS);
+                    let said = app.config.keys.does(Action::Send, "sets what stands in the input").unwrap_or_default();
+                    offer(app, &said, Action::Editor, "opens it in your editor", now + HINT_MS);
                 }
             } else {
-                hint(app, "The question can be brought back with Ctrl-Y", now + HINT_MS);
+                offer(app, "The question is set aside", Action::Yank, "brings it back", now + HINT_MS);
             }
             Redraw::Now
         }

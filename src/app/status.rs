@@ -197,7 +197,7 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
     if let Some(text) = super::late::said(app) {
         return vec![(text, Role::Warn)];
     }
-    let key = |action| app.config.keys.hint(action);
+    let key = |action| app.config.keys.shortest(action).map(|key| key.to_string()).unwrap_or_default();
     let mut pairs: Vec<(String, &str)> = Vec::new();
     if app.transcript.selected().is_some() && app.composer.is_empty() {
         for (k, what) in

@@ -6,7 +6,7 @@
 mod beside;
 mod leaving;
 
-use super::acts::hint;
+use super::acts::{hint, offer};
 use super::composer::{Composer, Folded};
 use super::keys::Action;
 use super::overlay::Overlay;
@@ -258,8 +258,8 @@ pub(super) fn go_beside(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     match place.and_then(|number| u32::try_from(number).ok()) {
         Some(number) => go(app, Some(number), now, effects),
         None => {
-            let key = app.config.keys.hint(Action::Split);
-            hint(app, format!("There is one session on the screen; {key} shows a second one beside it"), now + HINT_MS);
+            let said = "There is one session on the screen";
+            offer(app, said, Action::Split, "shows a second one beside it", now + HINT_MS);
         }
     }
 }
@@ -358,8 +358,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     }
     app.composer.set_cut(refused.as_deref().map_or(cut, Folded::plain));
     if refused.is_some() {
-        let key = app.config.keys.hint(Action::Yank);
-        hint(app, format!("A question was not asked here; {key} brings it back"), now + REFUSED_MS);
+        offer(app, "A question was not asked here", Action::Yank, "brings it back", now + REFUSED_MS);
     }
     app.history.rest();
     app.transcript.append_notes(said);

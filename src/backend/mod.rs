@@ -46,6 +46,8 @@ pub use rows::{Follows, Mlp, Rows};
 pub use sparse::{BlockMass, MASS, MassOf, Sparse};
 pub use steps::{Group, Place, Steps};
 
+use std::ops::Range;
+
 use crate::base::{GOLDEN, bytes, mix};
 use crate::protocol::engine::{Dtype, RowsFault, Token};
 
@@ -143,16 +145,22 @@ pub enum HeadRows {
     Last,
     /// Every row of a verify pass.
     All,
-    /// Only this row of the pass. For golden data: never inside a captured step.
-    At(usize),
+    /// At most 16 rows of the pass. For scores and golden data: never inside a captured step.
+    Some {
+        /// Row of the pass.
+        first: usize,
+        /// Of rows from there on.
+        count: usize,
+    },
 }
 
 impl HeadRows {
-    /// Rows of logits that come out of a pass.
-    pub fn count(self, pass: Pass) -> usize {
+    /// Which rows of a pass they are.
+    pub fn range(self, pass: Pass) -> Range<usize> {
         match self {
-            HeadRows::Last | HeadRows::At(_) => 1,
-            HeadRows::All => pass.rows(),
+            HeadRows::Last => pass.rows().saturating_sub(1)..pass.rows(),
+            HeadRows::All => 0..pass.rows(),
+            HeadRows::Some { first, count } => first..first + count,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::backend::{Backend, HeadRows, Pass, Result as BackendResult};
+use crate::backend::{Backend, HeadRows, MAX_VERIFY_ROWS, Pass, Result as BackendResult, internal};
 use crate::protocol::engine::{Likely, Token};
 
 use super::forward::Seen;
@@ -40,9 +40,21 @@ pub fn likely(logits: &[f32], token: Token, most: usize) -> Likely {
     Likely { log_prob: log_prob(own), best: best.into_iter().map(|(id, logit)| (id, log_prob(logit))).collect() }
 }
 
+/// Ascending rows in runs of neighbours, as many as the head takes at once.
+fn runs(rows: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for row in rows {
+        match runs.last_mut() {
+            Some(run) if run.end == row && run.len() < MAX_VERIFY_ROWS => run.end += 1,
+            _ => runs.push(row..row + 1),
+        }
+    }
+    runs
+}
+
 impl<B: Backend> Live<B> {
     /// Reads `tokens` at the current position as prompt and hands `each` the logits `[vocab]` behind every row for which
-    /// `wanted` says so; rows are counted from the first of `tokens`. Waits for the device at each of them.
+    /// `wanted` says so; rows are counted from the first of `tokens`. Waits for the device at every run of up to 16 of them.
     ///
     /// # Errors
     /// As [`Live::prefill`], and what `each` returns.
@@ -67,6 +79,7 @@ impl<B: Backend> Live<B> {
         each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
         mut watch: Option<&mut Watch<'_, B>>,
     ) -> Result<()> {
+        let narrow = || internal("score", "a row that is narrower than the vocabulary");
         let (vocab, most) = (model.spec().vocab, b.prefill_rows());
         for (n, chunk) in tokens.chunks(most).enumerate() {
             let rows = n * most..n * most + chunk.len();
@@ -76,10 +89,13 @@ impl<B: Backend> Live<B> {
                 Some(watch) => self.prefill_probed(b, model, chunk, &mut |b, what| watch(b, rows.clone(), what))?,
             }
             let pass = Pass::Prefill { rows: chunk.len() };
-            for row in (0..chunk.len()).filter(|row| wanted(n * most + row)) {
-                model.logits(b, &mut self.work, HeadRows::At(row), pass)?;
-                let logits = self.logits(b, 1)?;
-                each(n * most + row, logits.get(..vocab).unwrap_or(&logits))?;
+            for part in runs(rows.clone().filter(|row| wanted(*row))) {
+                let count = part.len();
+                model.logits(b, &mut self.work, HeadRows::Some { first: part.start - rows.start, count }, pass)?;
+                let logits = self.logits(b, count)?;
+                for (row, logits) in part.zip(logits.chunks_exact(logits.len() / count)) {
+                    each(row, logits.get(..vocab).ok_or_else(narrow)?)?;
+                }
             }
             self.advance(b, chunk.len())?;
         }
@@ -90,6 +106,13 @@ impl<B: Backend> Live<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_come_in_runs_that_the_head_takes() {
+        assert_eq!(runs([0, 1, 2, 5, 6, 9].into_iter()), [0..3, 5..7, 9..10]);
+        assert_eq!(runs(3..37), [3..19, 19..35, 35..37]);
+        assert!(runs(0..0).is_empty());
+    }
 
     #[test]
     fn the_likeliest_come_first_and_add_up() {

@@ -127,8 +127,8 @@ pub(super) fn sides(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
     painter.text(super::rect(regions.heading), 0, &here, Face::from(Role::Key).bold());
     let area = super::rect(regions.other_heading);
     painter.text(area, 0, &format!(" {number} {} {}", named(name), mark.text()), Role::Dim);
-    let key = app.config.keys.hint(Action::OtherSide);
-    painter.right(area, 0, 1, &format!("{key} goes there"), Role::Dim);
+    let goes = app.config.keys.does(Action::OtherSide, "goes there").unwrap_or_default();
+    painter.right(area, 0, 1, &goes, Role::Dim);
 }
 
 /// What cannot be overlooked.
@@ -153,6 +153,9 @@ pub(super) fn note(app: &App, painter: &mut Painter<'_>, area: Rect) {
 
 /// Messages that wait.
 pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let keys = &app.config.keys;
+    let sends = keys.does(Action::Send, "sends it").filter(|_| app.queue.held);
+    let first = [sends, keys.does(Action::Unqueue, "edits it")].into_iter().flatten().collect::<Vec<_>>().join(", ");
     let more = app.queue.lines.len().saturating_sub(usize::from(area.height));
     for (i, queued) in app.queue.lines.iter().take(usize::from(area.height)).enumerate() {
         let Ok(at) = u16::try_from(i) else { break };
@@ -163,8 +166,7 @@ pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
             (false, Some(_)) => "queued edit",
         };
         let tail = match (i, more) {
-            (0, _) if app.queue.held => "Enter sends it, Ctrl-X edits it".to_string(),
-            (0, _) => "Ctrl-X edits it".to_string(),
+            (0, _) => first.clone(),
             (_, 0) => String::new(),
             (_, n) => format!("and {n} more"),
         };

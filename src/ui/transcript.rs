@@ -10,6 +10,7 @@ use crate::app::keys::Action;
 use crate::app::layout::greeting_height;
 use crate::app::rows::{Face, Role, Span};
 use crate::app::transcript::{Transcript, ranges};
+use crate::base::counted;
 
 /// Draws the visible rows.
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
@@ -78,13 +79,15 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
 /// Below a view that does not follow: what is missed, and the key that follows again.
 pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let Some(new) = app.transcript.new_rows() else { return };
-    let key = app.config.keys.hint(Action::Follow);
-    let key = if app.composer.is_empty() { "End" } else { &key };
-    let text = match new {
-        0 => format!(" {key} goes to the end and follows "),
-        1 => format!(" 1 new line below, {key} follows "),
-        n => format!(" {n} new lines below, {key} follows "),
+    let does = |what: &str| match app.composer.is_empty() {
+        true => Some(format!("End {what}")),
+        false => app.config.keys.does(Action::Follow, what),
     };
+    let said = match new {
+        0 => [None, does("goes to the end and follows")],
+        new => [Some(format!("{} below", counted(new as u64, "new line"))), does("follows")],
+    };
+    let text = format!(" {} ", said.into_iter().flatten().collect::<Vec<_>>().join(", "));
     let dash = painter.theme.dash().to_string();
     let cells = usize::from(area.width).saturating_sub(width(&text));
     painter.spans(

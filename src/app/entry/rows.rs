@@ -55,7 +55,8 @@ pub(super) fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> V
     }
     if !m.thinking.is_empty() && look.think != ThinkShow::Hide {
         let (mark, does) = if open { ("v", "fold") } else { (">", "open") };
-        let text = format!("{mark} thoughts ({}, Ctrl-T to {does})", thought_size(m));
+        let how = look.fold_key.map(|key| format!(", {key} to {does}")).unwrap_or_default();
+        let text = format!("{mark} thoughts ({}{how})", thought_size(m));
         rows.push(Row::of(ellipsis(&text, look.cells.saturating_sub(BAR_CELLS)), Tone::Dim));
     }
     rows

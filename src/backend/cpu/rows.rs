@@ -166,11 +166,7 @@ impl Rows for Cpu {
         rows: HeadRows,
         pass: Pass,
     ) -> Result<()> {
-        let range = match rows {
-            HeadRows::Last => pass.rows().saturating_sub(1)..pass.rows(),
-            HeadRows::All => 0..pass.rows(),
-            HeadRows::At(row) => row..row + 1,
-        };
+        let range = rows.range(pass);
         let count = range.len();
         if range.end > pass.rows() || count * logits.width > logits.data.len() || w.out != logits.width {
             let expected = format!("rows below {} and room for {count} × {}", pass.rows(), w.out);
@@ -190,7 +186,7 @@ impl Rows for Cpu {
     }
 
     fn top_logits(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
-        let rows = &logits.data[..rows.count(pass) * logits.width];
+        let rows = &logits.data[..rows.range(pass).len() * logits.width];
         self.top_logits = rows.par_chunks(logits.width).map(|row| best(&row[..vocab])).collect();
         Ok(())
     }

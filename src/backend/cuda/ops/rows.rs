@@ -236,19 +236,18 @@ impl Rows for Cuda {
         let to = logits.wide("head", w.out)?;
         check_inner("head", norm.n, w)?;
         h.wide("head", w.inner)?;
-        let count = rows.count(pass);
+        let range = rows.range(pass);
+        if range.end > pass.rows() {
+            return Err(shape("head", format!("rows below {}", pass.rows()), format!("{range:?}")));
+        }
+        let (first, count) = (range.start, range.len());
         check_rows("head", logits, count)?;
-        let first = match rows {
-            HeadRows::Last => pass.rows().saturating_sub(1),
-            HeadRows::All => 0,
-            HeadRows::At(row) => row,
-        };
         let input = self.ready_rows(Kind::Normed, h, behind(norm), w.inner, [first, count], [eps, 1.0 / divisor])?;
         self.skinny(SkinnyTo::Logits, to, logits.width, w, input, NextRows::default(), 1.0, count)
     }
 
     fn top_logits(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
-        let rows = rows.count(pass);
+        let rows = rows.range(pass).len();
         let from = logits.wide("top_logits", vocab)?;
         check_rows("top_logits", logits, rows)?;
         if self.top_logits.as_ref().is_none_or(|c| c.vocab < vocab) {

@@ -201,9 +201,9 @@ pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run
                 Pass::Prefill { .. } => HeadRows::Last,
             };
             b.write(&mut h, &part(&input, s.hidden, &rows))?;
-            poisoned(b, &mut logits, which.count(pass), s.vocab)?;
+            poisoned(b, &mut logits, which.range(pass).len(), s.vocab)?;
             perform(b, mode, pass, &mut |b| b.head(&mut logits, &h, &n, EPS, 1.0 / 16.0, &w, which, pass))?;
-            last = b.read(&logits, which.count(pass))?;
+            last = b.read(&logits, which.range(pass).len())?;
             b.advance(pass, rows.len())?;
         }
         Ok(last)
