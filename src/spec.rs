@@ -106,10 +106,14 @@ impl SparseSpec {
         let gate = if self.gate { self.heads } else { 0 };
         (self.heads + 2 * self.kv_heads + gate) * self.head_dim
     }
+    /// Columns of keys and values in the fused projection.
+    pub fn kv_columns(&self) -> std::ops::Range<usize> {
+        let start = self.heads * self.head_dim;
+        start..start + 2 * self.kv_heads * self.head_dim
+    }
     /// Columns of the gate in the fused projection; empty if there is none.
     pub fn gate_columns(&self) -> std::ops::Range<usize> {
-        let start = (self.heads + 2 * self.kv_heads) * self.head_dim;
-        start..self.projection_width()
+        self.kv_columns().end..self.projection_width()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Memory of a device: weights, activations, caches, states.
 
 use super::room::PoolCounts;
+use super::sections::Section;
 use super::{BufKind, Form, Result, WeightView, internal};
 use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
@@ -60,8 +61,14 @@ pub trait Memory: Sized + Send + 'static {
     fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Self::Matrix> {
         one(self.matrices(&[Wanted::GateUp([gate, up])])?)
     }
-    /// From now on prefill multiplies with this weight in fp8 ([`super::fp8`]), where [`Memory::check`] said that it can.
-    fn read_in_fp8(&mut self, matrix: &mut Self::Matrix);
+    /// How prefill multiplies with this weight: its sections, one above the other, in fp8 ([`super::fp8`]) where [`Memory::check`] said
+    /// that it can. One section in bf16 where nothing is said.
+    fn read_in(&mut self, matrix: &mut Self::Matrix, sections: &[Section]) -> Result<()>;
+    /// All of it as one section in fp8.
+    fn read_in_fp8(&mut self, matrix: &mut Self::Matrix) -> Result<()> {
+        let rows = self.parts(matrix).iter().map(|part| part.0).sum();
+        self.read_in(matrix, &[Section { rows, precision: Precision::Fp8 }])
+    }
     /// A norm weight.
     fn vector(&mut self, view: WeightView<'_>) -> Result<Self::Vector>;
     /// A weight of the given size with values of the given standard deviation, made on the device: element (o, i) is

@@ -35,6 +35,7 @@ mod lightning;
 mod memory;
 pub mod room;
 mod rows;
+pub mod sections;
 mod sparse;
 mod steps;
 

@@ -52,6 +52,20 @@ pub trait Rows: Memory {
         eps: f32,
         w: &Self::Matrix,
         pass: Pass,
+    ) -> Result<()> {
+        self.norm_linear_of(dst, h, norm, eps, w, None, pass)
+    }
+    /// The same; a prefill pass makes the columns `only` alone, whole sections of the weight, where some are named.
+    #[allow(clippy::too_many_arguments)]
+    fn norm_linear_of(
+        &mut self,
+        dst: &mut Self::Buf,
+        h: &Self::Buf,
+        norm: &Self::Vector,
+        eps: f32,
+        w: &Self::Matrix,
+        only: Option<Range<usize>>,
+        pass: Pass,
     ) -> Result<()>;
     /// `dst = silu(x Wgᵀ) ∘ (x Wuᵀ)`, `x = rmsnorm(h, norm)`. `[rows, intermediate]`
     fn norm_gate_up(

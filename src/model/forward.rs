@@ -140,11 +140,14 @@ impl<B: Backend> Model<B> {
                     let Some((MixBufs { x, o }, selection)) = sparse.as_mut() else {
                         return Err(internal("forward", "a sparse layer without its buffers"));
                     };
-                    b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
-                    b.append_rows(&mut caches, x, sparse_spec, pass)?;
                     if stop_in == Some(i) {
+                        let kept = Some(sparse_spec.kv_columns());
+                        b.norm_linear_of(x, h, &w.input_norm, eps, &w.qkv, kept, pass)?;
+                        b.append_rows(&mut caches, x, sparse_spec, pass)?;
                         break;
                     }
+                    b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
+                    b.append_rows(&mut caches, x, sparse_spec, pass)?;
                     let caches: Vec<&B::Cache> = caches.into_iter().map(|cache| &*cache).collect();
                     b.select_rows(selection, x, &caches, sparse_spec, pass)?;
                     probe(b, Seen::Selection { layer: i, selection })?;

@@ -170,7 +170,7 @@ fn spare_weights_make_room_for_whoever_wants_it() {
     let mut b = Cuda::emulated(library(), options).unwrap();
     let [out, inner, rows] = [512, 256, 128];
     let mut w = b.random_matrix(&[(out, Form::Int8)], inner, 0.1, 9).unwrap();
-    b.read_in_fp8(&mut w);
+    b.read_in_fp8(&mut w).unwrap();
     let norm = b.ones(inner).unwrap();
     let (mut h, mut to) = (b.buf(inner, BufKind::Residual).unwrap(), b.buf(out, BufKind::Activation).unwrap());
     let values: Vec<f32> = (0..rows * inner).map(|i| synthetic_value(5, i as u64, 1.0)).collect();

@@ -5,12 +5,14 @@
 //! number of rows. bf16 and packed weights stay what they are and are widened, exactly, block by block.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use candle_core::{Device, Storage, Tensor};
 use rayon::prelude::*;
 
 use super::simd::{self, Dots};
 use crate::backend::forms::Packed;
+use crate::backend::sections::Section;
 use crate::backend::{BackendError, Form, GRID, Result, WeightView, fp8, internal};
 use crate::protocol::engine::{Dtype, Precision};
 
@@ -37,8 +39,8 @@ pub struct Matrix {
     pub(super) out: usize,
     pub(super) inner: usize,
     parts: Vec<Part>,
-    /// Prefill multiplies with it in fp8.
-    pub(super) in_fp8: bool,
+    /// How prefill multiplies with it.
+    pub(super) sections: Vec<Section>,
 }
 
 impl Matrix {
@@ -78,7 +80,7 @@ impl Matrix {
             };
             made.push(Part { rows, values });
         }
-        Ok(Matrix { out: made.iter().map(|p| p.rows).sum(), inner, parts: made, in_fp8: false })
+        Ok(Matrix::of(made, inner))
     }
 
     pub(super) fn synthetic(parts: &[(usize, Form)], inner: usize, std: f32, seed: u64) -> Result<Matrix> {
@@ -102,7 +104,12 @@ impl Matrix {
             made.push(Part { rows: *rows, values });
             first += rows;
         }
-        Ok(Matrix { out: first, inner, parts: made, in_fp8: false })
+        Ok(Matrix::of(made, inner))
+    }
+
+    fn of(parts: Vec<Part>, inner: usize) -> Matrix {
+        let out = parts.iter().map(|p| p.rows).sum();
+        Matrix { out, inner, parts, sections: vec![Section { rows: out, precision: Precision::Bf16 }] }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -156,11 +163,12 @@ impl Matrix {
         }
     }
 
-    /// `y = x Wᵀ` for `x [rows, inner]` in tiles of [`GRID`] rows; `write(dst row, first column, values)` stores
+    /// Columns `made` of `y = x Wᵀ` for `x [rows, inner]` in tiles of [`GRID`] rows; `write(dst row, first column, values)` stores
     /// each piece of a row of `y` into that row of `dst [rows, width]`, columns in ascending order. In fp8 both operands are as [`fp8`]
     /// has them.
     pub(super) fn prefill(
         &self,
+        made: Range<usize>,
         precision: Precision,
         dst: &mut [f32],
         width: usize,
@@ -178,9 +186,9 @@ impl Matrix {
         if precision == Precision::Fp8 {
             as_multiplied(x.to_mut());
         }
-        let block = (BLOCK_VALUES / self.inner).clamp(GRID, self.out.max(GRID));
-        for first in (0..self.out).step_by(block) {
-            let outs = block.min(self.out - first);
+        let block = (BLOCK_VALUES / self.inner).clamp(GRID, made.len().max(GRID));
+        for first in made.clone().step_by(block) {
+            let outs = block.min(made.end - first);
             let mut wide = vec![0.0f32; outs * self.inner];
             wide.par_chunks_mut(64 * self.inner).enumerate().for_each(|(i, part)| {
                 self.widen(first + i * 64, part);

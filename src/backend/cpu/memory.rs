@@ -2,6 +2,7 @@
 
 use super::matrix::{self, Matrix};
 use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection, Sums};
+use crate::backend::sections::{self, Section};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host};
 use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
@@ -52,8 +53,10 @@ impl Memory for Cpu {
         wanted.iter().map(one).collect()
     }
 
-    fn read_in_fp8(&mut self, matrix: &mut Matrix) {
-        matrix.in_fp8 = true;
+    fn read_in(&mut self, matrix: &mut Matrix, sections: &[Section]) -> Result<()> {
+        sections::check(sections, matrix.out)?;
+        matrix.sections = sections.to_vec();
+        Ok(())
     }
 
     fn vector(&mut self, view: WeightView<'_>) -> Result<Vec<f32>> {

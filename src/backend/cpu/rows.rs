@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::simd::{self, ApplyGate, Gate, rms_norm};
 use super::{Buf, Cpu, Matrix};
-use crate::backend::{BackendError, HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits, fp8};
+use crate::backend::{BackendError, HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits, fp8, sections};
 use crate::protocol::engine::{Precision, Token};
 
 impl Cpu {
@@ -16,6 +16,19 @@ impl Cpu {
         dst: &mut Buf,
         x: &[f32],
         w: &Matrix,
+        pass: Pass,
+        write: impl Fn(&mut [f32], usize, &[f32]) + Sync,
+    ) -> Result<()> {
+        self.gemm_of(dst, x, w, None, pass, write)
+    }
+
+    /// The same; a prefill pass makes the sections that are columns `only`, where some are named.
+    fn gemm_of(
+        &self,
+        dst: &mut Buf,
+        x: &[f32],
+        w: &Matrix,
+        only: Option<Range<usize>>,
         pass: Pass,
         write: impl Fn(&mut [f32], usize, &[f32]) + Sync,
     ) -> Result<()> {
@@ -30,11 +43,17 @@ impl Cpu {
         }
         match pass {
             Pass::Prefill { rows } => {
-                let plain = if w.in_fp8 { fp8::plain_rows(self.segment_read, rows) } else { rows };
-                let (dst, narrow_dst) = dst.rows_mut(pass).split_at_mut(plain * width);
-                let (x, narrow_x) = x.split_at(plain * w.inner);
-                w.prefill(Precision::Bf16, dst, width, x, &write)?;
-                w.prefill(Precision::Fp8, narrow_dst, width, narrow_x, &write)
+                for (made, precision) in sections::within(&w.sections, only.as_ref())? {
+                    let plain = match precision {
+                        Precision::Bf16 => rows,
+                        Precision::Fp8 => fp8::plain_rows(self.segment_read, rows),
+                    };
+                    let (dst, narrow_dst) = dst.rows_mut(pass).split_at_mut(plain * width);
+                    let (x, narrow_x) = x.split_at(plain * w.inner);
+                    w.prefill(made.clone(), Precision::Bf16, dst, width, x, &write)?;
+                    w.prefill(made, Precision::Fp8, narrow_dst, width, narrow_x, &write)?;
+                }
+                Ok(())
             }
             Pass::Verify { rows } => {
                 let mut y = vec![0.0; rows * w.out];
@@ -82,9 +101,18 @@ impl Rows for Cpu {
         Ok(())
     }
 
-    fn norm_linear(&mut self, dst: &mut Buf, h: &Buf, norm: &Vec<f32>, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
+    fn norm_linear_of(
+        &mut self,
+        dst: &mut Buf,
+        h: &Buf,
+        norm: &Vec<f32>,
+        eps: f32,
+        w: &Matrix,
+        only: Option<Range<usize>>,
+        pass: Pass,
+    ) -> Result<()> {
         let x = normed(h, norm, eps, pass)?;
-        self.gemm(dst, &x, w, pass, |dst, first, y| dst[first..][..y.len()].copy_from_slice(y))
+        self.gemm_of(dst, &x, w, only, pass, |dst, first, y| dst[first..][..y.len()].copy_from_slice(y))
     }
 
     fn norm_gate_up(

@@ -10,6 +10,7 @@ use super::selection::{Selection, Sums};
 use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
 use super::{Cuda, PAGED_ROWS, launch, limits, pool, shape};
 use crate::backend::room::PoolCounts;
+use crate::backend::sections::{self, Section};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host, room};
 use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
 use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
@@ -60,9 +61,11 @@ impl Memory for Cuda {
         self.weights(wanted)
     }
 
-    fn read_in_fp8(&mut self, matrix: &mut Matrix) {
-        self.in_fp8 += 1;
-        matrix.in_fp8 = Some(self.in_fp8);
+    fn read_in(&mut self, matrix: &mut Matrix, sections: &[Section]) -> Result<()> {
+        sections::check(sections, matrix.out)?;
+        self.numbered += 1;
+        (matrix.sections, matrix.number) = (sections.to_vec(), self.numbered);
+        Ok(())
     }
 
     fn vector(&mut self, view: WeightView<'_>) -> Result<Vector> {
@@ -233,7 +236,7 @@ impl Cuda {
         if self.options.own_gemm {
             return Err(limits::no_fp8("multiplies by a library, and --own-gemm by none"));
         }
-        let shapes = shapes(self.info(), spec);
+        let shapes = shapes(self.info(), spec, Precision::Fp8);
         for (out, inner, to) in shapes.iter().copied() {
             self.device.driver().prove_fp8(out, inner, to)?;
         }

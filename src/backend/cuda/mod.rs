@@ -157,7 +157,7 @@ pub struct Cuda {
     /// The greatest number of a place given so far.
     places: u64,
     /// And of a weight that is read in fp8.
-    in_fp8: u64,
+    numbered: u64,
     notes: Vec<String>,
 }
 
@@ -216,7 +216,7 @@ impl Cuda {
             all_within: 0,
             lazy_restores: HashMap::new(),
             places: 0,
-            in_fp8: 0,
+            numbered: 0,
             notes: Vec::new(),
             device,
         })

@@ -12,8 +12,9 @@ use super::device::{Account, Device, DeviceBuffer};
 use super::driver::DevicePtr;
 use super::shape;
 use super::tables::{Entry, TableId};
+use crate::backend::sections::Section;
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Result};
-use crate::protocol::engine::Dtype;
+use crate::protocol::engine::{Dtype, Precision};
 
 /// Width of a head that the kernels are written for.
 pub(super) const HEAD: usize = 128;
@@ -140,8 +141,10 @@ pub struct Matrix {
     pub(super) parts: Vec<Part>,
     pub(super) out: usize,
     pub(super) inner: usize,
-    /// Where prefill multiplies with it in fp8: the number under which its slices in e4m3 are spare.
-    pub(super) in_fp8: Option<u64>,
+    /// How prefill multiplies with it.
+    pub(super) sections: Vec<Section>,
+    /// The number under which slices of it in e4m3 are spare; 0 where there are none.
+    pub(super) number: u64,
 }
 
 /// Neighbouring rows of a weight in one form.
@@ -154,12 +157,18 @@ pub(super) struct Part {
 impl Matrix {
     /// Parts one above the other, `out` rows in all.
     pub(super) fn of(parts: Vec<Part>, out: usize, inner: usize) -> Matrix {
-        Matrix { parts, out, inner, in_fp8: None }
+        let sections = vec![Section { rows: out, precision: Precision::Bf16 }];
+        Matrix { parts, out, inner, sections, number: 0 }
     }
 
     /// One part.
     pub(super) fn whole(memory: DeviceBuffer, form: Form, out: usize, inner: usize) -> Matrix {
         Matrix::of(vec![Part { memory, form, rows: out }], out, inner)
+    }
+
+    /// Whether prefill multiplies with all of it in fp8.
+    pub(super) fn is_in_fp8(&self) -> bool {
+        self.sections.iter().all(|section| section.precision == Precision::Fp8)
     }
 
     /// Its address, if it is plain bf16 in one piece.

@@ -99,7 +99,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 fn product<B: Backend>(b: &mut B, s: Sizes, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
     let mut w = matrix(b, s.form, seed, out, inner)?;
     if s.in_fp8 {
-        b.read_in_fp8(&mut w);
+        b.read_in_fp8(&mut w)?;
     }
     Ok(w)
 }

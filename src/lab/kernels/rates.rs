@@ -179,7 +179,7 @@ impl Rates<'_> {
                     self.dev.random_matrix(&[(out, form)], inner, 0.015, i as u64)?
                 };
                 if in_fp8 {
-                    self.dev.read_in_fp8(&mut weight);
+                    self.dev.read_in_fp8(&mut weight)?;
                 }
                 weights.push(weight);
             }

@@ -1,7 +1,7 @@
 //! Weights of a checkpoint on their way to a device: which there are, in what order, and how many at a time.
 
 use super::{Layer, MixerWeights, Model};
-use crate::backend::{Backend, Wanted, WeightView, internal};
+use crate::backend::{Backend, Wanted, WeightView, internal, sections};
 use crate::model::weights::{LoadedTensor, Source};
 use crate::model::{Checkpoint, Result};
 use crate::protocol::engine::Precision;
@@ -220,6 +220,7 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
         let [mut qkv, mut out, mut gate_up, mut down] = matrices;
         let (h, name) = (spec.hidden, |name: &str| format!("model.layers.{layer}.{name}"));
         let input_norm = self.vector(&name("input_layernorm"), h)?;
+        let (prefill, kind) = (self.checkpoint.prefill(), *mixer);
         let mixer = match mixer {
             Mixer::Sparse => MixerWeights::Sparse,
             Mixer::Lightning => {
@@ -235,13 +236,11 @@ impl<'c, B: Backend, F: FnMut(f64)> Loader<'_, 'c, B, F> {
             }
         };
         let post_norm = self.vector(&name("post_attention_layernorm"), h)?;
-        if self.checkpoint.prefill() == Precision::Fp8 {
-            // Not what sparse layers keep: their keys choose blocks, and keys and values are read for the rest of a conversation. It
-            // is 3 % of the work.
-            if matches!(mixer, MixerWeights::Lightning { .. }) {
-                self.b.read_in_fp8(&mut qkv);
+        self.b.read_in(&mut qkv, &sections::of_projection(spec, kind, prefill))?;
+        if prefill == Precision::Fp8 {
+            for matrix in [&mut out, &mut gate_up, &mut down] {
+                self.b.read_in_fp8(matrix)?;
             }
-            [&mut out, &mut gate_up, &mut down].into_iter().for_each(|w| self.b.read_in_fp8(w));
         }
         Ok(Layer { input_norm, qkv, mixer, out, post_norm, gate_up, down })
     }

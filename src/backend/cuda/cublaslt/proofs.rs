@@ -8,6 +8,8 @@ use super::super::device::Device;
 use super::super::driver::{DeviceInfo, GEMM_ROWS, GemmOut};
 use super::super::slices::slices;
 use super::{ALIGNED, FLAG_BYTES, Shape, WORKSPACE_BYTES};
+use crate::backend::sections::of_projection;
+use crate::protocol::engine::Precision;
 use crate::spec::{Mixer, ModelSpec};
 
 /// Rows of a proof.
@@ -56,7 +58,7 @@ impl Proofs {
     /// Begins. Without a thread the first long text waits for them.
     pub(in crate::backend::cuda) fn start(device: &Device, spec: &ModelSpec) -> Proofs {
         let stop = Arc::new(AtomicBool::new(false));
-        let (shapes, asked) = (shapes(device.driver().info(), spec), Arc::clone(&stop));
+        let (shapes, asked) = (shapes(device.driver().info(), spec, Precision::Bf16), Arc::clone(&stop));
         let device = device.clone();
         let work = move || {
             for (out, inner, to) in shapes {
@@ -80,11 +82,16 @@ impl Drop for Proofs {
     }
 }
 
-/// Shapes of a model's GEMMs over many rows, each once: rows and columns of a slice of a weight, and what becomes of the result.
-pub(in crate::backend::cuda) fn shapes(device: &DeviceInfo, spec: &ModelSpec) -> Vec<(usize, usize, GemmOut)> {
+/// Shapes of a model's GEMMs over many rows in `precision`, each once: rows and columns of a slice of a weight, and what becomes of the
+/// result.
+pub(in crate::backend::cuda) fn shapes(
+    device: &DeviceInfo,
+    spec: &ModelSpec,
+    precision: Precision,
+) -> Vec<(usize, usize, GemmOut)> {
     let mut all = Vec::new();
     let mut add = |out: usize, inner: usize, to: GemmOut| {
-        for slice in slices(device, out, inner) {
+        for slice in slices(device, 0..out, inner) {
             let shape = (slice.len(), inner, to);
             if !all.contains(&shape) {
                 all.push(shape);
@@ -92,11 +99,13 @@ pub(in crate::backend::cuda) fn shapes(device: &DeviceInfo, spec: &ModelSpec) ->
         }
     };
     for mixer in &spec.mixers {
-        let (projections, heads) = match mixer {
-            Mixer::Sparse => (spec.sparse.projection_width(), spec.sparse.heads * spec.sparse.head_dim),
-            Mixer::Lightning => (spec.lightning.projection_width(), spec.lightning.heads * spec.lightning.head_dim),
+        let heads = match mixer {
+            Mixer::Sparse => spec.sparse.heads * spec.sparse.head_dim,
+            Mixer::Lightning => spec.lightning.heads * spec.lightning.head_dim,
         };
-        add(projections, spec.hidden, GemmOut::Bf16);
+        for section in of_projection(spec, *mixer, precision).iter().filter(|s| s.precision == precision) {
+            add(section.rows, spec.hidden, GemmOut::Bf16);
+        }
         add(spec.hidden, heads, GemmOut::AddF32);
         add(2 * spec.intermediate, spec.hidden, GemmOut::Bf16);
         add(spec.hidden, spec.intermediate, GemmOut::AddF32);
@@ -136,14 +145,20 @@ mod tests {
         let spec = ModelSpec::from_json(include_str!("../../../model/config_9b.json")).unwrap();
         let of = |out, inner, to| (out, inner, to);
         let gpu = DeviceInfo { capability: 90, ..DeviceInfo::default() };
-        let mut found = shapes(&gpu, &spec);
-        found.sort_by_key(|(out, inner, _)| (*out, *inner));
+        let found = |precision| {
+            let mut found = shapes(&gpu, &spec, precision);
+            found.sort_by_key(|(out, inner, to)| (*out, *inner, *to == GemmOut::AddF32));
+            found
+        };
         let expected = [
+            of(512, 4_096, GemmOut::Bf16),
             of(2_048, 16_384, GemmOut::AddF32),
+            of(4_096, 4_096, GemmOut::Bf16),
             of(4_096, 4_096, GemmOut::AddF32),
-            of(4_352, 4_096, GemmOut::Bf16),
             of(8_192, 4_096, GemmOut::Bf16),
         ];
-        assert_eq!(found, expected);
+        assert_eq!(found(Precision::Bf16), expected);
+        // Keys and values stay in bf16.
+        assert_eq!(found(Precision::Fp8), expected[1..]);
     }
 }

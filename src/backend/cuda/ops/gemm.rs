@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut, Scales};
 use super::super::launch::{self, GemmTo, NextRows, SkinnyRows, SkinnyTo, SkinnyWeight};
-use super::super::slices::slices;
+use super::super::slices::{Slice, slices};
 use super::super::tensors::{Buf, Matrix};
 use super::super::{Cuda, limits, shape, u32_of};
 use super::ready::Way;
-use crate::backend::{BackendError, Result, fp8, internal};
+use crate::backend::{BackendError, Result, fp8, internal, sections};
+use crate::protocol::engine::Precision;
 
 /// Scratch of prefill passes, made when first needed and kept.
 #[derive(Default)]
@@ -85,6 +86,16 @@ pub(in crate::backend::cuda) struct Input {
     narrow: Option<Narrow>,
 }
 
+/// How the rows of a pass are read.
+struct InputParts {
+    /// The first of them, which the program's own kernel reads.
+    own: usize,
+    /// The first of them that are read in bf16 by anybody.
+    plain: usize,
+    /// Where those behind `own` are put in e4m3, if they are read so.
+    narrow: Option<Narrow>,
+}
+
 /// Where the result of a GEMM goes.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cuda) struct Output {
@@ -119,33 +130,57 @@ impl Cuda {
     /// One GEMM of a prefill pass. The first rows of a segment go through the program's own kernel, the rest through the library: which
     /// one is a function of the row's place in its segment, never of time.
     pub(in crate::backend::cuda) fn gemm(&mut self, input: Input, w: &Matrix, output: Output) -> Result<()> {
-        for slice in self.slices(w) {
-            self.gemm_slice(input, w, slice.clone(), output.at_column(slice.start))?;
+        self.gemm_of(input, w, None, output)
+    }
+
+    /// The same of the sections of `w` that are columns `only`, or of all.
+    pub(super) fn gemm_of(
+        &mut self,
+        input: Input,
+        w: &Matrix,
+        only: Option<&Range<usize>>,
+        output: Output,
+    ) -> Result<()> {
+        for slice in self.slices(w, only)? {
+            let at = output.at_column(slice.rows.start);
+            self.gemm_slice(input, w, slice, at)?;
         }
         Ok(())
     }
 
-    /// The slices of a weight.
-    pub(super) fn slices(&self, w: &Matrix) -> impl Iterator<Item = Range<usize>> + use<> {
-        slices(self.device.driver().info(), w.out, w.inner)
+    /// The slices of a weight, or of some of its sections.
+    pub(super) fn slices(&self, w: &Matrix, only: Option<&Range<usize>>) -> Result<Vec<Slice>> {
+        let sections = sections::within(&w.sections, only)?;
+        let of = |(section, precision)| {
+            slices(self.device.driver().info(), section, w.inner).map(move |rows| Slice { rows, precision })
+        };
+        Ok(sections.into_iter().flat_map(of).collect())
     }
 
     /// bf16 rows `[rows, inner]`, dense, on their way into GEMMs with the slices of `w`. Good until the next call.
     pub(in crate::backend::cuda) fn plain_input(&mut self, x: DevicePtr, w: &Matrix, rows: usize) -> Result<Input> {
-        let (own, narrow) = self.input_parts(w, rows)?;
+        let InputParts { own, narrow, .. } = self.input_parts(w, None, rows)?;
         if let Some(to) = narrow {
             self.narrow(to, x + (own * w.inner * 2) as u64, rows - own, w.inner)?;
         }
         Ok(Input { x, rows, own, narrow })
     }
 
-    /// The same of f32 rows of `h`, normed and gated; those that are read in fp8 are never written in bf16.
-    pub(super) fn gated_input(&mut self, h: &Buf, way: Way, eps: f32, w: &Matrix, rows: usize) -> Result<Input> {
-        let (own, narrow) = self.input_parts(w, rows)?;
+    /// The same of f32 rows of `h`, normed and gated, for the sections that are columns `only`, or for all; what is read in fp8 alone is
+    /// never written in bf16.
+    pub(super) fn gated_input(
+        &mut self,
+        h: &Buf,
+        way: Way,
+        eps: f32,
+        w: &Matrix,
+        only: Option<&Range<usize>>,
+        rows: usize,
+    ) -> Result<Input> {
+        let InputParts { own, plain, narrow } = self.input_parts(w, only, rows)?;
         let x = self.input_room(w.inner)?;
         let (n, ldo, Way { norm, gate, ldg }) = (u32_of(w.inner)?, u32_of(h.width)?, way);
-        let plain = u32_of(if narrow.is_some() { own } else { rows })?;
-        let d = self.device.driver();
+        let (plain, d) = (u32_of(plain)?, self.device.driver());
         if plain > 0 {
             // SAFETY: the callers have checked sizes; buffers outlive the queue's work.
             unsafe {
@@ -178,29 +213,40 @@ impl Cuda {
         }
     }
 
-    /// How many of a pass's rows the program's own kernel reads, and where the others are put in e4m3, if they are read so.
-    fn input_parts(&mut self, w: &Matrix, rows: usize) -> Result<(usize, Option<Narrow>)> {
+    /// How a pass's rows are read by the sections of a weight that are columns `only`, or by all.
+    fn input_parts(&mut self, w: &Matrix, only: Option<&Range<usize>>, rows: usize) -> Result<InputParts> {
         check_width(w)?;
         let own = if self.options.own_gemm { rows } else { own_rows(self.segment_read, rows) };
-        if w.in_fp8.is_some() && self.options.own_gemm {
+        let sections = sections::within(&w.sections, only)?;
+        let reads = |precision| sections.iter().any(|section| section.1 == precision);
+        if reads(Precision::Fp8) && self.options.own_gemm {
             return Err(shape("gemm", "a library for products in fp8", "none"));
         }
-        if w.in_fp8.is_none() || own == rows {
-            return Ok((own, None));
+        if !reads(Precision::Fp8) || own == rows {
+            return Ok(InputParts { own, plain: rows, narrow: None });
         }
         let at = self.narrow_room(|scratch| &mut scratch.narrow_input, self.prefill_rows, w.inner)?;
-        Ok((own, Some(at)))
+        let plain = if reads(Precision::Bf16) { rows } else { own };
+        Ok(InputParts { own, plain, narrow: Some(at) })
     }
 
-    /// Whether all slices of a weight lie in e4m3 in spare memory.
-    pub(super) fn keeps_narrow(&self, w: &Matrix) -> bool {
-        let Some(of) = w.in_fp8 else { return false };
-        self.slices(w).all(|slice| self.device.spare().get((of, slice.start)).is_some())
+    /// Whether all of a weight lies in e4m3 in spare memory.
+    pub(super) fn keeps_narrow(&self, w: &Matrix) -> Result<bool> {
+        let kept = |slice: &Slice| self.device.spare().get((w.number, slice.rows.start)).is_some();
+        Ok(w.is_in_fp8() && self.slices(w, None)?.iter().all(kept))
     }
 
-    /// The columns of a product that rows `slice` of the weight make, [`Output`] pointing at the first of them.
-    pub(super) fn gemm_slice(&mut self, input: Input, w: &Matrix, slice: Range<usize>, output: Output) -> Result<()> {
-        let Input { x, rows, own, narrow } = input;
+    /// The columns of a product that a slice of the weight makes, [`Output`] pointing at the first of them.
+    pub(super) fn gemm_slice(&mut self, input: Input, w: &Matrix, slice: Slice, output: Output) -> Result<()> {
+        let Input { x, rows, own, .. } = input;
+        let narrow = match slice.precision {
+            Precision::Bf16 => None,
+            Precision::Fp8 if own < rows && input.narrow.is_none() => {
+                return Err(internal("gemm", "rows that were not narrowed"));
+            }
+            Precision::Fp8 => input.narrow,
+        };
+        let slice = slice.rows;
         let (out, inner) = (slice.len(), w.inner);
         let plain = if own > 0 || narrow.is_none() { Some(self.widened(w, slice.clone())?) } else { None };
         if let Some(plain) = plain {
@@ -244,7 +290,7 @@ impl Cuda {
         plain: Option<DevicePtr>,
     ) -> Result<(Narrow, Option<Arc<DeviceBuffer>>)> {
         let (out, inner) = (slice.len(), w.inner);
-        let key = (w.in_fp8.ok_or_else(|| internal("gemm", "a weight in fp8 that nobody asked for"))?, slice.start);
+        let key = (w.number, slice.start);
         if let Some(kept) = self.device.spare().get(key) {
             return Ok((Narrow::at(kept.ptr(), out, inner), Some(kept)));
         }
@@ -294,7 +340,7 @@ impl Cuda {
         scale: f32,
     ) -> Result<()> {
         check_width(w)?;
-        for slice in self.slices(w) {
+        for Slice { rows: slice, .. } in self.slices(w, None)? {
             let output = Output { d, ldd, to, scale }.at_column(slice.start);
             let size = [rows, slice.len(), w.inner];
             let plain = self.widened(w, slice)?;

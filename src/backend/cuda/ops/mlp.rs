@@ -12,17 +12,17 @@ use crate::backend::{Mlp, Pass, Result, Rows};
 
 impl Cuda {
     /// Rows of gate and up columns that are made at a time, where an MLP's pass of `rows` rows is to go this way.
-    pub(super) fn rows_abreast(&self, mid: &Buf, mlp: &Mlp<'_, Matrix, Vector>, rows: usize) -> Option<usize> {
+    pub(super) fn rows_abreast(&self, mid: &Buf, mlp: &Mlp<'_, Matrix, Vector>, rows: usize) -> Result<Option<usize>> {
         let (own, inter) = (own_rows(self.segment_read, rows), mlp.down.inner);
         let narrow = !self.options.own_gemm && own < rows && mlp.gate_up.out == 2 * inter && mid.width == inter;
-        if !narrow || !self.keeps_narrow(mlp.gate_up) || mlp.down.in_fp8.is_none() {
-            return None;
+        if !narrow || !self.keeps_narrow(mlp.gate_up)? || !mlp.down.is_in_fp8() {
+            return Ok(None);
         }
         let (_, bytes) = mid.whole();
         let free = bytes.saturating_sub((rows - own) * inter);
         let most = free / (2 * 2 * inter) / GEMM_ROWS * GEMM_ROWS;
         let parts = (rows - own).div_ceil(most.max(1));
-        (most > 0).then(|| (rows - own).div_ceil(parts).next_multiple_of(GEMM_ROWS))
+        Ok((most > 0).then(|| (rows - own).div_ceil(parts).next_multiple_of(GEMM_ROWS)))
     }
 
     /// The MLP, `abreast` rows at a time.

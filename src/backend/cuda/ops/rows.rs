@@ -60,7 +60,16 @@ impl Rows for Cuda {
         }
     }
 
-    fn norm_linear(&mut self, dst: &mut Buf, h: &Buf, norm: &Vector, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
+    fn norm_linear_of(
+        &mut self,
+        dst: &mut Buf,
+        h: &Buf,
+        norm: &Vector,
+        eps: f32,
+        w: &Matrix,
+        only: Option<Range<usize>>,
+        pass: Pass,
+    ) -> Result<()> {
         let to = dst.narrow("norm_linear", w.out)?;
         check_inner("norm_linear", norm.n, w)?;
         h.wide("norm_linear", w.inner)?;
@@ -71,8 +80,9 @@ impl Rows for Cuda {
                 self.skinny(SkinnyTo::Store, to, dst.width, w, input, NextRows::default(), 1.0, rows)
             }
             Pass::Prefill { rows } => {
-                let input = self.gated_input(h, behind(norm), eps, w, rows)?;
-                self.gemm(input, w, Output { d: to, ldd: dst.width, to: GemmOut::Bf16, scale: 1.0 })
+                let input = self.gated_input(h, behind(norm), eps, w, only.as_ref(), rows)?;
+                let output = Output { d: to, ldd: dst.width, to: GemmOut::Bf16, scale: 1.0 };
+                self.gemm_of(input, w, only.as_ref(), output)
             }
         }
     }
@@ -92,17 +102,18 @@ impl Rows for Cuda {
                 if dst.width != inter {
                     return Err(shape("norm_gate_up", format!("[rows, {inter}]"), format!("[rows, {}]", dst.width)));
                 }
-                let input = self.gated_input(h, behind(norm), eps, w, rows)?;
-                let widest = self.slices(w).map(|slice| slice.len()).max().unwrap_or_default();
+                let input = self.gated_input(h, behind(norm), eps, w, None, rows)?;
+                let slices = self.slices(w, None)?;
+                let widest = slices.iter().map(|slice| slice.rows.len()).max().unwrap_or_default();
                 let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * widest * 2;
                 let wide = match dst.spare(bytes) {
                     Some(wide) => wide,
                     None => self.room(|scratch| &mut scratch.wide, bytes)?,
                 };
-                for slice in self.slices(w) {
+                for slice in slices {
                     // Gate and up rows lie beside each other: a slice makes half as many columns.
-                    let (first, columns) = (slice.start / 2, slice.len() / 2);
-                    let output = Output { d: wide, ldd: slice.len(), to: GemmOut::Bf16, scale: 1.0 };
+                    let (first, columns) = (slice.rows.start / 2, slice.rows.len() / 2);
+                    let output = Output { d: wide, ldd: slice.rows.len(), to: GemmOut::Bf16, scale: 1.0 };
                     self.gemm_slice(input, w, slice, output)?;
                     // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                     unsafe {
@@ -144,7 +155,7 @@ impl Rows for Cuda {
 
     fn mlp(&mut self, h: &mut Buf, mid: &mut Buf, mlp: &Mlp<'_, Matrix, Vector>, pass: Pass) -> Result<()> {
         if let Pass::Prefill { rows } = pass
-            && let Some(abreast) = self.rows_abreast(mid, mlp, rows)
+            && let Some(abreast) = self.rows_abreast(mid, mlp, rows)?
         {
             check_inner("mlp", mlp.norm.n, mlp.gate_up)?;
             h.wide("mlp", mlp.gate_up.inner.max(mlp.down.out))?;
@@ -194,7 +205,7 @@ impl Rows for Cuda {
             }
             Pass::Prefill { rows } => {
                 self.ready.forget();
-                let input = self.gated_input(o, way, eps, w, rows)?;
+                let input = self.gated_input(o, way, eps, w, None, rows)?;
                 self.gemm(input, w, Output { d: to, ldd: h.width, to: GemmOut::AddF32, scale })
             }
         }

@@ -107,7 +107,7 @@ fn gate_up<B: Backend>(b: &mut B, s: Sizes, seed: u64) -> Result<B::Matrix> {
         WeightView { name: "up", shape: &shape, dtype, data: &up, file: None, form: s.form },
     )?;
     if s.in_fp8 {
-        b.read_in_fp8(&mut w);
+        b.read_in_fp8(&mut w)?;
     }
     Ok(w)
 }

@@ -1,0 +1,83 @@
+//! Sections of a weight: neighbouring rows that prefill multiplies with on their own, in bf16 or in fp8.
+//!
+//! The bits of a section's columns do not depend on whether others are made beside them: so a pass may leave out what nobody reads.
+
+use std::ops::Range;
+
+use super::{Result, internal};
+use crate::protocol::engine::Precision;
+use crate::spec::{Mixer, ModelSpec};
+
+/// So many rows of a weight, and what prefill multiplies them in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// Columns of the product.
+    pub rows: usize,
+    /// Of both operands.
+    pub precision: Precision,
+}
+
+/// Those of a layer's fused projection, where prefill is asked to multiply in `precision`.
+pub fn of_projection(spec: &ModelSpec, mixer: Mixer, precision: Precision) -> Vec<Section> {
+    let section = |rows: Range<usize>, precision| Section { rows: rows.len(), precision };
+    match mixer {
+        // Not what sparse layers keep, nor what chooses among it: keys choose blocks, and keys and values are read for the rest of
+        // a conversation. They are a section of their own: of the last layer many passes need nothing else.
+        Mixer::Sparse => {
+            let s = &spec.sparse;
+            let all = [
+                section(0..s.kv_columns().start, Precision::Bf16),
+                section(s.kv_columns(), Precision::Bf16),
+                section(s.gate_columns(), precision),
+            ];
+            all.into_iter().filter(|s| s.rows > 0).collect()
+        }
+        Mixer::Lightning => vec![section(0..spec.lightning.projection_width(), precision)],
+    }
+}
+
+/// Which rows of a weight `sections` are, and in what: those within `only`, or all.
+pub(super) fn within(sections: &[Section], only: Option<&Range<usize>>) -> Result<Vec<(Range<usize>, Precision)>> {
+    let mut end = 0;
+    let mut found = Vec::with_capacity(sections.len());
+    for Section { rows, precision } in sections {
+        let section = end..end + rows;
+        end = section.end;
+        match only {
+            Some(only) if section.end <= only.start || only.end <= section.start => {}
+            Some(only) if section.start < only.start || only.end < section.end => {
+                return Err(internal("gemm", "a part of a section"));
+            }
+            Some(_) | None => found.push((section, *precision)),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether these may be all sections of a weight of `out` rows.
+pub(super) fn check(sections: &[Section], out: usize) -> Result<()> {
+    if sections.iter().map(|s| s.rows).sum::<usize>() == out {
+        return Ok(());
+    }
+    Err(internal("gemm", "sections that are not the whole weight"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_are_taken_whole_or_not_at_all() {
+        let spec = ModelSpec::from_json(include_str!("../model/config_9b.json")).unwrap();
+        let all = of_projection(&spec, Mixer::Sparse, Precision::Fp8);
+        let (plain, narrow) = (Precision::Bf16, Precision::Fp8);
+        let found = within(&all, None).unwrap();
+        assert_eq!(found, [(0..4_096, plain), (4_096..4_608, plain), (4_608..8_704, narrow)]);
+        check(&all, spec.sparse.projection_width()).unwrap();
+        assert!(check(&all, 8_192).is_err());
+        assert_eq!(within(&all, Some(&spec.sparse.kv_columns())).unwrap(), [(4_096..4_608, plain)]);
+        assert!(within(&all, Some(&(0..4_352))).is_err());
+        let one = of_projection(&spec, Mixer::Lightning, narrow);
+        assert_eq!(within(&one, None).unwrap(), [(0..spec.lightning.projection_width(), narrow)]);
+    }
+}
