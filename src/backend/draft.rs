@@ -86,7 +86,6 @@ pub trait DraftOps: Backend {
     ) -> Result<()>;
     /// `x[r] = [rmsnorm(scale · table[token r], input_norm) | rmsnorm(g[r], hidden_norm)]` `[rows, 2·hidden]`; for
     /// [`DraftResidual::Normed`] `g[r]` becomes its normed form.
-    #[allow(clippy::too_many_arguments)]
     fn draft_input(
         &mut self,
         x: &mut Self::Buf,

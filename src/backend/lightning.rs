@@ -12,7 +12,6 @@ pub trait Lightning: Memory {
     /// Lightning attention up to and including the read of the state: qk-norm, RoPE, recurrence (docs/model.md §4,
     /// steps 2-5). `q_norm`, `k_norm` are `None` where the spec has no qk-norm. `o [rows, heads·d]`. A state for each group of the
     /// pass.
-    #[allow(clippy::too_many_arguments)]
     fn lightning_rows(
         &mut self,
         o: &mut Self::Buf,
@@ -25,7 +24,6 @@ pub trait Lightning: Memory {
         pass: Pass,
     ) -> Result<()>;
     /// [`Lightning::lightning_rows`] of the sequence in hand.
-    #[allow(clippy::too_many_arguments)]
     fn lightning(
         &mut self,
         o: &mut Self::Buf,

@@ -56,7 +56,6 @@ pub trait Rows: Memory {
         self.norm_linear_of(dst, h, norm, eps, w, None, pass)
     }
     /// The same; a prefill pass makes the columns `only` alone, whole sections of the weight, where some are named.
-    #[allow(clippy::too_many_arguments)]
     fn norm_linear_of(
         &mut self,
         dst: &mut Self::Buf,
@@ -92,7 +91,6 @@ pub trait Rows: Memory {
     }
     /// `h += scale · ((norm(o) ∘ sigmoid(gate)) Wᵀ)`; norm over all lanes of a row, absent for sparse layers; the gate is
     /// columns `gate` of `x`, absent where empty.
-    #[allow(clippy::too_many_arguments)]
     fn gate_output(
         &mut self,
         h: &mut Self::Buf,
@@ -108,7 +106,6 @@ pub trait Rows: Memory {
     /// Copies `h` into columns `[slot·hidden, (slot+1)·hidden)` of `aux_hidden`: the residual streams a draft head reads.
     fn keep_aux_hidden(&mut self, aux_hidden: &mut Self::Buf, slot: usize, h: &Self::Buf, pass: Pass) -> Result<()>;
     /// `logits = (rmsnorm(h, norm) / divisor) Wᵀ`. `[rows or 1, vocab]`
-    #[allow(clippy::too_many_arguments)]
     fn head(
         &mut self,
         logits: &mut Self::Buf,

@@ -204,8 +204,3 @@ impl Fast {
         Ok(ids)
     }
 }
-
-/// The first place between two characters at or after `at`.
-fn boundary(text: &str, at: usize) -> usize {
-    (at..text.len()).find(|i| text.is_char_boundary(*i)).unwrap_or(text.len())
-}

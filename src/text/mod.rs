@@ -104,6 +104,11 @@ pub enum TextError {
 }
 
 impl TextError {
+    /// [`TextError::Malformed`].
+    fn malformed(file: &str, reason: impl ToString) -> TextError {
+        TextError::Malformed { file: file.to_owned(), reason: reason.to_string() }
+    }
+
     /// Exit code of a run that ends with it (docs/interface.md §2): whatever is wrong with a model folder has one.
     pub fn exit_code(&self) -> i32 {
         match self {
@@ -180,14 +185,14 @@ impl TextModel {
         let Some(name) = self.recommended.thesaurus() else {
             return Ok(self);
         };
-        let malformed = |file: &str, reason: String| TextError::Malformed { file: file.to_owned(), reason };
         // Of this folder: a model names no other places.
         if Path::new(name).file_name() != Some(name.as_ref()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
             let reason = format!("quote_thesaurus {name:?} is not the name of a file in this folder");
-            return Err(malformed("generation_config.json", reason));
+            return Err(TextError::malformed("generation_config.json", reason));
         }
-        let file = files::read(&dir.join(name), thesaurus::BYTES)
-            .map_err(|e| malformed(name, format!("{e} (named by quote_thesaurus in generation_config.json)")))?;
+        let file = files::read(&dir.join(name), thesaurus::BYTES).map_err(|e| {
+            TextError::malformed(name, format!("{e} (named by quote_thesaurus in generation_config.json)"))
+        })?;
         self.with_thesaurus(file)
     }
 

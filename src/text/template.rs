@@ -7,120 +7,27 @@
 //! known is tried (`trial`) and run (`apart`) in a process of its own.
 
 mod apart;
+mod environment;
 mod limits;
+mod message;
 mod python;
 mod trial;
 
 use std::sync::Arc;
 
-use minijinja::syntax::SyntaxConfig;
+use minijinja::Environment;
 use minijinja::value::{Serde, Value};
-use minijinja::{Environment, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use super::{TextError, untrusted};
 use crate::protocol::desk::ThinkMode;
 pub use apart::{CHILD as RENDER_CHILD, child as render_child};
+use environment::{NAME, environment, explain, without_generation_tags};
+pub use message::{ChatMessage, ChatRole, RenderOptions, ThinkingSwitch};
 pub use trial::{CHILD, child};
 
-const NAME: &str = "chat";
 /// How the SHA-256 of the chat template of the released MiniCPM-SALA begins.
 const RELEASED: &str = "accdbc3c45c7ee51";
-
-/// Who speaks, in the template's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ChatRole {
-    /// The system text.
-    System,
-    /// The user.
-    User,
-    /// The model.
-    Assistant,
-    /// The result of a tool call.
-    Tool,
-}
-
-/// One message as the template sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ChatMessage {
-    /// Who speaks.
-    pub role: ChatRole,
-    /// The text. For an answer: as generated, with its `<think>` block, so that the template decides what stays of it.
-    pub content: String,
-}
-
-impl ChatMessage {
-    /// A message.
-    pub fn new(role: ChatRole, content: impl Into<String>) -> ChatMessage {
-        ChatMessage { role, content: content.into() }
-    }
-
-    /// An answer put together from the parts that a transcript keeps.
-    pub fn answer(thinking: &str, text: &str) -> ChatMessage {
-        if thinking.is_empty() {
-            ChatMessage::new(ChatRole::Assistant, text)
-        } else {
-            ChatMessage::new(ChatRole::Assistant, format!("<think>\n{thinking}\n</think>\n\n{text}"))
-        }
-    }
-
-    /// How the turn of a document begins, and how it ends.
-    pub(super) const DOCUMENT: [&str; 2] = ["<document name=\"", "</document>"];
-
-    /// The two turns that put a document into the context (docs/design.md §7): the document, and the answer that it was read.
-    pub fn document(name: &str, text: &str) -> [ChatMessage; 2] {
-        let end = if text.ends_with('\n') { "" } else { "\n" };
-        let [opens, closes] = ChatMessage::DOCUMENT;
-        [
-            ChatMessage::new(ChatRole::User, format!("{opens}{name}\">\n{text}{end}{closes}")),
-            ChatMessage::new(ChatRole::Assistant, format!("I have read {name}. What would you like to know?")),
-        ]
-    }
-}
-
-/// What is rendered around the messages.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RenderOptions {
-    /// End with the opening of the model's turn.
-    pub add_generation_prompt: bool,
-    /// Sets `enable_thinking`; `Auto` leaves it undefined.
-    pub thinking: ThinkMode,
-    /// Function descriptions, in the OpenAI form; none if empty.
-    pub tools: Vec<serde_json::Value>,
-}
-
-impl RenderOptions {
-    /// A prompt that the model shall answer.
-    pub fn prompt(thinking: ThinkMode) -> RenderOptions {
-        RenderOptions { add_generation_prompt: true, thinking, tools: Vec::new() }
-    }
-}
-
-/// Whether a template lets thinking be switched: whether the text that the model reads is another one then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ThinkingSwitch {
-    /// `enable_thinking` set changes it.
-    pub on: bool,
-    /// `enable_thinking` unset changes it.
-    pub off: bool,
-}
-
-impl ThinkingSwitch {
-    /// What to say where asking for `mode` cannot be done; `None` where it can, or is how it is anyway.
-    pub fn refusal(self, mode: ThinkMode) -> Option<&'static str> {
-        match mode {
-            ThinkMode::Off if self.off => None,
-            // A template that can only be told not to think has it on by itself.
-            ThinkMode::On if self.on || self.off => None,
-            ThinkMode::Off | ThinkMode::On => Some(
-                "This model's template has no switch for thinking: it thinks when it likes. A budget ends thoughts: \
-                 set thinking.budget, to 1024 say",
-            ),
-            ThinkMode::Auto => None,
-        }
-    }
-}
 
 /// See the module.
 pub struct Template {
@@ -172,12 +79,11 @@ struct Parts {
 
 impl Parts {
     fn read(config: &[u8], chat_template: Option<&[u8]>) -> Result<Parts, TextError> {
-        let malformed = |file: &str, reason: String| TextError::Malformed { file: file.to_owned(), reason };
         let config: Config =
-            serde_json::from_slice(config).map_err(|e| malformed("tokenizer_config.json", e.to_string()))?;
+            serde_json::from_slice(config).map_err(|e| TextError::malformed("tokenizer_config.json", e))?;
         let source = match (chat_template, config.chat_template) {
             (Some(bytes), _) => {
-                String::from_utf8(bytes.to_vec()).map_err(|e| malformed("chat_template.jinja", e.to_string()))?
+                String::from_utf8(bytes.to_vec()).map_err(|e| TextError::malformed("chat_template.jinja", e))?
             }
             (None, Some(Source::One(text))) => text,
             (None, Some(Source::Named(list))) => {
@@ -392,61 +298,6 @@ impl Template {
             Err(e) => Err(TextError::Template(e.to_string())),
         }
     }
-}
-
-/// The compiled template, with everything that Hugging Face gives one.
-fn environment(source: String) -> Result<Environment<'static>, Error> {
-    let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_recursion_limit(limits::RECURSION);
-    environment.set_unknown_method_callback(python::method);
-    environment.set_formatter(python::format);
-    environment.add_filter("tojson", python::json);
-    environment.add_filter("string", |v: Value| python::str(&v));
-    environment.add_filter("indent", limits::indent);
-    environment.add_filter("format", limits::format);
-    environment.add_function("raise_exception", |text: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, text))
-    });
-    environment.add_function("strftime_now", |format: String| jiff::Zoned::now().strftime(&format).to_string());
-    environment.add_template_owned(NAME, source)?;
-    Ok(environment)
-}
-
-/// One line about a template error.
-fn explain(error: &Error) -> String {
-    // What ended the writing of the output is behind the engine's own error.
-    let written = std::error::Error::source(error).filter(|_| error.kind() == ErrorKind::WriteFailure);
-    let own = || error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    let what = written.map_or_else(own, ToString::to_string);
-    match error.line() {
-        Some(line) => format!("{what} (line {line})"),
-        None => what,
-    }
-}
-
-/// `{% generation %}` only marks text for training; it renders what is inside.
-fn without_generation_tags(source: &str) -> String {
-    if !source.contains("generation") {
-        return source.to_owned();
-    }
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        let Some(end) = tag.find("%}") else { break };
-        let (tag, after) = tag.split_at(end + 2);
-        let word = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
-        match word {
-            "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
-            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            _ => out.push_str(tag),
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    out
 }
 
 #[cfg(test)]

@@ -55,6 +55,19 @@ fn shielded_literals_are_plain_characters() {
 }
 
 #[test]
+fn a_run_of_letters_of_several_bytes_has_no_end_to_its_length() {
+    for t in [&*DEMO, &*PIECES] {
+        // Cuts of 65,536 bytes lie within characters of three bytes, and of two behind an odd start.
+        for text in
+            ["中".repeat(70_000), format!(" {}", "я".repeat(70_000)), format!("a{}b", "\u{3000}".repeat(50_000))]
+        {
+            let ids = t.encode_plain(&text).unwrap();
+            assert_eq!(t.decode(&ids, Specials::Show).trim_start_matches(' '), text.trim_start_matches(' '));
+        }
+    }
+}
+
+#[test]
 fn long_texts_have_the_tokens_of_the_library() {
     let line = "The thing and the other, ring in 12 lines.\n\n  你好世界。 And\tthen \u{1F642} é <|im_end|> </s>x\r\n";
     let text: String = (0..4000).map(|i| format!("{}{i}", &line[..line.len() - i % 3])).collect();

@@ -6,7 +6,6 @@ use tokenizers::Tokenizer as Library;
 
 use super::TextError;
 use super::spell::OwnSpace;
-use super::tokenizer::malformed;
 use crate::protocol::engine::Token;
 
 /// No vocabulary is this large; a damaged file may say so.
@@ -68,9 +67,10 @@ pub(super) fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pie
     let (spelling, strip_start) = spelling(json)?;
     let added = library.get_added_tokens_decoder();
     let vocabulary = library.get_vocab(true);
-    let max_id = vocabulary.values().copied().max().ok_or_else(|| malformed("tokenizer.json", "empty vocabulary"))?;
+    let max_id =
+        vocabulary.values().copied().max().ok_or_else(|| TextError::malformed("tokenizer.json", "empty vocabulary"))?;
     if max_id > MAX_ID {
-        return Err(malformed("tokenizer.json", format!("token id {max_id} is above {MAX_ID}")));
+        return Err(TextError::malformed("tokenizer.json", format!("token id {max_id} is above {MAX_ID}")));
     }
     let mut words: Vec<&str> = vec![""; max_id as usize + 1];
     for (word, &id) in &vocabulary {
@@ -101,7 +101,7 @@ pub(super) fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pie
         }
         let begun = table.ends.last().map_or(0, |end| *end as usize);
         table.longest = table.longest.max(table.bytes.len() - begun);
-        table.ends.push(u32::try_from(table.bytes.len()).map_err(|e| malformed("tokenizer.json", e))?);
+        table.ends.push(u32::try_from(table.bytes.len()).map_err(|e| TextError::malformed("tokenizer.json", e))?);
     }
     Ok((table, max_id))
 }
@@ -132,7 +132,7 @@ fn spelling(json: &serde_json::Value) -> Result<(Spelling, usize), TextError> {
         });
         return Ok((Spelling::SentencePiece, usize::try_from(strip.sum::<u64>()).unwrap_or(0)));
     }
-    Err(malformed(
+    Err(TextError::malformed(
         "tokenizer.json",
         format!("decoder `{}` is not supported (byte level or byte fallback is)", kinds.join(", ")),
     ))

@@ -1,11 +1,12 @@
-//! Attention of the CPU's sparse layers over the blocks that [`super::sparse`] has chosen (docs/model.md §5.7).
+//! Attention of the CPU's sparse layers over the blocks that [`super::select`] has chosen (docs/model.md §5.7).
 
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::cache::Cache;
+use super::select::{Part, Queries, Scratch, softmax_scale, tile_rows};
+use super::selection::{ALL, Selection};
 use super::simd::{self, Gemm, Into, exp_sum, gemm, scale};
-use super::sparse::{ALL, Part, Queries, Scratch, Selection, softmax_scale, tile_rows};
 use crate::backend::{MASS, Pass};
 use crate::spec::SparseSpec;
 
@@ -141,7 +142,6 @@ struct Step<'a> {
 
 impl Step<'_> {
     #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
     fn run<S: Simd>(
         &self,
         simd: S,

@@ -15,6 +15,8 @@ mod matrix;
 mod memory;
 mod pages;
 mod rows;
+mod select;
+mod selection;
 mod simd;
 mod sparse;
 mod steps;
@@ -22,7 +24,7 @@ mod steps;
 pub use cache::Cache;
 pub use lightning::Recurrent;
 pub use matrix::Matrix;
-pub use sparse::{Selection, Sums};
+pub use selection::{Selection, Sums};
 
 use std::sync::OnceLock;
 

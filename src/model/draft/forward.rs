@@ -15,7 +15,6 @@ impl<B: DraftOps> Weights<B> {
 
     /// Streams, keys, values and queries of the pass's rows, from auxiliary hidden states; keys and values enter the
     /// window. Leaves streams in `g`. Queries cost nothing beside them, because the weights are read for all rows at once.
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn project_rows(
         &self,
         b: &mut B,

@@ -8,7 +8,7 @@ use tokenizers::{Model, Tokenizer as Library};
 use super::super::TextError;
 use super::super::spell::Before;
 use super::super::vocabulary::byte_token;
-use super::{BATCH_BYTES, Halt, LONGEST_BYTES, boundary};
+use super::{BATCH_BYTES, Halt, LONGEST_BYTES};
 use crate::protocol::engine::Token;
 
 /// Aim of a piece where merges run over all of it: merging is fastest while it stays in the cache.
@@ -88,7 +88,7 @@ impl Bigrams {
         let mut rest = run;
         loop {
             halt.check(ids.len())?;
-            let (now, later) = rest.split_at(if one { boundary(rest, BATCH_BYTES) } else { rest.len() });
+            let (now, later) = rest.split_at(if one { rest.ceil_char_boundary(BATCH_BYTES) } else { rest.len() });
             match &self.replace {
                 Some((from, to)) => text.push_str(&now.replace(from.as_str(), to)),
                 None => text.push_str(now),
@@ -126,7 +126,7 @@ impl Bigrams {
     /// The first safe cut at or after [`MERGE_BYTES`], or any after [`LONGEST_BYTES`]; `None` while the text is too short to
     /// tell.
     fn cut(&self, text: &str) -> Option<usize> {
-        let from = if text.len() > MERGE_BYTES { boundary(text, MERGE_BYTES) } else { return None };
+        let from = if text.len() > MERGE_BYTES { text.ceil_char_boundary(MERGE_BYTES) } else { return None };
         let mut chars = text.get(from..)?.char_indices();
         let (_, mut last) = chars.next()?;
         for (at, c) in chars {

@@ -8,7 +8,7 @@ use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizedString, PreTo
 
 use super::super::TextError;
 use super::super::vocabulary::byte_alphabet;
-use super::{BATCH_BYTES, Halt, LONGEST_BYTES, boundary};
+use super::{BATCH_BYTES, Halt, LONGEST_BYTES};
 use crate::protocol::engine::Token;
 
 /// Aim of a piece where words are split first.
@@ -106,26 +106,24 @@ impl Words {
         ids: &mut Vec<Token>,
         halt: &Halt<'_>,
     ) -> Result<(), TextError> {
-        if word.is_empty() {
-            return Ok(());
+        let mut rest = word;
+        while !rest.is_empty() {
+            let (word, after) = rest.split_at(rest.ceil_char_boundary(LONGEST_BYTES));
+            if !after.is_empty() {
+                halt.check(ids.len())?;
+            }
+            rest = after;
+            if let Some(&(start, end)) = seen.get(word) {
+                ids.extend_from_within(start..end);
+                continue;
+            }
+            let spelled: String = word.bytes().filter_map(|b| self.alphabet.get(usize::from(b))).collect();
+            let tokens = library.get_model().tokenize(&spelled);
+            let tokens = tokens.map_err(|e| TextError::Encode(e.to_string()))?;
+            let start = ids.len();
+            ids.extend(tokens.into_iter().map(|t| t.id));
+            seen.insert(word, (start, ids.len()));
         }
-        let mut word = word;
-        while word.len() > LONGEST_BYTES {
-            halt.check(ids.len())?;
-            let (first, rest) = word.split_at(boundary(word, LONGEST_BYTES));
-            self.encode_word(library, first, seen, ids, halt)?;
-            word = rest;
-        }
-        if let Some(&(start, end)) = seen.get(word) {
-            ids.extend_from_within(start..end);
-            return Ok(());
-        }
-        let spelled: String = word.bytes().filter_map(|b| self.alphabet.get(usize::from(b))).collect();
-        let tokens = library.get_model().tokenize(&spelled);
-        let tokens = tokens.map_err(|e| TextError::Encode(e.to_string()))?;
-        let start = ids.len();
-        ids.extend(tokens.into_iter().map(|t| t.id));
-        seen.insert(word, (start, ids.len()));
         Ok(())
     }
 }

@@ -35,7 +35,6 @@ impl Lightning for Cuda {
         self.bind(table, states.iter().map(|state| state.entry()))
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn lightning_rows(
         &mut self,
         o: &mut Buf,

@@ -168,7 +168,6 @@ impl Rows for Cuda {
         self.linear_add(h, mid, mlp.down, mlp.scale, pass)
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn gate_output(
         &mut self,
         h: &mut Buf,
@@ -232,7 +231,6 @@ impl Rows for Cuda {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn head(
         &mut self,
         logits: &mut Buf,

@@ -1,0 +1,99 @@
+//! What the CPU's sparse layers have chosen for the rows of a pass, and the attention mass that its blocks got.
+
+use std::ops::Range;
+
+use crate::backend::sparse::is_hidden;
+use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Result, internal};
+use crate::spec::SparseSpec;
+
+/// Marks a row that attends to every block up to its own.
+pub(super) const ALL: u32 = u32::MAX;
+
+/// Sums over rows: of thoughts, of the answer. `[ld]` each
+pub type Sums = [Vec<BlockMass>; 2];
+
+/// Chosen blocks of one sparse layer for the rows of the last pass.
+pub struct Selection {
+    /// Blocks in each list, or [`ALL`]. `[rows, kv_heads]`
+    pub(super) counts: Vec<u32>,
+    /// Ascending. `[rows, kv_heads, topk]`
+    pub(super) blocks: Vec<u32>,
+    /// Position of each row.
+    pub(super) positions: Vec<usize>,
+    /// Attention of the rows of a verify pass, `[16, ld]`.
+    pub(super) mass: Vec<u32>,
+    /// Blocks of the largest context.
+    pub(super) ld: usize,
+    /// Tokens of a block.
+    pub(super) block: usize,
+    pub(super) sums: Sums,
+    /// Blocks that rows of prefill passes do not attend to.
+    pub(super) hidden: Vec<Range<u32>>,
+}
+
+impl Selection {
+    pub(super) fn new(spec: &SparseSpec, rows: usize, limit: usize) -> Selection {
+        let (lists, ld) = (rows * spec.kv_heads, limit.div_ceil(spec.block).max(1));
+        Selection {
+            counts: vec![ALL; lists],
+            blocks: vec![0; lists * spec.topk],
+            positions: Vec::new(),
+            mass: vec![0; MAX_VERIFY_ROWS * ld],
+            ld,
+            block: spec.block,
+            sums: [vec![BlockMass::default(); ld], vec![BlockMass::default(); ld]],
+            hidden: Vec::new(),
+        }
+    }
+
+    pub(super) fn empty_sums(&self) -> Sums {
+        [vec![BlockMass::default(); self.ld], vec![BlockMass::default(); self.ld]]
+    }
+
+    pub(super) fn sum(&mut self, of: MassOf) -> &mut Vec<BlockMass> {
+        let [thoughts, answer] = &mut self.sums;
+        match of {
+            MassOf::Thoughts => thoughts,
+            MassOf::Answer => answer,
+        }
+    }
+
+    /// Takes hidden blocks out of the lists of the last pass.
+    pub(super) fn leave_out_hidden(&mut self, spec: &SparseSpec, rows: usize) -> Result<()> {
+        if self.hidden.is_empty() {
+            return Ok(());
+        }
+        for row in 0..rows {
+            let own = (self.position(row) / spec.block) as u32;
+            for (g, mut left) in self.read(spec, row).into_iter().enumerate() {
+                left.retain(|b| !is_hidden(&self.hidden, *b, own));
+                let list = row * spec.kv_heads + g;
+                let to = self.blocks.get_mut(list * spec.topk..(list + 1) * spec.topk).unwrap_or_default();
+                if left.len() > to.len() {
+                    return Err(internal("hide_blocks", "a dense row has more blocks than a list holds"));
+                }
+                to.iter_mut().zip(&left).for_each(|(to, b)| *to = *b);
+                self.counts[list] = left.len() as u32;
+            }
+        }
+        Ok(())
+    }
+
+    fn position(&self, row: usize) -> usize {
+        self.positions.get(row).copied().unwrap_or_default()
+    }
+
+    /// `[kv_heads]` lists of row `row`.
+    pub(super) fn read(&self, spec: &SparseSpec, row: usize) -> Vec<Vec<u32>> {
+        let own = self.position(row) / spec.block;
+        (0..spec.kv_heads)
+            .map(|g| {
+                let list = row * spec.kv_heads + g;
+                match self.counts[list] {
+                    ALL => (0..=own as u32).collect(),
+                    n => self.blocks[list * spec.topk..][..n as usize].to_vec(),
+                }
+            })
+            .collect()
+    }
+}
