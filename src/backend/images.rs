@@ -81,8 +81,8 @@ pub trait Images: Memory {
     fn sync_rows(&mut self, _keep: usize) -> Result<()> {
         Ok(())
     }
-    /// From now on, waiting for rows in flight ends with [`BackendError::Stopped`] once this is cancelled.
-    fn stop_on(&mut self, _cancel: &Cancel) {}
+    /// From now on, waiting for rows in flight ends with [`BackendError::Stopped`] once this is cancelled, if there is anything.
+    fn stop_on(&mut self, _cancel: Option<&Cancel>) {}
     /// Whether some are in flight: work may have to wait for them, and its times say nothing of the device.
     fn rows_in_flight(&self) -> bool {
         false

@@ -129,6 +129,11 @@ pub trait Memory: Sized + Send + 'static {
     fn reserve(&mut self, cache: &mut Self::Cache, limit: usize) -> Result<()>;
     /// Bytes that [`Memory::reserve`] of `limit` positions would take.
     fn wants(&self, cache: &Self::Cache, limit: usize) -> u64;
+    /// The same where positions from `keep` on are written anew before ([`Images::own_rows`](super::Images::own_rows)): memory there that
+    /// is others' too is given up and taken again.
+    fn wants_anew(&self, cache: &Self::Cache, _keep: usize, limit: usize) -> u64 {
+        self.wants(cache, limit)
+    }
     /// Bytes that caches and states may still take; `None` where nobody knows.
     fn room(&self) -> Result<Option<u64>>;
     /// What verify passes have looked for in pools of blocks so far; `None` where keys and values are on the device. Waits.

@@ -72,7 +72,7 @@ impl<B: DraftOps> Worker<'_, B> {
     /// Takes up a job; its first part comes with the next turn.
     pub(super) fn begin(&mut self, sequence: SequenceId, job: Job) -> Result<(), DecodeError> {
         self.take(sequence)?;
-        self.backend.stop_on(&job.cancel);
+        self.backend.stop_on(Some(&job.cancel));
         let start = self.live.position();
         let needed = start + job.prompt.len();
         if needed > self.live.limit() {
@@ -392,6 +392,8 @@ impl<B: DraftOps> Worker<'_, B> {
         } else {
             None
         };
+        // Rows may be in flight still: who waits for them from now on is somebody else.
+        self.backend.stop_on(None);
         let id = run.id();
         let done = JobDone {
             ended,

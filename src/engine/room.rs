@@ -92,9 +92,15 @@ fn reach(job: &Job, position: usize, limit: usize) -> [usize; 2] {
 impl<B: DraftOps> Worker<'_, B> {
     /// Bytes that a context of `length` tokens would take beyond what a sequence has.
     fn wants(&self, sequence: SequenceId, length: usize) -> u64 {
+        self.wants_anew(sequence, self.live.limit(), length)
+    }
+
+    /// The same where only the first `keep` tokens of what it has stay.
+    fn wants_anew(&self, sequence: SequenceId, keep: usize, length: usize) -> u64 {
+        let limit = self.live.limit();
         match self.seats.get(&sequence).map(|seat| &seat.held) {
-            Some(Held::InHand) => self.live.wants(&self.backend, length),
-            Some(Held::Aside(aside)) => aside.sequence.wants(&self.backend, length.min(self.live.limit())),
+            Some(Held::InHand) => self.live.wants_anew(&self.backend, keep, length),
+            Some(Held::Aside(aside)) => aside.sequence.wants_anew(&self.backend, keep, length.min(limit)),
             Some(Held::Nothing) | None => self.sequence_bytes,
         }
     }
@@ -129,22 +135,23 @@ impl<B: DraftOps> Worker<'_, B> {
         loop {
             let Some(seat) = self.seats.get(&sequence) else { return Ok(Grant::Go) };
             let (position, limit) = (self.position(sequence), self.live.limit());
-            let [least, all] = match seat.queue.front() {
+            let (keep, [least, all]) = match seat.queue.front() {
                 None | Some(Task::Lost { .. } | Task::Release | Task::MayEvict) => return Ok(Grant::Go),
                 // It ends at once.
                 Some(Task::Run(job)) if job.cancel.is_cancelled() => return Ok(Grant::Go),
-                Some(Task::Run(job)) => reach(job, position, limit),
+                Some(Task::Run(job)) => (limit, reach(job, position, limit)),
                 // What is common costs nothing.
-                Some(Task::Fork { .. }) => [0; 2],
+                Some(Task::Fork { .. }) => (0, [0; 2]),
                 Some(Task::Restore { keep, rows, .. }) => {
                     let tokens = keep + rows.iter().map(|rows| rows.rows()).sum::<u64>();
                     // As in a fork.
                     let lent = self.lender(sequence, *keep, rows).map_or(0, |(_, tokens)| tokens);
-                    [usize::try_from(tokens).unwrap_or(usize::MAX).min(limit).saturating_sub(lent); 2]
+                    let keep = if lent > 0 { 0 } else { usize::try_from(*keep).unwrap_or(usize::MAX) };
+                    (keep, [usize::try_from(tokens).unwrap_or(usize::MAX).min(limit).saturating_sub(lent); 2])
                 }
             };
             let asked = seat.waits.unwrap_or(u64::MAX);
-            let wants = self.wants(sequence, all);
+            let wants = self.wants_anew(sequence, keep, all);
             let Some(free) = self.backend.room().map_err(ModelError::from)?.filter(|_| wants > 0) else {
                 return Ok(Grant::Go);
             };
@@ -152,7 +159,7 @@ impl<B: DraftOps> Worker<'_, B> {
             let behind = self.seats.values().any(|seat| seat.waits.is_some_and(|since| since < asked));
             let ask = Ask {
                 all: wants,
-                least: self.wants(sequence, least),
+                least: self.wants_anew(sequence, keep, least),
                 left,
                 total: free + self.backend.memory().state,
                 evictable: self.victim(sequence).is_some(),

@@ -172,8 +172,17 @@ impl<B: Backend> Sequence<B> {
 
     /// Bytes that a context of `length` tokens, at most the limit, would take beyond what it has.
     pub fn wants(&self, b: &B, length: usize) -> u64 {
+        self.in_caches(|cache| b.wants(cache, length))
+    }
+
+    /// The same where only the first `keep` tokens of what it has stay.
+    pub fn wants_anew(&self, b: &B, keep: usize, length: usize) -> u64 {
+        self.in_caches(|cache| b.wants_anew(cache, keep, length))
+    }
+
+    fn in_caches(&self, bytes: impl Fn(&B::Cache) -> u64) -> u64 {
         let caches = self.layers.iter().map(|layer| match layer {
-            LayerState::Sparse(cache) => b.wants(cache, length),
+            LayerState::Sparse(cache) => bytes(cache),
             LayerState::Lightning(_) => 0,
         });
         caches.sum()

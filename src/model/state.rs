@@ -251,6 +251,11 @@ impl<B: Backend> Live<B> {
         self.now.wants(b, length.min(self.work.limit))
     }
 
+    /// The same where only the first `keep` tokens of what it has stay.
+    pub fn wants_anew(&self, b: &B, keep: usize, length: usize) -> u64 {
+        self.now.wants_anew(b, keep, length.min(self.work.limit))
+    }
+
     /// The longest context up to `length` tokens for which the sequence in hand takes `free` bytes at most.
     pub fn longest(&self, b: &B, length: usize, free: u64) -> usize {
         self.now.longest(b, length.min(self.work.limit), free)

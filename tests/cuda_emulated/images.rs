@@ -353,11 +353,18 @@ fn answer_while_rows_come(mut b: Cuda) -> Vec<f32> {
     b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
     let cancel = Cancel::default();
     cancel.cancel();
-    b.stop_on(&cancel);
+    b.stop_on(Some(&cancel));
     let stopped = b.read_rows(&cache, &spec, 0..ROWS);
     assert!(matches!(stopped, Err(BackendError::Stopped)));
     assert!(b.rows_in_flight());
     assert_eq!(disk.given(), 0);
+    // Whoever waits after that is somebody else.
+    b.stop_on(None);
+    disk.set(Gate::Open);
+    assert!(b.read_rows(&cache, &spec, 0..ROWS).is_ok());
+    b.sync_rows(0).unwrap();
+    *disk.gate.lock().unwrap() = (Gate::Shut, 0);
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
     // A cache that goes takes its rows with it, in flight or not: it waits for those in somebody's hands.
     disk.set(Gate::Ajar);
     drop(cache);

@@ -34,11 +34,11 @@ fn rows(b: &mut Cuda, cache: &Cache, range: std::ops::Range<usize>) -> Vec<Vec<u
 
 #[test]
 fn what_is_cut_at_positions_shares_what_lies_below_them() {
-    cut_at_positions(Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap());
-    cut_at_positions(paged(Guards::On));
+    cut_at_positions(Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap(), true);
+    cut_at_positions(paged(Guards::On), false);
 }
 
-fn cut_at_positions(mut b: Cuda) {
+fn cut_at_positions(mut b: Cuda, resident: bool) {
     let spec = sparse();
     let mut from = b.cache(&spec, 1 << 17).unwrap();
     put(&mut b, &mut from, 0, ROWS, 0);
@@ -73,7 +73,14 @@ fn cut_at_positions(mut b: Cuda) {
     assert!(rows(&mut b, &from, 0..ROWS) == whole);
     // The lender goes back to its start, then to nothing.
     let kept: Vec<_> = forks.iter().zip(cuts).map(|(fork, cut)| rows(&mut b, fork, 0..cut + 5_000)).collect();
+    // All of it has memory; to write it anew takes what others have of that once more.
+    let (before, wants) = (held(&b), [b.wants(&from, ROWS), b.wants_anew(&from, 100, ROWS)]);
+    assert!(wants[0] == 0 && wants[1] > 0, "{wants:?}");
     b.own_rows(&mut [&mut from], 100).unwrap();
+    b.reserve(&mut from, ROWS).unwrap();
+    if resident {
+        assert_eq!(held(&b) - before, wants[1]);
+    }
     put(&mut b, &mut from, 100, 30_000, 77);
     drop(from);
     for ((fork, cut), kept) in forks.iter().zip(cuts).zip(&kept) {

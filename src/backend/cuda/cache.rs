@@ -140,6 +140,11 @@ impl Cache {
         if self.place == 0 { self.joined().wants(limit) } else { 0 }
     }
 
+    /// The same where positions from `keep` on are written anew before.
+    pub(super) fn wants_anew(&self, keep: usize, limit: usize) -> u64 {
+        if self.place == 0 { self.joined().wants_anew(keep, limit) } else { 0 }
+    }
+
     /// Memory under positions below `limit`, of all layers of the sequence.
     pub(super) fn reserve(&mut self, limit: usize) -> Result<()> {
         self.joined().reserve(limit)

@@ -152,14 +152,40 @@ impl Growable {
     /// Bytes that [`Growable::grow`] to `bytes` would take from the device.
     pub(crate) fn wants(&self, bytes: usize) -> usize {
         match &self.backing {
-            Backing::Mapped { mapped, .. } if bytes <= *mapped => 0,
-            Backing::Mapped { mapped, step, reserved, parts, .. } => {
-                // A fork that has just begun may not need more than a step.
-                let own: usize = parts.iter().filter(|part| !part.is_shared()).map(|part| part.mapping.bytes).sum();
-                bytes.max(mapped + own / SPARE_SHARE).next_multiple_of(*step).min(*reserved).saturating_sub(*mapped)
-            }
+            Backing::Mapped { parts, .. } => self.grows_by(parts, bytes),
             Backing::Whole(_) => 0,
         }
+    }
+
+    /// Bytes that [`Growable::own`] of `from` and `keep` and [`Growable::grow`] to `bytes` behind it would take from the device.
+    pub(crate) fn wants_anew(&self, from: usize, keep: usize, bytes: usize) -> usize {
+        let Backing::Mapped { parts, .. } = &self.backing else { return 0 };
+        let (mut start, mut replaced) = (0, 0);
+        for (index, part) in parts.iter().enumerate() {
+            let end = start + part.mapping.bytes;
+            if end > from && part.is_shared() {
+                if start >= keep {
+                    let (stay, go) = parts.split_at(index);
+                    let freed: usize = go.iter().filter(|part| !part.is_shared()).map(|part| part.mapping.bytes).sum();
+                    return (replaced + self.grows_by(stay, bytes)).saturating_sub(freed);
+                }
+                replaced += part.mapping.bytes;
+            }
+            start = end;
+        }
+        replaced + self.grows_by(parts, bytes)
+    }
+
+    /// What is to be mapped behind these parts.
+    fn grows_by(&self, parts: &[Part], bytes: usize) -> usize {
+        let Backing::Mapped { step, reserved, .. } = &self.backing else { return 0 };
+        let mapped: usize = parts.iter().map(|part| part.mapping.bytes).sum();
+        if bytes <= mapped {
+            return 0;
+        }
+        // A fork that has just begun may not need more than a step.
+        let own: usize = parts.iter().filter(|part| !part.is_shared()).map(|part| part.mapping.bytes).sum();
+        bytes.max(mapped + own / SPARE_SHARE).next_multiple_of(*step).min(*reserved).saturating_sub(mapped)
     }
 
     /// Puts memory under the first `bytes` bytes. New memory is zero: block loads may touch rows past the last one,

@@ -263,6 +263,16 @@ impl Joined {
         here.map(|tiles| tiles.array.wants(tiles.holding(limit)) as u64).sum()
     }
 
+    /// The same behind [`Joined::own`] of `keep`.
+    pub(super) fn wants_anew(&self, keep: usize, limit: usize) -> u64 {
+        let (keep, limit) = (keep.min(self.limit), limit.min(self.limit));
+        let here = self.arrays.iter().filter(|tiles| tiles.array.home() == Home::Device);
+        let anew = |tiles: &Tiles| {
+            tiles.array.wants_anew(tiles.complete(keep), tiles.holding(keep), tiles.holding(limit)) as u64
+        };
+        here.map(anew).sum()
+    }
+
     /// Memory under positions below `limit`.
     pub(super) fn reserve(&mut self, limit: usize) -> Result<()> {
         if limit > self.limit {
@@ -324,6 +334,7 @@ impl Joined {
             let complete = from.complete(positions);
             common.push(to.array.share(&mut from.array, complete)?);
         }
+        self.forget_what_was_approved();
         self.reserve(positions)?;
         if self.arrays.iter().any(|tiles| tiles.array.home() == Home::Host) {
             // What the device still writes or reads there.
@@ -355,7 +366,14 @@ impl Joined {
             let (from, keep) = (tiles.complete(keep), tiles.holding(keep));
             tiles.array.own(from, keep)?;
         }
+        self.forget_what_was_approved();
         Ok(())
+    }
+
+    /// Memory may have been given up: what goes beyond what is left has to be looked for anew.
+    fn forget_what_was_approved(&self) {
+        let backed = self.arrays.iter().map(|tiles| tiles.array.backed() / tiles.bytes * tiles.positions).min();
+        self.ledger.approved.fetch_min(backed.unwrap_or_default(), Ordering::Relaxed);
     }
 }
 

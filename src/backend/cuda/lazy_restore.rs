@@ -204,9 +204,9 @@ impl LazyRestore {
         plan.active == 0 && (plan.left == 0 || plan.given_up)
     }
 
-    /// Waiting ends once this is cancelled.
-    pub(super) fn stop_on(&self, cancel: &Cancel) {
-        self.plan().cancel = Some(cancel.clone());
+    /// Waiting ends once this is cancelled, if there is anything.
+    pub(super) fn stop_on(&self, cancel: Option<&Cancel>) {
+        self.plan().cancel = cancel.cloned();
     }
 
     /// Makes the compute queue wait for the rows at `positions`, of the sources in `of`.

@@ -208,6 +208,10 @@ impl Memory for Cuda {
         cache.wants(limit)
     }
 
+    fn wants_anew(&self, cache: &Cache, keep: usize, limit: usize) -> u64 {
+        cache.wants_anew(keep, limit)
+    }
+
     fn room(&self) -> Result<Option<u64>> {
         let spare = if self.pools.size().is_some() { PAGED_SPARE_BYTES } else { SPARE_BYTES };
         let room = self.device.free_bytes()?.saturating_sub(spare);

@@ -224,7 +224,7 @@ impl Images for Cuda {
         self.lazy_restores.remove(&self.step.place().id).map_or(Ok(()), |a| a.sync(keep))
     }
 
-    fn stop_on(&mut self, cancel: &Cancel) {
+    fn stop_on(&mut self, cancel: Option<&Cancel>) {
         if let Some(lazy_restore) = self.lazy_restores.get(&self.step.place().id) {
             lazy_restore.stop_on(cancel);
         }
