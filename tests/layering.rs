@@ -213,3 +213,31 @@ fn modules_beside_each_other_have_no_circles() {
         assert!(edges.is_empty(), "circles in {folder} among {edges:?}");
     }
 }
+
+/// Modules whose head has a map of their files.
+const MAPPED: &[&str] = &["backend/cuda", "desk", "engine", "lab", "server", "session"];
+
+#[test]
+fn maps_of_modules_are_whole() {
+    let sources: Vec<(String, String)> = sources::below("src");
+    for module in MAPPED {
+        let (_, source) = sources.iter().find(|(inside, _)| *inside == format!("{module}/mod.rs")).unwrap();
+        let rows: Vec<&str> = source.lines().filter(|line| line.starts_with("//! | `")).collect();
+        let named: Vec<&str> = rows
+            .iter()
+            .flat_map(|row| row.split(" | ").next())
+            .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+            .collect();
+        let there: Vec<&str> = source
+            .lines()
+            .filter_map(|line| line.strip_prefix("pub mod ").or(line.strip_prefix("mod "))?.strip_suffix(';'))
+            .filter(|name| *name != "tests")
+            .collect();
+        let missing: Vec<_> = there.iter().filter(|name| !named.contains(name)).collect();
+        let gone: Vec<_> = named.iter().filter(|name| !there.contains(name)).collect();
+        assert!(
+            missing.is_empty() && gone.is_empty(),
+            "src/{module}/mod.rs: {missing:?} not in its map, {gone:?} not there"
+        );
+    }
+}

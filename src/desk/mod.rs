@@ -10,6 +10,20 @@
 //!
 //! Several conversations can be at work at a time: one is in hand, the others wait in their seats (`seats`).
 //!
+//! | file | owns |
+//! |---|---|
+//! | `run`, `inbox`, `dispatch`, `engine_events`, `work` | the loop; requests; each request's verb; what the engine says; what takes long, as states |
+//! | `talk`, `conversation`, `question` | messages and settings; the tree of messages with a head; questions to the user |
+//! | `feeder`, `link`, `path`, `plan`, `segments`, `render` | the engine and the live path; a rendered conversation as segments, and how it becomes live |
+//! | `keeper`, `record` | store and writer; what is said and read goes to talk and keeper at once |
+//! | `sync`, `execute` | the engine's state follows the conversation; a plan is carried out |
+//! | `ask`, `branches`, `seats` | answers; jobs on states of their own beside it; conversations at work beside the one in hand |
+//! | `load`, `choose`, `library` | documents: gathered, chosen, read, found again |
+//! | `sessions`, `resume`, `opened`, `title`, `damaged` | sessions: opened, left, listed, named; with a message that is damaged |
+//! | `time`, `siblings`, `presets` | back, forward and sideways; from branch to branch; presets |
+//! | `shelf`, `when`, `why`, `look`, `map`, `sources` | one question to many documents or places; what an answer looked at |
+//! | `meters`, `pages`, `export`, `told` | numbers, pages, `/export` and `/import`, notes that are told once |
+//!
 //! # Invariants
 //!
 //! 1. **Transcript first.** A question is given to the store before the engine sees it; an answer is saved every few

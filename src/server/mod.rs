@@ -5,6 +5,16 @@
 //! kept prefix found (`planner`, `prefix`), has the rest read, and keeps the state (`keep`, `fresh`). What it says comes back through a channel that
 //! never makes it wait; the connection turns it into one object or a stream (`reply`).
 //!
+//! | file | owns |
+//! |---|---|
+//! | `http`, `door`, `refusal`, `metrics` | connections, who may come in, why a request is not answered, counters |
+//! | `chat`, `completions`, `responses`, `messages`, `plain` | the APIs |
+//! | `fields`, `sampling`, `tools`, `files`, `prompt`, `ids` | parts of requests: fields, sampling, functions, documents, turns, names in paths |
+//! | `ask`, `worker` | a question on its way; the thread that feeds the engine |
+//! | `planner`, `prefix`, `keep`, `fresh`, `records` | the longest kept prefix; state that is kept or on its way to disk; answers that can be named again |
+//! | `answer`, `stops`, `calls`, `likely` | tokens to text, stop texts, calls of functions, log-probabilities |
+//! | `reply`, `chunks` | one object, or a stream |
+//!
 //! Invariants: a client that goes away ends its answer within a round; a slow one is ended before it holds more than a few
 //! megabytes; nothing is answered to a web page (`door`).
 

@@ -16,6 +16,23 @@
 //! 7. A message whose bytes have turned is shown as damaged; it hides no other (`seal.rs`).
 //! 8. State that came from a file answers only for the sessions that came with it (`bundle.rs`).
 //!
+//! # Files
+//!
+//! | file | owns |
+//! |---|---|
+//! | `store`, `schema`, `directory`, `opening` | an open data directory; its tables; what lies where; what an earlier run left |
+//! | `disk`, `error` | every file effect; one error type |
+//! | `commit`, `seal` | what a save consists of: the only code that changes text; checksums inside the database |
+//! | `sessions`, `messages`, `history` | sessions, messages as paths from a root, typed prompts |
+//! | `segment`, `format`, `row_source`, `vet` | pieces of state by name; their two files; rows on their way out; state from elsewhere |
+//! | `save`, `state`, `find`, `unlinked` | state out, in, found by its text, recorded and not yet linked |
+//! | `writer` | the threads that make saves durable |
+//! | `keep`, `collect` | thinning and the disk budget; what nothing needs any more |
+//! | `lock`, `parts`, `scratch` | who writes a session; unfinished exports; what must not outlive the process |
+//! | `library`, `search` | documents that were read; full text over all sessions |
+//! | `export`, `import`, `bundle` | conversations out and in, with or without their state |
+//! | `check` | `doctor --check` |
+//!
 //! # What the medium must guarantee
 //!
 //! A synced file keeps its bytes; a rename within one directory is all or nothing and is durable once the directory is

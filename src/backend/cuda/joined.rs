@@ -22,7 +22,7 @@ use crate::base::grouped;
 use crate::spec::SparseSpec;
 
 /// Positions of a tile of compressed keys: `KEY_TILE` of `kernels/attention.cuh`.
-const KEY_TILE: usize = 4096;
+pub(super) const KEY_TILE: usize = 4096;
 
 /// An array of tiles.
 struct Tiles {

@@ -13,7 +13,7 @@ pub(super) const BLOCK: usize = 64;
 const WINDOW: usize = 32;
 const STRIDE: usize = 16;
 /// Query heads that may share a KV head: the rows of a tensor-core tile.
-const GROUP: usize = 16;
+pub(super) const GROUP: usize = 16;
 /// Heads of all sparse layers together: their attention mass is added up in 32 bits.
 const SPARSE_HEADS: usize = 1000;
 /// Of the cards whose library has products of e4m3 operands with a scale a row.

@@ -11,14 +11,14 @@
 //! | `emulated`, `emulator` | the same kernels on the CPU; the library that runs them |
 //! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, on its way; bytes that lie in pieces |
 //! | `joined` | the rows of all sparse layers of a sequence in common arrays |
-//! | `pool`, `host_pages` | contexts larger than the device: keys and values in host memory, a pool of blocks here |
+//! | `pool`, `host_pages`, `page_out` | contexts larger than the device: keys and values in host memory, a pool of blocks here; the way there of a context that has outgrown it |
 //! | `steps`, `step_words`, `tables`, `graph` | what changes between steps, and its way to the device; whose rows a pass has; CUDA graphs |
 //! | `launch`, `limits` | the table of kernels; what none is written for |
 //! | `tensors`, `cache`, `selection` | the buffers: of all layers, rows of a sparse one, the blocks it chooses |
 //! | `memory`, `ledger` | what the device holds; what caches may take |
 //! | `weights`, `packed`, `slices` | weights on their way to the device; packed weights in and out; what a prefill pass multiplies with at a time |
 //! | `ops` | operations on rows, of sparse and of lightning layers, as launches |
-//! | `state` | images out and in |
+//! | `state`, `readback` | images out and in; copies of states that come back beside the rounds that follow |
 //! | `lazy_restore` | rows of a resumed session that follow while it is in use |
 //! | `draft` | the draft head's operations |
 //! | `measure` | what the device itself can do: the ceilings |

@@ -183,3 +183,32 @@ fn declarations_are_read_with_their_macros() {
         Declared { threads: None, params: vec![param("const float*", "x"), param("u64", "n")], shared: false }
     );
 }
+
+/// The value of `NAME = 123` in a source.
+fn number(file: &str, name: &str) -> usize {
+    let source = std::fs::read_to_string(folder().join(file)).unwrap();
+    let assigned = format!("{name} = ");
+    let found = source.match_indices(&assigned).find(|(at, _)| {
+        let before = source[..*at].chars().next_back().unwrap_or(' ');
+        !before.is_alphanumeric() && before != '_'
+    });
+    let (at, _) = found.unwrap_or_else(|| panic!("{file} has no {name}"));
+    let digits = source[at + assigned.len()..].chars().take_while(char::is_ascii_digit);
+    digits.collect::<String>().parse().unwrap()
+}
+
+#[test]
+fn numbers_that_kernels_know_too_are_theirs() {
+    use crate::backend::cuda::{joined, limits, tensors};
+    for (file, name, host) in [
+        ("common.cuh", "HEAD", tensors::HEAD),
+        ("common.cuh", "BLOCK", limits::BLOCK),
+        ("common.cuh", "GROUP", limits::GROUP),
+        ("common.cuh", "MAX_VERIFY", crate::backend::MAX_VERIFY_ROWS),
+        ("common.cuh", "SUMMED", super::SUMMED as usize),
+        ("attention.cuh", "KEY_TILE", joined::KEY_TILE),
+        ("packed.cuh", "UNIT_COLUMNS", crate::backend::forms::UNIT_COLUMNS),
+    ] {
+        assert_eq!(number(file, name), host, "{name} of {file}");
+    }
+}
