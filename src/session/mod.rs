@@ -49,6 +49,7 @@ mod segment;
 mod sessions;
 mod state;
 mod store;
+mod summary;
 mod unlinked;
 mod vet;
 mod writer;
