@@ -170,7 +170,13 @@ impl State {
         match self.talk.id {
             Some(id) => {
                 self.keeper.wait_for_texts();
-                self.keeper.store.rename(id, name)?;
+                self.keeper.store.rename(id, name).map_err(|e| match (e, self.keeper.unsaved(id)) {
+                    (StoreError::NoSession { .. }, Some(why)) => DeskError::Refused(format!(
+                        "\"{}\" is not renamed: it is not on disk yet ({why}). /rename {name} does it once it is.",
+                        self.talk.name
+                    )),
+                    (e, _) => e.into(),
+                })?;
             }
             None => self.refuse_taken(name)?,
         }
