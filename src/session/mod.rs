@@ -52,6 +52,7 @@ mod store;
 mod summary;
 mod unlinked;
 mod vet;
+mod wipe;
 mod writer;
 
 pub use bundle::Bundled;
