@@ -226,7 +226,8 @@ impl State {
                 .unwrap_or_default(),
             None => Default::default(),
         };
-        self.talk.conversation.timeline(|id| kept.contains(&id), |id| self.talk.labels.get(&id).cloned())
+        let names = self.talk.names();
+        self.talk.conversation.timeline(|id| kept.contains(&id), |id| names.get(&id).cloned())
     }
 }
 /// A name for a session from its first question or document: a few words, as one would type them.
