@@ -149,7 +149,8 @@ impl State {
         })
     }
 
-    /// `/continue`: goes on with an answer that was stopped or cut off, after `more`.
+    /// `/continue`: goes on with an answer that was stopped or cut off, after `more`. One that others have as it is stays, and a
+    /// sibling goes on with its text.
     pub(super) fn go_on(&mut self, more: &str) -> Done {
         let started = Instant::now();
         self.talk.may_write()?;
@@ -183,11 +184,48 @@ impl State {
                 };
                 message.meta.finish = None;
                 message.meta.seed = message.meta.seed.or(sampling.seed_of_draws());
+                let before = message.id;
+                let beside = desk.is_had_by_others(before);
+                if beside {
+                    message = Message { id: desk.draft(message.role, None, String::new()).id, ..message };
+                }
                 // The decoder starts where the answer stands: inside a thought if it ended in one.
-                let answer = Answer::new(desk, message, &rendered, sampling, started)?.after(desk, more);
-                desk.write_answer(answer, plan, rendered, |desk, _| desk.sync_quietly())
+                let answer = Answer::new(desk, message.clone(), &rendered, sampling, started)?;
+                let safe = match beside {
+                    true => desk.add_in_place_of(before, message)?,
+                    false => {
+                        // From now on whoever forks here sees that it is being written.
+                        desk.amend(&message);
+                        Wanted::Texts(0)
+                    }
+                };
+                let answer = answer.after(desk, more);
+                desk.when_saved(safe, move |desk| {
+                    desk.write_answer(answer, plan, rendered, |desk, _| desk.sync_quietly())
+                })
             })
         })
+    }
+
+    /// Whether an answer stands in another session too, or something was said below it.
+    fn is_had_by_others(&self, answer: MessageId) -> bool {
+        let below = !self.talk.conversation.children(Some(answer)).is_empty();
+        // In doubt it stays as it is.
+        let shared = |session| self.keeper.store.is_had_by_others(answer, session).unwrap_or(true);
+        below || self.talk.id.is_none_or(shared)
+    }
+
+    /// Puts a sibling of an answer, with the same text, in its place: it has the same state, and is shown as one that is being
+    /// written.
+    fn add_in_place_of(&mut self, before: MessageId, sibling: Message) -> Done<Wanted> {
+        let id = sibling.id;
+        self.move_head(sibling.parent)?;
+        self.show_session();
+        let safe = self.add_message(sibling)?;
+        if let Some(segment) = self.talk.ends.get(&before).copied() {
+            self.point(id, segment);
+        }
+        Ok(safe)
     }
 }
 

@@ -315,6 +315,12 @@ impl Keeper {
         Ok(self.store.segment(id)?)
     }
 
+    /// Whether the state at the end of a segment is on disk, or on its way there.
+    pub(super) fn keeps(&self, id: &SegmentId) -> bool {
+        let comes = self.pending.states.values().chain(self.pending.held.iter().map(|held| &held.id)).any(|s| s == id);
+        comes || self.store.segment(id).is_ok_and(|s| s.is_some_and(|s| s.end.is_kept()))
+    }
+
     /// What the store can restore of a path; `None` when it does not know the end of it.
     pub(super) fn restorable(&self, tip: &SegmentId) -> Done<Option<RestorePlan>> {
         match self.store.plan_restore(tip) {

@@ -155,6 +155,16 @@ impl State {
         if head == self.talk.conversation.head() {
             return Ok(());
         }
+        self.read_texts_to(head)?;
+        self.talk.conversation.go(head);
+        if let Some(session) = self.talk.id {
+            self.keeper.change(vec![Change::MoveHead { session, head }]);
+        }
+        Ok(())
+    }
+
+    /// Reads the texts of a branch that are here in part only.
+    pub(super) fn read_texts_to(&mut self, head: Option<MessageId>) -> Done {
         // Messages said in this run may be ahead of the disk; they are whole here.
         let cut = self.talk.conversation.path_to(head).iter().any(|m| self.talk.cut.contains(&m.id));
         if let Some(id) = head.filter(|_| cut) {
@@ -164,10 +174,6 @@ impl State {
                     talk.conversation.restore(restored(m, &talk.rights, &mut talk.to_shelve));
                 }
             }
-        }
-        self.talk.conversation.go(head);
-        if let Some(session) = self.talk.id {
-            self.keeper.change(vec![Change::MoveHead { session, head }]);
         }
         Ok(())
     }
@@ -226,7 +232,8 @@ impl State {
                 .unwrap_or_default(),
             None => Default::default(),
         };
-        self.talk.conversation.timeline(|id| kept.contains(&id), |id| self.talk.labels.get(&id).cloned())
+        let names = self.talk.names();
+        self.talk.conversation.timeline(|id| kept.contains(&id), |id| names.get(&id).cloned())
     }
 }
 /// A name for a session from its first question or document: a few words, as one would type them.

@@ -1,6 +1,6 @@
 //! Opening a session of the store: its lock, its texts, and its state.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::conversation::{Conversation, first_words};
@@ -153,11 +153,11 @@ impl State {
                 conversation.restore(restored(message, &rights, &mut to_shelve));
             }
         }
-        let mut labels: HashMap<MessageId, String> = HashMap::new();
+        let mut labels: BTreeMap<String, MessageId> = BTreeMap::new();
         for (fork, at) in self.keeper.store.forks(record.id)? {
-            labels.extend(at.map(|at| (at, fork.name)));
+            labels.extend(at.map(|at| (fork.name, at)));
         }
-        labels.extend(self.keeper.store.marks(record.id)?.into_iter().map(|m| (m.message, m.name)));
+        labels.extend(self.keeper.store.marks(record.id)?.into_iter().map(|m| (m.name, m.message)));
         let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults);
         self.say_unread(&record.name, &settings, &wrong);
         for (key, value) in &self.overrides {

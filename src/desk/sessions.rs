@@ -1,11 +1,12 @@
 //! Opening, leaving, naming and finding sessions.
 
 use super::conversation::Conversation;
+use super::record::as_left;
 use super::talk::Rights;
 use super::{DeskError, Done, State, Talk};
 use crate::protocol::desk::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
 use crate::session::{Change, LAST, NewSession, SessionFilter, SessionRecord, Sizes, StoreError};
-use crate::transcript::MessageId;
+use crate::transcript::{Message, MessageId};
 
 /// Sessions shown by `/sessions`.
 const LISTED: usize = 10_000;
@@ -30,6 +31,11 @@ pub fn session_rows(records: Vec<SessionRecord>, fingerprint: Option<&str>, size
         updated_ms: r.updated_ms,
     };
     records.into_iter().map(row).collect()
+}
+
+/// Whether a message may be one that somebody is still adding to: an answer without an end, a document that is not read to its end.
+fn is_growing(message: &Message) -> bool {
+    message.is_open() || message.meta.document.as_ref().is_some_and(|d| !d.complete)
 }
 
 impl State {
@@ -110,7 +116,8 @@ impl State {
         self.show_session();
     }
 
-    /// Makes a new session that stands at `head`, and opens it.
+    /// Makes a new session that stands at `head`, and opens it. What another process is still writing there would go on growing:
+    /// the fork has a copy of it as it stands now.
     pub(super) fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
         let id = self.keeper.store.new_session_id();
         let name = match name {
@@ -120,18 +127,29 @@ impl State {
             }
             None => self.keeper.store.free_name(&format!("{}-fork", self.talk.name))?,
         };
-        self.keeper.change_now(vec![Change::CreateSession(NewSession {
+        self.read_texts_to(Some(head))?;
+        let mut path: Vec<_> = self.talk.conversation.path_to(Some(head)).into_iter().cloned().collect();
+        let growing = path.pop_if(|m| self.talk.rights != Rights::Write && is_growing(m));
+        let shared = path.last().map(|m| m.id);
+        let copy = growing.filter(|m| !m.text.is_empty() || !m.thinking.is_empty()).map(|m| self.copied_as_left(m));
+        let head = copy.as_ref().map(|m| m.id).or(shared);
+        let mut changes = vec![Change::CreateSession(NewSession {
             id,
             name: name.clone(),
             settings: self.talk.settings_json()?,
-            head: Some(head),
+            head: shared,
             forked_from: self.talk.id,
-        })]);
-        let shared: Vec<_> = self.talk.conversation.path_to(Some(head)).into_iter().cloned().collect();
+        })];
+        if let Some(message) = copy {
+            changes.push(Change::PutMessage { session: id, message: Box::new(message.clone()) });
+            changes.push(Change::MoveHead { session: id, head });
+            path.push(message);
+        }
+        self.keeper.change_now(changes);
         let fork = Talk {
             id: Some(id),
             name,
-            conversation: Conversation::new(shared, Some(head)),
+            conversation: Conversation::new(path, head),
             ends: self.talk.ends.clone(),
             cut: self.talk.cut.clone(),
             ..Talk::empty(self.talk.settings.clone(), self.talk.system.clone())
@@ -139,6 +157,12 @@ impl State {
         self.become_open(fork, None);
         self.lock_session(id);
         Ok(())
+    }
+
+    /// The same text as a message of its own, of which nothing more comes.
+    fn copied_as_left(&self, message: Message) -> Message {
+        let draft = self.draft(message.role, message.parent, String::new());
+        as_left(Message { id: draft.id, ..message })
     }
 
     /// `/sessions`.
@@ -170,7 +194,13 @@ impl State {
         match self.talk.id {
             Some(id) => {
                 self.keeper.wait_for_texts();
-                self.keeper.store.rename(id, name)?;
+                self.keeper.store.rename(id, name).map_err(|e| match (e, self.keeper.unsaved(id)) {
+                    (StoreError::NoSession { .. }, Some(why)) => DeskError::Refused(format!(
+                        "\"{}\" is not renamed: it is not on disk yet ({why}). /rename {name} does it once it is.",
+                        self.talk.name
+                    )),
+                    (e, _) => e.into(),
+                })?;
             }
             None => self.refuse_taken(name)?,
         }

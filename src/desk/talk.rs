@@ -1,7 +1,7 @@
 //! The talk: the open session as a tree of messages with its settings, names and rights. Pure: no store, no engine, no
 //! channels; what changes here is recorded through [`super::record`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::conversation::Conversation;
 use super::{DeskError, Done, Settings};
@@ -40,8 +40,8 @@ pub(super) struct Talk {
     pub(super) rights: Rights,
     /// Segment that ends a message, for the present model.
     pub(super) ends: HashMap<MessageId, SegmentId>,
-    /// Names given to messages by `/mark` and `/fork`.
-    pub(super) labels: HashMap<MessageId, String>,
+    /// Names given to messages by `/mark` and `/fork`; a message may have several.
+    pub(super) labels: BTreeMap<String, MessageId>,
     /// Messages whose texts are not here in full: they are off the open branch.
     pub(super) cut: HashSet<MessageId>,
     /// Documents whose load broke off, that are to go to the library once they are read.
@@ -63,7 +63,7 @@ impl Talk {
             system,
             rights: Rights::Write,
             ends: HashMap::new(),
-            labels: HashMap::new(),
+            labels: BTreeMap::new(),
             cut: HashSet::new(),
             to_shelve: HashSet::new(),
         }
@@ -120,13 +120,25 @@ impl Talk {
 
     /// The message that was given a name.
     pub(super) fn labelled(&self, name: &str) -> Option<MessageId> {
-        self.labels.iter().find(|(_, label)| label.as_str() == name).map(|(id, _)| *id)
+        self.labels.get(name).copied()
     }
 
     /// Gives a message a name, which no other has from now on.
     pub(super) fn label(&mut self, name: &str, message: MessageId) {
-        self.labels.retain(|_, label| label != name);
-        self.labels.insert(message, name.to_owned());
+        self.labels.insert(name.to_owned(), message);
+    }
+
+    /// What each message is called, with all its names.
+    pub(super) fn names(&self) -> HashMap<MessageId, String> {
+        let mut names: HashMap<MessageId, String> = HashMap::new();
+        for (name, message) in &self.labels {
+            let all = names.entry(*message).or_default();
+            if !all.is_empty() {
+                all.push_str(", ");
+            }
+            all.push_str(name);
+        }
+        names
     }
 
     /// Place in the path of the document called so: by its whole name, the last one of it, or by the end of its path

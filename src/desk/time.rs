@@ -186,10 +186,9 @@ impl State {
         self.save_mark(name, head);
         self.show_tree();
         let number = self.talk.conversation.number_of(head);
-        self.note(
-            Level::Info,
-            format!("#{number} is now called \"{name}\". /goto {name} comes back to it; its state is kept."),
-        );
+        let kept = self.talk.ends.get(&head).is_some_and(|end| self.keeper.keeps(end));
+        let state = if kept { "; its state is kept" } else { "" };
+        self.note(Level::Info, format!("#{number} is now called \"{name}\". /goto {name} comes back to it{state}."));
         Ok(())
     }
 
@@ -199,8 +198,7 @@ impl State {
             GotoTarget::Mark(name) => match self.talk.labelled(&name) {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")),
                 None => {
-                    let mut names: Vec<&str> = self.talk.labels.values().map(String::as_str).collect();
-                    names.sort_unstable();
+                    let names: Vec<&str> = self.talk.labels.keys().map(String::as_str).collect();
                     let there =
                         if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
                     Err(DeskError::Refused(format!("No mark \"{name}\". There are: {there}.")))

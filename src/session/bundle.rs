@@ -235,7 +235,7 @@ impl Store {
                 }
             }
             name_in(tx, &written)?;
-            super::commit::touch_session(tx, id)
+            super::summary::touch_session(tx, id)
         });
         if let Err(e) = done {
             self.forget_files(&written);

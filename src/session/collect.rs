@@ -11,8 +11,9 @@ use super::error::{Result, StoreError};
 use super::format::FileKind;
 use super::keep::{ids, light, with_ancestors};
 use super::segment::SegmentId;
-use super::sessions::PLACES;
-use super::store::{Store, now_ms};
+use super::sessions::{PLACES, SessionFilter};
+use super::store::{Access, Store, now_ms};
+use super::wipe;
 use crate::transcript::SessionId;
 
 /// What nothing reaches stays this long while other processes may be about to use it.
@@ -87,35 +88,59 @@ impl Store {
         self.sweep(true)
     }
 
-    /// Removes sessions that have been in the trash for longer than `days` (the configured number for `None`), with
-    /// messages no other session reaches, and collects their state.
+    /// Sessions that have been in the trash for `days` (the configured number for `None`), and that nobody has open. At 0 all
+    /// of the trash, whatever the clock says; otherwise none whose row is damaged: it may not be meant to be there.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn old_in_trash(&self, days: Option<u32>) -> Result<Vec<SessionId>> {
+        let days = days.unwrap_or(self.limits.trash_days);
+        let mut trashed = self.sessions(SessionFilter::Trashed, usize::MAX)?;
+        trashed.retain(|r| days == 0 || !r.damaged && r.trashed_ms.is_some_and(|at| is_old(at, now_ms(), days)));
+        Ok(trashed.into_iter().map(|r| r.id).filter(|id| !self.is_in_use(*id)).collect())
+    }
+
+    /// Removes the sessions of [`Store::old_in_trash`], with messages no other session reaches, collects their state, and wipes
+    /// what is left of them in the database.
     ///
     /// # Errors
     /// The database cannot be written.
     pub fn empty_trash(&self, days: Option<u32>) -> Result<Freed> {
-        // Messages go that nothing reaches: what is reached must be beyond doubt.
-        if let Some(fault) = self.read(super::check::structure_fault)? {
-            let path = self.layout.database.clone();
-            return Err(StoreError::Doubtful { path, fault });
-        }
-        let before = now_ms() - i64::from(days.unwrap_or(self.limits.trash_days)) * 24 * 3600 * 1000;
+        self.require_sound()?;
+        let old = self.old_in_trash(days)?;
         let (sessions, messages) = self.transaction(|tx| {
-            let old: Vec<i64> = {
-                let mut query = tx.prepare_cached("SELECT id FROM session WHERE trashed_ms <= ?1")?;
-                let rows = query.query_map([before], |r| r.get(0))?;
-                rows.collect::<Result<_, _>>()?
-            };
-            let mut messages = 0;
+            let (mut sessions, mut messages) = (0, 0);
             for session in &old {
-                messages += purge(tx, SessionId(*session))?;
+                // One may have come back meanwhile.
+                let sql = "SELECT 1 FROM session WHERE id = ?1 AND trashed_ms IS NOT NULL";
+                if tx.prepare_cached(sql)?.exists([session.0])? {
+                    messages += purge(tx, *session)?;
+                    sessions += 1;
+                }
             }
-            Ok((old.len() as u64, messages))
+            if sessions > 0 {
+                wipe::ask_for(tx)?;
+            }
+            Ok((sessions, messages))
         })?;
         let mut freed = Freed { sessions, messages, ..Freed::default() };
         if sessions > 0 {
             freed.add(self.collect()?);
         }
+        // Also what an earlier run could not.
+        self.wipe();
         Ok(freed)
+    }
+
+    /// Refuses to remove messages because nothing reaches them while it is in doubt what is reached. Looks with a connection of
+    /// its own: it takes time, and nobody who reads is to wait for it.
+    fn require_sound(&self) -> Result<()> {
+        let path = &self.layout.database;
+        let fault = match self.access() {
+            Access::Writable => super::check::structure_fault(&super::schema::open_readable(path, path)?.0)?,
+            Access::ReadOnly { .. } => self.read(super::check::structure_fault)?,
+        };
+        fault.map_or(Ok(()), |fault| Err(StoreError::Doubtful { path: path.clone(), fault }))
     }
 
     /// Bytes by session: what it reaches, and what would be freed without it.
@@ -161,7 +186,14 @@ impl Store {
     }
 }
 
-/// Removes a session for good. Its messages that other sessions stand on go over to one of those.
+/// Whether what was put into the trash `at` has been there for so many days. A time in the future is a wrong clock's; it is waited
+/// for as long as it may be only a little wrong.
+fn is_old(at: i64, now: i64, days: u32) -> bool {
+    now.abs_diff(at) >= u64::from(days) * 24 * 3600 * 1000
+}
+
+/// Removes a session for good. Its messages that other sessions stand on go over to one of those; what was typed to ask the
+/// others goes from the history of prompts.
 fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
     tx.execute("DELETE FROM session WHERE id = ?1", [session.0])?;
     // Everything above the other sessions' own messages and at or above their places stays.
@@ -183,5 +215,28 @@ fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
          WHERE session = ?1 AND id IN (SELECT id FROM stays)",
         [session.0],
     )?;
+    super::history::forget_those_of(tx, session)?;
     Ok(tx.execute("DELETE FROM message WHERE session = ?1", [session.0])? as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_old;
+
+    #[test]
+    fn days_in_the_trash_are_counted_either_way_of_the_clock() {
+        let (day, now) = (24 * 3600 * 1000, 100 * 24 * 3600 * 1000);
+        for (at, days, old) in [
+            (now, 7, false),
+            (now - 7 * day + 1, 7, false),
+            (now - 7 * day, 7, true),
+            (now + day, 7, false),
+            (now + 7 * day, 7, true),
+            (i64::MAX, 7, true),
+            (i64::MIN, 7, true),
+            (now + 1, 0, true),
+        ] {
+            assert_eq!(is_old(at, now, days), old, "{at}");
+        }
+    }
 }

@@ -8,10 +8,10 @@ use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::error::{Result, StoreError};
 use super::library::NewDocument;
-use super::seal::{Sealed, seal_session};
+use super::seal::Sealed;
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
-use super::sessions::LAST;
 use super::store::now_ms;
+use super::summary::{OWN_TITLE, free_name, touch_session};
 use crate::protocol::engine::StateImage;
 use crate::transcript::{Message, MessageId, Role, SessionId};
 
@@ -206,26 +206,6 @@ pub(super) fn next_use(tx: &Transaction<'_>) -> Result<i64> {
         .query_row([], |r| r.get(0))?)
 }
 
-/// A name nobody has, as close to `wish` as possible.
-pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String> {
-    let mut taken = db.prepare_cached("SELECT 1 FROM session WHERE name = ?1 AND trashed_ms IS NULL")?;
-    let wish = if wish.trim().is_empty() { "untitled" } else { wish.trim() };
-    if wish != LAST && !taken.exists([wish])? {
-        return Ok(wish.to_owned());
-    }
-    // The first free of wish-2, wish-4, wish-8 …, then halfway back: a few look-ups however many there are.
-    let mut free = |n: u64| -> Result<bool> { Ok(!taken.exists([format!("{wish}-{n}")])?) };
-    let (mut low, mut high) = (1, 2);
-    while !free(high)? {
-        (low, high) = (high, high * 2);
-    }
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if free(middle)? { high = middle } else { low = middle }
-    }
-    Ok(format!("{wish}-{high}"))
-}
-
 /// Returns the name it was given.
 fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<String> {
     let name = free_name(tx, &new.name)?;
@@ -354,57 +334,6 @@ pub(super) fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId
         )?
         .execute(params![message.0, segment.0])?;
     Ok((changed == 0).then(|| "the state it belongs to is not kept".into()))
-}
-
-/// Whether the title of a row of `session` is its own, and not the first words of a question of its.
-pub(super) const OWN_TITLE: &str = "title <> '' AND NOT EXISTS (
-  WITH RECURSIVE up(id, parent) AS (
-    SELECT id, parent FROM message WHERE id IN (session.head, session.forked_at)
-    UNION SELECT m.id, m.parent FROM up CROSS JOIN message m ON m.id = up.parent)
-  SELECT 1 FROM message m WHERE m.role = 'user' AND (m.session = session.id OR m.id IN (SELECT id FROM up))
-    AND replace(substr(ltrim(m.text), 1, 120), char(10), ' ') = session.title)";
-
-/// Brings a session's counters up to date: what the session list shows without looking at messages.
-pub(super) fn touch_session(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
-    tx.prepare_cached("UPDATE session SET used = ?2, updated_ms = ?3 WHERE id = ?1")?.execute(params![
-        session.0,
-        next_use(tx)?,
-        now_ms()
-    ])?;
-    refresh_session(tx, session)
-}
-
-/// As [`touch_session`], without making it the most recent one.
-pub(super) fn refresh_session(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
-    tx.prepare_cached(
-        "UPDATE session SET messages = coalesce((SELECT depth FROM message WHERE id = session.head), 0) WHERE id = ?1",
-    )?
-    .execute([session.0])?;
-    let tip = tx
-        .prepare_cached(
-            "WITH RECURSIVE up(id, parent, depth) AS (
-               SELECT m.id, m.parent, m.depth FROM session s CROSS JOIN message m ON m.id = s.head WHERE s.id = ?1
-               UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
-             SELECT s.stop, CASE WHEN s.end_root IS NOT NULL AND s.rows_root IS NOT NULL THEN s.fingerprint END
-             FROM up CROSS JOIN message_segment l ON l.message = up.id CROSS JOIN segment s ON s.id = l.segment
-             ORDER BY up.depth DESC, s.used DESC LIMIT 1",
-        )?
-        .query_row([session.0], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, Option<String>>(1)?)))
-        .optional()?
-        .unwrap_or((0, None));
-    tx.prepare_cached("UPDATE session SET tokens = ?2, state_of = ?3 WHERE id = ?1")?
-        .execute(params![session.0, tip.0, tip.1])?;
-    tx.prepare_cached(
-        "UPDATE session SET title = coalesce((
-           WITH RECURSIVE up(id, parent, depth) AS (
-             SELECT id, parent, depth FROM message WHERE id = session.head
-             UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
-           SELECT replace(substr(ltrim(m.text), 1, 120), char(10), ' ') FROM up CROSS JOIN message m ON m.id = up.id
-           WHERE m.role = 'user' ORDER BY up.depth LIMIT 1), '')
-         WHERE id = ?1 AND title = ''",
-    )?
-    .execute([session.0])?;
-    seal_session(tx, session)
 }
 
 pub(super) fn role_name(role: Role) -> &'static str {

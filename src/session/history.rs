@@ -4,6 +4,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::error::Result;
 use super::store::{Store, now_ms};
+use crate::transcript::SessionId;
 
 /// Older prompts than this many are forgotten.
 const KEEP: i64 = 10_000;
@@ -23,6 +24,15 @@ pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
     if let Some((key, _)) = last {
         tx.prepare_cached("DELETE FROM prompt WHERE key <= ?1")?.execute([key + 1 - KEEP])?;
     }
+    Ok(())
+}
+
+/// Forgets the prompts that asked what a session says, unless another session asks the same. What was typed and is no message, as
+/// `/aside` questions, stays.
+pub(super) fn forget_those_of(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
+    let asked = "SELECT text FROM message WHERE role = 'user' AND octet_length(text) <= ?2 AND session";
+    let sql = format!("DELETE FROM prompt WHERE text IN ({asked} = ?1) AND text NOT IN ({asked} <> ?1)");
+    tx.prepare_cached(&sql)?.execute(params![session.0, LONGEST as i64])?;
     Ok(())
 }
 

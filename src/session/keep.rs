@@ -8,12 +8,12 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::{Transaction, params};
 
 use super::collect::Freed;
-use super::commit::refresh_session;
 use super::error::Result;
 use super::format::FileKind;
 use super::segment::{SegmentId, SegmentKind};
 use super::sessions::REACHED_BY_SESSION;
 use super::store::Store;
+use super::summary::refresh_session;
 use crate::transcript::SessionId;
 
 /// Of a document's inner segments every this many keeps its state: what a re-read costs at most after damage.

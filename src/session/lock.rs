@@ -85,6 +85,22 @@ impl Store {
         let _ = write(&mut file);
         Ok(SessionLock { file, path, stale: before })
     }
+
+    /// Whether somebody has a session open for writing, this process included. Takes nothing.
+    pub(super) fn is_in_use(&self, id: SessionId) -> bool {
+        let name = format!("session-{}", id.0);
+        if matches!(self.layout.locks.join(format!("{name}.lock")).try_exists(), Ok(false)) {
+            return false;
+        }
+        let Ok(mut file) = self.layout.open_lock(&name) else {
+            return true;
+        };
+        match file.try_lock() {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(_)) => read_owner(&mut file).is_some_and(|owner| is_running(&owner)),
+        }
+    }
 }
 
 fn read_owner(file: &mut File) -> Option<Owner> {

@@ -6,8 +6,9 @@ use super::commit::role_of;
 use super::error::{Result, StoreError, one_line};
 use super::seal::{self, bytes_at, number_at};
 use super::segment::SegmentId;
+use super::sessions::PLACES;
 use super::store::Store;
-use crate::transcript::{Message, MessageId, MessageMeta};
+use crate::transcript::{Message, MessageId, MessageMeta, SessionId};
 
 /// Text of a column, damaged or not.
 pub(super) fn text_at(r: &Row<'_>, column: usize) -> String {
@@ -133,6 +134,25 @@ impl Store {
     pub fn path(&self, head: MessageId) -> Result<Vec<Message>> {
         let found = self.read(|db| climb(db, head))?;
         if found.is_empty() { Err(StoreError::NoMessage { id: head.0 }) } else { Ok(found) }
+    }
+
+    /// Whether anybody but `session` has a message as it is: it was said elsewhere, something stands below it, or another session
+    /// stands on it. True of one that is not on disk.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn is_had_by_others(&self, message: MessageId, session: SessionId) -> Result<bool> {
+        self.read(|db| {
+            let had = db
+                .prepare_cached(&format!(
+                    "WITH {PLACES} SELECT m.session <> ?2 OR EXISTS (SELECT 1 FROM message c WHERE c.parent = m.id)
+                       OR EXISTS (SELECT 1 FROM place p WHERE p.message = m.id AND p.session <> ?2)
+                     FROM message m WHERE m.id = ?1"
+                ))?
+                .query_row([message.0, session.0], |r| r.get(0))
+                .optional()?;
+            Ok(had.unwrap_or(true))
+        })
     }
 
     /// A message that ends in this segment, the oldest.

@@ -66,8 +66,10 @@ mod segment;
 mod sessions;
 mod state;
 mod store;
+mod summary;
 mod unlinked;
 mod vet;
+mod wipe;
 mod writer;
 
 pub use bundle::Bundled;

@@ -6,13 +6,13 @@ use std::fs::File;
 
 use rusqlite::{Transaction, params};
 
-use super::commit::refresh_session;
 use super::disk::DiskFile;
 use super::error::{Result, StoreError};
 use super::format::{self, FileKind, Head};
 use super::segment::SegmentId;
 use super::state::sessions_at;
 use super::store::Store;
+use super::summary::refresh_session;
 use crate::protocol::engine::{ImageTensor, StateImage};
 
 /// Size of one write. Large enough for full speed, small enough that a stop is noticed.

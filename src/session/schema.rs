@@ -206,6 +206,10 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
         db.pragma_update(None, "foreign_keys", true)?;
+        // What is deleted is not to be found in the file any more; the rest of it is in `wipe.rs`.
+        db.pragma_update(None, "secure_delete", true)?;
+        // Copies that are made on the way hold texts, too.
+        db.pragma_update(None, "temp_store", "MEMORY")?;
         db.set_prepared_statement_cache_capacity(64);
         let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let version: i32 = tx.pragma_query_value(None, "user_version", |r| r.get(0))?;

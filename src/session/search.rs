@@ -3,9 +3,12 @@
 //! Words shorter than three characters have no trigram; they are looked for by scanning. Indexing happens after the
 //! commit of a text, never in it.
 
-use rusqlite::types::Value;
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::{Connection, OptionalExtension};
 
 use super::error::Result;
+use super::messages::text_at;
 use super::sessions::PLACES;
 use super::store::Store;
 use crate::transcript::{MessageId, SessionId};
@@ -14,6 +17,8 @@ use crate::transcript::{MessageId, SessionId};
 const BATCH: i64 = 64;
 /// Text indexed in one transaction (unless one message has more): everybody who wants to write waits for it.
 const BATCH_BYTES: i64 = 1 << 18;
+/// Words that are looked up in the index; more are rarely of use, and their number is whoever asks's.
+const INDEXED_WORDS: usize = 64;
 
 /// A place where a search found something.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,18 +35,6 @@ pub struct SearchHit {
     pub snippet: String,
     /// When it was said, ms since the epoch.
     pub created_ms: i64,
-}
-
-/// The session that shows message `m`: where it was said, or, with that in the trash, the oldest other one that reaches it.
-fn shown_by() -> String {
-    format!(
-        "coalesce((SELECT id FROM session WHERE id = m.session AND trashed_ms IS NULL), (
-           WITH RECURSIVE {PLACES}, down(id, session) AS (
-             SELECT m.id, m.session
-             UNION SELECT c.id, c.session FROM down CROSS JOIN message c ON c.parent = down.id)
-           SELECT min(id) FROM session WHERE trashed_ms IS NULL AND (id IN (SELECT session FROM down)
-             OR id IN (SELECT session FROM place WHERE message IN (SELECT id FROM down)))))"
-    )
 }
 
 impl Store {
@@ -100,49 +93,116 @@ impl Store {
         // What cannot be indexed now (a full disk) is missing from the result, not a reason to have none.
         let _ = self.index_texts();
         let words = words(query);
-        if words.is_empty() {
+        let Some(first) = words.first() else {
             return Ok(Vec::new());
-        }
-        let (long, short): (Vec<&String>, Vec<&String>) = words.iter().partition(|w| w.chars().count() >= 3);
-        let mut sql = format!(
-            "SELECT m.id, m.depth, m.created_ms, m.text, s.id, s.name FROM message m JOIN session s ON s.id = {}",
-            shown_by()
-        );
-        let mut values: Vec<Value> = Vec::new();
-        if long.is_empty() {
-            sql.push_str(" WHERE 1");
-        } else {
-            sql.push_str(" JOIN message_text t ON t.rowid = m.id WHERE message_text MATCH ?");
-            let quoted: Vec<String> = long.iter().map(|w| format!("\"{}\"", w.replace('"', "\"\""))).collect();
-            values.push(Value::Text(quoted.join(" ")));
-        }
-        for word in short {
-            sql.push_str(" AND m.text LIKE ? ESCAPE '\\'");
-            let escaped = word.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
-            values.push(Value::Text(format!("%{escaped}%")));
-        }
-        sql.push_str(if long.is_empty() { " ORDER BY m.id DESC" } else { " ORDER BY t.rank" });
-        sql.push_str(" LIMIT ?");
-        values.push(Value::Integer(i64::try_from(limit).unwrap_or(i64::MAX)));
+        };
+        let (indexed, scanned) = divided(&words);
+        let sql = match indexed.is_empty() {
+            true => "SELECT id, session FROM message WHERE ?1 = '' ORDER BY id DESC",
+            false => {
+                "SELECT m.id, m.session FROM message_text t CROSS JOIN message m ON m.id = t.rowid
+                 WHERE message_text MATCH ?1 ORDER BY t.rank"
+            }
+        };
         self.read(|db| {
-            let mut query = db.prepare_cached(&sql)?;
-            let rows = query.query_map(rusqlite::params_from_iter(values), |r| {
-                let text = r.get_ref(3)?.as_str()?;
-                Ok(SearchHit {
-                    message: MessageId(r.get(0)?),
-                    number: r.get(1)?,
-                    created_ms: r.get(2)?,
-                    snippet: snippet(text, words.first().map_or("", |w| w)),
-                    session: SessionId(r.get(4)?),
-                    name: r.get(5)?,
-                })
-            })?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            let shown = Shown::of(db)?;
+            let mut hits = Vec::new();
+            let mut found = db.prepare_cached(sql)?;
+            let mut found = found.query([indexed.join(" ")])?;
+            let mut text_of = db.prepare_cached("SELECT text, depth, created_ms FROM message WHERE id = ?1")?;
+            while hits.len() < limit
+                && let Some(row) = found.next()?
+            {
+                let (id, said_in): (i64, i64) = (row.get(0)?, row.get(1)?);
+                let Some((session, name)) = shown.by(id, said_in) else { continue };
+                let mut one = text_of.query([id])?;
+                let Some(row) = one.next()? else { continue };
+                let text = text_at(row, 0);
+                if !scanned.is_empty() && !contains_all(&folded(&text), &scanned) {
+                    continue;
+                }
+                hits.push(SearchHit {
+                    session: SessionId(session),
+                    name: name.to_owned(),
+                    message: MessageId(id),
+                    number: row.get(1)?,
+                    snippet: snippet(&text, first),
+                    created_ms: row.get(2)?,
+                });
+            }
+            Ok(hits)
         })
     }
 }
 
-/// Splits at white space, keeping what stands between double quotes together.
+/// Which session shows a message: where it was said, or, with that in the trash, the oldest other one that reaches it.
+struct Shown {
+    /// Sessions that are not in the trash, and their names.
+    live: HashMap<i64, String>,
+    /// Messages at and above the places where one of those stands on one in the trash, and that one.
+    reached: HashMap<i64, i64>,
+}
+
+impl Shown {
+    /// Climbs once for all hits: each message is met once, however many sessions there are above it.
+    fn of(db: &Connection) -> Result<Shown> {
+        let mut query = db.prepare_cached("SELECT id, name FROM session WHERE trashed_ms IS NULL")?;
+        let live = query.query_map([], |r| Ok((r.get(0)?, text_at(r, 1))))?.collect::<rusqlite::Result<_>>()?;
+        // Where the living meet the dead: places, and what was said below.
+        let mut query = db.prepare_cached(&format!(
+            "WITH {PLACES}
+             SELECT p.message, p.session FROM place p CROSS JOIN message m ON m.id = p.message
+               CROSS JOIN session t ON t.id = m.session CROSS JOIN session s ON s.id = p.session
+               WHERE t.trashed_ms IS NOT NULL AND s.trashed_ms IS NULL
+             UNION SELECT m.id, c.session FROM session t CROSS JOIN message m ON m.session = t.id
+               CROSS JOIN message c ON c.parent = m.id CROSS JOIN session s ON s.id = c.session
+               WHERE t.trashed_ms IS NOT NULL AND s.trashed_ms IS NULL
+             ORDER BY 2"
+        ))?;
+        let mut met = query.query([])?;
+        let mut above = db.prepare_cached("SELECT parent FROM message WHERE id = ?1")?;
+        let mut reached = HashMap::new();
+        while let Some(row) = met.next()? {
+            let session: i64 = row.get(1)?;
+            let mut next: Option<i64> = row.get(0)?;
+            while let Some(id) = next
+                && !reached.contains_key(&id)
+            {
+                reached.insert(id, session);
+                next = above.query_row([id], |r| r.get(0)).optional()?.flatten();
+            }
+        }
+        Ok(Shown { live, reached })
+    }
+
+    fn by(&self, message: i64, said_in: i64) -> Option<(i64, &str)> {
+        let shown = |session: i64| Some((session, self.live.get(&session)?.as_str()));
+        shown(said_in).or_else(|| shown(*self.reached.get(&message)?))
+    }
+}
+
+/// Words for the index, quoted, and those that are looked for in the texts it finds: they are too short for it, or too many.
+fn divided(words: &[String]) -> (Vec<String>, Vec<String>) {
+    let (mut indexed, mut scanned) = (Vec::new(), Vec::new());
+    for word in words {
+        match word.chars().count() >= 3 && indexed.len() < INDEXED_WORDS {
+            true => indexed.push(format!("\"{}\"", word.replace('"', "\"\""))),
+            false => scanned.push(folded(word)),
+        }
+    }
+    (indexed, scanned)
+}
+
+/// A text in which upper and lower case are the same, in any script.
+fn folded(text: &str) -> String {
+    text.chars().flat_map(char::to_lowercase).collect()
+}
+
+fn contains_all(text: &str, words: &[String]) -> bool {
+    words.iter().all(|word| text.contains(word.as_str()))
+}
+
+/// Splits at white space, keeping what stands between double quotes together. Each word once.
 fn words(query: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (i, part) in query.split('"').enumerate() {
@@ -152,7 +212,8 @@ fn words(query: &str) -> Vec<String> {
             words.extend(part.split_whitespace().map(str::to_owned));
         }
     }
-    words.retain(|w| !w.is_empty());
+    let mut known = HashSet::new();
+    words.retain(|w| !w.is_empty() && known.insert(folded(w)));
     words
 }
 

@@ -2,12 +2,12 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::commit::{OWN_TITLE, free_name};
 use super::error::{Result, StoreError};
 use super::messages::{bare_message, text_at};
 use super::seal::{self, bytes_at, number_at, seal_session};
 use super::segment::SegmentId;
 use super::store::{Store, now_ms};
+use super::summary::{OWN_TITLE, free_name};
 use crate::transcript::{Message, MessageId, SessionId};
 
 /// What means the session changed last where a session is named. None is given it as its name.
@@ -331,7 +331,8 @@ impl Store {
     /// Gives a session another name.
     ///
     /// # Errors
-    /// [`StoreError::NameTaken`], [`StoreError::MeansLast`]; the database cannot be written.
+    /// [`StoreError::NameTaken`], [`StoreError::MeansLast`], [`StoreError::NoSession`] where it is not on disk yet; the database
+    /// cannot be written.
     pub fn rename(&self, id: SessionId, name: &str) -> Result<()> {
         let name = name.trim();
         if name == LAST {
@@ -344,7 +345,10 @@ impl Store {
             if name.is_empty() || other.is_some_and(|o| o != id.0) {
                 return Err(StoreError::NameTaken { name: name.to_owned() });
             }
-            tx.execute("UPDATE session SET name = ?2 WHERE id = ?1", params![id.0, name])?;
+            let renamed = tx.execute("UPDATE session SET name = ?2 WHERE id = ?1", params![id.0, name])?;
+            if renamed == 0 {
+                return Err(StoreError::NoSession { name: id.0.to_string() });
+            }
             seal_session(tx, id)
         })
     }

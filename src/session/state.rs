@@ -5,11 +5,11 @@
 
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::commit::refresh_session;
 use super::error::{Result, StoreError};
 use super::format::{self, Fault, FileKind};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
 use super::store::{Store, lock, now_ms};
+use super::summary::refresh_session;
 use crate::protocol::engine::{CheckpointImage, RowsImage};
 use crate::transcript::SessionId;
 

@@ -278,9 +278,14 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     Ok(Exit::Ok)
 }
 
+/// How long a session of the trash stays with these options; `None` for as long as it is configured.
+fn days_in_trash(args: &PruneArgs) -> Option<u32> {
+    (args.all && !args.state).then_some(0)
+}
+
 /// What goes of one store: the terminal's, or that of the server's requests.
 fn prune_store(args: &PruneArgs, store: &Store) -> Result<Vec<Freed>, Failure> {
-    let mut freed = vec![store.empty_trash(if args.all && !args.state { Some(0) } else { None })?];
+    let mut freed = vec![store.empty_trash(days_in_trash(args))?];
     if args.state {
         freed.push(store.drop_all_state(&spared(args, store)?)?);
     } else {
@@ -314,10 +319,8 @@ fn prune_dry_run(
 ) -> Result<Exit, Failure> {
     let sizes = store.sizes()?;
     let trashed = store.sessions(SessionFilter::Trashed, LISTED)?;
-    let (kept_days, everything) = (i64::from(store.limits().trash_days), args.all && !args.state);
-    let now = crate::text::clock::now().as_millisecond();
-    let is_old = |r: &&SessionRecord| everything || r.trashed_ms.is_some_and(|at| at <= now - kept_days * 86_400_000);
-    let gone: Vec<&SessionRecord> = trashed.iter().filter(is_old).collect();
+    let old = store.old_in_trash(days_in_trash(args))?;
+    let gone: Vec<&SessionRecord> = trashed.iter().filter(|r| old.contains(&r.id)).collect();
     let mut states: Vec<(String, u64)> = Vec::new();
     let mut documents = Vec::new();
     if args.state {

@@ -169,6 +169,10 @@ fn what_is_not_on_disk_yet_is_neither_opened_nor_exported_from_there() {
     // One that has not even its row.
     t.ask("Three?");
     let third = t.name();
+    t.send(Request::Rename("fourth".into()));
+    let said = t.note_with("is not renamed");
+    assert!(said.starts_with(&format!("\"{third}\" is not renamed: it is not on disk yet (")), "{said}");
+    assert_eq!(t.name(), third);
     t.send(Request::New(None));
     t.send(Request::Resume(third.clone()));
     t.note_with(&format!("\"{third}\" is not opened"));

@@ -51,6 +51,144 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     assert_eq!(texts("deeper"), [questions[0], questions[2]]);
 }
 
+fn going_on_with_an_answer_leaves_it_to_those_who_have_it() {
+    let dir = dir();
+    let text = text_model(None);
+    let script = always(text.clone(), "one two three four five six seven eight nine ten eleven twelve");
+    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    t.note(Request::Set(Some(("max_tokens".into(), "4".into()))));
+    let first = t.ask("Count");
+    assert_eq!(first.meta.finish, Some(Finish::Length));
+    let name = t.name();
+    // Nobody else has it: it grows.
+    t.send(Request::Continue(None));
+    let first = {
+        let whole = t.finished();
+        assert_eq!(whole.id, first.id);
+        whole
+    };
+    t.sync();
+    t.note(Request::Fork { at: None, name: Some("beside".into()) });
+    t.send(Request::Continue(Some("and then".into())));
+    let more = t.finished();
+    t.sync();
+    assert_ne!(more.id, first.id);
+    assert!(more.text.starts_with(&first.text) && more.text.contains("and then"), "{}", more.text);
+    let view = t.view();
+    assert_eq!((view.messages.len(), view.messages[1].id, view.branch), (2, more.id, (2, 2)));
+    // What it went on from is shown before the first word that is new.
+    let shown = t.seen.iter().rev().find_map(|n| if let Notice::Added(m) = n { Some(m.clone()) } else { None });
+    assert_eq!(shown.map(|m| (m.id, m.text, m.meta.finish)), Some((more.id, first.text.clone(), None)));
+    t.send(Request::Resume(name.clone()));
+    t.note_with("Resumed");
+    assert_eq!(t.view().messages[1].text, first.text);
+    // The fork stands on it: here it is left alone, too.
+    t.send(Request::Continue(None));
+    assert_ne!(t.finished().id, first.id);
+    t.sync();
+    t.quit();
+    let store = support::store(&dir.path().join("data"));
+    assert_eq!(store.path(first.id).unwrap()[1].text, first.text);
+    let of = |name: &str| store.path(store.session_named(name).unwrap().head.unwrap()).unwrap().pop().unwrap();
+    assert_eq!((of("beside").text, of("beside").id), (more.text, more.id));
+}
+
+fn going_on_with_an_answer_leaves_what_was_said_below_it_where_it_was() {
+    let dir = dir();
+    let text = text_model(None);
+    let script = always(text.clone(), "one two three four five six seven eight nine ten eleven twelve");
+    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    t.note(Request::Set(Some(("max_tokens".into(), "4".into()))));
+    let first = t.ask("Count");
+    t.note(Request::Mark("here".into()));
+    t.ask("Again");
+    t.note(Request::Undo(1));
+    t.send(Request::Continue(None));
+    let more = t.finished();
+    t.sync();
+    assert!(more.id != first.id && more.text.len() > first.text.len(), "{more:?}");
+    assert_eq!(t.view().messages.len(), 2);
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
+    assert!(said.starts_with("Branch 1/2"), "{said}");
+    let view = t.view();
+    assert_eq!((view.messages.len(), view.messages[1].text.as_str()), (4, first.text.as_str()));
+    // The name stays with what it was given to.
+    t.note(Request::Goto(GotoTarget::Mark("here".into())));
+    assert_eq!(t.view().messages.last().map(|m| m.id), Some(first.id));
+}
+
+fn a_fork_of_a_session_that_is_answering_has_what_was_said_so_far() {
+    let dir = dir();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let text = text_model(None);
+    let script = always(text.clone(), "one two three four five six seven eight");
+    let mut owner = Talk::new(dir.path(), Setup { text, script, gate: Some(gate), ..Setup::default() });
+    for _ in 0..5 {
+        permit.send(()).unwrap();
+    }
+    owner.send(Request::Ask("Count".into()));
+    owner.wait("some words", |n| matches!(n, Notice::Delta { .. }).then_some(()));
+    let name = owner.name();
+    let store = support::store(&dir.path().join("data"));
+    let last_of = |name: &str| store.path(store.session_named(name).unwrap().head.unwrap()).unwrap().pop().unwrap();
+    let until = std::time::Instant::now() + support::PATIENCE;
+    let open = loop {
+        let last = last_of(&name);
+        if last.is_open() && !last.text.is_empty() {
+            break last;
+        }
+        assert!(std::time::Instant::now() < until, "what is written is not saved");
+        std::thread::yield_now();
+    };
+    let mut second = Talk::new(dir.path(), resume(&name));
+    let id = question(&mut second).0;
+    second.send(Request::Choose { question: id, key: 'f' });
+    second.note_with("forked at #2");
+    let copy = second.view().messages[1].clone();
+    assert!(copy.id != open.id && copy.text.starts_with(&open.text), "{copy:?}");
+    assert_eq!(copy.meta.finish, Some(Finish::Stopped));
+    let fork = second.name();
+    second.on_disk();
+    drop(permit);
+    let whole = owner.finished();
+    owner.sync();
+    owner.on_disk();
+    assert!(whole.text.len() > copy.text.len(), "{whole:?}");
+    assert_eq!((last_of(&fork).id, last_of(&fork).text), (copy.id, copy.text));
+    assert_eq!((last_of(&name).id, last_of(&name).text), (open.id, whole.text));
+    second.quit();
+    owner.quit();
+}
+
+fn a_message_has_all_the_names_it_was_given() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("Hello there?");
+    let name = t.name();
+    for mark in ["a", "b"] {
+        let said = t.note(Request::Mark(mark.into()));
+        assert!(said.ends_with("comes back to it; its state is kept."), "{said}");
+    }
+    t.ask("Who keeps the lamp?");
+    let both = |t: &mut Talk| {
+        for mark in ["a", "b"] {
+            let said = t.note(Request::Goto(GotoTarget::Mark(mark.into())));
+            assert!(said.starts_with(&format!("At \"{mark}\", #2: ")), "{said}");
+            t.note(Request::Redo(1));
+        }
+        assert_eq!(t.view().timeline[0].label.as_deref(), Some("a, b"));
+    };
+    both(&mut t);
+    t.quit();
+    let never = Setup { save_state: sala_chat::settings::SaveStates::Never, ..resume(&name) };
+    let mut t = Talk::new(dir.path(), never);
+    t.note_with("Resumed");
+    both(&mut t);
+    t.ask("And who cleans it?");
+    let said = t.note(Request::Mark("c".into()));
+    assert!(said.ends_with("/goto c comes back to it."), "{said}");
+}
+
 fn a_branch_is_counted_where_it_was_asked_for() {
     let dir = dir();
     let mut t = Talk::new(dir.path(), Setup::default());
@@ -128,4 +266,11 @@ fn a_message_that_begins_with_a_slash_comes_back_as_one() {
     assert_eq!(prompts, ["//quit now"]);
 }
 
-with_both_tokenizers!(a_fork_keeps_all_up_to_where_it_was_forked, a_branch_is_counted_where_it_was_asked_for);
+with_both_tokenizers!(
+    a_fork_keeps_all_up_to_where_it_was_forked,
+    going_on_with_an_answer_leaves_it_to_those_who_have_it,
+    going_on_with_an_answer_leaves_what_was_said_below_it_where_it_was,
+    a_fork_of_a_session_that_is_answering_has_what_was_said_so_far,
+    a_message_has_all_the_names_it_was_given,
+    a_branch_is_counted_where_it_was_asked_for,
+);

@@ -17,7 +17,8 @@ mod views;
 use sala_chat::commands::{BranchTarget, Sibling};
 use sala_chat::desk::{Attendance, LoadLimits, Opening};
 use sala_chat::protocol::desk::{
-    Activity, Level, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, PresetAction, Request, SaveState,
+    Activity, GotoTarget, Level, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, PresetAction, Request,
+    SaveState,
 };
 use sala_chat::text::Before;
 use sala_chat::transcript::{Finish, Role, Sources};

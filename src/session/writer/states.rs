@@ -27,12 +27,14 @@ pub(super) struct States {
     grown: Vec<SessionId>,
     /// Segments of the last save with state: the conversation going on, spared by the budget.
     current: Vec<SegmentId>,
+    /// The trash was looked at in this run.
+    trash_seen: bool,
 }
 
 impl States {
     pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> States {
         let (grown, current) = (Vec::new(), Vec::new());
-        States { store, events, shared, state_off: None, saves: 0, since_budget: 0, grown, current }
+        States { store, events, shared, state_off: None, saves: 0, since_budget: 0, grown, current, trash_seen: false }
     }
 
     /// Writes until no text can come any more and nothing waits.
@@ -53,6 +55,11 @@ impl States {
             queue.pending_bytes = queue.pending_bytes.saturating_sub(state.bytes());
             drop(queue);
             self.shared.done.notify_all();
+        }
+        // A run of one answer comes to no other moment for it.
+        if self.saves > 0 && self.state_off.is_none() {
+            self.thin();
+            self.look_at_budget();
         }
     }
 
@@ -141,9 +148,13 @@ impl States {
         self.store.require_room(0)
     }
 
-    /// Between saves: thin, keep the budget. What fails is tried again after the next save.
+    /// Between saves: empty the trash, thin, keep the budget. What fails is tried again after the next save.
     fn tidy(&mut self) {
-        if matches!(self.store.access(), Access::ReadOnly { .. }) || self.saves == 0 {
+        if matches!(self.store.access(), Access::ReadOnly { .. }) {
+            return;
+        }
+        self.empty_trash();
+        if self.saves == 0 {
             return;
         }
         // The names of the files that were written.
@@ -152,12 +163,33 @@ impl States {
             return;
         }
         self.store.fill_reserve();
+        self.thin();
+        if self.since_budget >= BUDGET_EVERY {
+            self.look_at_budget();
+        }
+    }
+
+    fn thin(&mut self) {
         for session in self.grown.drain(..) {
             let _ = self.store.thin(session);
         }
-        if self.since_budget >= BUDGET_EVERY {
-            self.since_budget = 0;
-            let _ = self.store.keep_budget(&self.current);
+    }
+
+    fn look_at_budget(&mut self) {
+        self.since_budget = 0;
+        let _ = self.store.keep_budget(&self.current);
+    }
+
+    /// Once a run: sessions whose days in the trash are over. In doubt about the database they stay, and `prune` says why.
+    fn empty_trash(&mut self) {
+        if std::mem::replace(&mut self.trash_seen, true)
+            || self.store.old_in_trash(None).is_ok_and(|old| old.is_empty())
+        {
+            return;
+        }
+        match self.store.empty_trash(None) {
+            Ok(freed) => tracing::info!(freed.sessions, freed.messages, "the trash was emptied"),
+            Err(e) => tracing::warn!("the trash is not emptied: {e}"),
         }
     }
 }
