@@ -258,6 +258,22 @@ fn quantised_heads_are_dequantised_with_the_scales_of_each_projection() {
 #[test]
 fn heads_that_do_not_fit_are_refused_with_the_reason() {
     let (config, all, spec) = tiny();
+    // Inputs that are scaled before the product: values times the scale of their column.
+    let scale = |k: usize| 0.5 + (k % 5) as f32 / 4.0;
+    let (mut smoothed, mut values) = (packed.clone(), all.clone());
+    for part in ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| format!("midlayer.self_attn.{part}")) {
+        let form = take(&mut values, &format!("{part}.weight"));
+        let inner = form.shape[1];
+        form.bytes = floats(form).iter().enumerate().flat_map(|(i, v)| (v * scale(i % inner)).to_le_bytes()).collect();
+        let bytes = (0..inner).flat_map(|k| half::bf16::from_f32(scale(k)).to_le_bytes()).collect();
+        let scales = Form { dtype: safetensors::Dtype::BF16, shape: vec![inner], bytes };
+        smoothed.push((format!("{part}.pre_quant_scale"), scales));
+    }
+    assert_eq!(load(&config, &smoothed, &spec).unwrap(), load(&config, &values, &spec).unwrap());
+    let part = Form { dtype: safetensors::Dtype::BF16, shape: vec![2], bytes: vec![0; 4] };
+    smoothed.push(("midlayer.self_attn.o_proj.weight_quantizer._svdquant_lora_a".into(), part));
+    assert!(refusal(&config, &smoothed, &spec).contains("low-rank part"));
+
     let with = |key: &str, value: serde_json::Value| {
         set(&config, |c| {
             c.insert(key.into(), value);
