@@ -28,7 +28,7 @@ use crate::protocol::engine::Token;
 use crate::spec::ModelSpec;
 use crate::text::files;
 
-pub use config::{DraftConfig, DraftOptions};
+pub use config::{DraftConfig, DraftOptions, FcNorm};
 pub(super) use golden::replay;
 use load::Weights;
 

@@ -12,14 +12,14 @@ use crate::backend::{Form, WeightView, internal};
 use crate::model::{LoadedTensor, Recipe, Tensors, published};
 use crate::protocol::engine::{Dtype, Token};
 
-use super::config::DraftConfig;
+use super::config::{DraftConfig, FcNorm};
 use super::{DraftError, Result, nvfp4};
 
 /// A head's weights in a backend's layout.
 pub(super) struct Weights<B: DraftOps> {
     /// `[hidden, aux·target_hidden]`
     pub(super) fc: B::Matrix,
-    /// One per auxiliary hidden state; empty without `fc_norm`.
+    /// One per auxiliary hidden state, one for all of them, or none.
     pub(super) fc_norm: Vec<B::Vector>,
     /// Norms the embedding.
     pub(super) input_norm: B::Vector,
@@ -319,10 +319,18 @@ impl<B: DraftOps> Weights<B> {
         } else {
             Output::Model
         };
-        let slots = if c.fc_norm { c.aux_layers.len() } else { 0 };
+        let states = c.aux_layers.len();
+        let fc_norm = match c.fc_norm {
+            FcNorm::Off => Vec::new(),
+            FcNorm::EachState => {
+                let norms = (0..states).map(|i| vector(b, &format!("fc_norm.{i}"), c.target_hidden));
+                norms.collect::<Result<_>>()?
+            }
+            FcNorm::WholeRow => vec![vector(b, "input_norm", states * c.target_hidden)?],
+        };
         Ok(Weights {
-            fc: matrix(b, "fc", h, c.aux_layers.len() * c.target_hidden)?,
-            fc_norm: (0..slots).map(|i| vector(b, &format!("fc_norm.{i}"), c.target_hidden)).collect::<Result<_>>()?,
+            fc: matrix(b, "fc", h, states * c.target_hidden)?,
+            fc_norm,
             input_norm: vector(b, "midlayer.input_layernorm", h)?,
             hidden_norm: vector(b, "midlayer.hidden_norm", h)?,
             kvq: b.matrix(&[kw, vw, qw].map(|part| part.in_form(recipe.draft_form(&qn, 2 * h))))?,

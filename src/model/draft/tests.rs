@@ -5,6 +5,8 @@ use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::model::Recipe;
 
+mod variants;
+
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/eagle3")
 }
@@ -46,8 +48,17 @@ fn stored(all: &[(String, Form)]) -> Tensors {
     Tensors::open_files(&[path]).unwrap()
 }
 
+/// Auxiliary hidden states of 19 positions. `[19, 384]`
+fn states() -> Vec<f32> {
+    (0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect()
+}
+
 /// The first prediction of a head over a fixed prompt: what any two forms of the same weights must share.
 fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> TopLogits {
+    prediction_from(b, head, &states())
+}
+
+fn prediction_from(b: &mut Cpu, head: &mut DraftHead<Cpu>, states: &[f32]) -> TopLogits {
     let none = b
         .matrix(&[crate::backend::WeightView {
             name: "none",
@@ -61,8 +72,7 @@ fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> TopLogits {
     let tables = Tables { embed: &none, head: &none };
     let history: Vec<Token> = (0..20).map(|i| i * 13 % 320).collect();
     let mut aux_hidden = b.draft_buf(19, 384, BufKind::Activation).unwrap();
-    b.write(&mut aux_hidden, &(0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect::<Vec<_>>())
-        .unwrap();
+    b.write(&mut aux_hidden, states).unwrap();
     head.read(b, &tables, &aux_hidden, 0, 19, &history[..19], 0).unwrap();
     head.extend(b, &tables, &history).unwrap()
 }
@@ -167,7 +177,7 @@ fn published_names_and_nestings_are_one_head() {
         }
         c.insert("architectures".into(), serde_json::json!(["Eagle3Speculator"]));
         c.insert("target_hidden_size".into(), serde_json::Value::Null);
-        c.insert("eagle_aux_hidden_state_layer_ids".into(), serde_json::json!([1, 15, 28]));
+        c.insert("eagle_aux_hidden_state_layer_ids".into(), serde_json::json!([2, 16, 29]));
         c.insert("transformer_layer_config".into(), layer.into());
     });
     assert_eq!(load(&nested, &all, &spec).unwrap(), want);
@@ -248,16 +258,6 @@ fn quantised_heads_are_dequantised_with_the_scales_of_each_projection() {
     }
     assert_eq!(load(&config, &packed, &spec).unwrap(), load(&config, &all, &spec).unwrap());
 
-    let scale = take(&mut packed, "midlayer.self_attn.k_proj.weight_scale_2");
-    scale.bytes = f32::NAN.to_le_bytes().to_vec();
-    assert!(refusal(&config, &packed, &spec).contains("not finite"));
-    packed.retain(|(n, _)| n != "midlayer.self_attn.k_proj.weight_scale_2");
-    assert!(refusal(&config, &packed, &spec).contains("weight_scale_2"));
-}
-
-#[test]
-fn heads_that_do_not_fit_are_refused_with_the_reason() {
-    let (config, all, spec) = tiny();
     // Inputs that are scaled before the product: values times the scale of their column.
     let scale = |k: usize| 0.5 + (k % 5) as f32 / 4.0;
     let (mut smoothed, mut values) = (packed.clone(), all.clone());
@@ -274,6 +274,16 @@ fn heads_that_do_not_fit_are_refused_with_the_reason() {
     smoothed.push(("midlayer.self_attn.o_proj.weight_quantizer._svdquant_lora_a".into(), part));
     assert!(refusal(&config, &smoothed, &spec).contains("low-rank part"));
 
+    let scale = take(&mut packed, "midlayer.self_attn.k_proj.weight_scale_2");
+    scale.bytes = f32::NAN.to_le_bytes().to_vec();
+    assert!(refusal(&config, &packed, &spec).contains("not finite"));
+    packed.retain(|(n, _)| n != "midlayer.self_attn.k_proj.weight_scale_2");
+    assert!(refusal(&config, &packed, &spec).contains("weight_scale_2"));
+}
+
+#[test]
+fn heads_that_do_not_fit_are_refused_with_the_reason() {
+    let (config, all, spec) = tiny();
     let with = |key: &str, value: serde_json::Value| {
         set(&config, |c| {
             c.insert(key.into(), value);
