@@ -73,7 +73,8 @@ pub trait DraftOps: Backend {
     /// Copies whole rows between buffers of the same width, outside of a step.
     fn draft_copy(&mut self, dst: &mut Self::Buf, dst_row: usize, src: &Self::Buf, rows: Range<usize>) -> Result<()>;
 
-    /// `g[r] = aux_hidden[r] Wᵀ`, each of the `norms.len()` equal slots of a row RMS-normed first where there are norms.
+    /// `g[r] = aux_hidden[r] Wᵀ`, each of the `norms.len()` equal slots of a row RMS-normed first where there are norms; one norm is
+    /// for the whole row.
     /// `[rows, hidden]`
     fn draft_fuse(
         &mut self,

@@ -20,14 +20,15 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::backend::draft::{DraftOps, PENDING_ROWS};
-use crate::backend::{BackendError, BufKind, Pass, StepKey, TopLogits};
+use crate::backend::{BackendError, BufKind, Pass, StepKey, TopLogits, internal};
+use crate::model::format::Format;
 use crate::model::weights::declared_format;
 use crate::model::{Model, ModelError, Tensors, demo_draft};
 use crate::protocol::engine::Token;
 use crate::spec::ModelSpec;
 use crate::text::files;
 
-pub use config::{DraftConfig, DraftOptions};
+pub use config::{DraftConfig, DraftOptions, FcNorm};
 pub(super) use golden::replay;
 use load::Weights;
 
@@ -140,8 +141,8 @@ impl<B: DraftOps> DraftHead<B> {
             files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         let format = declared_format(dir, &config)?;
-        if let Some(format) = format.as_ref().filter(|f| !f.is_read()) {
-            return Err(ModelError::Quantised { path: dir.into(), what: format.described() }.into());
+        if let Some(what) = format.as_ref().and_then(Format::refusal) {
+            return Err(ModelError::Quantised { path: dir.into(), what }.into());
         }
         Self::load(b, &name, &config, &Tensors::open_dir(dir)?.in_format(format), model, options)
     }
@@ -410,12 +411,21 @@ impl<B: DraftOps> DraftHead<B> {
 
     /// Top logits of the last prediction, in the model's ids. Waits.
     fn predicted(&mut self, b: &mut B) -> Result<TopLogits> {
-        let mut row = b.read_top_logits(1)?.into_iter().next().unwrap_or_default();
-        if let Some(map) = &self.weights.to_target {
-            row.ids.iter_mut().for_each(|id| *id = map.get(*id as usize).copied().unwrap_or_default());
-        }
-        Ok(row)
+        Ok(in_model_ids(b.read_top_logits(1)?, self.weights.to_target.as_deref())?)
     }
+}
+
+/// The one row that was read back, its draft ids replaced by those of the model where a map says them.
+fn in_model_ids(rows: Vec<TopLogits>, map: Option<&[Token]>) -> Result<TopLogits, BackendError> {
+    let mut row =
+        rows.into_iter().next().ok_or_else(|| internal("draft", "a prediction without a row of top logits"))?;
+    if let Some(map) = map {
+        for id in &mut row.ids {
+            let known = map.get(*id as usize);
+            *id = *known.ok_or_else(|| internal("draft", "a predicted id outside of the draft vocabulary"))?;
+        }
+    }
+    Ok(row)
 }
 
 #[cfg(test)]

@@ -68,6 +68,8 @@ pub struct Format {
     symmetric: bool,
     gptq_v2: bool,
     blocks: Option<[usize; 2]>,
+    /// What the folder asks for beyond what is read of its family: the end of a sentence.
+    beyond: Option<String>,
     /// Modules that are not packed, as the folder writes them.
     excluded: Vec<String>,
 }
@@ -111,6 +113,7 @@ impl Format {
             symmetric: q.get("sym").and_then(Value::as_bool).unwrap_or(true),
             gptq_v2: q.get("checkpoint_format").and_then(Value::as_str) == Some("gptq_v2"),
             blocks: blocks.filter(|b| b.iter().all(|n| *n > 0)),
+            beyond: beyond(method, q),
             excluded: excluded(q),
         }
     }
@@ -120,9 +123,15 @@ impl Format {
         self.family
     }
 
-    /// Whether this program reads it.
-    pub fn is_read(&self) -> bool {
-        FAMILIES.iter().any(|r| r.family == self.family && r.read)
+    /// What it is and why it is not read, `a HQQ model, 4 bits, which is not read (GPTQ, … are)`; `None` for what is read.
+    pub fn refusal(&self) -> Option<String> {
+        let known = FAMILIES.iter().any(|r| r.family == self.family && r.read);
+        let why = match &self.beyond {
+            _ if !known => format!("which is not read ({} are)", Format::families_read()),
+            Some(beyond) => beyond.clone(),
+            None => return None,
+        };
+        Some(format!("{}, {why}", self.described()))
     }
 
     /// `GPTQ, 4 bits, groups of 128`.
@@ -149,8 +158,7 @@ impl Format {
         format!("{article} {} model{rest}", self.name)
     }
 
-    /// The families that are read, for messages.
-    pub fn families_read() -> String {
+    fn families_read() -> String {
         let names: Vec<&str> =
             FAMILIES.iter().filter(|r| r.read && r.family != Family::SalaChat).map(|r| r.name).collect();
         names.join(", ")
@@ -199,6 +207,21 @@ fn short(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(40).collect()
 }
 
+/// What a folder says that a reader of its tensors alone would leave out.
+fn beyond(method: &str, q: &Value) -> Option<String> {
+    if q.get("quant_algo").and_then(Value::as_str).is_some_and(|algorithm| algorithm.eq_ignore_ascii_case("NVFP4_SVD"))
+    {
+        return Some("whose low-rank part is not read".into());
+    }
+    // Rotations of weights are part of them already; those of activations and caches are made while the model runs.
+    let groups =
+        q.get("transform_config").filter(|_| method == "compressed-tensors")?.get("config_groups")?.as_object()?;
+    let applied = groups.values().filter_map(|group| group.get("apply")?.as_array()).flatten();
+    let mut locations = applied.map(|entry| entry.get("location").and_then(Value::as_str).unwrap_or("?"));
+    let online = locations.find(|location| !matches!(*location, "weight_input" | "weight_output"))?;
+    Some(format!("which is rotated at `{}` while it runs (transform_config), and that is not done", short(online)))
+}
+
 /// Where bits and group size are: `compressed-tensors` nests them.
 fn inner(q: &Value) -> &Value {
     let group = q.get("config_groups").and_then(Value::as_object).and_then(|g| g.values().next());
@@ -237,7 +260,7 @@ mod tests {
     fn published_formats_are_named_as_what_they_are() {
         let says = |text: &str, read: bool, expected: &str| {
             let format = of(text).unwrap();
-            assert_eq!((format.described().as_str(), format.is_read()), (expected, read));
+            assert_eq!((format.described().as_str(), format.refusal().is_none()), (expected, read));
         };
         says(
             r#"{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": true}}"#,
@@ -276,6 +299,39 @@ mod tests {
         let beside = serde_json::json!({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": null}});
         let format = Format::declared(&serde_json::json!({}), Some(&beside)).unwrap();
         assert_eq!(format.described(), "a ModelOpt model (FP8)");
+    }
+
+    #[test]
+    fn what_is_done_to_activations_while_a_model_runs_is_refused() {
+        let rotated = |locations: &[&str]| {
+            let apply: Vec<Value> =
+                locations.iter().map(|l| serde_json::json!({"targets": ["Linear"], "location": l})).collect();
+            let config = serde_json::json!({"quantization_config": {
+                "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+                "transform_config": {"config_groups": {
+                    "R1": {"type": "hadamard", "apply": [{"targets": ["Linear"], "location": "weight_output"}]},
+                    "R4": {"type": "hadamard", "apply": apply},
+                }},
+            }});
+            Format::declared(&config, None).unwrap().refusal()
+        };
+        assert_eq!(rotated(&["weight_input", "weight_output"]), None, "it is in the weights");
+        for location in ["input", "output", "k_cache", "q_attn", "new"] {
+            assert_eq!(
+                rotated(&["weight_input", location]).unwrap(),
+                format!(
+                    "a compressed-tensors model (nvfp4-pack-quantized), which is rotated at `{location}` while it runs (transform_config), and that is not done"
+                )
+            );
+        }
+        let empty = r#"{"quantization_config": {"quant_method": "compressed-tensors", "transform_config": {}}}"#;
+        assert_eq!(of(empty).unwrap().refusal(), None);
+        let algorithm = |name: &str| {
+            let config = serde_json::json!({"quantization_config": {"quant_method": "modelopt", "quant_algo": name}});
+            Format::declared(&config, None).unwrap().refusal()
+        };
+        assert_eq!(algorithm("NVFP4_AWQ"), None);
+        assert_eq!(algorithm("NVFP4_SVD").unwrap(), "a ModelOpt model (NVFP4_SVD), whose low-rank part is not read");
     }
 
     #[test]

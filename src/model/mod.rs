@@ -89,13 +89,13 @@ pub enum ModelError {
     },
     /// Weights that somebody packed in a way that is not read.
     #[error(
-        "{} is {what}, which is not read ({} are); take the unquantised folder, --weights 8bit, 6bit, 5bit or 4bit packs it",
-        path.display(), format::Format::families_read()
+        "{} is {what}; take the unquantised folder, --weights 8bit, 6bit, 5bit or 4bit packs it",
+        path.display()
     )]
     Quantised {
         /// The folder.
         path: PathBuf,
-        /// As its settings say: `a HQQ model, 4 bits, groups of 64`.
+        /// What it is and why it is not read ([`format::Format::refusal`]).
         what: String,
     },
     /// A tensor of a packed weight that cannot be used.

@@ -20,7 +20,7 @@ use crate::spec::{Mixer, ModelSpec};
 use crate::text::files;
 
 use super::format::Format;
-use super::published::is_of_an_earlier_version;
+use super::published::{is_of_an_earlier_version, refuse_low_rank};
 use super::quantize::{METHOD, is_finished, sealed};
 use super::{ModelError, Result, demo};
 
@@ -120,12 +120,14 @@ impl Checkpoint {
         let text =
             files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
         let format = declared_format(dir, &text)?;
-        if let Some(format) = format.as_ref().filter(|f| !f.is_read()) {
-            return Err(ModelError::Quantised { path: dir.into(), what: format.described() });
+        if let Some(what) = format.as_ref().and_then(Format::refusal) {
+            return Err(ModelError::Quantised { path: dir.into(), what });
         }
         let spec = ModelSpec::from_json(&text).map_err(|cause| ModelError::FolderSpec { dir: dir.into(), cause })?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
-        let source = Source::Tensors(Tensors::open_dir(dir)?.in_format(format));
+        let tensors = Tensors::open_dir(dir)?.in_format(format);
+        refuse_low_rank(&tensors)?;
+        let source = Source::Tensors(tensors);
         Ok(Checkpoint { directory: Some(dir.into()), ..Checkpoint::bare(&name, spec, &text, source) })
     }
 

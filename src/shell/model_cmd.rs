@@ -163,11 +163,8 @@ fn look_first(context: &Context, hub: &Http, snapshot: &Snapshot) -> Result<(), 
     let config = read("config.json")?;
     let format = config.and_then(|config| Format::declared(&config, beside.as_ref()));
     if let Some(format) = &format {
-        if !format.is_read() {
-            let read = Format::families_read();
-            let text =
-                format!("This is {}, which is not read ({read} are). Nothing was downloaded", format.described());
-            return Err(Failure::new(Exit::NoModel, text));
+        if let Some(what) = format.refusal() {
+            return Err(Failure::new(Exit::NoModel, format!("This is {what}. Nothing was downloaded")));
         }
         context.note(&format!("This is {}.", format.described()));
     }

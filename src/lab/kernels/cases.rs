@@ -22,7 +22,7 @@ use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, Result, StepKey, WeightView, synthetic_value};
 use crate::protocol::engine::{Dtype, Token};
 
-pub use draft::draft;
+pub use draft::{draft, draft_normed};
 pub use lightning::{lightning, lightning_spec};
 pub use rows::{
     embed, gate_output_normed, gate_output_plain, head, keep_aux_hidden, linear_add, mlp, norm_gate_up, norm_linear,

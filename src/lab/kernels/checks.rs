@@ -221,8 +221,15 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
         for position in [0, 700] {
             compare!(checks, cpu, dev, sizes, Case { position, ..case }, "draft", cases::draft, ATTENTION);
         }
+        compare!(checks, cpu, dev, sizes, case, "draft (normed)", cases::draft_normed, ATTENTION);
     }
     wide_rows(checks, cpu, dev, sizes);
+    // On a device as wide as the auxiliary hidden states of the 9B model are together, emulated of more columns than a round has.
+    let hidden = if extent == Extent::Emulated { 512 } else { 4096 };
+    let head = Sizes { hidden, heads: 1, kv_heads: 1, vocab: 64, intermediate: 64, ..sizes };
+    let case = Case { pass: Pass::Verify { rows: 3 }, position: 0, seed: 29 };
+    let name = format!("draft (normed) of {} columns", 3 * hidden);
+    compare!(checks, cpu, dev, head, case, &name, cases::draft_normed, ATTENTION);
     let positions: &[usize] = match extent {
         Extent::Emulated => &[63, 6143],
         Extent::Device => &[0, 15, 63, 64, 65, 127, 128, 6143, 6144, 6145, 20_000],

@@ -95,7 +95,7 @@ fn rows_of(dev: &mut Cuda, n: usize) -> Result<Outcome, String> {
     for (r, row) in rows.chunks_exact(n).enumerate() {
         let values: Vec<f32> = row.iter().map(|x| bf16::from_bits(*x).to_f32()).collect();
         let (expected, scale) = fp8::narrow(&values);
-        let found = bytes.get(r * n..(r + 1) * n).unwrap_or_default();
+        let found = row_of(&bytes, r, n)?;
         // Not a number has two names.
         let same = |a: u8, b: u8| a == b || (fp8::value(a).is_nan() && fp8::value(b).is_nan());
         if let Some(at) = expected.iter().zip(found).position(|(a, b)| !same(*a, *b)) {
@@ -107,6 +107,13 @@ fn rows_of(dev: &mut Cuda, n: usize) -> Result<Outcome, String> {
         }
     }
     Ok(Outcome::Holds)
+}
+
+/// A row of the bytes that came back.
+fn row_of(bytes: &[u8], row: usize, n: usize) -> Result<&[u8], String> {
+    bytes
+        .get(row * n..(row + 1) * n)
+        .ok_or_else(|| format!("row {row}: {} bytes came back, rows are of {n}", bytes.len()))
 }
 
 /// Rows that are normed, gated, both and neither.
@@ -197,4 +204,15 @@ fn kept(dev: &mut Cuda, sizes: Sizes) -> Result<Outcome, String> {
         }
     }
     Ok(Outcome::Holds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_did_not_come_back_are_no_row() {
+        assert_eq!(row_of(&[1, 2, 3, 4], 1, 2), Ok(&[3, 4][..]));
+        assert_eq!(row_of(&[1, 2, 3], 1, 2), Err("row 1: 3 bytes came back, rows are of 2".to_owned()));
+    }
 }

@@ -45,8 +45,8 @@ pub struct DraftConfig {
     pub eps: f32,
     /// Where the residual starts.
     pub residual: DraftResidual,
-    /// A norm on each auxiliary hidden state before `fc`.
-    pub fc_norm: bool,
+    /// Before `fc`.
+    pub fc_norm: FcNorm,
     /// The next draft step starts from the normed stream (EAGLE-3.1), not from the stream as it is (EAGLE-3).
     pub norm_output: bool,
     /// Multiplies embeddings.
@@ -55,6 +55,28 @@ pub struct DraftConfig {
     pub logit_scale: f32,
     /// The output is the head's own embedding table.
     pub tied: bool,
+}
+
+/// What is normed before `fc`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum FcNorm {
+    /// Nothing.
+    Off,
+    /// Each auxiliary hidden state by itself (`fc_norm`).
+    EachState,
+    /// All of them as one row (`norm_before_fc`).
+    WholeRow,
+}
+
+impl std::fmt::Debug for FcNorm {
+    /// As the flag that it was: a configuration in these words is part of a head's fingerprint, and windows that were saved stay its own.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            FcNorm::Off => "false",
+            FcNorm::EachState => "true",
+            FcNorm::WholeRow => "whole row",
+        })
+    }
 }
 
 /// Most of any size, and of heads times their width: far beyond any head, and nothing that is added up or made of it is too large.
@@ -99,6 +121,12 @@ impl Keys {
             Some(Value::Bool(b)) => Ok(*b),
             Some(v) => refuse(format!("config.json: `{key}` is {v}, true or false is needed")),
         }
+    }
+
+    /// The keys of `eagle_config`.
+    fn eagle(&self) -> Keys {
+        let top = self.get("eagle_config").and_then(Value::as_object).cloned().unwrap_or_default();
+        Keys { top, nested: Map::new() }
     }
 
     fn number(&self, key: &str, default: f64) -> Result<f64> {
@@ -183,7 +211,7 @@ impl DraftConfig {
             } else {
                 DraftResidual::Stream
             },
-            fc_norm: keys.flag("fc_norm", false)? || keys.flag("norm_before_fc", false)?,
+            fc_norm: fc_norm(&keys)?,
             norm_output: keys.flag("norm_output", false)?,
             embed_scale: options.embed_scale,
             logit_scale: keys.number("logit_scale", 1.0)? as f32,
@@ -212,16 +240,41 @@ fn check_kind(keys: &Keys) -> Result<()> {
     if let Some(act) = keys.get("hidden_act").filter(|a| a.as_str() != Some("silu")) {
         return refuse(format!("its activation is {act}; only silu is supported"));
     }
-    match keys.get("eagle_config").and_then(|e| e.get("use_aux_hidden_state")) {
+    match keys.eagle().get("use_aux_hidden_state") {
         Some(Value::Bool(false)) => refuse("it reads a single stream (EAGLE-1); an EAGLE-3 head is needed"),
         _ => Ok(()),
     }
 }
 
-/// Layers of the auxiliary hidden states, "output of layer i"; the published default where the configuration names none.
+/// The norm before `fc`: its flags lie at the top, or in `eagle_config` (NVIDIA's heads).
+fn fc_norm(keys: &Keys) -> Result<FcNorm> {
+    let eagle = keys.eagle();
+    let set = |key: &str| -> Result<bool> { Ok(keys.flag(key, false)? || eagle.flag(key, false)?) };
+    match (set("fc_norm")?, set("norm_before_fc")?) {
+        (false, false) => Ok(FcNorm::Off),
+        (true, false) => Ok(FcNorm::EachState),
+        (false, true) => Ok(FcNorm::WholeRow),
+        // Published code disagrees on what that means.
+        (true, true) => {
+            refuse("config.json sets both `fc_norm` and `norm_before_fc`; heads with one of them are supported")
+        }
+    }
+}
+
+/// Whether a configuration is of vLLM's `speculators`, under any of the names it has had.
+fn of_speculators(keys: &Keys) -> bool {
+    const ARCHITECTURES: [&str; 2] = ["Eagle3Speculator", "Eagle3DraftModel"];
+    let named = keys.top.get("architectures").and_then(Value::as_array).into_iter().flatten();
+    keys.top.get("speculators_model_type").is_some_and(Value::is_string)
+        || named.filter_map(Value::as_str).any(|name| ARCHITECTURES.contains(&name))
+}
+
+/// Layers of the auxiliary hidden states, "output of layer i"; the published default where the configuration names none. What
+/// `speculators` writes counts inputs, as vLLM does: i stands for the output of layer i - 1, and 0 for the embedding.
 fn aux_layers(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
     let name = "eagle_aux_hidden_state_layer_ids";
-    let listed = keys.get("eagle_config").and_then(|e| e.get(name)).filter(|v| !v.is_null()).or_else(|| keys.get(name));
+    let eagle = keys.eagle();
+    let listed = eagle.get(name).or_else(|| keys.get(name));
     let ids: Vec<i64> = match listed {
         None => return Ok(DraftConfig::default_aux_layers(layers)),
         Some(v) => match v.as_array().map(|a| a.iter().map(Value::as_i64).collect::<Option<Vec<_>>>()) {
@@ -231,10 +284,14 @@ fn aux_layers(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
             }
         },
     };
-    let inside = |id: &i64| usize::try_from(*id).ok().filter(|i| *i < layers);
+    let (before, states) = if of_speculators(keys) { (1, "inputs") } else { (0, "hidden states") };
+    if before == 1 && ids.contains(&0) {
+        return refuse(format!("config.json: `{name}` is {ids:?}; 0 is the embedding there, and only layers are read"));
+    }
+    let inside = |id: &i64| usize::try_from(id.checked_sub(before)?).ok().filter(|i| *i < layers);
     match ids.iter().map(inside).collect::<Option<Vec<_>>>() {
         Some(layers) => Ok(layers),
-        None => refuse(format!("it reads the hidden states of layers {ids:?}, the model has {layers}")),
+        None => refuse(format!("it reads the {states} of layers {ids:?}, the model has {layers}")),
     }
 }
 

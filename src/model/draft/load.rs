@@ -5,20 +5,21 @@
 //! used: shapes, maps, and that every value is finite, because a badly merged quantised head drafts noise silently.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::backend::draft::DraftOps;
-use crate::backend::{Form, WeightView};
+use crate::backend::{Form, WeightView, internal};
 use crate::model::{LoadedTensor, Recipe, Tensors, published};
 use crate::protocol::engine::{Dtype, Token};
 
-use super::config::DraftConfig;
+use super::config::{DraftConfig, FcNorm};
 use super::{DraftError, Result, nvfp4};
 
 /// A head's weights in a backend's layout.
 pub(super) struct Weights<B: DraftOps> {
     /// `[hidden, aux·target_hidden]`
     pub(super) fc: B::Matrix,
-    /// One per auxiliary hidden state; empty without `fc_norm`.
+    /// One per auxiliary hidden state, one for all of them, or none.
     pub(super) fc_norm: Vec<B::Vector>,
     /// Norms the embedding.
     pub(super) input_norm: B::Vector,
@@ -130,9 +131,14 @@ impl<'a> Names<'a> {
             let mut row = 0;
             for (part, count) in parts {
                 let scale = self.scalar(&[part, short])?;
-                let packed = bytes.get(row * inner / 2..(row + count) * inner / 2).unwrap_or_default();
-                let scales = scales.get(row * groups..(row + count) * groups).unwrap_or_default();
-                data.extend(nvfp4::dequantise(packed, scales, scale, inner).iter().flat_map(|x| x.to_le_bytes()));
+                let packed = rows_of(bytes, row..row + count, inner / 2)?;
+                let scales = rows_of(scales, row..row + count, groups)?;
+                let mut values = nvfp4::dequantise(packed, scales, scale, inner);
+                if let Some(columns) = self.input_scales(&[part, short], inner)? {
+                    let rows = values.chunks_exact_mut(inner);
+                    rows.for_each(|row| row.iter_mut().zip(&columns).for_each(|(v, scale)| *v *= scale));
+                }
+                data.extend(values.iter().flat_map(|x| x.to_le_bytes()));
                 row += count;
             }
             Plain::Made { name, shape: shape.into(), dtype: Dtype::F32, data }
@@ -158,6 +164,16 @@ impl<'a> Names<'a> {
         }
     }
 
+    /// What the inputs of the first of the projections that has such scales are multiplied with, one number per column.
+    fn input_scales(&self, projections: &[&str], inner: usize) -> Result<Option<Vec<f32>>> {
+        let mut names = projections.iter().map(|p| format!("{p}.{}", published::INPUT_SCALES));
+        let Some(name) = names.find_map(|n| self.names.get(&n)) else { return Ok(None) };
+        let shape = if self.tensors.shape(name) == Some(&[1, inner][..]) { vec![1, inner] } else { vec![inner] };
+        let wide = self.tensors.get(name, &shape)?.into_f32();
+        let data = wide.view().data;
+        Ok(Some(data.chunks_exact(4).filter_map(|b| b.try_into().ok().map(f32::from_le_bytes)).collect()))
+    }
+
     /// Row blocks that are one fused tensor or several of their own: (projection, rows) from the top down.
     fn stacked(&'a self, fused: &str, parts: &[(&str, usize)], inner: usize) -> Result<Vec<Plain<'a>>> {
         if !self.has(&format!("{fused}.weight")) {
@@ -171,7 +187,7 @@ impl<'a> Names<'a> {
         let mut out = Vec::with_capacity(parts.len());
         let mut row = 0;
         for (_, count) in parts {
-            let data = whole.data.get(row * size..(row + count) * size).unwrap_or_default().to_vec();
+            let data = rows_of(whole.data, row..row + count, size)?.to_vec();
             out.push(Plain::Made { name, shape: vec![*count, inner], dtype: whole.dtype, data });
             row += count;
         }
@@ -235,6 +251,12 @@ impl<'a> Names<'a> {
     }
 }
 
+/// Rows of a matrix whose shape was checked.
+fn rows_of(data: &[u8], rows: Range<usize>, row_bytes: usize) -> Result<&[u8]> {
+    let found = data.get(rows.start * row_bytes..rows.end * row_bytes);
+    Ok(found.ok_or_else(|| internal("draft weights", "a matrix with fewer rows than its shape says"))?)
+}
+
 fn finite(dtype: Dtype, data: &[u8]) -> bool {
     // All ones in the exponent is infinity or not a number; in both types it lies in the upper 16 bits.
     let high = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]) & 0x7f80 != 0x7f80;
@@ -248,6 +270,7 @@ fn finite(dtype: Dtype, data: &[u8]) -> bool {
 impl<B: DraftOps> Weights<B> {
     /// Puts a head's tensors on the device, its matrices in the forms of a recipe.
     pub(super) fn load(b: &mut B, tensors: &Tensors, c: &DraftConfig, recipe: Recipe) -> Result<Weights<B>> {
+        published::refuse_low_rank(tensors)?;
         let names = Names::new(tensors);
         let s = &c.shape;
         let (h, q, kv) = (s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim);
@@ -296,10 +319,18 @@ impl<B: DraftOps> Weights<B> {
         } else {
             Output::Model
         };
-        let slots = if c.fc_norm { c.aux_layers.len() } else { 0 };
+        let states = c.aux_layers.len();
+        let fc_norm = match c.fc_norm {
+            FcNorm::Off => Vec::new(),
+            FcNorm::EachState => {
+                let norms = (0..states).map(|i| vector(b, &format!("fc_norm.{i}"), c.target_hidden));
+                norms.collect::<Result<_>>()?
+            }
+            FcNorm::WholeRow => vec![vector(b, "input_norm", states * c.target_hidden)?],
+        };
         Ok(Weights {
-            fc: matrix(b, "fc", h, c.aux_layers.len() * c.target_hidden)?,
-            fc_norm: (0..slots).map(|i| vector(b, &format!("fc_norm.{i}"), c.target_hidden)).collect::<Result<_>>()?,
+            fc: matrix(b, "fc", h, states * c.target_hidden)?,
+            fc_norm,
             input_norm: vector(b, "midlayer.input_layernorm", h)?,
             hidden_norm: vector(b, "midlayer.hidden_norm", h)?,
             kvq: b.matrix(&[kw, vw, qw].map(|part| part.in_form(recipe.draft_form(&qn, 2 * h))))?,
@@ -342,5 +373,16 @@ impl<B: DraftOps> Weights<B> {
             head: Output::Own(matrix(b, "lm_head", c.draft_vocab, h)?),
             to_target: None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_not_there_are_an_error() {
+        assert_eq!(rows_of(&[1, 2, 3, 4], 1..2, 2).unwrap(), [3, 4]);
+        assert!(rows_of(&[1, 2, 3], 1..2, 2).is_err());
     }
 }

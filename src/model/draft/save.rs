@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::backend::draft::DraftOps;
+use crate::backend::internal;
 use crate::protocol::engine::{Dtype, ImageTensor, Token};
 
 use super::{DraftHead, Result, Tables};
@@ -36,7 +37,8 @@ impl<B: DraftOps> DraftHead<B> {
         if let Some(known) = self.waiting.checked_sub(1).filter(|n| *n > 0) {
             let last = b.read(&self.bufs.aux_hidden, self.waiting)?;
             self.flush_rows(b, tables, history, known)?;
-            b.write(&mut self.bufs.aux_hidden, last.get(known * width..).unwrap_or_default())?;
+            let last = last.get(known * width..).ok_or_else(|| internal("draft export", "fewer rows than wait"))?;
+            b.write(&mut self.bufs.aux_hidden, last)?;
         }
         self.ahead = 0;
         let first = self.first.max(self.next.saturating_sub(self.config.shape.window));
@@ -53,7 +55,8 @@ impl<B: DraftOps> DraftHead<B> {
             data: bytes.into(),
         });
         let saved = Saved { fingerprint: self.fingerprint.clone(), first, next: self.next, waiting: self.waiting };
-        let json = serde_json::to_vec(&saved).unwrap_or_default();
+        let json =
+            serde_json::to_vec(&saved).map_err(|_| internal("draft export", "metadata that cannot be written"))?;
         tensors.push(ImageTensor {
             name: "draft.meta".into(),
             dtype: Dtype::U8,

@@ -5,6 +5,8 @@ use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::model::Recipe;
 
+mod variants;
+
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/eagle3")
 }
@@ -46,8 +48,17 @@ fn stored(all: &[(String, Form)]) -> Tensors {
     Tensors::open_files(&[path]).unwrap()
 }
 
+/// Auxiliary hidden states of 19 positions. `[19, 384]`
+fn states() -> Vec<f32> {
+    (0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect()
+}
+
 /// The first prediction of a head over a fixed prompt: what any two forms of the same weights must share.
 fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> TopLogits {
+    prediction_from(b, head, &states())
+}
+
+fn prediction_from(b: &mut Cpu, head: &mut DraftHead<Cpu>, states: &[f32]) -> TopLogits {
     let none = b
         .matrix(&[crate::backend::WeightView {
             name: "none",
@@ -61,8 +72,7 @@ fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> TopLogits {
     let tables = Tables { embed: &none, head: &none };
     let history: Vec<Token> = (0..20).map(|i| i * 13 % 320).collect();
     let mut aux_hidden = b.draft_buf(19, 384, BufKind::Activation).unwrap();
-    b.write(&mut aux_hidden, &(0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect::<Vec<_>>())
-        .unwrap();
+    b.write(&mut aux_hidden, states).unwrap();
     head.read(b, &tables, &aux_hidden, 0, 19, &history[..19], 0).unwrap();
     head.extend(b, &tables, &history).unwrap()
 }
@@ -167,7 +177,7 @@ fn published_names_and_nestings_are_one_head() {
         }
         c.insert("architectures".into(), serde_json::json!(["Eagle3Speculator"]));
         c.insert("target_hidden_size".into(), serde_json::Value::Null);
-        c.insert("eagle_aux_hidden_state_layer_ids".into(), serde_json::json!([1, 15, 28]));
+        c.insert("eagle_aux_hidden_state_layer_ids".into(), serde_json::json!([2, 16, 29]));
         c.insert("transformer_layer_config".into(), layer.into());
     });
     assert_eq!(load(&nested, &all, &spec).unwrap(), want);
@@ -247,6 +257,22 @@ fn quantised_heads_are_dequantised_with_the_scales_of_each_projection() {
         ));
     }
     assert_eq!(load(&config, &packed, &spec).unwrap(), load(&config, &all, &spec).unwrap());
+
+    // Inputs that are scaled before the product: values times the scale of their column.
+    let scale = |k: usize| 0.5 + (k % 5) as f32 / 4.0;
+    let (mut smoothed, mut values) = (packed.clone(), all.clone());
+    for part in ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| format!("midlayer.self_attn.{part}")) {
+        let form = take(&mut values, &format!("{part}.weight"));
+        let inner = form.shape[1];
+        form.bytes = floats(form).iter().enumerate().flat_map(|(i, v)| (v * scale(i % inner)).to_le_bytes()).collect();
+        let bytes = (0..inner).flat_map(|k| half::bf16::from_f32(scale(k)).to_le_bytes()).collect();
+        let scales = Form { dtype: safetensors::Dtype::BF16, shape: vec![inner], bytes };
+        smoothed.push((format!("{part}.pre_quant_scale"), scales));
+    }
+    assert_eq!(load(&config, &smoothed, &spec).unwrap(), load(&config, &values, &spec).unwrap());
+    let part = Form { dtype: safetensors::Dtype::BF16, shape: vec![2], bytes: vec![0; 4] };
+    smoothed.push(("midlayer.self_attn.o_proj.weight_quantizer._svdquant_lora_a".into(), part));
+    assert!(refusal(&config, &smoothed, &spec).contains("low-rank part"));
 
     let scale = take(&mut packed, "midlayer.self_attn.k_proj.weight_scale_2");
     scale.bytes = f32::NAN.to_le_bytes().to_vec();

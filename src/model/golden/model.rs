@@ -40,6 +40,21 @@ pub(super) fn image_floats(image: &ImageTensor) -> Vec<f32> {
     }
 }
 
+/// Errors of each layer's sums, its plain one, of magnitudes and of squares; a layer that only one of the two has misses.
+fn checksum_errors(found: &BTreeMap<usize, [f64; 3]>, golden: &[f32]) -> Vec<(usize, f64)> {
+    let layers = golden.len().div_ceil(3).max(found.keys().next_back().map_or(0, |last| last + 1));
+    let error = |layer: usize| {
+        let (Some(found), Some(golden)) = (found.get(&layer), golden.get(3 * layer..3 * layer + 3)) else {
+            return f64::INFINITY;
+        };
+        // Relative to the sum of magnitudes, or of squares: the plain sum nearly cancels.
+        let scale = [golden[1], golden[1], golden[2]].map(f64::from);
+        let errors = (0..3).map(|j| (found[j] - f64::from(golden[j])).abs() / scale[j]);
+        errors.fold(0.0, |worst, e| if e > worst || e.is_nan() { e } else { worst })
+    };
+    (0..layers).map(|layer| (layer, error(layer))).collect()
+}
+
 struct Replay<'a, B: Backend> {
     b: &'a mut B,
     model: Model<B>,
@@ -185,11 +200,7 @@ impl<B: Backend> Replay<'_, B> {
             );
         }
         if checked && report.precision == Precision::Single {
-            let found: Vec<[f64; 3]> = sums.into_inner().into_values().collect();
-            for (i, (found, golden)) in found.iter().zip(self.golden.floats("checksums")?.chunks_exact(3)).enumerate() {
-                // Relative to the sum of magnitudes, or of squares: the plain sum nearly cancels.
-                let scale = [golden[1], golden[1], golden[2]].map(f64::from);
-                let error = (0..3).map(|j| (found[j] - f64::from(golden[j])).abs() / scale[j]).fold(0.0, f64::max);
+            for (i, error) in checksum_errors(&sums.into_inner(), &self.golden.floats("checksums")?) {
                 report.file(name, &format!("checksums[{i}]"), Outcome::Compared { error, budget: 1e-5 });
             }
         }
@@ -333,5 +344,23 @@ impl<B: Backend> Replay<'_, B> {
         }
         report.compare(self.name, "logits_incremental", Kind::Rows, &found, &golden);
         self.states("state_incremental", report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_without_checksums_misses() {
+        let golden = [1.0, 2.0, 4.0, 3.0, 5.0, 7.0];
+        let both = [(0, [1.0, 2.0, 4.0]), (1, [3.0, 5.0, 7.0])];
+        let errors =
+            |found: &[(usize, [f64; 3])], golden: &[f32]| checksum_errors(&found.iter().copied().collect(), golden);
+        assert_eq!(errors(&both, &golden), [(0, 0.0), (1, 0.0)]);
+        assert_eq!(errors(&both[1..], &golden), [(0, f64::INFINITY), (1, 0.0)]);
+        assert_eq!(errors(&both[..1], &golden), [(0, 0.0), (1, f64::INFINITY)]);
+        assert_eq!(errors(&both, &golden[..3]), [(0, 0.0), (1, f64::INFINITY)], "one more than there should be");
+        assert!(errors(&[(0, [f64::NAN, 2.0, 4.0])], &golden[..3])[0].1.is_nan());
     }
 }

@@ -35,7 +35,7 @@ enum Offset<'a> {
     Awq { words: &'a [u8] },
     /// `[out·bits/32, groups]` words.
     PackedDown { words: &'a [u8] },
-    /// `[out, groups]` signed bytes, the middle is 0.
+    /// `[out, groups]` signed bytes, or one for all; the middle is 0.
     Bytes { bytes: &'a [u8] },
     /// A value of its own, `[out, groups]` (MLX).
     Bias(Scales<'a>),
@@ -147,13 +147,25 @@ pub(super) fn pack_quantized<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a>
     let across = parts.shape("weight_packed")?.get(1).copied().unwrap_or(0);
     let bits = bits(parts, "weight_packed", across)?;
     let (_, values) = parts.part("weight_packed", &[FileDtype::I32], &[out, across])?;
-    let groups = parts.shape("weight_scale")?.get(1).copied().unwrap_or(0);
+    let (groups, shape) = groups(parts, "weight_scale")?;
     let columns = parts.columns("weight_scale", groups)?;
-    let scales = parts.scales("weight_scale", &[out, groups])?;
+    let scales = parts.scales("weight_scale", &shape)?;
     let offset = zero_point(parts, bits, groups)?;
     let index = index(parts, "weight_g_idx", columns)?;
     let order = Order::WordsAcross;
     Ok(Box::new(Integer { out, inner, bits, order, values, scales, groups, columns, offset, index }))
+}
+
+/// compressed-tensors: groups of a row, and the shape that goes with them. One number (`strategy: tensor`) is for all rows.
+fn groups(parts: &Parts<'_>, part: &str) -> Result<(usize, Vec<usize>)> {
+    Ok(match parts.shape(part)? {
+        one @ ([] | [1] | [1, 1]) => (1, one.to_vec()),
+        [_] => (1, vec![parts.out, 1]),
+        more => {
+            let groups = more.get(1).copied().unwrap_or(0);
+            (groups, vec![parts.out, groups])
+        }
+    })
 }
 
 fn zero_point<'a>(parts: &Parts<'a>, bits: usize, groups: usize) -> Result<Offset<'a>> {
@@ -162,20 +174,24 @@ fn zero_point<'a>(parts: &Parts<'a>, bits: usize, groups: usize) -> Result<Offse
         return Ok(Offset::Middle);
     }
     if parts.tensors.raw(&parts.full(PART))?.0 == FileDtype::I8 {
-        let (_, bytes) = parts.part(PART, &[FileDtype::I8], &[parts.out, groups])?;
+        let shape = match parts.shape(PART)? {
+            one @ ([] | [1] | [1, 1]) if groups == 1 => one.to_vec(),
+            _ => vec![parts.out, groups],
+        };
+        let (_, bytes) = parts.part(PART, &[FileDtype::I8], &shape)?;
         return Ok(Offset::Bytes { bytes });
     }
     let (_, words) = parts.part(PART, &[FileDtype::I32], &[parts.out.div_ceil(32 / bits), groups])?;
     Ok(Offset::PackedDown { words })
 }
 
-/// `weight` as signed bytes, `weight_scale` per row or for the whole.
+/// `weight` as signed bytes, `weight_scale` per group, per row or for the whole.
 pub(super) fn int_quantized<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
     let (out, inner) = (parts.out, parts.inner);
     let (_, values) = parts.part("weight", &[FileDtype::I8], &[out, inner])?;
-    let groups = parts.shape("weight_scale")?.get(1).copied().unwrap_or(0);
+    let (groups, shape) = groups(parts, "weight_scale")?;
     let columns = parts.columns("weight_scale", groups)?;
-    let scales = parts.scales("weight_scale", &[out, groups])?;
+    let scales = parts.scales("weight_scale", &shape)?;
     let offset = zero_point(parts, 8, groups)?;
     let order = Order::Bytes;
     Ok(Box::new(Integer { out, inner, bits: 8, order, values, scales, groups, columns, offset, index: None }))
@@ -218,6 +234,7 @@ impl Integer<'_> {
     fn scale_of(&self, row: usize, group: usize) -> f32 {
         match self.order {
             Order::WordsDown | Order::Awq => self.scales.get(group * self.out + row),
+            Order::WordsAcross | Order::Bytes if self.scales.len() == 1 => self.scales.get(0),
             Order::WordsAcross | Order::Bytes => self.scales.get(row * self.groups + group),
         }
     }
@@ -230,7 +247,8 @@ impl Integer<'_> {
             Offset::Middle => return middle,
             Offset::Bias(_) => return 0,
             Offset::Bytes { bytes } => {
-                return middle + bytes.get(row * self.groups + group).map_or(0, |b| i32::from(*b as i8));
+                let at = if bytes.len() == 1 { 0 } else { row * self.groups + group };
+                return middle + bytes.get(at).map_or(0, |b| i32::from(*b as i8));
             }
             Offset::Gptq { words, adds_one } => {
                 let word = word(words, group * self.out.div_ceil(per) + row / per);

@@ -10,6 +10,7 @@
 //! | here | the table of layouts; one weight, its values and its own form; access to its tensors |
 //! | `integer` | 4 and 8 bit integers: GPTQ v1 and v2, AWQ, compressed-tensors, MLX |
 //! | `float` | NVFP4 and FP8 |
+//! | `smoothed` | scales of a weight's inputs (ModelOpt's AWQ), and what is refused beside them |
 //! | `ours` | the forms of the device, as `model quantize` writes them |
 //! | `small_floats` | the values of 4 and 8 bit floating-point numbers |
 
@@ -17,6 +18,7 @@ mod float;
 mod integer;
 mod ours;
 mod small_floats;
+mod smoothed;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +30,7 @@ use safetensors::Dtype as FileDtype;
 
 pub(super) use ours::is_of_an_earlier_version;
 pub(super) use small_floats::{e2m1, e4m3};
+pub(super) use smoothed::{INPUT_SCALES, refuse_low_rank};
 
 use super::format::{Family, Format};
 use super::{ModelError, Result, Tensors};
@@ -130,6 +133,7 @@ const BESIDE: &[&str] = &[
     "weight_shape",
     "input_scale",
     "input_global_scale",
+    INPUT_SCALES,
 ];
 
 /// The weight (`….weight`) that a tensor of a packed folder belongs to.
@@ -207,7 +211,10 @@ impl<'a> Weight<'a> {
                 }
             }
         }
-        let Some((layout, declared)) = found else { return Ok(None) };
+        let Some((layout, declared)) = found else {
+            smoothed::refuse_beside_plain(tensors, name)?;
+            return Ok(None);
+        };
         let parts = Parts { tensors, name: name.to_owned(), out, inner, layout: layout.name };
         if !declared {
             let says = tensors.format().map_or("no packed weights", |f| f.family().name());
@@ -220,7 +227,7 @@ impl<'a> Weight<'a> {
                 format!("is there beside `{}`: one of the two is of another download", layout.part),
             ));
         }
-        let reader = (layout.open)(&parts)?;
+        let reader = smoothed::with_input_scales(&parts, (layout.open)(&parts)?)?;
         Ok(Some(Weight { parts, layout, reader }))
     }
 

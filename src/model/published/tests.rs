@@ -49,8 +49,8 @@ impl Case {
         Tensors::open_files(&[self.path()]).unwrap().in_format(self.format())
     }
 
-    /// What reading the weight says after its tensors went through `edit`.
-    fn refused(&self, edit: impl FnOnce(&mut Parts)) -> String {
+    /// Its tensors after they went through `edit`.
+    fn edited(&self, edit: impl FnOnce(&mut Parts)) -> Tensors {
         let bytes = std::fs::read(self.path()).unwrap();
         let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let mut parts: Parts =
@@ -60,8 +60,12 @@ impl Case {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");
         safetensors::serialize_to_file(views, None, &path).unwrap();
-        let tensors = Tensors::open_files(&[path]).unwrap().in_format(self.format());
-        let error = tensors.get("w.weight", &self.shape).err().map(|e| e.to_string()).unwrap_or_default();
+        Tensors::open_files(&[path]).unwrap().in_format(self.format())
+    }
+
+    /// What reading the weight says after its tensors went through `edit`.
+    fn refused(&self, edit: impl FnOnce(&mut Parts)) -> String {
+        let error = self.edited(edit).get("w.weight", &self.shape).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(!error.contains('\n'), "{error}");
         error
     }
@@ -254,4 +258,100 @@ fn every_form_is_read_from_the_part_it_is_written_to() {
         ours.map(|l| l.part).partition(|part| is_of_an_earlier_version(&format!("w.{part}")));
     assert_eq!(earlier, ["int4", "group4"]);
     assert!(now.len() == parts.len() && now.iter().all(|part| parts.contains(part)), "{now:?} {parts:?}");
+}
+
+/// A scale of another size for each column, as bf16 tensor.
+fn input_scales(inner: usize) -> (Vec<f32>, Vec<u8>) {
+    let scales: Vec<bf16> = (0..inner).map(|k| bf16::from_f32(0.25 + (k * 37 % 64) as f32 / 16.0)).collect();
+    (scales.iter().map(|s| s.to_f32()).collect(), scales.iter().flat_map(|s| s.to_le_bytes()).collect())
+}
+
+#[test]
+fn scales_of_the_inputs_are_part_of_the_values_and_no_form_holds_them() {
+    for name in ["modelopt-nvfp4", "modelopt-fp8"] {
+        let case = Case::named(name);
+        let (out, inner) = (case.shape[0], case.shape[1]);
+        let (scales, bytes) = input_scales(inner);
+        for shape in [vec![inner], vec![1, inner]] {
+            let tensors = case.edited(|parts| {
+                parts.insert("w.pre_quant_scale".into(), (FileDtype::BF16, shape, bytes.clone()));
+            });
+            let weight = Weight::open(&tensors, "w", &case.shape).unwrap().unwrap();
+            assert_eq!(weight.own(), None, "{name}: what is published is not what is multiplied with");
+            let (dtype, data) = weight.values().unwrap();
+            let (got, expected) = (floats(dtype, &data), expected(&tensors));
+            assert_eq!(got.len(), out * inner);
+            for (i, (got, plain)) in got.iter().zip(&expected).enumerate() {
+                assert_eq!(*got, plain * scales[i % inner], "{name}: value {i}");
+            }
+            let (error, square) = weight.error_in(Form::Int8, out).unwrap();
+            assert!(error / square < 1e-3, "{name}: {}", error / square);
+        }
+        let scaled = |dtype, shape: Vec<usize>, bytes: Vec<u8>| {
+            case.refused(|parts| {
+                parts.insert("w.pre_quant_scale".into(), (dtype, shape, bytes));
+            })
+        };
+        let short = scaled(FileDtype::BF16, vec![inner - 1], bytes[2..].to_vec());
+        assert!(short.starts_with("tensor `w.pre_quant_scale` has shape ["), "{short}");
+        let mut bad = bytes.clone();
+        bad[2..4].copy_from_slice(&bf16::NAN.to_le_bytes());
+        let bad = scaled(FileDtype::BF16, vec![inner], bad);
+        assert!(bad.starts_with("tensor `w.pre_quant_scale` holds a scale that is not finite (number 1)"), "{bad}");
+        let plain = case.refused(|parts| {
+            parts.insert("w.weight".into(), (FileDtype::BF16, vec![out, inner], vec![0; out * inner * 2]));
+            parts.insert("w.pre_quant_scale".into(), (FileDtype::BF16, vec![inner], bytes.clone()));
+        });
+        assert!(plain.starts_with("tensor `w.pre_quant_scale` is there beside a weight that is not packed"), "{plain}");
+    }
+    assert_eq!(owner("a.pre_quant_scale").as_deref(), Some("a.weight"));
+}
+
+#[test]
+fn low_rank_parts_are_refused_under_either_name() {
+    let case = Case::named("modelopt-nvfp4");
+    refuse_low_rank(&case.open()).unwrap();
+    for part in ["svdquant_lora_a", "weight_quantizer._svdquant_lora_b"] {
+        let name = format!("w.{part}");
+        let tensors = case.edited(|parts| {
+            parts.insert(name.clone(), (FileDtype::BF16, vec![1, 2], vec![0; 4]));
+        });
+        let error = refuse_low_rank(&tensors).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("tensor `{name}` belongs to a low-rank part (SVDQuant)")), "{error}");
+    }
+}
+
+#[test]
+fn one_scale_for_all_rows_is_that_scale_in_each() {
+    for (name, zero) in [("ct-w8a8", None), ("ct-int4-g128", None), ("ct-int8-g128", None), ("ct-int4-g128", Some(3i8))]
+    {
+        let case = Case::named(name);
+        let out = case.shape[0];
+        let with = |scale: Vec<usize>, zeros: Vec<usize>| {
+            case.edited(|parts| {
+                let (dtype, _, bytes) = parts["w.weight_scale"].clone();
+                let one = bytes[..bytes.len() / parts["w.weight_scale"].1.iter().product::<usize>()].to_vec();
+                let count = scale.iter().product::<usize>();
+                parts.insert("w.weight_scale".into(), (dtype, scale, one.repeat(count)));
+                if let Some(zero) = zero {
+                    let bytes = vec![zero as u8; zeros.iter().product::<usize>()];
+                    parts.insert("w.weight_zero_point".into(), (FileDtype::I8, zeros, bytes));
+                }
+            })
+        };
+        let read = |tensors: &Tensors| {
+            let weight = Weight::open(tensors, "w", &case.shape).unwrap().unwrap();
+            let packed = weight.own().map(|own| (own, weight.packed().unwrap().into_owned()));
+            (weight.values().unwrap(), packed)
+        };
+        let each = read(&with(vec![out, 1], vec![out, 1]));
+        for one in [vec![], vec![1], vec![1, 1]] {
+            assert!(read(&with(one.clone(), one.clone())) == each, "{name}: {one:?}");
+        }
+    }
+    let wrong = Case::named("ct-w8a8").refused(|parts| {
+        let (_, shape, _) = parts.get_mut("w.weight_scale").unwrap();
+        shape.truncate(1);
+    });
+    assert!(wrong.starts_with("tensor `w.weight_scale` has shape [8]; int-quantized of a [8, "), "{wrong}");
 }

@@ -77,7 +77,7 @@ pub struct LoadedTensor<'a> {
 impl LoadedTensor<'_> {
     /// The same values as f32.
     #[must_use]
-    pub(super) fn into_f32(self) -> Self {
+    pub(in crate::model) fn into_f32(self) -> Self {
         if self.dtype != Dtype::Bf16 {
             return self;
         }

@@ -172,6 +172,27 @@ fn weights_that_nobody_here_reads_are_named_as_what_they_are() {
 }
 
 #[test]
+fn what_a_reader_of_tensors_alone_would_leave_out_is_refused_by_name() {
+    let extra = (safetensors::Dtype::BF16, vec![2], vec![0; 4]);
+    let dir = edited(|all| {
+        all.insert("model.layers.0.self_attn.o_proj.weight_quantizer._svdquant_lora_a".into(), extra);
+    });
+    configured(dir.path(), |c| {
+        c["quantization_config"] = serde_json::json!({"quant_method": "modelopt", "quant_algo": "NVFP4"});
+    });
+    let error = refusal(dir.path());
+    assert!(error.contains("o_proj.weight_quantizer._svdquant_lora_a` belongs to a low-rank part"), "{error}");
+    configured(dir.path(), |c| {
+        c["quantization_config"] = serde_json::json!({
+            "quant_method": "compressed-tensors",
+            "transform_config": {"config_groups": {"R4": {"apply": [{"targets": ["Linear"], "location": "input"}]}}},
+        });
+    });
+    let error = refusal(dir.path());
+    assert!(error.contains("rotated at `input`") && error.contains("take the unquantised folder"), "{error}");
+}
+
+#[test]
 fn an_index_that_names_what_its_file_does_not_have_is_refused() {
     let dir = edited(|_| ());
     std::fs::rename(dir.path().join("model.safetensors"), dir.path().join("a.safetensors")).unwrap();

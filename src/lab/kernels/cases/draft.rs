@@ -8,6 +8,16 @@ use crate::protocol::engine::{Dtype, ImageTensor};
 
 /// Fuse, input, keys and values, attention of the last row; everything a draft pass computes before its MLP.
 pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    made(b, s, case, 0)
+}
+
+/// The same with one norm over all auxiliary hidden states of a row.
+pub fn draft_normed<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    made(b, s, case, 1)
+}
+
+/// With so many norms before `fc`.
+fn made<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case, norms: usize) -> Result<Run<B>> {
     let rows = case.pass.rows();
     let shape = DraftShape {
         hidden: s.hidden,
@@ -25,6 +35,8 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
     let kvq_width = shape.kvq_width();
     let wkvq = matrix(b, s.form, case.seed + 2, kvq_width, 2 * s.hidden)?;
     let (input_norm, hidden_norm) = (norm(b, case.seed + 4, s.hidden)?, norm(b, case.seed + 5, s.hidden)?);
+    let width = 3 * s.hidden / norms.max(1);
+    let fc_norm = (0..norms as u64).map(|i| norm(b, case.seed + 9 + i, width)).collect::<Result<Vec<_>>>()?;
     let mut aux_hidden = b.draft_buf(rows, 3 * s.hidden, BufKind::Activation)?;
     let mut g = b.draft_buf(rows, s.hidden, BufKind::Residual)?;
     let mut x = b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?;
@@ -48,7 +60,7 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
         b.draft_seek(&ids, case.position, case.position.saturating_sub(known))?;
         b.write(&mut aux_hidden, &streams)?;
         perform(b, mode, case.pass, &mut |b| {
-            b.draft_fuse(&mut g, &aux_hidden, &[], EPS, &fc, case.pass)?;
+            b.draft_fuse(&mut g, &aux_hidden, &fc_norm, EPS, &fc, case.pass)?;
             b.draft_input(
                 &mut x,
                 &mut g,

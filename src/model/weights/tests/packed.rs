@@ -261,3 +261,57 @@ fn a_weight_packed_in_some_layers_only_is_refused_unless_the_folder_says_so() {
     let [odd, _] = packed_and_plain(&["mlp.up_proj"]);
     assert_eq!(logits(&Checkpoint::open_dir(odd.path()).unwrap()).len(), 3);
 }
+
+/// tiny-mixed as ModelOpt's NVFP4_AWQ leaves it: matrices that follow no norm with a scale per input, and the same values in f32.
+fn smoothed_and_plain() -> [tempfile::TempDir; 2] {
+    let scaled = |name: &str| name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
+    let scale = |k: usize| 0.5 + (k % 7) as f32 / 4.0;
+    // Every value 0.5 or -0.5 of NVFP4 with scales of one: what they are does not matter here.
+    let code = |i: usize| if i.is_multiple_of(3) { 9u8 } else { 1 };
+    let value = |i: usize| if i.is_multiple_of(3) { -0.5f32 } else { 0.5 };
+    let factor = 0.0625f32;
+    let packed = edited(|all| {
+        let names: Vec<String> = all.keys().filter(|n| scaled(n)).cloned().collect();
+        for name in names {
+            let (_, shape, _) = all.remove(&name).unwrap();
+            let (out, inner) = (shape[0], shape[1]);
+            let base = name.trim_end_matches(".weight");
+            let bytes = (0..out * inner / 2).map(|i| code(2 * i) | code(2 * i + 1) << 4).collect();
+            let mut add = |part: &str, dtype, shape, bytes| {
+                all.insert(format!("{base}.{part}"), (dtype, shape, bytes));
+            };
+            add("weight", safetensors::Dtype::U8, vec![out, inner / 2], bytes);
+            add("weight_scale", safetensors::Dtype::F8_E4M3, vec![out, inner / 16], vec![0x38; out * inner / 16]);
+            add("weight_scale_2", safetensors::Dtype::F32, vec![], factor.to_le_bytes().to_vec());
+            let scales = (0..inner).flat_map(|k| scale(k).to_le_bytes()).collect();
+            add("pre_quant_scale", safetensors::Dtype::F32, vec![inner], scales);
+        }
+    });
+    configured(packed.path(), |c| {
+        c["quantization_config"] = serde_json::json!({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"});
+    });
+    let plain = edited(|all| {
+        for (name, (dtype, shape, bytes)) in all.iter_mut().filter(|(name, _)| scaled(name)) {
+            assert!(name.starts_with("model.layers."));
+            let inner = shape[1];
+            let values = (0..shape[0] * inner).flat_map(|i| (value(i) * factor * scale(i % inner)).to_le_bytes());
+            (*dtype, *bytes) = (safetensors::Dtype::F32, values.collect());
+        }
+    });
+    [packed, plain]
+}
+
+#[test]
+fn a_folder_with_scales_of_inputs_answers_as_its_values_do() {
+    let [packed, plain] = smoothed_and_plain();
+    let (mut packed, mut plain) =
+        (Checkpoint::open_dir(packed.path()).unwrap(), Checkpoint::open_dir(plain.path()).unwrap());
+    packed.check().unwrap();
+    assert_eq!(packed.unknown_tensors(), Vec::<String>::new());
+    let kept = packed.kept().unwrap().unwrap().to_string();
+    assert!(kept.contains("packed again (int8)") && !kept.contains("as published"), "{kept}");
+    for checkpoint in [&mut packed, &mut plain] {
+        checkpoint.set_recipe(Recipe::Bf16);
+    }
+    assert_eq!(logits(&packed), logits(&plain));
+}

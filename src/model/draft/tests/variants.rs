@@ -1,0 +1,110 @@
+//! What configurations of heads mean, and what is an error where a default would hide it.
+
+use super::*;
+use serde_json::json;
+
+/// The prediction of a head over given auxiliary hidden states.
+fn predicted(config: &str, all: &[(String, Form)], spec: &ModelSpec, states: &[f32]) -> TopLogits {
+    let mut b = Cpu::new();
+    let mut head = DraftHead::load(&mut b, "test", config, &stored(all), spec, &DraftOptions::default()).unwrap();
+    prediction_from(&mut b, &mut head, states)
+}
+
+#[test]
+fn norm_before_fc_is_one_norm_over_all_states() {
+    let (config, all, spec) = tiny();
+    let norm: Vec<f32> = (0..384).map(|i| 0.5 + (i * 29 % 97) as f32 / 97.0).collect();
+    let weight = |values: &[f32]| Form {
+        dtype: safetensors::Dtype::F32,
+        shape: vec![values.len()],
+        bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+    };
+    let mut with = all.clone();
+    with.push(("input_norm.weight".into(), weight(&norm)));
+
+    // By the definition, in front of a head without a norm. The states are of other sizes, so that norms of each would differ.
+    let sizes = [0.25f32, 1.0, 4.0];
+    let given: Vec<f32> = states().iter().enumerate().map(|(i, x)| x * sizes[i % 384 / 128]).collect();
+    let normed: Vec<f32> = given
+        .chunks_exact(384)
+        .flat_map(|row| {
+            let mean = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / 384.0;
+            let factor = (mean + 1e-5).sqrt().recip();
+            row.iter().zip(&norm).map(move |(x, w)| (f64::from(*x) * factor * f64::from(*w)) as f32).collect::<Vec<_>>()
+        })
+        .collect();
+    let want = predicted(&config, &all, &spec, &normed);
+    let top = set(&config, |c| drop(c.insert("norm_before_fc".into(), true.into())));
+    let nested = set(&config, |c| {
+        c.insert("norm_before_fc".into(), false.into());
+        c.insert("eagle_config".into(), json!({"norm_before_fc": true}));
+    });
+    for flagged in [&top, &nested] {
+        let got = predicted(flagged, &with, &spec, &given);
+        assert_eq!(got.ids[..8], want.ids[..8], "{flagged}");
+        let off = got.logits.iter().zip(&want.logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-4, "{flagged}: {off}");
+    }
+    // Saved windows of heads without it are still theirs.
+    let words = |config: &str| {
+        let config = DraftConfig::from_json(config, &spec, &DraftOptions::default()).unwrap();
+        format!("{config:?}")
+    };
+    assert!(words(&config).contains("fc_norm: false,") && words(&top).contains("fc_norm: whole row,"));
+    let plain = predicted(&config, &all, &spec, &given);
+    assert!((plain.logits[0] - want.logits[0]).abs() > 1e-2, "the norm makes a difference here");
+
+    assert!(refusal(&top, &all, &spec).contains("`input_norm.weight` is missing"));
+    with.pop();
+    with.push(("input_norm.weight".into(), weight(&norm[..128])));
+    assert!(refusal(&top, &with, &spec).contains("input_norm.weight"));
+    let both = set(&top, |c| drop(c.insert("fc_norm".into(), true.into())));
+    assert!(refusal(&both, &with, &spec).contains("both `fc_norm` and `norm_before_fc`"));
+}
+
+#[test]
+fn layer_ids_of_speculators_count_inputs() {
+    let (config, _, spec) = tiny();
+    let layers = |ids: serde_json::Value, more: serde_json::Value| {
+        let config = set(&config, |c| {
+            c.remove("architectures");
+            c.insert("eagle_aux_hidden_state_layer_ids".into(), ids);
+            c.extend(more.as_object().unwrap().clone());
+        });
+        DraftConfig::from_json(&config, &spec, &DraftOptions::default())
+            .map(|c| c.aux_layers)
+            .map_err(|e| e.to_string())
+    };
+    let ours = [
+        json!({"speculators_model_type": "eagle3"}),
+        json!({"architectures": ["Eagle3Speculator"]}),
+        json!({"architectures": ["Eagle3DraftModel"]}),
+    ];
+    for speculators in ours {
+        let layers = |ids| layers(ids, speculators.clone());
+        assert_eq!(layers(json!([2, 16, 29])), Ok(vec![1, 15, 28]), "{speculators}");
+        assert_eq!(layers(json!([1, 2, 32])), Ok(vec![0, 1, 31]), "{speculators}");
+        assert_eq!(layers(json!(null)), Ok(vec![1, 15, 28]), "the default is the same layers");
+        let embedding = layers(json!([0, 16, 29])).unwrap_err();
+        assert!(embedding.contains("is [0, 16, 29]; 0 is the embedding there"), "{embedding}");
+        for ids in [json!([2, 16, 33]), json!([2, -1, 29]), json!([i64::MIN])] {
+            let outside = layers(ids).unwrap_err();
+            assert!(outside.contains("it reads the inputs of layers [") && outside.contains("has 32"), "{outside}");
+        }
+    }
+    let others = [json!({}), json!({"architectures": ["LlamaForCausalLMEagle3"]})];
+    for other in others {
+        assert_eq!(layers(json!([2, 16, 29]), other.clone()), Ok(vec![2, 16, 29]));
+        assert_eq!(layers(json!([0, 16, 31]), other), Ok(vec![0, 16, 31]));
+    }
+}
+
+#[test]
+fn a_prediction_that_is_not_there_or_has_no_place_in_the_vocabulary_is_an_error() {
+    let row = |ids: &[Token]| TopLogits { ids: ids.to_vec(), logits: vec![0.0; ids.len()], log_sum_exp: 0.0 };
+    assert_eq!(in_model_ids(vec![row(&[0, 1])], Some(&[7, 9])).unwrap().ids, [7, 9]);
+    assert_eq!(in_model_ids(vec![row(&[5])], None).unwrap().ids, [5]);
+    for (rows, map) in [(vec![], None), (vec![row(&[0, 2])], Some(&[7, 9][..]))] {
+        assert!(matches!(in_model_ids(rows, map), Err(BackendError::Internal { op: "draft", .. })));
+    }
+}
