@@ -1,15 +1,15 @@
 //! Chooses a token from a row's top logits, the same way whether the row was decoded or verified.
 //!
-//! The distribution of a row (docs/speculative.md §6.1): repetition, presence and frequency penalties over the
-//! accepted tokens and the row's own path, temperature, top-k, top-p, min-p, renormalise. It lives on the row's
-//! top logits, the [`crate::backend::TOP_LOGITS`] largest logits of the vocabulary, so top-k never exceeds that.
+//! The distribution of a row (docs/speculative.md §6.1): the repetition penalty over all accepted tokens, presence and
+//! frequency penalties over those of this generation, each with the row's own path; temperature, top-k, top-p, min-p,
+//! renormalise. It lives on the row's top logits, the [`crate::backend::TOP_LOGITS`] largest logits of the vocabulary, so top-k never exceeds that.
 //!
 //! The draw (§6.2) is `argmax [ln p(v) + G(v)]` with Gumbel noise `G` keyed by (seed, position, token id). It depends on
 //! nothing else, so a seed gives the same text at any draft depth, with any head, and after a resume. A draft that
 //! uses the same noise on its own distribution matches the draw most of the time. Temperature 0 is `argmax`; every tie
 //! goes to the lowest id. Drafting never influences a draw.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::backend::TopLogits;
 use crate::base::{GOLDEN, mix};
@@ -54,16 +54,18 @@ pub struct Drafted {
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    /// Occurrences of accepted tokens; kept only when a penalty needs it.
-    seen: HashMap<Token, u32>,
+    /// Accepted tokens, those of the history among them; kept only for the repetition penalty.
+    seen: HashSet<Token>,
+    /// Occurrences of tokens of this generation; kept only when a penalty needs them.
+    written: HashMap<Token, u32>,
 }
 
 impl Sampler {
     /// A sampler behind `history`, every token before the first one to be drawn.
     pub fn new(sampling: Sampling, history: &[Token]) -> Sampler {
-        let mut sampler = Sampler { sampling, seen: HashMap::new() };
-        if sampler.penalises() {
-            history.iter().for_each(|&t| sampler.accept(t));
+        let mut sampler = Sampler { sampling, seen: HashSet::new(), written: HashMap::new() };
+        if sampler.penalises_seen() {
+            sampler.seen.extend(history);
         }
         sampler
     }
@@ -73,15 +75,21 @@ impl Sampler {
         &self.sampling
     }
 
-    fn penalises(&self) -> bool {
-        let s = &self.sampling;
-        s.repeat_penalty != 1.0 || s.presence_penalty != 0.0 || s.frequency_penalty != 0.0
+    fn penalises_seen(&self) -> bool {
+        self.sampling.repeat_penalty != 1.0
+    }
+
+    fn penalises_written(&self) -> bool {
+        self.sampling.presence_penalty != 0.0 || self.sampling.frequency_penalty != 0.0
     }
 
     /// Counts an accepted token.
     pub fn accept(&mut self, token: Token) {
-        if self.penalises() {
-            *self.seen.entry(token).or_insert(0) += 1;
+        if self.penalises_seen() {
+            self.seen.insert(token);
+        }
+        if self.penalises_written() {
+            *self.written.entry(token).or_insert(0) += 1;
         }
     }
 
@@ -112,13 +120,16 @@ impl Sampler {
     fn penalised(&self, row: &TopLogits, path: &[Token]) -> Vec<(Token, f64)> {
         let s = &self.sampling;
         let mut out: Vec<(Token, f64)> = row.ids.iter().zip(&row.logits).map(|(&t, &z)| (t, f64::from(z))).collect();
-        if self.penalises() {
+        if self.penalises_seen() || self.penalises_written() {
             for (t, z) in &mut out {
-                let n = self.seen.get(t).copied().unwrap_or(0) as usize + path.iter().filter(|&p| p == t).count();
-                if n > 0 {
+                let drafted = path.iter().filter(|&p| p == t).count();
+                if drafted > 0 || self.seen.contains(t) {
                     let r = f64::from(s.repeat_penalty);
                     *z = if *z > 0.0 { *z / r } else { *z * r };
-                    *z -= f64::from(s.presence_penalty) + f64::from(s.frequency_penalty) * n as f64;
+                }
+                let written = self.written.get(t).copied().unwrap_or(0) as usize + drafted;
+                if written > 0 {
+                    *z -= f64::from(s.presence_penalty) + f64::from(s.frequency_penalty) * written as f64;
                 }
             }
             out.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));

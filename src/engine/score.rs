@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::jobs::{Now, Run, Stage};
 use super::speculate::DecodeError;
 use super::worker::Worker;
-use crate::backend::GRID;
 use crate::backend::draft::DraftOps;
+use crate::backend::{GRID, internal};
 use crate::model::ModelError;
 use crate::model::score::{likely, log_prob};
 use crate::protocol::engine::{CheckpointImage, Ended, Scoring};
@@ -79,7 +79,9 @@ impl<B: DraftOps> Worker<'_, B> {
         // Others have turns in between, and see all their blocks.
         live.hide_blocks(b, hidden);
         let scored = live.score(b, model, chunk, &|_| true, &mut |row, logits| {
-            let token = scoring.tokens.get(from + row + 1).copied().unwrap_or_default();
+            let Some(&token) = scoring.tokens.get(from + row + 1) else {
+                return Err(internal("score", "a row with no token behind it").into());
+            };
             now.push(log_prob(logits, token) as f32);
             if let Some(most) = scoring.likely.filter(|_| first_list) {
                 run.likely.push(likely(logits, token, most.into()));

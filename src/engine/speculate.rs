@@ -209,7 +209,8 @@ impl<B: DraftOps> Decoder<B> {
             Some(head) => head.export(b, &Tables::from(model), self.now.index.tokens())?,
             None => Vec::new(),
         };
-        let json = serde_json::to_vec(self.now.policy.calibration()).unwrap_or_default();
+        let json = serde_json::to_vec(self.now.policy.calibration())
+            .map_err(|_| DecodeError::Order("what drafts were worth is no JSON"))?;
         tensors.push(ImageTensor {
             name: CALIBRATION.into(),
             dtype: Dtype::U8,

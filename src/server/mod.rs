@@ -39,6 +39,7 @@ mod planner;
 mod prefix;
 mod prompt;
 mod records;
+mod references;
 mod refusal;
 mod reply;
 mod responses;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::calls::Calls;
 use super::fields::{Fields, kind};
 use super::prompt::Turn;
+use super::references;
 use super::refusal::Refusal;
 use crate::desk::render::Renderer;
 use crate::text::grammar::Grammar;
@@ -260,21 +261,24 @@ impl Tools {
     /// What an answer has to be that must call a function: the call alone, as JSON.
     pub(super) fn grammar(&self) -> Option<Grammar> {
         let wanted = self.forced()?;
-        let one = |tool: &&Tool| {
+        let one = |tool: &Tool, place: &str| {
+            let mut arguments = tool.parameters.clone();
+            references::move_to(&format!("{place}/properties/arguments"), &mut arguments);
             json!({
                 "type": "object",
-                "properties": { "name": { "const": tool.name }, "arguments": tool.parameters },
+                "properties": { "name": { "const": tool.name }, "arguments": arguments },
                 "required": ["name", "arguments"],
                 "additionalProperties": false,
             })
         };
-        let mut schemas: Vec<Value> = wanted.iter().map(one).collect();
-        let last = schemas.pop()?;
-        if schemas.is_empty() {
-            return Some(Grammar::Json(last));
-        }
-        schemas.push(last);
-        Some(Grammar::Json(json!({ "anyOf": schemas })))
+        Some(Grammar::Json(match wanted.as_slice() {
+            [] => return None,
+            [tool] => one(tool, ""),
+            tools => {
+                let each = tools.iter().enumerate().map(|(i, tool)| one(tool, &format!("/anyOf/{i}")));
+                json!({ "anyOf": each.collect::<Value>() })
+            }
+        }))
     }
 
     /// How calls are looked for in the answer.
@@ -304,79 +308,5 @@ fn takes_tools(renderer: &Renderer) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
-    use crate::server::calls::Part;
-    use crate::text::grammar::{Grammars, shortest};
-    use crate::text::{Begin, TextModel};
-
-    fn renderer(template: Option<&str>) -> Renderer {
-        let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
-        Renderer::new(TextModel::from_bytes(tokenizer, config, None, template.map(str::as_bytes)).unwrap())
-    }
-
-    fn tools(choice: Value) -> Result<Tools, Refusal> {
-        let parameters = json!({
-            "type": "object",
-            "properties": {
-                "place": { "type": "string" },
-                "days": { "type": "integer" },
-                "unit": { "type": "string", "enum": ["C", "F"] },
-            },
-            "required": ["place", "days", "unit"],
-        });
-        let function = json!({ "name": "weather", "description": "Weather.", "parameters": parameters });
-        let body = json!({ "tools": [{ "type": "function", "function": function }], "tool_choice": choice });
-        Tools::read(&mut Fields::body(body)?, "parameters")
-    }
-
-    const RELEASED: &str = include_str!("../../tests/templates/released.jinja");
-
-    #[test]
-    fn a_template_without_functions_is_told_of_them_in_words() {
-        let plain = renderer(None);
-        let offered = tools(json!("auto")).unwrap();
-        let mut turns = vec![Turn::new(ChatRole::User, "Rain?"), Turn::new(ChatRole::Tool, "yes")];
-        assert_eq!(offered.show(&plain, &mut turns), Vec::<Value>::new());
-        assert!(turns[0].role == ChatRole::System && turns[0].text.contains("\"weather\""), "{}", turns[0].text);
-        assert_eq!(turns[2].text, "<tool_response>\nyes\n</tool_response>");
-        let mut turns = vec![Turn::new(ChatRole::User, "Rain?")];
-        assert_eq!(offered.show(&renderer(Some(RELEASED)), &mut turns).len(), 1);
-        assert_eq!(turns.len(), 1);
-        assert!(!tools(json!("none")).unwrap().may_be_called());
-        assert_eq!(
-            tools(json!({ "type": "function", "function": { "name": "x" } })).unwrap_err().param.as_deref(),
-            Some("tool_choice")
-        );
-        // All are shown, and only these are called.
-        let allowed = |mode: &str, name: &str| {
-            tools(json!({ "type": "allowed_tools", "mode": mode, "tools": [{ "type": "function", "name": name }] }))
-        };
-        let auto = allowed("auto", "weather").unwrap();
-        assert_eq!((auto.may_be_called(), auto.grammar()), (true, None));
-        assert_eq!(auto.told().1["tools"], json!([{ "type": "function", "name": "weather" }]));
-        assert!(allowed("required", "weather").unwrap().grammar().is_some());
-        assert_eq!(allowed("auto", "other").unwrap_err().param.as_deref(), Some("tool_choice"));
-        assert_eq!(allowed("never", "weather").unwrap_err().param.as_deref(), Some("tool_choice.mode"));
-    }
-
-    #[test]
-    fn an_answer_that_must_be_a_call_is_one() {
-        let renderer = renderer(Some(RELEASED));
-        let tokenizer = &renderer.model().tokenizer;
-        let stop = tokenizer.stop_ids(&[]);
-        let grammars = Grammars::new(tokenizer, &stop).unwrap();
-        let forced = tools(json!("required")).unwrap();
-        let constraint = grammars.constraint(&forced.grammar().unwrap(), Begin::Answer).unwrap();
-        let mut masked = (constraint.0)(&[]);
-        let text = shortest(masked.as_mut(), tokenizer);
-        let mut calls = forced.calls().unwrap();
-        let mut parts = calls.push(&text);
-        parts.extend(calls.finish());
-        let Some(Part::Call(call)) = parts.last() else { panic!("{text}: {parts:?}") };
-        assert_eq!(call.name, "weather");
-        assert!(call.arguments["days"].is_number() && call.arguments["place"].is_string(), "{text}");
-        assert!(call.arguments["unit"] == "C" || call.arguments["unit"] == "F", "{text}");
-    }
-}
+#[path = "tools_tests.rs"]
+mod tests;

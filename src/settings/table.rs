@@ -168,12 +168,12 @@ settings! {
         top_k: u32 = int(0, 0, MOST_TOP_K).session("top_k", &[], kept!(sampling.top_k));
         /// drop what is below this share of the likeliest
         min_p: f64 = float(0.0, 0.0, 1.0).session("min_p", &[], kept!(sampling.min_p));
-        /// weakens tokens that were there; 1 is off
+        /// weakens tokens of prompt and answer; 1 is off
         repeat_penalty: f64 = float(1.0, 0.1, 10.0).session("repeat_penalty", &[], kept!(sampling.repeat_penalty));
-        /// taken once from tokens that were there; 0 is off
+        /// taken once from tokens that the answer has; 0 is off
         presence_penalty: f64 =
             float(0.0, -10.0, 10.0).session("presence_penalty", &[], kept!(sampling.presence_penalty));
-        /// taken for each time a token was there; 0 is off
+        /// taken for each time the answer has a token; 0 is off
         frequency_penalty: f64 =
             float(0.0, -10.0, 10.0).session("frequency_penalty", &[], kept!(sampling.frequency_penalty));
         /// seed of the sampling; -1: a new one for each answer, shown under it

@@ -166,7 +166,7 @@ impl Grammars {
             let matcher = first.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
             let thoughts = (begin == Begin::Thought).then(|| StreamDecoder::new(tokenizer.clone(), begin));
             let (tokenizer, stop) = (tokenizer.clone(), stop.clone());
-            Box::new(Masked { matcher, mask: None, thoughts, tokenizer, stop })
+            Box::new(Masked { matcher, mask: None, thoughts, begun: false, tokenizer, stop })
         };
         Ok(Constraint(Arc::new(make), None))
     }
@@ -192,6 +192,8 @@ struct Masked {
     mask: Option<SimpleVob>,
     /// While a thought is open, which is free.
     thoughts: Option<StreamDecoder>,
+    /// More than white space was written behind it.
+    begun: bool,
     tokenizer: Arc<Tokenizer>,
     stop: Vec<Token>,
 }
@@ -221,6 +223,35 @@ impl Masked {
         }
     }
 
+    /// Tokens of this text, however it was cut when it was drawn.
+    fn tokens(&self, text: &[u8]) -> Vec<Token> {
+        self.matcher.tok_env().map_or_else(|_| Vec::new(), |env| env.tok_trie().greedy_tokenize(text))
+    }
+
+    /// Whether the grammar goes on with this text.
+    fn takes(&mut self, text: &[u8]) -> bool {
+        let tokens = self.tokens(text);
+        self.matcher.validate_tokens(&tokens).is_ok_and(|valid| valid == tokens.len())
+    }
+
+    /// Goes on with the beginning of the answer. Behind a thought white space may be forced, which is no part of the answer: what the
+    /// grammar does not begin with is left out.
+    fn begin(&mut self, text: &[u8]) {
+        let own = text.trim_ascii_start();
+        let text = if own.len() == text.len() || self.takes(text) { text } else { own };
+        self.begun = !own.is_empty();
+        let tokens = self.tokens(text);
+        if !tokens.is_empty() {
+            self.consume(&tokens);
+        }
+    }
+
+    fn consume(&mut self, tokens: &[Token]) {
+        self.mask = None;
+        // What fails here is told when nothing may come next.
+        let _ = self.matcher.consume_tokens(tokens);
+    }
+
     /// Whether a token is text.
     fn is_text(&self, token: Token) -> bool {
         matches!(self.tokenizer.pieces.get(token), Piece::Bytes(bytes) if !bytes.is_empty())
@@ -229,8 +260,11 @@ impl Masked {
 
 impl Constrain for Masked {
     fn allows(&mut self, token: Token) -> bool {
-        if self.thoughts.is_some() {
-            return true;
+        if let Some(thoughts) = &self.thoughts {
+            let behind = thoughts.behind_thought(token).map(<[u8]>::to_vec);
+            // A thought is not the answer: it is closed by the model or by its budget.
+            let ends = self.stop.contains(&token);
+            return !ends && behind.is_none_or(|text| self.takes(&text) || self.takes(text.trim_ascii_start()));
         }
         if self.stop.contains(&token) {
             return self.may_end();
@@ -240,16 +274,19 @@ impl Constrain for Masked {
 
     fn accept(&mut self, token: Token) {
         if let Some(thoughts) = &mut self.thoughts {
+            let behind = thoughts.behind_thought(token).map(<[u8]>::to_vec);
             thoughts.push(token);
             if !thoughts.in_thought() {
                 self.thoughts = None;
+                self.begin(&behind.unwrap_or_default());
             }
             return;
         }
-        self.mask = None;
-        if !self.stop.contains(&token) {
-            // What fails here is told when nothing may come next.
-            let _ = self.matcher.consume_token(token);
+        let tokenizer = Arc::clone(&self.tokenizer);
+        match tokenizer.pieces.get(token) {
+            _ if self.stop.contains(&token) => {}
+            Piece::Bytes(text) if !self.begun => self.begin(text),
+            Piece::Bytes(_) | Piece::Special(_) => self.consume(&[token]),
         }
     }
 
@@ -284,95 +321,5 @@ pub(crate) fn shortest(masked: &mut dyn Constrain, tokenizer: &Tokenizer) -> Str
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::text::{Before, TextModel};
-
-    fn grammars() -> (Arc<Tokenizer>, Grammars) {
-        let tokenizer = include_bytes!("../../assets/demo/tokenizer.json");
-        let config = include_bytes!("../../assets/demo/tokenizer_config.json");
-        let text = TextModel::from_bytes(tokenizer, config, None, None).unwrap();
-        let stop = text.tokenizer.stop_ids(&[]);
-        let grammars = Grammars::new(&text.tokenizer, &stop).unwrap();
-        (text.tokenizer, grammars)
-    }
-
-    fn schema() -> Value {
-        json!({
-            "type": "object",
-            "properties": { "name": { "type": "string" }, "age": { "type": "integer" } },
-            "required": ["name", "age"],
-            "additionalProperties": false,
-        })
-    }
-
-    #[test]
-    fn what_is_no_json_of_the_schema_cannot_be_drawn() {
-        let (tokenizer, grammars) = grammars();
-        let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Answer).unwrap();
-        let stop = tokenizer.stop_ids(&[])[0];
-        let follows = |text: &str| {
-            let mut masked = (constraint.0)(&[]);
-            tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().all(|token| {
-                let allowed = masked.allows(token);
-                masked.accept(token);
-                allowed
-            }) && masked.allows(stop)
-        };
-        assert!(follows("{\"name\": \"Ann\", \"age\": 7}"));
-        assert!(follows("{\n    \"name\":\"Ann\",\n    \"age\": 7\n}"));
-        assert!(!follows("{\n\n\n\"name\": \"Ann\", \"age\": 7}") && !follows("{ \"name\":   \"Ann\", \"age\": 7}"));
-        for wrong in [
-            "{}",
-            "{\"name\": \"Ann\"}",
-            "{\"name\": 7, \"age\": 7}",
-            "Sure: {\"name\"",
-            "{\"name\": \"Ann\", \"age\": 7",
-        ] {
-            assert!(!follows(wrong), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn an_answer_of_what_is_left_to_the_grammar_is_json_of_the_schema() {
-        let (tokenizer, grammars) = grammars();
-        let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Thought).unwrap();
-        let mut masked = (constraint.0)(&[]);
-        // Thoughts are free.
-        for token in tokenizer.encode_behind("Hm {.\n</think>", Before::Text).unwrap() {
-            assert!(masked.allows(token));
-            masked.accept(token);
-        }
-        let text = shortest(masked.as_mut(), &tokenizer);
-        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
-        assert!(value["name"].is_string() && value["age"].is_i64(), "{value}");
-    }
-
-    #[test]
-    fn where_a_grammar_cannot_be_gone_on_with_nothing_may_come_and_the_text_does_not_end() {
-        let (tokenizer, grammars) = grammars();
-        let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Answer).unwrap();
-        let mut masked = (constraint.0)(&[]);
-        // What the mask would not have let through.
-        for token in tokenizer.encode_behind("no json", Before::Text).unwrap() {
-            masked.accept(token);
-        }
-        assert_eq!((0..=tokenizer.max_id()).find(|token| masked.allows(*token)), None);
-        assert!(!masked.stuck().is_empty());
-    }
-
-    #[test]
-    fn a_schema_that_cannot_be_met_is_refused_with_a_sentence() {
-        let (_, grammars) = grammars();
-        let refused = |grammar| grammars.constraint(&grammar, Begin::Answer).unwrap_err();
-        for schema in
-            [json!({ "type": "no such type" }), json!({ "type": "string", "minLength": 5, "maxLength": 2 }), json!(7)]
-        {
-            let why = refused(Grammar::Json(schema.clone()));
-            assert!(!why.is_empty() && !why.contains('\n'), "{schema}: {why}");
-        }
-        assert_eq!(refused(Grammar::Json(json!({ "$ref": "#" }))), "no text keeps to it");
-        let group = refused(Grammar::Json(json!({ "type": "string", "pattern": "((" })));
-        assert!(group.contains("unclosed group"), "{group}");
-    }
-}
+#[path = "grammar_tests.rs"]
+mod tests;

@@ -282,6 +282,26 @@ impl StreamDecoder {
         self.splitter.in_thought()
     }
 
+    /// What a token brings behind the end of the thought that it closes; `None` where the thought goes on. The tag may be several
+    /// tokens, and the last of them may go on with the answer.
+    pub(super) fn behind_thought(&self, id: Token) -> Option<&[u8]> {
+        let bytes = match self.tokenizer.pieces.get(id) {
+            Piece::Special(literal) => return (literal == CLOSE).then_some(&[]),
+            Piece::Bytes(bytes) => bytes,
+        };
+        let mut cuts = (1..=bytes.len()).filter_map(|end| bytes.split_at_checked(end));
+        cuts.find_map(|(tag, rest)| {
+            if !tag.ends_with(b">") {
+                return None;
+            }
+            let (mut characters, mut splitter) = (self.characters.clone(), self.splitter.clone());
+            let mut text = String::new();
+            characters.push(tag, &mut text);
+            splitter.push(&text, &mut Delta::default());
+            (!splitter.in_thought()).then_some(rest)
+        })
+    }
+
     /// Tokens after which a thought was open.
     pub fn thought_tokens(&self) -> u64 {
         self.thought_tokens

@@ -198,10 +198,27 @@ fn repetition_penalty_agrees_with_candle_transformers() {
 #[test]
 fn presence_counts_once_and_frequency_per_occurrence_along_the_path() {
     let s = Sampling { temperature: 0.0, presence_penalty: 1.0, frequency_penalty: 0.5, ..Sampling::default() };
-    let mut sampler = Sampler::new(s, &[2]);
+    let mut sampler = Sampler::new(s, &[]);
+    sampler.accept(2);
     sampler.accept(2);
     let z: HashMap<Token, f64> = sampler.penalised(&row(&[4.0, 4.0, 4.0]), &[1]).into_iter().collect();
     assert_eq!((z[&0], z[&1], z[&2]), (4.0, 2.5, 2.0));
+}
+
+#[test]
+fn the_prompt_counts_for_the_repetition_penalty_alone() {
+    let s = Sampling { repeat_penalty: 2.0, presence_penalty: 1.0, frequency_penalty: 0.5, ..Sampling::default() };
+    let z = |sampler: &Sampler, path: &[Token]| {
+        let z: HashMap<Token, f64> = sampler.penalised(&row(&[4.0, 4.0, 4.0, 4.0]), path).into_iter().collect();
+        [z[&0], z[&1], z[&2], z[&3]]
+    };
+    let mut sampler = Sampler::new(s, &[1, 1, 1, 2]);
+    sampler.accept(2);
+    assert_eq!(z(&sampler, &[]), [4.0, 2.0, 0.5, 4.0]);
+    // A draft counts as what it would be: a token of the answer.
+    assert_eq!(z(&sampler, &[1, 3]), [4.0, 0.5, 0.5, 0.5]);
+    let sampler = Sampler::new(Sampling { repeat_penalty: 1.0, ..s }, &[1, 1, 1, 2]);
+    assert_eq!(z(&sampler, &[]), [4.0; 4]);
 }
 
 #[test]
@@ -209,7 +226,8 @@ fn greedy_ties_go_to_the_lowest_id() {
     let s = Sampler::new(Sampling { temperature: 0.0, ..Sampling::default() }, &[]);
     assert_eq!(s.draw(&row(&[1.0, 3.0, 3.0]), 9, &[]), Some(1));
     // A penalty that makes a tie keeps the rule.
-    let s = Sampler::new(Sampling { temperature: 0.0, presence_penalty: 1.0, ..Sampling::default() }, &[0]);
+    let mut s = Sampler::new(Sampling { temperature: 0.0, presence_penalty: 1.0, ..Sampling::default() }, &[]);
+    s.accept(0);
     assert_eq!(s.draw(&row(&[3.0, 2.0, 2.0]), 9, &[]), Some(0));
 }
 

@@ -18,11 +18,11 @@ pub struct Sampling {
     pub top_p: f32,
     /// Drop what is below this share of the best.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of seen tokens; 1 is off.
+    /// Divides positive and multiplies negative logits of tokens of prompt and answer; 1 is off.
     pub repeat_penalty: f32,
-    /// Subtracted once from seen tokens; 0 is off.
+    /// Subtracted once from tokens that this generation has written; 0 is off.
     pub presence_penalty: f32,
-    /// Subtracted per occurrence; 0 is off.
+    /// Subtracted for each time that it has written a token; 0 is off.
     pub frequency_penalty: f32,
     /// Noise is keyed by (seed, position), so a seed reproduces a text whatever else changes.
     pub seed: u64,

@@ -1,0 +1,73 @@
+//! A schema that becomes a part of another: what it refers to in itself is found where it stands now.
+
+use serde_json::Value;
+
+/// Keywords whose value is data, whatever it looks like.
+const DATA: [&str; 5] = ["const", "default", "enum", "example", "examples"];
+/// Keywords below which names stand, each with a schema.
+const NAMED: [&str; 6] =
+    ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
+
+/// Readies a schema for this place of another one, a JSON pointer. Only references by pointer are those of its own root: one to an
+/// address or an anchor stays. An `$id` moves no root, as it moves none for the library that compiles schemas.
+pub(super) fn move_to(place: &str, schema: &mut Value) {
+    match schema {
+        Value::Array(schemas) => schemas.iter_mut().for_each(|schema| move_to(place, schema)),
+        Value::Object(keywords) => {
+            for (keyword, value) in keywords {
+                match (keyword.as_str(), value) {
+                    ("$ref", Value::String(reference)) => {
+                        let pointer = reference.strip_prefix('#').filter(|p| p.is_empty() || p.starts_with('/'));
+                        if let Some(pointer) = pointer {
+                            *reference = format!("#{place}{pointer}");
+                        }
+                    }
+                    (keyword, _) if DATA.contains(&keyword) => {}
+                    (keyword, Value::Object(named)) if NAMED.contains(&keyword) => {
+                        named.values_mut().for_each(|schema| move_to(place, schema));
+                    }
+                    // Where a pointer leads there may be schemas below any word.
+                    (_, value) => move_to(place, value),
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn references_to_its_own_root_move_and_nothing_else_does() {
+        let pointer = json!({ "$ref": "#/$defs/a" });
+        let mut schema = json!({
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "properties": { "$ref": { "$ref": "#" }, "const": pointer, "x": { "items": [pointer, { "not": pointer }] } },
+            "anyOf": [{ "$ref": "other.json#/$defs/a" }, { "$ref": "#anchor" }, { "$ref": "https://x.org/y" }],
+            "const": pointer, "enum": [pointer], "default": pointer, "examples": [pointer],
+            "components": { "schemas": { "b": pointer } },
+            "$defs": { "a": { "additionalProperties": { "$ref": "#/definitions/x~1y" } }, "enum": pointer },
+            "$ref": "#/components/schemas/b",
+        });
+        move_to("/anyOf/1", &mut schema);
+        let moved = json!({ "$ref": "#/anyOf/1/$defs/a" });
+        assert_eq!(
+            schema,
+            json!({
+                "$schema": "http://json-schema.org/draft-07/schema#",
+                "properties": {
+                    "$ref": { "$ref": "#/anyOf/1" }, "const": moved, "x": { "items": [moved, { "not": moved }] },
+                },
+                "anyOf": [{ "$ref": "other.json#/$defs/a" }, { "$ref": "#anchor" }, { "$ref": "https://x.org/y" }],
+                "const": pointer, "enum": [pointer], "default": pointer, "examples": [pointer],
+                "components": { "schemas": { "b": moved } },
+                "$defs": { "a": { "additionalProperties": { "$ref": "#/anyOf/1/definitions/x~1y" } }, "enum": moved },
+                "$ref": "#/anyOf/1/components/schemas/b",
+            })
+        );
+    }
+}

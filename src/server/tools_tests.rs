@@ -1,0 +1,117 @@
+use super::*;
+use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+use crate::server::calls::Part;
+use crate::text::grammar::{Grammars, shortest};
+use crate::text::{Before, Begin, TextModel};
+
+fn renderer(template: Option<&str>) -> Renderer {
+    let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
+    Renderer::new(TextModel::from_bytes(tokenizer, config, None, template.map(str::as_bytes)).unwrap())
+}
+
+fn tools(choice: Value) -> Result<Tools, Refusal> {
+    let parameters = json!({
+        "type": "object",
+        "properties": {
+            "place": { "type": "string" },
+            "days": { "type": "integer" },
+            "unit": { "type": "string", "enum": ["C", "F"] },
+        },
+        "required": ["place", "days", "unit"],
+    });
+    let function = json!({ "name": "weather", "description": "Weather.", "parameters": parameters });
+    let body = json!({ "tools": [{ "type": "function", "function": function }], "tool_choice": choice });
+    Tools::read(&mut Fields::body(body)?, "parameters")
+}
+
+const RELEASED: &str = include_str!("../../tests/templates/released.jinja");
+
+#[test]
+fn a_template_without_functions_is_told_of_them_in_words() {
+    let plain = renderer(None);
+    let offered = tools(json!("auto")).unwrap();
+    let mut turns = vec![Turn::new(ChatRole::User, "Rain?"), Turn::new(ChatRole::Tool, "yes")];
+    assert_eq!(offered.show(&plain, &mut turns), Vec::<Value>::new());
+    assert!(turns[0].role == ChatRole::System && turns[0].text.contains("\"weather\""), "{}", turns[0].text);
+    assert_eq!(turns[2].text, "<tool_response>\nyes\n</tool_response>");
+    let mut turns = vec![Turn::new(ChatRole::User, "Rain?")];
+    assert_eq!(offered.show(&renderer(Some(RELEASED)), &mut turns).len(), 1);
+    assert_eq!(turns.len(), 1);
+    assert!(!tools(json!("none")).unwrap().may_be_called());
+    assert_eq!(
+        tools(json!({ "type": "function", "function": { "name": "x" } })).unwrap_err().param.as_deref(),
+        Some("tool_choice")
+    );
+    // All are shown, and only these are called.
+    let allowed = |mode: &str, name: &str| {
+        tools(json!({ "type": "allowed_tools", "mode": mode, "tools": [{ "type": "function", "name": name }] }))
+    };
+    let auto = allowed("auto", "weather").unwrap();
+    assert_eq!((auto.may_be_called(), auto.grammar()), (true, None));
+    assert_eq!(auto.told().1["tools"], json!([{ "type": "function", "name": "weather" }]));
+    assert!(allowed("required", "weather").unwrap().grammar().is_some());
+    assert_eq!(allowed("auto", "other").unwrap_err().param.as_deref(), Some("tool_choice"));
+    assert_eq!(allowed("never", "weather").unwrap_err().param.as_deref(), Some("tool_choice.mode"));
+}
+
+#[test]
+fn an_answer_that_must_be_a_call_is_one() {
+    let renderer = renderer(Some(RELEASED));
+    let tokenizer = &renderer.model().tokenizer;
+    let stop = tokenizer.stop_ids(&[]);
+    let grammars = Grammars::new(tokenizer, &stop).unwrap();
+    let forced = tools(json!("required")).unwrap();
+    let constraint = grammars.constraint(&forced.grammar().unwrap(), Begin::Answer).unwrap();
+    let mut masked = (constraint.0)(&[]);
+    let text = shortest(masked.as_mut(), tokenizer);
+    let mut calls = forced.calls().unwrap();
+    let mut parts = calls.push(&text);
+    parts.extend(calls.finish());
+    let Some(Part::Call(call)) = parts.last() else { panic!("{text}: {parts:?}") };
+    assert_eq!(call.name, "weather");
+    assert!(call.arguments["days"].is_number() && call.arguments["place"].is_string(), "{text}");
+    assert!(call.arguments["unit"] == "C" || call.arguments["unit"] == "F", "{text}");
+}
+
+#[test]
+fn a_schema_of_a_function_refers_to_its_own_parts() {
+    let tokenizer = std::sync::Arc::clone(&renderer(None).model().tokenizer);
+    let stop = tokenizer.stop_ids(&[]);
+    let grammars = Grammars::new(&tokenizer, &stop).unwrap();
+    let follows = |choice: &str, text: &str| {
+        let function = |name: &str, leaf: Value| {
+            let parameters = json!({
+                "$defs": { "leaf": leaf },
+                "type": "object",
+                "properties": { "leaf": { "$ref": "#/$defs/leaf" }, "more": { "type": "array", "items": { "$ref": "#" } } },
+                "required": ["leaf"],
+                "additionalProperties": false,
+            });
+            json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
+        };
+        let of = [function("number", json!({ "type": "integer" })), function("truth", json!({ "type": "boolean" }))];
+        let choice = match choice {
+            "required" => json!(choice),
+            name => json!({ "type": "function", "function": { "name": name } }),
+        };
+        let body = json!({ "tools": of, "tool_choice": choice });
+        let tools = Tools::read(&mut Fields::body(body).unwrap(), "parameters").unwrap();
+        let constraint = grammars.constraint(&tools.grammar().unwrap(), Begin::Answer).unwrap();
+        let mut masked = (constraint.0)(&[]);
+        tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().all(|token| {
+            let allowed = masked.allows(token);
+            masked.accept(token);
+            allowed
+        }) && masked.allows(stop[0])
+    };
+    for choice in ["required", "truth"] {
+        let tree = |leaf: &str| {
+            let arguments = format!(r#"{{"leaf": true, "more": [{{"leaf": {leaf}, "more": []}}]}}"#);
+            format!(r#"{{"name": "truth", "arguments": {arguments}}}"#)
+        };
+        assert!(follows(choice, &tree("false")), "{choice}");
+        assert!(!follows(choice, &tree("7")), "{choice}");
+        assert!(!follows(choice, r#"{"name": "truth", "arguments": {"leaf": true, "more": [7]}}"#), "{choice}");
+    }
+    assert!(follows("required", r#"{"name": "number", "arguments": {"leaf": 7, "more": [{"leaf": 8}]}}"#));
+}

@@ -1,0 +1,178 @@
+use super::*;
+use crate::protocol::engine::{Steer, Steered};
+use crate::text::Before;
+use crate::text::steer::Watched;
+use crate::text::tokenizer::tests::{demo, sentencepiece};
+
+fn grammars_of(tokenizer: Tokenizer) -> (Arc<Tokenizer>, Grammars) {
+    let tokenizer = Arc::new(tokenizer);
+    let grammars = Grammars::new(&tokenizer, &tokenizer.stop_ids(&[])).unwrap();
+    (tokenizer, grammars)
+}
+
+fn grammars() -> (Arc<Tokenizer>, Grammars) {
+    grammars_of(demo())
+}
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": { "name": { "type": "string" }, "age": { "type": "integer" } },
+        "required": ["name", "age"],
+        "additionalProperties": false,
+    })
+}
+
+#[test]
+fn what_is_no_json_of_the_schema_cannot_be_drawn() {
+    let (tokenizer, grammars) = grammars();
+    let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Answer).unwrap();
+    let stop = tokenizer.stop_ids(&[])[0];
+    let follows = |text: &str| {
+        let mut masked = (constraint.0)(&[]);
+        tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().all(|token| {
+            let allowed = masked.allows(token);
+            masked.accept(token);
+            allowed
+        }) && masked.allows(stop)
+    };
+    assert!(follows("{\"name\": \"Ann\", \"age\": 7}"));
+    assert!(follows("{\n    \"name\":\"Ann\",\n    \"age\": 7\n}"));
+    assert!(!follows("{\n\n\n\"name\": \"Ann\", \"age\": 7}") && !follows("{ \"name\":   \"Ann\", \"age\": 7}"));
+    for wrong in
+        ["{}", "{\"name\": \"Ann\"}", "{\"name\": 7, \"age\": 7}", "Sure: {\"name\"", "{\"name\": \"Ann\", \"age\": 7"]
+    {
+        assert!(!follows(wrong), "{wrong}");
+    }
+}
+
+#[test]
+fn an_answer_of_what_is_left_to_the_grammar_is_json_of_the_schema() {
+    let (tokenizer, grammars) = grammars();
+    let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Thought).unwrap();
+    let mut masked = (constraint.0)(&[]);
+    // Thoughts are free.
+    for token in tokenizer.encode_behind("Hm {.\n</think>", Before::Text).unwrap() {
+        assert!(masked.allows(token));
+        masked.accept(token);
+    }
+    let text = shortest(masked.as_mut(), &tokenizer);
+    let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert!(value["name"].is_string() && value["age"].is_i64(), "{value}");
+}
+
+/// What is drawn under a constraint and steered, as a generation does it.
+struct Drawn(Box<dyn Constrain>, Box<dyn Steer>, Vec<Token>);
+
+impl Constrain for Drawn {
+    fn allows(&mut self, token: Token) -> bool {
+        self.0.allows(token)
+    }
+
+    fn accept(&mut self, token: Token) {
+        let token = match self.1.drawn(token, false) {
+            Steered::Take | Steered::Last => token,
+            Steered::Instead(other) => other,
+        };
+        self.0.accept(token);
+        self.2.push(token);
+    }
+
+    fn stuck(&self) -> String {
+        self.0.stuck()
+    }
+}
+
+#[test]
+fn behind_a_thought_that_its_budget_closed_the_answer_keeps_to_its_grammar() {
+    // The tag is a control token of one, and several tokens of text of the other.
+    for tokenizer in [demo(), sentencepiece()] {
+        let (tokenizer, grammars) = grammars_of(tokenizer);
+        let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Thought).unwrap();
+        let watched = Watched { thought_tokens: 6, loops: false };
+        let steering = watched.steering(&tokenizer, Begin::Thought, 0).unwrap().unwrap();
+        let mut drawn = Drawn((constraint.0)(&[]), (steering.0)(), Vec::new());
+        let thought = tokenizer.encode_behind("hm, one two three four five six seven", Before::Text).unwrap();
+        thought.iter().take(7).for_each(|token| drawn.accept(*token));
+        shortest(&mut drawn, &tokenizer);
+        let text = tokenizer.spell(&drawn.2, Before::Text);
+        let (thought, answer) = text.split_once("</think>").unwrap();
+        assert!(thought.starts_with("hm, ") && answer.starts_with("\n\n{"), "{text}");
+        let value: Value = serde_json::from_str(answer).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(value["name"].is_string() && value["age"].is_i64(), "{value}");
+    }
+}
+
+#[test]
+fn an_answer_does_not_end_while_a_thought_is_open() {
+    let (tokenizer, grammars) = grammars();
+    let constraint = grammars.constraint(&Grammar::Json(json!({ "type": "integer" })), Begin::Thought).unwrap();
+    let (mut masked, stop) = ((constraint.0)(&[]), tokenizer.stop_ids(&[])[0]);
+    for token in tokenizer.encode_behind("Seven.\n</think>7", Before::Text).unwrap() {
+        assert!(!masked.allows(stop) && masked.allows(token));
+        masked.accept(token);
+    }
+    assert!(masked.allows(stop));
+}
+
+#[test]
+fn a_token_that_closes_a_thought_and_begins_the_answer_does_both() {
+    let mut json: Value = serde_json::from_slice(include_bytes!("../../tests/tokenizers/pieces.json")).unwrap();
+    let added = json["added_tokens"].as_array_mut().unwrap();
+    let first = added.iter().filter_map(|token| token["id"].as_u64()).max().unwrap() + 1;
+    for (id, text) in (first..).zip([">{", ">\n\n{", ">no"]) {
+        added.push(json!({
+            "id": id, "content": text, "special": false, "normalized": false,
+            "single_word": false, "lstrip": false, "rstrip": false,
+        }));
+    }
+    let config: &[u8] = br#"{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}"#;
+    let tokenizer = Tokenizer::from_bytes(json.to_string().as_bytes(), Some(config), None).unwrap();
+    let (tokenizer, grammars) = grammars_of(tokenizer);
+    let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Thought).unwrap();
+    let [brace, behind_lines, word] = [0, 1, 2].map(|i| first as Token + i);
+    for closing in [brace, behind_lines] {
+        let mut masked = (constraint.0)(&[]);
+        for token in tokenizer.encode_behind("so a", Before::Text).unwrap() {
+            masked.accept(token);
+        }
+        // A thought may have any text.
+        assert!(masked.allows(word) && masked.allows(closing));
+        for token in tokenizer.encode_behind(".\n</think", Before::Text).unwrap() {
+            masked.accept(token);
+        }
+        assert!(!masked.allows(word) && masked.allows(closing));
+        masked.accept(closing);
+        let text = format!("{{{}", shortest(masked.as_mut(), &tokenizer));
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(value["name"].is_string() && value["age"].is_i64(), "{value}");
+    }
+}
+
+#[test]
+fn where_a_grammar_cannot_be_gone_on_with_nothing_may_come_and_the_text_does_not_end() {
+    let (tokenizer, grammars) = grammars();
+    let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Answer).unwrap();
+    let mut masked = (constraint.0)(&[]);
+    // What the mask would not have let through.
+    for token in tokenizer.encode_behind("no json", Before::Text).unwrap() {
+        masked.accept(token);
+    }
+    assert_eq!((0..=tokenizer.max_id()).find(|token| masked.allows(*token)), None);
+    assert!(!masked.stuck().is_empty());
+}
+
+#[test]
+fn a_schema_that_cannot_be_met_is_refused_with_a_sentence() {
+    let (_, grammars) = grammars();
+    let refused = |grammar| grammars.constraint(&grammar, Begin::Answer).unwrap_err();
+    for schema in
+        [json!({ "type": "no such type" }), json!({ "type": "string", "minLength": 5, "maxLength": 2 }), json!(7)]
+    {
+        let why = refused(Grammar::Json(schema.clone()));
+        assert!(!why.is_empty() && !why.contains('\n'), "{schema}: {why}");
+    }
+    assert_eq!(refused(Grammar::Json(json!({ "$ref": "#" }))), "no text keeps to it");
+    let group = refused(Grammar::Json(json!({ "type": "string", "pattern": "((" })));
+    assert!(group.contains("unclosed group"), "{group}");
+}
