@@ -23,7 +23,7 @@
 //! | `store`, `schema`, `directory`, `opening` | an open data directory; its tables; what lies where; what an earlier run left |
 //! | `disk`, `error` | every file effect; one error type |
 //! | `commit`, `seal` | what a save consists of: the only code that changes text; checksums inside the database |
-//! | `sessions`, `messages`, `history` | sessions, messages as paths from a root, typed prompts |
+//! | `sessions`, `summary`, `messages`, `history` | sessions, what lists show of them, messages as paths from a root, typed prompts |
 //! | `segment`, `format`, `row_source`, `vet` | pieces of state by name; their two files; rows on their way out; state from elsewhere |
 //! | `save`, `state`, `find`, `unlinked` | state out, in, found by its text, recorded and not yet linked |
 //! | `writer` | the threads that make saves durable |
