@@ -265,6 +265,81 @@ fn a_document_without_kept_state_is_named_and_read_only_when_asked_to() {
 }
 
 #[test]
+fn a_document_kept_behind_another_is_not_asked_with_that_one_in_mind() {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = || Setup { system: Some("Be brief.".into()), ..Setup::default() };
+    let mut t = Talk::new(dir.path(), setup());
+    for name in ["b.txt", "a.txt"] {
+        let line = |n: usize| format!("{name} has a line {n} that nobody else has.\n");
+        let path = dir.path().join(name);
+        std::fs::write(&path, (0..40).map(line).collect::<String>()).unwrap();
+        t.load(path.to_str().unwrap());
+    }
+    t.sync();
+    t.on_disk();
+    t.work();
+    let all = shelf(&mut t, "Who has line 7?", None, false);
+    let why = "its state is kept behind other texts only; --read reads it";
+    assert_eq!((all.rows[0].failed.as_deref(), all.rows[0].finish), (Some(why), None));
+    // Behind the system text it stands alone.
+    assert_eq!((&all.rows[1].failed, all.rows[1].finish), (&None, Some(Finish::Stop)));
+    assert!(t.given().iter().all(|g| !g.contains("nobody else")));
+    let read = shelf(&mut t, "Who has line 7?", None, true);
+    let given = t.given();
+    assert!(
+        given.iter().any(|g| g.contains("a.txt has")) && !given.iter().any(|g| g.contains("b.txt has")),
+        "{given:?}"
+    );
+    t.send(Request::OpenAsked(0));
+    t.note_with("A new session with a.txt");
+    t.sync();
+    let roles: Vec<Role> = t.view().messages.iter().map(|m| m.role).collect();
+    assert_eq!(roles, [Role::System, Role::Document, Role::User, Role::Assistant]);
+    t.quit();
+
+    let alone = tempfile::tempdir().unwrap();
+    let mut t = Talk::new(alone.path(), setup());
+    std::fs::copy(dir.path().join("a.txt"), alone.path().join("a.txt")).unwrap();
+    t.load("a.txt");
+    assert_eq!(t.ask("Who has line 7?").text, read.rows[0].text);
+    t.quit();
+}
+
+#[test]
+fn a_file_that_cannot_be_read_again_is_said_in_its_row_and_the_others_are_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    library(&mut t, dir.path(), &["a.txt", "b.txt", "c.txt"]);
+    t.quit();
+    std::fs::write(dir.path().join("b.txt"), [0; 64]).unwrap();
+    std::fs::remove_file(dir.path().join("c.txt")).unwrap();
+    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..Setup::default() });
+    let read = shelf(&mut t, "Who?", None, true);
+    assert_eq!(read.rows[0].finish, Some(Finish::Stop), "{read:?}");
+    let why = |n: usize| read.rows[n].failed.clone().unwrap();
+    assert!(why(1).contains("b.txt: not text"), "{}", why(1));
+    assert!(why(2).contains("and its file is gone: ") && why(2).ends_with("c.txt"), "{}", why(2));
+    t.quit();
+}
+
+#[test]
+fn where_no_state_is_kept_that_is_said_and_what_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let never = Setup { save_state: sala_chat::settings::SaveStates::Never, ..Setup::default() };
+    let mut t = Talk::new(dir.path(), never);
+    let path = dir.path().join("a.txt");
+    std::fs::write(&path, "A line of text.\n".repeat(20)).unwrap();
+    t.send(Request::Library(LibraryAction::Add(path.display().to_string())));
+    let said = t.note_with("is in the library");
+    assert!(said.ends_with("no state of them is kept: sessions.save_state is \"never\"."), "{said}");
+    t.work();
+    let all = shelf(&mut t, "Who?", None, true);
+    assert!(all.rows[0].failed.as_ref().is_some_and(|why| why.contains("sessions.save_state = \"never\"")), "{all:?}");
+    assert_eq!(t.work(), (0, 0), "nothing is read that is not kept");
+    t.quit();
+}
+
+#[test]
 fn a_stop_leaves_the_answers_there_are() {
     let dir = tempfile::tempdir().unwrap();
     let (permits, gate) = crossbeam_channel::unbounded();
@@ -307,16 +382,25 @@ fn when_says_from_which_line_on_the_answer_is_another() {
         _ => None,
     });
     assert_eq!(title, "When: Who did it?");
-    let lines: Vec<&str> = page.lines().filter(|l| l.contains("from line")).collect();
-    let from = |line: &str| -> u64 {
-        let number = line.trim().strip_prefix("from line ").unwrap().split_once(':').unwrap().0;
+    let lines: Vec<&str> = page.lines().filter(|l| l.contains(" line ") && l.contains(": \"")).collect();
+    let number = |line: &str, before: &str| -> u64 {
+        let number = line.trim().strip_prefix(before).unwrap().split_once(':').unwrap().0;
         number.replace(',', "").parse().unwrap()
     };
     assert_eq!(lines.len(), 2, "{page}");
     assert!(lines[0].ends_with(": \"nobody knows\"") && lines[1].ends_with(": \"the butler\""), "{page}");
     // The first kept state behind the line that says it: one piece further at most.
-    assert!((300..420).contains(&from(lines[1])) && from(lines[0]) < 300, "{page}");
+    let (upto, from) = (number(lines[0], "up to line "), number(lines[1], "from line "));
+    assert!((300..420).contains(&from) && upto < 300, "{page}");
     let given = t.given();
     assert!(given.len() > 3 && given.iter().all(|g| !g.contains("long story")), "{given:?}");
+    // Where one state is kept there is no change to name.
+    t.send(Request::New(None));
+    std::fs::write(dir.path().join("note.txt"), "A short note.\nNothing more.\n").unwrap();
+    t.load("note.txt");
+    t.send(Request::When("Who did it?".into()));
+    let page = t.wait("the page", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None });
+    assert!(page.contains("up to line ") && !page.contains("from line"), "{page}");
+    assert!(page.contains("no other to compare with. sessions.checkpoint_every says"), "{page}");
     t.quit();
 }

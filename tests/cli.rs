@@ -122,6 +122,11 @@ fn settings_can_be_shown_checked_and_changed() {
     assert!(line("ui.theme").ends_with("built in"));
     let json: serde_json::Value = serde_json::from_str(out(&home.run(&["config", "show", "--json"]))).unwrap();
     assert_eq!(json["sampling.temperature"], 0.3);
+    // As a chat would have them that is started so.
+    let given = home.run(&["config", "show", "--origin", "--temp", "0.25", "--preset", "creative"]);
+    let line = |key: &str| out(&given).lines().find(|l| l.starts_with(key)).unwrap().to_owned();
+    assert!(line("sampling.temperature = 0.25").ends_with("# command line"), "{}", out(&given));
+    assert!(line("sampling.min_p = 0.05").ends_with("# command line"), "{}", out(&given));
 
     home.write(".config/sala-chat/config.toml", "[ui]\ntheme = \"sea\"\ncode_theme = \"nrod\"\n");
     home.write(".config/sala-chat/themes/sea.toml", "[colours]\n\nyou = \"bleu\"\n");

@@ -352,6 +352,33 @@ fn an_aside_asks_about_what_stood_before_a_document_that_is_read() {
     t.quit();
 }
 
+fn an_aside_knows_a_document_that_was_kept_in_part() {
+    let dir = dir();
+    std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
+    let (mut t, gate) = gated(dir.path(), Setup::default());
+    gate.pass(3);
+    t.send(Request::Load { paths: vec!["long.txt".into()], options: LoadOptions::default() });
+    t.wait("reading", |n| matches!(n, Notice::Activity(Activity::Reading(p)) if p.done >= 3 * 64).then_some(()));
+    t.send(Request::Stop);
+    let question = t.wait("a question", |n| if let Notice::Question { id, .. } = n { Some(*id) } else { None });
+    gate.pass(40);
+    t.send(Request::Choose { question, key: '2' });
+    t.note_with("Kept what was read");
+    t.sync();
+    t.on_disk();
+    gate.close();
+    asked(&mut t, &gate, "One?");
+    t.work();
+    t.send(Request::Aside("What is meant?".into()));
+    t.wait("the aside", |n| matches!(n, Notice::Aside { done: Some(_), .. }).then_some(()));
+    // It stands behind the question and what is written of its answer.
+    let given = t.given();
+    assert!(given.iter().any(|g| g.contains("One?") && g.contains("What is meant?")), "{given:?}");
+    drop(gate);
+    t.finished();
+    t.quit();
+}
+
 fn an_aside_without_memory_for_it_waits_and_says_so() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup { room: 1, ..Setup::default() });
@@ -469,6 +496,7 @@ with_both_tokenizers!(
     a_question_of_the_desk_waits_in_its_session,
     an_aside_is_answered_beside_and_changes_nothing,
     an_aside_asks_about_what_stood_before_a_document_that_is_read,
+    an_aside_knows_a_document_that_was_kept_in_part,
     an_aside_without_memory_for_it_waits_and_says_so,
     stopping_an_aside_stops_nothing_else,
     a_session_that_was_left_is_given_its_title_too,

@@ -124,6 +124,8 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
             let words = find.query.clone();
             app.find = None;
             app.find_here = Some(words.clone());
+            // What stands in the input was written before this was asked for.
+            app.wrote = false;
             send(app, Request::Search(words), effects);
         }
         // Whatever else is pressed belongs to the input.

@@ -1,23 +1,32 @@
-//! What a session without messages says, above its notes.
+//! What a session without messages says, above its notes: as much of it as the window has room for.
 
-use super::cells::ellipsis;
+use super::cells::{ellipsis, width};
 use super::layout;
 use super::rows::{Face, Role, Row, Span};
+use super::wrap::wrap_text;
 use super::{App, offers};
 use crate::commands::COMMANDS;
 use crate::text::sample::QUESTIONS;
 
-/// Rows of the greeting, as much of it as there is room for; none in a session that has messages. The window must be prepared.
+/// Rows of the greeting; none in a session that has messages. The window must be prepared.
 pub fn greeting(app: &App) -> Vec<Row> {
+    fitting(app).map_or_else(Vec::new, |(_, rows)| rows)
+}
+
+/// Whether the questions about the sample are in the greeting as it is drawn.
+pub(super) fn offers_drawn(app: &App) -> bool {
+    offers::shown(app) && fitting(app).is_some_and(|(form, _)| form != Form::Line)
+}
+
+/// The first form that there is room for beside the notes.
+fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
     if app.transcript.messages().next().is_some() {
-        return Vec::new();
+        return None;
     }
-    let (area, window) = (layout::regions(app).transcript, app.transcript.window());
-    // Beside notes the short form may be all that there is room for.
-    let room = if window.is_empty() { usize::MAX } else { usize::from(area.height) };
-    let forms = [Form::Whole, Form::Short].map(|form| welcome(app, usize::from(area.width), form));
-    let fitting = forms.into_iter().find(|rows| layout::greeting_height(rows) + window.len() <= room);
-    fitting.unwrap_or_default()
+    let (area, notes) = (layout::regions(app).transcript, app.transcript.window().len());
+    let forms = Form::ALL.into_iter().map(|form| (form, welcome(app, usize::from(area.width), form)));
+    let fits = |rows: &[Row]| layout::greeting_height(rows) + notes <= usize::from(area.height);
+    forms.into_iter().find(|(_, rows)| fits(rows))
 }
 
 /// How much the greeting says.
@@ -26,12 +35,30 @@ enum Form {
     Whole,
     /// Without the examples of commands.
     Short,
+    /// Without blank rows and what the built-in model is, too.
+    Brief,
+    /// How to begin.
+    Line,
 }
 
+impl Form {
+    const ALL: [Form; 4] = [Form::Whole, Form::Short, Form::Brief, Form::Line];
+}
+
+/// Cells on both sides of the greeting.
+const MARGINS: usize = 4;
+
 fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
+    let room = cells.saturating_sub(MARGINS);
+    let says = |text: &str, face: Face| wrap_text(text, face, room);
+    if form == Form::Line {
+        let line = "Type a question, or /load FILE. /help lists commands.";
+        return vec![Row::of(ellipsis(line, room), Role::Text)];
+    }
+    let airy = form != Form::Brief;
     let mut lines: Vec<Row> = Vec::new();
     match &app.model {
-        None => lines.push(Row::of("The model is being prepared. You can type already.", Role::Dim)),
+        None => lines.extend(says("The model is being prepared. You can type already.", Role::Dim.into())),
         Some(info) => {
             let size = match info.parameters {
                 0 => String::new(),
@@ -40,15 +67,18 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
             };
             let holds = info.holds();
             let holds = holds.split_at_checked(1).map_or(String::new(), |(a, z)| a.to_uppercase() + z);
-            lines.push(Row::of(format!("{}{size}, on {}. {holds}.", info.name, info.device), Role::Text));
+            let model = format!("{}{size}, on {}. {holds}.", info.name, info.device);
+            lines.extend(says(&model, Role::Text.into()));
         }
     }
-    lines.push(Row::default());
+    lines.extend(airy.then(Row::default));
     let begin = match form {
         Form::Whole => "Type a question, or load a document and ask about it:",
-        Form::Short => "Type a question, or /load a document and ask about it. /help lists commands.",
+        Form::Short | Form::Brief | Form::Line => {
+            "Type a question, or /load a document and ask about it. /help lists commands."
+        }
     };
-    lines.push(Row::of(begin, Role::Text));
+    lines.extend(says(begin, Role::Text.into()));
     if form == Form::Whole && !offers::shown(app) {
         lines.push(Row::default());
     }
@@ -69,16 +99,25 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
             spans: vec![Span::new(format!("  {n} "), Role::Key), Span::new(question, Role::Text)],
             ..Row::default()
         };
-        lines.push(Row::of("Or try a sample: a number (or Tab), then Enter. Tour: sala-chat demo", Role::Text));
+        let offer = match form {
+            Form::Whole | Form::Short => "Or try a sample: a number (or Tab), then Enter. Tour: sala-chat demo",
+            Form::Brief | Form::Line => "Or try a sample: a number (or Tab), then Enter.",
+        };
+        lines.extend(says(offer, Role::Text.into()));
         lines.extend(QUESTIONS.iter().enumerate().map(|(i, question)| offered(i + 1, question)));
     }
-    if app.is_demo() {
-        lines.push(Row::default());
-        lines.push(Row::of(
+    if app.is_demo() && airy {
+        let demo = [
             "DEMO: this is the small built-in model. It chats, reads documents and",
-            Face::from(Role::Warn).bold(),
-        ));
-        lines.push(Row::of("answers from them, but knows little. The 9B model needs an NVIDIA GPU:", Role::Warn));
+            "answers from them, but knows little. The 9B model needs an NVIDIA GPU:",
+        ];
+        lines.push(Row::default());
+        if demo.iter().all(|line| width(line) <= room) {
+            lines.push(Row::of(demo[0], Face::from(Role::Warn).bold()));
+            lines.push(Row::of(demo[1], Role::Warn));
+        } else {
+            lines.extend(says(&demo.join(" "), Role::Warn.into()));
+        }
         lines.push(Row::of("  sala-chat model download", Role::Key));
     }
     lines

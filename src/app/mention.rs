@@ -3,9 +3,10 @@
 //! dropped into the terminal, which are offered for loading.
 //!
 //! Whether a path exists is looked up outside ([`Effect::FindPaths`]); a path goes before a name of the library, and an
-//! `@word` that is neither stays text.
+//! `@word` that is neither stays text. Line mode and `-p` resolve mentions by the same functions ([`names`], [`meant`]).
 
 use std::ops::Range;
+use std::path::Path;
 
 use super::acts::{note, offer, send};
 use super::keys::Action;
@@ -101,6 +102,73 @@ fn resolved(text: &str, known: &[&str]) -> (String, Vec<String>) {
     (out, names)
 }
 
+/// The names a question may mean, each once: with and without what a sentence puts behind them. Those that are paths are looked up.
+pub fn names(text: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for m in mentions(text) {
+        for name in [m.name.as_str(), bare(&m.name)] {
+            if !name.is_empty() && !names.iter().any(|n| n == name) {
+                names.push(name.to_string());
+            }
+        }
+    }
+    names
+}
+
+/// A question with its mentions resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meant {
+    /// Without the marks of what is known.
+    pub text: String,
+    /// Files that are read before it is asked.
+    pub paths: Vec<String>,
+    /// Documents of the library that are.
+    pub library: Vec<String>,
+}
+
+impl Meant {
+    /// Names of what is to be read.
+    fn unread(&self) -> impl Iterator<Item = &String> {
+        self.paths.iter().chain(&self.library)
+    }
+
+    /// Whether it can be asked as it is.
+    pub fn is_ready(&self) -> bool {
+        self.unread().next().is_none()
+    }
+
+    /// Why it is not sent in the place of an earlier question: where a document would be read, other messages stand.
+    pub fn not_for_an_edit(&self) -> String {
+        let marked = self.unread().map(|n| format!("@{}", sanitize_line(n))).collect::<Vec<_>>().join(" ");
+        format!(
+            "Not sent: an edit reads no document, and {marked} is one. Without its @ it is text; /undo goes back, to ask anew with it."
+        )
+    }
+}
+
+/// What a question means, given the paths that there are, the documents that are `read` and need not be read again to be spoken
+/// of, and the names of the library.
+pub fn meant(text: &str, found: &[String], read: &[&str], library: &[&str]) -> Meant {
+    let known: Vec<&str> = found.iter().map(String::as_str).chain(read.iter().chain(library).copied()).collect();
+    let (text, mut names) = resolved(text, &known);
+    names.retain(|name| !read.contains(&name.as_str()));
+    let (paths, library) = names.into_iter().partition(|name| found.contains(name));
+    Meant { text, paths, library }
+}
+
+/// What reads paths and documents of the library; `~` is the home folder.
+pub fn load_request(paths: Vec<String>, library: Vec<String>, home: Option<&Path>) -> Request {
+    let options = LoadOptions { library, ..LoadOptions::default() };
+    Request::Load { paths: paths.into_iter().map(|path| below_home(path, home)).collect(), options }
+}
+
+/// A path with the home folder in the place of `~`.
+pub fn below_home(path: String, home: Option<&Path>) -> String {
+    let below = path.strip_prefix("~/").zip(home);
+    let below = below.map(|(rest, home)| home.join(rest).to_string_lossy().into_owned());
+    below.unwrap_or(path)
+}
+
 /// Paths a pasted text consists of, if it consists of nothing else: absolute, below `~` or `.`, or `file://` addresses;
 /// in quotes or with escaped spaces, as terminals drop them.
 pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
@@ -151,14 +219,7 @@ fn percent_decoded(text: &str) -> Option<String> {
 
 /// Looks up what a question mentions; false if it mentions nothing.
 pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) -> bool {
-    let mut names: Vec<String> = Vec::new();
-    for m in mentions(text) {
-        for name in [m.name.as_str(), bare(&m.name)] {
-            if !name.is_empty() && !names.iter().any(|n| n == name) {
-                names.push(name.to_string());
-            }
-        }
-    }
+    let names = names(text);
     if names.is_empty() {
         return false;
     }
@@ -186,22 +247,16 @@ pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) 
         Some(Lookup::Question(text, edits)) => {
             app.waiting = false;
             let read: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
-            let shelved = app.library.iter().map(|d| d.name.as_str());
-            let known: Vec<&str> =
-                found.iter().map(String::as_str).chain(read.iter().copied()).chain(shelved).collect();
-            let typed = text;
-            let (text, mut names) = resolved(&typed, &known);
-            // What is read already need not be read again to be spoken of.
-            names.retain(|name| !read.contains(&name.as_str()));
-            if names.is_empty() {
-                return Found::Ask { text, edits };
+            let shelved: Vec<&str> = app.library.iter().map(|d| d.name.as_str()).collect();
+            let meant = meant(&text, found, &read, &shelved);
+            if meant.is_ready() {
+                return Found::Ask { text: meant.text, edits };
             }
             if edits.is_some() {
-                not_for_an_edit(app, &names, &typed, edits);
+                not_for_an_edit(app, &meant, &text, edits);
                 return Found::Nothing;
             }
-            let (paths, library) = names.into_iter().partition(|name| found.contains(name));
-            load_for_question(app, text, paths, library, effects);
+            load_for_question(app, meant.text, meant.paths, meant.library, effects);
             Found::Nothing
         }
         Some(Lookup::Pasted(text, paths)) => {
@@ -252,14 +307,9 @@ pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Fou
     }
 }
 
-/// A document cannot come before a message that is edited: where it would be read, other messages stand. The text goes back into the
-/// input, so that it is not taken for one that was read.
-fn not_for_an_edit(app: &mut App, names: &[String], typed: &str, edits: Option<MessageId>) {
-    let marked = names.iter().map(|n| format!("@{}", sanitize_line(n))).collect::<Vec<_>>().join(" ");
-    let text = format!(
-        "Not sent: an edit reads no document, and {marked} is one. Without its @ it is text; /undo goes back, to ask anew with it."
-    );
-    note(app, Level::Warn, &text);
+/// The text goes back into the input, so that it is not taken for one that was read.
+fn not_for_an_edit(app: &mut App, meant: &Meant, typed: &str, edits: Option<MessageId>) {
+    note(app, Level::Warn, &meant.not_for_an_edit());
     if app.composer.recall(&commands::line_of(typed)) {
         app.editing = edits;
     }
@@ -279,16 +329,10 @@ pub(super) fn load_for_question(
 }
 
 fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut Vec<Effect>) {
-    let home = app.config.home.clone();
-    let whole = |p: String| {
-        let below = p.strip_prefix("~/").zip(home.as_ref());
-        let below = below.map(|(rest, home)| home.join(rest).to_string_lossy().into_owned());
-        below.unwrap_or(p)
-    };
+    let request = load_request(paths, library, app.config.home.as_deref());
     app.waiting = true;
     app.transcript.follow();
-    let options = LoadOptions { library, ..LoadOptions::default() };
-    send(app, Request::Load { paths: paths.into_iter().map(whole).collect(), options }, effects);
+    send(app, request, effects);
 }
 
 /// What a question mentions was not read: the question waits for a decision.

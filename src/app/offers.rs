@@ -2,18 +2,19 @@
 
 use super::App;
 use super::Effect;
+use super::greeting;
 use super::mention;
 use crate::text::sample::{NAME, PATH, QUESTIONS};
 use crate::transcript::Role;
 
-/// Whether the greeting offers them.
+/// Whether the greeting offers them where it has room to.
 pub fn shown(app: &App) -> bool {
     app.is_demo() && app.tour.is_none() && app.transcript.messages().next().is_none()
 }
 
 /// The question of a number key, while the greeting offers it and nothing is typed.
 pub(super) fn numbered(app: &App, c: char) -> Option<&'static str> {
-    question(c).filter(|_| shown(app) && app.composer.is_empty())
+    question(c).filter(|_| app.composer.is_empty() && greeting::offers_drawn(app))
 }
 
 /// The question that a number stands for.
@@ -25,7 +26,8 @@ pub(super) fn question(number: char) -> Option<&'static str> {
 /// What Tab puts into an empty input: the first of them that was not asked.
 pub(super) fn next(app: &App) -> Option<&'static str> {
     let sample_only = app.session.documents.iter().all(|d| d.name == NAME) && !app.session.documents.is_empty();
-    if !app.composer.is_empty() || !(shown(app) || app.is_demo() && app.tour.is_none() && sample_only) {
+    if !app.composer.is_empty() || !(greeting::offers_drawn(app) || app.is_demo() && app.tour.is_none() && sample_only)
+    {
         return None;
     }
     let asked = |q: &str| app.transcript.messages().any(|m| m.role == Role::User && m.text == q);

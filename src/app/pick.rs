@@ -2,6 +2,7 @@
 
 use super::acts::{hint, send};
 use super::entry::grouped;
+use super::input::as_arrow;
 use super::keys::{Code, Key};
 use super::status::duration;
 use super::{App, Asker, Effect};
@@ -119,13 +120,14 @@ impl FilePick {
 
 /// Keys in the list of a load's files.
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
-    let page = app.transcript.page();
+    let (page, vim) = (app.transcript.page(), app.config.vim_keys);
     let Some(question) = app.questions.front_mut() else {
         return;
     };
     let (asker, Some(pick)) = (question.asker, &mut question.pick) else {
         return;
     };
+    let key = if vim && !key.ctrl && !key.alt { Key { code: as_arrow(key.code), ..key } } else { key };
     match key.code {
         Code::Esc => pick.open = false,
         Code::Char(' ') => pick.toggle(),

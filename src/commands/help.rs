@@ -34,8 +34,11 @@ pub fn page(demo: bool, keys: &str) -> String {
         text.push_str(&format!("\n**{}**\n\n", group.title()));
         COMMANDS.iter().filter(|c| c.group == group).for_each(|c| text.push_str(&line(c)));
     }
-    text.push_str("\nA message that begins with a slash: type `//` or a space first.\n\n**Keys**\n\n");
-    text.push_str(keys);
+    text.push_str("\nA message that begins with a slash: type `//` or a space first.\n");
+    // Line mode has none.
+    if !keys.is_empty() {
+        text.push_str(&format!("\n**Keys**\n\n{keys}"));
+    }
     text
 }
 

@@ -182,6 +182,16 @@ fn a_message_comes_back_as_the_line_that_stands_for_it() {
 }
 
 #[test]
+fn a_name_that_is_offered_is_read_as_that_name() {
+    use crate::text::sanitize::command_word;
+    for name in ["x", "x y", "it's", "'tis so", "~", "a \"b\" c\\", "c\\ d", "#3"] {
+        let line = format!("/resume {}", command_word(name));
+        let read = parse(&line, Some(std::path::Path::new("/home/x"))).map(|p| p.outcome);
+        assert_eq!(read, Ok(Outcome::Desk(Request::Resume(name.into()))), "{line}");
+    }
+}
+
+#[test]
 fn names_with_spaces_are_written_in_quotes_before_a_question_too() {
     let asked = |line: &str| parse(line, None).map(|p| p.outcome);
     let expected =

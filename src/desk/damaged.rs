@@ -5,6 +5,7 @@ use super::plan::SMALL_REST;
 use super::render::{Known, Rendered, Renderer};
 use super::{Attendance, DeskError, Done, State};
 use crate::session::TextBoundary;
+use crate::text::sanitize::shell_word;
 use crate::text::{Before, Halt, Specials, TextError};
 use crate::transcript::{Message, MessageId, Role};
 
@@ -91,7 +92,7 @@ impl State {
         if self.attendance == Attendance::Absent {
             return format!(
                 "{what} Open the session (sala-chat -r {}) and go back to before it with /undo, or begin a new one.",
-                self.talk.name
+                shell_word(&self.talk.name)
             );
         }
         let begins = |m: &&&Message| matches!(m.role, Role::User | Role::Document);

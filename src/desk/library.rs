@@ -5,12 +5,15 @@ use std::collections::VecDeque;
 use super::execute::{Fed, PromptReading};
 use super::load::document_info;
 use super::path::Path as SegmentPath;
+use super::segments;
 use super::work::Then;
 use super::{DeskError, Done, State, grouped};
 use crate::base::{bytes, counted};
 use crate::protocol::desk::{DocumentRow, Level, LibraryAction, LibraryName, LoadOptions, Notice};
 use crate::session::{Change, NewDocument, SegmentId};
+use crate::settings::SaveStates;
 use crate::text::sources::Document;
+use crate::text::tokenizer::SHIELD;
 use crate::transcript::{DocumentInfo, Message, Role};
 
 /// Lines shown by `/open`.
@@ -183,9 +186,11 @@ impl State {
     /// Reads files behind the system text of new sessions and keeps the state, without touching the conversation.
     fn library_add(&mut self, path: &str) -> Done {
         self.gather(&[path.to_owned()], &LoadOptions::default(), |desk, gathered| {
+            desk.say_skipped(&gathered);
+            let documents = desk.shaped(gathered.documents, &LoadOptions::default())?;
             desk.with_engine(|desk| {
                 let before = desk.feeder.live.clone();
-                desk.library_read(gathered.documents.into(), before, Box::new(|_, ()| Ok(())))
+                desk.library_read(documents.into(), before, Box::new(|_, ()| Ok(())))
             })
         })
     }
@@ -212,6 +217,7 @@ impl State {
         messages.push(message);
         let path: Vec<&Message> = messages.iter().collect();
         let rendered = self.known_size(self.past_of(&path, self.defaults.think), &info.name)?;
+        let text = messages.pop().map(|m| m.text).unwrap_or_default();
         self.when_planned(rendered, State::plan, move |desk, rendered, plan| {
             let mut plan = desk.fitting(plan, &info.name)?;
             // These messages are in no conversation: nothing may point at them.
@@ -220,7 +226,7 @@ impl State {
             desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| {
                 let fed = fed?;
                 if !desk.feeder.stopped() {
-                    desk.library_has(info, &fed);
+                    desk.library_has(info, &text, &fed);
                 }
                 desk.library_read(documents, before, then)
             })
@@ -228,7 +234,7 @@ impl State {
     }
 
     /// A document is read: the live path ends with it.
-    fn library_has(&mut self, mut info: DocumentInfo, fed: &Fed) {
+    fn library_has(&mut self, mut info: DocumentInfo, text: &str, fed: &Fed) {
         if let Some(tip) = self.feeder.live.head() {
             info.tokens = self.feeder.live.position();
             self.add_to_library(&info, 0, tip);
@@ -236,8 +242,27 @@ impl State {
         let (read, all) = (grouped(fed.read), grouped(info.tokens));
         let what = match self.feeder.server() {
             Some(_) => format!("about {all} tokens, as text alone: a server keeps no state"),
+            None if self.keeper.policy == SaveStates::Never => {
+                format!("{all} tokens, {read} read, and no state of them is kept: sessions.save_state is \"never\"")
+            }
             None => format!("{all} tokens, {read} read"),
         };
         self.note(Level::Info, format!("{} is in the library: {what}.", info.name));
+        if self.feeder.server().is_none() && !self.spells_back(&info, text) {
+            let text = format!(
+                "{}: what is kept does not spell its text again, for this model's tokenizer writes some of its characters as others. \
+                 It can be asked in the session that loads it (/load), not with /ask-all or by its name.",
+                info.name
+            );
+            self.note(Level::Warn, text);
+        }
+    }
+
+    /// Whether the tokens of the document that was just read spell its text: no session holds that.
+    fn spells_back(&self, info: &DocumentInfo, text: &str) -> bool {
+        let renderer = &self.feeder.renderer;
+        let spelled = segments::document_text(renderer, &self.feeder.live, None, &info.name);
+        let read = renderer.safe(text.trim_matches(['\n', '\r']));
+        spelled.is_some_and(|spelled| spelled.chars().eq(read.chars().filter(|c| *c != SHIELD)))
     }
 }

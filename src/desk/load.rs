@@ -136,7 +136,7 @@ impl State {
         })
     }
 
-    fn say_skipped(&self, gathered: &Gathered) {
+    pub(super) fn say_skipped(&self, gathered: &Gathered) {
         for skipped in gathered.skipped.iter().take(5) {
             self.note(Level::Warn, format!("Skipped {}: {}", skipped.name, skipped.reason));
         }

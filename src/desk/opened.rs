@@ -7,6 +7,7 @@
 use super::{DeskError, Done, Settings, State, Talk};
 use crate::protocol::desk::{Notice, OpenSession, SaveState};
 use crate::session::SessionLock;
+use crate::text::sanitize::command_word;
 use crate::transcript::SessionId;
 
 /// A session of the list.
@@ -205,8 +206,9 @@ impl State {
             self.opened.forget(id);
             self.show_session();
             return Err(DeskError::Refused(format!(
-                "\"{0}\" was deleted. It is in the trash: /resume {0} brings it back.",
-                record.name
+                "\"{}\" was deleted. It is in the trash: /resume {} brings it back.",
+                record.name,
+                command_word(&record.name)
             )));
         }
         self.open_record(record)

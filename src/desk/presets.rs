@@ -53,18 +53,18 @@ fn write(dir: &Path, name: &str, preset: &Preset) -> std::io::Result<bool> {
     Ok(replaced)
 }
 
-/// What a preset sets, in a few words.
-fn summary(preset: &Preset) -> String {
-    let mut parts: Vec<String> = preset
-        .values
-        .iter()
-        .filter(|(key, _)| matches!(*key, "sampling.temperature" | "sampling.top_p" | "thinking.mode"))
-        .filter_map(|(key, value)| Some(format!("{} {value}", table::session_row(key)?.session?.name)))
-        .collect();
+/// What a preset sets: every value that is another than the configured one; what belongs to the screen, than the built-in one.
+fn summary(preset: &Preset, configured: &Settings) -> String {
+    let other = |(key, value): &(&'static str, String)| {
+        let row = table::find(key)?;
+        let usual = configured.value(row).unwrap_or_else(|| row.kind.show(&row.kind.default()));
+        (usual != *value).then(|| format!("{} {value}", row.session.map_or(row.name, |way| way.name)))
+    };
+    let mut parts: Vec<String> = preset.values.iter().filter_map(other).collect();
     if preset.system.is_some() {
         parts.push("a system text".into());
     }
-    parts.join(", ")
+    if parts.is_empty() { "as configured".to_owned() } else { parts.join(", ") }
 }
 
 /// A preset by name, built in or of the user.
@@ -102,7 +102,7 @@ impl State {
         let mut own = String::new();
         if let Some(dir) = &self.presets {
             for name in names(dir) {
-                let what = read(&file_of(dir, &name)).map_or_else(|e| e, |p| summary(&p));
+                let what = read(&file_of(dir, &name)).map_or_else(|e| e, |p| summary(&p, &self.defaults));
                 rows.push_str(&format!("| {name} | {} |\n", what.replace('|', "\\|")));
             }
             own = format!(" `/preset save NAME` keeps what is set now, in {}.", dir.display());
@@ -117,7 +117,8 @@ impl State {
     /// The settings with a preset, and what it says of the display. Like the built-in ones it begins with the configured sampling;
     /// nothing changes unless all of it can be set.
     fn settings_of(&self, preset: &Preset) -> Result<(Settings, Display), String> {
-        let mut settings = Settings { sampling: self.defaults.sampling, ..self.talk.settings.clone() };
+        let mut settings = self.talk.settings.clone();
+        settings.begin_preset(&self.defaults);
         let mut display = Display::new();
         for (key, value) in &preset.values {
             match table::find(key).and_then(|row| settings.value(row)) {
@@ -129,9 +130,8 @@ impl State {
     }
 
     fn take_preset(&mut self, name: &str) -> Done {
-        let base = self.defaults.sampling;
         if builtin(name).is_some() {
-            let said = self.talk.settings.preset(name, &base);
+            let said = self.talk.settings.preset(name, &self.defaults);
             return self.settings_changed(said.map_err(DeskError::Refused)?);
         }
         let dir = self.presets.clone().unwrap_or_default();
@@ -142,7 +142,7 @@ impl State {
             DeskError::Refused(format!("{}: {e}", file.display()))
         })?;
         settings.preset = name.to_owned();
-        let mut said = format!("Preset {name}: {}", summary(&preset));
+        let mut said = format!("Preset {name}: {}", summary(&preset, &self.defaults));
         if let Err(why) = self.may_think(settings.think) {
             settings.think = self.talk.settings.think;
             said.push_str(&format!(". Of thoughts nothing was taken: {why}"));

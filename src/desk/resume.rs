@@ -15,7 +15,7 @@ use super::{Attendance, DeskError, Done, Settings, State, Talk, grouped};
 use crate::protocol::desk::{Choice, Level, SaveState};
 use crate::session::{Access, LAST, Lost, SessionLock, SessionRecord, StoreError};
 use crate::settings::session::Kept;
-use crate::text::sanitize::sanitize_line;
+use crate::text::sanitize::{command_word, sanitize_line};
 use crate::transcript::{MessageId, Role, SessionId};
 
 /// Characters of messages off the open branch: enough for the timeline.
@@ -103,7 +103,8 @@ impl State {
         match self.keeper.unsaved(id) {
             None => Ok(()),
             Some(why) => Err(DeskError::Refused(format!(
-                "\"{name}\" is not opened: what was said there last is not on disk yet ({why}). /resume {name} opens it once it is."
+                "\"{name}\" is not opened: what was said there last is not on disk yet ({why}). /resume {} opens it once it is.",
+                command_word(name)
             ))),
         }
     }

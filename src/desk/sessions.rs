@@ -6,6 +6,7 @@ use super::talk::Rights;
 use super::{DeskError, Done, State, Talk};
 use crate::protocol::desk::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
 use crate::session::{Change, LAST, NewSession, SessionFilter, SessionRecord, Sizes, StoreError};
+use crate::text::sanitize::command_word;
 use crate::transcript::{Message, MessageId};
 
 /// Sessions shown by `/sessions`.
@@ -100,7 +101,7 @@ impl State {
         self.start_new(name)?;
         if let Some(old) = old {
             let kept = if self.keeper.lasts() { "saved" } else { "there until the program ends" };
-            self.note(Level::Info, format!("New session. The last one is {kept}: /resume {old}"));
+            self.note(Level::Info, format!("New session. The last one is {kept}: /resume {}", command_word(&old)));
         }
         Ok(())
     }
@@ -213,6 +214,10 @@ impl State {
     pub(super) fn delete(&mut self, name: Option<&str>) -> Done {
         self.keeper.wait_for_texts();
         let record = match (name, self.talk.id) {
+            (Some(LAST), _) => {
+                let none = || DeskError::Refused("There is no session yet: nothing to delete.".into());
+                self.keeper.store.last_session()?.ok_or_else(none)?
+            }
             (Some(name), _) => self.keeper.store.session_named(name)?,
             (None, Some(id)) => self.keeper.store.session(id)?,
             (None, None) => {
@@ -228,13 +233,13 @@ impl State {
         let lock = if held { None } else { Some(self.keeper.store.lock_session(record.id, &record.name)?) };
         let (_, own) = self.keeper.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
         let stays = match self.keeper.lasts() {
-            true => format!("for {} days", self.keeper.store.limits().trash_days),
+            true => self.keeper.store.limits().trash_time(),
             false => "until the program ends".to_owned(),
         };
         let text = format!(
             "Delete \"{}\"? {}, {} of state only it needs. It stays in the trash {stays}.",
             record.name,
-            crate::base::counted(record.messages, "message"),
+            self.keeper.store.extent(record.id)?,
             crate::base::bytes(own)
         );
         let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];
@@ -250,7 +255,8 @@ impl State {
             // Only a session that was left is on the list by its id.
             desk.opened.forget(record.id);
             desk.show_session();
-            desk.note(Level::Info, format!("\"{0}\" is in the trash. Back with: /resume {0}", record.name));
+            let back = command_word(&record.name);
+            desk.note(Level::Info, format!("\"{}\" is in the trash. Back with: /resume {back}", record.name));
             Ok(())
         })
     }

@@ -1,6 +1,8 @@
 //! `/ask-all`: one question to every document of the library, each behind its own kept state, side by side. Nothing of it is kept;
 //! a fork can be opened at any answer.
 
+mod kept;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,13 +11,14 @@ use super::feeder::Last;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments;
-use super::work::Then;
 use super::{Attendance, DeskError, Done, State};
 use crate::protocol::desk::{Activity, Level, Notice, Shelf, ShelfRow};
 use crate::protocol::engine::{Ended, Sampling, Token};
-use crate::session::{DocumentRecord, SegmentId};
+use crate::session::DocumentRecord;
+use crate::settings::SaveStates;
 use crate::text::{Begin, StreamDecoder};
 use crate::transcript::{DocumentInfo, Message, MessageMeta, Role, Sources};
+use kept::{Unread, is_file};
 
 /// What is said to be too long.
 const THIS_QUESTION: &str = "This question";
@@ -84,11 +87,11 @@ impl State {
             })?;
             // What was read last may still be on its way to the disk: its entry of the library, and its state.
             desk.keeper.wait_for_texts();
-            desk.when_saved(desk.keeper.states(), move |desk| desk.ask_shelf(wish))
+            desk.when_saved(desk.keeper.states(), move |desk| desk.ask_shelf(wish, &[]))
         })
     }
 
-    fn ask_shelf(&mut self, wish: Wish) -> Done {
+    fn ask_shelf(&mut self, wish: Wish, unread: &[Unread]) -> Done {
         let (kept, others) = self.shelved(wish.library.as_deref())?;
         if kept.is_empty() && others.is_empty() {
             let which = wish.library.map_or(String::new(), |glob| format!(" called {glob}"));
@@ -98,9 +101,16 @@ impl State {
             };
             return Err(DeskError::Refused(format!("There is no document{which} in the library. {put}")));
         }
-        if wish.read && !others.is_empty() {
-            return self.read_shelved(others, wish);
+        // What would not be kept need not be read.
+        if wish.read && !others.is_empty() && self.keeper.policy != SaveStates::Never {
+            let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
+            return self.read_shelved(files, wish);
         }
+        let others = others.into_iter().map(|(d, standing)| {
+            let why = self.why_not(&d, standing, unread);
+            (d, why)
+        });
+        let others = others.collect();
         self.ask_documents(wish.question, kept, others)
     }
 
@@ -112,65 +122,12 @@ impl State {
         }
     }
 
-    /// The documents of the library that are meant: those whose state of this model is kept, and the others. Of one text the
-    /// entry with the least before it.
-    fn shelved(&self, library: Option<&str>) -> Done<(Vec<DocumentRecord>, Vec<DocumentRecord>)> {
-        let pattern = library.map(glob::Pattern::new).transpose();
-        let pattern = pattern
-            .map_err(|e| DeskError::Refused(format!("{} is no pattern of names: {e}", library.unwrap_or(""))))?;
-        let (mut kept, mut others): (Vec<DocumentRecord>, Vec<DocumentRecord>) = (Vec::new(), Vec::new());
-        let mut records = self.keeper.store.documents()?;
-        records.retain(|d| pattern.as_ref().is_none_or(|p| p.matches(&d.document.name)));
-        // The last used come first.
-        records.sort_by_key(|d| d.document.prefix.is_some());
-        for record in records {
-            let same =
-                |d: &DocumentRecord| d.document.hash == record.document.hash && d.document.name == record.document.name;
-            if kept.iter().any(same) {
-                continue;
-            }
-            let usable = record.fingerprint == self.feeder.fingerprint() && self.is_kept(&record.document.segment)?;
-            match usable {
-                true => {
-                    others.retain(|d| !same(d));
-                    kept.push(record);
-                }
-                false if others.iter().any(same) => {}
-                false => others.push(record),
-            }
-        }
-        for list in [&mut kept, &mut others] {
-            list.sort_by(|a, b| a.document.name.cmp(&b.document.name));
-        }
-        Ok((kept, others))
-    }
-
-    /// Whether all of the state that ends in this segment can be had.
-    fn is_kept(&self, segment: &SegmentId) -> Done<bool> {
-        let path = self.keeper.stored_path(segment)?;
-        let plan = self.keeper.restorable(segment)?;
-        Ok(path.head() == Some(*segment) && plan.is_some_and(|plan| plan.usable == path.segments().len()))
-    }
-
-    /// Reads documents again from their files, then asks.
-    fn read_shelved(&mut self, others: Vec<DocumentRecord>, wish: Wish) -> Done {
-        let there = |d: &DocumentRecord| d.document.path.clone().filter(|p| std::path::Path::new(p).is_file());
-        let files: Vec<String> = others.iter().filter_map(there).collect();
-        let wish = Wish { read: false, ..wish };
-        if files.is_empty() {
-            return self.ask_all(wish);
-        }
-        self.gather(&files, &Default::default(), move |desk, gathered| {
-            let before = desk.feeder.live.clone();
-            let then: Then<()> = Box::new(move |desk, ()| match desk.feeder.stopped() {
-                true => Err(DeskError::Stopped),
-                false => desk.ask_all(wish),
-            });
-            desk.library_read(gathered.documents.into(), before, then)
-        })
-    }
-
-    fn ask_documents(&mut self, question: String, kept: Vec<DocumentRecord>, others: Vec<DocumentRecord>) -> Done {
+    fn ask_documents(
+        &mut self,
+        question: String,
+        kept: Vec<DocumentRecord>,
+        others: Vec<(DocumentRecord, String)>,
+    ) -> Done {
         let being = |record: DocumentRecord, failed: Option<String>| Being {
             row: ShelfRow {
                 document: record.document.name.clone(),
@@ -186,16 +143,9 @@ impl State {
             generated: Vec::new(),
             likely: Vec::new(),
         };
-        let why = |d: &DocumentRecord| match &d.document.path {
-            Some(_) => "no kept state of this model; --read reads it".to_owned(),
-            None => "no kept state of this model, and no file to read it from".to_owned(),
-        };
         let mut asked: Vec<Being> = kept.into_iter().map(|d| being(d, None)).collect();
         let count = asked.len();
-        asked.extend(others.into_iter().map(|d| {
-            let why = why(&d);
-            being(d, Some(why))
-        }));
+        asked.extend(others.into_iter().map(|(d, why)| being(d, Some(why))));
         // Answers that are to be compared are not drawn by lot.
         let sampling = Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) };
         self.activity(Activity::Busy { what: format!("asking {count} documents") });

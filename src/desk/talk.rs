@@ -7,6 +7,7 @@ use super::conversation::Conversation;
 use super::{DeskError, Done, Settings};
 use crate::session::SegmentId;
 use crate::text::near::nearest;
+use crate::text::sanitize::command_word;
 use crate::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
 
 /// Who may write to the open session.
@@ -88,7 +89,7 @@ impl Talk {
             Rights::Write => Ok(()),
             Rights::View(why) => Err(DeskError::Refused(format!(
                 "This session is open to view only: {why} /resume {} tries again, /fork makes a copy to go on with.",
-                self.name
+                command_word(&self.name)
             ))),
         }
     }

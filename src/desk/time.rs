@@ -382,8 +382,11 @@ impl State {
         let head = self.copied(root, vec![message])?;
         self.go_then(head, move |desk, fed| {
             desk.say_shared("Compacted, now at", &fed);
+            // Of a server's tokens there are estimates.
+            let about = if desk.feeder.server().is_some() { "about " } else { "" };
             let (before, after) = (grouped(before), grouped(desk.feeder.live.position()));
-            desk.note(Level::Info, format!("{before} tokens before, {after} now. The long form stays: /branch prev."));
+            let sizes = format!("{about}{before} tokens before, {about}{after} now");
+            desk.note(Level::Info, format!("{sizes}. The long form stays: /branch prev."));
             Ok(())
         })
     }

@@ -120,20 +120,31 @@ impl When {
         self.places.iter().filter(|p| p.done).count()
     }
 
-    /// One line for each answer, from the first line on at which it is given.
+    /// One line for each answer: up to which line the first one is given, from which on each other one.
     fn page(&self) -> String {
-        let mut text = String::new();
-        let mut before: Option<String> = None;
+        // The lines of the first and of the last state with an answer.
+        let mut answers: Vec<(u64, u64, String)> = Vec::new();
         let asked = self.places.iter().filter(|p| p.done || p.failed.is_some());
         for place in asked {
             let said = match &place.failed {
                 Some(why) => format!("({why})"),
                 None => format!("\"{}\"", place.text.split_whitespace().collect::<Vec<_>>().join(" ")),
             };
-            if before.as_ref() != Some(&said) {
-                text.push_str(&format!("    from line {}: {said}\n", grouped(place.line)));
-                before = Some(said);
+            match answers.last_mut() {
+                Some((_, last, same)) if *same == said => *last = place.line,
+                _ => answers.push((place.line, place.line, said)),
             }
+        }
+        let row = |(at, (first, last, said)): (usize, &(u64, u64, String))| match at {
+            0 => format!("    up to line {}: {said}\n", grouped(*last)),
+            _ => format!("    from line {}: {said}\n", grouped(*first)),
+        };
+        let mut text: String = answers.iter().enumerate().map(row).collect();
+        if self.places.len() == 1 {
+            text.push_str(
+                "\nOne state is kept along it: there is no other to compare with. sessions.checkpoint_every says after how many \
+                 tokens one is kept of what is read from then on.\n",
+            );
         }
         let (done, of, seconds) = (self.done(), self.places.len(), self.started.elapsed().as_secs_f64());
         format!(

@@ -6,7 +6,6 @@ use super::calls::{Calls, Part};
 use super::reply::Choice;
 use super::stops::Stops;
 use crate::protocol::engine::{Likely, Steering, Token};
-use crate::text::steer::Watched;
 use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};
 use crate::transcript::Finish;
 
@@ -69,8 +68,7 @@ impl Answer {
 
     /// What watches it while it is drawn.
     pub(super) fn steering(&self, shared: &Shared, wish: &Wish) -> Result<Option<Steering>, TextError> {
-        let watched = Watched { thought_tokens: wish.thinking_budget, loops: wish.stop_loops };
-        watched.steering(&shared.renderer.model().tokenizer, self.begin, 0)
+        wish.watched().steering(&shared.renderer.model().tokenizer, self.begin, 0)
     }
 
     /// Whether a stop text ended it, or the one call that it may hold.

@@ -11,7 +11,7 @@ use super::prompt::Call;
 use super::records::Record;
 use super::refusal::Refusal;
 use crate::desk::render::Rendered;
-use crate::protocol::engine::{Cancel, Constraint, Likely, Sampling, SpecMode, Token};
+use crate::protocol::engine::{Cancel, Constraint, Likely, Sampling, SpecMode, Token, Watched};
 use crate::transcript::Finish;
 
 /// Text that a slow reader may leave unread; an answer whose reader is behind by more is ended.
@@ -54,6 +54,16 @@ pub(super) struct Wish {
     pub likely: Option<u8>,
     /// The same of the prompt's tokens.
     pub score: Option<u8>,
+}
+
+impl Wish {
+    /// What an answer is watched for. One that is kept to a grammar is to be valid to its end, however often it says the same: it
+    /// ends by itself or at its longest.
+    pub(super) fn watched(&self) -> Watched {
+        // What only keeps quotes to the text leaves the answer free.
+        let bound = self.constraint.as_ref().is_some_and(|constraint| constraint.1.is_none());
+        Watched { thought_tokens: self.thinking_budget, loops: self.stop_loops && !bound }
+    }
 }
 
 /// A question.
@@ -212,6 +222,33 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::engine::Quoting;
+
+    #[test]
+    fn an_answer_that_is_kept_to_a_grammar_is_not_watched_for_loops() {
+        let constraint = |quoting| Constraint(Arc::new(|_| unreachable!("nothing is drawn")), quoting);
+        let loops = |constraint| {
+            let wish = Wish {
+                sampling: Sampling::default(),
+                max_tokens: 9,
+                stop: Vec::new(),
+                spec: SpecMode::Auto,
+                thinking_budget: 5,
+                stop_loops: true,
+                raw: false,
+                calls: None,
+                one_call: false,
+                constraint,
+                likely: None,
+                score: None,
+            };
+            let watched = wish.watched();
+            assert_eq!(watched.thought_tokens, 5);
+            watched.loops
+        };
+        assert!(loops(None) && loops(Some(constraint(Some(Quoting::default())))));
+        assert!(!loops(Some(constraint(None))));
+    }
 
     #[test]
     fn a_reader_that_falls_behind_or_goes_away_ends_the_answer() {

@@ -6,8 +6,9 @@ use super::commit::role_of;
 use super::error::{Result, StoreError, one_line};
 use super::seal::{self, bytes_at, number_at};
 use super::segment::SegmentId;
-use super::sessions::PLACES;
+use super::sessions::{PLACES, REACHED_BY_SESSION};
 use super::store::Store;
+use crate::base::counted;
 use crate::transcript::{Message, MessageId, MessageMeta, SessionId};
 
 /// Text of a column, damaged or not.
@@ -118,7 +119,43 @@ fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
     Ok(path)
 }
 
+/// How much a session reaches: what it can go to, undone branches included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Messages of all branches.
+    pub messages: u64,
+    /// Branches.
+    pub branches: u64,
+}
+
+impl std::fmt::Display for Extent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&counted(self.messages, "message"))?;
+        match self.branches {
+            0 | 1 => Ok(()),
+            several => write!(f, " on {several} branches"),
+        }
+    }
+}
+
 impl Store {
+    /// How much a session reaches.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn extent(&self, session: SessionId) -> Result<Extent> {
+        self.read(|db| {
+            // A branch ends where nothing follows.
+            let mut query = db.prepare_cached(&format!(
+                "{REACHED_BY_SESSION} SELECT count(*), count(*) - count(DISTINCT m.parent)
+                 FROM reached CROSS JOIN message m ON m.id = reached.id"
+            ))?;
+            let row = query.query_row([session.0], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?)))?;
+            let number = |n: i64| u64::try_from(n).unwrap_or(0);
+            Ok(Extent { messages: number(row.0), branches: number(row.1) })
+        })
+    }
+
     /// One message.
     ///
     /// # Errors

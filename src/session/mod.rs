@@ -83,6 +83,7 @@ pub use export::{Overwrite, Scope};
 pub use import::Imported;
 pub use library::{DocumentRecord, NewDocument};
 pub use lock::{Owner, SessionLock};
+pub use messages::Extent;
 pub use row_source::{Opened, StoredRows};
 pub use scratch::Scratch;
 pub use search::SearchHit;

@@ -15,6 +15,7 @@ use super::error::{Result, StoreError};
 use super::schema;
 use super::segment::SegmentId;
 use super::unlinked::Unlinked;
+use crate::base::counted;
 use crate::transcript::{MessageId, SessionId};
 
 /// Ids handed out by one process before it has to ask the database again.
@@ -37,6 +38,24 @@ pub struct Limits {
     pub max_pending_bytes: u64,
     /// Size of the file that is given up when the disk is full, so that the last lines still get in.
     pub reserve_bytes: u32,
+}
+
+impl Limits {
+    /// How long a session stays in the trash: `for 7 days`.
+    pub fn trash_time(&self) -> String {
+        match self.trash_days {
+            0 => "until it is emptied (sala-chat prune)".to_owned(),
+            days => format!("for {}", counted(u64::from(days), "day")),
+        }
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn days_are_counted() {
+    let said = |trash_days| Limits { trash_days, ..Limits::default() }.trash_time();
+    assert_eq!([said(1), said(7)], ["for 1 day", "for 7 days"]);
+    assert!(said(0).starts_with("until it is emptied"));
 }
 
 impl Default for Limits {

@@ -59,7 +59,12 @@ pub fn names(row: &Row, now: &str) -> String {
         .iter()
         .map(|name| if *name == now { format!("- **{name}** (in use)\n") } else { format!("- {name}\n") })
         .collect();
-    let file = if row.kind.words().contains(&now) { String::new() } else { format!("\nIn use: {now}\n") };
+    let file = match now {
+        // Line mode has none in use.
+        "" => String::new(),
+        now if row.kind.words().contains(&now) => String::new(),
+        now => format!("\nIn use: {now}\n"),
+    };
     format!(
         "{}. `/set {} NAME` takes one, `--save` keeps it.\n\n{list}{file}",
         row.help,
@@ -95,11 +100,14 @@ pub fn page(loaded: &Loaded, word: Option<&str>, now: impl Fn(&Row) -> Option<St
         let configured = row.kind.show(&(row.get)(&loaded.config));
         let value = now(row).unwrap_or_else(|| configured.clone());
         let origin = loaded.origins.get(row.name).unwrap_or(&Origin::BuiltIn);
+        // Nothing cannot be set in bold.
+        let shown = if value.is_empty() { "(empty)".to_owned() } else { format!("**{value}**") };
         let from = match (row.session.map(|way| way.keeper), value == configured) {
+            (Some(Keeper::Session(..) | Keeper::Screen), false) if row.preset => "/set or /preset".to_owned(),
             (Some(Keeper::Session(..) | Keeper::Screen), false) => "/set".to_owned(),
             _ => origin.to_string(),
         };
-        let _ = writeln!(out, "- `{}` **{value}**: {} (by {from}; `{}`)", row.name, row.help, ways(row));
+        let _ = writeln!(out, "- `{}` {shown}: {} (by {from}; `{}`)", row.name, row.help, ways(row));
     }
     match (&rows.is_empty(), word) {
         (true, Some(word)) => format!("No setting has \"{word}\" in its name or help. `/settings` shows all.\n"),

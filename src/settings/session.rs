@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::preset::{BUILT_IN, builtin};
 use super::row::{Keeper, Row};
-use super::table::{session_row, session_rows};
+use super::table::{preset_rows, session_row, session_rows};
 use super::{Config, ThinkMode, Value};
 use crate::protocol::engine::{Sampling, SpecMode};
 use crate::text::near::nearest;
@@ -183,13 +183,23 @@ impl Settings {
         out
     }
 
-    /// Takes a preset. `base` is the configured sampling, which `default` returns to.
-    pub fn preset(&mut self, name: &str, base: &Sampling) -> Result<String, String> {
+    /// Begins a preset: all that presets say of sampling is as in `base`, the configured settings, so that nothing of the last preset
+    /// stays.
+    pub fn begin_preset(&mut self, base: &Settings) {
+        for row in preset_rows().filter(|row| row.section() == "sampling") {
+            if let Some(Keeper::Session(get, _)) = row.session.map(|way| way.keeper) {
+                self.put(row, &get(base));
+            }
+        }
+    }
+
+    /// Takes a built-in preset. `base` are the configured settings, which `default` returns to.
+    pub fn preset(&mut self, name: &str, base: &Settings) -> Result<String, String> {
         let Some(preset) = builtin(name) else {
             let names: Vec<&str> = BUILT_IN.iter().map(|p| p.name).collect();
             return Err(format!("No preset {name}. There are: {}", names.join(", ")));
         };
-        self.sampling = *base;
+        self.begin_preset(base);
         for (key, value) in &preset.values {
             self.set(key, value)?;
         }
@@ -274,7 +284,7 @@ mod tests {
     fn all_that_a_session_can_be_set_to_is_read_again() {
         for preset in BUILT_IN.iter() {
             let mut s = Settings::of(&Config::default());
-            s.preset(preset.name, &Sampling::default()).unwrap();
+            s.preset(preset.name, &Settings::default()).unwrap();
             for (key, value) in [("seed", "7"), ("spec", "5"), ("think", "on"), ("max_tokens", "1")] {
                 s.set(key, value).unwrap();
             }
@@ -285,9 +295,12 @@ mod tests {
 
     #[test]
     fn a_preset_starts_from_the_configured_sampling() {
-        let base = Sampling { repeat_penalty: 1.1, ..Sampling::default() };
-        let mut s = Settings::default();
+        let sampling = Sampling { repeat_penalty: 1.1, ..Sampling::default() };
+        let base = Settings { sampling, max_tokens: 900, ..Settings::default() };
+        let mut s = Settings { max_tokens: 50, seed: Some(7), stop_loops: false, ..Settings::default() };
         s.preset("greedy", &base).unwrap();
+        // Nothing of the preset before stays.
+        assert_eq!((s.max_tokens, s.seed, s.stop_loops), (900, None, true));
         assert_eq!((s.sampling.temperature, s.sampling.repeat_penalty), (0.0, 1.1));
         assert!(s.preset("nope", &base).unwrap_err().contains("careful"));
         assert_eq!(s.for_answer(|| 99).seed, 99);

@@ -6,7 +6,7 @@ use super::cli::ConfigCommand;
 use super::dirs::make_private;
 use super::failure::{Exit, Failure};
 use super::themes::Themes;
-use super::{model_cmd, open, out, serve_cmd};
+use super::{model_cmd, open, out, serve_cmd, take_preset};
 use crate::app::keys::{KeyError, KeyTable};
 use crate::app::options::UiConfig;
 use crate::desk::presets;
@@ -15,15 +15,25 @@ use crate::settings::{self, Config, ConfigError, EngineSource, ModelSource, Orig
 use crate::text::sanitize::Clean;
 use crate::text::{files, sources};
 
+/// What settings are made of.
+pub(super) struct Layers<'a> {
+    /// The settings file.
+    pub file: &'a Path,
+    /// Variables that may be settings.
+    pub variables: &'a [(String, String)],
+    /// What the command line sets.
+    pub options: &'a [(&'a str, settings::Value)],
+}
+
 /// Runs one of the actions.
 pub(super) fn run(
     action: &ConfigCommand,
-    file: &Path,
-    variables: &[(String, String)],
+    layers: &Layers<'_>,
     themes: &Themes,
     presets: &Path,
     json: bool,
 ) -> Result<Exit, Failure> {
+    let Layers { file, variables, options } = *layers;
     let say = |line: String| out::line(&Clean::text(&line));
     match action {
         ConfigCommand::Path if json => out::line(&Clean::json(&serde_json::json!({ "file": file })))?,
@@ -61,7 +71,9 @@ pub(super) fn run(
             }
         }
         ConfigCommand::Show { origin } => {
-            let loaded = settings::load(file, variables, &[])?;
+            let mut loaded = settings::load(file, variables, options)?;
+            // As a chat does that starts with them.
+            take_preset(&mut loaded, presets)?;
             let rows = page::values(&loaded.config);
             let from = |key: &str| loaded.origins.get(key).unwrap_or(&Origin::BuiltIn).to_string();
             if json {

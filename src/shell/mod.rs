@@ -199,7 +199,8 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     // `config` must work on a broken file.
     if let Some(Command::Config(args)) = &cli.command {
         let themes = themes::Themes { folder: Some(dirs.themes()), home: std::env::home_dir(), light: false };
-        return config_cmd::run(&args.action, &config_file, &variables, &themes, &dirs.presets(), cli.global.json);
+        let layers = config_cmd::Layers { file: &config_file, variables: &variables, options: &cli.overrides() };
+        return config_cmd::run(&args.action, &layers, &themes, &dirs.presets(), cli.global.json);
     }
     if let Some(Command::Completions(args)) = &cli.command {
         out::data(cli::completions(args.shell).as_bytes())?;
@@ -214,15 +215,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let mut context = Context { began, loaded, config_file, dirs, json, quiet };
     let task = cli.task(context.config().sessions.resume_last)?;
     if matches!(task, Task::Ask(_) | Task::Chat(_) | Task::Command(Command::Serve(_) | Command::AskAll(_))) {
-        let name = context.config().sampling.preset.clone();
-        let preset = crate::desk::presets::find(Some(&context.dirs.presets()), &name);
-        let unknown = |e: String| match context.loaded.origins.get("sampling.preset") {
-            // What was typed just now is known.
-            None | Some(Origin::CommandLine) => Failure::new(Exit::Usage, e),
-            Some(origin) => Failure::new(Exit::Usage, format!("{origin}: sampling.preset: {e}")),
-        };
-        let preset = preset.map_err(unknown)?;
-        context.loaded.take_preset(&preset)?;
+        take_preset(&mut context.loaded, &context.dirs.presets())?;
     }
     if !quiet {
         let warnings = &context.loaded.warnings;
@@ -240,6 +233,17 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let _log = logged.then(|| logging::start(&context.dirs, &context.config().log, verbose));
     logging::catch_panics(context.dirs.state.clone());
     dispatch(&context, task, laboratory)
+}
+
+/// Takes the preset that the settings name, built in or from this folder.
+fn take_preset(loaded: &mut Loaded, presets: &Path) -> Result<(), Failure> {
+    let unknown = |e: String| match loaded.origins.get("sampling.preset") {
+        // What was typed just now is known.
+        None | Some(Origin::CommandLine) => Failure::new(Exit::Usage, e),
+        Some(origin) => Failure::new(Exit::Usage, format!("{origin}: sampling.preset: {e}")),
+    };
+    let preset = crate::desk::presets::find(Some(presets), &loaded.config.sampling.preset).map_err(unknown)?;
+    Ok(loaded.take_preset(&preset)?)
 }
 
 /// What is wrong with a command line. An option that nobody knows may be that of a command that was misspelt.

@@ -7,6 +7,7 @@ mod facts;
 mod printer;
 
 use std::io::{IsTerminal, Read};
+use std::path::Path;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -15,7 +16,8 @@ use serde_json::json;
 use super::cli::{Ask, Format};
 use super::failure::{Exit, Failure};
 use super::signals::Ending;
-use super::{Context, STDIN, open, out};
+use super::{Context, STDIN, jobs, open, out};
+use crate::app::mention::{self, Meant};
 use crate::desk::Attendance;
 use crate::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView, Unsaved};
 use crate::text::sanitize::Clean;
@@ -73,6 +75,8 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     if inline.is_none() && ask.files.iter().any(|p| p == STDIN) {
         return Err(Failure::usage("-f - means standard input, and there is nothing in it"));
     }
+    let home = std::env::home_dir();
+    let Meant { text, paths: mentioned, library } = mentions(context, ask, home.as_deref());
     let started = Instant::now();
     let opened = open::desk(context, &ask.session, ask.save, Attendance::Absent)?;
     let requests = opened.desk.requests.clone();
@@ -83,13 +87,14 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     if inline.is_some() {
         paths.push(STDIN.into());
     }
-    if !paths.is_empty() {
-        let name = (inline.is_some() && paths.len() == 1).then(|| STDIN_NAME.to_owned());
-        let options = LoadOptions { name, inline, ..LoadOptions::default() };
+    paths.extend(mentioned.into_iter().map(|path| mention::below_home(path, home.as_deref())));
+    if !(paths.is_empty() && library.is_empty()) {
+        let alone = paths.len() == 1 && library.is_empty();
+        let name = (inline.is_some() && alone).then(|| STDIN_NAME.to_owned());
+        let options = LoadOptions { name, inline, library, ..LoadOptions::default() };
         // Should the desk be gone already, its last notice says why.
         let _ = requests.send(Request::Load { paths, options });
     }
-    let text = ask.prompt.clone();
     let _ = requests.send(match ask.answers {
         None | Some(0 | 1) => Request::Ask(text),
         Some(count) => Request::AskForSeveral { text, count },
@@ -125,6 +130,17 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         };
     }
     Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
+}
+
+/// The question with what it mentions (`@NAME`). What is in the session that it goes on in is told apart by the desk, which leaves it
+/// out of the load.
+fn mentions(context: &Context, ask: &Ask, home: Option<&Path>) -> Meant {
+    let names = mention::names(&ask.prompt);
+    let found = jobs::existing(names.clone(), home);
+    // The library is looked at only where a name may be one of its own.
+    let shelved = if ask.save && found.len() < names.len() { open::library_names(context) } else { Vec::new() };
+    let shelved: Vec<&str> = shelved.iter().map(String::as_str).collect();
+    mention::meant(&ask.prompt, &found, &[], &shelved)
 }
 
 /// Stopped while the documents or the question were read.

@@ -107,6 +107,13 @@ pub fn store_to_read(context: &Context) -> Result<Arc<Store>, Failure> {
     Ok(Arc::new(store))
 }
 
+/// Names of the library's documents, for mentions in a question; none where it cannot be read, which is said when it is opened.
+pub(super) fn library_names(context: &Context) -> Vec<String> {
+    let store = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), limits(context));
+    let names = store.and_then(|store| store.document_names()).unwrap_or_default();
+    names.into_iter().map(|(name, _)| name).collect()
+}
+
 /// The store of the server's requests, beside that of the conversations: the terminal's list is not flooded, and the two have
 /// limits of their own.
 ///

@@ -2,10 +2,11 @@
 //! drawn twice. Same requests and notices as the full screen, same commands, no escape sequences at all.
 //!
 //! [`Plain`] is pure: lines and notices in, lines and requests out. [`run`] feeds it.
-//! What is typed is answered here, what the desk says in `notices`, what is left of it with `--quiet` in `quiet`; `feed` has the
+//! What is typed is answered here, what a question mentions is in `asking`, what the desk says in `notices`, what is left of it with `--quiet` in `quiet`; `feed` has the
 //! terminal. Lines can also come from a
 //! pipe: then there is no prompt, and the program ends when the last line has been answered.
 
+mod asking;
 mod feed;
 mod notices;
 mod page;
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 
 use crate::app::tour::Tour;
 use crate::commands::{self, Local, Outcome, WhileBusy, help};
-use crate::protocol::desk::{Activity, Choice, OpenSession, Request};
+use crate::protocol::desk::{Activity, Choice, Display, OpenSession, Request};
 use crate::settings;
 use crate::transcript::MessageId;
 
@@ -35,6 +36,8 @@ pub enum Out {
     Send(Request),
     /// Write a setting into the settings file.
     Keep(&'static str, String),
+    /// Look which of these paths there are: [`Plain::found`] takes them.
+    Find(Vec<String>),
     /// End.
     Exit(i32),
 }
@@ -77,6 +80,13 @@ pub struct Plain {
     queue: VecDeque<String>,
     question: Option<Asked>,
     editing: Option<MessageId>,
+    /// A question whose mentions are being looked up, and the message that it takes the place of.
+    looking: Option<(String, Option<MessageId>)>,
+    /// What the question at the front of the queue mentions is being read.
+    reading_for_question: bool,
+    /// Names of the session's documents and of the library's.
+    documents: Vec<String>,
+    library: Vec<String>,
     /// Text of the answer that is not printed yet.
     pending: String,
     /// Bytes of the answer that were printed or are pending.
@@ -133,7 +143,7 @@ impl Plain {
     }
 
     fn busy(&self) -> bool {
-        self.served < self.sent || self.activity != Activity::Idle
+        self.looking.is_some() || self.served < self.sent || self.activity != Activity::Idle
     }
 
     fn send(&mut self, request: Request) -> Out {
@@ -166,7 +176,9 @@ impl Plain {
             return Vec::new();
         };
         let said = Out::Line(format!("No answer came, so: {}.", last.label));
-        vec![said, self.send(Request::Choose { question: id, key: last.key })]
+        let mut out = vec![said, self.send(Request::Choose { question: id, key: last.key })];
+        self.not_read(&mut out);
+        out
     }
 
     /// What waits is sent as soon as it can be; after the last line of a pipe it ends.
@@ -252,7 +264,11 @@ impl Plain {
             };
             let (question, key) = (*id, choice.key);
             self.question = None;
-            return vec![self.send(Request::Choose { question, key })];
+            let mut out = vec![self.send(Request::Choose { question, key })];
+            if key == '\x1b' {
+                self.not_read(&mut out);
+            }
+            return out;
         }
         let mut line = line.trim_end();
         if let Some(tour) = &mut self.tour {
@@ -300,15 +316,6 @@ impl Plain {
         if self.prompts && !self.answers_only { vec![Out::Line("Queued.".into())] } else { Vec::new() }
     }
 
-    fn ask(&mut self, line: &str) -> Vec<Out> {
-        let text = commands::message_text(line);
-        let request = match self.editing.take() {
-            Some(message) => Request::EditDone { message, text },
-            None => Request::Ask(text),
-        };
-        vec![self.send(request)]
-    }
-
     fn outcome(&mut self, command: &str, outcome: Outcome) -> Vec<Out> {
         if outcome.leaves_an_edit() {
             self.editing = None;
@@ -333,12 +340,12 @@ impl Plain {
             }
             Outcome::Local(Local::Save { key, value, now }) => {
                 let mut out = vec![Out::Keep(key, value)];
-                if let Some(outcome) = now.filter(|o| matches!(**o, Outcome::Desk(_))) {
+                if let Some(outcome) = now.filter(|o| matches!(**o, Outcome::Desk(_)) || shows_looks(o)) {
                     out.extend(self.outcome(command, *outcome));
                 }
                 out
             }
-            Outcome::Local(Local::Show(display)) if display.iter().all(|(key, _)| *key == "ui.look") => {
+            Outcome::Local(Local::Show(display)) if is_of_looks(&display) => {
                 self.looks_hidden = display.iter().any(|(_, value)| value == "false");
                 let how = if self.looks_hidden { "not " } else { "" };
                 vec![Out::Line(format!("What answers looked at is {how}said."))]
@@ -362,6 +369,15 @@ impl Plain {
             vec![Out::Line(String::new()), Out::Line("/quit or Ctrl-D ends.".into())]
         }
     }
+}
+
+/// Whether it is about what line mode shows, too: what answers looked at.
+fn is_of_looks(display: &Display) -> bool {
+    display.iter().all(|(key, _)| *key == "ui.look")
+}
+
+fn shows_looks(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Local(Local::Show(display)) if is_of_looks(display))
 }
 
 /// `1,3-5` as places from 0, of `count` files.

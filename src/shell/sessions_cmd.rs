@@ -15,7 +15,9 @@ use crate::desk::export::imported_line;
 use crate::desk::session_rows;
 use crate::model::quantize::{kept_folders, remove_kept};
 use crate::protocol::desk::{ExportFormat, SessionRow};
-use crate::session::{Freed, LAST, Overwrite, Scope, SegmentId, SessionFilter, SessionRecord, Store, StoreError};
+use crate::session::{
+    Extent, Freed, LAST, Overwrite, Scope, SegmentId, SessionFilter, SessionRecord, Store, StoreError,
+};
 use crate::text::sanitize::{Clean, shell_word};
 
 /// Sessions listed at most.
@@ -127,10 +129,10 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
 pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let store = open::store_to_change(context)?;
     let records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
-    let days = store.limits().trash_days;
-    let what: Vec<String> =
-        records.iter().map(|r| format!("\"{}\" ({})", Clean::line(&r.name), counted(r.messages, "message"))).collect();
-    if !args.yes && !confirmed(&format!("Move {} to the trash for {days} days?", what.join(", ")))? {
+    let (days, time) = (store.limits().trash_days, store.limits().trash_time());
+    let what = records.iter().map(|r| Ok(format!("\"{}\" ({})", Clean::line(&r.name), store.extent(r.id)?)));
+    let what = what.collect::<Result<Vec<String>, Failure>>()?;
+    if !args.yes && !confirmed(&format!("Move {} to the trash {time}?", what.join(", ")))? {
         return Ok(Exit::Stopped);
     }
     for record in &records {
@@ -141,7 +143,7 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let names: Vec<&str> = records.iter().map(|r| r.name.as_str()).collect();
     let text = || {
         let names: Vec<String> = names.iter().map(|n| Clean::line(n).to_string()).collect();
-        format!("In the trash for {days} days: {}. Back with: sala-chat -r NAME", names.join(", "))
+        format!("In the trash {time}: {}. Back with: sala-chat -r NAME", names.join(", "))
     };
     context.result(|| json!({ "trashed": names, "days": days }), text)?;
     Ok(Exit::Ok)
@@ -320,7 +322,8 @@ fn prune_dry_run(
     let sizes = store.sizes()?;
     let trashed = store.sessions(SessionFilter::Trashed, LISTED)?;
     let old = store.old_in_trash(days_in_trash(args))?;
-    let gone: Vec<&SessionRecord> = trashed.iter().filter(|r| old.contains(&r.id)).collect();
+    let gone = trashed.iter().filter(|r| old.contains(&r.id)).map(|r| Ok((r, store.extent(r.id)?)));
+    let gone = gone.collect::<Result<Vec<(&SessionRecord, Extent)>, Failure>>()?;
     let mut states: Vec<(String, u64)> = Vec::new();
     let mut documents = Vec::new();
     if args.state {
@@ -339,7 +342,7 @@ fn prune_dry_run(
         json!({
             "weights_bytes": weights,
             "state_bytes": sizes.state_bytes, "trashed_sessions": trashed.len(), "would_free_state_bytes": beyond,
-            "sessions": gone.iter().map(|r| &r.name).collect::<Vec<_>>(),
+            "sessions": gone.iter().map(|(r, _)| &r.name).collect::<Vec<_>>(),
             "states": states.iter().map(|(name, bytes)| json!({ "session": name, "bytes": bytes })).collect::<Vec<_>>(),
             "documents": documents,
             "requests": { "state_bytes": all_requests, "would_free_state_bytes": of_requests },
@@ -347,13 +350,9 @@ fn prune_dry_run(
     };
     let text = || {
         let mut lines = Vec::new();
-        for r in &gone {
+        for (r, extent) in &gone {
             let since = r.trashed_ms.map(when).unwrap_or_default();
-            lines.push(format!(
-                "session   {}, {}, in the trash since {since}",
-                Clean::line(&r.name),
-                counted(r.messages, "message")
-            ));
+            lines.push(format!("session   {}, {extent}, in the trash since {since}", Clean::line(&r.name)));
         }
         // What it shares with a document of the library may stay.
         let most = if args.all { "" } else { "up to " };

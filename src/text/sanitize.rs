@@ -148,6 +148,18 @@ pub fn shell_word(text: &str) -> String {
     format!("'{}'", sanitize_line(text).replace('\'', "'\\''"))
 }
 
+/// A word of a command of the program (`/resume NAME`) that is offered for typing: in quotes where it would be read as another one.
+pub fn command_word(text: &str) -> String {
+    let text = sanitize_line(text);
+    // Within a word an apostrophe is one.
+    let means_more =
+        |(at, c): (usize, char)| c.is_whitespace() || matches!(c, '"' | '\\') || at == 0 && matches!(c, '\'' | '~');
+    if !text.is_empty() && !text.char_indices().any(means_more) {
+        return text.into_owned();
+    }
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,6 +211,19 @@ mod tests {
         assert_eq!(shell_word("$(touch x) `y` \"z\""), "'$(touch x) `y` \"z\"'");
         assert_eq!(shell_word("it's\x1b"), "'it'\\''s\\x1b'");
         assert_eq!(shell_word(""), "''");
+    }
+
+    #[test]
+    fn words_of_commands_are_in_quotes_where_they_must_be() {
+        for (name, word) in [
+            ("war-and-peace", "war-and-peace"),
+            ("it's", "it's"),
+            ("two words", "\"two words\""),
+            ("'tis", "\"'tis\""),
+            ("a \"b\" \\", "\"a \\\"b\\\" \\\\\""),
+        ] {
+            assert_eq!(command_word(name), word);
+        }
     }
 
     #[test]

@@ -37,7 +37,9 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
             } else {
                 "messages   tokens  state       size  changed     "
             };
-            list(painter, area, "Sessions", l, &["   name", right], NOTHING, |r, cells| session(app, r, cells));
+            list(painter, area, ("Sessions", Filter::Typed), l, &["   name", right], NOTHING, |r, cells| {
+                session(app, r, cells)
+            });
             if let Some(chosen) = l.selected().filter(|_| area.width < WITH_TITLES) {
                 let room = usize::from(area.width.saturating_sub(TITLE_AT + 12));
                 painter.spans(area, 0, TITLE_AT, &[Span::new(ellipsis(&chosen.title, room), Role::Text)]);
@@ -46,22 +48,24 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
         Overlay::Found { query, list: l } => list(
             painter,
             area,
-            &format!("Found for \"{query}\""),
+            (&format!("Found for \"{query}\""), Filter::Without),
             l,
             &[],
             "   No message of any session holds these words.",
             found,
         ),
-        Overlay::Timeline(l) => list(painter, area, "Timeline", l, &[], NOTHING, |r, cells| timeline(app, r, cells)),
+        Overlay::Timeline(l) => {
+            list(painter, area, ("Timeline", Filter::Without), l, &[], NOTHING, |r, cells| timeline(app, r, cells))
+        }
         Overlay::Documents { title, list: l } => {
             let right =
                 if area.width < ALL_COLUMNS { "tokens  state    " } else { "tokens     lines      size  state    " };
-            list(painter, area, title, l, &["   name", right], NOTHING, |r, cells| {
+            list(painter, area, (title, Filter::Typed), l, &["   name", right], NOTHING, |r, cells| {
                 document(r, title == LIBRARY, cells)
             });
         }
         Overlay::Themes(l) => super::themes::draw(l, painter, area),
-        Overlay::Prompts(l) => list(painter, area, "Earlier prompts", l, &[], NOTHING, |p, cells| {
+        Overlay::Prompts(l) => list(painter, area, ("Earlier prompts", Filter::Typed), l, &[], NOTHING, |p, cells| {
             Row::of(fit(&p.replace('\n', " "), cells), Role::Text)
         }),
     }
@@ -89,10 +93,19 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
     }
 }
 
+/// Whether letters filter a list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Filter {
+    /// They do: what is typed stands above it.
+    Typed,
+    /// They mean something else.
+    Without,
+}
+
 pub(super) fn list<T>(
     painter: &mut Painter<'_>,
     area: Rect,
-    title: &str,
+    (title, filter): (&str, Filter),
     list: &List<T>,
     columns: &[&str],
     nothing: &str,
@@ -103,11 +116,15 @@ pub(super) fn list<T>(
     let total = list.items().len();
     let word = if count == total { format!("{total}") } else { format!("{count} of {total}") };
     painter.right(area, 0, 1, &word, Role::Dim);
-    painter.spans(area, 1, 1, &[Span::new("> ", Role::Key), Span::new(list.query(), Role::Text)]);
-    let top = if columns.is_empty() { 2 } else { 3 };
+    let mut top = 1;
+    if filter == Filter::Typed {
+        painter.spans(area, top, 1, &[Span::new("> ", Role::Key), Span::new(list.query(), Role::Text)]);
+        top += 1;
+    }
     if let [left, right] = columns {
-        painter.text(area, 2, left, Role::Dim);
-        painter.right(area, 2, 1, right, Role::Dim);
+        painter.text(area, top, left, Role::Dim);
+        painter.right(area, top, 1, right, Role::Dim);
+        top += 1;
     }
     if count == 0 {
         let text = if total == 0 { nothing } else { "   Nothing matches. Backspace widens the filter." };
@@ -141,7 +158,9 @@ fn draw_shelf(view: &ShelfView, painter: &mut Painter<'_>, area: Rect) {
     let below = if area.height > 3 * ANSWER_ROWS { ANSWER_ROWS } else { area.height / 3 };
     let top = Rect { height: area.height.saturating_sub(below), ..area };
     let columns = ["   document", "lines looked at  likely "];
-    list(painter, top, &view.question, &view.list, &columns, NOTHING, |(_, r), cells| answered(r, cells));
+    list(painter, top, (&view.question, Filter::Typed), &view.list, &columns, NOTHING, |(_, r), cells| {
+        answered(r, cells)
+    });
     let Some((_, row)) = view.list.selected() else { return };
     let answer = Rect { y: top.bottom(), height: below.saturating_sub(1), ..area };
     painter.clear(Rect { height: below, ..answer });

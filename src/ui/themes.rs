@@ -2,7 +2,7 @@
 
 use ratatui::layout::Rect;
 
-use super::overlay::{NOTHING, list};
+use super::overlay::{Filter, NOTHING, list};
 use super::paint::Painter;
 use crate::app::cells::{ellipsis, fit, width};
 use crate::app::list::List;
@@ -23,7 +23,7 @@ pub(super) fn draw(themes: &List<ThemeRow>, painter: &mut Painter<'_>, area: Rec
     };
     let below = u16::try_from(sample.len() + 1).unwrap_or(area.height).min(area.height);
     let top = Rect { height: area.height - below, ..area };
-    list(painter, top, "Themes", themes, &[], NOTHING, |row, cells| {
+    list(painter, top, ("Themes", Filter::Typed), themes, &[], NOTHING, |row, cells| {
         let (text, role) = match &row.palette {
             Ok(_) => (row.origin.as_str(), Role::Dim),
             // Its name stands before it.

@@ -204,6 +204,44 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     assert!(t.seen.iter().find(changed).is_none());
 }
 
+fn what_a_folder_holds_that_the_library_does_not_take_is_said() {
+    let dir = dir();
+    let books = dir.path().join("books");
+    std::fs::create_dir(&books).unwrap();
+    std::fs::write(books.join("a.txt"), "A line.\n").unwrap();
+    std::fs::write(books.join("b.txt"), "Caf\u{e9}\n".chars().map(|c| c as u8).collect::<Vec<u8>>()).unwrap();
+    std::fs::write(books.join("c.txt"), [0; 64]).unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.send(Request::Library(LibraryAction::Add("books".into())));
+    t.note_with("Skipped c.txt: not text");
+    t.note_with("b.txt: read as ");
+    t.note_with("a.txt is in the library");
+    t.note_with("b.txt is in the library");
+    t.quit();
+}
+
+#[test]
+fn a_text_that_its_tokens_do_not_spell_is_said_to_be_one() {
+    support::with_sentencepiece(|| {
+        let dir = dir();
+        let mut t = Talk::new(dir.path(), Setup::default());
+        for (name, text) in [("plain.txt", "A line of text.\r\n\r\n"), ("odd.txt", "A\u{2581}line of\u{2581}text.\n")] {
+            std::fs::write(dir.path().join(name), text).unwrap();
+            t.send(Request::Library(LibraryAction::Add(name.into())));
+            t.note_with("is in the library");
+        }
+        t.sync();
+        let said: Vec<&String> = t
+            .seen
+            .iter()
+            .filter_map(|n| if let Notice::Note(Level::Warn, text) = n { Some(text) } else { None })
+            .collect();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].starts_with("odd.txt: what is kept does not spell its text again"), "{said:?}");
+        t.quit();
+    });
+}
+
 /// Loads `long.txt` until so many chunks of it are read, before the first piece of it is kept, and stops there.
 fn stopped_after(t: &mut Talk, chunks: u64) -> u64 {
     t.send(Request::Load { paths: vec!["long.txt".into()], options: Default::default() });
@@ -541,6 +579,7 @@ fn looking_and_quitting_work_while_a_question_waits() {
 }
 
 with_both_tokenizers!(
+    what_a_folder_holds_that_the_library_does_not_take_is_said,
     a_load_that_fails_after_it_was_stopped_leaves_no_document_open,
     what_stands_beside_the_messages_is_shown_once_for_many_files,
     the_same_document_in_another_session_is_found_and_not_read,

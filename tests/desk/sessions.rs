@@ -237,7 +237,7 @@ fn a_preset_of_ones_own_is_saved_listed_and_taken() {
         Notice::Page { text, .. } => Some(text.clone()),
         _ => None,
     });
-    let row = "| brief | temperature 0.25, top_p 0.95, think off, a system text |";
+    let row = "| brief | temperature 0.25, max_tokens 99, think off, thoughts hide, a system text |";
     assert!(page.contains(row) && page.contains("Now: brief."), "{page}");
     t.quit();
 
@@ -265,6 +265,15 @@ fn a_preset_of_ones_own_is_saved_listed_and_taken() {
     });
     for row in ["| temperature | 0.25 |", "| max_tokens | 99 |", "| think | off |"] {
         assert!(table.contains(row), "{table}");
+    }
+    // Another one leaves nothing of it.
+    for name in ["default", "short"] {
+        std::fs::write(dir.path().join("presets/short.toml"), "[sampling]\ntop_k = 3\n").unwrap();
+        t.send(Request::Preset(PresetAction::Take("brief".into())));
+        let said = preset(&mut t, PresetAction::Take(name.into()));
+        t.send(Request::Set(None));
+        let table = t.wait("settings", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None });
+        assert!(table.contains("| max_tokens | 8192 |"), "{name}: {said}: {table}");
     }
 }
 
@@ -451,6 +460,24 @@ fn what_is_open_to_view_only_is_neither_deleted_nor_changed() {
     assert_eq!(support::store(&dir.path().join("data")).session_named(&name).unwrap().messages, 4);
 }
 
+fn a_deletion_names_all_that_goes_and_how_it_comes_back() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.send(Request::Regen { at: None, count: 1, temperature: None, seed: Some(7) });
+    t.finished();
+    t.send(Request::Rename("two words".into()));
+    t.send(Request::New(None));
+    t.note_with("/resume \"two words\"");
+    t.send(Request::Delete(Some("last".into())));
+    let (id, text) = question(&mut t);
+    assert!(text.starts_with("Delete \"two words\"? 3 messages on 2 branches, "), "{text}");
+    assert!(text.ends_with("It stays in the trash for 7 days."), "{text}");
+    t.send(Request::Choose { question: id, key: 'y' });
+    t.note_with("Back with: /resume \"two words\"");
+    t.quit();
+}
+
 #[test]
 fn what_goes_with_the_program_is_not_said_to_be_saved() {
     let dir = dir();
@@ -468,6 +495,7 @@ fn what_goes_with_the_program_is_not_said_to_be_saved() {
 with_both_tokenizers!(
     what_another_process_wrote_is_gone_on_with_whole,
     what_is_open_to_view_only_is_neither_deleted_nor_changed,
+    a_deletion_names_all_that_goes_and_how_it_comes_back,
     a_resumed_session_reads_nothing_again_and_answers_as_if_never_left,
     another_models_state_is_not_used_and_reading_again_is_asked_first,
     state_of_the_beginning_only_is_not_called_none,

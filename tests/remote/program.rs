@@ -73,6 +73,22 @@ fn one_question_is_answered_with_the_servers_counts() {
 }
 
 #[test]
+fn what_a_question_mentions_is_read_and_a_blank_end_keeps_the_servers_counts() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("notes.txt"), "The gate is red.\n").unwrap();
+    let server = ChatServer::start(vec![answer("Red.\n\n")]);
+    let output = run(home.path(), &["--engine", &server.url, "-p", "Which colour, @notes.txt? Ask @anna.", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let usage = json!({"prompt_tokens": 100, "reused_tokens": 60, "prefilled_tokens": 40, "completion_tokens": 5});
+    assert_eq!(object(&output)["usage"], usage);
+    let asked = server.asked();
+    let contents: Vec<&str> =
+        asked[0]["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
+    assert_eq!(contents[0], "<document name=\"notes.txt\">\nThe gate is red.\n</document>");
+    assert_eq!(contents[2], "Which colour, notes.txt? Ask @anna.");
+}
+
+#[test]
 fn a_server_without_counts_is_estimated_and_marked() {
     let home = tempfile::tempdir().unwrap();
     let bytes = [STREAM.as_bytes(), &events(&[delta("content", "Yes."), end("stop")])].concat();

@@ -1,6 +1,7 @@
 //! What keys and typed commands do.
 
 use sala_chat::app::options::{ThemeName, UiConfig};
+use sala_chat::app::overlay::Overlay;
 use sala_chat::app::palette::Palette;
 use sala_chat::app::{Effect, Event};
 use sala_chat::protocol::desk::{Activity, Level, Notice, Request};
@@ -282,6 +283,15 @@ fn a_number_or_tab_puts_an_offered_question_into_the_input_and_enter_reads_the_s
     s.tell(Notice::Added(message(1, Role::Document, "")));
     s.tell(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask(QUESTIONS[0].into())]);
+    // Where they are not drawn they are not there.
+    let mut low = Stage::new(60, 15).ready(demo());
+    let screen = low.screen();
+    assert!(QUESTIONS.iter().all(|question| screen.contains(question)), "{screen}");
+    low.tell(Notice::Note(Level::Warn, "A note.".into())).tell(Notice::Note(Level::Warn, "Another one.".into()));
+    let screen = low.screen();
+    assert!(screen.contains("/help lists commands.") && !screen.contains(QUESTIONS[0]), "{screen}");
+    low.type_text("1");
+    assert_eq!(low.app.composer.text(), "1");
     // A real model gets no such offers.
     let mut real = Stage::new(80, 24).ready(gpu());
     real.type_text("2");
@@ -315,7 +325,7 @@ fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
 #[test]
 fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     let config = UiConfig { vim_keys: true, ..UiConfig::default() };
-    let mut s = conversing(Stage::with(config, 80, 24));
+    let mut s = conversing(Stage::with(config.clone(), 80, 24));
     let number = |s: &Stage| s.app.transcript.selected_message().map(|(n, _)| n);
     s.press("ctrl-p");
     let last = number(&s).unwrap();
@@ -325,6 +335,20 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     assert_eq!(number(&s), Some(1));
     s.type_text("G");
     assert_eq!(number(&s), Some(last));
+    // In the lists whose letters do something else, too.
+    s.press("esc").tell(Notice::Timeline(timeline()));
+    let at = |s: &Stage| match &s.app.overlay {
+        Some(Overlay::Timeline(list)) => Some(list.selected_index()),
+        _ => None,
+    };
+    s.type_text("k");
+    assert!(at(&s) < Some(timeline().len() - 1));
+    s.type_text("G");
+    assert_eq!(at(&s), Some(timeline().len() - 1));
+    let mut s = conversing(Stage::with(config, 80, 24));
+    s.tell(super::pages::plan(1_048_576)).press("e").type_text("G g ").press("enter");
+    let files = vec![1, 2, 3];
+    assert_eq!(s.sent(), [Request::ChooseFiles { question: 1, files }]);
     let mut plain = open(80, 24);
     plain.press("ctrl-p").type_text("k");
     assert_eq!(plain.app.composer.text(), "k", "without the option a letter is typed");

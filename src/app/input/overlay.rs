@@ -33,7 +33,8 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
         return;
     };
     // Where letters search, they move as long as nothing is looked for. The timeline has a `g` of its own.
-    let free = overlay.query().is_none_or(str::is_empty) && !matches!(overlay, Overlay::Timeline(_));
+    let own = matches!(overlay, Overlay::Timeline(_)) && key.code == Code::Char('g');
+    let free = overlay.query().is_none_or(str::is_empty) && !own;
     let key = if vim && free && !key.ctrl && !key.alt { Key { code: as_arrow(key.code), ..key } } else { key };
     match key.code {
         Code::Esc => close_overlay(app, effects),

@@ -23,7 +23,7 @@ pub(super) fn is_about_the_transcript(action: Action) -> bool {
 }
 
 /// The key that a letter stands for with `ui.vim_keys`.
-pub(super) fn as_arrow(code: Code) -> Code {
+pub(in crate::app) fn as_arrow(code: Code) -> Code {
     match code {
         Code::Char('j') => Code::Down,
         Code::Char('k') => Code::Up,

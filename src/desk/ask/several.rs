@@ -73,7 +73,7 @@ impl State {
         for answer in slots.iter().filter_map(|s| s.answer.as_ref()) {
             self.add_answer_quietly(answer)?;
         }
-        if again.answered {
+        if again.answered && self.feeder.server().is_none() {
             let text =
                 format!("Answering again: {} tokens shared, {} read for the question.", grouped(shared), grouped(read));
             self.note(Level::Info, text);

@@ -4,6 +4,7 @@ use super::super::work::Files;
 use super::super::{Attendance, DeskError, Done, State, Work, render};
 use crate::protocol::desk::{Activity, Level, LoadOptions};
 use crate::text::Part;
+use crate::text::sanitize::{command_word, shell_word};
 use crate::text::sources::{self, Document, Gathered, SourceError};
 
 impl State {
@@ -14,14 +15,26 @@ impl State {
         options: &LoadOptions,
         then: impl FnOnce(&mut State, Gathered) -> Done + Send + 'static,
     ) -> Done {
+        self.try_gather(paths, options, move |desk, gathered| then(desk, gathered?))
+    }
+
+    /// The same for whoever goes on without files that cannot be read.
+    pub(in crate::desk) fn try_gather(
+        &mut self,
+        paths: &[String],
+        options: &LoadOptions,
+        then: impl FnOnce(&mut State, Done<Gathered>) -> Done + Send + 'static,
+    ) -> Done {
         let inline = paths.iter().any(|p| p == "-").then(|| inline(options)).transpose()?;
         let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
-        let then = move |desk: &mut State, mut gathered: Gathered| {
-            gathered.documents.extend(inline);
+        let then = move |desk: &mut State, mut gathered: Done<Gathered>| {
+            if let Ok(gathered) = &mut gathered {
+                gathered.documents.extend(inline);
+            }
             then(desk, gathered)
         };
         if paths.is_empty() {
-            return then(self, Gathered::default());
+            return then(self, Ok(Gathered::default()));
         }
         self.activity(Activity::Busy { what: "opening files".into() });
         let mut how = self.sources.clone();
@@ -37,7 +50,7 @@ impl State {
         });
         thread.map_err(|e| DeskError::Failed(format!("The files cannot be opened: {e}. Nothing was loaded.")))?;
         let then = Box::new(move |desk: &mut State, files| {
-            let gathered = desk.gathered(&paths, files)?;
+            let gathered = desk.gathered(&paths, files);
             then(desk, gathered)
         });
         self.work = Work::Gathering { files: inbox, then };
@@ -61,15 +74,17 @@ impl State {
     fn or_session(&self, paths: &[String], error: String) -> String {
         match paths.first().map(|name| self.keeper.store.session_named(name)) {
             Some(Ok(record)) if self.attendance == Attendance::Absent => {
-                format!("{error} A session is called \"{0}\": -r {0} asks in it", record.name)
+                format!("{error} A session is called \"{}\": -r {} asks in it", record.name, shell_word(&record.name))
             }
-            Some(Ok(record)) => format!("{error} A session is called \"{}\": /resume {}", record.name, record.name),
+            Some(Ok(record)) => {
+                format!("{error} A session is called \"{}\": /resume {}", record.name, command_word(&record.name))
+            }
             _ => error,
         }
     }
 
     /// `--as`, `--head`, `--tail`.
-    pub(super) fn shaped(&self, mut documents: Vec<Document>, options: &LoadOptions) -> Done<Vec<Document>> {
+    pub(in crate::desk) fn shaped(&self, mut documents: Vec<Document>, options: &LoadOptions) -> Done<Vec<Document>> {
         if let Some(name) = &options.name {
             match documents.as_mut_slice() {
                 [one] => one.name = render::safe_name(name),

@@ -174,8 +174,12 @@ pub(super) fn table(report: &Value, rows: &[Row]) -> String {
         if let (Some(save), Some(restore)) = (r.save_gb_per_s, r.restore_gb_per_s) {
             let _ = writeln!(
                 out,
-                "          save {save:.2} GB/s, restore {restore:.2} GB/s, equal bits: {:?}",
-                r.restore_equal
+                "          save {save:.2} GB/s, restore {restore:.2} GB/s, equal bits: {}",
+                match r.restore_equal {
+                    Some(true) => "yes",
+                    Some(false) => "no",
+                    None => "not compared",
+                }
             );
         }
     }

@@ -1,5 +1,6 @@
 //! Line mode on the real terminal: standard input, the desk's notices and signals in; standard output and requests out.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use crossbeam_channel::{Receiver, never, select, unbounded};
 
 use super::super::run::DeskHandle;
 use super::super::signals::{Outside, watch_signals};
-use super::super::{config_cmd, out};
+use super::super::{config_cmd, jobs, out};
 use super::{Out, Plain};
 use crate::app::options::UiConfig;
 use crate::app::tour::Tour;
@@ -119,7 +120,8 @@ pub fn run(
                 None => plain.quiet(),
             },
         };
-        for o in out {
+        let mut todo = VecDeque::from(out);
+        while let Some(o) = todo.pop_front() {
             match o {
                 Out::Line(text) => out::line(&Clean::text(&text))?,
                 Out::Part(text) => out::part(&Clean::text(&text))?,
@@ -127,6 +129,10 @@ pub fn run(
                 Out::Keep(key, value) => {
                     let said = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
                     out::line(&Clean::text(&said))?;
+                }
+                Out::Find(paths) => {
+                    let more = plain.found(&jobs::existing(paths, ui.home.as_deref()));
+                    more.into_iter().rev().for_each(|o| todo.push_front(o));
                 }
                 // A desk that is gone is reported by its other channel.
                 Out::Send(request) => drop(desk.requests.send(request)),

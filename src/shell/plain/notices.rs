@@ -5,7 +5,7 @@ use crate::app::entry::grouped;
 use crate::app::status::{duration, seconds_left};
 use crate::base::{counted, percent};
 use crate::protocol::desk::{Activity, Level, Notice, SaveState};
-use crate::text::sanitize::{sanitize, sanitize_line};
+use crate::text::sanitize::{command_word, sanitize, sanitize_line};
 use crate::transcript::{Finish, Message, Role};
 
 /// The longest piece of an answer that is held back waiting for the end of its sentence.
@@ -15,7 +15,7 @@ const SENTENCE: usize = 240;
 const SAID_AGAIN: usize = 2_000;
 
 /// A text, or how it begins and how long it is.
-fn beginning(text: &str) -> String {
+pub(super) fn beginning(text: &str) -> String {
     match text.char_indices().nth(SAID_AGAIN) {
         None => sanitize(text).into_owned(),
         Some((at, _)) => {
@@ -58,6 +58,7 @@ impl Plain {
             Notice::Session(view) => {
                 self.beside.clear();
                 self.opened = view.opened;
+                self.documents = view.documents.into_iter().map(|d| d.name).collect();
                 let said = Some((view.serial, view.name.clone(), view.messages.iter().map(|m| m.id).collect()));
                 if self.session_said == said {
                     return out;
@@ -84,6 +85,7 @@ impl Plain {
                 self.printed = 0;
                 self.speaking = false;
                 self.thinking = false;
+                self.reading_for_question &= m.role != Role::Document;
                 if m.role == Role::Assistant && !m.text.is_empty() {
                     // It was written while another session was open.
                     self.printed = m.text.len();
@@ -119,12 +121,9 @@ impl Plain {
             Notice::Beside { serial, notice } => out.extend(self.told_beside(serial, *notice).map(Out::Line)),
             Notice::Served(requests) => self.served = requests,
             Notice::Activity(activity) => self.activity(activity, &mut out),
-            Notice::Meters(_)
-            | Notice::Prompts(_)
-            | Notice::Library(_)
-            | Notice::Titled(_)
-            | Notice::Display(_)
-            | Notice::Tree(_) => {}
+            Notice::Meters(_) | Notice::Prompts(_) | Notice::Titled(_) | Notice::Display(_) => {}
+            Notice::Library(names) => self.library = names.into_iter().map(|d| d.name).collect(),
+            Notice::Tree(tree) => self.documents = tree.documents.into_iter().map(|d| d.name).collect(),
             Notice::Save(state) => self.saved(&state, &mut out),
             Notice::Note(level, text) => {
                 let mark = match level {
@@ -133,6 +132,9 @@ impl Plain {
                     Level::Error => "Error: ",
                 };
                 out.push(Out::Line(format!("{mark}{}", sanitize(&text))));
+                if level != Level::Info {
+                    self.not_read(&mut out);
+                }
             }
             Notice::Page { title, text } | Notice::Looked { title, text, .. } | Notice::Why { title, text, .. } => {
                 out.push(Out::Line(format!("{}:", sanitize_line(&title))));
@@ -240,8 +242,7 @@ impl Plain {
             _ => None,
         }?;
         let name = self.opened.iter().find(|o| o.serial == serial).map_or("", |o| o.name.as_str());
-        let name = sanitize_line(name);
-        Some(format!("In {name}: {said}. /resume {name} goes there."))
+        Some(format!("In {}: {said}. /resume {} goes there.", sanitize_line(name), command_word(name)))
     }
 
     /// Waits for the answer to a question; nobody can answer when the input has ended. From a pipe it is the next line, if that is

@@ -20,7 +20,7 @@ fn printed(out: &[Out]) -> String {
         .map(|o| match o {
             Out::Line(t) => format!("{t}\n"),
             Out::Part(t) => t.clone(),
-            Out::Tell(_) | Out::Send(_) | Out::Keep(..) | Out::Exit(_) => String::new(),
+            Out::Tell(_) | Out::Send(_) | Out::Keep(..) | Out::Find(_) | Out::Exit(_) => String::new(),
         })
         .collect()
 }
@@ -65,6 +65,51 @@ fn what_an_answer_looked_at_is_a_sentence() {
     let mut p = Plain::new(None, true);
     assert!(printed(&p.line("/set look off")).contains("is not said"));
     assert_eq!(said(&mut p), "sala: By 14 June.\n");
+}
+
+#[test]
+fn what_line_mode_shows_is_kept_and_changed_at_once() {
+    let mut p = Plain::new(None, true);
+    let out = p.line("/set look off --save");
+    assert_eq!(out.first(), Some(&Out::Keep("ui.look", "false".into())));
+    assert!(printed(&out).contains("What answers looked at is not said."), "{out:?}");
+    assert!(!printed(&p.line("/help")).contains("Keys"), "there are none here");
+}
+
+#[test]
+fn what_a_question_mentions_is_read_before_it_is_asked() {
+    use crate::protocol::desk::{Level, LibraryName, LoadOptions};
+    let mut p = Plain::new(None, true);
+    p.notice(Notice::Library(vec![LibraryName { name: "war.txt".into(), tokens: 9 }]));
+    p.notice(Notice::Activity(Activity::Idle));
+    let ask = |p: &mut Plain| {
+        let names = ["a.txt", "war.txt?", "war.txt", "anna"].map(String::from);
+        assert_eq!(p.line("Is @a.txt like @war.txt? Ask @anna"), [Out::Find(names.to_vec())]);
+        let options = LoadOptions { library: vec!["war.txt".into()], ..LoadOptions::default() };
+        let loads = Request::Load { paths: vec!["a.txt".into()], options };
+        assert_eq!(p.found(&["a.txt".into()]), [Out::Send(loads)]);
+    };
+    ask(&mut p);
+    p.notice(Notice::Added(Message { role: Role::Document, ..answer("x", None) }));
+    let asked = Request::Ask("Is a.txt like war.txt? Ask @anna".into());
+    let mut out = p.notice(Notice::Served(1));
+    // What is not known stays text, and is looked up once more with the rest.
+    assert_eq!(out, [Out::Find(vec!["anna".into()])]);
+    out = p.found(&[]);
+    assert_eq!(out, [Out::Send(asked)]);
+    // What is not read is not asked about.
+    p.notice(Notice::Served(2));
+    ask(&mut p);
+    let said = printed(&p.notice(Notice::Note(Level::Error, "a.txt: not text".into())));
+    assert!(said.contains("Not asked, because not all was read: Is a.txt like war.txt?"), "{said}");
+    assert_eq!(p.notice(Notice::Served(3)), []);
+    // In the place of an earlier question no document is read.
+    p.notice(Notice::Input { text: "Old?".into(), editing: Some(MessageId(7)) });
+    p.line("See @a.txt");
+    let said = printed(&p.found(&["a.txt".into()]));
+    assert!(said.starts_with("Not sent: an edit reads no document, and @a.txt is one."), "{said}");
+    let edit = Request::EditDone { message: MessageId(7), text: "New?".into() };
+    assert_eq!(p.line("New?"), [Out::Send(edit)]);
 }
 
 #[test]
