@@ -51,6 +51,19 @@ fn a_fork_keeps_all_up_to_where_it_was_forked() {
     assert_eq!(texts("deeper"), [questions[0], questions[2]]);
 }
 
+/// The messages on screen.
+fn shown(t: &Talk) -> Vec<MessageId> {
+    let mut ids = Vec::new();
+    for notice in &t.seen {
+        match notice {
+            Notice::Session(view) => ids = view.messages.iter().map(|m| m.id).collect(),
+            Notice::Added(m) => ids.push(m.id),
+            _ => {}
+        }
+    }
+    ids
+}
+
 fn going_on_with_an_answer_leaves_it_to_those_who_have_it() {
     let dir = dir();
     let text = text_model(None);
@@ -74,11 +87,11 @@ fn going_on_with_an_answer_leaves_it_to_those_who_have_it() {
     t.sync();
     assert_ne!(more.id, first.id);
     assert!(more.text.starts_with(&first.text) && more.text.contains("and then"), "{}", more.text);
-    let view = t.view();
-    assert_eq!((view.messages.len(), view.messages[1].id, view.branch), (2, more.id, (2, 2)));
+    let question = t.view().messages[0].id;
+    assert_eq!((shown(&t), t.view().branch), (vec![question, more.id], (2, 2)));
     // What it went on from is shown before the first word that is new.
-    let shown = t.seen.iter().rev().find_map(|n| if let Notice::Added(m) = n { Some(m.clone()) } else { None });
-    assert_eq!(shown.map(|m| (m.id, m.text, m.meta.finish)), Some((more.id, first.text.clone(), None)));
+    let begun = t.seen.iter().rev().find_map(|n| if let Notice::Added(m) = n { Some(m.clone()) } else { None });
+    assert_eq!(begun.map(|m| (m.id, m.text, m.meta.finish)), Some((more.id, first.text.clone(), None)));
     t.send(Request::Resume(name.clone()));
     t.note_with("Resumed");
     assert_eq!(t.view().messages[1].text, first.text);
@@ -107,7 +120,8 @@ fn going_on_with_an_answer_leaves_what_was_said_below_it_where_it_was() {
     let more = t.finished();
     t.sync();
     assert!(more.id != first.id && more.text.len() > first.text.len(), "{more:?}");
-    assert_eq!(t.view().messages.len(), 2);
+    let question = t.view().messages[0].id;
+    assert_eq!(shown(&t), [question, more.id]);
     let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
     assert!(said.starts_with("Branch 1/2"), "{said}");
     let view = t.view();

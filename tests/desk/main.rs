@@ -21,7 +21,7 @@ use sala_chat::protocol::desk::{
     SaveState,
 };
 use sala_chat::text::Before;
-use sala_chat::transcript::{Finish, Role, Sources};
+use sala_chat::transcript::{Finish, MessageId, Role, Sources};
 use support::{Setup, Talk, always, text_model, titles, titling, with_both_tokenizers};
 
 fn dir() -> tempfile::TempDir {
