@@ -154,6 +154,9 @@ fn models_health_counters_and_tokens_are_told() {
     let rendered = server.post("/tokenize", &json!({ "messages": [{ "role": "user", "content": "Hi" }] })).json();
     let asked = server.post(CHAT, &question("Hi")).json();
     assert_eq!(rendered["count"], asked["usage"]["prompt_tokens"]);
+    let ask = json!({ "messages": [{ "role": "user", "content": "Hi" }], "add_special_tokens": false });
+    let bare = server.post("/tokenize", &ask).json();
+    assert_eq!(bare["tokens"].as_array().unwrap()[..], rendered["tokens"].as_array().unwrap()[1..]);
     let metrics = server.get("/metrics").body;
     assert!(
         metrics.contains("sala_chat_requests_total{path=\"/v1/chat/completions\",status=\"200\"} 1\n"),

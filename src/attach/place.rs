@@ -95,7 +95,9 @@ impl Place {
     }
 
     fn write(&self, address: &str) -> io::Result<()> {
-        let record = json!({ "address": address, "pid": std::process::id(), "socket": self.socket() });
+        // For people: a path need not be text.
+        let socket = self.socket();
+        let record = json!({ "address": address, "pid": std::process::id(), "socket": socket.to_string_lossy() });
         let mut file = tempfile::Builder::new().prefix("serve.json.").tempfile_in(&self.folder)?;
         file.write_all(format!("{record}\n").as_bytes())?;
         file.persist(self.record()).map(drop).map_err(|e| e.error)
@@ -139,6 +141,15 @@ mod tests {
         drop((held, listener));
         assert!(!place.socket().exists() && !place.record().exists());
         assert!(place.connect().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_folder_whose_name_is_no_text_is_a_place() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::of(&dir.path().join(std::ffi::OsStr::from_bytes(b"d\xffta")));
+        let (_held, _listener) = place.take("127.0.0.1:1").unwrap().unwrap();
+        assert!(place.connect().unwrap().is_some() && place.record().exists());
     }
 
     #[test]

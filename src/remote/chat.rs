@@ -164,7 +164,7 @@ struct Wire {
     #[serde(default)]
     choices: Option<Vec<Choice>>,
     #[serde(default)]
-    usage: Option<WireUsage>,
+    usage: Option<Value>,
     #[serde(default)]
     error: Option<Value>,
 }
@@ -172,7 +172,7 @@ struct Wire {
 #[derive(Deserialize)]
 struct Choice {
     #[serde(default)]
-    index: u64,
+    index: Option<u64>,
     #[serde(default)]
     delta: Option<Delta>,
     /// In a whole answer.
@@ -185,7 +185,7 @@ struct Choice {
 #[derive(Default, Deserialize)]
 struct Delta {
     #[serde(default)]
-    content: Option<String>,
+    content: Option<Content>,
     #[serde(default)]
     reasoning_content: Option<String>,
     /// Another server's name for it; both may come, and say the same.
@@ -195,50 +195,51 @@ struct Delta {
     refusal: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct WireUsage {
-    #[serde(default)]
-    prompt_tokens: Option<u64>,
-    #[serde(default)]
-    completion_tokens: Option<u64>,
-    #[serde(default)]
-    prompt_tokens_details: Option<Cached>,
-    #[serde(default)]
-    completion_tokens_details: Option<Reasoned>,
-}
-
-#[derive(Deserialize)]
-struct Cached {
-    #[serde(default)]
-    cached_tokens: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct Reasoned {
-    #[serde(default)]
-    reasoning_tokens: Option<u64>,
-}
-
 /// No count of tokens is larger.
 const MOST_TOKENS: u64 = 1 << 40;
 
-impl WireUsage {
-    /// What was counted; `None` where nothing was.
-    fn counted(self) -> Option<Usage> {
-        (self.prompt_tokens.is_some() || self.completion_tokens.is_some()).then(|| self.into())
-    }
+/// A count, in whatever form a server writes it.
+fn count(value: &Value) -> Option<u64> {
+    let number = match value {
+        Value::Number(n) => n.as_f64(),
+        Value::String(s) => s.trim().parse().ok(),
+        _ => None,
+    };
+    number.filter(|n| *n >= 0.0).map(|n| (n as u64).min(MOST_TOKENS))
 }
 
-impl From<WireUsage> for Usage {
-    fn from(u: WireUsage) -> Usage {
-        let prompt_tokens = u.prompt_tokens.unwrap_or(0).min(MOST_TOKENS);
-        let cached = u.prompt_tokens_details.and_then(|d| d.cached_tokens).unwrap_or(0);
-        Usage {
-            prompt_tokens,
-            // Nobody can have kept more than there is.
-            cached_tokens: cached.min(prompt_tokens),
-            completion_tokens: u.completion_tokens.unwrap_or(0).min(MOST_TOKENS),
-            thought_tokens: u.completion_tokens_details.and_then(|d| d.reasoning_tokens).unwrap_or(0).min(MOST_TOKENS),
+/// What was counted; `None` where nothing was.
+fn counted(usage: &Value) -> Option<Usage> {
+    let of = |pointer: &str| usage.pointer(pointer).and_then(count);
+    let (prompt, completion) = (of("/prompt_tokens"), of("/completion_tokens"));
+    if prompt.is_none() && completion.is_none() {
+        return None;
+    }
+    let prompt_tokens = prompt.unwrap_or(0);
+    Some(Usage {
+        prompt_tokens,
+        // Nobody can have kept more than there is.
+        cached_tokens: of("/prompt_tokens_details/cached_tokens").unwrap_or(0).min(prompt_tokens),
+        completion_tokens: completion.unwrap_or(0),
+        thought_tokens: of("/completion_tokens_details/reasoning_tokens").unwrap_or(0),
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Value>),
+}
+
+impl Content {
+    /// The text, or that of the parts that are text.
+    fn text(self) -> String {
+        match self {
+            Content::Text(text) => text,
+            Content::Parts(parts) => {
+                parts.iter().filter_map(|part| part.as_str().or_else(|| part.get("text")?.as_str())).collect()
+            }
         }
     }
 }
@@ -248,21 +249,25 @@ pub(super) fn event(data: &str) -> Event {
     if data.trim() == "[DONE]" {
         return Event::Done;
     }
-    let Ok(wire) = serde_json::from_str::<Wire>(data) else {
+    let Ok(value) = serde_json::from_str::<Value>(data) else {
+        return Event::Strange;
+    };
+    let Ok(wire) = Wire::deserialize(&value) else {
         return Event::Strange;
     };
     if let Some(error) = wire.error.filter(|e| !e.is_null()) {
         return Event::Failed(words_of(&error).unwrap_or_else(|| "no reason given".to_owned()));
     }
     if wire.choices.is_none() && wire.usage.is_none() {
-        return Event::Strange;
+        // An error may be the whole of an event.
+        return words_of(&value).filter(|_| value.is_object()).map_or(Event::Strange, Event::Failed);
     }
-    let mut chunk = Chunk { usage: wire.usage.and_then(WireUsage::counted), ..Chunk::default() };
+    let mut chunk = Chunk { usage: wire.usage.as_ref().and_then(counted), ..Chunk::default() };
     // One answer was asked for; a server that gives more is not mixed up.
-    for choice in wire.choices.into_iter().flatten().filter(|c| c.index == 0) {
+    for choice in wire.choices.into_iter().flatten().filter(|c| c.index.unwrap_or(0) == 0) {
         let delta = choice.delta.or(choice.message).unwrap_or_default();
         chunk.thinking.extend(delta.reasoning_content.or(delta.reasoning));
-        chunk.text.extend(delta.content);
+        chunk.text.extend(delta.content.map(Content::text));
         chunk.text.extend(delta.refusal);
         chunk.finished = match choice.finish_reason.as_deref() {
             None | Some("") => chunk.finished,

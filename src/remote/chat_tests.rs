@@ -90,6 +90,18 @@ fn events_of_several_servers_are_understood() {
     assert_eq!(usage.usage, Some(wanted));
     assert_eq!(event(" [DONE] "), Event::Done);
     assert_eq!(event(r#"{"error":{"message":"out of memory","code":500}}"#), Event::Failed("out of memory".into()));
+    // In other forms, and where something in them is odd.
+    let parts = r#"{"choices":[{"index":null,"delta":{"content":[{"type":"text","text":"a"},"b",{"type":"image"}]}}]}"#;
+    assert_eq!(chunk(parts).text, "ab");
+    let odd = |usage: &str| chunk(&format!(r#"{{"choices":[],"usage":{usage}}}"#)).usage;
+    let wanted = Usage { prompt_tokens: 3, completion_tokens: 4, ..Usage::default() };
+    assert_eq!(odd(r#"{"prompt_tokens":3.0,"completion_tokens":"4","prompt_tokens_details":null}"#), Some(wanted));
+    let wanted = Usage { completion_tokens: 4, ..Usage::default() };
+    assert_eq!(odd(r#"{"prompt_tokens":-1,"completion_tokens":4,"completion_tokens_details":[]}"#), Some(wanted));
+    assert_eq!(odd(r#"{"prompt_tokens":-1}"#), None);
+    for error in [r#"{"object":"error","message":"out of memory","code":500}"#, r#"{"message":"out of memory"}"#] {
+        assert_eq!(event(error), Event::Failed("out of memory".into()));
+    }
     for strange in ["", "{", "[]", "7", "{}", r#"{"choices":7}"#, r#"{"choices":[{"delta":{"content":{"a":1}}}]}"#] {
         assert_eq!(event(strange), Event::Strange, "{strange}");
     }

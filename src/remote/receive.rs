@@ -30,6 +30,8 @@ pub(super) struct Received<'a> {
     pub(super) tokens: Vec<Token>,
     pub(super) usage: Option<Usage>,
     ended: Option<Ended>,
+    /// When it was complete.
+    ended_at: Option<Instant>,
     /// Bytes of the answer and its thoughts.
     bytes: usize,
     pub(super) first: Option<Instant>,
@@ -74,7 +76,7 @@ pub(super) async fn receive(
         }
         let pushed = events.push(&piece, &mut data);
         pushed.map_err(|_| Fault::Failed(format!("{} sends a line without end.", client.shown)))?;
-        for event in data.drain(..) {
+        for event in data.drain(..).filter(|data| !data.trim().is_empty()) {
             told_done |= received.take(client, &event, tell)?;
             if received.ended == Some(Ended::Repeats) {
                 return Ok(Ended::Repeats);
@@ -107,12 +109,15 @@ async fn piece(
 ) -> Result<Option<Vec<u8>>, Fault> {
     // Until the first word the server may be reading, whatever it has sent.
     let patience = client.patience;
-    let limit = match (received.ended, received.first) {
-        // It is complete: only the counts may still come.
-        (Some(_), _) => patience.stall.min(COUNTS),
+    let limit = match (received.ended_at, received.first) {
+        // It is complete: only the counts may still come, and whatever comes instead gives them no more time.
+        (Some(at), _) => patience.stall.min(COUNTS).saturating_sub(at.elapsed()),
         (None, Some(_)) => patience.stall,
         (None, None) => patience.first,
     };
+    if limit.is_zero() {
+        return Ok(None);
+    }
     match unless(cancel, limit, response.chunk()).await? {
         Some(Ok(piece)) => Ok(piece.map(|p| p.to_vec())),
         Some(Err(e)) if received.ended.is_some() => {
@@ -149,6 +154,7 @@ impl<'c> Received<'c> {
             tokens: Vec::new(),
             usage: None,
             ended: None,
+            ended_at: None,
             bytes: 0,
             first: None,
             last: None,
@@ -176,6 +182,10 @@ impl<'c> Received<'c> {
                     kept(self)
                 )));
             }
+            Event::Strange if self.ended.is_some() => {
+                tracing::debug!("behind the end of an answer: {} sends no part of a chat", client.shown);
+                return Ok(false);
+            }
             Event::Strange => {
                 let what = format!("{} sends something that is no part of a chat.", client.shown);
                 return Err(Fault::Failed(format!("{what} {}", kept(self))));
@@ -197,6 +207,9 @@ impl<'c> Received<'c> {
                     kept(self)
                 )));
             }
+        }
+        if self.ended.is_some() {
+            self.ended_at.get_or_insert_with(Instant::now);
         }
         if self.bytes > ENDLESS {
             // Whatever it was told, it does not end by itself.

@@ -31,9 +31,13 @@ pub(super) struct Answer {
     calls: Option<Calls>,
     /// It ends behind its first call.
     one_call: bool,
+    /// A call in it has ended: not one that broke off with the answer.
+    called: bool,
     /// What is certain and was not told yet.
     delta: Delta,
     told: Vec<Told>,
+    /// Tokens that open the answer, or a thought in front of it.
+    undecided: Vec<Told>,
     /// What was told.
     said: Choice,
     /// Somebody listens.
@@ -59,8 +63,10 @@ impl Answer {
             index: ask.index,
             calls: ask.wish.calls.clone(),
             one_call: ask.wish.one_call,
+            called: false,
             delta: Delta::default(),
             told: Vec::new(),
+            undecided: Vec::new(),
             said: Choice::default(),
             heard: true,
         }
@@ -94,12 +100,23 @@ impl Answer {
             };
             self.add(ask, more);
             if let Some(likely) = likely.next() {
-                let thought = matches!(&self.decoder, Decoder::Chat(decoder) if decoder.in_thought());
-                self.told.push(Told { token, likely, thought });
+                self.undecided.push(Told { token, likely, thought: false });
+                let answer = match &self.decoder {
+                    Decoder::Chat(decoder) => decoder.in_answer(),
+                    Decoder::Raw(_) => Some(true),
+                };
+                self.decide(answer);
             }
         }
         self.tell(ask);
         self.heard && !self.ended_itself()
+    }
+
+    /// Tokens that were undecided are the answer's, or not, once that is known.
+    fn decide(&mut self, answer: Option<bool>) {
+        if let Some(answer) = answer {
+            self.told.extend(self.undecided.drain(..).map(|told| Told { thought: !answer, ..told }));
+        }
     }
 
     fn add(&mut self, ask: &Ask, more: Delta) {
@@ -129,7 +146,10 @@ impl Answer {
                     self.say(ask, Said::Calling { index: self.index, id, name });
                 }
                 Part::Arguments(more) => self.say(ask, Said::Arguments { index: self.index, more }),
-                Part::Call(call) => self.say(ask, Said::Call { index: self.index, call }),
+                Part::Call(call) => {
+                    self.called = true;
+                    self.say(ask, Said::Call { index: self.index, call });
+                }
             }
             if self.is_enough() {
                 return;
@@ -153,7 +173,7 @@ impl Answer {
 
     /// The one call that there may be is made: nothing after it counts.
     fn is_enough(&self) -> bool {
-        self.one_call && self.said.calls().next().is_some()
+        self.one_call && self.called
     }
 
     /// Nothing more comes: tells what was held back.
@@ -172,7 +192,10 @@ impl Answer {
         if !self.is_enough() {
             let held = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
             self.parts(ask, held);
+            // A call that the end of the answer ended did not end the answer.
+            self.called = false;
         }
+        self.decide(Some(true));
         self.tell(ask);
     }
 

@@ -16,7 +16,7 @@ use super::fields::{Fields, kind};
 use super::likely::Table;
 use super::plain::token_list;
 use super::refusal::{Family, Refusal};
-use super::reply::{self, Choice, Collected, Form, Usage, data, fresh_id, model_named, object, submit};
+use super::reply::{self, Choice, Collected, Form, Usage, data, fresh_id, model_named, object, submit, submit_further};
 use super::sampling::{MOST_TOKENS, stops, wish};
 use super::{Shared, http, now_s};
 use crate::desk::render::{MARK, Rendered};
@@ -192,11 +192,12 @@ async fn answer_one(
     wanted: usize,
 ) -> Result<(String, Collected), Refusal> {
     let (prompt, text) = prompt_of(&shared, &given).await?;
-    let collected = reply::collect(submit(&shared, prompt, wish, wanted, None)?, wanted).await?;
+    let collected = reply::collect(submit_further(&shared, prompt, wish, wanted)?, wanted).await?;
     Ok((text, collected))
 }
 
-/// The same of all of them, in order; as many at a time as are answered side by side.
+/// The same of all of them, in order; as many at a time as are answered side by side. The first one takes the request's place in the
+/// queue.
 async fn answer_all(
     shared: &Arc<Shared>,
     given: Vec<Given>,
@@ -205,6 +206,11 @@ async fn answer_all(
 ) -> Result<Vec<(String, Collected)>, Refusal> {
     let mut waiting = given.into_iter().enumerate();
     let (mut going, mut done) = (JoinSet::new(), BTreeMap::new());
+    if let Some((at, given)) = waiting.next() {
+        let (prompt, text) = prompt_of(shared, &given).await?;
+        let listener = submit(shared, prompt, wish.clone(), wanted, None)?;
+        going.spawn(async move { (at, reply::collect(listener, wanted).await.map(|collected| (text, collected))) });
+    }
     loop {
         while going.len() < shared.side_by_side
             && let Some((at, given)) = waiting.next()

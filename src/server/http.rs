@@ -1,12 +1,11 @@
 //! Connections: accepting, limits of time and number, the table of paths, and ending in good order.
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::TcpListener;
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -24,15 +23,22 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
+use super::guests::{Guest, Guests};
 use super::refusal::{Family, Refusal};
 use super::{Phase, Shared, chat, completions, door, files, messages, plain, responses};
 
 /// Connections at a time. For one more, the oldest goes that never asked anything; where all have, it is turned away with a word.
 const CONNECTIONS: usize = 512;
+/// A server that ends waits so long for a request that is on its way.
+const COMING: Duration = Duration::from_secs(2);
+/// A client that still sends has so long, and so many bytes, until it reads why it was refused: bytes that meet a closed connection
+/// take the answer away.
+const HEARD_OUT: Duration = Duration::from_secs(3);
+const HEARD_BYTES: usize = 2 * BODY_BYTES;
 /// A connection that was told to go has gone by then, on a machine that is busy with other things too.
 const GOING: Duration = Duration::from_secs(10);
 /// A request's head, or the next one on the same connection, has come by then.
@@ -122,21 +128,24 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     let path = request.uri().path();
     let family = Family::of(path);
     let label = label(path);
-    if let Some(guest) = request.extensions().get::<Arc<Guest>>() {
-        guest.asked.store(true, Ordering::Relaxed);
-    }
+    let guest = request.extensions().get::<Arc<Guest>>().cloned().unwrap_or_default();
+    guest.asked.store(true, Ordering::Relaxed);
     // Whether it is alive may be asked by anybody who may talk to it at all.
     let key = shared.key.as_ref();
     let admitted = match door::let_in(key, request.uri(), request.headers()) {
         Err(refusal) if refusal.status == 401 && path == "/health" => Ok(()),
         other => other,
     };
+    let request = request.map(|body| Guest::asking(&guest, body));
     let response = match admitted {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.respond(family),
+        Err(refusal) => {
+            drop(request);
+            refusal.respond(family)
+        }
     };
     shared.metrics.request(label, response.status().as_u16());
-    response
+    response.map(|body| Guest::answering(&guest, body))
 }
 
 /// Reads a JSON body.
@@ -190,38 +199,6 @@ async fn bytes_of(mut body: Body) -> Result<Vec<u8>, Refusal> {
 async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
     // The sender lives as long as the connections do.
     let _ = phase.wait_for(|p| *p >= at).await.map(drop);
-}
-
-/// A connection, as those who wait for a place see it.
-#[derive(Default)]
-struct Guest {
-    /// It has sent a request.
-    asked: AtomicBool,
-    leave: Notify,
-}
-
-/// Who is there, in the order they came.
-#[derive(Default)]
-struct Guests(VecDeque<Weak<Guest>>);
-
-impl Guests {
-    fn come(&mut self) -> Arc<Guest> {
-        let guest = Arc::new(Guest::default());
-        self.0.retain(|g| g.strong_count() > 0);
-        self.0.push_back(Arc::downgrade(&guest));
-        guest
-    }
-
-    /// Tells the oldest that never asked anything to go; whether there was one.
-    fn make_place(&mut self) -> bool {
-        let silent = |g: &Weak<Guest>| g.upgrade().filter(|g| !g.asked.load(Ordering::Relaxed));
-        let Some((at, guest)) = self.0.iter().enumerate().find_map(|(at, g)| Some((at, silent(g)?))) else {
-            return false;
-        };
-        self.0.remove(at);
-        guest.leave.notify_one();
-        true
-    }
 }
 
 async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
@@ -313,18 +290,52 @@ async fn connection(
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEAD_LINES);
     let service = TowerToHyperService::new(router);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(Paced { stream, stuck: None }), service));
+    let mut connection = builder.serve_connection(TokioIo::new(Paced { stream, stuck: None }), service);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = &mut connection => ended,
         () = guest.leave.notified() => return,
         () = reached(&mut phase, Phase::Ending) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            Pin::new(&mut connection).graceful_shutdown();
+            tokio::select! {
+                ended = &mut connection => ended,
+                () = nothing_came(guest) => return,
+            }
         }
     };
     if let Err(e) = ended {
         tracing::debug!("a connection ended: {e}");
     }
+    if guest.cut_short.load(Ordering::Relaxed) {
+        let stream = connection.into_parts().io.into_inner().stream;
+        tokio::select! {
+            () = hear_out(&stream) => {}
+            () = reached(&mut phase, Phase::Ending) => {}
+        }
+    }
+}
+
+/// Waits until a request that was on its way when the server began to end has had its time; for ever where it has come.
+async fn nothing_came(guest: &Guest) {
+    tokio::time::sleep(COMING).await;
+    if guest.answered.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Takes what a client still sends, and throws it away.
+async fn hear_out(stream: &TcpStream) {
+    let (mut buffer, mut left) = (vec![0; HEAD_BYTES], HEARD_BYTES);
+    let heard = async {
+        while left > 0 && stream.readable().await.is_ok() {
+            match stream.try_read(&mut buffer) {
+                Ok(0) => return,
+                Ok(n) => left = left.saturating_sub(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(HEARD_OUT, heard).await;
 }
 
 /// A stream whose reader must take something now and then.

@@ -348,7 +348,7 @@ async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
     fields.ignore(&["output_config", "cache_control"]);
     fields.done()?;
     let prompt = render(shared, conversation, "messages").await?;
-    let tokens = super::plain::encode(shared, prompt.rendered.text.clone()).await?;
+    let tokens = super::plain::encode(shared, prompt.rendered.text.clone(), true).await?;
     Ok(object(&json!({ "input_tokens": tokens.len() })))
 }
 

@@ -7,7 +7,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `http`, `door`, `refusal`, `metrics` | connections, who may come in, why a request is not answered, counters |
+//! | `http`, `guests`, `door`, `refusal`, `metrics` | connections, those that are open, who may come in, why a request is not answered, counters |
 //! | `chat`, `completions`, `responses`, `messages`, `plain` | the APIs |
 //! | `fields`, `sampling`, `tools`, `files`, `prompt`, `ids` | parts of requests: fields, sampling, functions, documents, turns, names in paths |
 //! | `ask`, `worker` | a question on its way; the thread that feeds the engine |
@@ -28,6 +28,7 @@ mod door;
 mod fields;
 mod files;
 mod fresh;
+mod guests;
 mod http;
 mod ids;
 mod keep;

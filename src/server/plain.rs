@@ -78,10 +78,14 @@ fn joined(tokens: Result<Result<Vec<Token>, TextError>, JoinError>) -> Result<Ve
     tokens.map_err(|e| Refusal::internal(e.to_string()))
 }
 
-/// Tokens of a rendered prompt, found on a thread of its own.
-pub(super) async fn encode(shared: &Arc<Shared>, text: String) -> Result<Vec<Token>, Refusal> {
+/// Tokens of a rendered prompt, behind the start token if that is wanted, found on a thread of its own.
+pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> Result<Vec<Token>, Refusal> {
     let shared = Arc::clone(shared);
-    joined(tokio::task::spawn_blocking(move || shared.renderer.model().tokenizer.encode_prompt(&text)).await)
+    let encode = move || {
+        let tokenizer = &shared.renderer.model().tokenizer;
+        if start { tokenizer.encode_prompt(&text) } else { tokenizer.encode_behind(&text, Before::Edge) }
+    };
+    joined(tokio::task::spawn_blocking(encode).await)
 }
 
 async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
@@ -92,19 +96,15 @@ async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
     let tokens = match (prompt, messages) {
         (Some(prompt), None) => {
             fields.done()?;
-            let shared = Arc::clone(shared);
-            let encode = move || {
-                let tokenizer = &shared.renderer.model().tokenizer;
-                if special { tokenizer.encode_prompt(&prompt) } else { tokenizer.encode_behind(&prompt, Before::Edge) }
-            };
-            joined(tokio::task::spawn_blocking(encode).await)?
+            encode(shared, prompt, special).await?
         }
         (None, Some(messages)) => {
             let think = super::sampling::thinking(shared, &mut fields)?;
             fields.done()?;
             let turns = chat::turns(messages)?;
             let conversation = Conversation { turns, think, ..Conversation::default() };
-            encode(shared, render(shared, conversation, "messages").await?.rendered.text.clone()).await?
+            let text = render(shared, conversation, "messages").await?.rendered.text.clone();
+            encode(shared, text, special).await?
         }
         _ => return Err(Refusal::field("prompt", "either prompt or messages must be given")),
     };

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
@@ -25,6 +25,8 @@ use crate::text::grammar::Grammar;
 use crate::text::schema::Unusable;
 use crate::transcript::Finish;
 
+/// A comment tells whoever waits that reading goes on, so often: some clients count lines that are no data, and give up.
+const PROGRESS: Duration = Duration::from_secs(5);
 /// Bytes of one frame of a stream; more goes into the next.
 const FRAME_BYTES: usize = 16 << 10;
 
@@ -103,7 +105,7 @@ pub(super) async fn constraint(
     compiled.map_err(|_| Refusal::internal("internal error while a grammar was compiled"))?.map(Some)
 }
 
-/// Puts a question into the queue.
+/// Puts the question of a request into the queue.
 pub(super) fn submit(
     shared: &Shared,
     prompt: Prompt,
@@ -111,13 +113,28 @@ pub(super) fn submit(
     wanted: usize,
     record: Option<Record>,
 ) -> Result<Listener, Refusal> {
+    put(shared, prompt, wish, wanted, record, shared.queue)
+}
+
+/// Puts another question of a request into it that was let in with its first one, however many wait by now.
+pub(super) fn submit_further(shared: &Shared, prompt: Prompt, wish: Wish, wanted: usize) -> Result<Listener, Refusal> {
+    put(shared, prompt, wish, wanted, None, usize::MAX)
+}
+
+fn put(
+    shared: &Shared,
+    prompt: Prompt,
+    wish: Wish,
+    wanted: usize,
+    record: Option<Record>,
+    most: usize,
+) -> Result<Listener, Refusal> {
     if *shared.phase.borrow() > Phase::Serving {
         return Err(Refusal::new(503, "shutting_down", "the server is ending"));
     }
-    let taken =
-        shared.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < shared.queue).then_some(n + 1));
+    let taken = shared.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < most).then_some(n + 1));
     if taken.is_err() {
-        let message = format!("{} requests wait already (serve.queue); try again later", shared.queue);
+        let message = format!("{most} requests wait already (serve.queue); try again later");
         return Err(Refusal::new(429, "queue_full", message));
     }
     let cancel = Cancel::default();
@@ -316,6 +333,8 @@ struct Events<F> {
     form: F,
     first: Option<Said>,
     ended: bool,
+    /// When it began, or the last comment was written.
+    commented: Instant,
 }
 
 impl<F: Form> Events<F> {
@@ -330,9 +349,12 @@ impl<F: Form> Events<F> {
                 self.form.failed(refusal, out);
                 true
             }
-            // A comment: whoever waits sees that something goes on.
             Some(Said::Reading { done, total }) => {
-                out.push_str(&format!(": read {done} of {total}\n\n"));
+                if self.commented.elapsed() >= PROGRESS {
+                    // No empty line behind it: that would be an event without data.
+                    out.push_str(&format!(": read {done} of {total}\n"));
+                    self.commented = Instant::now();
+                }
                 false
             }
             Some(said) => self.form.said(said, out),
@@ -373,7 +395,8 @@ pub(super) async fn stream(mut listener: Listener, form: impl Form) -> Result<Re
         Some(said) => said,
         None => return Err(Refusal::new(503, "shutting_down", BROKE_OFF)),
     };
-    let mut response = Body::new(Events { listener, form, first: Some(first), ended: false }).into_response();
+    let events = Events { listener, form, first: Some(first), ended: false, commented: Instant::now() };
+    let mut response = Body::new(events).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -390,4 +413,36 @@ pub(super) fn object(value: &Value) -> Response {
 /// An id of an answer.
 pub(super) fn fresh_id(prefix: &str) -> String {
     format!("{prefix}{:014x}", crate::desk::fresh_seed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes nothing, and ends with the first word.
+    struct Silent;
+
+    impl Form for Silent {
+        fn said(&mut self, _: &Said, _: &mut String) -> bool {
+            true
+        }
+
+        fn failed(&mut self, _: &Refusal, _: &mut String) {}
+    }
+
+    #[test]
+    fn reading_is_told_now_and_then_and_is_no_event() {
+        let (_teller, listener) = Listener::pair(&Cancel::default());
+        let mut events = Events { listener, form: Silent, first: None, ended: false, commented: Instant::now() };
+        let mut written = |commented: Option<Instant>, done| {
+            events.commented = commented.unwrap_or(events.commented);
+            let mut out = String::new();
+            events.write(Some(&Said::Reading { done, total: 9 }), &mut out);
+            out
+        };
+        assert_eq!(written(None, 1), "");
+        let long_ago = Instant::now().checked_sub(PROGRESS);
+        assert_eq!(written(Some(long_ago.unwrap()), 2), ": read 2 of 9\n");
+        assert_eq!(written(None, 3), "");
+    }
 }

@@ -263,7 +263,14 @@ impl Tools {
         let wanted = self.forced()?;
         let one = |tool: &Tool, place: &str| {
             let mut arguments = tool.parameters.clone();
-            references::move_to(&format!("{place}/properties/arguments"), &mut arguments);
+            let place = format!("{place}/properties/arguments");
+            if tool.parameters.get("type").is_some_and(|of| of == "object") {
+                references::move_to(&place, &mut arguments);
+            } else {
+                // Arguments are an object, also where their schema does not say so.
+                references::move_to(&format!("{place}/allOf/1"), &mut arguments);
+                arguments = json!({ "allOf": [{ "type": "object" }, arguments] });
+            }
             json!({
                 "type": "object",
                 "properties": { "name": { "const": tool.name }, "arguments": arguments },

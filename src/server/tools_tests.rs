@@ -74,6 +74,38 @@ fn an_answer_that_must_be_a_call_is_one() {
 }
 
 #[test]
+fn arguments_are_an_object_whatever_their_schema_leaves_open() {
+    let tokenizer = std::sync::Arc::clone(&renderer(None).model().tokenizer);
+    let grammars = Grammars::new(&tokenizer, &tokenizer.stop_ids(&[])).unwrap();
+    let number = json!({ "properties": { "n": { "type": "integer" } }, "required": ["n"] });
+    for parameters in [
+        number.clone(),
+        json!({ "type": ["object", "null"], "properties": { "n": { "type": "integer" } }, "required": ["n"] }),
+        json!({ "$defs": { "number": number }, "$ref": "#/$defs/number" }),
+        json!({ "$defs": { "number": number }, "anyOf": [{ "type": "string" }, { "$ref": "#/$defs/number" }] }),
+        json!({ "properties": { "n": { "type": "integer" }, "more": { "$ref": "#" } }, "required": ["n"] }),
+    ] {
+        let function = json!({ "type": "function", "function": { "name": "f", "parameters": parameters } });
+        let body = json!({ "tools": [function], "tool_choice": "required" });
+        let tools = Tools::read(&mut Fields::body(body).unwrap(), "parameters").unwrap();
+        let constraint = grammars.constraint(&tools.grammar().unwrap(), Begin::Answer).unwrap();
+        let allowed = |arguments: &str| {
+            let mut masked = (constraint.0)(&[]);
+            let text = format!(r#"{{"name": "f", "arguments": {arguments}}}"#);
+            tokenizer.encode_behind(&text, Before::Text).unwrap().into_iter().all(|token| {
+                let allowed = masked.allows(token);
+                masked.accept(token);
+                allowed
+            })
+        };
+        assert!(allowed(r#"{"n": 7}"#), "{parameters}");
+        for other in ["7", "null", "[]", r#""n""#, r#"{"n": "7"}"#] {
+            assert!(!allowed(other), "{parameters}: {other}");
+        }
+    }
+}
+
+#[test]
 fn a_schema_of_a_function_refers_to_its_own_parts() {
     let tokenizer = std::sync::Arc::clone(&renderer(None).model().tokenizer);
     let stop = tokenizer.stop_ids(&[]);

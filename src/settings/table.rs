@@ -135,7 +135,7 @@ settings! {
         key_file: String = text("");
         /// tokens of its context where it does not say them; 0 is unknown
         context: u64 = int(0, 0, TOKENS);
-        /// seconds until an answer begins: it reads the conversation first
+        /// seconds of silence until an answer begins: it reads the conversation first
         wait_s: u64 = int(900, 1, 86_400);
         /// seconds of silence in the middle of an answer
         stall_s: u64 = int(60, 1, 86_400);

@@ -19,6 +19,7 @@ use crate::protocol::engine::{EngineOptions, Token};
 use crate::server::{Key, Options, ServeError, Server, Stop};
 use crate::session::Scratch;
 use crate::text::sanitize::Clean;
+use crate::text::sanitize::shell_word;
 use crate::text::{TextModel, files};
 
 /// Bytes of a key file.
@@ -52,7 +53,8 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
             }
             if meta.mode() & 0o077 != 0 {
                 let message = format!("{}: others can read this key", path.display());
-                return Err(Failure::new(Exit::Usage, message).hint(format!("chmod 600 {}", path.display())));
+                return Err(Failure::new(Exit::Usage, message)
+                    .hint(format!("chmod 600 {}", shell_word(&path.to_string_lossy()))));
             }
             let no_key = || {
                 let (least, most) = (KEY_LENGTH.start(), KEY_LENGTH.end());

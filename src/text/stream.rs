@@ -282,6 +282,18 @@ impl StreamDecoder {
         self.splitter.in_thought()
     }
 
+    /// Whether what was pushed last is text of the answer, rather than of a thought, its tags or the white space around them; `None`
+    /// as long as it may be either.
+    pub fn in_answer(&self) -> Option<bool> {
+        match self.splitter.part {
+            Part::Start => None,
+            Part::ThoughtStart | Part::Thought => Some(false),
+            // A part of a character is none yet, and no white space.
+            Part::AnswerStart => Some(!self.characters.held.is_empty()),
+            Part::Answer => Some(true),
+        }
+    }
+
     /// What a token brings behind the end of the thought that it closes; `None` where the thought goes on. The tag may be several
     /// tokens, and the last of them may go on with the answer.
     pub(super) fn behind_thought(&self, id: Token) -> Option<&[u8]> {

@@ -122,6 +122,28 @@ proptest::proptest! {
 }
 
 #[test]
+fn what_is_text_of_the_answer_is_known_of_each_token() {
+    for tokenizer in both() {
+        let places = |begin: Begin, text: &str| {
+            let mut decoder = StreamDecoder::new(tokenizer.clone(), begin);
+            let one = |token| {
+                decoder.push(token);
+                decoder.in_answer()
+            };
+            tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().map(one).collect::<Vec<_>>()
+        };
+        let thoughtful = places(Begin::Thought, "Hm.\n</think>\n\n");
+        assert!(thoughtful.iter().all(|place| *place == Some(false)), "{thoughtful:?}");
+        // The first character may be several tokens.
+        let whole = places(Begin::Thought, "</think>\n\n\u{1F9ED} so");
+        let begun = whole.iter().position(|place| *place == Some(true)).unwrap();
+        assert!(whole[begun..].iter().all(|place| *place == Some(true)) && whole.len() - begun >= 4, "{whole:?}");
+        assert_eq!(places(Begin::Answer, "So be it.").last(), Some(&Some(true)));
+        assert_eq!(places(Begin::Answer, "\n").last(), Some(&None));
+    }
+}
+
+#[test]
 fn tokens_of_thoughts_are_counted_and_no_others() {
     for tokenizer in both() {
         let [thought, end, answer] =

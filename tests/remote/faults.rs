@@ -147,6 +147,20 @@ fn a_stream_that_stalls_is_given_up_and_kept() {
 }
 
 #[test]
+fn what_comes_behind_a_complete_answer_neither_fails_it_nor_holds_it_up() {
+    let said = [STREAM.as_bytes(), b"data:\n\n", &events(&[delta("content", "Eins."), end("stop")])].concat();
+    let odd: [&[u8]; 4] =
+        [b"data: {\"usage\":{\"prompt_tokens\":-1}}\n\n", b"data:\n\n", b"data: {\"x\n\n", b"data: {\"hello\":1}\n\n"];
+    let comments = std::iter::repeat_n(b": keep alive\n\n".to_vec(), 100);
+    let pieces = [said.clone(), odd.concat()].into_iter().chain(comments).collect();
+    let server = ChatServer::start(vec![Reply::Pieces(pieces, Duration::from_millis(50))]);
+    let begun = Instant::now();
+    let told = Client::of(&server).ask("q");
+    assert_eq!((told.text.as_str(), told.ended), ("Eins.", Some(Ended::Stop)), "{:?}", told.failed);
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn an_answer_without_end_is_left_and_kept() {
     // White space before a thought is no part of it, so that nothing of all this is made tokens.
     let blank = events(&[delta("reasoning_content", &" ".repeat(1 << 20))]);

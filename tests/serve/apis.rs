@@ -336,6 +336,21 @@ fn how_likely_tokens_were_is_told_as_evaluations_ask_for_it() {
     server.end();
 }
 
+#[test]
+fn neither_thoughts_nor_their_marks_are_among_the_likely_tokens_of_an_answer() {
+    for answer in ["<think>\nHm.\n</think>\n\nYes, 7.", " Yes, 7."] {
+        let dir = tempfile::tempdir().unwrap();
+        let script = answers(text_model(None), answer);
+        let server = Running::start(dir.path(), Setup { script, ..Setup::default() });
+        let chat = json!({ "messages": [{ "role": "user", "content": "Hi" }], "logprobs": true });
+        let whole = server.post(crate::CHAT, &chat).json()["choices"][0].clone();
+        let content = whole["logprobs"]["content"].as_array().unwrap();
+        let words: String = content.iter().map(|c| c["token"].as_str().unwrap()).collect();
+        assert_eq!(whole["message"]["content"], words, "{whole}");
+        server.end();
+    }
+}
+
 fn functions() -> Value {
     let parameters =
         json!({ "type": "object", "properties": { "place": { "type": "string" } }, "required": ["place"] });
@@ -421,6 +436,9 @@ fn calls_of_functions_come_in_the_form_of_each_api() {
         }
     };
     assert_eq!(choice["finish_reason"], "length");
+    // Also where one call ends the answer: this one did not.
+    let one = server.post(crate::CHAT, &crate::with(cut, "parallel_tool_calls", false.into())).json();
+    assert_eq!(one["choices"][0]["finish_reason"], "length", "{one}");
     server.end();
 }
 

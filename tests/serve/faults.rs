@@ -1,6 +1,7 @@
 //! Bad input, bad clients and bad moments: each has its status, and the next request is answered.
 
 use std::io::{Read, Write};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -136,6 +137,18 @@ fn a_full_queue_says_so_and_a_client_that_leaves_frees_the_engine() {
 }
 
 #[test]
+fn a_request_of_several_prompts_does_not_wait_behind_itself_in_a_full_queue() {
+    let dir = tempfile::tempdir().unwrap();
+    // The engine answers one at a time, and one may wait.
+    let server = Running::start(dir.path(), Setup { queue: 1, side_by_side: 4, sequences: 1, ..Setup::default() });
+    let several = serde_json::json!({ "prompt": ["One", "Two", "Three", "Four", "Five"], "max_tokens": 4 });
+    let reply = server.post("/v1/completions", &several);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert_eq!(reply.json()["choices"].as_array().unwrap().len(), 5);
+    server.end();
+}
+
+#[test]
 fn ending_lets_a_running_answer_end_and_refuses_new_ones() {
     let dir = tempfile::tempdir().unwrap();
     let (gate, permit) = crossbeam_channel::unbounded();
@@ -152,6 +165,59 @@ fn ending_lets_a_running_answer_end_and_refuses_new_ones() {
     running.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("[DONE]") && rest.contains("friend"), "{rest}");
     server.end();
+}
+
+#[test]
+fn a_client_that_sends_much_reads_why_it_was_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let long = " ".repeat(8 << 20);
+    let too_long = 40usize << 20;
+    for (path, kind, length, status) in [
+        ("/v2/nothing", "application/json", long.len(), 404),
+        (CHAT, "text/plain", long.len(), 415),
+        (CHAT, "application/json", too_long, 413),
+    ] {
+        let mut stream = server.open();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut left = length;
+        while left > 0 {
+            let part = left.min(long.len());
+            stream.write_all(&long.as_bytes()[..part]).unwrap_or_else(|e| panic!("{status}, {left} bytes left: {e}"));
+            left -= part;
+        }
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap_or_else(|e| panic!("{status}: {e}"));
+        assert!(answer.starts_with(format!("HTTP/1.1 {status} ").as_bytes()), "{}", String::from_utf8_lossy(&answer));
+    }
+    server.end();
+}
+
+#[test]
+fn a_request_that_never_comes_does_not_hold_up_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let mut open = Vec::new();
+    for begun in [
+        "GET /hea".to_owned(),
+        format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{{"
+        ),
+        // Behind an answer.
+        "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hea".to_owned(),
+    ] {
+        let mut stream = server.open();
+        stream.write_all(begun.as_bytes()).unwrap();
+        open.push(stream);
+    }
+    open[2].read_exact(&mut [0; 12]).unwrap();
+    server.until("all are there", || server.metric("connections") >= 4);
+    let begun = Instant::now();
+    server.end();
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
 #[test]

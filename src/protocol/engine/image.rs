@@ -225,11 +225,29 @@ pub trait RowSource: Send + Sync + std::fmt::Debug {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowsPlace {
     /// The file, absolute.
+    #[serde(with = "path_bytes")]
     pub file: PathBuf,
     /// The segment they belong to.
     pub segment: [u8; 32],
     /// Of the file's head, which vouches for the rest.
     pub checksum: [u8; 32],
+}
+
+/// A path as its bytes: it need not be text.
+mod path_bytes {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        Vec::deserialize(from).map(|bytes| OsString::from_vec(bytes).into())
+    }
 }
 
 /// [`RowSource::fill`] is best asked for multiples of this: bytes under one checksum, as many as one block of 64 positions has
@@ -323,6 +341,15 @@ mod tests {
         arriving.set(Ok((0..8).collect()));
         assert_eq!(looks.join().unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(tensor.data, TensorData::from((0..8).collect::<Vec<u8>>()));
+    }
+
+    #[test]
+    fn a_file_whose_name_is_no_text_is_told_all_the_same() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let file = PathBuf::from(std::ffi::OsStr::from_bytes(b"/d\xffta/1.rows"));
+        let place = RowsPlace { file, segment: [1; 32], checksum: [2; 32] };
+        let told = serde_json::to_vec(&place).unwrap();
+        assert_eq!(serde_json::from_slice::<RowsPlace>(&told).unwrap(), place);
     }
 
     #[test]

@@ -86,10 +86,14 @@ fn items(turn: &Turn, id: &str) -> Vec<Value> {
         ChatRole::User | ChatRole::Tool => ("user", "input_text"),
     };
     let mut items = Vec::new();
-    if !turn.text.is_empty() || turn.calls.is_empty() {
+    let mut content: Vec<Value> =
+        turn.files.iter().map(|file| json!({ "type": "input_file", "file_id": file })).collect();
+    if !turn.text.is_empty() || (turn.calls.is_empty() && content.is_empty()) {
+        content.push(json!({ "type": part, "text": turn.text }));
+    }
+    if !content.is_empty() {
         items.push(json!({
-            "type": "message", "id": id, "role": role, "status": "completed",
-            "content": [{ "type": part, "text": turn.text }],
+            "type": "message", "id": id, "role": role, "status": "completed", "content": content,
         }));
     }
     items.extend(turn.calls.iter().map(|call| function_call(call, "completed")));
