@@ -312,13 +312,8 @@ impl Sparse for Cuda {
     fn clear_mass(&mut self, sel: &mut Selection, rows: Range<usize>) -> Result<()> {
         let row = sel.plan.score_blocks * 4;
         let (from, to) = ((rows.start * row).min(sel.mass.bytes()), (rows.end * row).min(sel.mass.bytes()));
-        if from == to {
-            return Ok(());
-        }
-        // A kernel: between those of a CUDA graph the device takes longer for anything else.
-        let clear = launch::FillF32 { dst: sel.mass.ptr() + from as u64, n: ((to - from) / 4) as u64, value: 0.0 };
-        // SAFETY: within the buffer, whole words of it; 0 in bits is 0.
-        unsafe { clear.launch(self.device.driver()) }
+        // SAFETY: within the buffer.
+        unsafe { self.device.driver().fill(sel.mass.ptr() + from as u64, 0, to - from, Queue::Compute) }
     }
 
     fn reset_mass(&mut self, sel: &mut Selection) -> Result<()> {
