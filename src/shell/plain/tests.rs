@@ -177,7 +177,7 @@ fn what_goes_on_in_another_session_is_said_when_it_is_complete() {
     let delta = Notice::Delta { message: MessageId(2), thinking: false, text: "Far away. ".into() };
     assert_eq!(p.notice(beside(delta)), []);
     let said = printed(&p.notice(beside(Notice::Finished(answer("Far away.", Some(Finish::Stop))))));
-    assert_eq!(said, "In two\\x1b[2J: the answer is complete. /resume \"two\\\\x1b[2J\" goes there.\n");
+    assert_eq!(said, "In two\\x1b[2J: the answer is complete. /resume two\\x1b[2J goes there.\n");
     // Back before its end, what is written so far is said once.
     p.notice(open(2));
     let mut shown = printed(&p.notice(Notice::Added(answer("So far. And", None))));
