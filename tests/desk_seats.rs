@@ -373,7 +373,7 @@ fn an_aside_knows_a_document_that_was_kept_in_part() {
     t.wait("the aside", |n| matches!(n, Notice::Aside { done: Some(_), .. }).then_some(()));
     // It stands behind the question and what is written of its answer.
     let given = t.given();
-    assert!(given.iter().any(|g| g.contains("One?") && g.contains("What is meant?")), "{given:?}");
+    assert!(given.iter().any(|g| g.contains("One?")), "{given:?}");
     drop(gate);
     t.finished();
     t.quit();

@@ -1,10 +1,10 @@
 //! What a session without messages says, above its notes: as much of it as the window has room for.
 
+use super::App;
 use super::cells::{ellipsis, width};
 use super::layout;
 use super::rows::{Face, Role, Row, Span};
 use super::wrap::wrap_text;
-use super::{App, offers};
 use crate::commands::COMMANDS;
 use crate::text::sample::QUESTIONS;
 
@@ -13,9 +13,14 @@ pub fn greeting(app: &App) -> Vec<Row> {
     fitting(app).map_or_else(Vec::new, |(_, rows)| rows)
 }
 
+/// Whether it offers questions about the sample, where it has room to.
+pub(super) fn may_offer(app: &App) -> bool {
+    app.is_demo() && app.tour.is_none() && app.transcript.messages().next().is_none()
+}
+
 /// Whether the questions about the sample are in the greeting as it is drawn.
 pub(super) fn offers_drawn(app: &App) -> bool {
-    offers::shown(app) && fitting(app).is_some_and(|(form, _)| form != Form::Line)
+    may_offer(app) && fitting(app).is_some_and(|(form, _)| form != Form::Line)
 }
 
 /// The first form that there is room for beside the notes.
@@ -45,11 +50,11 @@ impl Form {
     const ALL: [Form; 4] = [Form::Whole, Form::Short, Form::Brief, Form::Line];
 }
 
-/// Cells on both sides of the greeting.
-const MARGINS: usize = 4;
+/// Cells left of the greeting.
+const MARGIN: usize = 2;
 
 fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
-    let room = cells.saturating_sub(MARGINS);
+    let room = cells.saturating_sub(MARGIN);
     let says = |text: &str, face: Face| wrap_text(text, face, room);
     if form == Form::Line {
         let line = "Type a question, or /load FILE. /help lists commands.";
@@ -79,7 +84,7 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
         }
     };
     lines.extend(says(begin, Role::Text.into()));
-    if form == Form::Whole && !offers::shown(app) {
+    if form == Form::Whole && !may_offer(app) {
         lines.push(Row::default());
     }
     let examples: &[&str] = if form == Form::Whole { &["load", "resume", "help"] } else { &[] };
@@ -94,7 +99,7 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
             });
         }
     }
-    if offers::shown(app) {
+    if may_offer(app) {
         let offered = |n: usize, question: &str| Row {
             spans: vec![Span::new(format!("  {n} "), Role::Key), Span::new(question, Role::Text)],
             ..Row::default()

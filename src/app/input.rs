@@ -22,7 +22,6 @@ use overlay::{close_overlay, overlay_key};
 use popup::{complete, popup_key};
 pub(super) use popup::{drop_outdated, files, paths};
 use question::{asked_ctrl_c, beside_question, question_key};
-pub(super) use selected::as_arrow;
 use selected::{is_about_the_transcript, selected_key};
 use several::several_key;
 

@@ -7,11 +7,6 @@ use super::mention;
 use crate::text::sample::{NAME, PATH, QUESTIONS};
 use crate::transcript::Role;
 
-/// Whether the greeting offers them where it has room to.
-pub fn shown(app: &App) -> bool {
-    app.is_demo() && app.tour.is_none() && app.transcript.messages().next().is_none()
-}
-
 /// The question of a number key, while the greeting offers it and nothing is typed.
 pub(super) fn numbered(app: &App, c: char) -> Option<&'static str> {
     question(c).filter(|_| app.composer.is_empty() && greeting::offers_drawn(app))
@@ -36,7 +31,7 @@ pub(super) fn next(app: &App) -> Option<&'static str> {
 
 /// A question about the sample, asked while nothing is loaded: the sample is read first. False if it is none.
 pub(super) fn load_first(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
-    let ours = QUESTIONS.contains(&text) && shown(app);
+    let ours = QUESTIONS.contains(&text) && greeting::may_offer(app);
     if ours {
         mention::load_for_question(app, text.to_owned(), vec![PATH.to_owned()], Vec::new(), effects);
     }

@@ -2,7 +2,6 @@
 
 use super::acts::{hint, send};
 use super::entry::grouped;
-use super::input::as_arrow;
 use super::keys::{Code, Key};
 use super::status::duration;
 use super::{App, Asker, Effect};
@@ -127,7 +126,7 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     let (asker, Some(pick)) = (question.asker, &mut question.pick) else {
         return;
     };
-    let key = if vim && !key.ctrl && !key.alt { Key { code: as_arrow(key.code), ..key } } else { key };
+    let key = if vim && !key.ctrl && !key.alt { key.as_arrow() } else { key };
     match key.code {
         Code::Esc => pick.open = false,
         Code::Char(' ') => pick.toggle(),

@@ -164,7 +164,10 @@ impl State {
         let mut candidates = Vec::new();
         if let Some(id) = self.keeper.store.message_ending(&segment)? {
             // A damaged one is not what was read.
-            candidates.extend(Some(self.keeper.store.path(id)?).filter(|path| path.iter().all(|m| !m.meta.damaged)));
+            let whole = |path: &Vec<Message>| path.iter().all(|m| !m.meta.damaged);
+            // A question without an answer has no end of its own in the state.
+            let alone = |path: &Vec<Message>| path.iter().rev().skip(1).all(|m| m.role == Role::System);
+            candidates.extend(Some(self.keeper.store.path(id)?).filter(|path| whole(path) && alone(path)));
         }
         if let Some(text) = self.document_text(record, &path) {
             let d = &record.document;

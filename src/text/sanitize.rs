@@ -151,10 +151,10 @@ pub fn shell_word(text: &str) -> String {
 /// A word of a command of the program (`/resume NAME`) that is offered for typing: in quotes where it would be read as another one.
 pub fn command_word(text: &str) -> String {
     let text = sanitize_line(text);
-    // Within a word an apostrophe is one.
-    let means_more =
-        |(at, c): (usize, char)| c.is_whitespace() || matches!(c, '"' | '\\') || at == 0 && matches!(c, '\'' | '~');
-    if !text.is_empty() && !text.char_indices().any(means_more) {
+    // Within a word an apostrophe is one, and a backslash as long as it protects nothing.
+    let means_more = |(at, c): (usize, char)| c.is_whitespace() || c == '"' || at == 0 && matches!(c, '\'' | '~');
+    let protects = ["\\\\", "\\'"].into_iter().any(|pair| text.contains(pair));
+    if !text.is_empty() && !protects && !text.char_indices().any(means_more) {
         return text.into_owned();
     }
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
@@ -218,6 +218,7 @@ mod tests {
         for (name, word) in [
             ("war-and-peace", "war-and-peace"),
             ("it's", "it's"),
+            ("c:\\d", "c:\\d"),
             ("two words", "\"two words\""),
             ("'tis", "\"'tis\""),
             ("a \"b\" \\", "\"a \\\"b\\\" \\\\\""),

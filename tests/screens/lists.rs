@@ -213,7 +213,7 @@ fn search_goes_along_while_typing_and_steps_around() {
     let screen = s.screen();
     assert!(screen.contains("Not found") && screen.contains("find: Pierre!"), "{screen}");
     // What is asked of all branches is shown, draft or not.
-    s.press("esc ctrl-u ctrl-f").type_text("pierre").press("enter a");
+    s.press("esc ctrl-f").type_text("pierre").press("enter a");
     assert_eq!(s.sent(), [Request::Search("pierre".into())]);
     s.tell(Notice::Found { query: "pierre".into(), rows: Vec::new() });
     assert!(s.screen().contains("Found for \"pierre\""), "{}", s.screen());

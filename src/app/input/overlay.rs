@@ -4,7 +4,6 @@ use super::super::acts::{send, stop};
 use super::super::keys::{Code, Key};
 use super::super::overlay::Overlay;
 use super::super::{App, Effect, late, perform};
-use super::selected::as_arrow;
 use super::write;
 use crate::commands::Outcome;
 use crate::protocol::desk::{GotoTarget, Request};
@@ -35,7 +34,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
     // Where letters search, they move as long as nothing is looked for. The timeline has a `g` of its own.
     let own = matches!(overlay, Overlay::Timeline(_)) && key.code == Code::Char('g');
     let free = overlay.query().is_none_or(str::is_empty) && !own;
-    let key = if vim && free && !key.ctrl && !key.alt { Key { code: as_arrow(key.code), ..key } } else { key };
+    let key = if vim && free && !key.ctrl && !key.alt { key.as_arrow() } else { key };
     match key.code {
         Code::Esc => close_overlay(app, effects),
         Code::Left if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, -1),

@@ -22,17 +22,6 @@ pub(super) fn is_about_the_transcript(action: Action) -> bool {
     )
 }
 
-/// The key that a letter stands for with `ui.vim_keys`.
-pub(in crate::app) fn as_arrow(code: Code) -> Code {
-    match code {
-        Code::Char('j') => Code::Down,
-        Code::Char('k') => Code::Up,
-        Code::Char('g') => Code::Home,
-        Code::Char('G') => Code::End,
-        other => other,
-    }
-}
-
 /// Keys for a selected message; false if the key is not for it.
 pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
     let Some((number, message)) = app.transcript.selected_message() else {
@@ -42,7 +31,7 @@ pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -
     if key.ctrl || key.alt {
         return false;
     }
-    let key = if app.config.vim_keys { Key { code: as_arrow(key.code), ..key } } else { key };
+    let key = if app.config.vim_keys { key.as_arrow() } else { key };
     let request = match key.code {
         Code::Char('y') => {
             match copy_text(app, CopyWhat::Message(number)) {

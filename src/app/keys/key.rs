@@ -55,6 +55,17 @@ pub struct Key {
 }
 
 impl Key {
+    /// The key that a letter stands for with `ui.vim_keys`.
+    pub(in crate::app) fn as_arrow(self) -> Key {
+        let code = match self.code {
+            Code::Char('j') => Code::Down,
+            Code::Char('k') => Code::Up,
+            Code::Char('g') => Code::Home,
+            Code::Char('G') => Code::End,
+            other => other,
+        };
+        Key { code, ..self }
+    }
     /// Without modifiers.
     pub const fn plain(code: Code) -> Key {
         Key { code, ctrl: false, alt: false, shift: false }
