@@ -222,12 +222,9 @@ fn maps_of_modules_are_whole() {
     let sources: Vec<(String, String)> = sources::below("src");
     for module in MAPPED {
         let (_, source) = sources.iter().find(|(inside, _)| *inside == format!("{module}/mod.rs")).unwrap();
-        let rows: Vec<&str> = source.lines().filter(|line| line.starts_with("//! | `")).collect();
-        let named: Vec<&str> = rows
-            .iter()
-            .flat_map(|row| row.split(" | ").next())
-            .flat_map(|cell| cell.split('`').skip(1).step_by(2))
-            .collect();
+        let rows = source.lines().filter_map(|line| line.strip_prefix("//! | ")).filter(|row| row.starts_with('`'));
+        let files = rows.filter_map(|row| row.split(" | ").next());
+        let named: Vec<&str> = files.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
         let there: Vec<&str> = source
             .lines()
             .filter_map(|line| line.strip_prefix("pub mod ").or(line.strip_prefix("mod "))?.strip_suffix(';'))
