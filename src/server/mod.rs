@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `http`, `guests`, `door`, `refusal`, `metrics` | connections, those that are open, who may come in, why a request is not answered, counters |
 //! | `chat`, `completions`, `responses`, `messages`, `plain` | the APIs |
-//! | `fields`, `sampling`, `tools`, `files`, `prompt`, `ids` | parts of requests: fields, sampling, functions, documents, turns, names in paths |
+//! | `fields`, `sampling`, `tools`, `references`, `files`, `prompt`, `ids` | parts of requests: fields, sampling, functions and what their schemas refer to, documents, turns, names in paths |
 //! | `ask`, `worker` | a question on its way; the thread that feeds the engine |
 //! | `planner`, `prefix`, `keep`, `fresh`, `records` | the longest kept prefix; state that is kept or on its way to disk; answers that can be named again |
 //! | `answer`, `stops`, `calls`, `likely` | tokens to text, stop texts, calls of functions, log-probabilities |

@@ -27,7 +27,7 @@
 //! | `segment`, `format`, `row_source`, `vet` | pieces of state by name; their two files; rows on their way out; state from elsewhere |
 //! | `save`, `state`, `find`, `unlinked` | state out, in, found by its text, recorded and not yet linked |
 //! | `writer` | the threads that make saves durable |
-//! | `keep`, `collect` | thinning and the disk budget; what nothing needs any more |
+//! | `keep`, `collect`, `wipe` | thinning and the disk budget; what nothing needs any more; nothing left of what was deleted for good |
 //! | `lock`, `parts`, `scratch` | who writes a session; unfinished exports; what must not outlive the process |
 //! | `library`, `search` | documents that were read; full text over all sessions |
 //! | `export`, `import`, `bundle` | conversations out and in, with or without their state |
