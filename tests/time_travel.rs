@@ -287,7 +287,7 @@ fn a_document_from_the_library_answers_as_if_it_had_been_read() {
     t.quit();
 }
 
-/// The answers of `/when`, each with the line from which on it is given.
+/// The answers of `/when`, the first with the line up to which it is given, the others with that from which on.
 fn when(t: &mut Talk, question: &str) -> Vec<String> {
     t.send(Request::When(question.into()));
     let page = t.wait("the page", |n| match n {
@@ -295,7 +295,10 @@ fn when(t: &mut Talk, question: &str) -> Vec<String> {
         Notice::Note(Level::Error | Level::Warn, e) => panic!("{e}"),
         _ => None,
     });
-    page.lines().filter(|line| line.contains("from line")).map(str::to_owned).collect()
+    page.lines()
+        .filter(|line| ["up to line", "from line"].iter().any(|at| line.contains(at)))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Damages the rows of all segments but the first of a path.
