@@ -3,7 +3,7 @@
 use super::Shared;
 use super::ask::{Ask, Said, Told, Whole, Wish};
 use super::calls::{Calls, Part};
-use super::reply::Choice;
+use super::collected::Choice;
 use super::stops::Stops;
 use crate::protocol::engine::{Likely, Steering, Token};
 use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};

@@ -10,12 +10,14 @@ use serde_json::{Value, json};
 
 use super::ask::{Said, Told};
 use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
+use super::collected::{Collected, collect};
 use super::completions::MOST_LIKELY;
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::refusal::{Family, Refusal};
-use super::reply::{self, Collected, Form, data, fresh_id, model_named, object, render, submit};
+use super::reply::{self, fresh_id, model_named, object, render, submit};
 use super::sampling::{MOST_TOKENS, stops, thinking, wish};
+use super::stream::{Form, data, stream};
 use super::tools::Tools;
 use super::{Shared, http, likely, now_s};
 use crate::text::ChatRole;
@@ -367,9 +369,9 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     };
     if streamed {
         let ending = Ending::of(wanted, include_usage);
-        return reply::stream(listener, Chunks { sent, ending, calls: vec![0; wanted] }).await;
+        return stream(listener, Chunks { sent, ending, calls: vec![0; wanted] }).await;
     }
-    Ok(object(&sent.whole(&reply::collect(listener, wanted).await?)))
+    Ok(object(&sent.whole(&collect(listener, wanted).await?)))
 }
 
 /// `POST /v1/chat/completions`.

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::ask::{Said, Whole};
+use super::collected::{BROKE_OFF, Usage};
 use super::fields::Fields;
 use super::refusal::{Family, Refusal};
-use super::reply::{self, Usage, data, data_done};
+use super::stream::{data, data_done};
 use crate::transcript::Finish;
 
 /// Answers to one request.
@@ -70,7 +71,7 @@ impl Ending {
         out: &mut String,
     ) -> bool {
         if whole.finish == Finish::Stopped {
-            data(out, &Refusal::new(503, "shutting_down", reply::BROKE_OFF).to_json(Family::OpenAi));
+            data(out, &Refusal::new(503, "shutting_down", BROKE_OFF).to_json(Family::OpenAi));
             return true;
         }
         data(out, &last(reason(whole)));

@@ -12,12 +12,14 @@ use tokio::task::JoinSet;
 
 use super::ask::{Prompt, Said, Wish};
 use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
+use super::collected::{Choice, Collected, Usage, collect};
 use super::fields::{Fields, kind};
 use super::likely::Table;
 use super::plain::token_list;
 use super::refusal::{Family, Refusal};
-use super::reply::{self, Choice, Collected, Form, Usage, data, fresh_id, model_named, object, submit, submit_further};
+use super::reply::{fresh_id, model_named, object, submit, submit_further};
 use super::sampling::{MOST_TOKENS, stops, wish};
+use super::stream::{Form, data, stream};
 use super::{Shared, http, now_s};
 use crate::desk::render::{MARK, Rendered};
 use crate::protocol::engine::Token;
@@ -192,7 +194,7 @@ async fn answer_one(
     wanted: usize,
 ) -> Result<(String, Collected), Refusal> {
     let (prompt, text) = prompt_of(&shared, &given).await?;
-    let collected = reply::collect(submit_further(&shared, prompt, wish, wanted)?, wanted).await?;
+    let collected = collect(submit_further(&shared, prompt, wish, wanted)?, wanted).await?;
     Ok((text, collected))
 }
 
@@ -209,7 +211,7 @@ async fn answer_all(
     if let Some((at, given)) = waiting.next() {
         let (prompt, text) = prompt_of(shared, &given).await?;
         let listener = submit(shared, prompt, wish.clone(), wanted, None)?;
-        going.spawn(async move { (at, reply::collect(listener, wanted).await.map(|collected| (text, collected))) });
+        going.spawn(async move { (at, collect(listener, wanted).await.map(|collected| (text, collected))) });
     }
     loop {
         while going.len() < shared.side_by_side
@@ -261,7 +263,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         let tokenizer = Arc::clone(&shared.renderer.model().tokenizer);
         let places = vec![Places::behind(tokenizer, echo.chars().count()); wanted];
         let ending = Ending::of(wanted, include_usage);
-        return reply::stream(listener, Chunks { sent, echo, ending, likely, places }).await;
+        return stream(listener, Chunks { sent, echo, ending, likely, places }).await;
     }
     let mut choices = Vec::new();
     let mut all = Usage::default();

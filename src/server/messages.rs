@@ -10,11 +10,13 @@ use serde_json::{Value, json};
 
 use super::ask::{Said, Whole};
 use super::chat::{content, file_id, format_of};
+use super::collected::{BROKE_OFF, Item, Usage, collect};
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::refusal::{Family, Refusal};
-use super::reply::{self, Form, Item, Usage, event, fresh_id, model_named, object, render, submit};
+use super::reply::{self, fresh_id, model_named, object, render, submit};
 use super::sampling::{MOST_TOKENS, stops, wish};
+use super::stream::{Form, event, stream};
 use super::tools::Tools;
 use super::{Shared, http};
 use crate::protocol::desk::ThinkMode;
@@ -245,7 +247,7 @@ impl Form for Events {
             }
             Said::Call { .. } => self.close(out),
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
-                self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
+                self.failed(&Refusal::new(503, "shutting_down", BROKE_OFF), out);
                 return true;
             }
             Said::Ended { whole, .. } => {
@@ -313,9 +315,9 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let id = fresh_id("msg_");
     if streamed {
         let form = Events { id, model: info.name, usage: Usage::default(), open: None, blocks: 0 };
-        return reply::stream(listener, form).await;
+        return stream(listener, form).await;
     }
-    let all = reply::collect(listener, 1).await?;
+    let all = collect(listener, 1).await?;
     let choice = all.choices.into_iter().next().unwrap_or_default();
     let block = |item: &Item| match item {
         Item::Thoughts(text) => json!({ "type": "thinking", "thinking": text, "signature": "" }),

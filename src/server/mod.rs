@@ -3,7 +3,7 @@
 //! Connections (`http`) run on one thread with tokio; each request is read by the file of its API (`chat`, `completions`, `responses`, `messages`, `plain`), rendered
 //! (`prompt`), and put into a bounded queue as an `Ask`. One thread (`worker`) feeds the engine: it has the longest
 //! kept prefix found (`planner`, `prefix`), has the rest read, and keeps the state (`keep`, `fresh`). What it says comes back through a channel that
-//! never makes it wait; the connection turns it into one object or a stream (`reply`).
+//! never makes it wait; the connection turns it into one object (`collected`) or a stream (`stream`).
 //!
 //! | file | owns |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | `ask`, `worker` | a question on its way; the thread that feeds the engine |
 //! | `planner`, `prefix`, `keep`, `fresh`, `records` | the longest kept prefix; state that is kept or on its way to disk; answers that can be named again |
 //! | `answer`, `stops`, `calls`, `likely` | tokens to text, stop texts, calls of functions, log-probabilities |
-//! | `reply`, `chunks` | one object, or a stream |
+//! | `reply`, `collected`, `stream`, `chunks` | a request becomes a question; whole answers; streams of events |
 //!
 //! Invariants: a client that goes away ends its answer within a round; a slow one is ended before it holds more than a few
 //! megabytes; nothing is answered to a web page (`door`).
@@ -23,6 +23,7 @@ mod ask;
 mod calls;
 mod chat;
 mod chunks;
+mod collected;
 mod completions;
 mod door;
 mod fields;
@@ -46,6 +47,7 @@ mod reply;
 mod responses;
 mod sampling;
 mod stops;
+mod stream;
 mod tools;
 mod worker;
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::collected::{Choice, Usage};
 use super::prompt::Turn;
 use super::refusal::Refusal;
-use super::reply::{Choice, Usage};
 use super::responses::{Sent, Status};
 use crate::session::{SessionFilter, SessionRecord, Store, StoreError};
 use crate::text::ChatRole;

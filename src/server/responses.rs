@@ -16,12 +16,14 @@ use serde_json::Value;
 
 use super::ask::Wish;
 use super::chat::{arguments, content, format_of, question};
+use super::collected::collect;
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::records::{Record, Records};
 use super::refusal::{Family, Refusal};
 use super::reply::{self, fresh_id, model_named, object, render, submit};
 use super::sampling::{MOST_TOKENS, effort, wish};
+use super::stream::stream;
 use super::tools::Tools;
 use super::{Shared, http, now_s};
 use crate::protocol::desk::ThinkMode;
@@ -189,9 +191,9 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let record = asked.store.then(|| Record::new(message, parent, input, sent.clone()));
     let listener = submit(shared, prompt, wish, 1, record)?;
     if streamed {
-        return reply::stream(listener, Events::new(sent)).await;
+        return stream(listener, Events::new(sent)).await;
     }
-    let all = reply::collect(listener, 1).await?;
+    let all = collect(listener, 1).await?;
     let choice = all.choices.into_iter().next().unwrap_or_default();
     let finish = choice.whole.as_ref().map_or(Finish::Failed, |w| w.finish);
     Ok(object(&sent.response(Status::of(finish, &choice), Some(&choice), Some(&all.usage))))

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use safetensors::Dtype as FileDtype;
 
-use super::{Computed, Parts, Reader, Scales, e2m1, e4m3};
+use super::parts::{Parts, Scales};
+use super::{Computed, Reader, e2m1, e4m3};
 use crate::backend::Form;
 use crate::backend::forms::{Factor, Nvfp4Rows, Packed};
 use crate::model::Result;

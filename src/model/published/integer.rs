@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use safetensors::Dtype as FileDtype;
 
-use super::{Computed, Parts, Reader, Scales, word};
+use super::parts::{Parts, Scales, word};
+use super::{Computed, Reader};
 use crate::backend::Form;
 use crate::backend::forms::{Group4, IntegerRows, Packed};
 use crate::model::Result;

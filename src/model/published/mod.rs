@@ -7,7 +7,8 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | here | the table of layouts; one weight, its values and its own form; access to its tensors |
+//! | here | the table of layouts; one weight, its values and its own form |
+//! | `parts` | its tensors, checked |
 //! | `integer` | 4 and 8 bit integers: GPTQ v1 and v2, AWQ, compressed-tensors, MLX |
 //! | `float` | NVFP4 and FP8 |
 //! | `smoothed` | scales of a weight's inputs (ModelOpt's AWQ), and what is refused beside them |
@@ -17,6 +18,7 @@
 mod float;
 mod integer;
 mod ours;
+mod parts;
 mod small_floats;
 mod smoothed;
 #[cfg(test)]
@@ -32,11 +34,12 @@ pub(super) use ours::is_of_an_earlier_version;
 pub(super) use small_floats::{e2m1, e4m3};
 pub(super) use smoothed::{INPUT_SCALES, refuse_low_rank};
 
-use super::format::{Family, Format};
-use super::{ModelError, Result, Tensors};
+use super::format::Family;
+use super::{Result, Tensors};
 use crate::backend::Form;
 use crate::backend::forms::Packed;
 use crate::protocol::engine::Dtype;
+use parts::Parts;
 
 /// One layout: how it is recognised and who reads it.
 struct Layout {
@@ -312,126 +315,4 @@ impl<'a> Weight<'a> {
         }
         Ok(sums)
     }
-}
-
-/// The tensors of one weight.
-struct Parts<'a> {
-    tensors: &'a Tensors,
-    /// Without `.weight`.
-    name: String,
-    out: usize,
-    inner: usize,
-    layout: &'static str,
-}
-
-impl<'a> Parts<'a> {
-    fn full(&self, part: &str) -> String {
-        format!("{}.{part}", self.name)
-    }
-
-    fn refuse(&self, part: &str, why: String) -> ModelError {
-        ModelError::Packed { name: self.full(part), why }
-    }
-
-    fn has(&self, part: &str) -> bool {
-        self.tensors.contains(&self.full(part))
-    }
-
-    fn format(&self) -> Option<&'a Format> {
-        self.tensors.format()
-    }
-
-    fn shape(&self, part: &str) -> Result<&'a [usize]> {
-        Ok(self.tensors.raw(&self.full(part))?.1)
-    }
-
-    /// A tensor of one of these types and exactly this shape.
-    fn part(&self, part: &str, types: &[FileDtype], shape: &[usize]) -> Result<(FileDtype, &'a [u8])> {
-        let (dtype, found, bytes) = self.tensors.raw(&self.full(part))?;
-        if found != shape {
-            let why = format!(
-                "has shape {found:?}; {} of a [{}, {}] weight has {shape:?} here",
-                self.layout, self.out, self.inner
-            );
-            return Err(self.refuse(part, why));
-        }
-        if !types.contains(&dtype) {
-            return Err(self.refuse(part, format!("holds {dtype:?}; {} has {types:?} here", self.layout)));
-        }
-        Ok((dtype, bytes))
-    }
-
-    fn scales(&self, part: &'static str, shape: &[usize]) -> Result<Scales<'a>> {
-        let types = [FileDtype::F16, FileDtype::BF16, FileDtype::F32, FileDtype::F8_E4M3];
-        let (dtype, bytes) = self.part(part, &types, shape)?;
-        Ok(Scales { part, dtype, bytes })
-    }
-
-    /// One number, as a scalar or an array of one.
-    fn scalar(&self, part: &'static str) -> Result<f32> {
-        let shape = self.shape(part)?.to_vec();
-        if shape.iter().product::<usize>() != 1 {
-            return Err(self.refuse(part, format!("has shape {shape:?}; it should be one number")));
-        }
-        let scales = self.scales(part, &shape)?;
-        scales.check().map_err(|(part, why)| self.refuse(part, why))?;
-        Ok(scales.get(0))
-    }
-
-    /// Columns of each of `groups` equal groups.
-    fn columns(&self, part: &str, groups: usize) -> Result<usize> {
-        if groups > 0 && self.inner.is_multiple_of(groups) {
-            return Ok(self.inner / groups);
-        }
-        Err(self.refuse(part, format!("has {groups} groups, which do not divide {} columns", self.inner)))
-    }
-}
-
-/// Scales as the file holds them.
-#[derive(Clone, Copy)]
-struct Scales<'a> {
-    part: &'static str,
-    dtype: FileDtype,
-    bytes: &'a [u8],
-}
-
-impl Scales<'_> {
-    fn get(&self, i: usize) -> f32 {
-        let two = || self.bytes.get(2 * i..2 * i + 2).and_then(|b| b.try_into().ok());
-        match self.dtype {
-            FileDtype::F16 => two().map_or(f32::NAN, |b| f16::from_le_bytes(b).to_f32()),
-            FileDtype::BF16 => two().map_or(f32::NAN, |b| bf16::from_le_bytes(b).to_f32()),
-            FileDtype::F8_E4M3 => self.bytes.get(i).map_or(f32::NAN, |b| e4m3(*b)),
-            _ => {
-                let four = self.bytes.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok());
-                four.map_or(f32::NAN, f32::from_le_bytes)
-            }
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self.dtype {
-            FileDtype::F16 | FileDtype::BF16 => self.bytes.len() / 2,
-            FileDtype::F8_E4M3 => self.bytes.len(),
-            _ => self.bytes.len() / 4,
-        }
-    }
-
-    fn check(&self) -> Result<(), (&'static str, String)> {
-        let bad = match self.dtype {
-            FileDtype::F8_E4M3 => self.bytes.par_iter().position_first(|b| b & 0x7f == 0x7f),
-            _ => (0..self.len()).find(|i| !self.get(*i).is_finite()),
-        };
-        match bad {
-            None => Ok(()),
-            Some(i) => {
-                Err((self.part, format!("holds a scale that is not finite (number {i}); the folder is damaged")))
-            }
-        }
-    }
-}
-
-/// Word `i` of little-endian 32-bit words.
-fn word(bytes: &[u8], i: usize) -> u32 {
-    bytes.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }

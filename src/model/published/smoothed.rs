@@ -5,7 +5,8 @@
 
 use safetensors::Dtype as FileDtype;
 
-use super::{Computed, Parts, Reader, Scales};
+use super::parts::{Parts, Scales};
+use super::{Computed, Reader};
 use crate::model::{ModelError, Result, Tensors};
 
 /// One scale per column, `[in]`.

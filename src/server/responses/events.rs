@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 
 use super::sent::{Sent, Status, call_item, function_call, message, part, thought, thoughts};
 use crate::server::ask::Said;
+use crate::server::collected::{BROKE_OFF, Choice, Item, Usage};
 use crate::server::prompt::Call;
 use crate::server::refusal::Refusal;
-use crate::server::reply::{self, Choice, Form, Item, Usage, data_done, event};
+use crate::server::stream::{Form, data_done, event};
 use crate::transcript::Finish;
 
 /// What the open item holds.
@@ -167,7 +168,7 @@ impl Form for Events {
             }
             Said::Call { call, .. } => self.called(call, out),
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
-                self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
+                self.failed(&Refusal::new(503, "shutting_down", BROKE_OFF), out);
                 return true;
             }
             Said::Ended { whole, .. } => {

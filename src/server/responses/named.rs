@@ -10,12 +10,13 @@ use serde_json::{Map, Value, json};
 use super::asked::Asked;
 use super::sent::{Sent, Status, function_call};
 use crate::server::Shared;
+use crate::server::collected::{Choice, Item};
 use crate::server::fields::Fields;
 use crate::server::ids::Id;
 use crate::server::prompt::Turn;
 use crate::server::records::{Named, Records};
 use crate::server::refusal::{Family, Refusal};
-use crate::server::reply::{Choice, Item, model, object};
+use crate::server::reply::{model, object};
 use crate::text::ChatRole;
 use crate::transcript::Finish;
 

@@ -4,9 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
+use crate::server::collected::{Choice, Item, Usage};
 use crate::server::now_s;
 use crate::server::prompt::Call;
-use crate::server::reply::{Choice, Item, Usage};
 use crate::transcript::Finish;
 
 /// How far a response is.

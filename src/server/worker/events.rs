@@ -11,8 +11,8 @@ use crate::protocol::engine::{Command, Ended, EngineEvent, EngineFault, JobDone,
 use crate::server::EngineIs;
 use crate::server::answer::Answer;
 use crate::server::ask::Said;
+use crate::server::collected::Usage;
 use crate::server::refusal::Refusal;
-use crate::server::reply::Usage;
 use crate::transcript::Finish;
 
 impl Worker {

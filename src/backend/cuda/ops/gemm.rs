@@ -1,45 +1,18 @@
-//! GEMMs of a pass, by a library or by our own kernels.
+//! GEMMs of a prefill pass, by a library or by our own kernels.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::device::{Account, DeviceBuffer};
+use super::super::device::DeviceBuffer;
 use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut, Scales};
-use super::super::launch::{self, GemmTo, NextRows, SkinnyRows, SkinnyTo, SkinnyWeight};
+use super::super::launch::{self, GemmTo};
 use super::super::slices::{Slice, slices};
 use super::super::tensors::{Buf, Matrix};
 use super::super::{Cuda, limits, shape, u32_of};
 use super::ready::Way;
+use super::scratch::Scratch;
 use crate::backend::{BackendError, Result, fp8, internal, sections};
 use crate::protocol::engine::Precision;
-
-/// Scratch of prefill passes, made when first needed and kept.
-#[derive(Default)]
-pub(in crate::backend::cuda) struct Scratch {
-    /// Inputs of GEMMs, or rows of a packed table before them, bf16.
-    input: Option<DeviceBuffer>,
-    /// Rows of verify passes that lie ready for a GEMM, behind a norm and behind a gate, with their sums of squares.
-    pub(super) normed: Option<DeviceBuffer>,
-    pub(super) gated: Option<DeviceBuffer>,
-    /// Gate and up columns of a slice before SwiGLU, bf16.
-    pub(super) wide: Option<DeviceBuffer>,
-    /// The slice of a packed weight that is multiplied with, bf16.
-    pub(in crate::backend::cuda) widened: Option<DeviceBuffer>,
-    /// The slice and the rows that it is multiplied with in e4m3, with their scales.
-    pub(in crate::backend::cuda) narrow_weight: Option<DeviceBuffer>,
-    pub(in crate::backend::cuda) narrow_input: Option<DeviceBuffer>,
-    /// 0, 1, 2, … to look rows of a packed table up by.
-    pub(in crate::backend::cuda) ascending: Option<DeviceBuffer>,
-    /// Set by packing where a value is not finite.
-    pub(in crate::backend::cuda) not_finite: Option<DeviceBuffer>,
-}
-
-impl Scratch {
-    /// Whether there is room for operands in fp8.
-    pub(in crate::backend::cuda) fn reads_fp8(&self) -> bool {
-        self.narrow_input.is_some()
-    }
-}
 
 /// How many of a pass's `rows` the program's own kernel reads, where `read` rows of the segment came before: a short prompt never waits
 /// for the library, whose start takes longer than all of its GEMMs. The kernel knows bf16 alone.
@@ -365,79 +338,6 @@ impl Cuda {
         unsafe {
             launch::Gemm { dst: d, ldd, x, ldx: inner, w, rows, out, inner, scale }.launch(self.device.driver(), form)
         }
-    }
-
-    /// A GEMM of 1..=16 rows, which may leave rows for the one behind the next norm.
-    pub(in crate::backend::cuda) fn skinny(
-        &mut self,
-        form: SkinnyTo,
-        dst: DevicePtr,
-        ldd: usize,
-        w: &Matrix,
-        from: SkinnyRows,
-        next: NextRows,
-        scale: f32,
-        rows: usize,
-    ) -> Result<()> {
-        check_width(w)?;
-        let (ldd, rows) = (u32_of(ldd)?, u32_of(rows)?);
-        if form == SkinnyTo::Swiglu && w.parts.len() != 1 {
-            return Err(shape("norm_gate_up", "a weight in one form", format!("{} parts", w.parts.len())));
-        }
-        let (mut dst, mut column) = (dst, 0);
-        for weight in self.skinny_weights(form, w)? {
-            let next = next.rest(0, column);
-            // SAFETY: the callers have checked sizes.
-            unsafe { launch::skinny(self.device.driver(), form, dst, ldd, weight, from, next, scale, rows)? };
-            dst += u64::from(weight.out) * form.value_bytes();
-            column += weight.out;
-        }
-        Ok(())
-    }
-
-    /// The launches that a skinny GEMM takes: one a part, or one for two that a kernel takes together.
-    fn skinny_weights(&self, to: SkinnyTo, w: &Matrix) -> Result<Vec<SkinnyWeight>> {
-        let inner = u32_of(w.inner)?;
-        let mut weights: Vec<SkinnyWeight> = Vec::new();
-        for part in &w.parts {
-            let out = u32_of(part.rows)?;
-            let next = SkinnyWeight { w: part.memory.ptr(), form: part.form, out, inner, second: None };
-            match weights.last_mut() {
-                Some(last) if last.second.is_none() => match launch::joined(self.device.driver(), to, *last, next) {
-                    Some(both) => *last = both,
-                    None => weights.push(next),
-                },
-                _ => weights.push(next),
-            }
-        }
-        Ok(weights)
-    }
-
-    /// Scratch for the input of a GEMM, `[rows of any pass, n]` bf16.
-    pub(in crate::backend::cuda) fn input_room(&mut self, n: usize) -> Result<DevicePtr> {
-        self.input_rows(self.prefill_rows, n)
-    }
-
-    /// The same for up to `rows` rows.
-    pub(in crate::backend::cuda) fn input_rows(&mut self, rows: usize, n: usize) -> Result<DevicePtr> {
-        let bytes = rows.next_multiple_of(GEMM_ROWS) * n * 2;
-        self.room(|scratch| &mut scratch.input, bytes)
-    }
-
-    /// At least `bytes` of scratch. A smaller buffer is replaced, which waits for the device and drops CUDA graphs that
-    /// name it; the first, eager run of a step leaves nothing to replace.
-    pub(in crate::backend::cuda) fn room(
-        &mut self,
-        slot: impl Fn(&mut Scratch) -> &mut Option<DeviceBuffer>,
-        bytes: usize,
-    ) -> Result<DevicePtr> {
-        match slot(&mut self.scratch) {
-            Some(buffer) if buffer.bytes() >= bytes => return Ok(buffer.ptr()),
-            old => drop(old.take()),
-        }
-        self.touch();
-        let made = self.device.alloc("working buffers", bytes, Account::Work)?;
-        Ok(slot(&mut self.scratch).insert(made).ptr())
     }
 }
 

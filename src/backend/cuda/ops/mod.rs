@@ -11,17 +11,20 @@ mod mlp;
 mod paged;
 mod ready;
 mod rows;
+mod scratch;
 mod select;
+mod skinny;
 mod sparse;
 
 use super::shape;
 use super::tensors::Buf;
 use crate::backend::Result;
 
-pub(super) use gemm::{Narrow, Output, Scratch};
+pub(super) use gemm::{Narrow, Output};
 pub(super) use lightning::Rope;
 pub(super) use ready::Ready;
 pub(super) use rows::TopLogitsBuffers;
+pub(super) use scratch::Scratch;
 
 /// Refuses more rows than a buffer has.
 fn check_rows(op: &'static str, buf: &Buf, rows: usize) -> Result<()> {

@@ -1,0 +1,63 @@
+//! Scratch of prefill passes.
+
+use super::super::Cuda;
+use super::super::device::{Account, DeviceBuffer};
+use super::super::driver::{DevicePtr, GEMM_ROWS};
+use crate::backend::Result;
+
+/// Scratch of prefill passes, made when first needed and kept.
+#[derive(Default)]
+pub(in crate::backend::cuda) struct Scratch {
+    /// Inputs of GEMMs, or rows of a packed table before them, bf16.
+    input: Option<DeviceBuffer>,
+    /// Rows of verify passes that lie ready for a GEMM, behind a norm and behind a gate, with their sums of squares.
+    pub(super) normed: Option<DeviceBuffer>,
+    pub(super) gated: Option<DeviceBuffer>,
+    /// Gate and up columns of a slice before SwiGLU, bf16.
+    pub(super) wide: Option<DeviceBuffer>,
+    /// The slice of a packed weight that is multiplied with, bf16.
+    pub(in crate::backend::cuda) widened: Option<DeviceBuffer>,
+    /// The slice and the rows that it is multiplied with in e4m3, with their scales.
+    pub(in crate::backend::cuda) narrow_weight: Option<DeviceBuffer>,
+    pub(in crate::backend::cuda) narrow_input: Option<DeviceBuffer>,
+    /// 0, 1, 2, … to look rows of a packed table up by.
+    pub(in crate::backend::cuda) ascending: Option<DeviceBuffer>,
+    /// Set by packing where a value is not finite.
+    pub(in crate::backend::cuda) not_finite: Option<DeviceBuffer>,
+}
+
+impl Scratch {
+    /// Whether there is room for operands in fp8.
+    pub(in crate::backend::cuda) fn reads_fp8(&self) -> bool {
+        self.narrow_input.is_some()
+    }
+}
+
+impl Cuda {
+    /// Scratch for the input of a GEMM, `[rows of any pass, n]` bf16.
+    pub(in crate::backend::cuda) fn input_room(&mut self, n: usize) -> Result<DevicePtr> {
+        self.input_rows(self.prefill_rows, n)
+    }
+
+    /// The same for up to `rows` rows.
+    pub(in crate::backend::cuda) fn input_rows(&mut self, rows: usize, n: usize) -> Result<DevicePtr> {
+        let bytes = rows.next_multiple_of(GEMM_ROWS) * n * 2;
+        self.room(|scratch| &mut scratch.input, bytes)
+    }
+
+    /// At least `bytes` of scratch. A smaller buffer is replaced, which waits for the device and drops CUDA graphs that
+    /// name it; the first, eager run of a step leaves nothing to replace.
+    pub(in crate::backend::cuda) fn room(
+        &mut self,
+        slot: impl Fn(&mut Scratch) -> &mut Option<DeviceBuffer>,
+        bytes: usize,
+    ) -> Result<DevicePtr> {
+        match slot(&mut self.scratch) {
+            Some(buffer) if buffer.bytes() >= bytes => return Ok(buffer.ptr()),
+            old => drop(old.take()),
+        }
+        self.touch();
+        let made = self.device.alloc("working buffers", bytes, Account::Work)?;
+        Ok(slot(&mut self.scratch).insert(made).ptr())
+    }
+}

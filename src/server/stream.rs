@@ -1,0 +1,161 @@
+//! From words of the worker to a stream of events.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Frame;
+use serde_json::Value;
+
+use super::ask::{Listener, Said};
+use super::collected::BROKE_OFF;
+use super::refusal::Refusal;
+
+/// A comment tells whoever waits that reading goes on, so often: some clients count lines that are no data, and give up.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// Bytes of one frame of a stream; more goes into the next.
+const FRAME_BYTES: usize = 16 << 10;
+
+/// How the events of an API look.
+pub(super) trait Form: Send + Unpin + 'static {
+    /// Writes what one word means; true after the last one.
+    fn said(&mut self, said: &Said, out: &mut String) -> bool;
+    /// Writes that it failed after the stream had begun.
+    fn failed(&mut self, refusal: &Refusal, out: &mut String);
+}
+
+/// An event without a name.
+pub(super) fn data(out: &mut String, value: &Value) {
+    out.push_str("data: ");
+    out.push_str(&value.to_string());
+    out.push_str("\n\n");
+}
+
+/// What comes after the last event.
+pub(super) fn data_done(out: &mut String) {
+    out.push_str("data: [DONE]\n\n");
+}
+
+/// An event with a name, which its data repeat as their type.
+pub(super) fn event(out: &mut String, name: &str, mut value: Value) {
+    if let Some(map) = value.as_object_mut() {
+        map.insert("type".into(), name.into());
+    }
+    out.push_str("event: ");
+    out.push_str(name);
+    out.push('\n');
+    data(out, &value);
+}
+
+/// A stream of events.
+struct Events<F> {
+    listener: Listener,
+    form: F,
+    first: Option<Said>,
+    ended: bool,
+    /// When it began, or the last comment was written.
+    commented: Instant,
+}
+
+impl<F: Form> Events<F> {
+    /// Writes what one word means.
+    fn write(&mut self, said: Option<&Said>, out: &mut String) {
+        self.ended = match said {
+            None => {
+                self.form.failed(&Refusal::new(503, "shutting_down", BROKE_OFF), out);
+                true
+            }
+            Some(Said::Failed(refusal)) => {
+                self.form.failed(refusal, out);
+                true
+            }
+            Some(Said::Reading { done, total }) => {
+                if self.commented.elapsed() >= PROGRESS {
+                    // No empty line behind it: that would be an event without data.
+                    out.push_str(&format!(": read {done} of {total}\n"));
+                    self.commented = Instant::now();
+                }
+                false
+            }
+            Some(said) => self.form.said(said, out),
+        };
+    }
+}
+
+impl<F: Form> hyper::body::Body for Events<F> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let mut out = String::new();
+        if let Some(first) = self.first.take() {
+            self.write(Some(&first), &mut out);
+        }
+        while !self.ended && out.len() < FRAME_BYTES {
+            match self.listener.poll_next(context) {
+                Poll::Ready(said) => self.write(said.as_ref(), &mut out),
+                Poll::Pending if out.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        match out.is_empty() {
+            true => Poll::Ready(None),
+            false => Poll::Ready(Some(Ok(Frame::data(out.into())))),
+        }
+    }
+}
+
+/// A stream of events; what fails before the first one has a status of its own.
+pub(super) async fn stream(mut listener: Listener, form: impl Form) -> Result<Response, Refusal> {
+    let first = match listener.next().await {
+        Some(Said::Failed(refusal)) => return Err(refusal),
+        Some(said) => said,
+        None => return Err(Refusal::new(503, "shutting_down", BROKE_OFF)),
+    };
+    let events = Events { listener, form, first: Some(first), ended: false, commented: Instant::now() };
+    let mut response = Body::new(events).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::engine::Cancel;
+
+    /// Writes nothing, and ends with the first word.
+    struct Silent;
+
+    impl Form for Silent {
+        fn said(&mut self, _: &Said, _: &mut String) -> bool {
+            true
+        }
+
+        fn failed(&mut self, _: &Refusal, _: &mut String) {}
+    }
+
+    #[test]
+    fn reading_is_told_now_and_then_and_is_no_event() {
+        let (_teller, listener) = Listener::pair(&Cancel::default());
+        let mut events = Events { listener, form: Silent, first: None, ended: false, commented: Instant::now() };
+        let mut written = |commented: Option<Instant>, done| {
+            events.commented = commented.unwrap_or(events.commented);
+            let mut out = String::new();
+            events.write(Some(&Said::Reading { done, total: 9 }), &mut out);
+            out
+        };
+        assert_eq!(written(None, 1), "");
+        let long_ago = Instant::now().checked_sub(PROGRESS);
+        assert_eq!(written(Some(long_ago.unwrap()), 2), ": read 2 of 9\n");
+        assert_eq!(written(None, 3), "");
+    }
+}
