@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 pub use looked::{MOST_PASSAGES, Passage, Seen, Sentence, Sources};
 
+/// Longest text that the input's history keeps, bytes: one with a pasted book in it is in its session, and all are read at each start.
+pub const LONGEST_PROMPT: usize = 20_000;
+
 /// Row id of a message in the store. Unique over all sessions of a data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MessageId(pub i64);

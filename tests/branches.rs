@@ -324,6 +324,34 @@ fn a_file_that_cannot_be_read_again_is_said_in_its_row_and_the_others_are_asked(
 }
 
 #[test]
+fn a_file_too_long_for_the_context_is_said_in_its_row_and_the_others_are_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    library(&mut t, dir.path(), &["a.txt", "b.txt"]);
+    t.quit();
+    std::fs::write(dir.path().join("a.txt"), "It has grown a lot since.\n".repeat(4000)).unwrap();
+    let small = Setup { fingerprint: "fake-2".into(), context_limit: 8_192, ..Setup::default() };
+    let mut t = Talk::new(dir.path(), small);
+    let read = shelf(&mut t, "Who?", None, true);
+    let row = |name: &str| read.rows.iter().find(|r| r.document == name).unwrap();
+    let why = row("a.txt").failed.as_deref().unwrap_or_default();
+    assert!(why.contains("a.txt needs more than 8,192 tokens"), "{read:?}");
+    assert_eq!((row("b.txt").finish, &row("b.txt").failed), (Some(Finish::Stop), &None), "{read:?}");
+    // The same for a folder that goes to the library: what fits is there, and it ends with what does not.
+    let folder = dir.path().join("papers");
+    std::fs::create_dir(&folder).unwrap();
+    for name in ["x.txt", "z.txt"] {
+        std::fs::write(folder.join(name), format!("{name} is short.\n")).unwrap();
+    }
+    std::fs::write(folder.join("y.txt"), "Long.\n".repeat(9000)).unwrap();
+    t.send(Request::Library(LibraryAction::Add(folder.display().to_string())));
+    t.note_with("x.txt is in the library");
+    t.note_with("z.txt is in the library");
+    t.note_with("y.txt needs");
+    t.quit();
+}
+
+#[test]
 fn where_no_state_is_kept_that_is_said_and_what_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let never = Setup { save_state: sala_chat::settings::SaveStates::Never, ..Setup::default() };

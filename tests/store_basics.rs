@@ -5,10 +5,10 @@ mod store_support;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use sala_chat::protocol::engine::{Arriving, RowSource as _, TensorData};
+use sala_chat::protocol::engine::{Arriving, RowSource as _, RowsFault, StatePart, TensorData};
 use sala_chat::session::{
-    Access, Change, NewDocument, NewSession, RealDisk, Save, SaveEvent, SegmentId, SegmentKind, SessionFilter, Store,
-    StoreError, Stored, TextBoundary, unchanged_prefix,
+    Access, Change, Limits, NewDocument, NewSession, RealDisk, Save, SaveEvent, SegmentId, SegmentKind, SessionFilter,
+    Store, StoreError, Stored, TextBoundary, unchanged_prefix,
 };
 use sala_chat::transcript::Role;
 use store_support::*;
@@ -272,6 +272,9 @@ fn marks_prompts_and_settings_are_kept() {
         Change::Prompt("one".into()),
         Change::Prompt("two".into()),
         Change::Prompt("two".into()),
+        Change::Prompt("three".into()),
+        // Queued, and asked behind another one: it has one place, the last.
+        Change::Prompt("two".into()),
         Change::Prompt(" ".into()),
         Change::Prompt("a pasted book ".repeat(2_000)),
     ];
@@ -279,7 +282,7 @@ fn marks_prompts_and_settings_are_kept() {
     let marks = store.marks(talk.session).unwrap();
     assert_eq!((marks.len(), marks[0].name.as_str(), marks[0].message), (1, "good", talk.head.unwrap()));
     assert_eq!(store.session(talk.session).unwrap().settings, "{\"seed\":7}");
-    assert_eq!(store.prompts(10).unwrap(), ["two", "one"]);
+    assert_eq!(store.prompts(10).unwrap(), ["two", "three", "one"]);
 }
 
 #[test]
@@ -420,6 +423,80 @@ fn thinning_keeps_the_newest_marks_documents_and_powers_of_two() {
     assert_eq!((plan.usable, plan.replay_tokens()), (18, plan.path[18].tokens()));
     assert_eq!(plan.lost[0].why, "thinned");
     assert_eq!(store.plan_restore(&talk.tip.unwrap()).unwrap().usable, 27);
+}
+
+#[test]
+fn the_writer_thins_what_the_desk_saves() {
+    let dir = folder();
+    let limits = Limits { keep_turns: 2, ..limits() };
+    let bench = Bench::new(Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap());
+    let (mut talk, save) = Talk::begin(&bench.store, "thin");
+    bench.save(save);
+    for n in 0..9 {
+        let Save { changes, images } = talk.turn(&bench.store, &format!("more {n}"), "yes");
+        // What is said is saved as it is said; the segment follows without it, and names no session.
+        let (texts, state) =
+            changes.into_iter().partition(|change| !matches!(change, Change::AddSegment(_) | Change::Link { .. }));
+        bench.save(Save { changes: texts, images: vec![] });
+        bench.save(Save { changes: state, images });
+    }
+    let store = std::sync::Arc::clone(&bench.store);
+    assert!(bench.close());
+    // Newest two; of ages 2 and 3 every 2nd, of 4 to 7 every 4th, from 8 on every 8th.
+    assert_eq!(kept_turns(&store, &talk), [4, 6, 8, 9]);
+}
+
+#[test]
+fn state_behind_lost_rows_is_not_called_kept_until_they_are_back() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let talk = talk_of(&bench, "holes", 3);
+    let store = &bench.store;
+    let tip = talk.tip.unwrap();
+    let shown = || {
+        let kept = |n: &sala_chat::session::MessageNode| n.segment.is_some() && n.kept;
+        let turns = store.tree(talk.session, MODEL, 0).unwrap().iter().filter(|n| kept(n)).count();
+        (store.session(talk.session).unwrap().state_of.is_some(), turns, store.kept_of(&tip).unwrap().unwrap().0)
+    };
+    assert_eq!(shown(), (true, 3, true));
+    let (second, image) = (talk.segments[1].id(), image(&talk.segments[1]));
+    let fault = |part| RowsFault { segment: Some(second.0), part, why: "damaged".into(), lasting: true };
+    // The state at the end of one in the middle is its own affair.
+    assert!(store.note_fault(&fault(StatePart::End)).unwrap());
+    assert_eq!(shown(), (true, 2, true));
+    assert!(store.note_fault(&fault(StatePart::Rows)).unwrap());
+    assert_eq!(shown(), (false, 1, false));
+    assert_eq!(store.plan_restore(&tip).unwrap().usable, 1);
+    assert!(is_saved(&bench.save(Save { changes: vec![], images: vec![(second, image)] })));
+    assert_eq!(shown(), (true, 3, true));
+}
+
+#[test]
+fn the_budget_counts_a_child_without_rows_as_none() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "branches", 1);
+    let (head, tip, position, rendered) = (talk.head, talk.tip, talk.position, talk.rendered.clone());
+    let save = talk.turn(&bench.store, "one way", "yes");
+    bench.save(save);
+    let (lost, marked) = (talk.tip.unwrap(), talk.head.unwrap());
+    bench.save(Save {
+        changes: vec![Change::Mark { session: talk.session, name: "m".into(), message: marked }],
+        images: vec![],
+    });
+    (talk.head, talk.tip, talk.position, talk.rendered) = (head, tip, position, rendered);
+    let save = talk.turn(&bench.store, "another way", "no");
+    bench.save(save);
+    let store = &bench.store;
+    let fault = RowsFault { segment: Some(lost.0), part: StatePart::Rows, why: "damaged".into(), lasting: true };
+    assert!(store.note_fault(&fault).unwrap());
+    // Room for the rows of two: the marked state goes, then whole segments from the tips.
+    let rows = |id: &SegmentId| store.segment(id).unwrap().unwrap().rows;
+    let both: u64 = [tip.unwrap(), talk.tip.unwrap()].iter().map(|id| rows(id).bytes()).sum();
+    let limits = Limits { max_state_bytes: both, ..limits() };
+    let small = Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap();
+    small.keep_budget(&[]).unwrap();
+    assert!(rows(&tip.unwrap()).is_kept() || !rows(&talk.tip.unwrap()).is_kept(), "rows without those before them");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::overlay::{Overlay, Page};
 use super::{App, Asker, Effect, Phase, Question};
 use crate::commands::{is_command, message_text};
 use crate::protocol::desk::{Activity, Choice, Level, Request, SaveState};
-use crate::transcript::MessageId;
+use crate::transcript::{LONGEST_PROMPT, MessageId};
 
 /// How long it is said that there is nothing left to stop, in milliseconds.
 const OVER_MS: u64 = 4_000;
@@ -83,6 +83,15 @@ pub(super) fn notify(app: &mut App, took: u64, text: String, effects: &mut Vec<E
     }
 }
 
+/// Has what was entered and is not asked yet found in the history of the next start.
+pub(super) fn remember(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
+    if is_command(line) || line.trim().is_empty() {
+        return;
+    }
+    app.sent += 1;
+    effects.push(Effect::Send(Request::Remember(message_text(line))));
+}
+
 /// Begins to end.
 pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
     if app.phase == Phase::Running {
@@ -90,11 +99,10 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.overlay = None;
         app.popup = None;
         app.questions.clear();
-        // What was entered and not asked is found in the history of the next start.
-        for line in app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).filter(|l| !is_command(l)) {
-            app.sent += 1;
-            effects.push(Effect::Send(Request::Remember(message_text(line))));
-        }
+        // Whatever ends the program: a terminal that is closed asks nobody.
+        let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).cloned();
+        let lines: Vec<String> = queued.chain(app.tabs.typed()).chain([app.composer.expanded()]).collect();
+        lines.iter().for_each(|line| remember(app, line, effects));
         send(app, Request::Quit, effects);
         app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
     }
@@ -134,25 +142,37 @@ pub(super) fn is_unsaved(app: &App) -> bool {
     matches!(app.save, SaveState::NotSaved(_)) && app.transcript.messages().next().is_some()
 }
 
+/// What becomes of texts of these lengths ([`quit`]).
+fn fate(lengths: &[usize], remembers: bool) -> String {
+    let one = lengths.len() == 1;
+    match lengths.iter().filter(|bytes| **bytes > LONGEST_PROMPT).count() {
+        _ if !remembers && one => "it is not kept".into(),
+        _ if !remembers => "they are not kept".into(),
+        0 if one => "Up finds it at the next start".into(),
+        0 => "Up finds them at the next start".into(),
+        long if long == lengths.len() => format!("too long for the history ({LONGEST_PROMPT} bytes), and not kept"),
+        long => format!("Up finds them at the next start, but for {long} of more than {LONGEST_PROMPT} bytes"),
+    }
+}
+
 /// The question whether to quit; none when nothing is at work or waits, and all is saved.
 fn lost_by_quitting(app: &App) -> Option<String> {
     let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
     // Where nothing is saved there is no history either.
     let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));
-    let unsent = match app.queue.lines.len() + app.tabs.unsent().count() {
+    let lengths = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).map(String::len).collect::<Vec<_>>();
+    let unsent = match lengths.len() {
         0 => String::new(),
-        // See [`quit`].
-        1 if !remembers => "1 message was not sent: it is not kept.".to_owned(),
-        n if !remembers => format!("{n} messages were not sent: they are not kept."),
-        1 => "1 message was not sent: Up finds it at the next start.".to_owned(),
-        n => format!("{n} messages were not sent: Up finds them at the next start."),
+        1 => format!("1 message was not sent: {}.", fate(&lengths, remembers)),
+        n => format!("{n} messages were not sent: {}.", fate(&lengths, remembers)),
     };
-    let drafts: Vec<String> = app.tabs.drafts().map(|name| format!("\"{name}\"")).collect();
-    let drafts = match drafts.len() {
+    let names: Vec<String> = app.tabs.drafts().map(|name| format!("\"{name}\"")).collect();
+    let lengths: Vec<usize> = app.tabs.typed().map(|text| text.len()).collect();
+    let drafts = match names.len() {
         0 => String::new(),
-        1 => format!("1 draft in {} is not kept.", drafts.join(", ")),
-        n => format!("{n} drafts in {} are not kept.", drafts.join(", ")),
+        1 => format!("A draft is in {}: {}.", names.join(", "), fate(&lengths, remembers)),
+        n => format!("{n} drafts are in {}: {}.", names.join(", "), fate(&lengths, remembers)),
     };
     if here || !others.is_empty() {
         let place = match (here, others.is_empty()) {

@@ -1,6 +1,6 @@
 //! What the user sends: messages, commands, the queue, and the commands the interface does itself.
 
-use super::acts::{asking, note, open_page, quit_or_ask, send};
+use super::acts::{asking, note, open_page, quit_or_ask, remember, send};
 use super::keys::ACTIONS;
 use super::markdown::{Colours, Style, render};
 use super::mention;
@@ -55,7 +55,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                     app.editing = None;
                 }
                 if waits(app, &parsed.outcome) {
-                    queue(app);
+                    queue(app, effects);
                 } else {
                     app.history.push(line.trim());
                     app.composer.take();
@@ -64,7 +64,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
             }
         }
     } else if must_wait(app) {
-        queue(app);
+        queue(app, effects);
     } else {
         app.history.push(&line);
         app.composer.take();
@@ -93,9 +93,11 @@ fn waits(app: &App, outcome: &Outcome) -> bool {
         }
 }
 
-fn queue(app: &mut App) {
+fn queue(app: &mut App, effects: &mut Vec<Effect>) {
     let line = app.composer.take();
     app.history.push(&line);
+    // Now: where the program is killed it was not lost.
+    remember(app, &line, effects);
     app.queue.lines.push_back(Queued { line, edits: app.editing.take() });
 }
 

@@ -188,6 +188,12 @@ impl Tabs {
         self.away.iter().flat_map(|away| away.queue.lines.iter().map(|queued| &queued.line))
     }
 
+    /// What stands in the input of sessions that were left.
+    pub(super) fn typed(&self) -> impl Iterator<Item = String> {
+        let texts = self.away.iter().flat_map(|a| [Some(a.composer.expanded()), a.refused.clone()]);
+        texts.flatten().filter(|text| !text.trim().is_empty())
+    }
+
     /// Names of sessions that were left with something in the input.
     pub(super) fn drafts(&self) -> impl Iterator<Item = &str> {
         let drafts = self.away.iter().filter(|a| !a.composer.text().trim().is_empty() || a.refused.is_some());

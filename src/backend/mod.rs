@@ -51,6 +51,7 @@ use std::ops::Range;
 
 use crate::base::{GOLDEN, bytes, mix};
 use crate::protocol::engine::{Dtype, RowsFault, Token};
+use crate::spec::SparseSpec;
 
 /// Prefill chunks start on multiples of this, counted from the segment's start. Also the chunk of the lightning form.
 pub const GRID: usize = 64;
@@ -253,6 +254,13 @@ pub mod prelude {
 
 /// The arrays of a cache, in the order of images, without their layer.
 pub const ROW_ARRAYS: [&str; 4] = ["k", "v", "k1", "k2"];
+
+/// The rows of each of [`ROW_ARRAYS`] that belong to these positions: compressed keys are those whose window ends there.
+pub fn row_ranges(spec: &SparseSpec, positions: &Range<usize>) -> [Range<usize>; 4] {
+    let level1 = spec.level1_rows(positions.start)..spec.level1_rows(positions.end);
+    let level2 = spec.level2_rows(positions.start)..spec.level2_rows(positions.end);
+    [positions.clone(), positions.clone(), level1, level2]
+}
 
 /// Names used in images, one place: `k.{layer}` and so on.
 pub fn layer_tensor(name: &str, layer: usize) -> String {

@@ -25,6 +25,13 @@ fn short(hash: &str) -> String {
     hash.chars().take(8).collect()
 }
 
+/// A document that could not be read, where others are.
+pub(super) struct Unread {
+    /// Its file, as it was named.
+    pub(super) path: String,
+    pub(super) why: DeskError,
+}
+
 impl State {
     /// Documents of the open branch.
     pub(super) fn document_rows(&self) -> Vec<DocumentRow> {
@@ -190,36 +197,57 @@ impl State {
             let documents = desk.shaped(gathered.documents, &LoadOptions::default())?;
             desk.with_engine(|desk| {
                 let before = desk.feeder.live.clone();
-                desk.library_read(documents.into(), before, Box::new(|_, ()| Ok(())))
+                let then: Then<Vec<Unread>> = Box::new(|desk, mut unread| {
+                    // The last one is what the command ends with.
+                    let last = unread.pop().map_or(Ok(()), |u| Err(u.why));
+                    unread.into_iter().for_each(|u| desk.note(Level::Error, u.why.to_string()));
+                    last
+                });
+                desk.library_read(documents.into(), before, Vec::new(), then)
             })
         })
     }
 
-    /// Reads the first of the documents into the library, then the others, then goes back to the path `before`, and on.
+    /// Reads the first of the documents into the library, then the others, then goes back to the path `before`, and on with those
+    /// that do not fit into the context: `unread` are the ones so far.
     pub(super) fn library_read(
         &mut self,
         mut documents: VecDeque<Document>,
         before: SegmentPath,
-        then: Then<()>,
+        mut unread: Vec<Unread>,
+        then: Then<Vec<Unread>>,
     ) -> Done {
         let Some(document) = documents.pop_front().filter(|_| !self.feeder.stopped()) else {
             return self.return_to(before, |desk| {
                 desk.report_meters();
-                then(desk, ())
+                then(desk, unread)
             });
         };
         let path = document.path.map(|p| p.display().to_string());
         let info = document_info(&document.name, path, &document.text);
+        let file = info.path.clone().unwrap_or_else(|| info.name.clone());
         let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
         let mut messages: Vec<Message> = system.map(|s| self.draft(Role::System, None, s)).into_iter().collect();
         let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
         message.meta.document = Some(info.clone());
         messages.push(message);
         let path: Vec<&Message> = messages.iter().collect();
-        let rendered = self.known_size(self.past_of(&path, self.defaults.think), &info.name)?;
+        let rendered = match self.known_size(self.past_of(&path, self.defaults.think), &info.name) {
+            Err(why @ DeskError::TooLong(_)) => {
+                unread.push(Unread { path: file, why });
+                return self.library_read(documents, before, unread, then);
+            }
+            rendered => rendered?,
+        };
         let text = messages.pop().map(|m| m.text).unwrap_or_default();
         self.when_planned(rendered, State::plan, move |desk, rendered, plan| {
-            let mut plan = desk.fitting(plan, &info.name)?;
+            let mut plan = match desk.fitting(plan, &info.name) {
+                Err(why @ DeskError::TooLong(_)) => {
+                    unread.push(Unread { path: file, why });
+                    return desk.library_read(documents, before, unread, then);
+                }
+                plan => plan?,
+            };
             // These messages are in no conversation: nothing may point at them.
             plan.steps.iter_mut().for_each(|s| s.message = None);
             plan.found.clear();
@@ -228,7 +256,7 @@ impl State {
                 if !desk.feeder.stopped() {
                     desk.library_has(info, &text, &fed);
                 }
-                desk.library_read(documents, before, then)
+                desk.library_read(documents, before, unread, then)
             })
         })
     }

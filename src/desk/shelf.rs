@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::branches::{Branch, Fan, Grown, Lanes, Written};
 use super::feeder::Last;
+use super::library::Unread;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments;
@@ -18,7 +19,7 @@ use crate::session::DocumentRecord;
 use crate::settings::SaveStates;
 use crate::text::{Begin, StreamDecoder};
 use crate::transcript::{DocumentInfo, Message, MessageMeta, Role, Sources};
-use kept::{Unread, is_file};
+use kept::is_file;
 
 /// What is said to be too long.
 const THIS_QUESTION: &str = "This question";

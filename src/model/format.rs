@@ -1,5 +1,7 @@
 //! How a published folder says its weights are stored: read before anything is loaded or downloaded.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::quantize::METHOD;
@@ -72,6 +74,8 @@ pub struct Format {
     beyond: Option<String>,
     /// Modules that are not packed, as the folder writes them.
     excluded: Vec<String>,
+    /// Those that are packed, where the folder lists them instead (ModelOpt's mixed forms).
+    packed: Option<BTreeSet<String>>,
 }
 
 impl Format {
@@ -115,6 +119,7 @@ impl Format {
             blocks: blocks.filter(|b| b.iter().all(|n| *n > 0)),
             beyond: beyond(method, q),
             excluded: excluded(q),
+            packed: q.get("quantized_layers").and_then(Value::as_object).map(|of| of.keys().cloned().collect()),
         }
     }
 
@@ -195,11 +200,13 @@ impl Format {
         let matches = |pattern: &str| {
             fancy_regex::Regex::new(&format!("^(?:{pattern})")).is_ok_and(|r| r.is_match(module).unwrap_or(false))
         };
-        self.excluded.iter().any(|entry| match entry.strip_prefix("re:").or_else(|| entry.strip_prefix("-:")) {
-            Some(pattern) => matches(pattern),
-            None if entry.contains('*') => glob::Pattern::new(entry).is_ok_and(|p| p.matches(module)),
-            None => module == entry || module.contains(entry.as_str()),
-        })
+        let unlisted = self.packed.as_ref().is_some_and(|packed| !packed.contains(module));
+        unlisted
+            || self.excluded.iter().any(|entry| match entry.strip_prefix("re:").or_else(|| entry.strip_prefix("-:")) {
+                Some(pattern) => matches(pattern),
+                None if entry.contains('*') => glob::Pattern::new(entry).is_ok_and(|p| p.matches(module)),
+                None => module == entry || module.contains(entry.as_str()),
+            })
     }
 }
 
@@ -345,6 +352,9 @@ mod tests {
         let modelopt =
             r#"{"quantization_config": {"quant_method": "modelopt", "exclude_modules": ["model.layers.2*"]}}"#;
         assert!(excludes(modelopt, "model.layers.2.mlp.up_proj") && !excludes(modelopt, "model.layers.3.mlp.up_proj"));
+        let mixed = r#"{"quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {"model.layers.0.mlp.up_proj": {"quant_algo": "FP8"}}}}"#;
+        assert!(excludes(mixed, "model.layers.1.mlp.up_proj") && !excludes(mixed, "model.layers.0.mlp.up_proj"));
         let mlx = r#"{"quantization": {"group_size": 64, "bits": 8, "model.embed_tokens": false}}"#;
         assert!(excludes(mlx, "model.embed_tokens") && !excludes(mlx, "lm_head"));
     }

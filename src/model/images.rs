@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::parts::{LayerState, Phase, Sequence};
 use super::state::Live;
 use super::{ModelError, Result};
-use crate::backend::{Backend, layer_tensor};
-use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage};
+use crate::backend::{Backend, BackendError, ROW_ARRAYS, layer_tensor, row_ranges};
+use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault, RowsImage, StatePart};
 
 impl<B: Backend> Live<B> {
     /// KV rows of `positions`, for saving. Their bytes may still come while the caller goes on.
@@ -99,10 +99,10 @@ impl<B: Backend> Live<B> {
             None if length != 0 => return bad(format!("no recurrent state at {length}")),
             Some(_) | None => {}
         }
-        let named = |tensors: &'_ [ImageTensor], name: &str, layer: usize| -> Option<usize> {
-            let wanted = layer_tensor(name, layer);
-            tensors.iter().position(|t| t.name == wanted)
-        };
+        rows.iter().try_for_each(|feed| self.check_rows(feed.as_ref()))?;
+        if length > 0 {
+            self.check_end(keep, rows, end)?;
+        }
         self.now.phase = Phase::Synced;
         self.now.pending = 0;
         self.now.segment = 0;
@@ -131,16 +131,7 @@ impl<B: Backend> Live<B> {
             match layer {
                 LayerState::Sparse(cache) => caches.push((i, cache)),
                 LayerState::Lightning(state) => {
-                    let image = match end {
-                        None => None,
-                        Some(end) => match named(&end.tensors, "state", i).and_then(|at| end.tensors.get(at)) {
-                            Some(tensor) => Some(tensor),
-                            None if length == 0 => None,
-                            None => {
-                                return bad(format!("it has no `{}`", layer_tensor("state", i)));
-                            }
-                        },
-                    };
+                    let image = end.and_then(|end| state_of(end, i));
                     b.write_state(state, &self.work.lightning_spec, image)?;
                 }
             }
@@ -153,6 +144,45 @@ impl<B: Backend> Live<B> {
         self.now.named.add_all(rows);
         // A pass that failed may have left some.
         self.reset_mass(b)
+    }
+
+    /// Refuses saved rows of other shapes than this model's: they will never be of use.
+    fn check_rows(&self, feed: &dyn RowSource) -> Result<()> {
+        let spec = &self.work.sparse_spec;
+        let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
+        let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
+        let ranges = row_ranges(spec, &(start..start + rows));
+        for (layer, _) in self.now.layers.iter().enumerate().filter(|(_, l)| matches!(l, LayerState::Sparse(_))) {
+            for (name, rows) in ROW_ARRAYS.into_iter().zip(&ranges) {
+                let (name, belongs) = (layer_tensor(name, layer), [rows.len(), spec.kv_heads, spec.head_dim]);
+                match feed.array(&name) {
+                    Some((Dtype::F32 | Dtype::Bf16, shape)) if shape == belongs => {}
+                    found => {
+                        let found = found.map_or("not there".into(), |(dtype, shape)| format!("{shape:?} {dtype:?}"));
+                        let why = format!("{name} is {found}, and {belongs:?} belongs there");
+                        return Err(lost(feed.segment(), StatePart::Rows, why));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of the recurrent state behind the first `keep` tokens and `rows`.
+    fn check_end(&self, keep: usize, rows: &[Arc<dyn RowSource>], end: Option<&CheckpointImage>) -> Result<()> {
+        let spec = &self.work.lightning_spec;
+        let belongs = [spec.heads, spec.head_dim, spec.head_dim];
+        for (layer, _) in self.now.layers.iter().enumerate().filter(|(_, l)| matches!(l, LayerState::Lightning(_))) {
+            let found = match end.and_then(|end| state_of(end, layer)) {
+                Some(t) if t.shape == belongs && t.dtype == Dtype::F32 => continue,
+                Some(t) => format!("{:?} {:?}", t.shape, t.dtype),
+                None => "not there".into(),
+            };
+            let segment = rows.last().map_or(self.now.named.at(keep), |rows| rows.segment());
+            let why = format!("{} is {found}, and {belongs:?} F32 belongs there", layer_tensor("state", layer));
+            return Err(lost(segment, StatePart::End, why));
+        }
+        Ok(())
     }
 
     /// Takes the place of what is in the caches with the rows of another sequence, as many as it lends; says how many those are. Where it has
@@ -184,4 +214,15 @@ impl<B: Backend> Live<B> {
     pub fn reset(&mut self, b: &mut B) -> Result<()> {
         self.restore(b, 0, &[], None)
     }
+}
+
+/// The recurrent state of a layer.
+fn state_of(end: &CheckpointImage, layer: usize) -> Option<&ImageTensor> {
+    let wanted = layer_tensor("state", layer);
+    end.tensors.iter().find(|t| t.name == wanted)
+}
+
+/// Saved state that does not fit: whoever has it reads its text instead.
+fn lost(segment: Option<[u8; 32]>, part: StatePart, why: String) -> ModelError {
+    BackendError::Rows(RowsFault { segment, part, why, lasting: true }).into()
 }

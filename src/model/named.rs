@@ -29,6 +29,11 @@ impl Named {
         }
     }
 
+    /// The segment that ends at `end`, if one does.
+    pub(super) fn at(&self, end: usize) -> Option<[u8; 32]> {
+        self.0.binary_search_by_key(&end, |(at, _)| *at).ok().and_then(|at| self.0.get(at)).map(|(_, name)| *name)
+    }
+
     /// Rows that sources bring, those of the last one first.
     fn ends(rows: &[Arc<dyn RowSource>]) -> impl DoubleEndedIterator<Item = (usize, [u8; 32])> {
         rows.iter().filter_map(|rows| {

@@ -2,8 +2,8 @@
 
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
-use crate::backend::{GRID, fp8};
-use crate::protocol::engine::{CheckpointImage, Precision, RowsImage, Token};
+use crate::backend::{BackendError, GRID, fp8};
+use crate::protocol::engine::{CheckpointImage, ImageTensor, Precision, RowsImage, StatePart, Token};
 use crate::spec::DenseRule;
 
 use super::*;
@@ -360,18 +360,35 @@ fn damaged_images_are_refused() {
     t.read(&text(200, 1), &[512]);
     let (rows, end) = t.images();
     let mut fresh = tiny();
+    let before = fresh.bytes();
+    let named = RowsImage { segment: Some([7; 32]), ..rows.clone() };
+    // Whoever has them learns which of them it is, and that it will never do.
+    let mut lost = |rows: RowsImage, end: &CheckpointImage, part: StatePart| match fresh.live.restore(
+        &mut fresh.b,
+        0,
+        &[rows],
+        Some(end),
+    ) {
+        Err(ModelError::Backend(BackendError::Rows(fault))) => {
+            assert_eq!((fault.segment, fault.part, fault.lasting), (Some([7; 32]), part, true), "{fault}");
+        }
+        other => panic!("{other:?}"),
+    };
     for i in 0..rows.tensors.len() {
-        let mut bad = rows.clone();
-        bad.tensors.remove(i);
-        assert!(fresh.live.restore(&mut fresh.b, 0, &[bad], Some(&end)).is_err());
-        fresh.live.reset(&mut fresh.b).unwrap();
+        let mut bad = named.clone();
+        let removed = bad.tensors.remove(i);
+        lost(bad.clone(), &end, StatePart::Rows);
+        let mut shape = removed.shape.clone();
+        shape[0] += 1;
+        bad.tensors.push(ImageTensor { shape, ..removed });
+        lost(bad, &end, StatePart::Rows);
     }
     let mut bad = end.clone();
     bad.tensors[0].shape = vec![1, 2, 3];
-    assert!(fresh.live.restore(&mut fresh.b, 0, std::slice::from_ref(&rows), Some(&bad)).is_err());
+    lost(named.clone(), &bad, StatePart::End);
     bad.tensors.remove(0);
-    assert!(fresh.live.restore(&mut fresh.b, 0, std::slice::from_ref(&rows), Some(&bad)).is_err());
-    fresh.live.reset(&mut fresh.b).unwrap();
+    lost(named, &bad, StatePart::End);
+    assert_eq!(fresh.bytes(), before);
     fresh.live.restore(&mut fresh.b, 0, &[rows], Some(&end)).unwrap();
     assert_same_state(&mut t, &mut fresh);
 }

@@ -1,29 +1,25 @@
 //! Typed prompts, for the input's history and Ctrl-R. Text only.
 
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Transaction, params};
 
 use super::error::Result;
 use super::store::{Store, now_ms};
-use crate::transcript::SessionId;
+use crate::transcript::{LONGEST_PROMPT, SessionId};
 
 /// Older prompts than this many are forgotten.
 const KEEP: i64 = 10_000;
-/// Longest prompt that is remembered, bytes: one with a pasted book in it is in its session, and all are read at each start.
-const LONGEST: usize = 20_000;
+/// A prompt that is among the last of this many takes its new place: what was queued is added once more when it is asked.
+const RECENT: i64 = 64;
 
-/// Adds a prompt unless it repeats the last one.
+/// Adds a prompt.
 pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
-    let last: Option<(i64, String)> = tx
-        .prepare_cached("SELECT key, text FROM prompt ORDER BY key DESC LIMIT 1")?
-        .query_row([], |r| Ok((r.get(0)?, r.get(1)?)))
-        .optional()?;
-    if text.trim().is_empty() || text.len() > LONGEST || last.as_ref().is_some_and(|(_, t)| t == text) {
+    if text.trim().is_empty() || text.len() > LONGEST_PROMPT {
         return Ok(());
     }
+    tx.prepare_cached("DELETE FROM prompt WHERE text = ?1 AND key > (SELECT max(key) FROM prompt) - ?2")?
+        .execute(params![text, RECENT])?;
     tx.prepare_cached("INSERT INTO prompt(text, created_ms) VALUES (?1, ?2)")?.execute(params![text, now_ms()])?;
-    if let Some((key, _)) = last {
-        tx.prepare_cached("DELETE FROM prompt WHERE key <= ?1")?.execute([key + 1 - KEEP])?;
-    }
+    tx.prepare_cached("DELETE FROM prompt WHERE key <= (SELECT max(key) FROM prompt) - ?1")?.execute([KEEP])?;
     Ok(())
 }
 
@@ -32,7 +28,7 @@ pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
 pub(super) fn forget_those_of(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
     let asked = "SELECT text FROM message WHERE role = 'user' AND octet_length(text) <= ?2 AND session";
     let sql = format!("DELETE FROM prompt WHERE text IN ({asked} = ?1) AND text NOT IN ({asked} <> ?1)");
-    tx.prepare_cached(&sql)?.execute(params![session.0, LONGEST as i64])?;
+    tx.prepare_cached(&sql)?.execute(params![session.0, LONGEST_PROMPT as i64])?;
     Ok(())
 }
 
@@ -44,7 +40,7 @@ impl Store {
     pub fn prompts(&self, limit: usize) -> Result<Vec<String>> {
         self.read(|db| {
             let sql = "SELECT text FROM prompt WHERE octet_length(text) <= ?2 ORDER BY key DESC LIMIT ?1";
-            let rows_of = (i64::try_from(limit).unwrap_or(i64::MAX), LONGEST as i64);
+            let rows_of = (i64::try_from(limit).unwrap_or(i64::MAX), LONGEST_PROMPT as i64);
             let mut query = db.prepare_cached(sql)?;
             let rows = query.query_map(rows_of, |r| r.get(0))?;
             Ok(rows.collect::<Result<_, _>>()?)

@@ -210,7 +210,9 @@ impl Store {
                         gone.push((id, kind, bytes));
                     }
                 }
-                if let Some(parent) = l.parent
+                // One without rows is nobody's child here.
+                if l.has_rows
+                    && let Some(parent) = l.parent
                     && let Some(count) = children.get_mut(&parent)
                 {
                     *count -= 1;

@@ -10,6 +10,7 @@ use rusqlite::{Row, Transaction, params};
 use super::commit::next_use;
 use super::error::Result;
 use super::segment::SegmentId;
+use super::state::KEPT;
 use super::store::{Store, now_ms};
 
 /// A document to be put on the shelf.
@@ -72,9 +73,8 @@ pub(super) fn add(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<Stri
     Ok(None)
 }
 
-/// Columns of [`record`]. The bytes are those of the segments from the document's end back to its prefix.
+/// Columns of [`record`], and [`KEPT`]. The bytes are those of the segments from the document's end back to its prefix.
 const COLUMNS: &str = "d.hash, d.name, d.path, d.prefix, d.segment, d.tokens, d.lines, d.used_ms, s.fingerprint,
-  s.end_root IS NOT NULL AND s.rows_root IS NOT NULL,
   (WITH RECURSIVE up(id, parent, bytes) AS (
      SELECT s.id, s.parent, s.rows_bytes + s.end_bytes
      UNION SELECT p.id, p.parent, p.rows_bytes + p.end_bytes FROM up CROSS JOIN segment p ON p.id = up.parent
@@ -95,9 +95,9 @@ fn record(r: &Row<'_>) -> rusqlite::Result<DocumentRecord> {
         },
         used_ms: r.get(7)?,
         fingerprint: r.get(8)?,
-        kept: r.get(9)?,
-        bytes: r.get(10)?,
-        in_use: r.get(11)?,
+        bytes: r.get(9)?,
+        in_use: r.get(10)?,
+        kept: r.get(11)?,
     })
 }
 
@@ -108,8 +108,9 @@ impl Store {
     /// The database cannot be read.
     pub fn documents(&self) -> Result<Vec<DocumentRecord>> {
         self.read(|db| {
-            let sql =
-                format!("SELECT {COLUMNS} FROM document d JOIN segment s ON s.id = d.segment ORDER BY d.used DESC");
+            let sql = format!(
+                "SELECT {COLUMNS}, {KEPT} FROM document d JOIN segment s ON s.id = d.segment ORDER BY d.used DESC"
+            );
             let mut query = db.prepare_cached(&sql)?;
             let rows = query.query_map([], record)?;
             Ok(rows.collect::<Result<_, _>>()?)

@@ -17,7 +17,7 @@ use super::segment::SegmentId;
 use super::state::RestorePlan;
 use super::store::{Store, lock};
 use crate::protocol::engine::{
-    CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsPlace, SOURCE_BYTES,
+    CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsPlace, SOURCE_BYTES, StatePart,
 };
 
 // A piece that is asked for as is best for the asker is one checksum's worth.
@@ -44,6 +44,7 @@ impl StoredRows {
     pub fn open(place: &RowsPlace, disk: Arc<dyn Disk>) -> Result<StoredRows, RowsFault> {
         StoredRows::of(SegmentId(place.segment), place.checksum, &place.file, disk).map_err(|e| RowsFault {
             segment: Some(place.segment),
+            part: StatePart::Rows,
             why: e.why,
             lasting: e.lasting,
         })
@@ -61,7 +62,7 @@ impl StoredRows {
     }
 
     fn fault(&self, why: String, lasting: bool) -> RowsFault {
-        RowsFault { segment: Some(self.id.0), why, lasting }
+        RowsFault { segment: Some(self.id.0), part: StatePart::Rows, why, lasting }
     }
 
     /// How many of them have been read and checked so far, for progress: some may be read twice.
@@ -182,7 +183,11 @@ impl Store {
         let Some(id) = fault.segment.map(SegmentId) else {
             return Ok(false);
         };
-        if !fault.lasting || !self.declare_missing(&id, FileKind::Rows, &fault.why) {
+        let kind = match fault.part {
+            StatePart::Rows => FileKind::Rows,
+            StatePart::End => FileKind::End,
+        };
+        if !fault.lasting || !self.declare_missing(&id, kind, &fault.why) {
             return Err(StoreError::StateLost { id, why: fault.why.clone() });
         }
         Ok(true)

@@ -10,7 +10,7 @@ use super::disk::DiskFile;
 use super::error::{Result, StoreError};
 use super::format::{self, FileKind, Head};
 use super::segment::SegmentId;
-use super::state::sessions_at;
+use super::state::sessions_behind;
 use super::store::Store;
 use super::summary::refresh_session;
 use crate::protocol::engine::{ImageTensor, StateImage};
@@ -203,7 +203,7 @@ pub(super) fn name_in(tx: &Transaction<'_>, written: &[Written]) -> Result<()> {
             .execute(params![file.id.0, file.root, file.bytes])?;
     }
     for file in written {
-        for session in sessions_at(tx, &file.id)? {
+        for session in sessions_behind(tx, &file.id)? {
             refresh_session(tx, session)?;
         }
     }

@@ -1,5 +1,7 @@
 //! Sessions and their messages: reading, naming, deleting. Changes of text are in `commit.rs`.
 
+use std::collections::{HashMap, HashSet};
+
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::{Result, StoreError};
@@ -144,6 +146,45 @@ pub(super) const REACHED_BY_SESSION: &str = concat!(
   UNION SELECT m.parent FROM reached CROSS JOIN message m ON m.id = reached.id WHERE m.parent IS NOT NULL)"
 );
 
+/// The segments of a session that have all rows up to their end.
+fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Result<HashSet<SegmentId>> {
+    let mut query = db.prepare_cached(&format!(
+        "{REACHED_BY_SESSION}, above(id, parent, rows) AS (
+           SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM reached
+             CROSS JOIN message_segment l ON l.message = reached.id AND l.fingerprint = ?2
+             CROSS JOIN segment s ON s.id = l.segment
+           UNION SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM above CROSS JOIN segment s ON s.id = above.parent)
+         SELECT id, parent, rows FROM above"
+    ))?;
+    let rows = query.query_map(params![session.0, fingerprint], |r| {
+        Ok((SegmentId(r.get(0)?), (r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId), r.get::<_, bool>(2)?)))
+    })?;
+    let above: HashMap<SegmentId, (Option<SegmentId>, bool)> = rows.collect::<rusqlite::Result<_>>()?;
+    let mut known: HashMap<SegmentId, bool> = HashMap::new();
+    for id in above.keys() {
+        let (mut path, mut next, mut whole) = (Vec::new(), Some(*id), true);
+        while let Some(id) = next {
+            // In a damaged database a path may lead nowhere, or go round.
+            let Some((parent, rows)) = above.get(&id).filter(|_| path.len() <= above.len()) else {
+                whole = false;
+                break;
+            };
+            if let Some(found) = known.get(&id) {
+                whole = *found;
+                break;
+            }
+            path.push(id);
+            if !rows {
+                whole = false;
+                break;
+            }
+            next = *parent;
+        }
+        known.extend(path.into_iter().map(|id| (id, whole)));
+    }
+    Ok(known.into_iter().filter_map(|(id, whole)| whole.then_some(id)).collect())
+}
+
 impl Store {
     /// Sessions, the last changed first; at most `limit`.
     ///
@@ -242,10 +283,11 @@ impl Store {
     /// The database cannot be read.
     pub fn tree(&self, session: SessionId, fingerprint: &str, max_text: usize) -> Result<Vec<MessageNode>> {
         self.read(|db| {
+            let whole = whole_segments(db, session, fingerprint)?;
             let mut query = db.prepare_cached(&format!(
                 "{REACHED_BY_SESSION}
                  SELECT m.id, m.parent, m.role, m.created_ms, m.meta, '', substr(m.text, 1, ?3), m.depth, s.id,
-                        coalesce(s.rows_root IS NOT NULL AND s.end_root IS NOT NULL, 0)
+                        coalesce(s.end_root IS NOT NULL, 0)
                  FROM reached CROSS JOIN message m ON m.id = reached.id
                  LEFT JOIN message_segment l ON l.message = m.id AND l.fingerprint = ?2
                  LEFT JOIN segment s ON s.id = l.segment
@@ -253,12 +295,9 @@ impl Store {
             ))?;
             let max_text = i64::try_from(max_text).unwrap_or(i64::MAX);
             let rows = query.query_map(params![session.0, fingerprint, max_text], |r| {
-                Ok(MessageNode {
-                    message: bare_message(r)?,
-                    number: r.get(7)?,
-                    segment: r.get::<_, Option<[u8; 32]>>(8)?.map(SegmentId),
-                    kept: r.get(9)?,
-                })
+                let segment = r.get::<_, Option<[u8; 32]>>(8)?.map(SegmentId);
+                let kept = r.get::<_, bool>(9)? && segment.is_some_and(|id| whole.contains(&id));
+                Ok(MessageNode { message: bare_message(r)?, number: r.get(7)?, segment, kept })
             })?;
             Ok(rows.collect::<Result<_, _>>()?)
         })

@@ -62,6 +62,13 @@ pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind
   s.rows_root IS NOT NULL, s.rows_bytes, s.rows_why, s.end_root IS NOT NULL, s.end_bytes, s.end_why, s.used_ms,
   s.given, s.generated, s.origin";
 
+/// Whether all state that ends in segment `s` is kept ([`plan`]): the state at its end, and the rows of all segments up to it.
+pub(super) const KEPT: &str = "(s.end_root IS NOT NULL AND NOT EXISTS (
+  WITH RECURSIVE up(id, parent, lost) AS (
+    SELECT s.id, s.parent, s.rows_root IS NULL
+    UNION SELECT p.id, p.parent, p.rows_root IS NULL FROM up CROSS JOIN segment p ON p.id = up.parent)
+  SELECT 1 FROM up WHERE lost))";
+
 /// Reads a segment. A row that is not what was recorded is an error: its name is a hash of its tokens.
 fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
     let stored = |kept: usize| -> rusqlite::Result<Stored> {
@@ -129,16 +136,15 @@ impl Store {
         }
     }
 
-    /// Whether all state of a segment is kept, and its bytes on disk, if the segment was ever recorded. Its tokens are not
+    /// Whether all state up to the end of a segment is kept, and the bytes of its own on disk, if the segment was ever recorded. Its tokens are not
     /// looked at.
     ///
     /// # Errors
     /// The database cannot be read.
     pub fn kept_of(&self, id: &SegmentId) -> Result<Option<(bool, u64)>> {
         self.read(|db| {
-            let sql = "SELECT rows_root IS NOT NULL AND end_root IS NOT NULL, rows_bytes + end_bytes
-                       FROM segment WHERE id = ?1";
-            Ok(db.prepare_cached(sql)?.query_row([id.0], |r| Ok((r.get(0)?, r.get(1)?))).optional()?)
+            let sql = format!("SELECT {KEPT}, s.rows_bytes + s.end_bytes FROM segment s WHERE s.id = ?1");
+            Ok(db.prepare_cached(&sql)?.query_row([id.0], |r| Ok((r.get(0)?, r.get(1)?))).optional()?)
         })
     }
 
@@ -301,7 +307,7 @@ impl Store {
                 &format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"),
                 params![id.0, why],
             )?;
-            for session in sessions_at(tx, id)? {
+            for session in sessions_behind(tx, id)? {
                 refresh_session(tx, session)?;
             }
             Ok(())
@@ -361,10 +367,15 @@ impl Attempt {
     }
 }
 
-/// Sessions whose head ends in this segment: their `state` column depends on it.
-pub(super) fn sessions_at(tx: &rusqlite::Transaction<'_>, id: &SegmentId) -> Result<Vec<SessionId>> {
+/// Sessions whose head lies behind this segment or in it: their `state` column depends on it.
+pub(super) fn sessions_behind(tx: &rusqlite::Transaction<'_>, id: &SegmentId) -> Result<Vec<SessionId>> {
     let mut query = tx.prepare_cached(
-        "SELECT s.id FROM message_segment l JOIN session s ON s.head = l.message WHERE l.segment = ?1",
+        "WITH RECURSIVE down(id) AS (
+           SELECT ?1 UNION SELECT s.id FROM down CROSS JOIN segment s ON s.parent = down.id),
+         below(id) AS (
+           SELECT l.message FROM down CROSS JOIN message_segment l ON l.segment = down.id
+           UNION SELECT m.id FROM below CROSS JOIN message m ON m.parent = below.id)
+         SELECT s.id FROM below CROSS JOIN session s ON s.head = below.id",
     )?;
     let rows = query.query_map([id.0], |r| Ok(SessionId(r.get(0)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)

@@ -6,6 +6,7 @@ use super::commit::next_use;
 use super::error::Result;
 use super::seal::seal_session;
 use super::sessions::LAST;
+use super::state::KEPT;
 use super::store::now_ms;
 use crate::transcript::SessionId;
 
@@ -65,14 +66,15 @@ pub(super) fn refresh_session(tx: &Transaction<'_>, session: SessionId) -> Resul
     )?
     .execute([session.0])?;
     let tip = tx
-        .prepare_cached(
-            "WITH RECURSIVE up(id, parent, depth) AS (
-               SELECT m.id, m.parent, m.depth FROM session s CROSS JOIN message m ON m.id = s.head WHERE s.id = ?1
-               UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
-             SELECT s.stop, CASE WHEN s.end_root IS NOT NULL AND s.rows_root IS NOT NULL THEN s.fingerprint END
-             FROM up CROSS JOIN message_segment l ON l.message = up.id CROSS JOIN segment s ON s.id = l.segment
-             ORDER BY up.depth DESC, s.used DESC LIMIT 1",
-        )?
+        .prepare_cached(&format!(
+            "SELECT s.stop, CASE WHEN {KEPT} THEN s.fingerprint END FROM segment s WHERE s.id = (
+               WITH RECURSIVE up(id, parent, depth) AS (
+                 SELECT m.id, m.parent, m.depth FROM session s CROSS JOIN message m ON m.id = s.head WHERE s.id = ?1
+                 UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
+               SELECT s.id
+               FROM up CROSS JOIN message_segment l ON l.message = up.id CROSS JOIN segment s ON s.id = l.segment
+               ORDER BY up.depth DESC, s.used DESC LIMIT 1)"
+        ))?
         .query_row([session.0], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, Option<String>>(1)?)))
         .optional()?
         .unwrap_or((0, None));

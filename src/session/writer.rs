@@ -120,6 +120,8 @@ struct Queue {
     saves: VecDeque<Queued>,
     /// State whose text is on disk. The first is being written.
     states: VecDeque<Arc<State>>,
+    /// Sessions that have changed since they were last thinned: a save of a segment names none, what is said behind it does.
+    grown: Vec<SessionId>,
     /// Bytes of state in `saves`, in hand, and in `states`.
     pending_bytes: u64,
     last_id: u64,
@@ -151,8 +153,6 @@ impl Queue {
 struct State {
     id: u64,
     images: Vec<(SegmentId, StateImage)>,
-    /// Whose it is.
-    sessions: Vec<SessionId>,
 }
 
 #[derive(Debug)]

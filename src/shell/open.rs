@@ -172,6 +172,14 @@ pub fn model(context: &Context) -> Result<Chosen, Failure> {
         ModelSource::Demo => Ok(Chosen::new(BUILT_IN)),
         ModelSource::Synthetic(shape) => Ok(Chosen::new(format!("synthetic:{shape}"))),
         ModelSource::Path(path) if Path::new(&path).is_dir() => Ok(Chosen::new(path)),
+        ModelSource::Path(path) if Path::new(&path).is_file() => Err(Failure::new(
+            Exit::NoModel,
+            match Path::new(&path).extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
+                true => format!("{path} is a GGUF file, which is not read"),
+                false => format!("{path} is a file, and a model is a folder"),
+            },
+        )
+        .hint("Give the folder with the model's safetensors")),
         ModelSource::Path(path) => Err(Failure::new(Exit::NoModel, format!("{path}: no such model folder"))
             .hint("--model demo runs the built-in model, sala-chat model download gets the 9B model")),
     }

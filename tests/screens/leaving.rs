@@ -204,14 +204,22 @@ fn drafts_of_sessions_that_were_left_are_counted_at_the_end() {
     s.sent();
     s.press("ctrl-d");
     let screen = s.screen();
-    assert!(screen.contains("1 draft in \"war-and-peace\" is not kept. Quit?"), "{screen}");
+    assert!(screen.contains("A draft is in \"war-and-peace\": Up finds it at the next start. Quit?"), "{screen}");
     assert_eq!(s.sent(), []);
     s.press("n");
     s.type_text("another").press("alt-3");
     arrives(&mut s, 3);
     s.press("ctrl-d");
     let screen = s.screen();
-    assert!(screen.contains("2 drafts in \"war-and-peace\", \"contract\" are not kept."), "{screen}");
+    let kept = "2 drafts are in \"war-and-peace\", \"contract\": Up finds them at the next start.";
+    assert!(screen.split_whitespace().collect::<Vec<_>>().join(" ").contains(kept), "{screen}");
+    s.press("n").type_text("and one here");
+    s.sent();
+    // A terminal that is closed asks nobody.
+    s.event(Event::Terminate);
+    let remember = |text: &str| Request::Remember(text.into());
+    let all = [remember("half a thought"), remember("another"), remember("and one here"), Request::Quit];
+    assert_eq!(s.sent(), all);
 }
 
 #[test]

@@ -18,19 +18,14 @@ use super::staging::Incoming;
 use super::stretch::Stretch;
 use super::tensors::{Buf, HEAD, Recurrent, floats};
 use super::{Cuda, shape};
-use crate::backend::{BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, layer_tensor};
+use crate::backend::{
+    BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, layer_tensor, row_ranges,
+};
 use crate::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource, TensorData};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// A pass of more rows than this waits for all rows behind it: together they choose nearly every block.
 const CHOOSING_ROWS: usize = 512;
-
-/// Rows of each array that belong to `positions`: for compressed keys those whose window ends inside.
-fn row_ranges(spec: &SparseSpec, positions: &Range<usize>) -> [Range<usize>; 4] {
-    let level1 = spec.level1_rows(positions.start)..spec.level1_rows(positions.end);
-    let level2 = spec.level2_rows(positions.start)..spec.level2_rows(positions.end);
-    [positions.clone(), positions.clone(), level1, level2]
-}
 
 impl Images for Cuda {
     fn read(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::super::library::Unread;
 use super::super::work::Then;
 use super::super::{DeskError, Done, State};
 use super::Wish;
@@ -20,12 +21,6 @@ pub(super) enum Standing {
     BehindOthers,
     /// It is not kept, or of another model.
     NotKept,
-}
-
-/// A file that was to be read again, and why it could not be.
-pub(super) struct Unread {
-    path: String,
-    why: String,
 }
 
 pub(super) fn is_file(path: &str) -> bool {
@@ -85,7 +80,7 @@ impl State {
     pub(super) fn why_not(&self, record: &DocumentRecord, standing: Standing, unread: &[Unread]) -> String {
         let path = record.document.path.as_deref();
         if let Some(unread) = unread.iter().find(|u| Some(u.path.as_str()) == path) {
-            return unread.why.clone();
+            return unread.why.to_string();
         }
         let what = match standing {
             _ if self.keeper.policy == SaveStates::Never => {
@@ -113,14 +108,14 @@ impl State {
         self.gather_each(files, Vec::new(), Vec::new(), move |desk, documents, unread| {
             let before = desk.feeder.live.clone();
             let wish = Wish { read: false, ..wish };
-            let then: Then<()> = Box::new(move |desk, ()| match desk.feeder.stopped() {
+            let then: Then<Vec<Unread>> = Box::new(move |desk, unread| match desk.feeder.stopped() {
                 true => Err(DeskError::Stopped),
                 false => {
                     desk.keeper.wait_for_texts();
                     desk.when_saved(desk.keeper.states(), move |desk| desk.ask_shelf(wish, &unread))
                 }
             });
-            desk.library_read(documents.into(), before, then)
+            desk.library_read(documents.into(), before, unread, then)
         })
     }
 
@@ -142,7 +137,7 @@ impl State {
             match gathered {
                 Ok(found) => documents.extend(found),
                 Err(DeskError::Stopped) => return Err(DeskError::Stopped),
-                Err(e) => unread.push(Unread { path, why: e.to_string() }),
+                Err(why) => unread.push(Unread { path, why }),
             }
             desk.gather_each(files, documents, unread, then)
         })

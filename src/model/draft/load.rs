@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::backend::draft::DraftOps;
+use crate::backend::forms::Factor;
 use crate::backend::{Form, WeightView, internal};
 use crate::model::{LoadedTensor, Recipe, Tensors, published};
 use crate::protocol::engine::{Dtype, Token};
@@ -159,7 +160,12 @@ impl<'a> Names<'a> {
         let name = names.iter().find(|n| self.has(n)).or(names.first()).map_or("", String::as_str);
         let (dtype, _, bytes) = self.tensors.raw(self.file_name(name)?)?;
         match (dtype, <[u8; 4]>::try_from(bytes)) {
-            (safetensors::Dtype::F32, Ok(bytes)) => Ok(f32::from_le_bytes(bytes)),
+            (safetensors::Dtype::F32, Ok(bytes)) => match f32::from_le_bytes(bytes) {
+                scale if Factor::Times(scale).is_usable() => Ok(scale),
+                scale => Err(DraftError::Refused(format!(
+                    "tensor `{name}` is {scale:e}; the factor of a weight is positive and leaves its values in range"
+                ))),
+            },
             _ => Err(DraftError::Refused(format!("tensor `{name}` is not one f32 scale"))),
         }
     }

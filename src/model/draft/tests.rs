@@ -274,9 +274,11 @@ fn quantised_heads_are_dequantised_with_the_scales_of_each_projection() {
     smoothed.push(("midlayer.self_attn.o_proj.weight_quantizer._svdquant_lora_a".into(), part));
     assert!(refusal(&config, &smoothed, &spec).contains("low-rank part"));
 
-    let scale = take(&mut packed, "midlayer.self_attn.k_proj.weight_scale_2");
-    scale.bytes = f32::NAN.to_le_bytes().to_vec();
-    assert!(refusal(&config, &packed, &spec).contains("not finite"));
+    for bad in [f32::NAN, -1.0, 0.0] {
+        take(&mut packed, "midlayer.self_attn.k_proj.weight_scale_2").bytes = bad.to_le_bytes().to_vec();
+        let said = refusal(&config, &packed, &spec);
+        assert!(said.contains("k_proj.weight_scale_2` is ") && said.contains("positive"), "{said}");
+    }
     packed.retain(|(n, _)| n != "midlayer.self_attn.k_proj.weight_scale_2");
     assert!(refusal(&config, &packed, &spec).contains("weight_scale_2"));
 }

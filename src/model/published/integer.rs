@@ -31,7 +31,7 @@ enum Offset<'a> {
     /// The middle of the range: symmetric.
     Middle,
     /// Whole zero points, `[groups, out·bits/32]` words; GPTQ's first version stores one less, wrapped.
-    Gptq { words: &'a [u8], adds_one: bool },
+    Gptq { words: &'a [u8], adds_one: bool, symmetric: bool },
     /// The same in AWQ's order.
     Awq { words: &'a [u8] },
     /// `[out·bits/32, groups]` words.
@@ -69,6 +69,9 @@ fn bits(parts: &Parts<'_>, part: &str, words: usize) -> Result<usize> {
     }
 }
 
+/// The index of compressed-tensors.
+const UNUSED_MAY_BE: &str = "weight_g_idx";
+
 /// `g_idx`, unless it says what is so anyway.
 fn index<'a>(parts: &Parts<'a>, part: &'static str, columns: usize) -> Result<Option<(&'static str, &'a [u8])>> {
     if !parts.has(part) {
@@ -76,8 +79,8 @@ fn index<'a>(parts: &Parts<'a>, part: &'static str, columns: usize) -> Result<Op
     }
     let (_, bytes) = parts.part(part, &[FileDtype::I32], &[parts.inner])?;
     let in_order = (0..parts.inner).all(|k| word(bytes, k) as usize == k / columns);
-    // compressed-tensors marks an index that is not in use with -1.
-    let unused = (0..parts.inner).any(|k| word(bytes, k) == u32::MAX);
+    // compressed-tensors fills an index that is not in use with -1.
+    let unused = part == UNUSED_MAY_BE && (0..parts.inner).all(|k| word(bytes, k) == u32::MAX);
     Ok((!in_order && !unused).then_some((part, bytes)))
 }
 
@@ -103,7 +106,7 @@ pub(super) fn gptq<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>> {
         }
         (false, _) => !v2,
     };
-    let offset = Offset::Gptq { words, adds_one };
+    let offset = Offset::Gptq { words, adds_one, symmetric };
     let index = index(parts, "g_idx", columns)?;
     let inner = parts.inner;
     Ok(Box::new(Integer { out, inner, bits, order: Order::WordsDown, values, scales, groups, columns, offset, index }))
@@ -152,7 +155,7 @@ pub(super) fn pack_quantized<'a>(parts: &Parts<'a>) -> Result<Box<dyn Reader<'a>
     let columns = parts.columns("weight_scale", groups)?;
     let scales = parts.scales("weight_scale", &shape)?;
     let offset = zero_point(parts, bits, groups)?;
-    let index = index(parts, "weight_g_idx", columns)?;
+    let index = index(parts, UNUSED_MAY_BE, columns)?;
     let order = Order::WordsAcross;
     Ok(Box::new(Integer { out, inner, bits, order, values, scales, groups, columns, offset, index }))
 }
@@ -251,7 +254,7 @@ impl Integer<'_> {
                 let at = if bytes.len() == 1 { 0 } else { row * self.groups + group };
                 return middle + bytes.get(at).map_or(0, |b| i32::from(*b as i8));
             }
-            Offset::Gptq { words, adds_one } => {
+            Offset::Gptq { words, adds_one, .. } => {
                 let word = word(words, group * self.out.div_ceil(per) + row / per);
                 (word >> (row % per * self.bits)).wrapping_add(u32::from(*adds_one)) & mask
             }
@@ -307,7 +310,22 @@ impl<'a> Reader<'a> for Integer<'a> {
                     return Err(("weight_zero_point", why));
                 }
             }
-            _ => {}
+            Offset::Gptq { symmetric: true, .. } => {
+                let middle = 1i32 << (self.bits - 1);
+                let mut places = (0..self.groups).flat_map(|group| (0..self.out).map(move |row| (row, group)));
+                if let Some((row, group)) = places.find(|(row, group)| self.zero_of(*row, *group) != middle) {
+                    let zero = self.zero_of(row, group);
+                    let why = format!(
+                        "means zero point {zero} in row {row}, group {group}; config.json says symmetric ({middle})"
+                    );
+                    return Err(("qzeros", why));
+                }
+            }
+            Offset::Middle
+            | Offset::Gptq { symmetric: false, .. }
+            | Offset::Awq { .. }
+            | Offset::PackedDown { .. }
+            | Offset::Bytes { .. } => {}
         }
         if let Some((part, _)) = self.index {
             let mut counts = vec![0usize; self.groups];

@@ -37,7 +37,7 @@ pub(super) use smoothed::{INPUT_SCALES, refuse_low_rank};
 use super::format::Family;
 use super::{Result, Tensors};
 use crate::backend::Form;
-use crate::backend::forms::Packed;
+use crate::backend::forms::{self, Packed};
 use crate::protocol::engine::Dtype;
 use parts::Parts;
 
@@ -251,7 +251,17 @@ impl<'a> Weight<'a> {
     /// The packed bytes of its own form.
     pub(super) fn packed(&self) -> Result<Cow<'a, [u8]>> {
         self.checked()?;
-        self.packed_unchecked()
+        let packed = self.packed_unchecked()?;
+        // Their scales are those of the file rounded to bf16, where some that the file holds are infinite.
+        let ours = self.layout.families == [Family::SalaChat];
+        let form = self.own().map(|(form, _)| form).filter(|_| !ours);
+        match form.and_then(|form| forms::first_bad_unit(form, self.parts.inner, &packed)) {
+            None => Ok(packed),
+            Some(unit) => Err(self.parts.refuse(
+                self.layout.part,
+                format!("has a scale that is too large for bf16 (unit {unit}); the folder is damaged"),
+            )),
+        }
     }
 
     /// The same of a folder whose contents were checked when they were written.

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorView;
 use serde_json::Value;
 
+use half::{bf16, f16};
+
+use super::parts::Scales;
 use super::*;
 use crate::model::format::Format;
 
@@ -228,6 +231,30 @@ fn shapes_that_do_not_match_are_named_with_what_was_expected() {
         p.insert("w.weight".into(), (FileDtype::BF16, vec![8, 256], vec![0; 4096]));
     };
     says("both", gptq.refused(both), &["`w.weight` is there beside `qweight`"]);
+}
+
+#[test]
+fn zero_points_and_indices_are_looked_at_to_the_last_and_scales_as_they_are_kept() {
+    let gptq = Case::named("gptq-v1-4bit-g128");
+    let zero = gptq.refused(|p| p.get_mut("w.qzeros").unwrap().2[7] = 0x70);
+    assert!(
+        zero.ends_with("`w.qzeros` means zero point 1 in row 6, group 1; config.json says symmetric (8)"),
+        "{zero}"
+    );
+    let index = Case::named("gptq-v1-4bit-desc-act");
+    let unused = |p: &mut Parts| p.get_mut("w.g_idx").unwrap().2[4..8].fill(0xff);
+    assert!(index.refused(unused).contains("`w.g_idx` names group 4294967295 of 4 for column 1"));
+    // A scale that is finite in the file, and not in bf16.
+    let tensors = gptq.edited(|p| {
+        let (_, shape, _) = p["w.scales"].clone();
+        let mut scales = vec![0.5f32; shape.iter().product()];
+        scales[3] = 3.4028e38;
+        let bytes = scales.iter().flat_map(|s| s.to_le_bytes()).collect();
+        p.insert("w.scales".into(), (FileDtype::F32, shape, bytes));
+    });
+    let weight = Weight::open(&tensors, "w", &gptq.shape).unwrap().unwrap();
+    let error = weight.packed().unwrap_err().to_string();
+    assert!(error.contains("`w.qweight` has a scale that is too large for bf16"), "{error}");
 }
 
 #[test]

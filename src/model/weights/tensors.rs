@@ -139,6 +139,10 @@ impl Tensors {
         } else if dir.join(first_part()).is_file() {
             let words = "packing it was not finished; give the same `sala-chat model quantize` again";
             return Err(missing(words.into()));
+        } else if holds_gguf(dir) {
+            return Err(missing(
+                "it holds GGUF, which is not read; take the folder with the model's safetensors".into(),
+            ));
         } else {
             return Err(missing(format!("neither model.safetensors nor {WEIGHTS_INDEX} is in it")));
         };
@@ -385,4 +389,10 @@ fn map(path: &Path) -> Result<(memmap2::Mmap, File)> {
 
 fn widen_f16(bytes: &[u8]) -> Vec<u8> {
     bytes.chunks_exact(2).flat_map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes()).collect()
+}
+
+/// Whether a folder has weights in a form that is not read.
+fn holds_gguf(dir: &Path) -> bool {
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    files.into_iter().any(|file| file.path().extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")))
 }

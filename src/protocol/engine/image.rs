@@ -6,22 +6,33 @@ use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
-/// Why saved rows cannot be had back.
+/// What is kept of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StatePart {
+    /// Its KV rows.
+    Rows,
+    /// The recurrent state at its end.
+    End,
+}
+
+/// Why saved state cannot be had back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{why}")]
 pub struct RowsFault {
-    /// The segment they belong to, by the name of its file; `None` for rows of no file.
+    /// The segment it belongs to, by the name of its file; `None` for rows of no file.
     pub segment: Option<[u8; 32]>,
+    /// What of it.
+    pub part: StatePart,
     /// A phrase.
     pub why: String,
-    /// They will never be had; false for what may pass, as a disk that does not answer.
+    /// It will never be had; false for what may pass, as a disk that does not answer.
     pub lasting: bool,
 }
 
 impl RowsFault {
     /// Rows of no file: an array that is not there, a reader that ended early.
     pub fn new(why: impl Into<String>) -> RowsFault {
-        RowsFault { segment: None, why: why.into(), lasting: false }
+        RowsFault { segment: None, part: StatePart::Rows, why: why.into(), lasting: false }
     }
 }
 

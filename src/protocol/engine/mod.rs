@@ -14,7 +14,7 @@ pub use generate::{
 };
 pub use image::{
     Arriving, CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsImage, RowsPlace,
-    SOURCE_BYTES, StateImage, TensorData,
+    SOURCE_BYTES, StateImage, StatePart, TensorData,
 };
 pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
 pub use options::{

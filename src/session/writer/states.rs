@@ -11,7 +11,6 @@ use crate::session::error::{Result, StoreError};
 use crate::session::save::image_bytes;
 use crate::session::segment::SegmentId;
 use crate::session::store::{Access, Store, lock, now_ms};
-use crate::transcript::SessionId;
 
 /// The thread's own state.
 pub(super) struct States {
@@ -23,8 +22,6 @@ pub(super) struct States {
     saves: u64,
     /// Saves since the last look at the disk budget.
     since_budget: u64,
-    /// Sessions that got state since they were last thinned.
-    grown: Vec<SessionId>,
     /// Segments of the last save with state: the conversation going on, spared by the budget.
     current: Vec<SegmentId>,
     /// The trash was looked at in this run.
@@ -33,16 +30,14 @@ pub(super) struct States {
 
 impl States {
     pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> States {
-        let (grown, current) = (Vec::new(), Vec::new());
-        States { store, events, shared, state_off: None, saves: 0, since_budget: 0, grown, current, trash_seen: false }
+        let current = Vec::new();
+        States { store, events, shared, state_off: None, saves: 0, since_budget: 0, current, trash_seen: false }
     }
 
     /// Writes until no text can come any more and nothing waits.
     pub(super) fn run(mut self) {
         while let Some(state) = self.next() {
             self.current = state.images.iter().map(|(id, _)| *id).collect();
-            let new: Vec<SessionId> = state.sessions.iter().filter(|s| !self.grown.contains(s)).copied().collect();
-            self.grown.extend(new);
             let (id, problem, at_ms) = (state.id, self.save(&state), now_ms());
             // Nobody listens any more while closing: the result of `close` speaks.
             let _ = self.events.send(match problem {
@@ -170,7 +165,8 @@ impl States {
     }
 
     fn thin(&mut self) {
-        for session in self.grown.drain(..) {
+        let grown = std::mem::take(&mut lock(&self.shared.queue).grown);
+        for session in grown {
             let _ = self.store.thin(session);
         }
     }

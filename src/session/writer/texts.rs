@@ -137,6 +137,13 @@ impl Texts {
             }
         };
         self.saves += 1;
+        let mut queue = lock(&self.shared.queue);
+        for session in applied.sessions {
+            if !queue.grown.contains(&session) {
+                queue.grown.push(session);
+            }
+        }
+        drop(queue);
         for (session, name) in applied.named {
             let _ = self.events.send(SaveEvent::Named { session, name });
         }
@@ -152,7 +159,7 @@ impl Texts {
             (None, true) => self.tell(queued, |id| SaveEvent::Saved { id, at_ms }),
             (None, false) => {
                 self.tell(queued, |id| SaveEvent::Text { id });
-                return Outcome::Saved(Some(State { id: queued.id, images, sessions: applied.sessions }));
+                return Outcome::Saved(Some(State { id: queued.id, images }));
             }
         }
         Outcome::Saved(None)
