@@ -84,7 +84,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::base::grouped;
+use crate::base::{Exit, grouped};
 use crate::protocol::desk::{Activity, Level, Meters, Notice, Request};
 use crate::protocol::engine::{EngineFault, RowsFault};
 use crate::session::{Store, StoreError, Writer};
@@ -280,23 +280,20 @@ impl From<EngineFault> for DeskError {
 }
 
 impl DeskError {
-    /// Exit code of a one-shot run that ends with it (docs/interface.md §2).
-    fn exit_code(&self) -> i32 {
+    /// How a one-shot run ends because of it.
+    fn exit(&self) -> Exit {
         match self {
-            DeskError::Engine(EngineFault::Fatal { code, .. }) => *code,
-            DeskError::RowsLost(_) => 7,
+            DeskError::Engine(EngineFault::Fatal { exit, .. }) => *exit,
+            DeskError::RowsLost(_) => Exit::Unreadable,
             DeskError::Engine(EngineFault::RowsLost(_) | EngineFault::Evicted | EngineFault::Device(_))
             | DeskError::Refused(_)
-            | DeskError::Failed(_) => 1,
-            DeskError::Text(e) => e.exit_code(),
-            DeskError::Damaged(_) => 7,
-            DeskError::TooLong(_) => 5,
-            DeskError::NotThere(_) => 66,
-            DeskError::Engine(EngineFault::Stopped) | DeskError::Stopped => 130,
-            DeskError::Store(StoreError::InUse { .. }) => 6,
-            DeskError::Store(StoreError::NoSession { .. } | StoreError::NameTaken { .. } | StoreError::MeansLast) => 1,
-            DeskError::Store(e) if e.is_disk() => 74,
-            DeskError::Store(_) => 7,
+            | DeskError::Failed(_) => Exit::Failure,
+            DeskError::Text(e) => e.exit(),
+            DeskError::Damaged(_) => Exit::Unreadable,
+            DeskError::TooLong(_) => Exit::TooLong,
+            DeskError::NotThere(_) => Exit::NoInput,
+            DeskError::Engine(EngineFault::Stopped) | DeskError::Stopped => Exit::Stopped,
+            DeskError::Store(e) => e.exit(),
         }
     }
 }

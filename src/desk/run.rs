@@ -10,6 +10,7 @@ use super::dispatch::Dispatch;
 use super::link::EngineState;
 use super::work::{Answer, Files, Then, Turn};
 use super::{Attendance, DeskError, Done, Opening, State, Work};
+use crate::base::Exit;
 use crate::commands::{WhileBusy, line_of};
 use crate::protocol::desk::{Activity, Level, Notice, Request, SaveState, Unsaved};
 use crate::protocol::engine::{EngineEvent, EngineFault};
@@ -36,7 +37,7 @@ enum Event {
 /// The engine's thread has ended without a word.
 fn gone() -> EngineEvent {
     let why = "The engine ended unexpectedly. Text is safe; sala-chat -c goes on with it.".into();
-    EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code: 1 } }
+    EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } }
 }
 
 /// What is said at the end where not all is on disk.
@@ -255,7 +256,7 @@ impl State {
                 }
                 e => e.to_string(),
             };
-            self.tell(Notice::Fatal { error, code: e.exit_code() });
+            self.tell(Notice::Fatal { error, exit: e.exit() });
             self.quitting = true;
             return;
         }
@@ -436,7 +437,8 @@ impl State {
                 (Some(format!("{saved} Come back with: sala-chat -r {}", shell_word(&name))), None)
             }
             (name, Err(e)) => {
-                let unsaved = Unsaved { reason: e.reason.clone(), code: if e.disk { 74 } else { 7 } };
+                let unsaved =
+                    Unsaved { reason: e.reason.clone(), exit: if e.disk { Exit::Disk } else { Exit::Unreadable } };
                 (Some(lost(name.as_deref(), &e.reason)), Some(unsaved))
             }
         };

@@ -14,6 +14,7 @@ use super::{fit, keep};
 use crate::backend::BackendError;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
+use crate::base::Exit;
 use crate::model::draft::{BESIDE, DraftError, DraftHead, DraftOptions};
 use crate::model::quantize::free_bytes;
 use crate::model::{Checkpoint, Live, Model, ModelError, Recipe};
@@ -24,15 +25,15 @@ use crate::protocol::engine::{
 /// The most tokens a conversation may have unless the configuration says otherwise.
 const LONGEST_CONTEXT: usize = 1 << 20;
 
-/// Why there is no engine: a line for the user and an exit code (docs/interface.md §2).
+/// Why there is no engine: a line for the user and how a run ends that needs one.
 pub(super) struct Failure {
     pub(super) error: String,
-    pub(super) code: i32,
+    pub(super) exit: Exit,
 }
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
-        Failure { error: error.to_string(), code: error.exit_code() }
+        Failure { error: error.to_string(), exit: error.exit() }
     }
 }
 
@@ -71,7 +72,7 @@ pub(super) fn run(
             load(*backend, instead(found, checkpoint, &mut notes), options, notes, commands, events)
         }
         Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
-            Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), code: 4 })
+            Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), exit: Exit::NoDevice })
         }
         Gpu::Refused(why) => {
             if options.device == DeviceChoice::Auto {
@@ -128,7 +129,7 @@ fn too_large_for_cpu(checkpoint: &Checkpoint, why: &str) -> Result<(), Failure> 
             checkpoint.name(),
             parameters as f64 / 1e9
         ),
-        code: 4,
+        exit: Exit::NoDevice,
     })
 }
 

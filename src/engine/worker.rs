@@ -23,6 +23,7 @@ use super::seats::{Held, Seat};
 use super::speculate::{DecodeError, Decoder};
 use crate::backend::draft::DraftOps;
 use crate::backend::{BackendError, MAX_VERIFY_ROWS};
+use crate::base::Exit;
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{Command, EngineEvent, EngineFault, EngineOptions, MAIN, ModelInfo, SequenceId};
 
@@ -73,12 +74,12 @@ fn start(
                 let error = format!(
                     "the engine stopped unexpectedly ({words}); the conversation is saved, start again to go on"
                 );
-                open::Failure { error, code: 1 }
+                open::Failure { error, exit: Exit::Failure }
             }
         };
-        let open::Failure { error: why, code } = failure;
+        let open::Failure { error: why, exit } = failure;
         // Nobody listens any more when the program is ending.
-        let _ = outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code } });
+        let _ = outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit } });
     })?;
     Ok(Engine { commands, events, thread })
 }
@@ -237,7 +238,10 @@ impl<'c, B: DraftOps> Worker<'c, B> {
             (Err(second), None) => self.lost(&second.to_string()),
             (Err(second), Some((id, error))) => {
                 let why = format!("{error}; and the device did not recover: {second}");
-                self.send(EngineEvent::Failed { id, fault: EngineFault::Fatal { why: why.clone(), code: 4 } });
+                self.send(EngineEvent::Failed {
+                    id,
+                    fault: EngineFault::Fatal { why: why.clone(), exit: Exit::NoDevice },
+                });
                 self.lost(&why);
             }
         }
@@ -254,7 +258,10 @@ impl<'c, B: DraftOps> Worker<'c, B> {
         waiting.sort_unstable();
         waiting.dedup();
         for id in waiting {
-            self.send(EngineEvent::Failed { id, fault: EngineFault::Fatal { why: why.to_owned(), code: 4 } });
+            self.send(EngineEvent::Failed {
+                id,
+                fault: EngineFault::Fatal { why: why.to_owned(), exit: Exit::NoDevice },
+            });
         }
     }
 }

@@ -59,6 +59,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crossbeam_channel::Sender;
 use tokio::sync::{Semaphore, watch};
 
+use crate::base::Exit;
 use crate::desk::EngineChannels;
 use crate::desk::render::Renderer;
 use crate::protocol::engine::{ModelInfo, Token};
@@ -112,8 +113,8 @@ pub struct Options {
 pub struct Down {
     /// A sentence.
     pub why: String,
-    /// Exit code of the program.
-    pub code: i32,
+    /// How the program ends.
+    pub exit: Exit,
 }
 
 /// What the engine is.

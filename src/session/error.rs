@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::segment::SegmentId;
+use crate::base::Exit;
 
 /// Result of a store call.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -186,6 +187,23 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// How a run ends because of it.
+    pub fn exit(&self) -> Exit {
+        match self {
+            StoreError::InUse { .. } => Exit::InUse,
+            StoreError::NoSession { .. }
+            | StoreError::NameTaken { .. }
+            | StoreError::MeansLast
+            | StoreError::Exists { .. }
+            | StoreError::NotAFile { .. }
+            | StoreError::Import { .. } => Exit::Failure,
+            StoreError::NoInput { .. } => Exit::NoInput,
+            StoreError::NotOurs { .. } => Exit::Usage,
+            e if e.is_disk() => Exit::Disk,
+            _ => Exit::Unreadable,
+        }
+    }
+
     /// Whether the disk is to blame, so that trying again later can help.
     pub fn is_disk(&self) -> bool {
         use StoreError as E;

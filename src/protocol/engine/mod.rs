@@ -28,6 +28,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::Exit;
+
 /// A token id of the model's vocabulary.
 pub type Token = u32;
 
@@ -93,8 +95,9 @@ pub enum EngineFault {
     Fatal {
         /// One line: what, where, what to do next.
         why: String,
-        /// Exit code if the program ends because of it (docs/interface.md §2).
-        code: i32,
+        /// How the program ends if it ends because of it.
+        #[serde(rename = "code")]
+        exit: Exit,
     },
 }
 
