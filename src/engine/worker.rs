@@ -21,16 +21,14 @@ use super::room::PATIENCE;
 use super::schedule::Pace;
 use super::seats::{Held, Seat};
 use super::speculate::{DecodeError, Decoder};
+use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
-use crate::backend::{BackendError, MAX_VERIFY_ROWS};
 use crate::base::Exit;
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{Command, EngineEvent, EngineFault, EngineOptions, MAIN, ModelInfo, SequenceId};
 
 /// Commands that may wait to be taken in, which happens between two turns.
 const COMMANDS: usize = 64;
-/// Sequences that may be live at a time: as many as a pass has rows, so that all of them can write.
-pub(super) const MAX_SEQUENCES: usize = MAX_VERIFY_ROWS;
 
 /// The engine thread as the desk holds it. Dropping it without [`Command::Shutdown`] also ends the thread: its channel
 /// closes.

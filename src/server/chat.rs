@@ -15,9 +15,10 @@ use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::refusal::{Family, Refusal};
 use super::reply::{self, Collected, Form, data, fresh_id, model_named, object, render, submit};
-use super::sampling::{MOST_TOKENS, stops, thinking, wish};
+use super::sampling::{stops, thinking, wish};
 use super::tools::Tools;
 use super::{Shared, http, likely, now_s};
+use crate::protocol::engine::MOST_TOKENS;
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
 

@@ -3,6 +3,7 @@
 mod done;
 mod generate;
 mod image;
+mod limits;
 mod look;
 mod options;
 mod segment;
@@ -13,9 +14,10 @@ pub use generate::{
     Constrain, Constraint, Generate, Likely, Quoting, Sampling, SpecMode, Steer, Steered, Steering, Watched, Watching,
 };
 pub use image::{
-    Arriving, CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsImage, RowsPlace,
+    Arriving, CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, ROW_ARRAYS, RowSource, RowsFault, RowsImage, RowsPlace,
     SOURCE_BYTES, StateImage, TensorData,
 };
+pub use limits::{MAX_DEPTH, MAX_SEQUENCES, MAX_VERIFY_ROWS, MOST_TOKENS, TOP_LOGITS};
 pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
 pub use options::{
     BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, Precision, WeightsChoice, is_folder,
