@@ -26,6 +26,7 @@ mod stem;
 pub mod stream;
 pub mod template;
 mod thesaurus;
+pub mod thoughts;
 pub mod tokenizer;
 mod trial;
 mod untrusted;
