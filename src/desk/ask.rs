@@ -14,6 +14,7 @@ use std::time::Instant;
 use super::render::Rendered;
 use super::work::Wanted;
 use super::{DeskError, Done, State};
+use crate::base::now_ms;
 use crate::protocol::engine::{Generate, Look, Sampling, Token};
 use crate::text::steer::Watched;
 use crate::text::{Before, Begin, thoughts};
@@ -35,7 +36,7 @@ impl State {
             role,
             text,
             thinking: String::new(),
-            created_ms: super::now_ms(),
+            created_ms: now_ms(),
             meta: MessageMeta::default(),
         }
     }

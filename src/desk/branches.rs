@@ -13,8 +13,7 @@ use super::link::JobEnd;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments::Step;
-use super::work::Then;
-use super::{DeskError, Done, State, Work};
+use super::{DeskError, Done, State, Then, Work};
 use crate::protocol::engine::{
     Ended, EngineEvent, EngineFault, JobDone, Likely, Looked, SequenceId, StateImage, Token,
 };

@@ -1,8 +1,8 @@
 //! What the engine says: to the present [`Work`], or to nobody in particular.
 
 use super::link::{EngineState, JobEnd};
-use super::work::{Feeding, Then};
-use super::{Attendance, DeskError, Done, State, Work};
+use super::work::Feeding;
+use super::{Attendance, DeskError, Done, State, Then, Work};
 use crate::protocol::desk::{Activity, Level, Notice};
 use crate::protocol::engine::{EngineEvent, EngineFault, JobDone, ModelInfo};
 

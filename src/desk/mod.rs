@@ -18,7 +18,7 @@
 //! | `keeper`, `record` | store and writer; what is said and read goes to talk and keeper at once |
 //! | `sync`, `execute` | the engine's state follows the conversation; a plan is carried out |
 //! | `ask`, `branches`, `seats` | answers; jobs on states of their own beside it; conversations at work beside the one in hand |
-//! | `load`, `choose`, `library` | documents: gathered, chosen, read, found again |
+//! | `load`, `library` | documents: gathered, chosen, read, found again |
 //! | `sessions`, `resume`, `opened`, `title`, `damaged` | sessions: opened, left, listed, named; with a message that is damaged |
 //! | `time`, `siblings`, `presets` | back, forward and sideways; from branch to branch; presets |
 //! | `shelf`, `when`, `why`, `look`, `map`, `sources` | one question to many documents or places; what an answer looked at |
@@ -36,7 +36,6 @@
 
 mod ask;
 mod branches;
-mod choose;
 pub mod conversation;
 mod damaged;
 mod dispatch;
@@ -80,7 +79,6 @@ mod work;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -301,6 +299,9 @@ impl DeskError {
 /// A result of the desk's own.
 type Done<T = ()> = Result<T, DeskError>;
 
+/// What is done with the thing that was waited for.
+type Then<T> = Box<dyn FnOnce(&mut State, T) -> Done + Send>;
+
 /// The desk thread's own state.
 #[derive(Debug)]
 struct State {
@@ -421,9 +422,4 @@ impl State {
     fn note(&self, level: Level, text: impl Into<String>) {
         self.tell(Notice::Note(level, text.into()));
     }
-}
-
-/// Milliseconds since the epoch, for display.
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

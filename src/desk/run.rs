@@ -8,8 +8,8 @@ use crossbeam_channel::{Receiver, Select, never};
 
 use super::dispatch::Dispatch;
 use super::link::EngineState;
-use super::work::{Answer, Files, Then, Turn};
-use super::{Attendance, DeskError, Done, Opening, State, Work};
+use super::work::{Answer, Files, Turn};
+use super::{Attendance, DeskError, Done, Opening, State, Then, Work};
 use crate::base::Exit;
 use crate::commands::{WhileBusy, line_of};
 use crate::protocol::desk::{Activity, Level, Notice, Request, SaveState, Unsaved};
