@@ -97,7 +97,7 @@ pub enum StoreError {
         name: String,
     },
     /// The name means another session.
-    #[error("\"{}\" means the session changed last: choose another name", super::sessions::LAST)]
+    #[error("\"{}\" means the session changed last: choose another name", super::LAST)]
     MeansLast,
     /// The message does not exist.
     #[error("message {id} is not in the database")]
