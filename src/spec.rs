@@ -5,6 +5,8 @@
 
 mod config;
 
+pub(crate) use config::MOST_COUNTED;
+
 /// Which mixer a layer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mixer {

@@ -35,6 +35,35 @@ pub enum Role {
     Document,
 }
 
+impl Role {
+    const ALL: [Role; 4] = [Role::System, Role::User, Role::Assistant, Role::Document];
+
+    /// Its name on disk and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Document => "document",
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Role> {
+        Role::ALL.into_iter().find(|role| role.name() == name)
+    }
+
+    /// Who that is, to a reader.
+    pub fn speaker(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::User => "you",
+            Role::Assistant => "sala",
+            Role::Document => "document",
+        }
+    }
+}
+
 /// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -85,6 +114,31 @@ pub struct DocumentInfo {
     /// It was wished not to be kept in the library.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub once: bool,
+}
+
+/// By what the text of a document is recognised.
+pub fn text_hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+impl DocumentInfo {
+    /// Of a document of which nothing has been read yet.
+    pub fn new(name: &str, path: Option<String>, text: &str) -> DocumentInfo {
+        DocumentInfo {
+            name: name.to_owned(),
+            path,
+            hash: text_hash(text),
+            tokens: 0,
+            lines: text.lines().count() as u64,
+            complete: false,
+            once: false,
+        }
+    }
+
+    /// Whether this is all of its text.
+    pub fn is_whole(&self, text: &str) -> bool {
+        self.hash == text_hash(text)
+    }
 }
 
 /// Facts about a message that are not its text.
@@ -163,5 +217,19 @@ impl Message {
             _ if self.is_open() => Some("not written to its end"),
             finish => finish.and_then(Finish::cut_off),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_roles_are_those_of_files_and_come_back() {
+        for role in Role::ALL {
+            assert_eq!(serde_json::to_value(role).unwrap(), role.name());
+            assert_eq!(Role::named(role.name()), Some(role));
+        }
+        assert_eq!(Role::named("tool"), None);
     }
 }

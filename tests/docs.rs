@@ -1,7 +1,12 @@
 //! References to the specification resolve: every `docs/FILE.md §N` named in sources, kernels, tests and documents leads to a
-//! file of this repository and to a heading of that number.
+//! file of this repository and to a heading of that number. Files, events and settings that documents name are there.
 
 use std::path::{Path, PathBuf};
+
+use sala_chat::settings::table::{OPEN_TABLES, ROWS};
+
+#[path = "support/sources.rs"]
+mod sources;
 
 const ROOTS: [&str; 6] = ["src", "kernels", "tests", "benches", "docs", "README.md"];
 const TEXTS: [&str; 8] = ["rs", "cu", "cuh", "md", "h", "cpp", "py", "sh"];
@@ -126,4 +131,116 @@ fn every_event_of_json_lines_is_described() {
     for name in names {
         assert!(rows.iter().any(|row| row.split(", ").any(|n| n.trim_matches('`') == name)), "{name}: {rows:?}");
     }
+}
+
+/// Names of the form of a setting that are none: files, tensors of a checkpoint, parts of a tokenizer's file.
+const NO_SETTINGS: [&str; 11] = [
+    "model.embed",
+    "model.embed_tokens",
+    "model.layers",
+    "model.md",
+    "model.merges",
+    "model.norm",
+    "model.safetensors",
+    "serve.json",
+    "serve.key",
+    "serve.lock",
+    "serve.sock",
+];
+
+/// What stands between quotes in a source, without comments and single characters.
+fn quoted(source: &str) -> Vec<&str> {
+    let (mut found, mut rest) = (Vec::new(), source);
+    while let Some(at) = rest.find(['"', '\'', '/']) {
+        let (before, from) = rest.split_at(at);
+        if from.starts_with("//") {
+            rest = from.split_once('\n').map_or("", |(_, behind)| behind);
+        } else if let Some(behind) = from.strip_prefix('\'') {
+            // A character, or a lifetime.
+            let mut chars = behind.chars();
+            rest = match chars.next() {
+                Some('\\') => behind.get(2..).and_then(|b| b.split_once('\'')).map_or("", |(_, behind)| behind),
+                Some(_) => chars.as_str().strip_prefix('\'').unwrap_or(behind),
+                None => "",
+            };
+        } else if let Some(behind) = from.strip_prefix('"') {
+            let bare = before.trim_end_matches('#');
+            let end = match bare.ends_with('r') {
+                true => behind.find(&format!("\"{}", &before[bare.len()..])),
+                false => {
+                    let mut escaped = false;
+                    behind.find(|c| {
+                        let ends = c == '"' && !escaped;
+                        escaped = c == '\\' && !escaped;
+                        ends
+                    })
+                }
+            };
+            let (text, behind) = behind.split_at(end.expect("a text ends"));
+            found.push(text);
+            rest = &behind[1..];
+        } else {
+            rest = &from[1..];
+        }
+    }
+    found
+}
+
+/// Names of the form `section.key` in a text.
+fn settings_in(text: &str) -> Vec<&str> {
+    let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices('.') {
+        let begin =
+            text[..at].rfind(|c| !word(c)).map_or(0, |i| i + text[i..].chars().next().map_or(1, char::len_utf8));
+        let key = text[at + 1..].find(|c| !word(c)).map_or(&text[at + 1..], |end| &text[at + 1..][..end]);
+        let (section, end) = (&text[begin..at], at + 1 + key.len());
+        let before = text[..begin].chars().next_back();
+        let mut after = text[end..].chars();
+        let goes_on = match after.next() {
+            Some('.') => after.next().is_some_and(|c| c.is_alphanumeric() || c == '{'),
+            Some(c) => c.is_alphanumeric() || "({".contains(c),
+            None => false,
+        };
+        let within = before.is_some_and(|c| c.is_alphanumeric() || "./-{:".contains(c));
+        if !key.is_empty() && !goes_on && !within && ROWS.iter().any(|row| row.section() == section) {
+            found.push(&text[begin..end]);
+        }
+    }
+    found
+}
+
+#[test]
+fn every_setting_that_is_named_is_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut texts: Vec<(String, String)> = Vec::new();
+    for (inside, source) in sources::below("src") {
+        let lasts = source.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        if !inside.contains("tests") {
+            texts.push((inside, quoted(lasts).join("\n")));
+        }
+    }
+    let mut files = vec![root.join("README.md"), root.join("config.example.toml")];
+    self::texts(&root.join("docs"), &mut files);
+    texts.extend(files.iter().map(|file| (file.display().to_string(), std::fs::read_to_string(file).unwrap())));
+    let known = |name: &str| {
+        ROWS.iter().any(|row| row.name == name)
+            || OPEN_TABLES.iter().any(|t| t.name == name)
+            || NO_SETTINGS.contains(&name)
+    };
+    let named: Vec<(&str, &str)> =
+        texts.iter().flat_map(|(file, text)| settings_in(text).into_iter().map(|name| (file.as_str(), name))).collect();
+    let wrong: Vec<_> = named.iter().filter(|(_, name)| !known(name)).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(named.len() > 60, "only {} names were found: does the search still work?", named.len());
+}
+
+#[test]
+fn names_of_settings_are_found_in_texts_that_are_said() {
+    let source = "let a = 'x'; // \"serve.none\"\nsay(\"raise serve.queue. \\\"ui.look\\\"\", '\"', r#\"load.max\"x\"#, f::<'a>(\"x\"))";
+    assert_eq!(quoted(source), ["raise serve.queue. \\\"ui.look\\\"", "load.max\"x", "x"]);
+    assert_eq!(
+        settings_in("serve.queue. ui.look, model.layers.3 app.model.source self.model.run()"),
+        ["serve.queue", "ui.look"]
+    );
 }

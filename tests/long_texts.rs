@@ -5,6 +5,7 @@ mod support;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sala_chat::base::Exit;
 use sala_chat::desk::Attendance;
 use sala_chat::protocol::desk::{Activity, Level, LoadOptions, LoadPlan, Notice, Request};
 use support::{Setup, Talk, text_model, with_both_tokenizers};
@@ -102,8 +103,8 @@ fn with_nobody_there_a_stop_ends_the_run() {
     });
     let begun = Instant::now();
     t.send(Request::Stop);
-    let code = t.wait("the end", |n| if let Notice::Fatal { code, .. } = n { Some(*code) } else { None });
-    assert!(begun.elapsed() < SOON && code == 130, "{code} after {:?}", begun.elapsed());
+    let exit = t.wait("the end", |n| if let Notice::Fatal { exit, .. } = n { Some(*exit) } else { None });
+    assert!(begun.elapsed() < SOON && exit == Exit::Stopped, "{exit:?} after {:?}", begun.elapsed());
 }
 
 fn a_stop_is_heard_while_a_template_runs() {

@@ -63,8 +63,8 @@ fn scripted_desk() -> DeskHandle {
 #[test]
 #[ignore = "a child of the other tests"]
 fn child() {
-    let code = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_desk(), None).unwrap().0;
-    std::process::exit(code);
+    let exit = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_desk(), None).unwrap().0;
+    std::process::exit(exit.into());
 }
 
 fn start() -> Terminal {
@@ -229,8 +229,8 @@ fn child_with_a_desk_that_hangs() {
     let (requests, _inbox) = crossbeam_channel::unbounded();
     let (out, notices) = crossbeam_channel::unbounded();
     out.send(Notice::Activity(Activity::Idle)).unwrap();
-    let code = run(UiConfig::default(), DeskHandle { requests, notices }, None).unwrap().0;
-    std::process::exit(code);
+    let exit = run(UiConfig::default(), DeskHandle { requests, notices }, None).unwrap().0;
+    std::process::exit(exit.into());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::keys::Key;
 use super::palette::{Palette, ThemeRow};
 use super::rows::Span;
+use crate::base::Exit;
 use crate::protocol::desk::{Notice, Request};
 
 /// Something that happened.
@@ -135,8 +136,8 @@ pub enum Effect {
     Notify(String),
     /// End the program.
     Exit {
-        /// Exit code.
-        code: i32,
+        /// How.
+        exit: Exit,
         /// Printed after the terminal is restored.
         farewell: Option<String>,
     },

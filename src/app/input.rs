@@ -16,6 +16,7 @@ use super::overlay::Overlay;
 use super::perform::submit;
 use super::question::Standing;
 use super::{App, Armed, Effect, Phase, Queued};
+use crate::base::Exit;
 use crate::protocol::desk::{Activity, Request};
 use crate::text::sanitize::sanitize;
 use overlay::{close_overlay, overlay_key};
@@ -305,7 +306,7 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
 
 fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.phase != Phase::Running {
-        return effects.push(Effect::Exit { code: 130, farewell: None });
+        return effects.push(Effect::Exit { exit: Exit::Stopped, farewell: None });
     }
     if asked_ctrl_c(app, now, effects) {
         return;

@@ -229,17 +229,22 @@ impl KeyTable {
         self.0.get(&key).copied().filter(|a| *a != Action::None)
     }
 
+    /// Names of the keys bound to an action, and the keys: the shortest first.
+    fn bound(&self, action: Action) -> Vec<(String, Key)> {
+        let bound = self.0.iter().filter(|(_, a)| **a == action);
+        let mut bound: Vec<(String, Key)> = bound.map(|(key, _)| (key.to_string(), *key)).collect();
+        bound.sort_by(|(a, _), (b, _)| (a.len(), a).cmp(&(b.len(), b)));
+        bound
+    }
+
     /// Keys bound to an action, the shortest first, for help.
     pub fn keys(&self, action: Action) -> Vec<String> {
-        let mut keys: Vec<String> = self.0.iter().filter(|(_, a)| **a == action).map(|(k, _)| k.to_string()).collect();
-        keys.sort_by_key(|k| (k.len(), k.clone()));
-        keys
+        self.bound(action).into_iter().map(|(name, _)| name).collect()
     }
 
     /// The shortest key bound to an action, for hints.
     pub fn shortest(&self, action: Action) -> Option<Key> {
-        let keys = self.0.iter().filter(|(_, a)| **a == action).map(|(k, _)| (k.to_string(), *k));
-        keys.min_by_key(|(name, _)| (name.len(), name.clone())).map(|(_, key)| key)
+        self.bound(action).first().map(|(_, key)| *key)
     }
 
     /// What a key does, as a hint says it: `Ctrl-Y brings it back`; `None` where no key does it.
@@ -285,6 +290,11 @@ mod tests {
         assert_eq!(t.action(Key::plain(Code::F(2))), Some(Action::Panel));
         assert_eq!(t.action(Key::ctrl('o')), None);
         assert_eq!(t.keys(Action::Panel), ["F2"]);
+        let mut more = t.clone();
+        more.bind("alt-p", "panel").unwrap();
+        more.bind("alt-a", "panel").unwrap();
+        assert_eq!(more.keys(Action::Panel), ["F2", "Alt-A", "Alt-P"], "the shortest first");
+        assert_eq!(more.shortest(Action::Panel), Key::parse("f2"));
         assert_eq!(t.offer("Hidden", Action::Panel, "shows it"), "Hidden; F2 shows it");
         t.bind("f2", "none").unwrap();
         assert_eq!(t.offer("Hidden", Action::Panel, "shows it"), "Hidden");

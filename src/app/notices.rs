@@ -14,7 +14,7 @@ use super::several::Several;
 use super::shelf::ShelfView;
 use super::status::duration;
 use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, late};
-use crate::base::percent;
+use crate::base::{Exit, percent};
 use crate::protocol::desk::{
     Activity, DocumentRow, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionRow,
     SessionView, TimelineRow,
@@ -243,12 +243,15 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Bye { farewell, unsaved } => {
             app.phase = Phase::Ended;
-            effects.push(Effect::Exit { code: unsaved.map_or(0, |u| u.code), farewell: farewell.map(|f| clean(&f)) });
+            effects.push(Effect::Exit {
+                exit: unsaved.map_or(Exit::Ok, |u| u.exit),
+                farewell: farewell.map(|f| clean(&f)),
+            });
             Redraw::Now
         }
-        Notice::Fatal { error, code } => {
+        Notice::Fatal { error, exit } => {
             app.phase = Phase::Ended;
-            effects.push(Effect::Exit { code, farewell: Some(clean(&error)) });
+            effects.push(Effect::Exit { exit, farewell: Some(clean(&error)) });
             Redraw::Now
         }
     }

@@ -262,13 +262,8 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
             Ok(passage.lines(&holds.text).map(|(_, line)| line).collect::<Vec<_>>().join("\n"))
         }
         CopyWhat::All => {
-            let name = |role| match role {
-                Role::System => "system",
-                Role::User => "you",
-                Role::Assistant => "sala",
-                Role::Document => "document",
-            };
-            let all: Vec<String> = app.transcript.messages().map(|m| format!("{}: {}", name(m.role), m.text)).collect();
+            let all: Vec<String> =
+                app.transcript.messages().map(|m| format!("{}: {}", m.role.speaker(), m.text)).collect();
             if all.is_empty() { Err(nothing()) } else { Ok(all.join("\n\n")) }
         }
     }

@@ -6,6 +6,7 @@ use super::mention::{self, Found};
 use super::transcript::Scroll;
 use super::{App, Armed, Effect, Event, Phase, Question, Redraw, Standing};
 use super::{input, late, notices, perform, question, selection, themes};
+use crate::base::Exit;
 use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize;
 
@@ -131,7 +132,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Interrupt => {
             if app.phase == Phase::Quitting {
-                effects.push(Effect::Exit { code: 130, farewell: None });
+                effects.push(Effect::Exit { exit: Exit::Stopped, farewell: None });
             }
             quit(app, &mut effects);
             Redraw::Now

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
+use crate::base::Exit;
 use crate::protocol::engine::{Cancel, Command, EngineEvent, EngineFault, Job, ModelInfo, SequenceId};
 
 /// Sequences that are kept for terminals, unless the server needs them.
@@ -347,9 +348,9 @@ impl Table {
                 return;
             }
             EngineEvent::Evicted { sequence } => return self.evicted(*sequence),
-            EngineEvent::Failed { fault: EngineFault::Fatal { why, code }, .. } => {
-                let (why, code) = (why.clone(), *code);
-                return self.fatal(&why, code);
+            EngineEvent::Failed { fault: EngineFault::Fatal { why, exit }, .. } => {
+                let (why, exit) = (why.clone(), *exit);
+                return self.fatal(&why, exit);
             }
             _ => {}
         }
@@ -400,16 +401,16 @@ impl Table {
 
     fn lost(&mut self, why: &str) {
         if self.commands.is_some() {
-            self.fatal(why, 1);
+            self.fatal(why, Exit::Failure);
         }
     }
 
     /// The engine is of no more use to anybody.
-    fn fatal(&mut self, why: &str, code: i32) {
+    fn fatal(&mut self, why: &str, exit: Exit) {
         self.commands = None;
         self.open.clear();
         for user in self.users.keys() {
-            let fault = EngineFault::Fatal { why: why.to_owned(), code };
+            let fault = EngineFault::Fatal { why: why.to_owned(), exit };
             self.tell(*user, EngineEvent::Failed { id: 0, fault });
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::base::Exit;
 use crate::protocol::engine::{Ended, Job, JobDone, MAIN};
 
 /// Nothing a test waits for takes longer.
@@ -182,7 +183,7 @@ fn an_engine_of_no_more_use_is_told_to_everybody() {
     let (seat, events) = joined(&board);
     assert!(seat.command(Command::Run(job(1, 0))));
     let running = engine.run();
-    let fault = EngineFault::Fatal { why: "the device is lost".into(), code: 4 };
+    let fault = EngineFault::Fatal { why: "the device is lost".into(), exit: Exit::NoDevice };
     engine.events.send(EngineEvent::Failed { id: running.id, fault }).unwrap();
     for from in [&events, &share.events] {
         assert_eq!(failure(next(from)), (0, "the device is lost".into()));

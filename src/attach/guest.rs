@@ -17,6 +17,7 @@ use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbound
 use super::find::{Found, Link};
 use super::frame;
 use super::wire::{Checkpoint, Order, Task, Word};
+use crate::base::Exit;
 use crate::protocol::engine::{Cancel, Command, EngineEvent, EngineFault, ModelInfo, SequenceId};
 
 /// Commands that may wait.
@@ -342,7 +343,7 @@ impl Guest {
             // It never had the model: this terminal does what it would have done without it.
             if let Err(e) = self.enter(false) {
                 let why = format!("no thread to run on: {e}");
-                self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code: 1 } });
+                self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } });
             }
             return;
         }
@@ -362,7 +363,7 @@ impl Guest {
     /// An engine of this process has ended: nothing more can be done.
     fn ended_here(&mut self) {
         let why = "The engine is gone. Text is safe; sala-chat -c goes on with it.".to_owned();
-        self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code: 1 } });
+        self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } });
     }
 
     /// Tells the server of what is to stop.

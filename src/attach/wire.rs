@@ -324,6 +324,7 @@ mod tests {
 
     use super::*;
     use crate::attach::frame;
+    use crate::base::Exit;
     use crate::protocol::engine::BlockLook;
 
     fn across(event: EngineEvent) -> EngineEvent {
@@ -336,6 +337,16 @@ mod tests {
 
     fn tensor(name: &str, dtype: Dtype, shape: &[usize], data: Vec<u8>) -> ImageTensor {
         ImageTensor { name: name.into(), dtype, shape: shape.to_vec(), data: data.into() }
+    }
+
+    #[test]
+    fn an_exit_crosses_as_its_number_and_an_unknown_one_is_a_failure() {
+        let fault = |exit| EngineFault::Fatal { why: "The device is lost.".into(), exit };
+        let mut told = serde_json::to_value(fault(Exit::NoDevice)).unwrap();
+        assert_eq!(told["Fatal"]["code"], 4);
+        assert_eq!(serde_json::from_value::<EngineFault>(told.clone()).unwrap(), fault(Exit::NoDevice));
+        told["Fatal"]["code"] = 99.into();
+        assert_eq!(serde_json::from_value::<EngineFault>(told).unwrap(), fault(Exit::Failure));
     }
 
     #[test]

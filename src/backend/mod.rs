@@ -47,6 +47,8 @@ pub use rows::{Follows, Mlp, Rows};
 pub use sparse::{BlockMass, MASS, MassOf, Sparse};
 pub use steps::{Group, Place, Steps};
 
+pub use crate::protocol::engine::{MAX_VERIFY_ROWS, ROW_ARRAYS, TOP_LOGITS};
+
 use std::ops::Range;
 
 use crate::base::{GOLDEN, bytes, mix};
@@ -57,10 +59,6 @@ use crate::spec::SparseSpec;
 pub const GRID: usize = 64;
 /// Most positions of a conversation: some kernels hold a bit or a score for each of 16,384 blocks of 64.
 pub const MAX_POSITIONS: usize = 1 << 20;
-/// Most rows of a verify pass.
-pub const MAX_VERIFY_ROWS: usize = 16;
-/// Top logits per row that reach the host for sampling.
-pub const TOP_LOGITS: usize = 256;
 
 /// Which path, and how many rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -251,9 +249,6 @@ impl<B: Memory + Steps + Rows + Sparse + Lightning + Images> Backend for B {}
 pub mod prelude {
     pub use super::{Backend, Images, Lightning, Memory, Rows, Sparse, Steps};
 }
-
-/// The arrays of a cache, in the order of images, without their layer.
-pub const ROW_ARRAYS: [&str; 4] = ["k", "v", "k1", "k2"];
 
 /// The rows of each of [`ROW_ARRAYS`] that belong to these positions: compressed keys are those whose window ends there.
 pub fn row_ranges(spec: &SparseSpec, positions: &Range<usize>) -> [Range<usize>; 4] {

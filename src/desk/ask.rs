@@ -14,9 +14,10 @@ use std::time::Instant;
 use super::render::Rendered;
 use super::work::Wanted;
 use super::{DeskError, Done, State};
+use crate::base::now_ms;
 use crate::protocol::engine::{Generate, Look, Sampling, Token};
 use crate::text::steer::Watched;
-use crate::text::{Before, Begin};
+use crate::text::{Before, Begin, thoughts};
 use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use again::{Again, known_count};
 use answer::{Answer, finish_of};
@@ -35,7 +36,7 @@ impl State {
             role,
             text,
             thinking: String::new(),
-            created_ms: super::now_ms(),
+            created_ms: now_ms(),
             meta: MessageMeta::default(),
         }
     }
@@ -64,7 +65,7 @@ impl State {
         match begin {
             Begin::Answer => Ok(None),
             Begin::Thought => {
-                let tag = self.feeder.renderer.model().tokenizer.encode_behind("</think>", Before::Text)?;
+                let tag = self.feeder.renderer.model().tokenizer.encode_behind(thoughts::CLOSE, Before::Text)?;
                 Ok(match tag.as_slice() {
                     [one] => Some(*one),
                     _ => None,

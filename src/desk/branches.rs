@@ -3,6 +3,10 @@
 //! Who wants them is a [`Fan`]: it makes the next branch ready whenever a sequence is free, is told what each one writes and how
 //! it ended, and ends when there is nothing left. The conversation's own state stays where it is. A branch begins with a fork of that state or with
 //! kept state from the disk, of which the engine does not read rows that the conversation has; its segments are the same as if it had been the conversation, byte for byte.
+//!
+//! The sequences and what runs in them are in `lane`.
+
+mod lane;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,12 +17,10 @@ use super::link::JobEnd;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments::Step;
-use super::work::Then;
-use super::{DeskError, Done, State, Work};
-use crate::protocol::engine::{
-    Ended, EngineEvent, EngineFault, JobDone, Likely, Looked, SequenceId, StateImage, Token,
-};
+use super::{DeskError, Done, State, Then, Work};
+use crate::protocol::engine::{EngineEvent, EngineFault, Likely, Looked, SequenceId, StateImage, Token};
 use crate::session::NewSegment;
+use lane::Lane;
 
 /// How often a fan gets a chance to save and to show how far it is.
 const TICK: Duration = Duration::from_millis(200);
@@ -82,26 +84,6 @@ pub(super) trait Fan: Send {
     fn over(self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done;
 }
 
-/// What a sequence does.
-struct Doing {
-    which: usize,
-    /// Of the command.
-    id: u64,
-    branch: Branch,
-    /// Steps that are not begun.
-    left: VecDeque<Step>,
-    /// The step that is read, with the tokens it has reported; `None` while the base is made.
-    step: Option<(Step, Vec<Token>)>,
-    grown: Grown,
-}
-
-/// A sequence beside the conversation's.
-struct Lane {
-    sequence: SequenceId,
-    path: Path,
-    doing: Option<Doing>,
-}
-
 /// Sequences that have done their work, and hold what it came to.
 #[derive(Debug, Default)]
 pub(super) struct Lanes(Vec<(SequenceId, Path)>);
@@ -147,9 +129,12 @@ impl Branching {
         self.fan.gives_way()
     }
 
-    /// The sequence whose command this is.
-    fn lane_of(&mut self, id: u64) -> Option<&mut Lane> {
-        self.lanes.iter_mut().find(|lane| lane.doing.as_ref().is_some_and(|doing| doing.id == id))
+    /// Gives the fan its chance if it is time.
+    pub(super) fn look(&mut self, desk: &mut State) {
+        if Instant::now() >= self.next_tick {
+            self.fan.tick(desk);
+            self.next_tick = Instant::now() + TICK;
+        }
     }
 
     /// Begins as many branches as there is room for. False when none runs and none is to come.
@@ -199,195 +184,6 @@ impl Branching {
             }
         }
         None
-    }
-
-    /// Begins a branch in a sequence.
-    fn begin(&mut self, desk: &mut State, at: usize, which: usize, branch: Branch) {
-        let Some(lane) = self.lanes.get_mut(at) else { return };
-        let grown = Grown { path: branch.base.clone(), ..Grown::default() };
-        let begun = match lane.is_at(&branch.base) {
-            true => Ok(None),
-            false => lane.make(desk, &branch.base).map(Some),
-        };
-        let done = begun.and_then(|making| {
-            let left = branch.steps.clone();
-            let mut doing = Doing { which, id: 0, branch, left, step: None, grown };
-            match making {
-                Some(id) => doing.id = id,
-                None => doing.go_on(desk, lane.sequence)?,
-            }
-            lane.doing = Some(doing);
-            Ok(())
-        });
-        if let Err(e) = done {
-            // Nothing was sent: the sequence holds what it held.
-            self.fan.ended(desk, which, Err(e));
-        }
-    }
-
-    /// An event; given back if it is about something else.
-    fn take(&mut self, desk: &mut State, event: EngineEvent) -> Option<EngineEvent> {
-        match event {
-            EngineEvent::Restored { id, .. } if self.lane_of(id).is_some() => self.made(desk, id),
-            EngineEvent::Reading { id, .. } if self.lane_of(id).is_some() => {}
-            EngineEvent::Tokens { id, tokens, tokens_per_s, looked, likely } if self.lane_of(id).is_some() => {
-                let doing = self.lane_of(id)?.doing.as_mut()?;
-                if let Some((_, generated)) = &mut doing.step {
-                    generated.extend_from_slice(&tokens);
-                }
-                let which = doing.which;
-                let written = Written { tokens: &tokens, looked: &looked, likely: &likely, tokens_per_s };
-                self.fan.tokens(desk, which, &written);
-            }
-            EngineEvent::Done { id, done } if self.lane_of(id).is_some() => self.job_done(desk, id, done),
-            EngineEvent::Failed { id, ref fault } if self.lane_of(id).is_some() => {
-                let fault = fault.clone();
-                self.failed(desk, id, fault);
-            }
-            EngineEvent::Failed { id: _, fault: ref fault @ EngineFault::Fatal { .. } } => {
-                let fault = fault.clone();
-                desk.feeder.failed(&fault);
-                self.lost(desk, &fault);
-            }
-            event => return Some(event),
-        }
-        None
-    }
-
-    /// The base of a branch is there.
-    fn made(&mut self, desk: &mut State, id: u64) {
-        let Some(at) = self.lanes.iter().position(|l| l.doing.as_ref().is_some_and(|d| d.id == id)) else { return };
-        let lane = &mut self.lanes[at];
-        let Some(mut doing) = lane.doing.take() else { return };
-        lane.path = doing.branch.base.clone();
-        let which = doing.which;
-        let begun = match desk.feeder.stopped() {
-            true => Err(DeskError::Stopped),
-            false => doing.go_on(desk, lane.sequence),
-        };
-        match begun {
-            Ok(()) => lane.doing = Some(doing),
-            Err(e) => self.fan.ended(desk, which, Err(e)),
-        }
-    }
-
-    fn job_done(&mut self, desk: &mut State, id: u64, mut done: Box<JobDone>) {
-        let Some(at) = self.lanes.iter().position(|l| l.doing.as_ref().is_some_and(|d| d.id == id)) else { return };
-        let lane = &mut self.lanes[at];
-        let Some(mut doing) = lane.doing.take() else { return };
-        let Some((step, generated)) = doing.step.take() else {
-            let e = DeskError::Failed("internal error: a job ended that was not begun".into());
-            return self.fan.ended(desk, doing.which, Err(e));
-        };
-        desk.count_job(&done);
-        doing.grown.read += done.prompt_in_state;
-        doing.grown.prefill_ms += done.stats.prefill_ms;
-        let image = done.image.take();
-        let end = JobEnd { done, generated };
-        let absorbed = desk.feeder.absorb_in(&mut lane.path, &doing.branch.rendered, &step, &end);
-        let which = doing.which;
-        let grown = match absorbed {
-            Err(e) => {
-                // What it holds is not known any more: it is given back. Where the engine is gone the next command says so.
-                let lane = self.lanes.remove(at);
-                let _ = desk.feeder.release(lane.sequence);
-                self.fan.ended(desk, which, Err(e));
-                return;
-            }
-            Ok(segment) => {
-                doing.grown.segments.extend(segment.map(|(segment, whole)| (segment, image, whole)));
-                let stopped = end.done.ended == Ended::Cancelled;
-                doing.grown.end = Some(end);
-                match doing.left.is_empty() || stopped {
-                    true => {
-                        doing.grown.path = lane.path.clone();
-                        Ok(doing.grown)
-                    }
-                    false => match doing.go_on(desk, lane.sequence) {
-                        Ok(()) => {
-                            lane.doing = Some(doing);
-                            return;
-                        }
-                        Err(e) => Err(e),
-                    },
-                }
-            }
-        };
-        self.fan.ended(desk, which, grown);
-    }
-
-    /// A command to a sequence failed; its state is empty. One there is no room for waits until another has ended.
-    fn failed(&mut self, desk: &mut State, id: u64, fault: EngineFault) {
-        if matches!(fault, EngineFault::Fatal { .. }) {
-            desk.feeder.failed(&fault);
-            return self.lost(desk, &fault);
-        }
-        let Some(at) = self.lanes.iter().position(|l| l.doing.as_ref().is_some_and(|d| d.id == id)) else { return };
-        let lane = &mut self.lanes[at];
-        lane.path = Path::default();
-        let Some(doing) = lane.doing.take() else { return };
-        let others = self.lanes.iter().any(|lane| lane.doing.is_some());
-        let nothing = doing.step.as_ref().is_none_or(|(_, generated)| generated.is_empty());
-        if nothing && others && matches!(fault, EngineFault::Device(_)) {
-            tracing::debug!(%fault, "a sequence less");
-            let lane = self.lanes.remove(at);
-            self.most = self.lanes.len();
-            self.waiting.push((doing.which, doing.branch));
-            // Where the engine is gone the next command says so.
-            let _ = desk.feeder.release(lane.sequence);
-            return;
-        }
-        let e = desk.keeper.set_aside(fault.into());
-        self.fan.ended(desk, doing.which, Err(e));
-    }
-
-    /// The engine is gone.
-    fn lost(&mut self, desk: &mut State, fault: &EngineFault) {
-        self.fatal = Some(fault.clone());
-        let all: Vec<usize> = self.lanes.drain(..).filter_map(|lane| lane.doing.map(|doing| doing.which)).collect();
-        for which in all {
-            self.fan.ended(desk, which, Err(fault.clone().into()));
-        }
-    }
-}
-
-impl Lane {
-    fn is_at(&self, path: &Path) -> bool {
-        let common = self.path.common(path);
-        common == self.path.segments().len() && common == path.segments().len()
-    }
-
-    /// Begins to make a state in this sequence: a fork of the conversation's, or from the disk.
-    fn make(&mut self, desk: &mut State, base: &Path) -> Done<u64> {
-        if desk.feeder.is_at(base) {
-            return desk.feeder.start_fork(desk.feeder.sequence, self.sequence);
-        }
-        let have = self.path.common(base);
-        let keep = base.prefix(have).position();
-        let (rows, end) = match base.head() {
-            None => (Vec::new(), None),
-            Some(tip) => {
-                let opened = desk.keeper.store.open_what_can_be_read(&tip, have)?;
-                if opened.plan.usable != base.segments().len() {
-                    return Err(DeskError::Refused("Its kept state is not on disk any more.".into()));
-                }
-                (opened.rows, opened.end)
-            }
-        };
-        desk.feeder.start_restore_in(self.sequence, base, keep, rows, end)
-    }
-}
-
-impl Doing {
-    /// Starts the next step.
-    fn go_on(&mut self, desk: &mut State, sequence: SequenceId) -> Done {
-        let Some(step) = self.left.pop_front() else {
-            return Err(DeskError::Failed("internal error: a branch without steps".into()));
-        };
-        let last = self.left.is_empty().then(|| self.branch.last.clone());
-        self.id = desk.feeder.start_job_in(sequence, step.prompt.clone(), last, self.branch.export)?;
-        self.step = Some((step, Vec::new()));
-        Ok(())
     }
 }
 
@@ -465,15 +261,5 @@ impl State {
         });
         self.work = Work::Restoring { id, target: path, then };
         Ok(())
-    }
-}
-
-impl Branching {
-    /// Gives the fan its chance if it is time.
-    pub(super) fn look(&mut self, desk: &mut State) {
-        if Instant::now() >= self.next_tick {
-            self.fan.tick(desk);
-            self.next_tick = Instant::now() + TICK;
-        }
     }
 }

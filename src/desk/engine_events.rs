@@ -1,8 +1,8 @@
 //! What the engine says: to the present [`Work`], or to nobody in particular.
 
 use super::link::{EngineState, JobEnd};
-use super::work::{Feeding, Then};
-use super::{Attendance, DeskError, Done, State, Work};
+use super::work::Feeding;
+use super::{Attendance, DeskError, Done, State, Then, Work};
 use crate::protocol::desk::{Activity, Level, Notice};
 use crate::protocol::engine::{EngineEvent, EngineFault, JobDone, ModelInfo};
 
@@ -146,8 +146,8 @@ impl State {
                 let error = fault.to_string();
                 match fault {
                     _ if waited => {}
-                    EngineFault::Fatal { code, .. } if self.attendance == Attendance::Absent => {
-                        self.tell(Notice::Fatal { error, code });
+                    EngineFault::Fatal { exit, .. } if self.attendance == Attendance::Absent => {
+                        self.tell(Notice::Fatal { error, exit });
                         self.quitting = true;
                     }
                     _ => {
@@ -211,7 +211,7 @@ impl State {
                 }
                 then(self, ())
             }
-            EngineState::Down { why, code } => Err(EngineFault::Fatal { why: why.clone(), code: *code }.into()),
+            EngineState::Down { why, exit } => Err(EngineFault::Fatal { why: why.clone(), exit: *exit }.into()),
             EngineState::Starting if self.quitting => Err(DeskError::Stopped),
             EngineState::Starting => {
                 self.work = Work::Starting(Box::new(|desk, ()| desk.when_ready(then)));

@@ -11,12 +11,12 @@ use super::link::JobEnd;
 use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
-use super::resume::cannot_be_used;
 use super::segments::Step;
-use super::work::{Feed, Feeding, Then};
-use super::{DeskError, Done, State, Work};
+use super::work::{Feed, Feeding};
+use super::{DeskError, Done, State, Then, Work};
 use crate::protocol::desk::{Activity, Level, ReadingProgress};
 use crate::protocol::engine::{Ended, Looked, Token};
+use crate::session::Lost;
 use crate::settings::SaveStates;
 use crate::transcript::MessageId;
 
@@ -214,6 +214,12 @@ impl Watch for PromptReading {
     fn reading(&mut self, desk: &mut State, progress: Progress) {
         desk.show_reading(self.started, progress);
     }
+}
+
+/// A sentence about kept state that was lost.
+pub(super) fn cannot_be_used(lost: &Lost) -> String {
+    let why = lost.why.trim_end_matches('.');
+    format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short())
 }
 
 impl State {

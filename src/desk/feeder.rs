@@ -9,6 +9,7 @@ use super::path::Path;
 use super::render::{Rendered, Renderer};
 use super::segments::{self, Step};
 use super::{DeskError, Done};
+use crate::base::Exit;
 use crate::protocol::engine::{
     Cancel, CheckpointImage, Command, EngineFault, Generate, Job, MAIN, ModelInfo, RowSource, Scoring, SequenceId,
     Token,
@@ -128,8 +129,8 @@ impl Feeder {
         self.live = Path::default();
         self.doubtful = true;
         self.in_flight.clear();
-        if let EngineFault::Fatal { why, code } = fault {
-            self.link.down(why.clone(), *code);
+        if let EngineFault::Fatal { why, exit } = fault {
+            self.link.down(why.clone(), *exit);
         }
     }
 
@@ -158,7 +159,7 @@ impl Feeder {
             return Ok(());
         }
         let why = "The engine is gone. Text is safe; sala-chat -c goes on with it.".to_owned();
-        let fault = EngineFault::Fatal { why, code: 1 };
+        let fault = EngineFault::Fatal { why, exit: Exit::Failure };
         self.failed(&fault);
         Err(fault.into())
     }

@@ -8,7 +8,8 @@ use crossbeam_channel::Receiver;
 
 use super::path::Path;
 use super::work::Wanted;
-use super::{DeskError, Done, Out, now_ms};
+use super::{DeskError, Done, Out};
+use crate::base::now_ms;
 use crate::protocol::desk::{Level, Notice, SaveState};
 use crate::protocol::engine::{EngineFault, StateImage};
 use crate::session::{

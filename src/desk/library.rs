@@ -3,11 +3,9 @@
 use std::collections::VecDeque;
 
 use super::execute::{Fed, PromptReading};
-use super::load::document_info;
 use super::path::Path as SegmentPath;
 use super::segments;
-use super::work::Then;
-use super::{DeskError, Done, State, grouped};
+use super::{DeskError, Done, State, Then, grouped};
 use crate::base::{bytes, counted};
 use crate::protocol::desk::{DocumentRow, Level, LibraryAction, LibraryName, LoadOptions, Notice};
 use crate::session::{Change, NewDocument, SegmentId};
@@ -224,7 +222,7 @@ impl State {
             });
         };
         let path = document.path.map(|p| p.display().to_string());
-        let info = document_info(&document.name, path, &document.text);
+        let info = DocumentInfo::new(&document.name, path, &document.text);
         let file = info.path.clone().unwrap_or_else(|| info.name.clone());
         let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
         let mut messages: Vec<Message> = system.map(|s| self.draft(Role::System, None, s)).into_iter().collect();

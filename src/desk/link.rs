@@ -2,6 +2,7 @@
 
 use crossbeam_channel::{Receiver, Sender, never};
 
+use crate::base::Exit;
 use crate::protocol::engine::{Command, EngineEvent, JobDone, ModelInfo, Token};
 
 /// Channels to an engine thread, as whoever started it hands them over.
@@ -20,8 +21,8 @@ pub(super) enum EngineState {
     Starting,
     /// At work or waiting for it.
     Ready(Box<ModelInfo>),
-    /// Of no more use: why, what to do, and the exit code of a run that needs it.
-    Down { why: String, code: i32 },
+    /// Of no more use: why, what to do, and how a run ends that needs it.
+    Down { why: String, exit: Exit },
 }
 
 /// The engine as the desk sees it.
@@ -50,10 +51,10 @@ impl Link {
     }
 
     /// The thread is gone or of no use: nothing more is expected from it.
-    pub(super) fn down(&mut self, why: String, code: i32) {
+    pub(super) fn down(&mut self, why: String, exit: Exit) {
         self.commands = None;
         self.events = never();
-        self.state = EngineState::Down { why, code };
+        self.state = EngineState::Down { why, exit };
     }
 
     /// Asks the thread to end.

@@ -1,8 +1,9 @@
 //! Reading documents into the conversation: gathering, the plan, reading with progress, stopping in the middle.
 //!
-//! Gathering is in `gather`, documents of the library in `shelved`, those that are here already in `repeated`, the documents' places
+//! Gathering is in `gather`, whether the load is wanted in `choose`, documents of the library in `shelved`, those that are here already in `repeated`, the documents' places
 //! in the plan in `items`, what is shown meanwhile in `progress`, stopping in `stop`.
 
+mod choose;
 mod gather;
 mod items;
 mod progress;
@@ -14,7 +15,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::choose::{Chosen, Decision, keep_only};
 use super::execute::Fed;
 use super::plan::Plan;
 use super::record::as_left;
@@ -27,6 +27,7 @@ use crate::session::SegmentId;
 use crate::text::TextError;
 use crate::text::sources::{Document, Gathered};
 use crate::transcript::{DocumentInfo, Message, MessageId, Role};
+use choose::{Chosen, Decision, keep_only};
 use items::items;
 use progress::Progressing;
 
@@ -34,13 +35,13 @@ use progress::Progressing;
 const TREE_SHOWN: Duration = Duration::from_millis(500);
 
 /// A document of a load.
-pub(super) struct Item {
-    pub(super) name: String,
-    pub(super) tokens: u64,
+struct Item {
+    name: String,
+    tokens: u64,
     /// Position after it.
     end: u64,
     /// All of it is in kept state.
-    pub(super) kept: bool,
+    kept: bool,
 }
 
 /// What a load is to be, before it is decided.
@@ -95,24 +96,6 @@ impl Load {
     }
 }
 
-/// By what the text of a document is recognised.
-pub(super) fn text_hash(text: &str) -> String {
-    blake3::hash(text.as_bytes()).to_hex().to_string()
-}
-
-/// What the transcript remembers of a document.
-pub(super) fn document_info(name: &str, path: Option<String>, text: &str) -> DocumentInfo {
-    DocumentInfo {
-        name: name.to_owned(),
-        path,
-        hash: text_hash(text),
-        tokens: 0,
-        lines: text.lines().count() as u64,
-        complete: false,
-        once: false,
-    }
-}
-
 impl State {
     /// `/load`.
     pub(super) fn load(&mut self, paths: &[String], options: &LoadOptions) -> Done {
@@ -150,7 +133,7 @@ impl State {
         let mut parent = parent;
         let message = |d: Document| {
             let path = d.path.map(|p| p.display().to_string());
-            let info = document_info(&d.name, path, &d.text);
+            let info = DocumentInfo::new(&d.name, path, &d.text);
             let mut m = self.draft(Role::Document, parent, d.text);
             m.meta.document = Some(info);
             parent = Some(m.id);

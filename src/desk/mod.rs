@@ -18,7 +18,7 @@
 //! | `keeper`, `record` | store and writer; what is said and read goes to talk and keeper at once |
 //! | `sync`, `execute` | the engine's state follows the conversation; a plan is carried out |
 //! | `ask`, `branches`, `seats` | answers; jobs on states of their own beside it; conversations at work beside the one in hand |
-//! | `load`, `choose`, `library` | documents: gathered, chosen, read, found again |
+//! | `load`, `library` | documents: gathered, chosen, read, found again |
 //! | `sessions`, `resume`, `opened`, `title`, `damaged` | sessions: opened, left, listed, named; with a message that is damaged |
 //! | `time`, `siblings`, `presets` | back, forward and sideways; from branch to branch; presets |
 //! | `shelf`, `when`, `why`, `look`, `map`, `sources` | one question to many documents or places; what an answer looked at |
@@ -36,7 +36,6 @@
 
 mod ask;
 mod branches;
-mod choose;
 pub mod conversation;
 mod damaged;
 mod dispatch;
@@ -80,11 +79,10 @@ mod work;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::base::grouped;
+use crate::base::{Exit, grouped};
 use crate::protocol::desk::{Activity, Level, Meters, Notice, Request};
 use crate::protocol::engine::{EngineFault, RowsFault};
 use crate::session::{Store, StoreError, Writer};
@@ -280,29 +278,29 @@ impl From<EngineFault> for DeskError {
 }
 
 impl DeskError {
-    /// Exit code of a one-shot run that ends with it (docs/interface.md §2).
-    fn exit_code(&self) -> i32 {
+    /// How a one-shot run ends because of it.
+    fn exit(&self) -> Exit {
         match self {
-            DeskError::Engine(EngineFault::Fatal { code, .. }) => *code,
-            DeskError::RowsLost(_) => 7,
+            DeskError::Engine(EngineFault::Fatal { exit, .. }) => *exit,
+            DeskError::RowsLost(_) => Exit::Unreadable,
             DeskError::Engine(EngineFault::RowsLost(_) | EngineFault::Evicted | EngineFault::Device(_))
             | DeskError::Refused(_)
-            | DeskError::Failed(_) => 1,
-            DeskError::Text(e) => e.exit_code(),
-            DeskError::Damaged(_) => 7,
-            DeskError::TooLong(_) => 5,
-            DeskError::NotThere(_) => 66,
-            DeskError::Engine(EngineFault::Stopped) | DeskError::Stopped => 130,
-            DeskError::Store(StoreError::InUse { .. }) => 6,
-            DeskError::Store(StoreError::NoSession { .. } | StoreError::NameTaken { .. } | StoreError::MeansLast) => 1,
-            DeskError::Store(e) if e.is_disk() => 74,
-            DeskError::Store(_) => 7,
+            | DeskError::Failed(_) => Exit::Failure,
+            DeskError::Text(e) => e.exit(),
+            DeskError::Damaged(_) => Exit::Unreadable,
+            DeskError::TooLong(_) => Exit::TooLong,
+            DeskError::NotThere(_) => Exit::NoInput,
+            DeskError::Engine(EngineFault::Stopped) | DeskError::Stopped => Exit::Stopped,
+            DeskError::Store(e) => e.exit(),
         }
     }
 }
 
 /// A result of the desk's own.
 type Done<T = ()> = Result<T, DeskError>;
+
+/// What is done with the thing that was waited for.
+type Then<T> = Box<dyn FnOnce(&mut State, T) -> Done + Send>;
 
 /// The desk thread's own state.
 #[derive(Debug)]
@@ -424,9 +422,4 @@ impl State {
     fn note(&self, level: Level, text: impl Into<String>) {
         self.tell(Notice::Note(level, text.into()));
     }
-}
-
-/// Milliseconds since the epoch, for display.
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

@@ -4,16 +4,7 @@ use super::{DeskError, Done, State, grouped};
 use crate::base::{bytes, percent};
 use crate::protocol::desk::{Level, Notice, SaveState, ThinkMode};
 use crate::protocol::engine::SpecMode;
-use crate::transcript::{Message, Role};
-
-fn role_word(message: &Message) -> &'static str {
-    match message.role {
-        Role::System => "system",
-        Role::User => "you",
-        Role::Assistant => "sala",
-        Role::Document => "document",
-    }
-}
+use crate::transcript::Role;
 
 impl State {
     pub(super) fn page(&self, title: &str, text: String) -> Done {
@@ -135,7 +126,7 @@ impl State {
             };
             let title =
                 super::conversation::first_words(&super::conversation::title_of(message), 36).replace('|', "\\|");
-            text.push_str(&format!("| {} | {} | {} | {title} |\n", i + 1, role_word(message), grouped(tokens)));
+            text.push_str(&format!("| {} | {} | {} | {title} |\n", i + 1, message.role.speaker(), grouped(tokens)));
         }
         text.push_str("\nThoughts and the template's own tokens are not listed.\n");
         if self.feeder.server().is_some() {

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use unicode_width::UnicodeWidthChar;
 
 use super::keeper::Keeper;
-use super::load::text_hash;
 use super::talk::Rights;
 use super::work::Wanted;
 use super::{Done, State, Work};
@@ -23,7 +22,7 @@ pub(super) fn as_left(mut message: Message) -> Message {
         message.meta.finish = Some(Finish::Stopped);
     }
     if let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete) {
-        info.complete = info.hash == text_hash(&message.text);
+        info.complete = info.is_whole(&message.text);
     }
     message
 }

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::Token;
 use crate::session::{SegmentKind, TextBoundary};
+use crate::text::thoughts;
 use crate::text::tokenizer::SHIELD;
 use crate::text::{Before, ChatMessage, ChatRole, Halt, RenderOptions, Specials, TextError, TextModel, Walk};
 use crate::transcript::{Message, MessageId, Role};
@@ -200,16 +201,15 @@ impl Renderer {
         let mut rendered = self.prompt(before, think, halt, known)?;
         let text = format!("{}{more}", answer.text);
         let text = self.safe(&text);
-        let opened = rendered.text.trim_end().ends_with("<think>");
         let thinking = self.safe(&answer.thinking);
         let raw = if thinking.is_empty() {
             text.into_owned()
         } else if text.is_empty() {
-            format!("<think>\n{thinking}")
+            thoughts::unfinished(&thinking)
         } else {
             ChatMessage::answer(&thinking, &text).content
         };
-        rendered.text.push_str(if opened { raw.strip_prefix("<think>\n").unwrap_or(&raw) } else { &raw });
+        rendered.text.push_str(thoughts::behind(&rendered.text, &raw));
         Ok(rendered)
     }
 

@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::conversation::{Conversation, first_words};
-use super::execute::PromptReading;
+use super::execute::{PromptReading, cannot_be_used};
 use super::plan::Plan;
 use super::record::restored;
 use super::render::Rendered;
 use super::sync::THIS_CONVERSATION;
 use super::talk::Rights;
-use super::work::Then;
-use super::{Attendance, DeskError, Done, Settings, State, Talk, grouped};
+use super::{Attendance, DeskError, Done, Settings, State, Talk, Then, grouped};
 use crate::protocol::desk::{Choice, Level, SaveState};
-use crate::session::{Access, LAST, Lost, SessionLock, SessionRecord, StoreError};
+use crate::session::{Access, LAST, SessionLock, SessionRecord, StoreError};
 use crate::settings::session::Kept;
 use crate::text::sanitize::{command_word, sanitize_line};
 use crate::transcript::{MessageId, Role, SessionId};
@@ -24,12 +23,6 @@ const FIRST_WORDS: usize = 200;
 const UNASKED: u64 = 2_048;
 /// Characters that are shown of a setting that cannot be read.
 const SHOWN_SETTING: usize = 40;
-
-/// A sentence about kept state that was lost.
-pub(super) fn cannot_be_used(lost: &Lost) -> String {
-    let why = lost.why.trim_end_matches('.');
-    format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short())
-}
 
 impl State {
     /// `/resume`.

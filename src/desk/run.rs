@@ -1,23 +1,22 @@
 //! The desk's loop: the one place that waits. It takes whatever comes first and hands it to the present [`Work`], or begins
-//! the next request.
+//! the next request. What is said first is in `greet`, what is said last in `finish`.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod finish;
+mod greet;
+
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Select, never};
 
 use super::dispatch::Dispatch;
 use super::link::EngineState;
-use super::work::{Answer, Files, Then, Turn};
-use super::{Attendance, DeskError, Done, Opening, State, Work};
+use super::work::{Answer, Files, Turn};
+use super::{Attendance, DeskError, Done, State, Then, Work};
+use crate::base::Exit;
 use crate::commands::{WhileBusy, line_of};
-use crate::protocol::desk::{Activity, Level, Notice, Request, SaveState, Unsaved};
+use crate::protocol::desk::{Activity, Level, Notice, Request};
 use crate::protocol::engine::{EngineEvent, EngineFault};
 use crate::session::{SaveEvent, StoreError};
-use crate::text::sanitize::shell_word;
-
-/// Typed prompts handed to the input's history.
-const PROMPTS: usize = 2_000;
 
 /// What the desk woke up for.
 enum Event {
@@ -36,20 +35,7 @@ enum Event {
 /// The engine's thread has ended without a word.
 fn gone() -> EngineEvent {
     let why = "The engine ended unexpectedly. Text is safe; sala-chat -c goes on with it.".into();
-    EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code: 1 } }
-}
-
-/// What is said at the end where not all is on disk.
-fn lost(session: Option<&str>, why: &str) -> String {
-    match session {
-        Some(name) => format!("Not all of \"{name}\" could be saved: {why}"),
-        None => format!("What was done could not be saved: {why}"),
-    }
-}
-
-/// What is said when a program ends whose texts are on disk, and not all of its state.
-fn not_kept(why: &str) -> String {
-    format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
+    EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } }
 }
 
 impl State {
@@ -86,49 +72,6 @@ impl State {
             }
         }
         self.finish();
-    }
-
-    /// What can be said before anything is loaded.
-    fn greet(&mut self) {
-        let store = std::sync::Arc::clone(&self.keeper.store);
-        for note in store.notes() {
-            self.note(Level::Warn, note.clone());
-        }
-        // Where nothing is saved, that is said from the start.
-        self.keeper.show(SaveState::Empty);
-        if let crate::session::Access::ReadOnly { why } = store.access() {
-            self.keeper.show(SaveState::NotSaved(why.clone()));
-        }
-        match store.prompts(PROMPTS) {
-            Ok(prompts) => self.tell(Notice::Prompts(prompts.iter().rev().map(|p| line_of(p)).collect())),
-            Err(e) => self.note(Level::Warn, e.to_string()),
-        }
-        // A settings file or `--think` asked for it; whoever asks with -p has been told by the shell.
-        let switch = self.feeder.renderer.model().template.thinking_switch();
-        if let Some(why) = switch.refusal(self.talk.settings.think).filter(|_| self.attendance == Attendance::Present) {
-            self.note(Level::Warn, why.to_owned());
-        }
-        self.activity(Activity::Starting { what: "loading the model".into() });
-    }
-
-    fn first_session(&mut self) -> Done {
-        match std::mem::take(&mut self.opening) {
-            Opening::New => self.start_new(None),
-            Opening::Named(name) => self.start_new(Some(name)),
-            Opening::Resume(name) => {
-                // The one that is left if the other cannot be had: whoever asked for it is told, and types into no third.
-                self.start_new(None)?;
-                self.resume(&name)
-            }
-            Opening::ResumeOrEnd(name) => {
-                self.start_new(None)?;
-                self.must_open = true;
-                let done = self.resume(&name);
-                self.must_open =
-                    matches!(done, Err(DeskError::Store(StoreError::InUse { .. } | StoreError::NoSession { .. })));
-                done
-            }
-        }
     }
 
     /// Begins what needs no event, here or in another conversation; false when there is nothing.
@@ -255,7 +198,7 @@ impl State {
                 }
                 e => e.to_string(),
             };
-            self.tell(Notice::Fatal { error, code: e.exit_code() });
+            self.tell(Notice::Fatal { error, exit: e.exit() });
             self.quitting = true;
             return;
         }
@@ -408,54 +351,8 @@ impl State {
         }
     }
 
-    /// Saves what is left, gives the session free, and says how to come back; or that not all is saved, and why.
-    fn finish(mut self) {
-        self.feeder.link.shutdown();
-        self.activity(Activity::Busy { what: "saving".into() });
-        let absent = self.attendance == Attendance::Absent;
-        let State { talk, keeper, out, .. } = self;
-        let (id, name, lasts) = (talk.id, talk.id.map(|_| talk.name), keeper.lasts());
-        let store = Arc::clone(&keeper.store);
-        let said = matches!(keeper.shown(), SaveState::TextOnly(_));
-        let closed = keeper.close(Duration::from_secs(60));
-        // Where nobody reads the farewell.
-        if let Ok(Some(why)) = &closed
-            && absent
-            && lasts
-            && !said
-        {
-            out.tell(Notice::Save(SaveState::TextOnly(why.clone())));
-        }
-        let (farewell, unsaved) = match (name, closed) {
-            _ if !lasts => (None, None),
-            (None, Ok(lost)) => (lost.map(|why| not_kept(&why)), None),
-            (Some(name), Ok(lost)) => {
-                // Another terminal that began alike may have been given the name first.
-                let name = id.and_then(|id| store.session(id).ok()).map_or(name, |record| record.name);
-                let saved = lost.map_or_else(|| "Saved.".to_owned(), |why| not_kept(&why));
-                (Some(format!("{saved} Come back with: sala-chat -r {}", shell_word(&name))), None)
-            }
-            (name, Err(e)) => {
-                let unsaved = Unsaved { reason: e.reason.clone(), code: if e.disk { 74 } else { 7 } };
-                (Some(lost(name.as_deref(), &e.reason)), Some(unsaved))
-            }
-        };
-        out.tell(Notice::Bye { farewell, unsaved });
-    }
-
     /// One request, from the first word to the last.
     fn handle(&mut self, request: Request) -> Done {
         request.execute(&mut Dispatch(self))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_not_on_disk_is_said_once() {
-        assert_eq!(lost(Some("notes"), "disk full"), "Not all of \"notes\" could be saved: disk full");
-        assert_eq!(lost(None, "disk full"), "What was done could not be saved: disk full");
     }
 }

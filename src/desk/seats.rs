@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::feeder::Place;
-use super::load::text_hash;
 use super::opened::Empty;
 use super::talk::Rights;
 use super::work::Turn;
@@ -237,7 +236,7 @@ impl State {
     /// A copy of the talk with what can be asked about now: what is written so far of an answer, and no document that is being read.
     fn talk_as_it_stands(&self) -> Talk {
         // One that was kept in part has another text than what it was loaded with, and is in the state to its end.
-        let half = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| !d.complete && d.hash == text_hash(&m.text));
+        let half = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| !d.complete && d.is_whole(&m.text));
         let path = self.talk.conversation.path();
         let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
         let says_nothing = |m: &Message| match m.role {

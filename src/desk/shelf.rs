@@ -13,6 +13,7 @@ use super::path::Path;
 use super::render::Rendered;
 use super::segments;
 use super::{Attendance, DeskError, Done, State};
+use crate::base::now_ms;
 use crate::protocol::desk::{Activity, Level, Notice, Shelf, ShelfRow};
 use crate::protocol::engine::{Ended, Sampling, Token};
 use crate::session::DocumentRecord;
@@ -218,7 +219,7 @@ impl State {
         for mut message in messages {
             // A copy: the document may be in another session, too.
             message.id = self.keeper.store.new_message_id(parent);
-            (message.parent, message.created_ms) = (parent, super::now_ms());
+            (message.parent, message.created_ms) = (parent, now_ms());
             parent = Some(message.id);
             let document = message.meta.document.as_ref().is_some_and(|d| d.hash == asked.record.document.hash);
             let id = message.id;

@@ -5,12 +5,11 @@ use std::collections::HashMap;
 
 use super::ask::Shown;
 use super::execute::Fed;
-use super::load::document_info;
 use super::{DeskError, Done, State, grouped};
 use crate::commands::line_of;
 use crate::protocol::desk::{Choice, GotoTarget, Level, Notice};
 use crate::text::sanitize::{edited, sanitize};
-use crate::transcript::{Finish, Message, MessageId, Role};
+use crate::transcript::{DocumentInfo, Finish, Message, MessageId, Role};
 
 impl State {
     /// Moves the head, makes its state live, and says what that took. `what` begins the sentence.
@@ -374,7 +373,7 @@ impl State {
         }
         let root = self.talk.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
         let mut message = self.draft(Role::Document, root, summary.to_owned());
-        let mut info = document_info("summary of the conversation", None, summary);
+        let mut info = DocumentInfo::new("summary of the conversation", None, summary);
         // All of it is read with the branch, in one piece.
         info.complete = true;
         info.tokens = self.feeder.renderer.model().tokenizer.encode_plain(summary)?.len() as u64;

@@ -10,7 +10,7 @@ use super::branches::Branching;
 use super::link::JobEnd;
 use super::path::Path;
 use super::segments::Step;
-use super::{Done, State};
+use super::{Done, State, Then};
 use crate::commands::WhileBusy;
 use crate::protocol::desk::{Activity, Notice};
 use crate::protocol::engine::{Looked, Token};
@@ -18,9 +18,6 @@ use crate::text::sources::{Gathered, SourceError};
 
 /// How often something that runs gets a chance to save and to refresh its numbers.
 const TICK: Duration = Duration::from_millis(500);
-
-/// What is done with the thing that was waited for.
-pub(super) type Then<T> = Box<dyn FnOnce(&mut State, T) -> Done + Send>;
 
 /// What was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use crate::backend::Memory;
 use crate::backend::room::{self, PagedPlan, RESERVE_BYTES, USUAL_CONTEXT};
-use crate::base::{bytes as size, grouped};
+use crate::base::{Exit, bytes as size, grouped};
 use crate::model::{Checkpoint, Recipe};
 use crate::protocol::engine::{EngineOptions, MemoryInfo};
 use crate::spec::ModelSpec;
@@ -148,7 +148,7 @@ pub(super) fn choose<B: Memory>(
     let bytes = |recipe| checkpoint.bytes(recipe);
     let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes: &recipes, published, rows, limited };
     let on_gpu = backend.kind() == "cuda";
-    let no_room = |error: String| Failure { error, code: 4 };
+    let no_room = |error: String| Failure { error, exit: Exit::NoDevice };
     let (recipe, line) = match Recipe::asked_for(options.weights) {
         Some(recipe) if on_gpu => (named(recipe, &sizes, free).map_err(no_room)?, None),
         Some(recipe) => (recipe, None),

@@ -9,30 +9,28 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender};
 
 use super::speculate::Decoder;
-use super::worker::{MAX_SEQUENCES, Worker};
+use super::worker::Worker;
 use super::{fit, keep};
-use crate::backend::BackendError;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
+use crate::backend::{BackendError, MAX_POSITIONS};
+use crate::base::Exit;
 use crate::model::draft::{BESIDE, DraftError, DraftHead, DraftOptions};
 use crate::model::quantize::free_bytes;
 use crate::model::{Checkpoint, Live, Model, ModelError, Recipe};
 use crate::protocol::engine::{
-    Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo, Precision,
+    Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, MAX_SEQUENCES, ModelInfo, Precision,
 };
 
-/// The most tokens a conversation may have unless the configuration says otherwise.
-const LONGEST_CONTEXT: usize = 1 << 20;
-
-/// Why there is no engine: a line for the user and an exit code (docs/interface.md §2).
+/// Why there is no engine: a line for the user and how a run ends that needs one.
 pub(super) struct Failure {
     pub(super) error: String,
-    pub(super) code: i32,
+    pub(super) exit: Exit,
 }
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
-        Failure { error: error.to_string(), code: error.exit_code() }
+        Failure { error: error.to_string(), exit: error.exit() }
     }
 }
 
@@ -71,7 +69,7 @@ pub(super) fn run(
             load(*backend, instead(found, checkpoint, &mut notes), options, notes, commands, events)
         }
         Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
-            Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), code: 4 })
+            Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), exit: Exit::NoDevice })
         }
         Gpu::Refused(why) => {
             if options.device == DeviceChoice::Auto {
@@ -128,7 +126,7 @@ fn too_large_for_cpu(checkpoint: &Checkpoint, why: &str) -> Result<(), Failure> 
             checkpoint.name(),
             parameters as f64 / 1e9
         ),
-        code: 4,
+        exit: Exit::NoDevice,
     })
 }
 
@@ -196,7 +194,8 @@ fn load<B: DraftOps>(
         }
     };
     let spec = model.spec();
-    let default = (2 * spec.max_position).min(LONGEST_CONTEXT);
+    // What every device can do: the configuration may say otherwise.
+    let default = (2 * spec.max_position).min(MAX_POSITIONS);
     let limit = options.context.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
     let aux_layers = head.as_ref().map_or(&[][..], |head| head.aux_layers());
     backend.plan_context(spec, limit, options.context.is_some())?;

@@ -14,9 +14,8 @@
 
 use std::collections::VecDeque;
 
-use crate::backend::MAX_VERIFY_ROWS;
 use crate::engine::ngram::{Lookup, MIN_MATCH};
-use crate::protocol::engine::SpecMode;
+use crate::protocol::engine::{MAX_DEPTH, SpecMode};
 
 pub mod calibration;
 pub mod costs;
@@ -24,8 +23,6 @@ pub mod costs;
 use calibration::Calibration;
 use costs::Costs;
 
-/// Most drafts of a round.
-pub const MAX_DEPTH: usize = MAX_VERIFY_ROWS - 1;
 /// Tokens over which plain decoding must not be beaten by more than [`SLACK`].
 const WINDOW: usize = 32;
 /// What a window may lose, in plain steps: 32 / 0.98 - 32, and a reserve for noise of the measurements.

@@ -7,10 +7,12 @@ use std::time::Instant;
 use super::room::Grant;
 use super::seats::{Held, Seat};
 use super::speculate::DecodeError;
-use super::worker::{MAX_SEQUENCES, Worker, guarded};
+use super::worker::{Worker, guarded};
 use crate::backend::draft::DraftOps;
 use crate::model::ModelError;
-use crate::protocol::engine::{CheckpointImage, Command, EngineEvent, EngineFault, Job, RowSource, SequenceId, Token};
+use crate::protocol::engine::{
+    CheckpointImage, Command, EngineEvent, EngineFault, Job, MAX_SEQUENCES, RowSource, SequenceId, Token,
+};
 
 /// What was asked of a sequence.
 pub(super) enum Task {

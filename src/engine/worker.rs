@@ -21,15 +21,14 @@ use super::room::PATIENCE;
 use super::schedule::Pace;
 use super::seats::{Held, Seat};
 use super::speculate::{DecodeError, Decoder};
+use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
-use crate::backend::{BackendError, MAX_VERIFY_ROWS};
+use crate::base::Exit;
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{Command, EngineEvent, EngineFault, EngineOptions, MAIN, ModelInfo, SequenceId};
 
 /// Commands that may wait to be taken in, which happens between two turns.
 const COMMANDS: usize = 64;
-/// Sequences that may be live at a time: as many as a pass has rows, so that all of them can write.
-pub(super) const MAX_SEQUENCES: usize = MAX_VERIFY_ROWS;
 
 /// The engine thread as the desk holds it. Dropping it without [`Command::Shutdown`] also ends the thread: its channel
 /// closes.
@@ -73,12 +72,12 @@ fn start(
                 let error = format!(
                     "the engine stopped unexpectedly ({words}); the conversation is saved, start again to go on"
                 );
-                open::Failure { error, code: 1 }
+                open::Failure { error, exit: Exit::Failure }
             }
         };
-        let open::Failure { error: why, code } = failure;
+        let open::Failure { error: why, exit } = failure;
         // Nobody listens any more when the program is ending.
-        let _ = outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code } });
+        let _ = outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit } });
     })?;
     Ok(Engine { commands, events, thread })
 }
@@ -237,7 +236,10 @@ impl<'c, B: DraftOps> Worker<'c, B> {
             (Err(second), None) => self.lost(&second.to_string()),
             (Err(second), Some((id, error))) => {
                 let why = format!("{error}; and the device did not recover: {second}");
-                self.send(EngineEvent::Failed { id, fault: EngineFault::Fatal { why: why.clone(), code: 4 } });
+                self.send(EngineEvent::Failed {
+                    id,
+                    fault: EngineFault::Fatal { why: why.clone(), exit: Exit::NoDevice },
+                });
                 self.lost(&why);
             }
         }
@@ -254,7 +256,10 @@ impl<'c, B: DraftOps> Worker<'c, B> {
         waiting.sort_unstable();
         waiting.dedup();
         for id in waiting {
-            self.send(EngineEvent::Failed { id, fault: EngineFault::Fatal { why: why.to_owned(), code: 4 } });
+            self.send(EngineEvent::Failed {
+                id,
+                fault: EngineFault::Fatal { why: why.to_owned(), exit: Exit::NoDevice },
+            });
         }
     }
 }

@@ -81,8 +81,8 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     measure(context, args).map_err(|e| match e.downcast::<Failure>() {
         Ok(failure) => failure,
         Err(e) => {
-            let code = e.downcast_ref::<ModelError>().map_or(1, ModelError::exit_code);
-            Failure::new(Exit::from_code(code), format!("{e:#}"))
+            let exit = e.downcast_ref::<ModelError>().map_or(Exit::Failure, ModelError::exit);
+            Failure::new(exit, format!("{e:#}"))
         }
     })?;
     Ok(Exit::Ok)

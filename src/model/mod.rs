@@ -56,6 +56,7 @@ pub use weights::{Checkpoint, Kept, LoadedTensor, Recipe, Tensors, WEIGHTS_INDEX
 use std::path::PathBuf;
 
 use crate::backend::BackendError;
+use crate::base::Exit;
 use crate::protocol::engine::Token;
 use crate::spec::SpecError;
 
@@ -190,7 +191,7 @@ pub enum ModelError {
 
 impl ModelError {
     /// Exit code of a run that ends with it (docs/interface.md §2): whatever is wrong with a model folder has one.
-    pub fn exit_code(&self) -> i32 {
+    pub fn exit(&self) -> Exit {
         match self {
             ModelError::File { .. }
             | ModelError::NoCheckpoint { .. }
@@ -204,10 +205,12 @@ impl ModelError {
             | ModelError::TensorShape { .. }
             | ModelError::TensorType { .. }
             | ModelError::Token { .. }
-            | ModelError::Backend(BackendError::NotFinite(_)) => 3,
-            ModelError::Backend(BackendError::Memory { .. } | BackendError::Device { .. }) => 4,
-            ModelError::Write { .. } => 74,
-            ModelError::Backend(_) | ModelError::Context { .. } | ModelError::Order { .. } | ModelError::Image(_) => 1,
+            | ModelError::Backend(BackendError::NotFinite(_)) => Exit::NoModel,
+            ModelError::Backend(BackendError::Memory { .. } | BackendError::Device { .. }) => Exit::NoDevice,
+            ModelError::Write { .. } => Exit::Disk,
+            ModelError::Backend(_) | ModelError::Context { .. } | ModelError::Order { .. } | ModelError::Image(_) => {
+                Exit::Failure
+            }
         }
     }
 }

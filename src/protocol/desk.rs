@@ -10,6 +10,7 @@ mod progress;
 mod views;
 
 use super::engine::ModelInfo;
+use crate::base::Exit;
 pub use crate::commands::{
     BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction, Request, Sibling, WhileBusy,
 };
@@ -202,7 +203,7 @@ pub enum Notice {
     Fatal {
         /// The line.
         error: String,
-        /// Exit code (docs/interface.md §2).
-        code: i32,
+        /// How the program ends.
+        exit: Exit,
     },
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use crate::protocol::engine::Token;
-use crate::text::{Specials, TextError, TextModel, Tokenizer};
+use crate::text::{Specials, TextError, TextModel, Tokenizer, thoughts};
 
 const TEMPLATE: &str = include_str!("../../assets/remote/chat_template.jinja");
 
@@ -85,8 +85,8 @@ impl Codec {
         let marks = Marks {
             start: id("<|im_start|>")?,
             end: id("<|im_end|>")?,
-            think: id("<think>")?,
-            thought: id("</think>")?,
+            think: id(thoughts::OPEN)?,
+            thought: id(thoughts::CLOSE)?,
         };
         Ok(Codec { tokenizer, marks })
     }

@@ -18,6 +18,7 @@ use super::asking::{Asking, NAMED};
 use super::client::{Client, Fault};
 use super::codec::Codec;
 use super::receive::{line_of, sentence};
+use crate::base::Exit;
 use crate::protocol::engine::{Cancel, Command, EngineEvent, EngineFault, Job, SequenceId, Token};
 use crate::text::TextModel;
 
@@ -57,7 +58,8 @@ pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine
             }
             Err(why) => {
                 // Nobody listens any more when the program is ending.
-                let _ = outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code: 2 } });
+                let _ =
+                    outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Usage } });
             }
         }
     })?;

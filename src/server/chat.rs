@@ -16,10 +16,11 @@ use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::refusal::{Family, Refusal};
 use super::reply::{self, fresh_id, model_named, object, render, submit};
-use super::sampling::{MOST_TOKENS, stops, thinking, wish};
+use super::sampling::{stops, thinking, wish};
 use super::stream::{Form, data, stream};
 use super::tools::Tools;
 use super::{Shared, http, likely, now_s};
+use crate::protocol::engine::MOST_TOKENS;
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
 

@@ -18,11 +18,11 @@ use super::likely::Table;
 use super::plain::token_list;
 use super::refusal::{Family, Refusal};
 use super::reply::{fresh_id, model_named, object, submit, submit_further};
-use super::sampling::{MOST_TOKENS, stops, wish};
+use super::sampling::{stops, wish};
 use super::stream::{Form, data, stream};
 use super::{Shared, http, now_s};
 use crate::desk::render::{MARK, Rendered};
-use crate::protocol::engine::Token;
+use crate::protocol::engine::{MOST_TOKENS, Token};
 use crate::text::{Before, Places, Tokenizer};
 
 /// Prompts of one request.

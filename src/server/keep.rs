@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
 use super::fresh::{Fresh, FreshState};
 use super::records::{Record, Records};
+use crate::base::now_ms;
 use crate::protocol::engine::StateImage;
 use crate::session::{
     Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, Unsaved, Writer,
@@ -73,9 +74,7 @@ impl Keep {
     pub(super) fn hold(&mut self, tip: Option<SegmentId>, record: Option<&Record>) {
         let message = record.map_or_else(|| self.store.new_message_id(None), |r| r.message);
         let session = self.store.new_session_id();
-        let created_ms = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX));
+        let created_ms = now_ms();
         let row = Message {
             id: message,
             parent: record.and_then(|r| r.parent),

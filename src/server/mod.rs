@@ -56,11 +56,11 @@ use std::net::TcpListener;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::Sender;
 use tokio::sync::{Semaphore, watch};
 
+use crate::base::{Exit, now_ms};
 use crate::desk::EngineChannels;
 use crate::desk::render::Renderer;
 use crate::protocol::engine::{ModelInfo, Token};
@@ -114,8 +114,8 @@ pub struct Options {
 pub struct Down {
     /// A sentence.
     pub why: String,
-    /// Exit code of the program.
-    pub code: i32,
+    /// How the program ends.
+    pub exit: Exit,
 }
 
 /// What the engine is.
@@ -201,7 +201,7 @@ impl Shared {
 
 /// Seconds since the epoch.
 fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    now_ms().unsigned_abs() / 1000
 }
 
 /// A server that has begun to load its model.

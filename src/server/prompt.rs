@@ -8,7 +8,7 @@ use super::tools::Tools;
 use crate::desk::render::{Cut, MARK, Rendered, Renderer, unmarked};
 use crate::protocol::desk::ThinkMode;
 use crate::session::SegmentKind;
-use crate::text::{ChatMessage, ChatRole, RenderOptions, TextError};
+use crate::text::{ChatMessage, ChatRole, RenderOptions, TextError, thoughts};
 use crate::transcript::MessageId;
 
 /// State is not kept in two places nearer to each other than this: reading so little again costs less.
@@ -184,9 +184,8 @@ impl Conversation {
             }
         }
         if let Some(answer) = answer {
-            let opened = text.trim_end().ends_with("<think>");
             let own = ChatMessage::answer(&renderer.safe(&answer.thinking), &renderer.safe(&answer.text)).content;
-            text.push_str(if opened { own.strip_prefix("<think>\n").unwrap_or(&own) } else { &own });
+            text.push_str(thoughts::behind(&text, &own));
         }
         Ok(Rendered { text, cuts })
     }

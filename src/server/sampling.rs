@@ -8,13 +8,12 @@ use super::fields::{Fields, kind};
 use super::refusal::Refusal;
 use crate::desk::fresh_seed;
 use crate::protocol::desk::ThinkMode;
+use crate::protocol::engine::TOP_LOGITS;
 
 /// Stop texts of a request.
 const STOPS: usize = 16;
 /// Bytes of one.
 const STOP_BYTES: usize = 1 << 10;
-/// Tokens no answer exceeds.
-pub(super) const MOST_TOKENS: u64 = 1 << 24;
 
 /// Reads `stop`: a text or a list of them.
 pub(super) fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, Refusal> {
@@ -55,7 +54,7 @@ pub(super) fn wish(
     set(&mut sampling.presence_penalty, fields.number("presence_penalty", -2.0..=2.0)?);
     set(&mut sampling.frequency_penalty, fields.number("frequency_penalty", -2.0..=2.0)?);
     set(&mut sampling.repeat_penalty, fields.number("repetition_penalty", 0.1..=10.0)?);
-    if let Some(k) = fields.whole("top_k", 0..=256)? {
+    if let Some(k) = fields.whole("top_k", 0..=TOP_LOGITS as u64)? {
         sampling.top_k = u32::try_from(k).unwrap_or(u32::MAX);
     }
     if let Some(seed) = fields.take("seed") {

@@ -24,6 +24,7 @@ use super::keep::Keep;
 use super::planner::{Planner, Wanted};
 use super::refusal::Refusal;
 use super::{Down, EngineIs, Shared};
+use crate::base::Exit;
 use crate::desk::EngineChannels;
 use crate::desk::path::Path;
 use crate::protocol::engine::{Command, EngineEvent, ModelInfo, RowsFault};
@@ -121,7 +122,7 @@ impl Worker {
                 },
                 recv(self.events) -> event => match event {
                     Ok(event) => self.on_engine(event),
-                    Err(_) => self.down(GONE.to_owned(), 1),
+                    Err(_) => self.down(GONE.to_owned(), Exit::Failure),
                 },
                 recv(saves) -> event => match event {
                     Ok(event) => self.keep.on_event(event),
@@ -213,7 +214,7 @@ impl Worker {
 
     fn send(&mut self, command: Command) {
         if self.commands.as_ref().is_none_or(|c| c.send(command).is_err()) {
-            self.down(GONE.to_owned(), 1);
+            self.down(GONE.to_owned(), Exit::Failure);
         }
     }
 
@@ -226,7 +227,7 @@ impl Worker {
     }
 
     /// Nothing can be answered any more.
-    fn down(&mut self, why: String, code: i32) {
+    fn down(&mut self, why: String, exit: Exit) {
         self.commands = None;
         self.events = never();
         self.model = None;
@@ -236,6 +237,6 @@ impl Worker {
         for ask in running.into_iter().chain(waiting) {
             self.refuse(&ask, Refusal::internal(why.clone()));
         }
-        self.shared.set_engine(EngineIs::Down(Down { why, code }));
+        self.shared.set_engine(EngineIs::Down(Down { why, exit }));
     }
 }

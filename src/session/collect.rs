@@ -12,8 +12,9 @@ use super::format::FileKind;
 use super::keep::{ids, light, with_ancestors};
 use super::segment::SegmentId;
 use super::sessions::{PLACES, SessionFilter};
-use super::store::{Access, Store, now_ms};
+use super::store::{Access, Store};
 use super::wipe;
+use crate::base::now_ms;
 use crate::transcript::SessionId;
 
 /// What nothing reaches stays this long while other processes may be about to use it.

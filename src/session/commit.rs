@@ -10,10 +10,10 @@ use super::error::{Result, StoreError};
 use super::library::NewDocument;
 use super::seal::Sealed;
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
-use super::store::now_ms;
 use super::summary::{OWN_TITLE, free_name, touch_session};
+use crate::base::now_ms;
 use crate::protocol::engine::StateImage;
-use crate::transcript::{Message, MessageId, Role, SessionId};
+use crate::transcript::{Message, MessageId, SessionId};
 
 /// A session to be made.
 #[derive(Clone, Debug, PartialEq)]
@@ -235,10 +235,10 @@ fn put_message(tx: &Transaction<'_>, session: SessionId, m: &Message) -> Result<
     // What a message is reworded keeps: its place in the tree.
     let (parent, depth, role, created_ms): (Option<i64>, i64, String, i64) = match (place(m.id.0)?, m.parent) {
         (Some(there), _) => there,
-        (None, None) => (None, 1, role_name(m.role).into(), m.created_ms),
+        (None, None) => (None, 1, m.role.name().into(), m.created_ms),
         (None, Some(above)) => {
             let (_, depth, ..) = place(above.0)?.ok_or(StoreError::NoMessage { id: above.0 })?;
-            (Some(above.0), depth + 1, role_name(m.role).into(), m.created_ms)
+            (Some(above.0), depth + 1, m.role.name().into(), m.created_ms)
         }
     };
     let meta = to_json(&m.meta)?;
@@ -334,25 +334,6 @@ pub(super) fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId
         )?
         .execute(params![message.0, segment.0])?;
     Ok((changed == 0).then(|| "the state it belongs to is not kept".into()))
-}
-
-pub(super) fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Document => "document",
-    }
-}
-
-pub(super) fn role_of(name: &str) -> Option<Role> {
-    match name {
-        "system" => Some(Role::System),
-        "user" => Some(Role::User),
-        "assistant" => Some(Role::Assistant),
-        "document" => Some(Role::Document),
-        _ => None,
-    }
 }
 
 pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {

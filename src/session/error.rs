@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::segment::SegmentId;
+use crate::base::Exit;
 
 /// Result of a store call.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -96,7 +97,7 @@ pub enum StoreError {
         name: String,
     },
     /// The name means another session.
-    #[error("\"{}\" means the session changed last: choose another name", super::sessions::LAST)]
+    #[error("\"{}\" means the session changed last: choose another name", super::LAST)]
     MeansLast,
     /// The message does not exist.
     #[error("message {id} is not in the database")]
@@ -186,6 +187,23 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// How a run ends because of it.
+    pub fn exit(&self) -> Exit {
+        match self {
+            StoreError::InUse { .. } => Exit::InUse,
+            StoreError::NoSession { .. }
+            | StoreError::NameTaken { .. }
+            | StoreError::MeansLast
+            | StoreError::Exists { .. }
+            | StoreError::NotAFile { .. }
+            | StoreError::Import { .. } => Exit::Failure,
+            StoreError::NoInput { .. } => Exit::NoInput,
+            StoreError::NotOurs { .. } => Exit::Usage,
+            e if e.is_disk() => Exit::Disk,
+            _ => Exit::Unreadable,
+        }
+    }
+
     /// Whether the disk is to blame, so that trying again later can help.
     pub fn is_disk(&self) -> bool {
         use StoreError as E;

@@ -3,7 +3,8 @@
 use rusqlite::{Transaction, params};
 
 use super::error::Result;
-use super::store::{Store, now_ms};
+use super::store::Store;
+use crate::base::now_ms;
 use crate::transcript::{LONGEST_PROMPT, SessionId};
 
 /// Older prompts than this many are forgotten.

@@ -11,7 +11,8 @@ use super::commit::next_use;
 use super::error::Result;
 use super::segment::SegmentId;
 use super::state::KEPT;
-use super::store::{Store, now_ms};
+use super::store::Store;
+use crate::base::now_ms;
 
 /// A document to be put on the shelf.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StoreError};
-use super::store::{Store, now_ms};
+use super::store::Store;
+use crate::base::now_ms;
 use crate::text::clock;
 use crate::transcript::SessionId;
 

@@ -2,14 +2,13 @@
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::commit::role_of;
 use super::error::{Result, StoreError, one_line};
 use super::seal::{self, bytes_at, number_at};
 use super::segment::SegmentId;
 use super::sessions::{PLACES, REACHED_BY_SESSION};
 use super::store::Store;
 use crate::base::counted;
-use crate::transcript::{Message, MessageId, MessageMeta, SessionId};
+use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
 /// Text of a column, damaged or not.
 pub(super) fn text_at(r: &Row<'_>, column: usize) -> String {
@@ -35,11 +34,11 @@ pub(super) fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
     let text = text_at(r, 6);
     // Facts beside the text are worth less than the text: defaults rather than an error.
     let mut meta = serde_json::from_slice::<MessageMeta>(bytes_at(r, 4)).unwrap_or_default();
-    let (role, text) = match role_of(&role) {
+    let (role, text) = match Role::named(&role) {
         Some(role) => (role, text),
         None => {
             meta.damaged = true;
-            (crate::transcript::Role::User, format!("[message of unknown kind {role:?}]\n{text}"))
+            (Role::User, format!("[message of unknown kind {role:?}]\n{text}"))
         }
     };
     Ok(Message {
@@ -58,7 +57,7 @@ fn unreadable(id: MessageId, parent: Option<MessageId>, why: &str) -> Message {
     Message {
         id,
         parent,
-        role: crate::transcript::Role::User,
+        role: Role::User,
         text: format!("[This message is damaged and cannot be read ({why}).]"),
         thinking: String::new(),
         created_ms: 0,

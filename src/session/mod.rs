@@ -88,7 +88,10 @@ pub use row_source::{Opened, StoredRows};
 pub use scratch::Scratch;
 pub use search::SearchHit;
 pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, unchanged_prefix};
-pub use sessions::{LAST, MarkRecord, MessageNode, SessionFilter, SessionRecord};
+pub use sessions::{MarkRecord, MessageNode, SessionFilter, SessionRecord};
 pub use state::{Lost, RestorePlan};
 pub use store::{Access, Limits, Store};
 pub use writer::{SaveEvent, Unsaved, Writer};
+
+/// What means the session changed last where a session is named. None is given it as its name.
+pub const LAST: &str = "last";

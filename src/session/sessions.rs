@@ -4,16 +4,15 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::LAST;
 use super::error::{Result, StoreError};
 use super::messages::{bare_message, text_at};
 use super::seal::{self, bytes_at, number_at, seal_session};
 use super::segment::SegmentId;
-use super::store::{Store, now_ms};
+use super::store::Store;
 use super::summary::{OWN_TITLE, free_name};
+use crate::base::now_ms;
 use crate::transcript::{Message, MessageId, SessionId};
-
-/// What means the session changed last where a session is named. None is given it as its name.
-pub const LAST: &str = "last";
 
 /// A session as the list shows it.
 #[derive(Clone, Debug, PartialEq)]

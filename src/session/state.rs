@@ -8,8 +8,9 @@ use rusqlite::{OptionalExtension, Row, params};
 use super::error::{Result, StoreError};
 use super::format::{self, Fault, FileKind};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
-use super::store::{Store, lock, now_ms};
+use super::store::{Store, lock};
 use super::summary::refresh_session;
+use crate::base::now_ms;
 use crate::protocol::engine::{CheckpointImage, RowsImage};
 use crate::transcript::SessionId;
 

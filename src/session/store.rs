@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
@@ -15,7 +14,7 @@ use super::error::{Result, StoreError};
 use super::schema;
 use super::segment::SegmentId;
 use super::unlinked::Unlinked;
-use crate::base::counted;
+use crate::base::{counted, now_ms};
 use crate::transcript::{MessageId, SessionId};
 
 /// Ids handed out by one process before it has to ask the database again.
@@ -293,9 +292,4 @@ impl Store {
 /// A panic while holding a connection leaves no half-done transaction behind (it is rolled back), so going on is safe.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Milliseconds since the Unix epoch. For display only.
-pub(super) fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

@@ -2,12 +2,12 @@
 
 use rusqlite::{OptionalExtension, Transaction, params};
 
+use super::LAST;
 use super::commit::next_use;
 use super::error::Result;
 use super::seal::seal_session;
-use super::sessions::LAST;
 use super::state::KEPT;
-use super::store::now_ms;
+use crate::base::now_ms;
 use crate::transcript::SessionId;
 
 /// What stands for a title: the first words of message `m`, on one line.

@@ -5,7 +5,7 @@
 //! here knows a model.
 
 use super::format::Kind;
-use crate::protocol::engine::{Dtype, ImageTensor};
+use crate::protocol::engine::{Dtype, ImageTensor, ROW_ARRAYS};
 
 /// What has been seen of one path so far.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Vetted {
         for t in tensors {
             let first = t.shape.first().map_or(0, |n| *n as u64);
             // Compressed keys: those whose window ends inside these rows.
-            let fits = match part(&t.name, &["k", "v", "k1", "k2"]) {
+            let fits = match part(&t.name, &ROW_ARRAYS) {
                 Some("k" | "v") => first == count,
                 Some(_) => first <= count,
                 None => return Err(format!("{} is no array of KV rows", t.name)),

@@ -12,7 +12,7 @@ use super::value::Field;
 use super::words::{
     CODE_THEMES, ClipboardMethod, Device, Glyphs, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights,
 };
-use crate::protocol::engine::SpecMode;
+use crate::protocol::engine::{self, SpecMode};
 
 /// Makes the structs and [`ROWS`] of the rows.
 macro_rules! settings {
@@ -90,12 +90,11 @@ macro_rules! kept {
 }
 
 const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
-/// Top logits of a row of logits that sampling sees; more cannot be kept.
-const MOST_TOP_K: i64 = 256;
-/// Tokens no context exceeds.
-const TOKENS: i64 = 1 << 24;
-/// Drafted tokens at most.
-const MOST_DEPTH: i64 = 15;
+// As the table has numbers.
+const MOST_TOP_K: i64 = engine::TOP_LOGITS as i64;
+const TOKENS: i64 = engine::MOST_TOKENS as i64;
+const MOST_DEPTH: i64 = engine::MAX_DEPTH as i64;
+const SEQUENCES: i64 = engine::MAX_SEQUENCES as i64;
 
 settings! {
     /// Which model, where
@@ -246,7 +245,7 @@ settings! {
         /// requests that may wait for the engine; more are told to come again
         queue: usize = int(64, 1, 4096);
         /// requests that are read and answered side by side; others wait
-        side_by_side: usize = int(8, 1, 16);
+        side_by_side: usize = int(8, 1, SEQUENCES);
         /// state of requests on disk
         max_state_gib: f64 = float(20.0, 0.0, 1e6);
     }

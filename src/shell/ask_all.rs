@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use super::cli::{AskAllArgs, SessionChoice};
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
 use super::oneshot::{looked_at, not_saved, reason};
 use super::signals::Ending;
 use super::{Context, open, out};
 use crate::app::shelf::sentences;
+use crate::base::Exit;
 use crate::desk::Attendance;
 use crate::protocol::desk::{Activity, Level, Notice, Request, Shelf, ShelfRow};
 use crate::text::sanitize::Clean;
@@ -55,7 +56,7 @@ impl Heard {
                     Level::Warn | Level::Error => out::tell(&Clean::text(&format!("sala-chat: {text}"))),
                 }
             }
-            Notice::Fatal { error, code } => self.failed = Some(Failure::new(Exit::from_code(code), error)),
+            Notice::Fatal { error, exit } => self.failed = Some(Failure::new(exit, error)),
             Notice::Bye { unsaved, .. } => {
                 self.failed = self.failed.take().or(unsaved.as_ref().map(not_saved));
                 return false;

@@ -5,13 +5,14 @@ use std::io::{ErrorKind, IsTerminal};
 
 use super::cli::{Chat, SessionChoice};
 use super::dirs::Dirs;
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
 use super::run::{self, DeskHandle};
 use super::themes::Themes;
 use super::{Context, open, plain};
 use crate::app::keys::KeyTable;
 use crate::app::options::{Depth, Glyphs, UiConfig};
 use crate::app::tour::Tour;
+use crate::base::Exit;
 use crate::desk::Attendance;
 use crate::protocol::desk::{LoadOptions, Request};
 use crate::session::Scratch;
@@ -154,20 +155,16 @@ fn part(
     }
     drop(requests);
     let handle = DeskHandle { requests: opened.desk.requests, notices: opened.desk.notices };
-    let (code, tour) = match lines {
+    let (exit, tour) = match lines {
         Some(lines) => plain::run(&ui, context.quiet, handle, lines, tour),
         None => run::run(ui, handle, tour),
     }
     .map_err(no_terminal)?;
     // The desk has said goodbye or ends, or the program was told to end at once; then there is no more waiting.
-    if matches!(Exit::from_code(code), Exit::Ok | Exit::InUse) {
+    if matches!(exit, Exit::Ok | Exit::InUse) {
         let _ = opened.desk.thread.join();
         let _ = opened.engine.join();
     }
-    let exit = match u8::try_from(code) {
-        Ok(n @ 129..=191) => Exit::Signal(n - 128),
-        _ => Exit::from_code(code),
-    };
     Ok((exit, tour))
 }
 

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use super::cli::ConfigCommand;
 use super::dirs::make_private;
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
 use super::themes::Themes;
 use super::{model_cmd, open, out, serve_cmd, take_preset};
 use crate::app::keys::{KeyError, KeyTable};
 use crate::app::options::UiConfig;
+use crate::base::Exit;
 use crate::desk::presets;
 use crate::remote::address;
 use crate::settings::{self, Config, ConfigError, EngineSource, ModelSource, Origin, page, table};

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
 use super::{Context, open};
+use crate::base::Exit;
 use crate::base::counted;
 use crate::session::{Checked, Store};
 use crate::text::sanitize::sanitize_line;

@@ -3,7 +3,8 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
+use crate::base::Exit;
 use crate::base::places;
 
 /// The program's folders.

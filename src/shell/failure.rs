@@ -1,101 +1,15 @@
-//! How the program ends: exit codes, and errors with a code for scripts and a hint for people.
+//! How a command fails: errors with an exit code for scripts and a hint for people.
 
 use std::fmt;
 use std::path::Path;
 
 use clap::error::ErrorKind;
 
+use crate::base::Exit;
 use crate::model::ModelError;
 use crate::settings::ConfigError;
 use crate::text::TextError;
 use crate::text::sources::SourceError;
-
-/// Exit codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// All done.
-    Ok,
-    /// Something failed.
-    Failure,
-    /// The command line or the settings are wrong.
-    Usage,
-    /// The model is not installed, or its folder is damaged or of a kind that is not run.
-    NoModel,
-    /// No usable GPU, or not enough memory.
-    NoDevice,
-    /// The context is too small for what was asked.
-    TooLong,
-    /// The session is open in another process.
-    InUse,
-    /// State or session cannot be read.
-    Unreadable,
-    /// The disk is full or refuses.
-    Disk,
-    /// A file that was named is not there.
-    NoInput,
-    /// The user stopped it.
-    Stopped,
-    /// Ended by this signal.
-    Signal(u8),
-}
-
-impl Exit {
-    /// All of them; a signal has its number.
-    pub const ALL: [Exit; 11] = [
-        Exit::Ok,
-        Exit::Failure,
-        Exit::Usage,
-        Exit::NoModel,
-        Exit::NoDevice,
-        Exit::TooLong,
-        Exit::InUse,
-        Exit::Unreadable,
-        Exit::NoInput,
-        Exit::Disk,
-        Exit::Stopped,
-    ];
-
-    /// The number the shell sees.
-    pub fn code(self) -> u8 {
-        match self {
-            Exit::Ok => 0,
-            Exit::Failure => 1,
-            Exit::Usage => 2,
-            Exit::NoModel => 3,
-            Exit::NoDevice => 4,
-            Exit::TooLong => 5,
-            Exit::InUse => 6,
-            Exit::Unreadable => 7,
-            Exit::NoInput => 66,
-            Exit::Disk => 74,
-            Exit::Stopped => 130,
-            Exit::Signal(n) => 128u8.saturating_add(n),
-        }
-    }
-
-    /// The word for scripts.
-    pub fn word(self) -> &'static str {
-        match self {
-            Exit::Ok => "ok",
-            Exit::Failure => "failure",
-            Exit::Usage => "usage",
-            Exit::NoModel => "no_model",
-            Exit::NoDevice => "no_device",
-            Exit::TooLong => "too_long",
-            Exit::InUse => "in_use",
-            Exit::Unreadable => "unreadable",
-            Exit::NoInput => "no_input",
-            Exit::Disk => "disk",
-            Exit::Stopped => "stopped",
-            Exit::Signal(_) => "signal",
-        }
-    }
-
-    /// The exit of a number, as [`crate::protocol::desk::Notice::Fatal`] carries it; unknown ones are failures.
-    pub fn from_code(code: i32) -> Exit {
-        Exit::ALL.into_iter().find(|e| i32::from(e.code()) == code).unwrap_or(Exit::Failure)
-    }
-}
 
 /// Why a command did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -241,13 +155,13 @@ impl From<SourceError> for Failure {
 
 impl From<TextError> for Failure {
     fn from(e: TextError) -> Failure {
-        Failure::new(Exit::from_code(e.exit_code()), e.to_string())
+        Failure::new(e.exit(), e.to_string())
     }
 }
 
 impl From<ModelError> for Failure {
     fn from(e: ModelError) -> Failure {
-        Failure::new(Exit::from_code(e.exit_code()), e.to_string())
+        Failure::new(e.exit(), e.to_string())
     }
 }
 
@@ -262,18 +176,6 @@ mod tests {
         let said = not_utf8(["sala-chat".into(), "-f".into(), odd]).unwrap();
         assert!(said.starts_with("the argument gr\u{fffd}n.txt is not UTF-8 text"), "{said}");
         assert_eq!(not_utf8(["sala-chat".into()]), None);
-    }
-
-    #[test]
-    fn codes_are_those_of_the_manual_and_come_back() {
-        for (exit, code) in
-            [(Exit::Ok, 0), (Exit::Usage, 2), (Exit::Unreadable, 7), (Exit::Disk, 74), (Exit::Stopped, 130)]
-        {
-            assert_eq!(exit.code(), code);
-            assert_eq!(Exit::from_code(i32::from(code)), exit);
-        }
-        assert_eq!(Exit::Signal(15).code(), 143);
-        assert_eq!(Exit::from_code(99), Exit::Failure);
     }
 
     #[test]

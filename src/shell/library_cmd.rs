@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use super::cli::{LibraryCommand, SessionChoice};
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
 use super::sessions_cmd::{one_line, when};
 use super::signals::Ending;
 use super::{Context, open};
 use crate::app::cells::fit;
+use crate::base::Exit;
 use crate::base::bytes;
 use crate::desk::Attendance;
 use crate::protocol::desk::{LibraryAction, Notice, Request};
@@ -79,12 +80,11 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     let mut said = Vec::new();
     for notice in &opened.desk.notices {
         match notice {
-            Notice::Fatal { error, code } => failed = Some(Failure::new(Exit::from_code(code), error)),
+            Notice::Fatal { error, exit } => failed = Some(Failure::new(exit, error)),
             Notice::Note(_, text) => said.push(text),
             Notice::Bye { farewell, unsaved } => {
                 said.extend(farewell);
-                let unsaved =
-                    unsaved.map(|u| Failure::new(Exit::from_code(u.code), format!("not saved: {}", u.reason)));
+                let unsaved = unsaved.map(|u| Failure::new(u.exit, format!("not saved: {}", u.reason)));
                 failed = failed.or(unsaved);
                 break;
             }

@@ -44,12 +44,13 @@ use std::time::Instant;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 
+pub use crate::base::Exit;
 use crate::settings::{self, Config, Loaded, Origin};
 use crate::text::sanitize::Clean;
 use crate::text::{pdf, sample, schema, sources, template};
 use cli::{Cli, Command, Task};
 use dirs::Dirs;
-pub use failure::{Exit, Failure};
+pub use failure::Failure;
 
 /// What every handler needs.
 #[derive(Clone, Debug)]

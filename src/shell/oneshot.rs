@@ -14,10 +14,11 @@ use crossbeam_channel::{Receiver, Sender};
 use serde_json::json;
 
 use super::cli::{Ask, Format};
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
 use super::signals::Ending;
 use super::{Context, STDIN, jobs, open, out};
 use crate::app::mention::{self, Meant};
+use crate::base::Exit;
 use crate::desk::Attendance;
 use crate::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView, Unsaved};
 use crate::text::sanitize::Clean;
@@ -125,7 +126,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     if let Some(unsaved) = &run.unsaved {
         return match ask.format {
             // The object has said so, and there is one on standard output.
-            Format::Json => Ok(Exit::from_code(unsaved.code)),
+            Format::Json => Ok(unsaved.exit),
             Format::Text | Format::Raw | Format::JsonLines => Err(not_saved(unsaved)),
         };
     }
@@ -154,7 +155,7 @@ fn unanswered(exit: Exit, ask: &Ask, run: &Run) -> Failure {
 
 /// The answer was given, but it is not on disk: a script must not go on as if it were.
 pub(super) fn not_saved(unsaved: &Unsaved) -> Failure {
-    Failure::new(Exit::from_code(unsaved.code), format!("not saved: {}", unsaved.reason))
+    Failure::new(unsaved.exit, format!("not saved: {}", unsaved.reason))
 }
 
 /// Follows the desk to its end.
@@ -229,10 +230,10 @@ fn listen(
                 Ok(())
             }
             Notice::Note(level, text) => printer.note(level, &text),
-            Notice::Fatal { error, code } => {
+            Notice::Fatal { error, exit } => {
                 printer.clear_progress();
                 // What could not be written comes first: that the desk has stopped follows from it.
-                failed.get_or_insert(Failure::new(Exit::from_code(code), error));
+                failed.get_or_insert(Failure::new(exit, error));
                 Ok(())
             }
             Notice::Save(SaveState::TextOnly(_)) if run.left_out.is_some() => Ok(()),

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::cli::SessionChoice;
 use super::devices::{self, Chosen};
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
 use super::{Context, attach_engine, model_cmd, out, quantize_cmd, remote_engine};
+use crate::base::Exit;
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
 use crate::model::{
@@ -45,19 +46,7 @@ pub struct Opened {
 
 impl From<StoreError> for Failure {
     fn from(e: StoreError) -> Failure {
-        let exit = match &e {
-            StoreError::InUse { .. } => Exit::InUse,
-            StoreError::NoSession { .. }
-            | StoreError::NameTaken { .. }
-            | StoreError::MeansLast
-            | StoreError::Exists { .. }
-            | StoreError::NotAFile { .. } => Exit::Failure,
-            StoreError::Import { .. } => Exit::Failure,
-            StoreError::NoInput { .. } => Exit::NoInput,
-            StoreError::NotOurs { .. } => Exit::Usage,
-            e if e.is_disk() => Exit::Disk,
-            _ => Exit::Unreadable,
-        };
+        let exit = e.exit();
         let failure = Failure::new(exit, e.to_string());
         if exit == Exit::InUse { failure.hint("Close it there first") } else { failure }
     }

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use crate::app::tour::Tour;
+use crate::base::Exit;
 use crate::commands::{self, Local, Outcome, WhileBusy, help};
 use crate::protocol::desk::{Activity, Choice, Display, OpenSession, Request};
 use crate::settings;
@@ -39,7 +40,7 @@ pub enum Out {
     /// Look which of these paths there are: [`Plain::found`] takes them.
     Find(Vec<String>),
     /// End.
-    Exit(i32),
+    Exit(Exit),
 }
 
 /// A question that takes the next line.

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::Context;
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
+use crate::base::Exit;
 use crate::remote::{Key, Patience, RemoteOptions, address, in_the_open};
 use crate::settings::EngineSource;
 

@@ -27,6 +27,7 @@ use crate::app::options::{Glyphs, ThemeName, UiConfig};
 use crate::app::palette::Palette;
 use crate::app::tour::Tour;
 use crate::app::{App, Effect, Event, Phase, Redraw, status, update};
+use crate::base::Exit;
 use crate::protocol::desk::{Notice, Request};
 use crate::text::sanitize::Clean;
 use crate::ui::draw;
@@ -51,7 +52,7 @@ const ASK_MS: u64 = 100;
 /// How the program is to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct End {
-    code: i32,
+    exit: Exit,
     farewell: Option<String>,
 }
 
@@ -72,20 +73,20 @@ struct Loop {
     pending_frame: Option<Instant>,
     /// When the new size of the terminal is acted on, if it has one.
     resize: Option<Instant>,
-    /// Set by a signal: the code to end with and the moment at which there is no more waiting.
-    dying: Option<(i32, Instant)>,
+    /// Set by a signal: how to end and the moment at which there is no more waiting.
+    dying: Option<(Exit, Instant)>,
     end: Option<End>,
     repaint: bool,
     announcer: Announcer,
     crash: Arc<Mutex<CrashNote>>,
 }
 
-/// Runs the interface until it ends; returns the exit code, and where a tour is then. The terminal is restored and the
+/// Runs the interface until it ends; returns how, and where a tour is then. The terminal is restored and the
 /// farewell printed.
 ///
 /// # Errors
 /// When the terminal cannot be set up.
-pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result<(i32, Option<Tour>)> {
+pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result<(Exit, Option<Tour>)> {
     let toured = tour.is_some();
     let size = crossterm::terminal::size()?;
     let guard = Guard::default();
@@ -157,11 +158,11 @@ pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result
     }
     drop(leave);
     // A session of the tour is gone with it: there is no way back to tell of.
-    if let Some(text) = end.farewell.filter(|_| !toured || end.code != 0) {
+    if let Some(text) = end.farewell.filter(|_| !toured || end.exit != Exit::Ok) {
         // The terminal may be gone.
         let _ = out::line(&Clean::text(&text));
     }
-    Ok((end.code, this.app.tour.take()))
+    Ok((end.exit, this.app.tour.take()))
 }
 
 impl Loop {
@@ -224,10 +225,10 @@ impl Loop {
         if self.app.deadline().is_some_and(|ms| ms <= self.now_ms()) {
             self.apply(Event::Tick)?;
         }
-        if let Some((code, at)) = self.dying
+        if let Some((exit, at)) = self.dying
             && at <= now
         {
-            self.end = Some(End { code, farewell: None });
+            self.end = Some(End { exit, farewell: None });
         }
         Ok(())
     }
@@ -304,7 +305,7 @@ impl Loop {
                 self.measure()?;
             }
             Effect::Notify(text) => self.announcer.notify(&mut out::screen(), &text)?,
-            Effect::Exit { code, farewell } => self.end = Some(End { code, farewell }),
+            Effect::Exit { exit, farewell } => self.end = Some(End { exit, farewell }),
         }
         Ok(())
     }
@@ -335,15 +336,15 @@ impl Loop {
         }
         match what {
             Outside::Terminate => {
-                self.dying = Some((143, within(5)));
+                self.dying = Some((Exit::TERMINATED, within(5)));
                 self.apply(Event::Terminate)
             }
             Outside::Hangup => {
-                self.dying = Some((129, within(1)));
+                self.dying = Some((Exit::HANGUP, within(1)));
                 self.apply(Event::Terminate)
             }
             Outside::Interrupt => {
-                self.dying = Some((130, within(5)));
+                self.dying = Some((Exit::Stopped, within(5)));
                 self.apply(Event::Interrupt)
             }
             Outside::Suspend => {
@@ -359,7 +360,7 @@ impl Loop {
 
     /// Lets the desk save what it can within a second.
     fn end_without_terminal(&mut self) -> End {
-        let code = self.dying.map_or(129, |d| d.0);
+        let exit = self.dying.map_or(Exit::HANGUP, |d| d.0);
         let deadline = Instant::now() + Duration::from_secs(1);
         if self.desk.requests.send(Request::Quit).is_ok() {
             while let Ok(notice) = self.desk.notices.recv_deadline(deadline) {
@@ -368,20 +369,20 @@ impl Loop {
                 }
             }
         }
-        End { code, farewell: None }
+        End { exit, farewell: None }
     }
 
     fn desk_lost(&mut self) {
         if self.app.phase != Phase::Ended && self.end.is_none() {
             let farewell = "sala-chat: its working thread ended unexpectedly. What was said is saved; start again with: sala-chat -c";
-            self.end = Some(End { code: 1, farewell: Some(farewell.into()) });
+            self.end = Some(End { exit: Exit::Failure, farewell: Some(farewell.into()) });
         }
     }
 
     /// The code of a signal wins over the ordinary one.
     fn ended(&self, end: End) -> End {
         match self.dying {
-            Some((code, _)) => End { code, ..end },
+            Some((exit, _)) => End { exit, ..end },
             None => end,
         }
     }
@@ -402,7 +403,7 @@ impl Loop {
             return Ok(());
         }
         // The terminal is gone: nothing can be drawn, and trying may block.
-        if matches!(self.dying, Some((129, _))) {
+        if matches!(self.dying, Some((Exit::HANGUP, _))) {
             return Ok(());
         }
         self.wanted = Redraw::No;

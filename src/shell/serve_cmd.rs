@@ -10,9 +10,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::cli::ServeArgs;
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
 use super::{Context, attach_engine, dirs, open, out};
 use crate::attach::{self, Board, Host, Loads};
+use crate::base::Exit;
 use crate::desk::{EngineChannels, Settings};
 use crate::engine::worker;
 use crate::protocol::engine::{EngineOptions, Token};
@@ -110,7 +111,7 @@ fn watch_signals(stop: Stop, board: Board) -> Result<(), Failure> {
     let watch = move || {
         for (count, signal) in signals.forever().enumerate() {
             if count >= 2 {
-                std::process::exit(128 + signal);
+                std::process::exit(Exit::by_signal(signal).into());
             }
             stop.stop();
             if count == 1 {
@@ -215,7 +216,7 @@ impl Serving {
             host.close();
         }
         served.map_err(|e| match e {
-            ServeError::Engine(down) => Failure::new(Exit::from_code(down.code), down.why),
+            ServeError::Engine(down) => Failure::new(down.exit, down.why),
             e @ ServeError::Unsaved(_) => Failure::new(Exit::Disk, e.to_string()),
             e @ (ServeError::Io(_) | ServeError::Panicked) => Failure::new(Exit::Failure, e.to_string()),
         })

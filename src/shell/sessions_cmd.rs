@@ -5,11 +5,12 @@ use std::io::{BufRead, IsTerminal};
 use serde_json::{Value, json};
 
 use super::cli::{ExportArgs, FormatArg, ImportArgs, LsArgs, NameArgs, PruneArgs, RmArgs, SearchArgs};
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
 use super::quantize_cmd::kept_dir;
 use super::{Context, open, out};
 use crate::app::cells::{ellipsis, fit, width as cells};
 use crate::app::entry::grouped;
+use crate::base::Exit;
 use crate::base::{bytes, counted};
 use crate::desk::export::imported_line;
 use crate::desk::session_rows;

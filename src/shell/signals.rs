@@ -172,7 +172,7 @@ fn end_now(signal: i32) {
     while told.as_ref().is_ok_and(|told| !told.is_finished()) && begun.elapsed() < LAST_WORDS {
         std::thread::sleep(Duration::from_millis(5));
     }
-    std::process::exit(128 + signal);
+    std::process::exit(Exit::by_signal(signal).into());
 }
 
 /// Starts the thread that waits for the terminal to disappear.
@@ -186,7 +186,7 @@ pub fn watch_terminal(to: Sender<Outside>) -> io::Result<()> {
         let _ = to.send(Outside::Hangup);
         std::thread::sleep(HANGUP_GRACE);
         // The loop hangs somewhere, most likely in a write to the terminal. Text is on disk.
-        std::process::exit(129);
+        std::process::exit(Exit::HANGUP.into());
     })?;
     Ok(())
 }

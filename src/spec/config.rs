@@ -9,7 +9,7 @@ use super::{DenseRule, LightningSpec, Mixer, ModelSpec, ScoreNorm, SparseSpec, S
 const BUDGET: usize = 1 << 14;
 /// Most of anything that is counted, heads times their width included, and most layers: whoever adds up all weights of all layers stays
 /// below 2^64.
-const MOST: usize = 1 << 20;
+pub(crate) const MOST_COUNTED: usize = 1 << 20;
 const MOST_LAYERS: usize = 1 << 12;
 /// Most positions that a model may have been trained for.
 const MOST_POSITIONS: usize = 1 << 24;
@@ -79,12 +79,12 @@ fn wrong(field: &'static str, found: &Value, expected: &'static str) -> SpecErro
     SpecError::Type { field, found: found.to_string(), expected }
 }
 
-/// All heads together are no wider than [`MOST`].
+/// All heads together are no wider than [`MOST_COUNTED`].
 fn wide(field: &'static str, heads: usize, head_dim: usize) -> Result<(), SpecError> {
-    if heads * head_dim <= MOST {
+    if heads * head_dim <= MOST_COUNTED {
         return Ok(());
     }
-    let supported = format!("at most {MOST} for {heads} heads together");
+    let supported = format!("at most {MOST_COUNTED} for {heads} heads together");
     Err(SpecError::Unsupported { field, found: head_dim.to_string(), supported })
 }
 
@@ -116,9 +116,9 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A positive whole number up to [`MOST`].
+    /// A positive whole number up to [`MOST_COUNTED`].
     fn count(&self, field: &'static str, default: Option<usize>) -> Result<usize, SpecError> {
-        self.count_to(MOST, field, default)
+        self.count_to(MOST_COUNTED, field, default)
     }
 
     fn count_to(&self, most: usize, field: &'static str, default: Option<usize>) -> Result<usize, SpecError> {

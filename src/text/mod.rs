@@ -26,6 +26,7 @@ mod stem;
 pub mod stream;
 pub mod template;
 mod thesaurus;
+pub mod thoughts;
 pub mod tokenizer;
 mod trial;
 mod untrusted;
@@ -35,6 +36,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::base::Exit;
 pub use child::this_program;
 pub use encoding::{Decoded, NotText, decode};
 pub use long::Halt;
@@ -110,17 +112,17 @@ impl TextError {
     }
 
     /// Exit code of a run that ends with it (docs/interface.md §2): whatever is wrong with a model folder has one.
-    pub fn exit_code(&self) -> i32 {
+    pub fn exit(&self) -> Exit {
         match self {
             TextError::Read { .. }
             | TextError::Malformed { .. }
             | TextError::Vocabulary { .. }
             | TextError::NoTemplate
-            | TextError::Template(_) => 3,
-            TextError::TooLong { .. } => 5,
-            TextError::Damaged { .. } => 7,
-            TextError::Encode(_) => 1,
-            TextError::Stopped => 130,
+            | TextError::Template(_) => Exit::NoModel,
+            TextError::TooLong { .. } => Exit::TooLong,
+            TextError::Damaged { .. } => Exit::Unreadable,
+            TextError::Encode(_) => Exit::Failure,
+            TextError::Stopped => Exit::Stopped,
         }
     }
 }

@@ -6,10 +6,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::TextError;
 use super::spell::Before;
 use super::stream::{Begin, StreamDecoder};
 use super::tokenizer::Tokenizer;
+use super::{TextError, thoughts};
 pub use crate::protocol::engine::Watched;
 use crate::protocol::engine::{Steer, Steered, Steering, Token, Watching};
 
@@ -30,7 +30,7 @@ impl Watched {
         if self == Watched::default() {
             return Ok(None);
         }
-        let close = tokenizer.encode_behind("\n</think>\n\n", Before::Text)?;
+        let close = tokenizer.encode_behind(thoughts::BETWEEN, Before::Text)?;
         let tokenizer = Arc::clone(tokenizer);
         let watching = Watching { watched: self, in_thought: begin == Begin::Thought, spent };
         let make = move || -> Box<dyn Steer> {

@@ -7,12 +7,10 @@
 use std::sync::Arc;
 
 use super::spell::{Before, OwnSpace};
+use super::thoughts::{self, CLOSE, OPEN};
 use super::tokenizer::{Specials, Tokenizer};
 use super::vocabulary::Piece;
 use crate::protocol::engine::Token;
-
-const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
 
 /// Bytes to characters. Keeps an unfinished character back.
 #[derive(Clone, Debug)]
@@ -109,7 +107,7 @@ pub enum Begin {
 impl Begin {
     /// How the answer to this rendered prompt begins.
     pub fn after_prompt(prompt: &str) -> Begin {
-        if prompt.trim_end().ends_with(OPEN) { Begin::Thought } else { Begin::Answer }
+        if thoughts::opened(prompt) { Begin::Thought } else { Begin::Answer }
     }
 }
 

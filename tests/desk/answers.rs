@@ -272,11 +272,11 @@ fn an_empty_question_is_refused_at_once() {
     assert_eq!(t.work(), (0, 0));
     let mut t = Talk::new(dir.path(), Setup { attendance: Attendance::Absent, ..Setup::default() });
     t.send(Request::Ask(String::new()));
-    let code = t.wait("the end", |n| match n {
-        Notice::Fatal { code, .. } => Some(*code),
+    let exit = t.wait("the end", |n| match n {
+        Notice::Fatal { exit, .. } => Some(*exit),
         _ => None,
     });
-    assert_eq!(code, 1);
+    assert_eq!(exit, Exit::Failure);
 }
 
 #[test]

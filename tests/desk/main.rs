@@ -14,6 +14,7 @@ mod support;
 mod titles;
 mod views;
 
+use sala_chat::base::Exit;
 use sala_chat::commands::{BranchTarget, Sibling};
 use sala_chat::desk::{Attendance, LoadLimits, Opening};
 use sala_chat::protocol::desk::{

@@ -331,15 +331,15 @@ fn a_session_in_use_can_be_forked() {
     let piped = Setup { opening: Opening::ResumeOrEnd(name.clone()), ..Setup::default() };
     for setup in [asked, piped] {
         let mut third = Talk::new(dir.path(), setup);
-        let (error, code) = third.wait("a refusal", |n| match n {
-            Notice::Fatal { error, code } => Some((error.clone(), *code)),
+        let (error, exit) = third.wait("a refusal", |n| match n {
+            Notice::Fatal { error, exit } => Some((error.clone(), *exit)),
             _ => None,
         });
         assert!(
             error.ends_with("Close it there first, or fork a copy in a chat: sala-chat -r NAME asks for it."),
             "{error}"
         );
-        assert_eq!(code, 6);
+        assert_eq!(exit, Exit::InUse);
     }
     first.quit();
 }

@@ -4,6 +4,7 @@ use sala_chat::app::options::{ThemeName, UiConfig};
 use sala_chat::app::overlay::Overlay;
 use sala_chat::app::palette::Palette;
 use sala_chat::app::{Effect, Event};
+use sala_chat::base::Exit;
 use sala_chat::protocol::desk::{Activity, Level, Notice, Request};
 use sala_chat::transcript::Role;
 
@@ -66,7 +67,7 @@ fn ctrl_c_that_stopped_work_never_arms_exit() {
     s.wait(100).press("ctrl-c");
     assert_eq!(s.sent(), [Request::Quit]);
     s.press("ctrl-c");
-    assert_eq!(s.effects, [Effect::Exit { code: 130, farewell: None }], "a third press does not wait");
+    assert_eq!(s.effects, [Effect::Exit { exit: Exit::Stopped, farewell: None }], "a third press does not wait");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use sala_chat::backend::cpu::faults::{Fault, Faults};
+use sala_chat::base::Exit;
 use sala_chat::protocol::engine::{Steer, Steered, Steering, Watched, Watching};
 
 /// Panics at its third token.
@@ -220,7 +221,10 @@ fn a_device_that_is_lost_is_told_to_everybody_who_waits() {
     let waiting: Vec<u64> =
         [10, 11, 12, 20, 21, 22, 40].into_iter().filter(|id| said.get(id).is_none_or(|s| s.ended.is_none())).collect();
     ends(&h, &mut said, &waiting);
-    let fatal = waiting.iter().filter(|id| matches!(said[id].fault, Some(EngineFault::Fatal { code: 4, .. }))).count();
+    let fatal = waiting
+        .iter()
+        .filter(|id| matches!(said[id].fault, Some(EngineFault::Fatal { exit: Exit::NoDevice, .. })))
+        .count();
     assert!(fatal >= 1, "{said:?}");
     for id in &waiting {
         assert!(said[id].fault.is_some() || said[id].ended.is_some(), "{id}");

@@ -25,11 +25,12 @@ pub(in crate::app) fn note_rows(level: Level, text: &str, look: Look) -> Vec<Row
 
 /// `#7 14:01`, with what an answer adds.
 pub(super) fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
-    let (name, tone) = match m.role {
-        Role::System => ("system".to_string(), Tone::Dim),
-        Role::User => ("you".to_string(), Tone::You),
-        Role::Assistant => ("sala".to_string(), Tone::Sala),
-        Role::Document => ("document".to_string(), Tone::Document),
+    let name = m.role.speaker();
+    let tone = match m.role {
+        Role::System => Tone::Dim,
+        Role::User => Tone::You,
+        Role::Assistant => Tone::Sala,
+        Role::Document => Tone::Document,
     };
     let mut right = vec![format!("#{}", entry.number)];
     if let Some(remark) = &entry.remark {
@@ -38,7 +39,7 @@ pub(super) fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> V
         right.extend(head_words(entry, m, look));
     }
     let right = ellipsis(&right.join("  "), look.cells.saturating_sub(8));
-    let gap = look.cells.saturating_sub(1 + width(&name) + width(&right)).max(1);
+    let gap = look.cells.saturating_sub(1 + width(name) + width(&right)).max(1);
     let mut rows = vec![Row {
         spans: vec![
             Span::new(format!(" {name}"), Face::from(tone).bold()),

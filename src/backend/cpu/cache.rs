@@ -3,6 +3,7 @@
 //! Keys lie transposed in panels, so that scores of a row are sums over lanes in one fixed order.
 
 use super::pages::{Account, Pages};
+use crate::backend::ROW_ARRAYS;
 use crate::spec::SparseSpec;
 
 /// Compressed keys per panel.
@@ -246,8 +247,10 @@ pub(super) enum Part {
 }
 
 impl Part {
-    pub(super) const ALL: [(Part, &'static str); 4] =
-        [(Part::K, "k"), (Part::V, "v"), (Part::Level1, "k1"), (Part::Level2, "k2")];
+    pub(super) const ALL: [(Part, &'static str); 4] = {
+        let [k, v, level1, level2] = ROW_ARRAYS;
+        [(Part::K, k), (Part::V, v), (Part::Level1, level1), (Part::Level2, level2)]
+    };
 
     /// Keys per panel; values are not in panels.
     fn panel(self, block: usize) -> Option<usize> {

@@ -1,7 +1,6 @@
 //! Documents of a load that are in the conversation already.
 
 use super::super::{Attendance, Done, State};
-use super::document_info;
 use crate::protocol::desk::{Choice, Level};
 use crate::text::sources::Document;
 use crate::transcript::DocumentInfo;
@@ -16,7 +15,7 @@ impl State {
     ) -> Done {
         let repeated = |d: &Document| {
             let path = d.path.as_ref().map(|p| p.display().to_string());
-            let info = document_info(&d.name, path, &d.text);
+            let info = DocumentInfo::new(&d.name, path, &d.text);
             self.talk.documents_with(&info.hash).any(|old| is_same(old, &info))
         };
         let mut documents: Vec<(bool, Document)> = documents.into_iter().map(|d| (repeated(&d), d)).collect();

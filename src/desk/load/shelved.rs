@@ -1,10 +1,10 @@
 //! Documents of the library, loaded by name: the text that was read comes from what is kept, so that its state is found again.
 
 use super::super::{DeskError, Done, State};
-use super::text_hash;
 use crate::session::DocumentRecord;
 use crate::text::near::nearest;
 use crate::text::sources::Document;
+use crate::transcript::text_hash;
 
 /// Line ends that a file has before and behind its text, and a reading leaves out.
 const BEFORE: [&str; 3] = ["", "\n", "\r\n"];

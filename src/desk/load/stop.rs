@@ -2,7 +2,7 @@
 
 use super::super::execute::Fed;
 use super::super::{Attendance, Done, State, grouped};
-use super::{Load, text_hash};
+use super::Load;
 use crate::protocol::desk::{Choice, Level};
 
 impl State {
@@ -61,7 +61,7 @@ impl State {
                 if let Some(info) = &mut message.meta.document {
                     info.lines = lines;
                     // Stopped behind its last words, it is whole.
-                    info.complete = info.hash == text_hash(&text);
+                    info.complete = info.is_whole(&text);
                     info.tokens = self.feeder.renderer.model().tokenizer.encode_plain(&text)?.len() as u64;
                 }
                 message.text = text;

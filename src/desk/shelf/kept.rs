@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::library::Unread;
-use super::super::work::Then;
-use super::super::{DeskError, Done, State};
+use super::super::{DeskError, Done, State, Then};
 use super::Wish;
 use crate::protocol::desk::LoadOptions;
 use crate::session::{DocumentRecord, SegmentId};

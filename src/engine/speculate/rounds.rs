@@ -8,10 +8,10 @@ use super::{DecodeError, Decoder, Result};
 use crate::backend::draft::DraftOps;
 use crate::backend::{MAX_VERIFY_ROWS, TopLogits};
 use crate::engine::ngram::Lookup;
-use crate::engine::policy::{MAX_DEPTH, Offer, Outcome, Plan, Source};
+use crate::engine::policy::{Offer, Outcome, Plan, Source};
 use crate::model::draft::Tables;
 use crate::model::{Live, Model};
-use crate::protocol::engine::{Ended, Likely, Looked, SpecMode, Token};
+use crate::protocol::engine::{Ended, Likely, Looked, MAX_DEPTH, SpecMode, Token};
 
 /// What a round brought.
 #[derive(Clone, Debug, Default, PartialEq)]

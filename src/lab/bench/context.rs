@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use super::Bench;
 use super::report::Row;
 use crate::backend::draft::DraftOps;
-use crate::protocol::engine::{Dtype, ImageTensor, RowsImage, Token};
+use crate::protocol::engine::{Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
 use crate::spec::Mixer;
 
 impl<B: DraftOps> Bench<'_, B> {
@@ -47,7 +47,7 @@ impl<B: DraftOps> Bench<'_, B> {
                 let s = &spec.sparse;
                 let level1 = s.level1_rows(start + rows) - s.level1_rows(start);
                 let level2 = s.level2_rows(start + rows) - s.level2_rows(start);
-                for (name, n) in [("k", rows), ("v", rows), ("k1", level1), ("k2", level2)] {
+                for (name, n) in ROW_ARRAYS.into_iter().zip([rows, rows, level1, level2]) {
                     let whole = n * width * 2 == data.len();
                     let data = if whole {
                         data.clone()

@@ -159,7 +159,7 @@ fn send(desk: &Desk, request: Request) -> Result<(), Failure> {
 fn wait<T>(desk: &Desk, what: &str, pick: impl Fn(&Notice) -> Option<T>) -> Result<T, Failure> {
     loop {
         match desk.notices.recv_timeout(PATIENCE) {
-            Ok(Notice::Fatal { error, code }) => return Err(Failure::new(Exit::from_code(code), error)),
+            Ok(Notice::Fatal { error, exit }) => return Err(Failure::new(exit, error)),
             Ok(Notice::Note(Level::Error, error)) => return Err(failed(error)),
             Ok(notice) => {
                 if let Some(found) = pick(&notice) {

@@ -88,7 +88,7 @@ impl Direct {
     pub(in crate::lab) fn next(&self, patience: Duration) -> Result<EngineEvent, Failure> {
         match self.engine.events.recv_timeout(patience) {
             Ok(EngineEvent::Failed { fault, .. }) => Err(match fault {
-                EngineFault::Fatal { why, code } => Failure::new(Exit::from_code(code), why),
+                EngineFault::Fatal { why, exit } => Failure::new(exit, why),
                 fault => failed(fault.to_string()),
             }),
             Ok(event) => Ok(event),

@@ -26,7 +26,7 @@ impl Talk {
 
     fn next(&self) -> Result<Notice, Failure> {
         match self.desk.notices.recv_timeout(PATIENCE) {
-            Ok(Notice::Fatal { error, code }) => Err(Failure::new(Exit::from_code(code), error)),
+            Ok(Notice::Fatal { error, exit }) => Err(Failure::new(exit, error)),
             Ok(Notice::Note(Level::Error, error)) => Err(Failure::new(Exit::Failure, error)),
             Ok(Notice::Question { text, .. } | Notice::Plan { text, .. }) => {
                 Err(Failure::new(Exit::Failure, format!("the desk asks: {text}")))

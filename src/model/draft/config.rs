@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::backend::draft::{DraftResidual, DraftShape};
 use crate::model::Recipe;
-use crate::spec::ModelSpec;
+use crate::spec::{MOST_COUNTED, ModelSpec};
 
 use super::{DraftError, Result};
 
@@ -79,9 +79,6 @@ impl std::fmt::Debug for FcNorm {
     }
 }
 
-/// Most of any size, and of heads times their width: far beyond any head, and nothing that is added up or made of it is too large.
-const MOST: usize = 1 << 20;
-
 fn refuse<T>(reason: impl Into<String>) -> Result<T> {
     Err(DraftError::Refused(reason.into()))
 }
@@ -101,10 +98,14 @@ impl Keys {
     fn size(&self, key: &str) -> Result<Option<usize>> {
         match self.get(key) {
             None => Ok(None),
-            Some(v) => match v.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=MOST).contains(n)) {
-                Some(n) => Ok(Some(n)),
-                None => refuse(format!("config.json: `{key}` is {v}, a whole number from 1 to {MOST} is needed")),
-            },
+            Some(v) => {
+                match v.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=MOST_COUNTED).contains(n)) {
+                    Some(n) => Ok(Some(n)),
+                    None => refuse(format!(
+                        "config.json: `{key}` is {v}, a whole number from 1 to {MOST_COUNTED} is needed"
+                    )),
+                }
+            }
         }
     }
 
@@ -171,7 +172,7 @@ impl DraftConfig {
             Some(d) => d,
             None => hidden / heads,
         };
-        if heads % kv_heads != 0 || head_dim == 0 || head_dim % 2 != 0 || heads * head_dim > MOST {
+        if heads % kv_heads != 0 || head_dim == 0 || head_dim % 2 != 0 || heads * head_dim > MOST_COUNTED {
             return refuse(format!(
                 "{heads} query heads, {kv_heads} key heads and a head width of {head_dim} do not go together"
             ));

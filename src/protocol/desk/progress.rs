@@ -1,5 +1,6 @@
 //! What the desk is doing, how far it is, and what is saved.
 
+use crate::base::Exit;
 use crate::protocol::engine::{ModelInfo, SpecStats};
 
 /// What the desk is doing. Drives the status line.
@@ -143,8 +144,8 @@ pub enum SaveState {
 pub struct Unsaved {
     /// Why, a sentence.
     pub reason: String,
-    /// Exit code of the program: 74 for the disk, 7 for the data on it.
-    pub code: i32,
+    /// How the program ends: it is the disk, or the data on it.
+    pub exit: Exit,
 }
 
 /// A file of a load that waits for a decision.

@@ -36,6 +36,10 @@ impl RowsFault {
     }
 }
 
+/// The arrays of a layer's keys and values in the order of images, without their layer: of every row, and the compressed keys
+/// of two levels.
+pub const ROW_ARRAYS: [&str; 4] = ["k", "v", "k1", "k2"];
+
 /// Number type of stored values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -3,6 +3,7 @@
 mod done;
 mod generate;
 mod image;
+mod limits;
 mod look;
 mod options;
 mod segment;
@@ -13,9 +14,10 @@ pub use generate::{
     Constrain, Constraint, Generate, Likely, Quoting, Sampling, SpecMode, Steer, Steered, Steering, Watched, Watching,
 };
 pub use image::{
-    Arriving, CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsImage, RowsPlace,
+    Arriving, CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, ROW_ARRAYS, RowSource, RowsFault, RowsImage, RowsPlace,
     SOURCE_BYTES, StateImage, StatePart, TensorData,
 };
+pub use limits::{MAX_DEPTH, MAX_SEQUENCES, MAX_VERIFY_ROWS, MOST_TOKENS, TOP_LOGITS};
 pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
 pub use options::{
     BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, Precision, WeightsChoice, is_folder,
@@ -27,6 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
+
+use crate::base::Exit;
 
 /// A token id of the model's vocabulary.
 pub type Token = u32;
@@ -93,8 +97,9 @@ pub enum EngineFault {
     Fatal {
         /// One line: what, where, what to do next.
         why: String,
-        /// Exit code if the program ends because of it (docs/interface.md §2).
-        code: i32,
+        /// How the program ends if it ends because of it.
+        #[serde(rename = "code")]
+        exit: Exit,
     },
 }
 

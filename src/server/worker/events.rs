@@ -173,8 +173,8 @@ impl Worker {
     }
 
     fn failed(&mut self, id: u64, fault: EngineFault) {
-        if let EngineFault::Fatal { why, code } = fault {
-            return self.down(why, code);
+        if let EngineFault::Fatal { why, exit } = fault {
+            return self.down(why, exit);
         }
         let Some(at) = self.lanes.of(id) else { return };
         let Some(running) = self.lanes.take(at) else { return };

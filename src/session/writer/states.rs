@@ -6,11 +6,11 @@ use std::sync::{Arc, PoisonError};
 use crossbeam_channel::Sender;
 
 use super::{BUDGET_EVERY, STATES_STOPPED, SaveEvent, Shared, State};
-use crate::base::bytes;
+use crate::base::{bytes, now_ms};
 use crate::session::error::{Result, StoreError};
 use crate::session::save::image_bytes;
 use crate::session::segment::SegmentId;
-use crate::session::store::{Access, Store, lock, now_ms};
+use crate::session::store::{Access, Store, lock};
 
 /// The thread's own state.
 pub(super) struct States {

@@ -6,10 +6,10 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 
 use super::{Queued, RETRY, STATES_STOPPED, SaveEvent, Shared, State};
-use crate::base::bytes;
+use crate::base::{bytes, now_ms};
 use crate::session::error::StoreError;
 use crate::session::save::image_bytes;
-use crate::session::store::{Access, Store, lock, now_ms};
+use crate::session::store::{Access, Store, lock};
 
 /// The thread's own state.
 pub(super) struct Texts {

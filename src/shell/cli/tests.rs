@@ -12,7 +12,7 @@ fn task(line: &str) -> Task {
 fn the_help_names_every_exit_code() {
     let named: Vec<&str> =
         AFTER.split([',', ':', '\n', '.']).filter_map(|part| part.split_whitespace().next()).collect();
-    for exit in crate::shell::failure::Exit::ALL {
+    for exit in crate::base::Exit::ALL {
         assert!(named.contains(&exit.code().to_string().as_str()), "{exit:?}: {named:?}");
     }
 }

@@ -12,7 +12,7 @@ use super::super::{config_cmd, jobs, out};
 use super::{Out, Plain};
 use crate::app::options::UiConfig;
 use crate::app::tour::Tour;
-use crate::base::bytes as bytes_of;
+use crate::base::{Exit, bytes as bytes_of};
 use crate::protocol::desk::Request;
 use crate::text::sanitize::Clean;
 
@@ -67,7 +67,7 @@ fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<St
     })))
 }
 
-/// Runs line mode until it ends; the exit code, and where a tour is then. `quiet` is for nothing but answers.
+/// Runs line mode until it ends; how, and where a tour is then. `quiet` is for nothing but answers.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -77,12 +77,12 @@ pub fn run(
     desk: DeskHandle,
     lines: &Lines,
     tour: Option<Tour>,
-) -> io::Result<(i32, Option<Tour>)> {
+) -> io::Result<(Exit, Option<Tour>)> {
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
     let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).behind(ui.sent_before);
     let mut plain = plain.say_looked(ui.look).answers_only(quiet);
-    let mut dying: Option<(i32, Instant)> = None;
+    let mut dying: Option<(Exit, Instant)> = None;
     let mut input = lines.0.clone();
     loop {
         let timeout = match dying {
@@ -98,14 +98,14 @@ pub fn run(
             },
             recv(desk.notices) -> notice => match notice {
                 Ok(notice) => plain.notice(notice),
-                Err(_) => vec![Out::Line("The working thread ended unexpectedly. What was said is saved.".into()), Out::Exit(1)],
+                Err(_) => vec![Out::Line("The working thread ended unexpectedly. What was said is saved.".into()), Out::Exit(Exit::Failure)],
             },
             recv(outside) -> what => match what {
-                Ok(Outside::Terminate) => { dying = Some((143, Instant::now() + Duration::from_secs(5))); vec![Out::Send(Request::Quit)] }
-                Ok(Outside::Hangup) => { dying = Some((129, Instant::now() + Duration::from_secs(1))); vec![Out::Send(Request::Quit)] }
+                Ok(Outside::Terminate) => { dying = Some((Exit::TERMINATED, Instant::now() + Duration::from_secs(5))); vec![Out::Send(Request::Quit)] }
+                Ok(Outside::Hangup) => { dying = Some((Exit::HANGUP, Instant::now() + Duration::from_secs(1))); vec![Out::Send(Request::Quit)] }
                 // On a terminal that is Ctrl-C, a key with a meaning; elsewhere somebody wants the program to end.
                 Ok(Outside::Interrupt) if !io::stdin().is_terminal() => {
-                    dying = Some((130, Instant::now() + Duration::from_secs(5)));
+                    dying = Some((Exit::Stopped, Instant::now() + Duration::from_secs(5)));
                     vec![Out::Send(Request::Quit)]
                 }
                 Ok(Outside::Interrupt) => plain.interrupt(),
@@ -116,7 +116,7 @@ pub fn run(
                 Ok(Outside::Continue) | Err(_) => Vec::new(),
             },
             default(timeout) => match dying {
-                Some((code, _)) => vec![Out::Exit(code)],
+                Some((exit, _)) => vec![Out::Exit(exit)],
                 None => plain.quiet(),
             },
         };
@@ -136,7 +136,7 @@ pub fn run(
                 }
                 // A desk that is gone is reported by its other channel.
                 Out::Send(request) => drop(desk.requests.send(request)),
-                Out::Exit(code) => return Ok((dying.map_or(code, |d| d.0), plain.tour.take())),
+                Out::Exit(exit) => return Ok((dying.map_or(exit, |d| d.0), plain.tour.take())),
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::{Asked, Out, Plain, keys, page, quiet};
 use crate::app::entry::grouped;
 use crate::app::status::{duration, seconds_left};
-use crate::base::{counted, percent};
+use crate::base::{Exit, counted, percent};
 use crate::protocol::desk::{Activity, Level, Notice, SaveState};
 use crate::text::sanitize::{command_word, sanitize, sanitize_line};
 use crate::transcript::{Finish, Message, Role};
@@ -218,11 +218,11 @@ impl Plain {
             Notice::Bye { farewell, unsaved } => {
                 // A session of the tour is gone with it: there is no way back to tell of.
                 out.extend(farewell.filter(|_| !self.toured).map(|f| Out::Line(sanitize(&f).into_owned())));
-                out.push(Out::Exit(unsaved.map_or(0, |u| u.code)));
+                out.push(Out::Exit(unsaved.map_or(Exit::Ok, |u| u.exit)));
             }
-            Notice::Fatal { error, code } => {
+            Notice::Fatal { error, exit } => {
                 out.push(Out::Line(sanitize(&error).into_owned()));
-                out.push(Out::Exit(code));
+                out.push(Out::Exit(exit));
             }
         }
         out

@@ -1,5 +1,6 @@
 //! Line mode, line by line.
 use super::*;
+use crate::base::Exit;
 use crate::protocol::desk::Notice;
 use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 
@@ -132,7 +133,7 @@ fn quiet_prints_answers_and_questions_only_and_trouble_beside_them() {
     let choices = vec![Choice { key: '\n', label: "load".into() }, Choice { key: '\x1b', label: "cancel".into() }];
     assert!(printed(&p.notice(Notice::Question { id: 4, text: "11 files".into(), choices })).starts_with("11 files\n"));
     let bye = p.notice(Notice::Bye { farewell: Some("Saved.".into()), unsaved: None });
-    assert_eq!(bye, [Out::Exit(0)]);
+    assert_eq!(bye, [Out::Exit(Exit::Ok)]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::desk::ThinkMode;
+use crate::text::thoughts;
 
 /// Who speaks, in the template's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +39,7 @@ impl ChatMessage {
         if thinking.is_empty() {
             ChatMessage::new(ChatRole::Assistant, text)
         } else {
-            ChatMessage::new(ChatRole::Assistant, format!("<think>\n{thinking}\n</think>\n\n{text}"))
+            ChatMessage::new(ChatRole::Assistant, thoughts::whole(thinking, text))
         }
     }
 

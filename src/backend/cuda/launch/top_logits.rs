@@ -1,10 +1,12 @@
 //! Best logits.
 
+use crate::backend::TOP_LOGITS;
+
 /// Logits of a launch block of [`TopLogitsGroups`].
 pub const SPLIT_LOGITS: u32 = 2048;
 
 /// Words of a row that [`TopLogitsPick`] finds: 256 logits, 256 ids, log Σ exp, padding.
-pub const FOUND_WORDS: usize = 516;
+pub const FOUND_WORDS: usize = 2 * TOP_LOGITS + 4;
 
 /// Logits of a group of [`TopLogitsGroups`]: small vocabularies have to have more than 256 groups too.
 pub fn top_logits_group(vocab: u32) -> u32 {

@@ -4,7 +4,7 @@ use half::bf16;
 
 use super::{Case, HEAD, Mode, Sizes, bytes, cuts, part, perform, poisoned, values};
 use crate::backend::{Backend, BufKind, Pass, Result, internal};
-use crate::protocol::engine::{Dtype, ImageTensor};
+use crate::protocol::engine::{Dtype, ImageTensor, ROW_ARRAYS};
 use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 /// The released shape of sparse layers, with the sizes' heads.
@@ -43,8 +43,9 @@ pub fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor>
     };
     let k1 = means(spec.kernel, spec.stride, spec.level1_rows(rows));
     let k2 = means(4 * spec.kernel, 4 * spec.stride, spec.level2_rows(rows));
-    [("k", k), ("v", v), ("k1", k1), ("k2", k2)]
+    ROW_ARRAYS
         .into_iter()
+        .zip([k, v, k1, k2])
         .map(|(name, values)| ImageTensor {
             name: name.to_owned(),
             dtype: Dtype::F32,

@@ -1,9 +1,9 @@
 //! Whether a load fits and is wanted: the plan, and leaving files out of it.
 
-use super::load::Item;
-use super::plan::Plan;
-use super::work::Answer;
-use super::{Attendance, DeskError, Done, State, grouped};
+use super::super::plan::Plan;
+use super::super::work::Answer;
+use super::super::{Attendance, DeskError, Done, State, grouped};
+use super::Item;
 use crate::protocol::desk::{Choice, LoadPlan, Notice, PlanFile};
 use crate::text::TextError;
 use crate::transcript::{Message, MessageId};

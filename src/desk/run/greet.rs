@@ -1,0 +1,56 @@
+//! What is said and opened before anything is asked.
+
+use std::sync::Arc;
+
+use super::super::{Attendance, DeskError, Done, Opening, State};
+use crate::commands::line_of;
+use crate::protocol::desk::{Activity, Level, Notice, SaveState};
+use crate::session::{Access, StoreError};
+
+/// Typed prompts handed to the input's history.
+const PROMPTS: usize = 2_000;
+
+impl State {
+    /// What can be said before anything is loaded.
+    pub(super) fn greet(&mut self) {
+        let store = Arc::clone(&self.keeper.store);
+        for note in store.notes() {
+            self.note(Level::Warn, note.clone());
+        }
+        // Where nothing is saved, that is said from the start.
+        self.keeper.show(SaveState::Empty);
+        if let Access::ReadOnly { why } = store.access() {
+            self.keeper.show(SaveState::NotSaved(why.clone()));
+        }
+        match store.prompts(PROMPTS) {
+            Ok(prompts) => self.tell(Notice::Prompts(prompts.iter().rev().map(|p| line_of(p)).collect())),
+            Err(e) => self.note(Level::Warn, e.to_string()),
+        }
+        // A settings file or `--think` asked for it; whoever asks with -p has been told by the shell.
+        let switch = self.feeder.renderer.model().template.thinking_switch();
+        if let Some(why) = switch.refusal(self.talk.settings.think).filter(|_| self.attendance == Attendance::Present) {
+            self.note(Level::Warn, why.to_owned());
+        }
+        self.activity(Activity::Starting { what: "loading the model".into() });
+    }
+
+    pub(super) fn first_session(&mut self) -> Done {
+        match std::mem::take(&mut self.opening) {
+            Opening::New => self.start_new(None),
+            Opening::Named(name) => self.start_new(Some(name)),
+            Opening::Resume(name) => {
+                // The one that is left if the other cannot be had: whoever asked for it is told, and types into no third.
+                self.start_new(None)?;
+                self.resume(&name)
+            }
+            Opening::ResumeOrEnd(name) => {
+                self.start_new(None)?;
+                self.must_open = true;
+                let done = self.resume(&name);
+                self.must_open =
+                    matches!(done, Err(DeskError::Store(StoreError::InUse { .. } | StoreError::NoSession { .. })));
+                done
+            }
+        }
+    }
+}
