@@ -79,6 +79,14 @@ pub enum ModelError {
         /// In the system's words.
         cause: std::io::Error,
     },
+    /// A folder that somebody else packs into.
+    #[error("{} is being packed into by {owner}; wait for it, or name another folder", path.display())]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// Who, in words.
+        owner: String,
+    },
     /// A folder without weights, or with parts missing.
     #[error("{} is not a checkpoint: {reason}", path.display())]
     NoCheckpoint {
@@ -206,6 +214,7 @@ impl ModelError {
             | ModelError::Token { .. }
             | ModelError::Backend(BackendError::NotFinite(_)) => 3,
             ModelError::Backend(BackendError::Memory { .. } | BackendError::Device { .. }) => 4,
+            ModelError::InUse { .. } => 6,
             ModelError::Write { .. } => 74,
             ModelError::Backend(_) | ModelError::Context { .. } | ModelError::Order { .. } | ModelError::Image(_) => 1,
         }

@@ -25,7 +25,7 @@ pub enum Exit {
     NoDevice,
     /// The context is too small for what was asked.
     TooLong,
-    /// The session is open in another process.
+    /// The session is open in another process, or the folder is being written by one.
     InUse,
     /// State or session cannot be read.
     Unreadable,
