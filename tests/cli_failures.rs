@@ -227,6 +227,58 @@ fn a_session_in_the_trash_is_said_to_be_there() {
 }
 
 #[test]
+fn a_packed_folder_that_was_changed_is_named_and_one_that_is_being_packed_is_left_alone() {
+    let home = Home::new();
+    let pack: &[&str] = &["model", "quantize", "demo", "--to", "8bit", "-o", "packed"];
+    let packed = home.0.path().join("packed");
+    let claim = sala_chat::model::quantize::Claim::take(&packed).unwrap();
+    let refused = home.run(pack);
+    assert_eq!(refused.status.code(), Some(6), "{}", err(&refused));
+    let process = std::process::id();
+    let said = format!("sala-chat: packed is being packed into by process {process}; wait for it, or");
+    assert!(err(&refused).starts_with(&said) && err(&refused).trim_end().lines().count() == 1, "{}", err(&refused));
+    drop(claim);
+    let verify = || home.run(&["model", "verify", "--model", "packed"]);
+    let made = home.run(pack);
+    assert_eq!(made.status.code(), Some(0), "{}", err(&made));
+    let whole = verify();
+    assert_eq!(whole.status.code(), Some(0), "{}", err(&whole));
+    assert!(out(&whole).contains("part-003.safetensors: as it was written\n"), "{}", out(&whole));
+    assert!(!out(&whole).contains("--hub") && !out(&whole).contains(".lock"), "{}", out(&whole));
+
+    let part = packed.join("part-003.safetensors");
+    let mut bytes = std::fs::read(&part).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 2].iter_mut().for_each(|b| *b ^= 0x55);
+    std::fs::write(&part, bytes).unwrap();
+    let damaged = verify();
+    assert_eq!(damaged.status.code(), Some(3), "{}", out(&damaged));
+    assert!(out(&damaged).contains("part-003.safetensors: it is not as it was written\n"), "{}", out(&damaged));
+    let said = err(&damaged);
+    assert!(
+        said.contains("sala-chat: part-003.safetensors in packed: damaged. Give its sala-chat model quantize"),
+        "{said}"
+    );
+    assert_eq!(home.run(pack).status.code(), Some(0));
+    assert_eq!(verify().status.code(), Some(0));
+}
+
+#[test]
+fn weights_that_a_killed_start_left_help_nobody_and_are_counted_when_they_go() {
+    let home = Home::new();
+    assert_eq!(home.run(&["prune"]).status.code(), Some(0));
+    let folder = format!("data/weights/{:032x}", 7);
+    home.write(&format!("{folder}/.part-a1B2c3"), "torn");
+    home.write(&format!("{folder}/.tmpA1b2C3"), "torn, too");
+    let doctor = home.run(&["doctor"]);
+    assert!(out(&doctor).contains("of packing that is not finished"), "{}", out(&doctor));
+    assert!(!out(&doctor).contains("make the next start faster"), "{}", out(&doctor));
+    let pruned = home.run(&["prune"]);
+    assert!(out(&pruned).contains("freed in 2 files;"), "{}{}", out(&pruned), err(&pruned));
+    assert!(!home.0.path().join(folder).exists());
+}
+
+#[test]
 fn a_check_of_the_settings_tells_everything_at_once() {
     let home = Home::new();
     let file = "[sampling]\ntemperature = 99\n[serve]\nlisten = \"nowhere\"\n[load.converters]\ndocx = \"pandoc\"\n\

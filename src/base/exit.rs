@@ -19,7 +19,7 @@ pub enum Exit {
     NoDevice,
     /// The context is too small for what was asked.
     TooLong,
-    /// The session is open in another process.
+    /// The session is open in another process, or the folder is being written by one.
     InUse,
     /// State or session cannot be read.
     Unreadable,
@@ -79,7 +79,7 @@ impl Exit {
             }
             Exit::NoDevice => (4, "no_device", "no usable GPU, or not enough memory"),
             Exit::TooLong => (5, "too_long", "context too long"),
-            Exit::InUse => (6, "in_use", "session in use by another process"),
+            Exit::InUse => (6, "in_use", "session, or a folder that is packed into, in use by another process"),
             Exit::Unreadable => (7, "unreadable", "state or session unreadable, or an answer that could not be saved"),
             Exit::NoInput => (66, "no_input", "an input file is missing"),
             Exit::Disk => (74, "disk", "the disk failed or is full"),

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::model::quantize::{is_finished, is_outdated, kept_folders, quantize};
+use crate::model::quantize::{Stage, is_finished, is_outdated, kept_folders, quantize};
 use crate::model::{Checkpoint, ModelError, Recipe};
 use crate::protocol::engine::{Cancel, EngineOptions, WeightsChoice};
 
@@ -53,7 +53,8 @@ impl Found {
 /// Whether a start may take packed weights of an earlier one in place of the folder's.
 pub(super) fn likely(options: &EngineOptions) -> bool {
     let packs = options.weights != WeightsChoice::Bf16;
-    packs && options.keep_weights.as_deref().is_some_and(|dir| !kept_folders(dir).is_empty())
+    let finished = |dir: &Path| kept_folders(dir).iter().any(|kept| kept.stage == Stage::Finished);
+    packs && options.keep_weights.as_deref().is_some_and(finished)
 }
 
 /// Packs in the background what was just loaded, unless it is small, kept already, or the disk is too full. The line says so.
@@ -78,8 +79,10 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     let work = move || {
         let threads = std::thread::available_parallelism().map_or(0, usize::from) / SHARE;
         let Ok(pool) = rayon::ThreadPoolBuilder::new().num_threads(threads.max(THREADS)).build() else { return };
-        if let Err(error) = pool.install(|| quantize(&checkpoint, None, &folder, &Cancel::default(), &mut |_| ())) {
-            tracing::warn!("packed weights are not kept: {error}");
+        match pool.install(|| quantize(&checkpoint, None, &folder, &Cancel::default(), &mut |_| ())) {
+            // Another start keeps the same.
+            Ok(_) | Err(ModelError::InUse { .. }) => {}
+            Err(error) => tracing::warn!("packed weights are not kept: {error}"),
         }
     };
     std::thread::Builder::new().name("keep-weights".into()).spawn(work).ok()?;

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use safetensors::tensor::TensorView;
 
 use super::forward::Seen;
-use super::quantize::{MADE_FROM, PARTIAL, header};
+use super::quantize::{MADE_FROM, header, write_tensors};
 use super::weights::FINGERPRINT_DIGITS;
 use super::{Checkpoint, Live, Model, ModelError, Result, Tensors};
 use crate::backend::forms::UNIT_COLUMNS;
@@ -321,7 +321,7 @@ pub fn identity(checkpoint: &Checkpoint, texts: &[Vec<Token>]) -> String {
 }
 
 impl Statistics {
-    /// Keeps them in a folder for a run that goes on; written under another name and renamed.
+    /// Keeps them in a folder for a run that goes on.
     ///
     /// # Errors
     /// The disk.
@@ -336,11 +336,7 @@ impl Statistics {
         });
         let views = views.collect::<Result<Vec<_>>>()?;
         std::fs::create_dir_all(folder).map_err(at)?;
-        let partial = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(folder).map_err(at)?;
-        let metadata = HashMap::from([(MADE_FROM.to_owned(), id.to_owned())]);
-        safetensors::serialize_to_file(views, Some(metadata), partial.path()).map_err(other)?;
-        partial.persist(&path).map_err(|e| at(e.error))?;
-        Ok(())
+        write_tensors(&path, views, HashMap::from([(MADE_FROM.to_owned(), id.to_owned())]))
     }
 
     /// What a run that was stopped kept in this folder; `None` unless it was of the same weights and the same text.

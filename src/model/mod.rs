@@ -80,6 +80,14 @@ pub enum ModelError {
         /// In the system's words.
         cause: std::io::Error,
     },
+    /// A folder that somebody else packs into.
+    #[error("{} is being packed into by {owner}; wait for it, or name another folder", path.display())]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// Who, in words.
+        owner: String,
+    },
     /// A folder without weights, or with parts missing.
     #[error("{} is not a checkpoint: {reason}", path.display())]
     NoCheckpoint {
@@ -207,6 +215,7 @@ impl ModelError {
             | ModelError::Token { .. }
             | ModelError::Backend(BackendError::NotFinite(_)) => Exit::NoModel,
             ModelError::Backend(BackendError::Memory { .. } | BackendError::Device { .. }) => Exit::NoDevice,
+            ModelError::InUse { .. } => Exit::InUse,
             ModelError::Write { .. } => Exit::Disk,
             ModelError::Backend(_) | ModelError::Context { .. } | ModelError::Order { .. } | ModelError::Image(_) => {
                 Exit::Failure

@@ -2,9 +2,12 @@
 //!
 //! One safetensors file per part of the model (embedding, each layer, head), each written under another name and renamed when it is
 //! whole, so that a run that was stopped goes on where it was. The index is written last: a folder without it is not a checkpoint.
+//! One process writes a folder at a time ([`Claim`]).
 //! What is written is what a device would make of the same weights while loading them, to the bit.
 
+mod check;
 mod folder;
+mod write;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -18,11 +21,17 @@ use crate::backend::forms::{OutputErrors, Packed};
 use crate::backend::{BackendError, Form, internal};
 use crate::protocol::engine::{Cancel, Dtype};
 use crate::spec::ModelSpec;
-use crate::text::files;
 
-pub use folder::{Holds, free_bytes, holds, is_finished, is_outdated, is_unfinished, kept_folders, remove_kept};
+pub use check::{Condition, check};
+pub use folder::{
+    Holds, KeptFolder, Removed, Stage, free_bytes, holds, is_finished, is_outdated, is_unfinished, kept_folders,
+    remove_kept,
+};
 pub(super) use folder::{first_part, header, sealed};
 use folder::{seal, written};
+pub(super) use write::write_tensors;
+pub use write::{Claim, is_aside};
+use write::{remove, write_text};
 
 /// What `quant_method` says of a folder that this program wrote.
 pub(super) const METHOD: &str = "sala-chat";
@@ -33,8 +42,10 @@ pub(super) const MADE_FROM: &str = "made_from";
 /// Key of `quantization_config`: hash of the weights that were packed, whatever to and by whatever text.
 const WEIGHTS: &str = "weights";
 
-/// What a file is called until it is whole.
-pub(super) const PARTIAL: &str = ".part-";
+/// Key of the metadata of the index: hash of all tensors, sampled as fingerprints are.
+const SEAL: &str = "seal";
+/// Key of the metadata of the index: hash of all bytes of each part's file.
+const HASHES: &str = "hashes";
 
 /// Name of the file of part `i`.
 fn part_file(i: usize) -> String {
@@ -84,15 +95,31 @@ struct Made {
     bytes: Vec<u8>,
 }
 
-/// Packs `source` by its recipe into the folder `out`, with `calibration` by its statistics. `progress` hears every part when it is on
-/// the disk. `None` if it was stopped.
+/// [`quantize_claimed`] into a folder that is claimed for this, without what stopped runs left in it.
 ///
 /// # Errors
-/// A source without files, tensors that cannot be read, values that are not finite, the disk.
+/// As that; [`ModelError::InUse`].
 pub fn quantize(
     source: &Checkpoint,
     calibration: Option<&Calibration<'_>>,
     out: &Path,
+    stop: &Cancel,
+    progress: &mut dyn FnMut(&Part),
+) -> Result<Option<u64>> {
+    let claim = Claim::take(out)?;
+    claim.remove_left()?;
+    quantize_claimed(source, calibration, &claim, stop, progress)
+}
+
+/// Packs `source` by its recipe into a folder, with `calibration` by its statistics. `progress` hears every part when it is on the
+/// disk. `None` if it was stopped.
+///
+/// # Errors
+/// A source without files, tensors that cannot be read, values that are not finite, the disk.
+pub fn quantize_claimed(
+    source: &Checkpoint,
+    calibration: Option<&Calibration<'_>>,
+    claim: &Claim,
     stop: &Cancel,
     progress: &mut dyn FnMut(&Part),
 ) -> Result<Option<u64>> {
@@ -101,10 +128,11 @@ pub fn quantize(
     };
     source.check()?;
     source.expect();
-    std::fs::create_dir_all(out).map_err(at(out))?;
+    let out = claim.folder();
     let id = calibration.map_or_else(|| source.fingerprint(), |c| c.id.to_owned());
+    check::remove_damaged(out)?;
     let parts = parts(source.spec());
-    let (mut total, mut index) = (0, BTreeMap::new());
+    let (mut total, mut index, mut hashes) = (0, BTreeMap::new(), BTreeMap::new());
     for (i, (name, weights)) in parts.iter().enumerate() {
         if stop.is_cancelled() {
             return Ok(None);
@@ -121,6 +149,8 @@ pub fn quantize(
         };
         let bytes = path.metadata().map_err(at(&path))?.len();
         total += bytes;
+        let hash = check::hash(&path).map_err(|cause| ModelError::File { path: path.clone(), cause })?;
+        hashes.insert(file.clone(), hash);
         let made = Tensors::open_files(std::slice::from_ref(&path))?;
         index.extend(made.names().map(|tensor| (tensor.to_owned(), file.clone())));
         progress(&Part { name: name.clone(), number: i + 1, of: parts.len(), bytes, errors, earlier });
@@ -139,8 +169,8 @@ pub fn quantize(
         config.insert("quantization_config".into(), made);
     }
     write_text(&out.join(CONFIG), &config.to_string())?;
-    let index =
-        serde_json::json!({ "metadata": { "total_size": total, MADE_FROM: id, "seal": seal }, "weight_map": index });
+    let metadata = serde_json::json!({ "total_size": total, MADE_FROM: id, SEAL: seal, HASHES: hashes });
+    let index = serde_json::json!({ "metadata": metadata, "weight_map": index });
     write_text(&out.join(WEIGHTS_INDEX), &index.to_string())?;
     Ok(Some(total))
 }
@@ -188,50 +218,18 @@ fn write_part(
         outputs: (!outputs.is_empty()).then(|| [mean(0), mean(1)]),
     };
     let failed = |e: safetensors::SafeTensorError| at(path)(std::io::Error::other(e.to_string()));
-    let views: Vec<(&str, TensorView<'_>)> = made
+    let views: Vec<(String, TensorView<'_>)> = made
         .iter()
-        .map(|m| Ok((m.name.as_str(), TensorView::new(m.dtype, m.shape.clone(), &m.bytes).map_err(failed)?)))
+        .map(|m| Ok((m.name.clone(), TensorView::new(m.dtype, m.shape.clone(), &m.bytes).map_err(failed)?)))
         .collect::<Result<_>>()?;
     let noted = match errors.outputs {
         None => format!("{id} {:.4e}", errors.weights),
         Some([plain, careful]) => format!("{id} {:.4e} {plain:.4e} {careful:.4e}", errors.weights),
     };
     // One key and few digits: the same weights give the same file.
-    let metadata = HashMap::from([(MADE_FROM.to_owned(), noted)]);
-    let partial = begin(path).map_err(at(path))?;
-    safetensors::serialize_to_file(views, Some(metadata), partial.path()).map_err(failed)?;
-    put(partial, path)?;
+    write_tensors(path, views, HashMap::from([(MADE_FROM.to_owned(), noted)]))?;
     // With the digits that a run that goes on will find.
     Ok(written(path, id).unwrap_or(errors))
-}
-
-/// Removes a file, if there is one.
-fn remove(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(at(path)(e)),
-        _ => Ok(()),
-    }
-}
-
-fn write_text(path: &Path, text: &str) -> Result<()> {
-    use std::io::Write;
-    let mut partial = begin(path).map_err(at(path))?;
-    partial.write_all(text.as_bytes()).map_err(at(path))?;
-    put(partial, path)
-}
-
-/// A file beside `path` under another name, to be read by whomever the user lets read files.
-fn begin(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    use std::os::unix::fs::PermissionsExt;
-    let readable = std::fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().prefix(PARTIAL).permissions(readable).tempfile_in(files::folder_of(path))
-}
-
-/// Gives a complete file its name, for good: an index must not be there without what it names.
-fn put(partial: tempfile::NamedTempFile, path: &Path) -> Result<()> {
-    partial.as_file().sync_all().map_err(at(path))?;
-    partial.persist(path).map_err(|e| at(path)(e.error))?;
-    files::sync_folder(path).map_err(at(path))
 }
 
 /// What packing one tensor cost.

@@ -12,7 +12,7 @@ use super::{Context, Exit, Failure, attach_engine, dirs, model_cmd, open, remote
 use crate::attach;
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
-use crate::model::quantize::kept_folders;
+use crate::model::quantize::{KeptFolder, Stage, kept_folders};
 use crate::model::{Checkpoint, Live, Model};
 use crate::remote;
 use crate::session::Access;
@@ -244,16 +244,18 @@ fn weights(context: &Context) -> Finding {
 /// Packed weights of earlier starts.
 fn kept_weights(dir: &Path) -> Option<Finding> {
     let all = kept_folders(dir);
-    let bytes: u64 = all.iter().map(|(_, bytes)| bytes).sum();
-    (!all.is_empty()).then(|| {
-        let text = format!(
-            "{:.1} GB of packed weights ({}) in {} make the next start faster. sala-chat prune removes them.",
-            bytes as f64 / 1e9,
-            all.len(),
-            dir.display()
-        );
-        finding("kept", Verdict::Fine, text)
-    })
+    let (finished, others): (Vec<_>, Vec<_>) = all.iter().partition(|kept| kept.stage == Stage::Finished);
+    let gb = |of: &[&KeptFolder]| of.iter().map(|kept| kept.bytes).sum::<u64>() as f64 / 1e9;
+    let mut text = String::new();
+    if !finished.is_empty() {
+        let (n, dir) = (finished.len(), dir.display());
+        text += &format!("{:.1} GB of packed weights ({n}) in {dir} make the next start faster. ", gb(&finished));
+    }
+    if !others.is_empty() {
+        let dir = dir.display();
+        text += &format!("{:.1} GB in {dir} are of packing that is not finished and help no start yet. ", gb(&others));
+    }
+    (!all.is_empty()).then(|| finding("kept", Verdict::Fine, text + "sala-chat prune removes them."))
 }
 
 fn disk(dir: &Path, reserve: u64) -> Finding {

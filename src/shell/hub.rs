@@ -18,7 +18,7 @@ use fs4::FileExt;
 
 use crate::protocol::engine::Cancel;
 
-pub use check::{Kind, Verdict, complete, verify};
+pub use check::{Kind, Verdict, complete, verify, verify_packed};
 
 /// Bytes asked for at once: what an interruption may cost.
 const RANGE_BYTES: u64 = 32 << 20;

@@ -94,7 +94,15 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             installed(config).ok_or_else(|| not_installed(config))?
         }
     };
+    let mut tell = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gigabytes(bytes)));
+    let unreadable = |e: std::io::Error| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display()));
+    let packed = hub::verify_packed(&folder, &mut tell).map_err(unreadable)?;
+    let is_packed = packed.is_some();
     let published = match ask {
+        true if is_packed => {
+            context.note("This folder was packed here: its files are compared with what was noted of them then.");
+            Vec::new()
+        }
         true => {
             context.note(&format!("Asking the hub for {} …", config.repo));
             let hub = Http::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
@@ -102,11 +110,12 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
         }
         false => Vec::new(),
     };
-    let rows = hub::verify(&folder, &published, &mut |name, bytes| {
-        context.note(&format!("checking {name}, {}", gigabytes(bytes)))
-    })
-    .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display())))?;
-    let bad = rows.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Wrong(_))).count();
+    let rows = match packed {
+        Some(rows) => rows,
+        None => hub::verify(&folder, &published, &mut tell).map_err(unreadable)?,
+    };
+    let wrong = rows.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Wrong(_)));
+    let bad: Vec<&str> = wrong.map(|(name, _)| name.as_str()).collect();
     let complete = hub::complete(&folder, Kind::Model);
     let template = template(&folder);
     context.result(
@@ -114,7 +123,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             let problem = |v: &Verdict| if let Verdict::Wrong(why) = v { Some(why.clone()) } else { None };
             let files: Vec<_> = rows
                 .iter()
-                .map(|(n, v)| serde_json::json!({ "file": n, "problem": problem(v), "verified": *v == Verdict::Ok }))
+                .map(|(n, v)| serde_json::json!({ "file": n, "problem": problem(v), "verified": v.is_verified() }))
                 .collect();
             serde_json::json!({ "path": folder, "complete": complete, "files": files, "chat_template": template })
         },
@@ -124,11 +133,24 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             lines.join("\n")
         },
     )?;
-    match (bad, complete) {
-        (0, true) => Ok(Exit::Ok),
-        (0, false) => Err(Failure::new(Exit::NoModel, format!("{}: files are missing", folder.display()))
-            .hint("sala-chat model download fetches them")),
-        (n, _) => Err(Failure::new(Exit::NoModel, format!("{n} damaged file(s) in {}", folder.display()))
+    match (bad.as_slice(), complete) {
+        ([], true) => Ok(Exit::Ok),
+        ([], false) => {
+            let get = if is_packed {
+                "Make it again: sala-chat model quantize"
+            } else {
+                "sala-chat model download fetches them"
+            };
+            Err(Failure::new(Exit::NoModel, format!("{}: files are missing", folder.display())).hint(get))
+        }
+        ([first, others @ ..], _) if is_packed => {
+            let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+            let text = format!("{} in {}: damaged", Clean::line(&format!("{first}{more}")), folder.display());
+            Err(Failure::new(Exit::NoModel, text).hint(
+                "Give its sala-chat model quantize again, which packs damaged parts anew; where it refuses, name a new folder (-o FOLDER)",
+            ))
+        }
+        (all, _) => Err(Failure::new(Exit::NoModel, format!("{} damaged file(s) in {}", all.len(), folder.display()))
             .hint("Remove them, then: sala-chat model download")),
     }
 }

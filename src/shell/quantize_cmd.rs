@@ -6,7 +6,7 @@ use super::signals::Ending;
 use super::{Context, Exit, Failure, calibration, dirs};
 use crate::model::calibrate::{self, Statistics};
 use crate::model::draft::BESIDE;
-use crate::model::quantize::{Calibration, Holds, Part, free_bytes, holds, is_unfinished, quantize};
+use crate::model::quantize::{Calibration, Claim, Holds, Part, free_bytes, holds, is_unfinished, quantize_claimed};
 use crate::model::{Checkpoint, DEMO_BESIDE, Recipe};
 use crate::protocol::engine::{BUILT_IN, Cancel, is_folder};
 use crate::text::sanitize::sanitize_line;
@@ -47,7 +47,11 @@ pub(super) fn run(
     source.set_recipe(to);
     let texts = calibrate.map(|docs| calibration::texts(context, &name, docs)).transpose()?;
     let id = texts.as_ref().map_or_else(|| source.fingerprint(), |texts| calibrate::identity(&source, texts));
-    refuse_folder(&source, &id, output)?;
+    refuse_place(&source, output)?;
+    // Held to the end: what it holds is looked at only when nobody else can change that.
+    let claim = Claim::take(output)?;
+    refuse_content(&source, &id, output)?;
+    claim.remove_left()?;
     let head_bytes = source.directory().map_or(0, |from| already(&from.join(BESIDE)));
     let statistics_bytes = texts.as_ref().map_or(0, |_| Statistics::bytes(source.spec()));
     let needed = source.bytes(source.recipe()) + head_bytes + statistics_bytes + SPARE_BYTES;
@@ -71,7 +75,7 @@ pub(super) fn run(
         context.note(&format!("{} of {}: {}, {}, {made}", part.number, part.of, part.name, gb(part.bytes)));
         parts.push(part.clone());
     };
-    let done = quantize(&source, calibration.as_ref(), output, &stop, &mut progress)?;
+    let done = quantize_claimed(&source, calibration.as_ref(), &claim, &stop, &mut progress)?;
     let Some(total) = done else {
         let text = format!("stopped after {} of its parts", parts.len());
         return Err(ending.by_signal(Failure::new(Exit::Stopped, text).hint("The same command goes on where it was")));
@@ -131,8 +135,8 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
     )
 }
 
-/// Neither the folder itself nor one with another model in it, or with this one packed otherwise.
-fn refuse_folder(source: &Checkpoint, id: &str, output: &Path) -> Result<(), Failure> {
+/// Neither the folder itself nor a file.
+fn refuse_place(source: &Checkpoint, output: &Path) -> Result<(), Failure> {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     if source.directory().and_then(real).is_some_and(|from| Some(from) == real(output)) {
         return Err(Failure::usage("-o is the folder itself; name another one".to_owned()));
@@ -141,6 +145,11 @@ fn refuse_folder(source: &Checkpoint, id: &str, output: &Path) -> Result<(), Fai
         let text = format!("{} is a file; the packed weights go to a folder", output.display());
         return Err(Failure::new(Exit::Usage, text).hint("Name a new one (-o FOLDER)"));
     }
+    Ok(())
+}
+
+/// No folder with another model in it, or with this one packed otherwise.
+fn refuse_content(source: &Checkpoint, id: &str, output: &Path) -> Result<(), Failure> {
     let what = match holds(source, id, output) {
         Holds::Free => return Ok(()),
         Holds::OtherForm(format) => format!("this model as {} weights", sanitize_line(&format)),

@@ -14,7 +14,7 @@ use crate::base::Exit;
 use crate::base::{bytes, counted};
 use crate::desk::export::imported_line;
 use crate::desk::session_rows;
-use crate::model::quantize::{kept_folders, remove_kept};
+use crate::model::quantize::{Stage, kept_folders, remove_kept};
 use crate::protocol::desk::{ExportFormat, SessionRow};
 use crate::session::{
     Extent, Freed, LAST, Overwrite, Scope, SegmentId, SessionFilter, SessionRecord, Store, StoreError,
@@ -262,7 +262,8 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     if let Some(requests) = &requests {
         freed.append(&mut prune_store(args, requests)?);
     }
-    freed.push(Freed { bytes: remove_kept(&kept_dir(&context.dirs))?, ..Freed::default() });
+    let weights = remove_kept(&kept_dir(&context.dirs))?;
+    freed.push(Freed { files: weights.files, bytes: weights.bytes, ..Freed::default() });
     let total: Freed = freed.into_iter().fold(Freed::default(), |mut a, b| {
         a.add(b);
         a
@@ -338,7 +339,8 @@ fn prune_dry_run(
     }
     let (beyond, _) = state_to_drop(args, store)?;
     let (of_requests, all_requests) = requests.map_or(Ok((0, 0)), |store| state_to_drop(args, store))?;
-    let weights: u64 = kept_folders(&kept_dir(&context.dirs)).iter().map(|(_, bytes)| bytes).sum();
+    let kept = kept_folders(&kept_dir(&context.dirs));
+    let weights: u64 = kept.iter().filter(|kept| kept.stage != Stage::Going).map(|kept| kept.bytes).sum();
     let json = || {
         json!({
             "weights_bytes": weights,

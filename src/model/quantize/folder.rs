@@ -3,7 +3,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::{CONFIG, Errors, MADE_FROM, METHOD, PARTIAL, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
+use super::write::{is_claimed, is_partial, remove_lock};
+use super::{CONFIG, Errors, MADE_FROM, METHOD, SEAL, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
 use crate::model::published::is_of_an_earlier_version;
 use crate::model::weights::FINGERPRINT_DIGITS;
 use crate::model::{Checkpoint, Tensors};
@@ -87,7 +88,7 @@ pub fn is_outdated(folder: &Path) -> bool {
 }
 
 /// The index of a finished folder.
-fn index(folder: &Path) -> Option<serde_json::Value> {
+pub(super) fn index(folder: &Path) -> Option<serde_json::Value> {
     let text = files::read_text(&folder.join(WEIGHTS_INDEX), files::MODEL_CONFIG_BYTES).ok()?;
     serde_json::from_str(&text).ok()
 }
@@ -103,7 +104,7 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
 pub(in crate::model) fn sealed(folder: &Path) -> Option<(String, Tensors)> {
     let index = index(folder)?;
     let says = |key: &str| index.get("metadata").and_then(|m| m.get(key)).and_then(serde_json::Value::as_str);
-    let (id, expected) = (says(MADE_FROM)?.to_owned(), says("seal")?.to_owned());
+    let (id, expected) = (says(MADE_FROM)?.to_owned(), says(SEAL)?.to_owned());
     let tensors = Tensors::open_dir(folder).ok()?;
     (seal(&tensors) == expected).then_some((id, tensors))
 }
@@ -121,7 +122,7 @@ pub(super) fn written(path: &Path, id: &str) -> Option<Errors> {
 }
 
 /// The errors that a run noted in a file made from the same, whatever became of the file and whoever packed it.
-fn made_from(path: &Path, id: &str) -> Option<Errors> {
+pub(super) fn made_from(path: &Path, id: &str) -> Option<Errors> {
     let meta = header(path)?;
     let (made_from, errors) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
     let errors: Vec<f64> = errors.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -145,34 +146,79 @@ pub(in crate::model) fn header(path: &Path) -> Option<serde_json::Value> {
     head.get_mut("__metadata__").map(serde_json::Value::take)
 }
 
-/// Folders of packed weights that earlier starts left, below `dir`: name and bytes of what is ours in them.
-pub fn kept_folders(dir: &Path) -> Vec<(PathBuf, u64)> {
-    let folders = if is_folder(dir) { entries(dir) } else { Vec::new() };
-    let ours = |p: &PathBuf| is_folder(p) && is_fingerprint(p);
-    let size =
-        |p: &Path| -> u64 { own_files(p).iter().filter_map(|f| f.symlink_metadata().ok()).map(|m| m.len()).sum() };
-    let mut all: Vec<(PathBuf, u64)> = folders.into_iter().filter(ours).map(|p| (p.clone(), size(&p))).collect();
-    all.sort();
-    all
+/// How far the packing of a kept folder is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It can stand for its source.
+    Finished,
+    /// It was stopped.
+    Unfinished,
+    /// It goes on now.
+    Going,
 }
 
-/// Removes them; what was freed. What somebody else put beside our files stays, and its folder with it.
+/// A folder of packed weights that an earlier start left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptFolder {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How far it is.
+    pub stage: Stage,
+    /// Of the files in it that are ours.
+    pub bytes: u64,
+}
+
+/// Those below `dir`.
+pub fn kept_folders(dir: &Path) -> Vec<KeptFolder> {
+    let folders = if is_folder(dir) { entries(dir) } else { Vec::new() };
+    let mut ours: Vec<PathBuf> = folders.into_iter().filter(|p| is_folder(p) && is_fingerprint(p)).collect();
+    ours.sort();
+    let kept = |path: PathBuf| {
+        let stage = match (is_claimed(&path), is_finished(&path)) {
+            (true, _) => Stage::Going,
+            (false, true) => Stage::Finished,
+            (false, false) => Stage::Unfinished,
+        };
+        let bytes: u64 = own_files(&path).iter().map(|file| size(file)).sum();
+        KeptFolder { path, stage, bytes }
+    };
+    ours.into_iter().map(kept).collect()
+}
+
+/// What [`remove_kept`] removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Removes them, but those that are being packed. What somebody else put beside our files stays, and its folder with it.
 ///
 /// # Errors
 /// A file that cannot be removed.
-pub fn remove_kept(dir: &Path) -> std::io::Result<u64> {
-    let mut freed = 0;
-    for (folder, bytes) in kept_folders(dir) {
+pub fn remove_kept(dir: &Path) -> std::io::Result<Removed> {
+    let mut removed = Removed::default();
+    // Without a claim: a lock that is not there could not be made on a full disk.
+    for KeptFolder { path: folder, .. } in kept_folders(dir).into_iter().filter(|kept| kept.stage != Stage::Going) {
         for file in own_files(&folder) {
+            let bytes = size(&file);
             std::fs::remove_file(&file)?;
+            removed = Removed { files: removed.files + 1, bytes: removed.bytes + bytes };
         }
-        freed += bytes;
+        remove_lock(&folder);
         match std::fs::remove_dir(&folder) {
             Err(e) if e.kind() != std::io::ErrorKind::DirectoryNotEmpty => return Err(e),
             _ => {}
         }
     }
-    Ok(freed)
+    Ok(removed)
+}
+
+/// Bytes of a file itself.
+fn size(file: &Path) -> u64 {
+    file.symlink_metadata().map_or(0, |m| m.len())
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
@@ -191,14 +237,14 @@ fn is_fingerprint(path: &Path) -> bool {
 }
 
 /// Named as a part is.
-fn is_part(name: &str) -> bool {
+pub(super) fn is_part(name: &str) -> bool {
     let number = name.strip_prefix("part-").and_then(|rest| rest.strip_suffix(".safetensors"));
     number.is_some_and(|n| n.parse::<usize>().is_ok_and(|i| part_file(i) == name))
 }
 
 /// Files of a kept folder whose names are those that [`quantize`](super::quantize) writes, whole or on the way.
 fn own_files(folder: &Path) -> Vec<PathBuf> {
-    let is_ours = |name: &str| name == CONFIG || name == WEIGHTS_INDEX || name.starts_with(PARTIAL) || is_part(name);
+    let is_ours = |name: &str| name == CONFIG || name == WEIGHTS_INDEX || is_partial(name) || is_part(name);
     let files = entries(folder).into_iter();
     files.filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_ours) && !is_folder(p)).collect()
 }

@@ -8,6 +8,7 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use super::HubFile;
+use crate::model::quantize::{self, Condition};
 use crate::text::files;
 
 /// Longest settings file that is parsed.
@@ -29,6 +30,12 @@ pub enum Verdict {
     Ok,
     /// Nothing is wrong with it, and no published hash is here to compare with.
     Unverified,
+    /// It is what this program wrote when it packed the folder.
+    AsWritten,
+    /// So are the samples of it that an earlier version hashed.
+    AsSampled,
+    /// Nothing is wrong with it, and packing noted no hash of it.
+    Unnoted,
     /// What is wrong.
     Wrong(String),
 }
@@ -41,7 +48,28 @@ impl Verdict {
             Verdict::Unverified => {
                 "not verified: no published hash is known here (sala-chat model verify --hub asks for them)"
             }
+            Verdict::AsWritten => "as it was written",
+            Verdict::AsSampled => "as it was written, as far as the samples tell that were hashed",
+            Verdict::Unnoted => "not verified: packing notes no hash of it",
             Verdict::Wrong(why) => why,
+        }
+    }
+
+    /// Whether its content was compared with what it has to be.
+    pub fn is_verified(&self) -> bool {
+        match self {
+            Verdict::Ok | Verdict::AsWritten | Verdict::AsSampled => true,
+            Verdict::Unverified | Verdict::Unnoted | Verdict::Wrong(_) => false,
+        }
+    }
+}
+
+impl From<Condition> for Verdict {
+    fn from(condition: Condition) -> Verdict {
+        match condition {
+            Condition::AsWritten => Verdict::AsWritten,
+            Condition::AsSampled => Verdict::AsSampled,
+            Condition::Damaged(why) => Verdict::Wrong(why),
         }
     }
 }
@@ -92,6 +120,32 @@ pub fn verify(
         rows.push((file.path.clone(), verdict));
     }
     Ok(rows)
+}
+
+/// Checks the files of a folder that this program packed, by what it noted of them. `None`: it is not one, or was not finished.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn verify_packed(
+    folder: &Path,
+    tell: &mut dyn FnMut(&str, u64),
+) -> std::io::Result<Option<Vec<(String, Verdict)>>> {
+    let Some(mut parts) = quantize::check(folder, tell) else { return Ok(None) };
+    let mut rows = Vec::new();
+    // No hash is asked for: this only looks whether the others can be read.
+    for (name, verdict) in verify(folder, &[], &mut |_, _| ())? {
+        if quantize::is_aside(&name) {
+            continue;
+        }
+        let verdict = match (parts.remove(&name), verdict) {
+            (Some(condition), _) => Verdict::from(condition),
+            (None, Verdict::Wrong(why)) => Verdict::Wrong(why),
+            (None, _) => Verdict::Unnoted,
+        };
+        rows.push((name, verdict));
+    }
+    rows.extend(parts.into_iter().map(|(name, condition)| (name, Verdict::from(condition))));
+    Ok(Some(rows))
 }
 
 fn verdict(path: &Path, name: &str, bytes: u64, published: Option<&HubFile>) -> std::io::Result<Verdict> {

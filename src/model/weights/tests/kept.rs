@@ -77,7 +77,7 @@ fn kept_weights_stand_for_their_source_until_they_are_damaged() {
     assert_eq!(logits(&earlier), logits(&source));
     let mode = |p: &Path| std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(p).unwrap().permissions()) & 0o777;
     let part = dir.path().join(source.fingerprint()).join("part-002.safetensors");
-    assert_eq!(mode(&part), 0o600);
+    assert_eq!(mode(&part), mode(&part.with_file_name("config.json")), "one can be read by whoever can read the other");
     drop(earlier);
     let mut bytes = std::fs::read(&part).unwrap();
     let last = bytes.len() - 1;
@@ -85,9 +85,76 @@ fn kept_weights_stand_for_their_source_until_they_are_damaged() {
     std::fs::write(&part, bytes).unwrap();
     let error = source.packed_earlier(dir.path(), source.recipe()).err().unwrap().to_string();
     assert!(error.contains("not those that its index describes"), "{error}");
-    assert!(crate::model::quantize::kept_folders(dir.path())[0].1 > 100_000);
-    assert!(crate::model::quantize::remove_kept(dir.path()).unwrap() > 100_000);
+    assert!(crate::model::quantize::kept_folders(dir.path())[0].bytes > 100_000);
+    let removed = crate::model::quantize::remove_kept(dir.path()).unwrap();
+    assert!(removed.files == 10 && removed.bytes > 100_000, "8 parts, config.json and the index: {removed:?}");
     assert!(source.packed_earlier(dir.path(), source.recipe()).unwrap().is_none());
+}
+
+#[test]
+fn what_was_changed_in_a_folder_is_named_and_packed_again() {
+    use crate::model::quantize::{Condition, check};
+    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+    source.set_recipe(Recipe::Bits8);
+    let out = tempfile::tempdir().unwrap();
+    let damaged = || -> Vec<String> {
+        let found = check(out.path(), &mut |_, _| ()).unwrap().into_iter();
+        found.filter(|(_, condition)| *condition != Condition::AsWritten).map(|(name, _)| name).collect()
+    };
+    assert_eq!(check(out.path(), &mut |_, _| ()), None, "nothing is in it");
+    assert_eq!(check(&fixture("tiny-mixed"), &mut |_, _| ()), None, "somebody else's");
+    quantized(&source, out.path());
+    assert_eq!((damaged(), check(out.path(), &mut |_, _| ()).unwrap().len()), (Vec::new(), 8));
+    let part = |i: usize| out.path().join(format!("part-{i:03}.safetensors"));
+    let before = [3, 5].map(|i| std::fs::read(part(i)).unwrap());
+    let mut bytes = before[0].clone();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 2].iter_mut().for_each(|b| *b ^= 0x55);
+    std::fs::write(part(3), bytes).unwrap();
+    std::fs::remove_file(part(5)).unwrap();
+    assert_eq!(damaged(), ["part-003.safetensors", "part-005.safetensors"]);
+    let made: Vec<usize> =
+        quantized(&source, out.path()).iter().filter(|part| !part.earlier).map(|part| part.number - 1).collect();
+    assert_eq!((made, damaged()), (vec![3, 5], Vec::new()));
+    assert!([3, 5].map(|i| std::fs::read(part(i)).unwrap()) == before);
+
+    // As an earlier version finished it: only the seal says that something was changed, of whatever part.
+    let path = out.path().join("model.safetensors.index.json");
+    let mut index: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    index["metadata"].as_object_mut().unwrap().remove("hashes");
+    std::fs::write(&path, index.to_string()).unwrap();
+    let all = check(out.path(), &mut |_, _| ()).unwrap();
+    assert!(all.values().all(|condition| *condition == Condition::AsSampled), "{all:?}");
+    let mut bytes = before[0].clone();
+    bytes[middle] ^= 1;
+    std::fs::write(part(3), bytes).unwrap();
+    let all = check(out.path(), &mut |_, _| ()).unwrap();
+    assert!(all.len() == 8 && all.values().all(|condition| matches!(condition, Condition::Damaged(_))), "{all:?}");
+    assert!(quantized(&source, out.path()).iter().all(|part| !part.earlier));
+    assert!(std::fs::read(part(3)).unwrap() == before[0] && damaged().is_empty());
+}
+
+#[test]
+fn a_run_removes_what_others_left_and_lets_nobody_else_in() {
+    use crate::model::ModelError;
+    use crate::model::quantize::{Claim, quantize};
+    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+    source.set_recipe(Recipe::Bits8);
+    let out = tempfile::tempdir().unwrap();
+    let left = [".part-a1B2c3", ".tmpA1b2C3"].map(|name| out.path().join(name));
+    left.iter().for_each(|path| std::fs::write(path, "torn").unwrap());
+    let mut refused = 0;
+    let mut other = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+    other.set_recipe(Recipe::Bits4);
+    let mut hear = |_: &crate::model::quantize::Part| {
+        let beside = quantize(&other, None, out.path(), &Default::default(), &mut |_| ());
+        refused += usize::from(matches!(beside, Err(ModelError::InUse { .. })));
+    };
+    quantize(&source, None, out.path(), &Default::default(), &mut hear).unwrap().unwrap();
+    assert_eq!(refused, 8);
+    assert!(left.iter().all(|path| !path.exists()));
+    assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 10, "8 parts, config.json and the index");
+    assert!(Claim::take(out.path()).is_ok());
 }
 
 #[test]
@@ -118,33 +185,45 @@ fn what_somebody_else_packed_is_repacked_once() {
 
 #[test]
 fn only_kept_weights_are_removed_and_never_through_a_link() {
-    use crate::model::quantize::{kept_folders, remove_kept};
+    use crate::model::quantize::{Claim, Removed, Stage, kept_folders, remove_kept};
     let (dir, foreign) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = |at: &Path| {
         std::fs::create_dir_all(at.parent().unwrap()).unwrap();
         std::fs::write(at, "text").unwrap();
         at.to_path_buf()
     };
-    let [ours, linked, beside] = [1, 2, 3].map(|n| format!("{n:032x}"));
+    let [ours, linked, beside, left, empty, going] = [1, 2, 3, 4, 5, 6].map(|n| format!("{n:032x}"));
     let weights = dir.path().join("weights");
-    let gone =
-        [file(&weights.join(&ours).join("part-000.safetensors")), file(&weights.join(&beside).join("config.json"))];
+    let gone = [
+        file(&weights.join(&ours).join("part-000.safetensors")),
+        file(&weights.join(&ours).join("model.safetensors.index.json")),
+        file(&weights.join(&beside).join("config.json")),
+        // Of a run that was killed, and of one of an earlier version.
+        file(&weights.join(&left).join(".part-a1B2c3")),
+        file(&weights.join(&left).join(".tmpA1b2C3")),
+    ];
+    std::fs::create_dir(weights.join(&empty)).unwrap();
+    let claim = Claim::take(&weights.join(&going)).unwrap();
     let stays = [
         file(&weights.join("photos/part-000.safetensors")),
         file(&weights.join("notes.txt")),
         file(&weights.join(&beside).join("diary.txt")),
         file(&weights.join(&beside).join("part-1.safetensors")),
+        file(&weights.join(&going).join("part-000.safetensors")),
         file(&foreign.path().join(&linked).join("part-000.safetensors")),
     ];
     std::os::unix::fs::symlink(foreign.path().join(&linked), weights.join(&linked)).unwrap();
-    assert_eq!(kept_folders(&weights).iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [4, 4]);
-    assert_eq!(remove_kept(&weights).unwrap(), 8);
+    let kept: Vec<_> = kept_folders(&weights).iter().map(|kept| (kept.stage, kept.bytes)).collect();
+    let unfinished = |bytes: u64| (Stage::Unfinished, bytes);
+    assert_eq!(kept, [(Stage::Finished, 8), unfinished(4), unfinished(8), unfinished(0), (Stage::Going, 4)]);
+    assert_eq!(remove_kept(&weights).unwrap(), Removed { files: 5, bytes: 20 });
     assert!(gone.iter().all(|p| !p.exists()) && stays.iter().all(|p| p.exists()));
-    assert!(!weights.join(&ours).exists() && weights.join(&beside).exists());
+    assert!([&ours, &left, &empty].iter().all(|name| !weights.join(name).exists()) && weights.join(&beside).exists());
+    drop(claim);
     // Nor is the folder of all of them a link.
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(foreign.path(), &link).unwrap();
-    assert_eq!((kept_folders(&link), remove_kept(&link).unwrap()), (Vec::new(), 0));
+    assert_eq!((kept_folders(&link), remove_kept(&link).unwrap()), (Vec::new(), Removed::default()));
     assert!(stays.iter().all(|p| p.exists()));
 }
 

@@ -1,0 +1,293 @@
+//! How files come into a folder that is packed into: by one process at a time, under another name until they are whole and on the disk.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Metadata, TensorInfo, TensorView};
+use tempfile::NamedTempFile;
+
+use super::at;
+use crate::model::{ModelError, Result};
+use crate::text::files;
+
+/// What a file is called until it is whole.
+const PARTIAL: &str = ".part-";
+/// What a library of earlier versions called its own beside that, with letters and digits behind.
+const PARTIAL_OF_LIBRARY: &str = ".tmp";
+const LETTERS_OF_LIBRARY: usize = 6;
+/// Held by whoever writes the folder, whose process it names.
+const LOCK: &str = ".sala-chat.lock";
+/// A lock whose file its owner removed is looked for again this often.
+const TRIES: usize = 100;
+/// Written at once.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// The right to write a folder, given back on drop.
+#[derive(Debug)]
+pub struct Claim {
+    folder: PathBuf,
+    /// The folder was made for this, and goes again if nothing comes into it.
+    made: bool,
+    _lock: File,
+}
+
+impl Claim {
+    /// Takes a folder, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`ModelError::InUse`] with the process that has it; the disk.
+    pub fn take(folder: &Path) -> Result<Claim> {
+        let made = !folder.exists();
+        std::fs::create_dir_all(folder).map_err(at(folder))?;
+        match Claim::of_existing(folder).map_err(at(&folder.join(LOCK)))? {
+            Some(mut claim) => {
+                claim.made = made;
+                Ok(claim)
+            }
+            None => Err(ModelError::InUse { path: folder.into(), owner: owner(folder) }),
+        }
+    }
+
+    /// Takes a folder that is there. `None`: somebody has it.
+    fn of_existing(folder: &Path) -> io::Result<Option<Claim>> {
+        let path = folder.join(LOCK);
+        for _ in 0..TRIES {
+            let mut open = OpenOptions::new();
+            open.read(true).write(true).create(true).truncate(false);
+            let lock = open.custom_flags(no_follow()).open(&path)?;
+            match lock.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                // A disk without locks: two runs at once are the user's to avoid.
+                Err(TryLockError::Error(_)) => {}
+            }
+            // Its owner may have removed it since it was opened: whoever locks that has nothing.
+            let same =
+                |m: std::fs::Metadata| lock.metadata().is_ok_and(|lock| (lock.dev(), lock.ino()) == (m.dev(), m.ino()));
+            if path.symlink_metadata().is_ok_and(same) {
+                // The lock is what counts: without the name the other run has a worse message, no more.
+                let _ = lock.set_len(0).and_then(|()| (&lock).write_all(std::process::id().to_string().as_bytes()));
+                return Ok(Some(Claim { folder: folder.into(), made: false, _lock: lock }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Removes what stopped runs left on the way. Not to be asked of a folder that may hold somebody else's files.
+    ///
+    /// # Errors
+    /// A file that cannot be removed.
+    pub fn remove_left(&self) -> Result<()> {
+        let entries = std::fs::read_dir(&self.folder).map_err(at(&self.folder))?.flatten();
+        let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+        let names: Vec<String> = files.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        // Other programs call their files as that library did, which never was at work without one of ours beside it.
+        let ours = names.iter().any(|name| name.starts_with(PARTIAL));
+        for name in names.iter().filter(|name| ours && is_partial(name)) {
+            remove(&self.folder.join(name))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // While it is locked: whoever has opened it by now finds that it has no name any more.
+        remove_lock(&self.folder);
+        if self.made {
+            // Fails, as it should, where something is in it.
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
+}
+
+/// Whether somebody writes a folder now.
+pub(super) fn is_claimed(folder: &Path) -> bool {
+    let lock = OpenOptions::new().read(true).custom_flags(no_follow()).open(folder.join(LOCK));
+    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
+/// Removes the file of a lock that nobody else holds, which is all that a run that was killed leaves of it.
+pub(super) fn remove_lock(folder: &Path) {
+    // One that stays says nothing: the system's lock decides.
+    let _ = std::fs::remove_file(folder.join(LOCK));
+}
+
+/// Who has a folder, in words.
+fn owner(folder: &Path) -> String {
+    let mut text = String::new();
+    let lock = OpenOptions::new().read(true).custom_flags(no_follow()).open(folder.join(LOCK));
+    let read = lock.and_then(|lock| lock.take(16).read_to_string(&mut text));
+    match text.parse::<u32>() {
+        Ok(process) if read.is_ok() => format!("process {process}"),
+        _ => "another process".to_owned(),
+    }
+}
+
+/// For opening a file of the folder itself: what a link leads to may be anybody's.
+fn no_follow() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
+}
+
+/// Whether a file is called as one is until it is whole, by this version or an earlier one.
+pub(super) fn is_partial(name: &str) -> bool {
+    let of_library = |rest: &str| rest.len() == LETTERS_OF_LIBRARY && rest.bytes().all(|b| b.is_ascii_alphanumeric());
+    name.starts_with(PARTIAL) || name.strip_prefix(PARTIAL_OF_LIBRARY).is_some_and(of_library)
+}
+
+/// Whether a file of a packed folder is on the way to another or says who writes it: none of the model's.
+pub fn is_aside(name: &str) -> bool {
+    name == LOCK || is_partial(name)
+}
+
+/// Removes a file, if there is one.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(at(path)(e)),
+        _ => Ok(()),
+    }
+}
+
+/// A file beside `path` under another name, to be read by whomever the user lets read files.
+fn begin(path: &Path) -> io::Result<NamedTempFile> {
+    let readable = std::fs::Permissions::from_mode(0o666);
+    tempfile::Builder::new().prefix(PARTIAL).permissions(readable).tempfile_in(files::folder_of(path))
+}
+
+/// Gives a complete file its name, for good: an index must not be there without what it names.
+fn put(partial: NamedTempFile, path: &Path) -> Result<()> {
+    partial.as_file().sync_all().map_err(at(path))?;
+    partial.persist(path).map_err(|e| at(path)(e.error))?;
+    files::sync_folder(path).map_err(at(path))
+}
+
+/// Writes a text file, whole or not at all.
+pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
+    let mut partial = begin(path).map_err(at(path))?;
+    partial.write_all(text.as_bytes()).map_err(at(path))?;
+    put(partial, path)
+}
+
+/// Writes a safetensors file, whole or not at all.
+pub(in crate::model) fn write_tensors(
+    path: &Path,
+    tensors: Vec<(String, TensorView<'_>)>,
+    metadata: HashMap<String, String>,
+) -> Result<()> {
+    let partial = begin(path).map_err(at(path))?;
+    stream(partial.as_file(), tensors, metadata).map_err(at(path))?;
+    put(partial, path)
+}
+
+/// What [`safetensors::serialize_to_file`] writes, into this file: that function makes one of its own, which is the user's alone,
+/// puts it in the place of the one it is given, and leaves nobody a file to sync.
+fn stream(
+    file: impl Write,
+    mut tensors: Vec<(String, TensorView<'_>)>,
+    metadata: HashMap<String, String>,
+) -> io::Result<()> {
+    // The widest numbers first, which keeps all of them aligned.
+    tensors.sort_by(|(a, left), (b, right)| right.dtype().cmp(&left.dtype()).then_with(|| a.cmp(b)));
+    let (mut infos, mut end) = (Vec::with_capacity(tensors.len()), 0);
+    for (name, view) in &tensors {
+        let start = end;
+        end += view.data().len();
+        let info = TensorInfo { dtype: view.dtype(), shape: view.shape().to_vec(), data_offsets: (start, end) };
+        infos.push((name.clone(), info));
+    }
+    let header = Metadata::new(Some(metadata), infos).map_err(|e| io::Error::other(e.to_string()))?;
+    let mut header = serde_json::to_vec(&header)?;
+    header.resize(header.len().next_multiple_of(size_of::<u64>()), b' ');
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(&header)?;
+    for (_, view) in &tensors {
+        out.write_all(view.data())?;
+    }
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_tensors_are_those_of_the_library_and_are_read_by_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..24).collect();
+        let tensors = || {
+            let new = |name: &str, dtype, shape: &[usize], size: usize| {
+                (name.to_owned(), TensorView::new(dtype, shape.to_vec(), &bytes[..size]).unwrap())
+            };
+            vec![
+                new("b.bytes", safetensors::Dtype::U8, &[3], 3),
+                new("a.bytes", safetensors::Dtype::U8, &[1, 5], 5),
+                new("z.floats", safetensors::Dtype::F32, &[2, 3], 24),
+                new("halves", safetensors::Dtype::BF16, &[2], 4),
+                new("none", safetensors::Dtype::F32, &[0], 0),
+            ]
+        };
+        let metadata = || HashMap::from([("made_from".to_owned(), "a hash 1e-4".to_owned())]);
+        let (ours, plain) = (dir.path().join("part-000.safetensors"), dir.path().join("plain"));
+        write_tensors(&ours, tensors(), metadata()).unwrap();
+        let theirs = safetensors::serialize(tensors(), Some(metadata())).unwrap();
+        assert_eq!(std::fs::read(&ours).unwrap(), theirs);
+        std::fs::write(&plain, "").unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&ours), mode(&plain), "as any file of the user's");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_folder_is_written_by_one_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("made/for/this");
+        let claim = Claim::take(&out).unwrap();
+        assert!(is_claimed(&out));
+        let refused = Claim::take(&out).unwrap_err();
+        assert_eq!(refused.exit_code(), 6);
+        let said = refused.to_string();
+        assert!(said.contains(&format!("process {}", std::process::id())) && !said.contains('\n'), "{said}");
+        std::fs::write(out.join("part-000.safetensors"), "text").unwrap();
+        drop(claim);
+        assert!(!is_claimed(&out));
+        assert_eq!(std::fs::read_dir(&out).unwrap().count(), 1, "the lock goes, what was written stays");
+        // A run that was killed leaves the file and no lock.
+        std::fs::write(out.join(LOCK), "1").unwrap();
+        assert!(!is_claimed(&out));
+        drop(Claim::take(&out).unwrap());
+        let empty = dir.path().join("empty");
+        drop(Claim::take(&empty).unwrap());
+        assert!(!empty.exists(), "made for nothing");
+    }
+
+    #[test]
+    fn what_stopped_runs_left_goes_and_what_is_somebody_elses_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = || {
+            let entries = std::fs::read_dir(dir.path()).unwrap();
+            let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        let file = |name: &str| std::fs::write(dir.path().join(name), "text").unwrap();
+        for name in [".tmpAb12Cd", ".tmp-notes", ".hidden", "part-000.safetensors"] {
+            file(name);
+        }
+        let before = names();
+        Claim::take(dir.path()).unwrap().remove_left().unwrap();
+        assert_eq!(names(), before, "nothing of ours lies beside it");
+        file(".part-x1y2z3");
+        Claim::take(dir.path()).unwrap().remove_left().unwrap();
+        assert_eq!(names(), [".hidden", ".tmp-notes", "part-000.safetensors"]);
+        assert!(is_aside(LOCK) && is_aside(".part-x1y2z3") && !is_aside(".hidden"));
+    }
+}
