@@ -1,6 +1,7 @@
 //! One entry of the transcript and its rows: a message with its head line, thoughts, text and end mark, or a note.
 //!
-//! The rows of text come from [`super::markdown`]; those around it, head, note and end mark, are made in `rows`.
+//! The rows of text come from [`super::markdown`], of a question from `verbatim`; those around it, head, note and end mark, are
+//! made in `rows`.
 //!
 //! Rows are made for one width and kept; text that arrives only touches the open tail. Foreign text is cleaned on
 //! arrival, so everything below works on harmless text with stable offsets.
@@ -14,6 +15,7 @@ use super::keys::Key;
 use super::markdown::{Colours, Growth, Stream, Style};
 use super::options::{Glyphs, ThinkShow};
 use super::rows::{Role as Tone, Row};
+use super::verbatim;
 use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize;
 use crate::transcript::{Message, Role};
@@ -322,11 +324,11 @@ impl Entry {
                 } else {
                     self.thoughts = Stream::default();
                 }
+                let text = self.clean.as_deref().unwrap_or(&m.text);
                 match m.role {
                     Role::Document => self.body = Stream::default(),
-                    Role::System | Role::User | Role::Assistant => {
-                        self.body.update(self.clean.as_deref().unwrap_or(&m.text), growth, style);
-                    }
+                    Role::System | Role::User => self.body = verbatim::render(text, style),
+                    Role::Assistant => self.body.update(text, growth, style),
                 }
                 self.fold = folded(m, self.body.rows(), self.unfolded, cells, look.select_key);
                 self.head = head_rows(self, m, look, open);

@@ -65,6 +65,11 @@ pub enum Growth {
 }
 
 impl Stream {
+    /// Rows that were made otherwise, with their code blocks.
+    pub(super) fn of(rows: Vec<Row>, code: Vec<CodeBlock>) -> Stream {
+        Stream { rows, code, ..Stream::default() }
+    }
+
     /// All rows.
     pub fn rows(&self) -> &[Row] {
         &self.rows
