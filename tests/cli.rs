@@ -92,6 +92,8 @@ fn what_a_measurement_has_no_room_for_is_refused_before_anything_is_made() {
         ("--ctx 4096 bench sessions --context 9000", "--context must be 1 to 4096 here (got 9000)"),
         ("bench beside --sample 0", "--sample must be at least 1 here"),
         ("bench beside --context 1048576", "here, with this --sample (got 1048576)"),
+        ("bench beside --context 16384,512", "--context must be 16384 to 1028072 here, with this --sample (got 512)"),
+        ("bench beside --sequences 1,8", "--sequences cannot be chosen here"),
         ("bench library --context 512,1048576", "--context must be 512 to 1040384 here (got 1048576)"),
         ("bench serve --sequences 1,9", "--sequences must be 1 to serve.side_by_side, 8 (got 9)"),
         ("bench serve --context 924784", "--context and 3 answers of --decode must be 924784 together at most"),
