@@ -277,6 +277,21 @@ fn a_model_that_is_not_there_is_code_3_and_says_how_to_get_it() {
 }
 
 #[test]
+fn what_has_no_folder_and_what_is_no_id_of_the_hub_is_said() {
+    let home = Home::new();
+    for action in ["path", "verify"] {
+        let output = home.run(&["--demo", "model", action]);
+        assert_eq!(output.status.code(), Some(1), "{action}");
+        assert!(err(&output).contains("the built-in model has no folder"), "{}", err(&output));
+    }
+    for id in ["foo", "../etc/x", "a/.b"] {
+        let output = home.run(&["model", "download", id]);
+        assert_eq!(output.status.code(), Some(2), "{id}");
+        assert!(err(&output).ends_with(&format!("{id} is no hub id. Write OWNER/NAME\n")), "{}", err(&output));
+    }
+}
+
+#[test]
 fn an_installed_model_is_found_and_verified() {
     let home = Home::new();
     let repo = "hf/hub/models--openbmb--MiniCPM-SALA";
