@@ -41,6 +41,11 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         app.tour = app.tour.take().map(super::tour::Tour::restarted);
         return;
     }
+    // What is not understood stays in the input, below the step of the tour.
+    let understood = !commands::is_command(&line) || commands::parse(line.trim(), None).is_ok();
+    if let Some(tour) = app.tour.as_mut().filter(|_| understood) {
+        tour.entered(&line);
+    }
     if commands::is_command(&line) {
         match commands::parse(line.trim(), app.config.home.as_deref()) {
             Err(why) => {
@@ -48,7 +53,6 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 return note(app, Level::Error, &why);
             }
             Ok(parsed) => {
-                entered(app, &line);
                 if parsed.outcome.leaves_an_edit() {
                     app.editing = None;
                 }
@@ -62,10 +66,8 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
             }
         }
     } else if must_wait(app) {
-        entered(app, &line);
         queue(app);
     } else {
-        entered(app, &line);
         app.history.push(&line);
         app.composer.take();
         let edits = app.editing.take();
@@ -75,13 +77,6 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     app.transcript.deselect();
     app.transcript.follow();
     pump_queue(app, now, effects);
-}
-
-/// The tour goes on with what is understood; what is not stays in the input, below its step.
-fn entered(app: &mut App, line: &str) {
-    if let Some(tour) = &mut app.tour {
-        tour.entered(line);
-    }
 }
 
 /// Whether what is typed waits for something: work that goes on, or a decision that comes first.
