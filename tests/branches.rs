@@ -383,6 +383,9 @@ fn a_stop_leaves_the_answers_there_are() {
         _ => None,
     });
     assert!(over.rows.len() == 2 && over.rows.iter().all(|r| r.failed.is_none()), "{over:?}");
+    // What was stopped is no answer.
+    let answered = over.rows.iter().filter(|r| r.finish == Some(Finish::Stop)).count();
+    t.note_with(&format!("{answered} of 2 documents answered in "));
     t.sync();
     t.quit();
 }

@@ -92,6 +92,8 @@ fn what_a_measurement_has_no_room_for_is_refused_before_anything_is_made() {
         ("--ctx 4096 bench sessions --context 9000", "--context must be 1 to 4096 here (got 9000)"),
         ("bench beside --sample 0", "--sample must be at least 1 here"),
         ("bench beside --context 1048576", "here, with this --sample (got 1048576)"),
+        ("bench beside --context 16384,512", "--context must be 16384 to 1028072 here, with this --sample (got 512)"),
+        ("bench beside --sequences 1,8", "--sequences cannot be chosen here"),
         ("bench library --context 512,1048576", "--context must be 512 to 1040384 here (got 1048576)"),
         ("bench serve --sequences 1,9", "--sequences must be 1 to serve.side_by_side, 8 (got 9)"),
         ("bench serve --context 924784", "--context and 3 answers of --decode must be 924784 together at most"),
@@ -272,6 +274,21 @@ fn a_model_that_is_not_there_is_code_3_and_says_how_to_get_it() {
     let offline = home.command(&["model", "download"]).env("HF_HUB_OFFLINE", "1").output().unwrap();
     assert_eq!(offline.status.code(), Some(3));
     assert!(err(&offline).contains("HF_HUB_OFFLINE") && err(&offline).contains("by hand"), "{}", err(&offline));
+}
+
+#[test]
+fn what_has_no_folder_and_what_is_no_id_of_the_hub_is_said() {
+    let home = Home::new();
+    for action in ["path", "verify"] {
+        let output = home.run(&["--demo", "model", action]);
+        assert_eq!(output.status.code(), Some(1), "{action}");
+        assert!(err(&output).contains("the built-in model has no folder"), "{}", err(&output));
+    }
+    for id in ["foo", "../etc/x", "a/.b"] {
+        let output = home.run(&["model", "download", id]);
+        assert_eq!(output.status.code(), Some(2), "{id}");
+        assert!(err(&output).ends_with(&format!("{id} is no hub id. Write OWNER/NAME\n")), "{}", err(&output));
+    }
 }
 
 #[test]

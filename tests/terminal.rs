@@ -243,6 +243,31 @@ fn a_signal_ends_a_program_whose_desk_hangs() {
 }
 
 #[test]
+fn a_question_that_fails_leaves_nothing_before_its_error() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("nul.txt"), b"a\0b").unwrap();
+    let mut t = Terminal::start(home.path(), 80, 24, &["--device", "cpu", "-p", "What?", "-f", "nul.txt"]);
+    assert_ne!(t.exit().exit_code(), 0);
+    let text = t.text();
+    assert!(text.lines().any(|line| line.starts_with("sala-chat: nul.txt: not text")), "{text}");
+}
+
+#[test]
+fn undo_has_its_control_key_in_a_terminal_that_tells_bytes() {
+    let mut t = start();
+    t.send(b"some words");
+    t.wait_for("some words");
+    t.send(b"\x15");
+    t.wait("an empty input", |text| !text.contains("some words"));
+    t.send(b"\x1f");
+    t.wait_for("some words");
+    t.send(b"\x03");
+    t.wait_for("Cleared");
+    t.send(b"/quit\r");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
+#[test]
 fn a_vanished_terminal_ends_the_program() {
     let mut t = start();
     t.hang_up();

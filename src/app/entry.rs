@@ -1,7 +1,7 @@
 //! One entry of the transcript and its rows: a message with its head line, thoughts, text and end mark, or a note.
 //!
-//! The rows of text come from [`super::markdown`]; those around it, head, note and end mark, are made in `rows`. Which row stands
-//! where is in `layout`.
+//! The rows of text come from [`super::markdown`], of a question from `verbatim`; those around it, head, note and end mark, are made
+//! in `rows`. Which row stands where is in `layout`.
 //!
 //! Rows are made for one width and kept; text that arrives only touches the open tail. Foreign text is cleaned on
 //! arrival, so everything below works on harmless text with stable offsets.

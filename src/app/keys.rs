@@ -7,7 +7,7 @@ mod key;
 
 use std::collections::HashMap;
 
-pub use key::{Code, Key};
+pub use key::{Code, Key, controlled};
 
 /// Takes up a question or a page beside which something is written.
 pub const TAKE_UP: Key = Key::plain(Code::BackTab);

@@ -65,6 +65,11 @@ pub enum Growth {
 }
 
 impl Stream {
+    /// Rows that were made otherwise, with their code blocks.
+    pub(super) fn of(rows: Vec<Row>, code: Vec<CodeBlock>) -> Stream {
+        Stream { rows, code, ..Stream::default() }
+    }
+
     /// All rows.
     pub fn rows(&self) -> &[Row] {
         &self.rows
@@ -119,6 +124,7 @@ pub fn render(text: &str, style: Style<'_>) -> Stream {
 #[cfg(test)]
 mod tests {
     use super::super::options::Glyphs;
+    use super::super::rows::{Face, Role};
     use super::*;
     use proptest::prelude::*;
 
@@ -192,6 +198,31 @@ mod tests {
             "https://good.example (https://evil.example)\n"
         );
         assert_eq!(show("a&#27;[2Jb", 60), "a\\x1b[2Jb\n");
+    }
+
+    #[test]
+    fn marks_and_links_end_within_items_of_tight_lists() {
+        let colours = Colours::default();
+        let style = Style { cells: 60, glyphs: Glyphs::Ascii, colours: &colours };
+        let marked = |text: &str, has: fn(Face) -> bool| -> Vec<String> {
+            let stream = render(text, style);
+            let spans = stream.rows().iter().flat_map(|r| &r.spans).filter(|s| has(s.face));
+            spans.map(|s| s.text.clone()).collect()
+        };
+        let strong: fn(Face) -> bool = |f| f.strong;
+        let emphasis: fn(Face) -> bool = |f| f.emphasis;
+        assert_eq!(marked("- **bold** then normal\n- plain", strong), ["bold"]);
+        assert_eq!(marked("- *slanted* then `code` and normal", emphasis), ["slanted"]);
+        assert_eq!(marked("- ~~gone~~ and there", |f| f.struck), ["gone"]);
+        let nested = "1. **one** text\n   - *two* text\n     - **three** `x` text\n2. four";
+        assert_eq!(marked(nested, strong), ["one", "three"]);
+        assert_eq!(marked(nested, emphasis), ["two"]);
+        assert_eq!(marked("- `code` text", |f| f.role == Role::Code), ["code"]);
+        assert_eq!(marked("- [a bank](http://evil.example/login) text", |f| f.role == Role::Link), ["a bank"]);
+        assert_eq!(
+            show("- [your bank](http://evil.example/login)\n  - see <https://a.example>", 60),
+            "- your bank (http://evil.example/login)\n  - see https://a.example\n"
+        );
     }
 
     #[test]

@@ -46,6 +46,7 @@ mod themes;
 pub mod tour;
 pub mod transcript;
 mod update;
+mod verbatim;
 pub mod wrap;
 
 use std::collections::VecDeque;

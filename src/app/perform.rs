@@ -6,7 +6,7 @@ use super::markdown::{Colours, Style, render};
 use super::mention;
 use super::options::ThinkShow;
 use super::themes;
-use super::{App, Effect, Queued};
+use super::{App, Effect, Queued, verbatim};
 use crate::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
 use crate::protocol::desk::{Level, PresetAction, Request};
 use crate::settings::{Row, page};
@@ -41,7 +41,9 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         app.tour = app.tour.take().map(super::tour::Tour::restarted);
         return;
     }
-    if let Some(tour) = &mut app.tour {
+    // What is not understood stays in the input, below the step of the tour.
+    let understood = !commands::is_command(&line) || commands::parse(line.trim(), None).is_ok();
+    if let Some(tour) = app.tour.as_mut().filter(|_| understood) {
         tour.entered(&line);
     }
     if commands::is_command(&line) {
@@ -245,7 +247,12 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
             let selected = app.transcript.selected_message().map(|(_, m)| m);
             let message = selected.or_else(|| app.last_answer()).ok_or_else(nothing)?;
             let colours = Colours::default();
-            let rendered = render(&message.text, Style { cells: 80, glyphs: app.config.glyphs, colours: &colours });
+            let style = Style { cells: 80, glyphs: app.config.glyphs, colours: &colours };
+            // The blocks as they are numbered on the screen.
+            let rendered = match message.role {
+                Role::System | Role::User => verbatim::render(&message.text, style),
+                Role::Assistant | Role::Document => render(&message.text, style),
+            };
             let count = rendered.code().len();
             let block = n.checked_sub(1).and_then(|i| rendered.code().get(i));
             block.map(|b| b.text.clone()).ok_or(format!("/copy: there is no block b{n}; the answer has {count}"))

@@ -155,7 +155,6 @@ impl<'a> Writer<'a> {
             let at = range.start;
             match event {
                 Event::End(end) if until.is_some_and(|tag| closes(tag, end)) => break,
-                Event::End(_) => {}
                 Event::Start(tag) if is_block(&tag) => {
                     self.paragraph(&mut inline, inline_at);
                     // Nested lists follow their item's text directly; other blocks get air.
@@ -170,6 +169,7 @@ impl<'a> Writer<'a> {
                     let rule = mark.repeat(self.cells());
                     self.line(vec![Span::new(rule, Role::Rule)], at);
                 }
+                // Text of a tight item, which has no paragraph around it; ends of marks and links included.
                 other => {
                     if inline.pieces.is_empty() {
                         inline_at = at;

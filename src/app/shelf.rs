@@ -95,6 +95,8 @@ mod tests {
             ..ShelfRow::default()
         };
         let failed = ShelfRow { document: "b.txt".into(), failed: Some("no kept state".into()), ..ShelfRow::default() };
+        let stopped = ShelfRow { finish: Some(Finish::Stopped), ..answered.clone() };
+        assert_eq!([&answered, &failed, &stopped].map(ShelfRow::is_answered), [true, false, false]);
         let shelf = Shelf { question: "Who?".into(), rows: vec![answered, failed], over: true };
         let said = sentences(&shelf);
         assert!(said[0].starts_with("war.txt: Prince Andrei") && !said[0].contains('\u{1b}'), "{said:?}");

@@ -184,7 +184,7 @@ impl Execute for Dispatch<'_> {
     }
 
     fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
-        self.0.ask_all(Wish { question, library, read })
+        self.0.ask_all(Wish { question, library, read, tried: false })
     }
 
     fn when(&mut self, question: String) -> Done {

@@ -2,7 +2,7 @@
 
 use super::{DeskError, Done, State, grouped};
 use crate::base::{bytes, percent};
-use crate::protocol::desk::{Level, Notice, SaveState, ThinkMode};
+use crate::protocol::desk::{Activity, Level, Notice, SaveState, ThinkMode};
 use crate::protocol::engine::SpecMode;
 use crate::transcript::Role;
 
@@ -32,7 +32,7 @@ impl State {
             m.model.name,
             m.model.device,
             m.model.dtype,
-            grouped(self.position()),
+            grouped(m.context_used),
             grouped(m.context_limit),
             answered.unwrap_or_else(none),
             read.unwrap_or_else(none),
@@ -100,7 +100,7 @@ impl State {
             m.model.name,
             m.model.device,
             if m.estimated { "~" } else { "" },
-            grouped(self.shown_position()),
+            grouped(m.context_used),
             if m.context_limit == 0 { "an unknown number of".to_owned() } else { grouped(m.context_limit) },
             answered.unwrap_or_else(none),
             counts.unwrap_or_else(|| "nothing yet".to_owned()),
@@ -110,23 +110,32 @@ impl State {
 
     /// `/ctx`: which item takes how many tokens.
     pub(super) fn context_page(&mut self) -> Done {
-        let used = self.shown_position();
-        let limit = self.meters.context_limit;
+        // As the header has it: what is being read is counted as far as it is read.
+        let (used, limit) = (self.meters.context_used, self.meters.context_limit);
         let mut text = format!(
             "{}{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",
-            if self.is_estimated() { "~" } else { "" },
+            if self.meters.estimated { "~" } else { "" },
             grouped(used),
             grouped(limit),
             grouped(limit.saturating_sub(used))
         );
-        for (i, message) in self.talk.conversation.path().into_iter().enumerate() {
+        let path = self.talk.conversation.path();
+        // A load puts a document at the end and reads it there.
+        let being_read = path.last().map(|m| m.id).filter(|_| matches!(self.activity, Activity::Reading(_)));
+        for (i, message) in path.into_iter().enumerate() {
             let tokens = match &message.meta.document {
                 Some(d) => d.tokens,
                 None => self.count(&message.text)?,
             };
             let title =
                 super::conversation::first_words(&super::conversation::title_of(message), 36).replace('|', "\\|");
-            text.push_str(&format!("| {} | {} | {} | {title} |\n", i + 1, message.role.speaker(), grouped(tokens)));
+            let state = match &message.meta.document {
+                Some(d) if !d.complete && being_read == Some(message.id) => ", being read",
+                Some(d) if !d.complete => ", read in part",
+                _ => "",
+            };
+            let speaker = message.role.speaker();
+            text.push_str(&format!("| {} | {speaker} | {} | {title}{state} |\n", i + 1, grouped(tokens)));
         }
         text.push_str("\nThoughts and the template's own tokens are not listed.\n");
         if self.feeder.server().is_some() {

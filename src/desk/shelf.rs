@@ -33,6 +33,8 @@ pub(super) struct Wish {
     pub(super) library: Option<String>,
     /// Documents without kept state are read first.
     pub(super) read: bool,
+    /// That was done, as far as it went.
+    pub(super) tried: bool,
 }
 
 /// What an answer of the table was given to, to be opened.
@@ -106,10 +108,10 @@ impl State {
         // What would not be kept need not be read.
         if wish.read && !others.is_empty() && self.keeper.policy != SaveStates::Never {
             let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
-            return self.read_shelved(files, wish);
+            return self.read_shelved(files, Wish { tried: true, ..wish });
         }
         let others = others.into_iter().map(|(d, standing)| {
-            let why = self.why_not(&d, standing, unread);
+            let why = self.why_not(&wish, &d, standing, unread);
             (d, why)
         });
         let others = others.collect();
@@ -255,7 +257,7 @@ impl AskAll {
     }
 
     fn answered(&self) -> usize {
-        self.asked.iter().filter(|b| b.row.finish.is_some()).count()
+        self.asked.iter().filter(|b| b.row.is_answered()).count()
     }
 
     /// An answer is complete: what it looked at, and how likely the model found it.

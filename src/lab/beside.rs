@@ -4,7 +4,7 @@
 //!
 //! An engine of its own is given commands and heard, as the desk does; times are the host's clock from sending a command to its event.
 //! The state of a long conversation is made up: two pieces of [`PIECE`] tokens are read, and the rows of the second are put behind them
-//! again and again (values that mean nothing there, of the right sizes). For each `--context`:
+//! again and again (values that mean nothing there, of the right sizes). For each `--context`, cut to whole pieces:
 //!
 //! - *fork*: of the live conversation, to the first token of a short question in the fork; [`FORKS`] of them, one after the other, which
 //!   all stay: `bytes` is what they take together beyond the one conversation, a question and a token each.
@@ -34,8 +34,8 @@ use crate::shell::{Context, Exit, Failure, open};
 
 /// Tokens of which a made-up context is a multiple.
 const PIECE: u64 = 8_192;
-/// Contexts that are measured if none is named.
-const CONTEXT: u64 = 16_384;
+/// The context that is measured if none is named, and the least: both pieces that are read are in it.
+const CONTEXT: u64 = 2 * PIECE;
 /// Forks of one conversation.
 const FORKS: u32 = 8;
 /// Conversations that are restored beside each other.
@@ -94,20 +94,31 @@ struct Row {
 /// # Errors
 /// A model that does not load, or anything the engine cannot do, with its words.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
-    let whole = |tokens: u64| (tokens / PIECE).max(2) * PIECE;
-    let mut contexts: Vec<u64> = args.context.iter().copied().map(whole).collect();
-    if contexts.is_empty() {
-        contexts.push(CONTEXT);
+    if !args.sequences.is_empty() {
+        let what = format!("{FORKS} forks and {CROWD} conversations");
+        return Err(Failure::usage(format!("--sequences cannot be chosen here: {what} are measured, leave it out")));
     }
     if args.sample == 0 {
         return Err(Failure::usage("--sample must be at least 1 here, the document that is read (got 0)"));
     }
-    let longest = contexts.iter().copied().max().unwrap_or(CONTEXT);
     let beside = args.sample + CHAT + LONGEST.max(args.decode) + QUESTION;
     let most = MAX_POSITIONS as u64 - beside;
-    if longest > most {
-        return Err(Failure::usage(format!("--context must be 1 to {most} here, with this --sample (got {longest})")));
+    if let Some(tokens) = args.context.iter().copied().find(|tokens| !(CONTEXT..=most).contains(tokens)) {
+        let range = format!("{CONTEXT} to {most} here, with this --sample");
+        return Err(Failure::usage(format!("--context must be {range} (got {tokens})")));
     }
+    let mut contexts = Vec::new();
+    for asked in &args.context {
+        let tokens = asked / PIECE * PIECE;
+        if tokens != *asked {
+            context.note(&format!("--context {asked}: {tokens} are measured, a multiple of {PIECE}"));
+        }
+        contexts.push(tokens);
+    }
+    if contexts.is_empty() {
+        contexts.push(CONTEXT);
+    }
+    let longest = contexts.iter().copied().max().unwrap_or(CONTEXT);
     let mut measured = context.clone();
     measured.loaded.config.model.max_context = longest + beside;
     let mut bench = Beside::start(&measured, args)?;

@@ -5,9 +5,8 @@ use std::path::Path;
 use toml::Value;
 
 use super::layers::syntax;
-use super::table::{self, OPEN_TABLES, ROWS};
-use super::{ConfigError, Origin};
-use crate::text::near::nearest;
+use super::table::{self, OPEN_TABLES};
+use super::{ConfigError, Origin, meant};
 
 /// The text of the config file at `path` with one key set and everything else, comments included, as it was.
 ///
@@ -29,7 +28,7 @@ pub fn edit(path: &Path, text: &str, name: &str, value: &str) -> Result<String, 
             return Err(ConfigError::Unknown {
                 origin: Origin::CommandLine,
                 key: name.to_owned(),
-                nearest: nearest(name, ROWS.iter().map(|row| row.name)).map(str::to_owned),
+                nearest: meant::setting(name).map(str::to_owned),
             });
         }
     };

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::preset::Preset;
 use super::table::{self, OPEN_TABLES, ROWS};
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, meant};
 use crate::text::near::nearest;
 use crate::text::{Recommended, files};
 
@@ -264,11 +264,14 @@ fn check(name: &str, value: &Value, origin: &Origin, out: &mut Vec<Setting>, pro
             match (open, value) {
                 (true, Value::String(_)) => Ok(value.clone()),
                 (true, _) => Err(wrong("text in quotes".to_owned())),
-                (false, _) => Err(ConfigError::Unknown {
-                    origin: origin.clone(),
-                    key: name.to_owned(),
-                    nearest: nearest(name, ROWS.iter().map(|row| row.name)).map(str::to_owned),
-                }),
+                (false, value) => {
+                    let meant = if value.is_table() { meant::table(name) } else { meant::setting(name) };
+                    Err(ConfigError::Unknown {
+                        origin: origin.clone(),
+                        key: name.to_owned(),
+                        nearest: meant.map(str::to_owned),
+                    })
+                }
             }
         }
     };

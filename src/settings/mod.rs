@@ -8,6 +8,7 @@
 
 mod edit;
 pub mod layers;
+mod meant;
 pub mod page;
 pub mod preset;
 pub mod row;

@@ -82,6 +82,18 @@ fn unknown_keys_are_named_with_their_nearest() {
 }
 
 #[test]
+fn a_table_and_a_key_outside_of_its_table_are_recognised() {
+    let (_dir, path) = with_file("temperature = 0.5\n[samplin]\ntop_p = 1\n");
+    let mut found: Vec<String> = examine(&path, &[]).1.iter().map(|p| p.to_string()).collect();
+    found.sort();
+    assert_eq!(found.len(), 2);
+    assert!(found[0].ends_with("unknown key samplin: did you mean sampling?"), "{}", found[0]);
+    assert!(found[1].ends_with("unknown key temperature: did you mean sampling.temperature?"), "{}", found[1]);
+    let error = edit("", "sampling.temp", "0.5").unwrap_err().to_string();
+    assert!(error.ends_with("unknown key sampling.temp: did you mean sampling.temperature?"), "{error}");
+}
+
+#[test]
 fn wrong_values_and_broken_files_are_refused_in_one_line() {
     for (text, expected) in [
         ("[sampling]\ntemperature = 7", "sampling.temperature must be 0 to 2 (got 7)"),

@@ -88,7 +88,7 @@ pub struct ChatArgs {
     /// Events as JSON lines instead of text
     #[arg(long, conflicts_with = "json", requires = "prompt", help_heading = "Question")]
     pub jsonl: bool,
-    /// The answer as the model wrote it, no markdown
+    /// The exact text, control characters included
     #[arg(long, requires = "prompt", help_heading = "Question")]
     pub raw: bool,
     /// Go on in a session; without a name: choose one

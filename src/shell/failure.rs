@@ -79,7 +79,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         match &self.hint {
-            Some(hint) if self.message.ends_with('.') => write!(f, " {hint}"),
+            Some(hint) if self.message.ends_with(['.', '?', '!']) => write!(f, " {hint}"),
             Some(hint) => write!(f, ". {hint}"),
             None => Ok(()),
         }
@@ -192,6 +192,8 @@ mod tests {
         let failure = Failure::new(Exit::NoModel, "Not installed").hint("Type this");
         assert_eq!(failure.to_string(), "Not installed. Type this");
         assert_eq!(failure.to_json()["code"], "no_model");
+        let asks = Failure::usage("unknown key ui.tehme: did you mean ui.theme?").hint("Type this");
+        assert_eq!(asks.to_string(), "unknown key ui.tehme: did you mean ui.theme? Type this");
     }
 
     #[test]

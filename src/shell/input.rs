@@ -11,7 +11,7 @@ use crossbeam_channel::Sender;
 use crossterm::event::{self, Event as TermEvent, KeyCode, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind};
 
 use crate::app::Event;
-use crate::app::keys::{Code, Key};
+use crate::app::keys::{Code, Key, controlled};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Gate {
@@ -174,7 +174,11 @@ fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
     let code = match code {
         KeyCode::Char(c) => {
             shift = false;
-            Code::Char(if ctrl || alt { c.to_ascii_lowercase() } else { c })
+            Code::Char(match c {
+                _ if ctrl => controlled(c),
+                _ if alt => c.to_ascii_lowercase(),
+                _ => c,
+            })
         }
         KeyCode::F(n) => Code::F(n),
         KeyCode::Enter => Code::Enter,
@@ -228,6 +232,17 @@ mod tests {
         let shift_enter = key(KeyCode::Enter, KeyModifiers::SHIFT);
         assert_eq!(shift_enter, Key::parse("shift-enter"));
         assert_eq!(key(KeyCode::CapsLock, KeyModifiers::NONE), None);
+    }
+
+    #[test]
+    fn signs_with_control_are_known_by_their_bytes() {
+        for (digit, sign) in [('4', '\\'), ('5', ']'), ('6', '^'), ('7', '_')] {
+            assert_eq!(key(KeyCode::Char(digit), KeyModifiers::CONTROL), Some(Key::ctrl(sign)));
+            assert_eq!(key(KeyCode::Char(sign), KeyModifiers::CONTROL), Some(Key::ctrl(sign)));
+            assert_eq!(key(KeyCode::Char(digit), KeyModifiers::NONE), Some(Key::plain(Code::Char(digit))));
+        }
+        assert_eq!(key(KeyCode::Char('7'), KeyModifiers::CONTROL), Key::parse("ctrl-_"));
+        assert_eq!(key(KeyCode::Char('7'), KeyModifiers::ALT), Some(Key::alt('7')));
     }
 
     #[test]

@@ -33,16 +33,38 @@ fn typed(arg: &Arg) -> String {
     names.extend(arg.get_long().map(|l| format!("--{l}")));
     let takes = arg.get_action().takes_values();
     let value = arg.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let may_miss = arg.get_num_args().is_some_and(|n| n.min_values() == 0);
     match (names.is_empty(), takes && !value.is_empty()) {
         (true, _) => value,
+        (false, true) if may_miss && arg.is_require_equals_set() => format!("{}[={value}]", names.join(", ")),
+        (false, true) if may_miss => format!("{} [{value}]", names.join(", ")),
         (false, true) => format!("{} {value}", names.join(", ")),
         (false, false) => names.join(", "),
     }
 }
 
+/// What an option is for, and as in the help what it is if not given, and what it can be.
+fn meaning(arg: &Arg) -> String {
+    let mut meaning = styled(arg.get_help());
+    if !arg.get_action().takes_values() {
+        return meaning;
+    }
+    let defaults = arg.get_default_values().iter().map(|v| v.to_string_lossy().into_owned());
+    let defaults: Vec<String> = defaults.filter(|v| !v.is_empty() && !arg.is_hide_default_value_set()).collect();
+    let values = arg.get_possible_values();
+    let values = values.iter().filter(|v| !v.is_hide_set() && !arg.is_hide_possible_values_set());
+    let values: Vec<&str> = values.map(|v| v.get_name()).collect();
+    for (what, list) in [("default", defaults.join(" ")), ("possible values", values.join(", "))] {
+        if !list.is_empty() {
+            meaning.push_str(&plain(&format!(" [{what}: {list}]")));
+        }
+    }
+    meaning
+}
+
 fn arguments(page: &mut String, command: &Command) {
     for arg in command.get_arguments().filter(|a| !a.is_hide_set()) {
-        entry(page, &typed(arg), &styled(arg.get_help()));
+        entry(page, &typed(arg), &meaning(arg));
     }
 }
 
@@ -102,6 +124,17 @@ mod tests {
         }
         for name in ["\\-\\-device", "\\-p, \\-\\-prompt TEXT", "ctrl\\-r, ", "128+n signal"] {
             assert!(page.contains(name.trim_end_matches(", ")), "{name}");
+        }
+        for said in [
+            "\\-\\-resume [NAME]\\fR",
+            "\\-\\-raw\\fR\nThe exact text, control characters included\n",
+            "\\-\\-calibrate[=DOCS]\\fR",
+            "What to measure [default: model] [possible values: model, sessions, beside, library, serve]\n",
+            " [default: read] [possible values: read, random]\n",
+            " [possible values: consistency, needles]\n",
+            " [possible values: bash, elvish, fish, powershell, zsh]\n",
+        ] {
+            assert!(page.contains(said), "{said}");
         }
         let known = [".TH", ".SH", ".SS", ".TP", ".B", ".br"];
         let lines = page.lines().filter(|l| l.starts_with(['.', '\'']));

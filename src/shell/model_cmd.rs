@@ -53,21 +53,23 @@ pub fn draft_folder(name: &str) -> Result<PathBuf, Failure> {
     })
 }
 
+/// The folder of the model that is set.
+fn model_folder(context: &Context) -> Result<PathBuf, Failure> {
+    let config = &context.config().model;
+    match context.config().model_source() {
+        ModelSource::Demo => Err(Failure::new(Exit::Failure, "the built-in model has no folder")),
+        ModelSource::Synthetic(_) => Err(Failure::new(Exit::Failure, "a synthetic model has no folder")),
+        ModelSource::Path(path) => Ok(PathBuf::from(path)),
+        ModelSource::Auto => installed(config).ok_or_else(|| not_installed(config)),
+    }
+}
+
 /// Runs one of the actions.
 pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Failure> {
     let config = &context.config().model;
     match action {
         ModelCommand::Path => {
-            let folder = match context.config().model_source() {
-                ModelSource::Demo => {
-                    return Err(Failure::new(Exit::Failure, "the built-in model has no folder"));
-                }
-                ModelSource::Synthetic(_) => {
-                    return Err(Failure::new(Exit::Failure, "a synthetic model has no folder"));
-                }
-                ModelSource::Path(path) => PathBuf::from(path),
-                ModelSource::Auto => installed(config).ok_or_else(|| not_installed(config))?,
-            };
+            let folder = model_folder(context)?;
             context.result(|| serde_json::json!({ "path": folder }), || folder.display().to_string())?;
         }
         ModelCommand::Verify { hub } => return verify(context, *hub),
@@ -77,6 +79,9 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
         ModelCommand::Download { repo, yes } => {
             let mut config = config.clone();
             if let Some(repo) = repo {
+                if !http::is_id(repo) {
+                    return Err(Failure::new(Exit::Usage, format!("{repo} is no hub id")).hint("Write OWNER/NAME"));
+                }
                 config.repo.clone_from(repo);
                 config.revision = "main".to_owned();
             }
@@ -88,12 +93,7 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
 
 fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     let config = &context.config().model;
-    let folder = match context.config().model_source() {
-        ModelSource::Path(path) => PathBuf::from(path),
-        ModelSource::Auto | ModelSource::Demo | ModelSource::Synthetic(_) => {
-            installed(config).ok_or_else(|| not_installed(config))?
-        }
-    };
+    let folder = model_folder(context)?;
     let mut tell = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gigabytes(bytes)));
     let unreadable = |e: std::io::Error| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display()));
     let packed = hub::verify_packed(&folder, &mut tell).map_err(unreadable)?;

@@ -243,6 +243,7 @@ fn listen(
                 told
             }
             Notice::Bye { unsaved, .. } => {
+                printer.clear_progress();
                 run.unsaved = unsaved;
                 break;
             }

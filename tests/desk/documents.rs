@@ -594,3 +594,29 @@ with_both_tokenizers!(
     a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole,
     a_document_is_found_by_the_end_of_its_path_and_a_part_of_it_is_no_change,
 );
+
+#[test]
+fn pages_count_what_is_being_read_as_the_header_does() {
+    let dir = dir();
+    std::fs::write(dir.path().join("notes.txt"), "Some facts about the garden club and its members.\n".repeat(250))
+        .unwrap();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    (0..10).for_each(|_| permit.send(()).unwrap());
+    t.send(Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() });
+    t.wait("reading", |n| matches!(n, Notice::Activity(Activity::Reading(p)) if p.done >= 8 * 64).then_some(()));
+    let page = |t: &mut Talk, request| {
+        t.send(request);
+        t.wait("a page", |n| if let Notice::Page { text, .. } = n { Some(text.clone()) } else { None })
+    };
+    let context = page(&mut t, Request::Context);
+    let used = context.split(' ').next().unwrap().replace(',', "").parse::<u64>().unwrap();
+    assert!((8 * 64..=10 * 64 + 60).contains(&used), "{context}");
+    assert!(context.contains("| notes.txt, being read |"), "{context}");
+    let numbers = page(&mut t, Request::Stats);
+    assert!(!numbers.contains("| context | 0 of "), "{numbers}");
+    drop(permit);
+    t.sync();
+    let context = page(&mut t, Request::Context);
+    assert!(context.contains("| notes.txt |"), "{context}");
+}

@@ -324,6 +324,23 @@ fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
 }
 
 #[test]
+fn a_mistyped_command_on_the_tour_stays_in_the_input_below_its_step() {
+    use sala_chat::app::tour::Tour;
+    let mut s = Stage::new(80, 24);
+    s.app.tour = Some(Tour::default());
+    let mut s = s.ready(demo());
+    s.press("enter");
+    busy(&mut s);
+    s.tell(Notice::Activity(Activity::Idle));
+    let step = s.app.tour.as_ref().and_then(Tour::text);
+    s.press("ctrl-u").type_text("/lok").press("enter");
+    assert_eq!(s.app.composer.text(), "/lok");
+    assert_eq!(s.app.tour.as_ref().and_then(Tour::text), step);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.app.composer.text(), "/lok", "the step is not offered over it");
+}
+
+#[test]
 fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     let config = UiConfig { vim_keys: true, ..UiConfig::default() };
     let mut s = conversing(Stage::with(config.clone(), 80, 24));

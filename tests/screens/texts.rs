@@ -121,6 +121,25 @@ fn the_marker_of_a_frozen_view_has_a_row_of_its_own() {
 }
 
 #[test]
+fn a_question_is_shown_as_it_was_written() {
+    let mut s = open(80, 24);
+    let asked = "2*3*4, __name__ == \"__main__\", &amp;?\nsecond line\n    far in\n```rust\nlet a = b*c*d;\n```";
+    s.tell(Notice::Added(message(4, Role::User, asked)));
+    let screen = s.screen();
+    for line in
+        ["│ 2*3*4, __name__ == \"__main__\", &amp;?\n", "│ second line\n", "│     far in\n", "  let a = b*c*d;\n"]
+    {
+        assert!(screen.contains(line), "{line}{screen}");
+    }
+    // What is looked for is found in its row.
+    s.press("ctrl-f").type_text("far in");
+    let hit = s.app.find.as_ref().and_then(|f| f.here()).unwrap();
+    let row = s.app.transcript.row_of_hit(hit).unwrap();
+    let shown = s.app.transcript.entries()[hit.entry].line(row).map_or(String::new(), |l| l.row.text());
+    assert_eq!(shown, "    far in");
+}
+
+#[test]
 fn a_pasted_question_is_folded_until_it_is_opened() {
     let mut s = open(80, 24);
     let pasted: String = (1..=41).map(|i| format!("- line {i}\n")).collect();

@@ -6,6 +6,7 @@ use super::super::cells::ellipsis;
 use super::super::keys::Key;
 use super::super::markdown::{Colours, Growth, Stream, Style};
 use super::super::rows::{Role as Tone, Row};
+use super::super::verbatim;
 use super::rows::{head_rows, note_rows, tail_rows};
 use super::{BAR_CELLS, Entry, Item, Line, Look, Part, Progress};
 use crate::transcript::{Message, Role};
@@ -41,11 +42,11 @@ impl Entry {
                 } else {
                     self.thoughts = Stream::default();
                 }
+                let text = self.clean.as_deref().unwrap_or(&m.text);
                 match m.role {
                     Role::Document => self.body = Stream::default(),
-                    Role::System | Role::User | Role::Assistant => {
-                        self.body.update(self.clean.as_deref().unwrap_or(&m.text), growth, style);
-                    }
+                    Role::System | Role::User => self.body = verbatim::render(text, style),
+                    Role::Assistant => self.body.update(text, growth, style),
                 }
                 self.fold = folded(m, self.body.rows(), self.unfolded, cells, look.select_key);
                 self.head = head_rows(self, m, look, open);

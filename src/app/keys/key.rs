@@ -54,6 +54,18 @@ pub struct Key {
     pub shift: bool,
 }
 
+/// The character of a key that is held with Ctrl. Classic terminals send one byte for Ctrl-4 to Ctrl-7 and for Ctrl with these signs,
+/// and some libraries call it by the digit.
+pub fn controlled(c: char) -> char {
+    match c {
+        '4' => '\\',
+        '5' => ']',
+        '6' => '^',
+        '7' => '_',
+        c => c.to_ascii_lowercase(),
+    }
+}
+
 impl Key {
     /// The key that a letter stands for with `ui.vim_keys`.
     pub(in crate::app) fn as_arrow(self) -> Key {
@@ -124,7 +136,8 @@ impl Key {
                 _ => {
                     let mut chars = rest.chars();
                     match (chars.next(), chars.next()) {
-                        (Some(c), None) if key.ctrl || key.alt => Code::Char(c.to_ascii_lowercase()),
+                        (Some(c), None) if key.ctrl => Code::Char(controlled(c)),
+                        (Some(c), None) if key.alt => Code::Char(c.to_ascii_lowercase()),
                         (Some(c), None) => Code::Char(c),
                         _ => return None,
                     }

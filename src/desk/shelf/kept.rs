@@ -76,7 +76,13 @@ impl State {
     }
 
     /// Why a document is not asked, and what would help.
-    pub(super) fn why_not(&self, record: &DocumentRecord, standing: Standing, unread: &[Unread]) -> String {
+    pub(super) fn why_not(
+        &self,
+        wish: &Wish,
+        record: &DocumentRecord,
+        standing: Standing,
+        unread: &[Unread],
+    ) -> String {
         let path = record.document.path.as_deref();
         if let Some(unread) = unread.iter().find(|u| Some(u.path.as_str()) == path) {
             return unread.why.to_string();
@@ -89,6 +95,7 @@ impl State {
             Standing::BehindOthers => "its state is kept behind other texts only",
         };
         match path {
+            Some(path) if is_file(path) && wish.tried => format!("{what}; it was not read"),
             Some(path) if is_file(path) => format!("{what}; --read reads it"),
             Some(path) => format!("{what}, and its file is gone: {path}"),
             None => format!("{what}, and no file to read it from"),

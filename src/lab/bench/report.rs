@@ -164,10 +164,11 @@ pub(super) fn table(report: &Value, rows: &[Row]) -> String {
             );
         }
         if let Some(s) = r.speculation {
+            let slowest = or_dash(s.wrong_slowest_window, 3);
             let _ = writeln!(
                 out,
-                "          speculation: all wrong {:.3} of plain, slowest window {:.3}; all right {:.2}; same text: {}",
-                s.wrong_over_plain, s.wrong_slowest_window, s.right_over_plain, s.same_text
+                "          speculation: all wrong {:.3} of plain, slowest window {slowest}; all right {:.2}; same text: {}",
+                s.wrong_over_plain, s.right_over_plain, s.same_text
             );
         }
         out.extend(r.sequences.iter().map(Beside::line));

@@ -28,10 +28,10 @@ const WARM: usize = 96;
 pub(super) struct Speculation {
     tokens: usize,
     plain_tokens_per_s: f64,
-    /// Noise: plain decoding against itself.
-    plain_slowest_window: f64,
+    /// Noise: plain decoding against itself. `None` where a text is too short for a window.
+    plain_slowest_window: Option<f64>,
     pub(super) wrong_over_plain: f64,
-    pub(super) wrong_slowest_window: f64,
+    pub(super) wrong_slowest_window: Option<f64>,
     pub(super) right_over_plain: f64,
     right_tokens_per_round: f64,
     pub(super) same_text: bool,
@@ -58,10 +58,10 @@ impl Run {
         counted.fold((0, 0.0), |sum, round| (sum.0 + round.0, sum.1 + round.1))
     }
 
-    /// The lowest speed of any window, against rounds of one token that take `plain` seconds.
-    fn slowest_window(&self, plain: f64) -> f64 {
+    /// The lowest speed of any window, against rounds of one token that take `plain` seconds; `None` without a window.
+    fn slowest_window(&self, plain: f64) -> Option<f64> {
         let mut before = 0;
-        let mut slowest = f64::INFINITY;
+        let mut slowest: Option<f64> = None;
         for (start, first) in self.rounds.iter().enumerate() {
             before += first.0;
             if before <= WARM {
@@ -72,7 +72,8 @@ impl Run {
                 tokens += round.0;
                 seconds += round.1;
                 if tokens >= WINDOW {
-                    slowest = slowest.min(tokens as f64 * plain / seconds);
+                    let speed = tokens as f64 * plain / seconds;
+                    slowest = Some(slowest.map_or(speed, |least| least.min(speed)));
                     break;
                 }
             }
@@ -162,5 +163,17 @@ impl<B: DraftOps> Bench<'_, B> {
             run.text.extend(&round.tokens);
         }
         Ok(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_without_a_window_has_no_slowest_one() {
+        let rounds = |n: usize| Run { text: Vec::new(), rounds: vec![(1, 0.5); n] };
+        assert_eq!(rounds(WARM + WINDOW - 1).slowest_window(0.5), None);
+        assert_eq!(rounds(WARM + WINDOW).slowest_window(0.5), Some(1.0));
     }
 }

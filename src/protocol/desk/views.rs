@@ -218,6 +218,11 @@ pub struct ShelfRow {
 }
 
 impl ShelfRow {
+    /// Whether it has its answer: one that was stopped, before its first word perhaps, is none.
+    pub fn is_answered(&self) -> bool {
+        self.finish.is_some_and(|finish| finish != Finish::Stopped)
+    }
+
     /// How likely each token of the answer is on average, 0 to 1: the geometric mean.
     pub fn likelihood(&self) -> Option<f64> {
         self.log_probability.map(f64::exp)

@@ -47,8 +47,9 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum, default_value_t = BenchWhat::Model)]
     pub what: BenchWhat,
-    /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU. For library: of each
-    /// document of /ask-all, and of that of /when. For serve: of a client's first prompt, 64
+    /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU. For beside: multiples
+    /// of 8192, 16384 at least and if not given. For library: of each document of /ask-all, and of that of /when. For serve: of a
+    /// client's first prompt, 64
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole(1..=MAX_POSITIONS as u64), allow_negative_numbers = true)]
     pub context: Vec<u64>,
     /// Sessions in the list that is opened

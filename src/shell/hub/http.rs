@@ -104,6 +104,14 @@ struct Large {
     size: Option<u64>,
 }
 
+/// Whether it is an id of the hub, `owner/name`.
+pub(in crate::shell) fn is_id(repo: &str) -> bool {
+    let part = |p: &str| {
+        !p.is_empty() && !p.starts_with('.') && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    };
+    repo.split('/').count() == 2 && repo.split('/').all(part)
+}
+
 impl Http {
     /// A repository of the hub that the environment names.
     ///
@@ -124,10 +132,7 @@ impl Http {
         token: Option<String>,
         patience: Patience,
     ) -> Result<Http, HubError> {
-        let part = |p: &str| {
-            !p.is_empty() && !p.starts_with('.') && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-        };
-        if repo.split('/').count() != 2 || !repo.split('/').all(part) {
+        if !is_id(repo) {
             return Err(HubError::Refused(format!("{} is no hub id (owner/name)", clean(repo))));
         }
         let bad = |e: &dyn std::fmt::Display| HubError::Refused(format!("HF_ENDPOINT {}: {e}", clean(endpoint)));

@@ -1,0 +1,52 @@
+//! What may have been meant by a name that is no setting.
+
+use super::row::Row;
+use super::table::{OPEN_TABLES, ROWS, find_short};
+use crate::text::near::nearest;
+
+/// Shorter words are near to anything.
+const LEAST: usize = 3;
+
+/// A setting: one of the same table whose key begins so, the one with this key in another table, or the nearest.
+pub(super) fn setting(name: &str) -> Option<&'static str> {
+    let (section, key) = name.rsplit_once('.').unwrap_or(("", name));
+    let begun = || ROWS.iter().find(|row| !key.is_empty() && row.section() == section && row.key().starts_with(key));
+    let near = || nearest(name, ROWS.iter().map(|row| row.name));
+    let near_key = || {
+        let key = Some(key).filter(|key| section.is_empty() && key.len() >= LEAST)?;
+        let key = nearest(key, ROWS.iter().map(Row::key))?;
+        ROWS.iter().find(|row| row.key() == key)
+    };
+    let row = begun().or_else(|| find_short(key)).map(|row| row.name);
+    row.or_else(near).or_else(|| near_key().map(|row| row.name))
+}
+
+/// A table of the file; or a setting, which is none.
+pub(super) fn table(name: &str) -> Option<&'static str> {
+    let tables = ROWS.iter().map(Row::section).chain(OPEN_TABLES.iter().map(|open| open.name));
+    nearest(name, tables).or_else(|| setting(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_table_comes_before_what_is_only_near() {
+        for (name, meant) in [
+            ("sampling.temp", "sampling.temperature"),
+            ("sampling.temprature", "sampling.temperature"),
+            ("samplin.top_k", "sampling.top_k"),
+            ("temperature", "sampling.temperature"),
+            ("temprature", "sampling.temperature"),
+            ("ui.tehme", "ui.theme"),
+        ] {
+            assert_eq!(setting(name), Some(meant), "{name}");
+        }
+        assert_eq!((setting("nothing"), setting("x"), setting("sampling.")), (None, None, None));
+        assert_eq!(
+            (table("samplin"), table("load.converter"), table("nothing")),
+            (Some("sampling"), Some("load.converters"), None)
+        );
+    }
+}
