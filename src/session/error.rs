@@ -175,6 +175,9 @@ pub enum StoreError {
         /// A phrase.
         why: String,
     },
+    /// Whoever waited for it has ended it.
+    #[error("stopped")]
+    Stopped,
     /// The data in the database contradicts itself.
     #[error("session database: {what} is unreadable: {why}")]
     Broken {

@@ -54,6 +54,7 @@ impl From<StoreError> for Failure {
             | StoreError::NotAFile { .. } => Exit::Failure,
             StoreError::Import { .. } => Exit::Failure,
             StoreError::NoInput { .. } => Exit::NoInput,
+            StoreError::Stopped => Exit::Stopped,
             StoreError::NotOurs { .. } => Exit::Usage,
             e if e.is_disk() => Exit::Disk,
             _ => Exit::Unreadable,
