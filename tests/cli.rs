@@ -427,6 +427,28 @@ fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_numbe
 }
 
 #[test]
+fn an_import_that_is_interrupted_ends_with_130_and_leaves_nothing() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let home = Home::new();
+    let one = r#"{"chat":{"title":"New Chat","messages":[{"role":"user","content":"Hi"}]}}"#;
+    let file = home.write("in.json", format!("[{}]", vec![one; 100_000].join(",")));
+    let mut child = home.command(&["import", file.to_str().unwrap()]).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    // Some of it is in the log already, and nothing is committed.
+    let log = home.path("data/sala.db-wal");
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while std::fs::metadata(&log).map_or(0, |log| log.len()) < 1 << 20 {
+        assert!(child.try_wait().unwrap().is_none() && std::time::Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    kill_process(pid, Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(err(&output).contains("stopped: nothing was imported"), "{}", err(&output));
+    assert_eq!(out(&home.run(&["ls", "--json"])).trim(), "[]");
+}
+
+#[test]
 fn an_export_to_standard_output_is_json_where_json_is_asked_for() {
     let home = Home::new();
     let file = home.write("in.json", exported("talk", "hi"));

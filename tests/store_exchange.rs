@@ -553,3 +553,113 @@ fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
     let named = bench.store.import(&file).unwrap().sessions.remove(0).1;
     assert!(named.chars().count() <= 200 && !named.chars().any(char::is_control), "{named:?}");
 }
+
+/// Files of each form with something broken or odd in them, and the texts of each of their sessions.
+#[test]
+fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = bench(&dir.path().join("data"));
+    let file = dir.path().join("in.json");
+    let import = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let imported = bench.store.import(&file).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let texts = |(id, name): &(_, String)| {
+            let nodes = bench.store.tree(*id, "", 100).unwrap();
+            let all = nodes.into_iter().map(|n| bench.store.message(n.message.id).unwrap().text);
+            (name.clone(), all.collect::<Vec<_>>().join("|"))
+        };
+        imported.sessions.iter().map(texts).collect::<Vec<_>>()
+    };
+    let one = |name: &str, texts: &str| vec![(name.to_owned(), texts.to_owned())];
+    let said = |role: &str, parts: &str| format!(r#"{{"author":{{"role":"{role}"}},"content":{{"parts":{parts}}}}}"#);
+    // Nodes of other types, fields of other types, the head before the nodes, and what a broken conversation says.
+    let nodes = [
+        r#""x":7"#.to_owned(),
+        r#""y":[{"message":1}]"#.into(),
+        format!(
+            r#""c":{{"parent":"b","message":{}}}"#,
+            said("assistant", r#"[3,null,{"text":9},{"text":"yes"},"no"]"#)
+        ),
+        format!(r#""a":{{"message":{},"parent":17}}"#, said("user", r#"["begin"]"#)),
+        r#""b":{"parent":"a","message":{"author":"me","content":["?"],"create_time":"soon"}}"#.into(),
+        format!(r#""d":{{"parent":"a","message":{}}}"#, said("user", r#""no list""#)),
+        format!(r#""e":{{"parent":"nowhere","children":[[[]]],"message":{}}}"#, said("user", r#"["root"]"#)),
+    ];
+    let odd = format!(
+        r#"[{{"current_node":"c","mapping":{{{}}},"title":"odd"}},5,null,{{"mapping":"?"}},{{"chat":{{}}}},{{"title":"none"}}]"#,
+        nodes.join(",")
+    );
+    assert_eq!(import(&odd), one("odd", "begin|root|yes\n\nno"));
+    // A name that comes twice: the last one counts, in the place of the first.
+    let twice = format!(
+        r#"{{"title":"a","title":"twice","mapping":{{"a":{},"b":{{"parent":"a","message":{}}},"a":{{"message":{}}}}}}}"#,
+        r#"{"message":null}"#,
+        said("assistant", r#"["second"]"#),
+        said("user", r#"["first"]"#)
+    );
+    assert_eq!(import(&twice), one("twice", "first|second"));
+    // The plain list before the history, which goes before it; a list where there is no history; content of any type.
+    let webui = r#"[{"title":"outer","chat":{"messages":[{"role":"user","content":"list"}],
+        "history":{"messages":{"2":{"parentId":"1","role":"assistant","content":{"a":1}},"1":{"role":"user","content":"q"}},"currentId":"2"}}},
+        {"title":"list","chat":{"history":{"messages":[]},"messages":[4,{"role":"user","content":[{"text":"x"},"y"]},{"role":"tool","content":"no"}]}},
+        {"chat":7},[],{"title":3,"chat":{"title":null,"messages":[{"role":"assistant","timestamp":true,"content":"z"}]}}]"#;
+    let names = import(webui);
+    let texts: Vec<&str> = names.iter().map(|(_, texts)| texts.as_str()).collect();
+    assert_eq!(texts, ["q|", "x\n\ny", "z"]);
+    // Ours, its fields in any order and with others among them.
+    let ours = r#"{"later":{"a":[1]},"messages":[{"meta":{"new":1},"id":2,"parent":1,"role":"assistant","text":"b","thinking":"","created_ms":0},
+        {"id":1,"parent":null,"role":"user","text":"a","thinking":"","created_ms":0,"meta":{}}],"head":2,"name":"ours","version":1,"format":"sala-chat session"}"#;
+    assert_eq!(import(ours), one("ours", "a|b"));
+    let error = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        bench.store.import(&file).unwrap_err().to_string()
+    };
+    for (text, why) in [
+        (r#"{"format":"sala-chat session","version":2}"#, "written by a newer sala-chat: update this one"),
+        (r#"{"format":"sala-chat session"}"#, "a damaged sala-chat export (its version is not 1)"),
+        (
+            r#"{"format":"sala-chat session","version":1,"name":4}"#,
+            "a damaged sala-chat export (invalid type: integer `4`",
+        ),
+        (r#"[{"mapping":{"a":{}}}]"#, "there is no conversation in it"),
+        (r#"[[{"mapping":{}}]]"#, "neither a sala-chat, ChatGPT nor Open WebUI export"),
+        (r#"[{"mapping":{"a":{}}},"#, "not JSON (EOF while parsing a value"),
+        (r#"{"chat":{}} x"#, "not JSON (trailing characters"),
+    ] {
+        let e = error(text);
+        assert!(e.contains(why), "{text}: {e}");
+    }
+}
+
+#[test]
+fn an_import_that_is_stopped_has_written_nothing() {
+    use sala_chat::session::{SessionFilter, Watch};
+    use std::cell::Cell;
+    let dir = tempfile::tempdir().unwrap();
+    let bench = bench(&dir.path().join("data"));
+    let file = dir.path().join("in.json");
+    let talk =
+        format!(r#"{{"chat":{{"title":"t","messages":[{{"role":"user","content":"{}"}}]}}}}"#, "word ".repeat(2_000));
+    std::fs::write(&file, format!("[{}]", vec![talk; 300].join(","))).unwrap();
+    let bytes = std::fs::metadata(&file).unwrap().len();
+    // As soon as some of it was taken.
+    let taken = Cell::new(0);
+    let watch =
+        Watch { stop: &|| taken.get() > 1 << 20, told: &|done, of| taken.set(if of == bytes { done } else { 0 }) };
+    assert!(matches!(bench.store.import_watched(&file, &watch), Err(StoreError::Stopped)));
+    assert!((1 << 20..bytes).contains(&taken.get()), "{} of {bytes}", taken.get());
+    let sessions = || bench.store.sessions(SessionFilter::Live, 1_000).unwrap().len();
+    assert_eq!(sessions(), 0);
+    // Its ids are free again, and go to nobody twice.
+    let (_, save) = Talk::begin(&bench.store, "one");
+    assert!(is_saved(&bench.save(save)));
+    assert_eq!(bench.store.import(&file).unwrap().messages, 300);
+    assert_eq!(sessions(), 301);
+    // What a stopped search has put into the index stays there.
+    let indexed = Cell::new(0);
+    let watch = Watch { stop: &|| indexed.get() > 50, told: &|done, _| indexed.set(done) };
+    assert!(matches!(bench.store.search_watched("word", 10, &watch), Err(StoreError::Stopped)));
+    let left = bench.store.index_texts().unwrap();
+    assert!(left > 0 && left < 250, "{left}");
+    assert_eq!(bench.store.search("word", 10).unwrap().len(), 10);
+}

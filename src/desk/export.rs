@@ -1,11 +1,13 @@
 //! `/export` and `/import`: the store does the work; here are paths as people type them and what is said.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::errand::{Order, Place, SHORT};
 use super::{DeskError, Done, State, grouped};
 use crate::base::bytes;
 use crate::protocol::desk::{ExportFormat, Level, SaveState};
-use crate::session::{Imported, Overwrite, Scope};
+use crate::session::{Imported, Overwrite, Scope, StoreError};
 use crate::text::sanitize::sanitize_line;
 
 /// A path as typed: `~` is the home folder.
@@ -64,41 +66,87 @@ impl State {
                 "{what} exports what is on disk, and what was said last is not ({why}). /export without it writes the open branch."
             )));
         }
+        let store = Arc::clone(&self.keeper.store);
         if with_state {
             self.keeper.wait_for_states();
             let fingerprint = self.feeder.fingerprint().to_owned();
-            let written = self.keeper.store.export_bundle(id, &fingerprint, &path, overwrite)?;
-            let again = match written.replay_tokens {
-                0 => String::new(),
-                n => format!("; {} tokens will be read again", grouped(n)),
-            };
-            let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
-            let text = format!("{} written, {size}, with the state of {kept} tokens{again}.", path.display());
-            self.note(Level::Info, text);
-            return Ok(());
+            let (what, file) = (format!("exporting {}", name_of(&path)), path.clone());
+            let line = part_of(&what);
+            return self.elsewhere(
+                order(what, "The export failed unexpectedly.", Place::Beside),
+                move |doing| {
+                    doing.watched(line, |watch| store.export_bundle_watched(id, &fingerprint, &file, overwrite, watch))
+                },
+                move |desk, written| {
+                    let written = written??;
+                    let again = match written.replay_tokens {
+                        0 => String::new(),
+                        n => format!("; {} tokens will be read again", grouped(n)),
+                    };
+                    let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
+                    let text = format!("{} written, {size}, with the state of {kept} tokens{again}.", path.display());
+                    desk.note(Level::Info, text);
+                    Ok(())
+                },
+            );
         }
         let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(DeskError::Refused)?;
         if unsaved.is_some() {
             // What the disk does not have is here.
             let messages = self.talk.conversation.path().into_iter().cloned().collect();
-            let size = self.keeper.store.export_messages(&self.talk.name, messages, format, &path, overwrite)?;
+            let size = store.export_messages(&self.talk.name, messages, format, &path, overwrite)?;
             let what = "the open branch, from memory";
             self.note(Level::Info, format!("{} written, {}: {what}.", path.display(), bytes(size)));
             return Ok(());
         }
         let scope = if tree { Scope::Tree } else { Scope::Branch };
-        let size = self.keeper.store.export_to(id, format, scope, &path, overwrite)?;
-        self.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size)));
-        Ok(())
+        let file = path.clone();
+        self.elsewhere(
+            order(format!("exporting {}", name_of(&path)), "The export failed unexpectedly.", Place::Beside),
+            move |_| store.export_to(id, format, scope, &file, overwrite),
+            move |desk, size| {
+                desk.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size??)));
+                Ok(())
+            },
+        )
     }
 
     /// `/import`.
     pub(super) fn import(&mut self, path: &str) -> Done {
-        let imported = self.keeper.store.import(&typed_path(path))?;
-        self.note(Level::Info, imported_line(&imported));
-        match imported.sessions.as_slice() {
-            [(_, name)] => self.resume(name),
-            _ => self.list_sessions(),
-        }
+        let (store, path) = (Arc::clone(&self.keeper.store), typed_path(path));
+        let what = format!("importing {}", name_of(&path));
+        let line = part_of(&what);
+        self.elsewhere(
+            order(what, "The import failed unexpectedly. Nothing was imported.", Place::InTurn),
+            move |doing| doing.watched(line, |watch| store.import_watched(&path, watch)),
+            |desk, imported| {
+                let imported = match imported? {
+                    Err(StoreError::Stopped) => {
+                        desk.note(Level::Info, "Stopped: nothing was imported.");
+                        return Err(DeskError::Stopped);
+                    }
+                    imported => imported?,
+                };
+                desk.note(Level::Info, imported_line(&imported));
+                match imported.sessions.as_slice() {
+                    [(_, name)] => desk.resume(name),
+                    _ => desk.list_sessions(),
+                }
+            },
+        )
     }
+}
+
+fn order(what: String, failed: &'static str, place: Place) -> Order {
+    Order { what, failed, place, patience: SHORT }
+}
+
+/// What is shown of something long with a file.
+fn part_of(what: &str) -> impl Fn(u64, u64) -> String + use<> {
+    let what = what.to_owned();
+    move |done, of| format!("{what}: {} of {}", bytes(done), bytes(of))
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }

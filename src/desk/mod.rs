@@ -12,7 +12,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `run`, `inbox`, `dispatch`, `engine_events`, `work` | the loop; requests; each request's verb; what the engine says; what takes long, as states |
+//! | `run`, `inbox`, `dispatch`, `engine_events`, `work`, `errand` | the loop; requests; each request's verb; what the engine says; what takes long, as states; what another thread does |
 //! | `talk`, `conversation`, `question` | messages and settings; the tree of messages with a head; questions to the user |
 //! | `feeder`, `link`, `path`, `plan`, `segments`, `render` | the engine and the live path; a rendered conversation as segments, and how it becomes live |
 //! | `keeper`, `record` | store and writer; what is said and read goes to talk and keeper at once |
@@ -40,6 +40,7 @@ pub mod conversation;
 mod damaged;
 mod dispatch;
 mod engine_events;
+mod errand;
 mod execute;
 pub mod export;
 mod feeder;
@@ -90,6 +91,7 @@ use crate::settings::SaveStates;
 pub use crate::settings::Settings;
 use crate::text::{TextError, TextModel};
 pub use ask::fresh_seed;
+use errand::Errand;
 use feeder::Feeder;
 use inbox::Inbox;
 use keeper::Keeper;
@@ -238,7 +240,7 @@ enum DeskError {
     Failed(String),
     /// The store failed.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
     /// Text could not be rendered or tokenised.
     #[error(transparent)]
     Text(TextError),
@@ -257,6 +259,12 @@ enum DeskError {
     /// The user stopped it. Nothing to say.
     #[error("stopped")]
     Stopped,
+}
+
+impl From<StoreError> for DeskError {
+    fn from(error: StoreError) -> DeskError {
+        if matches!(error, StoreError::Stopped) { DeskError::Stopped } else { DeskError::Store(error) }
+    }
 }
 
 impl From<TextError> for DeskError {
@@ -312,6 +320,8 @@ struct State {
     keeper: Keeper,
     /// What goes on.
     work: Work,
+    /// What another thread does beside, in no conversation's turn.
+    errands: Vec<Errand>,
     /// Requests that wait for it to end.
     queue: VecDeque<Request>,
     /// The interface has more for it: it keeps its place when it is left.
@@ -370,6 +380,7 @@ impl State {
             feeder: Feeder::new(o.engine, o.text, o.stop, o.piece),
             keeper,
             work: Work::Idle,
+            errands: Vec::new(),
             queue: VecDeque::new(),
             promised: false,
             come: 0,

@@ -9,8 +9,9 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Select, never};
 
 use super::dispatch::Dispatch;
+use super::errand::Errand;
 use super::link::EngineState;
-use super::work::{Answer, Files, Turn};
+use super::work::{Answer, Turn};
 use super::{Attendance, DeskError, Done, State, Then, Work};
 use crate::base::Exit;
 use crate::commands::{WhileBusy, line_of};
@@ -27,9 +28,17 @@ enum Event {
     Save(SaveEvent),
     /// The writer has failed, and said so.
     WriterGone,
-    /// For whom: a seat, or the conversation in hand. No files: the thread that opened them has failed.
-    Files(Option<usize>, Option<Files>),
+    /// What an errand is at; it has ended if it says nothing.
+    Errand(Whose, Option<String>),
     Tick,
+}
+
+/// Whose errand it is.
+#[derive(Clone, Copy)]
+enum Whose {
+    InHand,
+    Seat(usize),
+    Beside(usize),
 }
 
 /// The engine's thread has ended without a word.
@@ -43,7 +52,7 @@ impl State {
     pub(super) fn run(mut self) {
         self.greet();
         self.begin(State::first_session);
-        while !(self.quitting && self.work.is_idle() && self.other_works().all(Work::is_idle)) {
+        while !(self.quitting && self.is_at_rest()) {
             self.take_names();
             // Whoever asked for a stop while the last step went on means that step, and nothing that begins now.
             if !self.inbox.has_waiting() && self.advance() {
@@ -62,9 +71,11 @@ impl State {
                 Event::Engine(e) => self.on_engine(e),
                 Event::Save(e) => self.on_save(e),
                 Event::WriterGone => self.keeper.events = never(),
-                Event::Files(None, files) => self.on_files(files),
-                Event::Files(Some(at), files) => self.beside(at, |desk| desk.on_files(files)),
+                Event::Errand(Whose::InHand, what) => self.on_errand(what),
+                Event::Errand(Whose::Seat(at), what) => self.beside(at, |desk| desk.on_errand(what)),
+                Event::Errand(Whose::Beside(at), what) => self.on_errand_beside(at, what),
                 Event::Tick => {
+                    self.errands.retain(|errand| !errand.is_left());
                     self.on_tick();
                     let due = |work: &Work| work.deadline().is_some_and(|d| d <= Instant::now());
                     self.beside_each(due, State::on_tick);
@@ -74,6 +85,11 @@ impl State {
         self.finish();
     }
 
+    /// Whether nothing goes on, here or elsewhere.
+    fn is_at_rest(&self) -> bool {
+        self.work.is_idle() && self.errands.is_empty() && self.other_works().all(Work::is_idle)
+    }
+
     /// Begins what needs no event, here or in another conversation; false when there is nothing.
     fn advance(&mut self) -> bool {
         self.tidy_seats();
@@ -81,6 +97,9 @@ impl State {
     }
 
     fn advance_in_hand(&mut self) -> bool {
+        if !self.queue.is_empty() {
+            self.make_room();
+        }
         match std::mem::take(&mut self.work) {
             Work::Ready(then) => {
                 self.resumed(then, ());
@@ -111,7 +130,7 @@ impl State {
 
     /// Says that all that was asked for is done. What gives way to a request was asked for by nobody.
     fn tell_served(&mut self) {
-        let rests = self.queue.is_empty() && (self.work.is_idle() || self.work.gives_way());
+        let rests = self.queue.is_empty() && self.errands.is_empty() && (self.work.is_idle() || self.work.gives_way());
         if rests && self.served < self.come {
             self.served = self.come;
             self.out.tell(Notice::Served(self.served));
@@ -123,15 +142,17 @@ impl State {
         if let Some(request) = self.inbox.take_waiting() {
             return Event::Request(request);
         }
-        let others = self.other_works().enumerate().filter_map(|(at, work)| Some((Some(at), work.files()?)));
-        let files: Vec<(Option<usize>, &Receiver<Files>)> =
-            self.work.files().map(|files| (None, files)).into_iter().chain(others).collect();
+        let in_hand = self.work.errand().map(|errand| (Whose::InHand, errand));
+        let seats = self.other_works().enumerate().filter_map(|(at, work)| Some((Whose::Seat(at), work.errand()?)));
+        let beside = self.errands.iter().enumerate().map(|(at, errand)| (Whose::Beside(at), errand));
+        let errands = in_hand.into_iter().chain(seats).chain(beside).map(|(whose, errand)| (whose, errand.said()));
+        let errands: Vec<(Whose, &Receiver<String>)> = errands.collect();
         let mut waits = Select::new();
         let request = waits.recv(self.inbox.channel());
         let engine = waits.recv(&self.feeder.link.events);
         let save = waits.recv(&self.keeper.events);
-        for (_, files) in &files {
-            waits.recv(files);
+        for (_, said) in &errands {
+            waits.recv(said);
         }
         let ready = match self.deadline() {
             Some(at) => waits.select_deadline(at).ok(),
@@ -142,8 +163,8 @@ impl State {
             at if at == request => ready.recv(self.inbox.channel()).map_or(Event::Gone, Event::Request),
             at if at == engine => Event::Engine(ready.recv(&self.feeder.link.events).unwrap_or_else(|_| gone())),
             at if at == save => ready.recv(&self.keeper.events).map_or(Event::WriterGone, Event::Save),
-            at => match files.get(at - save - 1) {
-                Some((whose, files)) => Event::Files(*whose, ready.recv(files).ok()),
+            at => match errands.get(at - save - 1) {
+                Some((whose, said)) => Event::Errand(*whose, ready.recv(said).ok()),
                 None => Event::Tick,
             },
         }
@@ -172,6 +193,9 @@ impl State {
             }
             self.failed(&e);
         }
+        if let Some(errand) = self.work.errand() {
+            self.activity(errand.activity());
+        }
         if self.work.is_idle() {
             self.typed = None;
             self.shelve_what_is_read();
@@ -182,12 +206,14 @@ impl State {
         }
     }
 
-    /// Says that nothing runs. While the model is being loaded that is said instead.
+    /// Says that nothing runs, but for what another thread does beside. While the model is being loaded that is said instead.
     pub(super) fn idle(&mut self) {
-        match &self.feeder.link.state {
-            EngineState::Starting => self.activity(Activity::Starting { what: "loading the model".into() }),
-            EngineState::Ready(_) | EngineState::Down { .. } => self.activity(Activity::Idle),
-        }
+        let beside = self.errands.last().filter(|_| !self.off_screen).map(Errand::activity);
+        self.activity(match (&self.feeder.link.state, beside) {
+            (_, Some(beside)) => beside,
+            (EngineState::Starting, None) => Activity::Starting { what: "loading the model".into() },
+            (EngineState::Ready(_) | EngineState::Down { .. }, None) => Activity::Idle,
+        });
     }
 
     fn failed(&mut self, e: &DeskError) {
@@ -245,6 +271,9 @@ impl State {
         if request.while_busy() == WhileBusy::Leaves {
             self.promised = promised;
         }
+        if request.while_busy() != WhileBusy::Runs {
+            self.make_room();
+        }
         match request {
             // What goes on was nobody's wish.
             r if self.work.gives_way() && r.while_busy() != WhileBusy::Runs => {
@@ -265,25 +294,40 @@ impl State {
         self.quitting = true;
         self.stop();
         self.beside_each(|_| true, State::stop);
+        self.leave_errands();
     }
 
     /// Serves a request beside the work that goes on, which stays what it is.
     fn serve(&mut self, request: Request) {
+        self.beside_work(|desk| desk.handle(request));
+    }
+
+    /// Does something beside the work that goes on; what it has another thread do goes on beside as well.
+    pub(super) fn beside_work(&mut self, step: impl FnOnce(&mut State) -> Done) {
         let goes_on = std::mem::take(&mut self.work);
-        let done = self.handle(request);
+        let done = step(self);
         if let Err(e) = done {
             self.failed(&e);
         }
-        if !std::mem::replace(&mut self.work, goes_on).is_idle() {
-            self.note(Level::Error, "internal error: a request waits for something while something else goes on");
+        match std::mem::replace(&mut self.work, goes_on) {
+            Work::Idle => {}
+            Work::Errand(errand) => self.errands.push(errand),
+            _ => self.note(Level::Error, "internal error: a request waits for something while something else goes on"),
         }
     }
 
     /// Ends what goes on as soon as it can.
     pub(super) fn stop(&mut self) {
         self.feeder.cancel.cancel();
+        // With something in hand that is meant.
+        if !self.off_screen && (self.work.is_idle() || self.work.gives_way()) {
+            self.stop_errands();
+        }
         if self.work.gives_way() {
             return;
+        }
+        if let Some(errand) = self.work.errand() {
+            errand.stop();
         }
         match std::mem::take(&mut self.work) {
             Work::Asking { then, .. } => self.resumed(then, None),
@@ -292,7 +336,7 @@ impl State {
             Work::Saving { then, .. } => self.resumed(then, ()),
             Work::Idle => {}
             work @ (Work::Ready(_)
-            | Work::Gathering { .. }
+            | Work::Errand(_)
             | Work::Restoring { .. }
             | Work::Feeding(_)
             | Work::Branching(_)) => {
@@ -321,17 +365,10 @@ impl State {
         }
     }
 
-    fn on_files(&mut self, files: Option<Files>) {
-        match std::mem::take(&mut self.work) {
-            Work::Gathering { then, .. } => self.resumed(then, files),
-            // Nothing else is listened to for files.
-            work => self.work = work,
-        }
-    }
-
     fn on_tick(&mut self) {
         match std::mem::take(&mut self.work) {
             Work::Saving { until, then, .. } if Instant::now() >= until => self.resumed(then, ()),
+            Work::Errand(errand) if errand.is_left() => self.after(Err(DeskError::Stopped)),
             Work::Restoring { id, target, then } => {
                 self.show_in_flight(target.position());
                 self.work = Work::Restoring { id, target, then };

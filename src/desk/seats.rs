@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::errand::Errand;
 use super::feeder::Place;
 use super::opened::Empty;
 use super::talk::Rights;
@@ -356,6 +357,7 @@ impl State {
 
     /// When somebody wants to be looked at without any event.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.other_works().chain([&self.work]).filter_map(Work::deadline).min()
+        let works = self.other_works().chain([&self.work]).filter_map(Work::deadline);
+        works.chain(self.errands.iter().filter_map(Errand::deadline)).min()
     }
 }

@@ -1,11 +1,14 @@
 //! Opening, leaving, naming and finding sessions.
 
+use std::sync::Arc;
+
 use super::conversation::Conversation;
+use super::errand::{Order, Place, SHORT};
 use super::record::as_left;
 use super::talk::Rights;
-use super::{DeskError, Done, State, Talk};
+use super::{DeskError, Done, State, Talk, grouped};
 use crate::protocol::desk::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
-use crate::session::{Change, LAST, NewSession, SessionFilter, SessionRecord, Sizes, StoreError};
+use crate::session::{Change, LAST, NewSession, SearchHit, SessionFilter, SessionRecord, Sizes, StoreError};
 use crate::text::sanitize::command_word;
 use crate::transcript::{Message, MessageId};
 
@@ -263,18 +266,30 @@ impl State {
 
     /// `/search`.
     pub(super) fn search(&mut self, query: &str) -> Done {
-        let hits = self.keeper.store.search(query, HITS)?;
-        let rows = hits
-            .into_iter()
-            .map(|h| SearchRow {
-                session: h.name,
-                message: h.message,
-                number: h.number,
-                snippet: h.snippet,
-                created_ms: h.created_ms,
-            })
-            .collect();
-        self.tell(Notice::Found { query: query.to_owned(), rows });
-        Ok(())
+        let (store, query) = (Arc::clone(&self.keeper.store), query.to_owned());
+        let order = Order {
+            what: "searching".into(),
+            failed: "The search failed unexpectedly.",
+            place: Place::Beside,
+            patience: SHORT,
+        };
+        let asked = query.clone();
+        let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
+        self.elsewhere(
+            order,
+            move |doing| doing.watched(indexed, |watch| store.search_watched(&asked, HITS, watch)),
+            move |desk, hits| {
+                let row = |h: SearchHit| SearchRow {
+                    session: h.name,
+                    message: h.message,
+                    number: h.number,
+                    snippet: h.snippet,
+                    created_ms: h.created_ms,
+                };
+                let rows = hits??.into_iter().map(row).collect();
+                desk.tell(Notice::Found { query, rows });
+                Ok(())
+            },
+        )
     }
 }

@@ -4,9 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
-
 use super::branches::Branching;
+use super::errand::Errand;
 use super::link::JobEnd;
 use super::path::Path;
 use super::segments::Step;
@@ -14,7 +13,6 @@ use super::{Done, State, Then};
 use crate::commands::WhileBusy;
 use crate::protocol::desk::{Activity, Notice};
 use crate::protocol::engine::{Looked, Token};
-use crate::text::sources::{Gathered, SourceError};
 
 /// How often something that runs gets a chance to save and to refresh its numbers.
 const TICK: Duration = Duration::from_millis(500);
@@ -37,9 +35,6 @@ pub(super) enum Wanted {
     States(u64),
 }
 
-/// What the thread that opens files sends; it sends nothing if it panics.
-pub(super) type Files = Result<Gathered, SourceError>;
-
 /// What goes on.
 #[derive(Default)]
 pub(super) enum Work {
@@ -52,8 +47,8 @@ pub(super) enum Work {
     Starting(Then<()>),
     /// Something is being written that has to be on disk first, or until then.
     Saving { wanted: Wanted, until: Instant, then: Then<()> },
-    /// Files are being opened.
-    Gathering { files: Receiver<Files>, then: Then<Option<Files>> },
+    /// Another thread does something.
+    Errand(Errand),
     /// A question is on the screen. `None`: the user stopped instead of answering.
     Asking { question: u64, notice: Box<Notice>, before: Activity, then: Then<Option<Answer>> },
     /// Kept state is being put back.
@@ -112,7 +107,7 @@ impl Work {
                 Work::Ready(_)
                 | Work::Starting(_)
                 | Work::Saving { .. }
-                | Work::Gathering { .. }
+                | Work::Errand(_)
                 | Work::Asking { .. }
                 | Work::Restoring { .. }
                 | Work::Feeding(_)
@@ -128,7 +123,8 @@ impl Work {
     /// When it wants to be looked at without any event.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
-            Work::Idle | Work::Ready(_) | Work::Starting(_) | Work::Gathering { .. } | Work::Asking { .. } => None,
+            Work::Idle | Work::Ready(_) | Work::Starting(_) | Work::Asking { .. } => None,
+            Work::Errand(errand) => errand.deadline(),
             Work::Saving { until, .. } => Some(*until),
             Work::Restoring { .. } => Some(Instant::now() + TICK),
             Work::Feeding(f) => Some(f.next_tick),
@@ -146,15 +142,15 @@ impl Work {
             | Work::Ready(_)
             | Work::Starting(_)
             | Work::Saving { .. }
-            | Work::Gathering { .. }
+            | Work::Errand(_)
             | Work::Asking { .. } => false,
         }
     }
 
-    /// Where the files that are being opened come from.
-    pub(super) fn files(&self) -> Option<&Receiver<Files>> {
+    /// The errand in hand.
+    pub(super) fn errand(&self) -> Option<&Errand> {
         match self {
-            Work::Gathering { files, .. } => Some(files),
+            Work::Errand(errand) => Some(errand),
             _ => None,
         }
     }
@@ -196,7 +192,7 @@ impl std::fmt::Debug for Work {
             Work::Ready(_) => "Ready",
             Work::Starting(_) => "Starting",
             Work::Saving { .. } => "Saving",
-            Work::Gathering { .. } => "Gathering",
+            Work::Errand(_) => "Errand",
             Work::Asking { .. } => "Asking",
             Work::Restoring { .. } => "Restoring",
             Work::Feeding(_) => "Feeding",

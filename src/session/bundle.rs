@@ -27,11 +27,12 @@ use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
-use super::import::{Imported, Place};
+use super::import::{Arrival, Arrived, Imported, Place, arrive};
 use super::save::{Written, name_in};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::store::Store;
 use super::vet::Vetted;
+use super::watch::Watch;
 use crate::protocol::engine::ImageTensor;
 use crate::transcript::{MessageId, SessionId};
 
@@ -100,6 +101,21 @@ impl Store {
         path: &Path,
         overwrite: Overwrite,
     ) -> Result<Bundled> {
+        self.export_bundle_watched(id, fingerprint, path, overwrite, &Watch::NOBODY)
+    }
+
+    /// The same for somebody who waits for it: bytes written, of so many.
+    ///
+    /// # Errors
+    /// As [`Store::export_bundle`]; [`StoreError::Stopped`], and then there is no file.
+    pub fn export_bundle_watched(
+        &self,
+        id: SessionId,
+        fingerprint: &str,
+        path: &Path,
+        overwrite: Overwrite,
+        watch: &Watch<'_>,
+    ) -> Result<Bundled> {
         refuse_existing(path, overwrite)?;
         let session = self.session_json(id, Scope::Branch)?;
         let tip = match session.head {
@@ -127,6 +143,7 @@ impl Store {
         let mut files = Vec::new();
         let mut segments = Vec::new();
         for (i, s) in plan.path.iter().enumerate() {
+            watch.go_on()?;
             let (mut rows, mut end) = (None, None);
             if i < plan.usable {
                 rows = Some(self.file_json(s, FileKind::Rows, &mut files)?);
@@ -141,7 +158,8 @@ impl Store {
         let manifest = serde_json::to_vec(&manifest)
             .map_err(|e| StoreError::Broken { what: "the session".into(), why: e.to_string() })?;
         let mut bytes = HEAD_BYTES + manifest.len() as u64;
-        self.write_whole(path, |out| {
+        let all = bytes + files.iter().map(|(_, length)| length).sum::<u64>();
+        let written = self.write_whole(path, |out| {
             out.write(MAGIC)?;
             out.write(&(manifest.len() as u64).to_le_bytes())?;
             out.write(blake3::hash(&manifest).as_bytes())?;
@@ -149,6 +167,10 @@ impl Store {
             for (file, length) in &files {
                 let mut at = 0;
                 while at < *length {
+                    if (watch.stop)() {
+                        return Err(std::io::Error::other("stopped"));
+                    }
+                    (watch.told)(bytes + at, all);
                     let part = COPY_BYTES.min(length - at);
                     out.write(&self.disk.read_at(file, at, part)?)?;
                     at += part;
@@ -156,7 +178,8 @@ impl Store {
                 bytes += length;
             }
             Ok(())
-        })?;
+        });
+        written.map_err(|e| if (watch.stop)() { StoreError::Stopped } else { e })?;
         Ok(Bundled { bytes, state_tokens, replay_tokens })
     }
 
@@ -181,7 +204,7 @@ impl Store {
         Ok(FileJson { bytes: stored.bytes(), root: blake3::Hash::from_bytes(root).to_hex().to_string() })
     }
 
-    pub(super) fn import_bundle(&self, path: &Path) -> Result<Imported> {
+    pub(super) fn import_bundle(&self, path: &Path, watch: &Watch<'_>) -> Result<Imported> {
         let bad = |why: &str| StoreError::Import { path: path.to_owned(), why: one_line(&why) };
         let read = |at, len| self.disk.read_at(path, at, len).map_err(StoreError::io("read", path));
         let total = self.disk.look(path).map_err(StoreError::io("read", path))?.bytes;
@@ -202,7 +225,12 @@ impl Store {
 
         let mut changes = Vec::new();
         let messages = session.messages.len() as u64;
-        let (id, new_ids, place) = self.import_changes(session, &mut changes).map_err(|why| bad(&why))?;
+        let mut put = |change| {
+            changes.push(change);
+            Ok(())
+        };
+        let Arrived { id, new_ids, place } =
+            arrive(Arrival::from(session), &mut || Ok(self.new_message_id(None).0), &mut put, &|why| bad(&why))?;
         let links: Vec<(MessageId, usize)> =
             links.into_iter().filter_map(|(m, i)| Some((*new_ids.get(&m)?, i))).collect();
 
@@ -211,11 +239,15 @@ impl Store {
         let _writing = self.announce_writing();
         let mut written = Vec::new();
         // State first, still without a name; then all in one transaction.
-        let state = self.take_state(path, HEAD_BYTES + length..total, &origin, &segments, &mut written);
+        let state = self.take_state(path, HEAD_BYTES + length..total, &origin, &segments, &mut written, watch);
         let recorded = match state {
             Ok((recorded, tokens)) => {
                 imported.state_tokens = tokens;
                 recorded
+            }
+            Err(StoreError::Stopped) => {
+                self.forget_files(&written);
+                return Err(StoreError::Stopped);
             }
             Err(e) => {
                 self.forget_files(&written);
@@ -254,6 +286,7 @@ impl Store {
         origin: &[u8; 32],
         segments: &[SegmentJson],
         written: &mut Vec<Written>,
+        watch: &Watch<'_>,
     ) -> Result<(Vec<(NewSegment, SegmentId)>, u64)> {
         let mut path = Arriving { origin, recorded: Vec::new(), own: None };
         let sizes = segments.iter().flat_map(|s| [&s.rows, &s.end]).flatten().map(|f| f.bytes);
@@ -268,6 +301,8 @@ impl Store {
         let mut vet = Vetted::of(self.any_kept_files(segments.first().map_or("", |s| &s.fingerprint))?);
         let (mut at, mut tokens) = (within.start, 0);
         for s in segments {
+            watch.go_on()?;
+            (watch.told)(at, within.end);
             let (segment, name, in_file) =
                 path.next(s).map_err(|why| StoreError::Import { path: bundle.to_owned(), why: why.to_owned() })?;
             let lost = |why: String| StoreError::StateLost { id: name, why };

@@ -135,52 +135,9 @@ pub(super) struct Applied {
 
 pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied> {
     let mut out = Applied::default();
-    // An import brings thousands.
     let mut known = HashSet::new();
     for change in changes {
-        match change {
-            Change::CreateSession(new) => {
-                let name = create_session(tx, new)?;
-                if name != new.name {
-                    out.named.push((new.id, name));
-                }
-            }
-            Change::PutMessage { session, message } => {
-                put_message(tx, *session, message)?;
-            }
-            Change::MoveHead { session, head } => {
-                move_head(tx, *session, *head)?;
-            }
-            Change::Title { session, title, by } => {
-                let sql = match by {
-                    TitleBy::Person => "UPDATE session SET title = ?2 WHERE id = ?1",
-                    TitleBy::Model => &format!("UPDATE session SET title = ?2 WHERE id = ?1 AND NOT ({OWN_TITLE})"),
-                };
-                tx.prepare_cached(sql)?.execute(params![session.0, title])?;
-            }
-            Change::Settings { session, json } => {
-                tx.execute("UPDATE session SET settings = ?2 WHERE id = ?1", params![session.0, json])?;
-            }
-            Change::Mark { session, name, message } => {
-                tx.execute(
-                    "INSERT INTO mark VALUES (?1, ?2, ?3, ?4)
-                     ON CONFLICT DO UPDATE SET message = excluded.message, created_ms = excluded.created_ms",
-                    params![session.0, name, message.0, now_ms()],
-                )?;
-            }
-            Change::AddSegment(new) => {
-                note(&mut out, add_segment(tx, new)?);
-            }
-            Change::Link { message, segment } => {
-                note(&mut out, link(tx, *message, segment)?);
-            }
-            Change::AddDocument(new) => {
-                note(&mut out, super::library::add(tx, new)?);
-            }
-            Change::Prompt(text) => {
-                super::history::add(tx, text)?;
-            }
-        }
+        apply_one(tx, change, &mut out)?;
         if let Some(session) = change.session()
             && known.insert(session)
         {
@@ -191,6 +148,54 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
         touch_session(tx, *session)?;
     }
     Ok(out)
+}
+
+/// One change. What lists show of its session is renewed with [`touch_session`], once after all of them.
+pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied) -> Result<()> {
+    match change {
+        Change::CreateSession(new) => {
+            let name = create_session(tx, new)?;
+            if name != new.name {
+                out.named.push((new.id, name));
+            }
+        }
+        Change::PutMessage { session, message } => {
+            put_message(tx, *session, message)?;
+        }
+        Change::MoveHead { session, head } => {
+            move_head(tx, *session, *head)?;
+        }
+        Change::Title { session, title, by } => {
+            let sql = match by {
+                TitleBy::Person => "UPDATE session SET title = ?2 WHERE id = ?1",
+                TitleBy::Model => &format!("UPDATE session SET title = ?2 WHERE id = ?1 AND NOT ({OWN_TITLE})"),
+            };
+            tx.prepare_cached(sql)?.execute(params![session.0, title])?;
+        }
+        Change::Settings { session, json } => {
+            tx.execute("UPDATE session SET settings = ?2 WHERE id = ?1", params![session.0, json])?;
+        }
+        Change::Mark { session, name, message } => {
+            tx.execute(
+                "INSERT INTO mark VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT DO UPDATE SET message = excluded.message, created_ms = excluded.created_ms",
+                params![session.0, name, message.0, now_ms()],
+            )?;
+        }
+        Change::AddSegment(new) => {
+            note(out, add_segment(tx, new)?);
+        }
+        Change::Link { message, segment } => {
+            note(out, link(tx, *message, segment)?);
+        }
+        Change::AddDocument(new) => {
+            note(out, super::library::add(tx, new)?);
+        }
+        Change::Prompt(text) => {
+            super::history::add(tx, text)?;
+        }
+    }
+    Ok(())
 }
 
 fn note(out: &mut Applied, problem: Option<String>) {

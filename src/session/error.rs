@@ -176,6 +176,9 @@ pub enum StoreError {
         /// A phrase.
         why: String,
     },
+    /// Whoever waited for it has ended it.
+    #[error("stopped")]
+    Stopped,
     /// The data in the database contradicts itself.
     #[error("session database: {what} is unreadable: {why}")]
     Broken {
@@ -198,6 +201,7 @@ impl StoreError {
             | StoreError::NotAFile { .. }
             | StoreError::Import { .. } => Exit::Failure,
             StoreError::NoInput { .. } => Exit::NoInput,
+            StoreError::Stopped => Exit::Stopped,
             StoreError::NotOurs { .. } => Exit::Usage,
             e if e.is_disk() => Exit::Disk,
             _ => Exit::Unreadable,

@@ -1,16 +1,36 @@
 //! Conversations come in: our own JSON and bundles, and the texts of ChatGPT's and Open WebUI's exports.
 //!
-//! Parses at the edge; a file that is none of these is refused before anything is written. One transaction per file.
+//! A file is read twice: once to know what it is, so that one which is none of these is refused before anything is written,
+//! and once to take it, one conversation at a time, into one transaction. Stopped or broken off, nothing of it is there.
+//!
+//! What is in memory is the conversation at hand, once as it is read and once as its messages: 2 MiB each of a file of many
+//! talks, whatever its size. A file that is one conversation takes at most three and a half times its size (measured: 50 MB of the
+//! shortest messages and nodes there can be), one of ours twice, and six times where somebody has left out of every message
+//! what an export says of it. So [`files::IMPORT_BYTES`] of them are below 2 GiB.
+
+mod forms;
+mod lenient;
+mod nodes;
+mod theirs;
 
 use std::collections::{HashMap, HashSet};
+use std::io::{self, BufReader, Read};
+use std::ops::Range;
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use rusqlite::Transaction;
+use serde_json::Value;
 
-use super::commit::{Change, NewSession, TitleBy, apply};
+use self::forms::{Form, form_of};
+use self::lenient::{Fault, each};
+use self::theirs::{ChatGpt, OpenWebUi};
+use super::commit::{Applied, Change, NewSession, TitleBy, apply_one};
+use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
-use super::export::{JSON_FORMAT, JSON_VERSION, SessionJson};
-use super::store::Store;
+use super::export::{MarkJson, SessionJson};
+use super::store::{Store, take_ids};
+use super::summary::touch_session;
+use super::watch::Watch;
 use crate::text::files;
 use crate::text::sanitize::is_unseen;
 use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
@@ -32,6 +52,10 @@ pub struct Imported {
 
 /// Characters of a session's name, or of a mark's.
 const MAX_NAME: usize = 200;
+/// Read at a time; whoever waits is asked and told that often.
+const PIECE_BYTES: usize = 1 << 20;
+/// Ids taken at a time.
+const IDS: i64 = 1 << 12;
 
 impl Store {
     /// Imports a file. Names that are taken get a number.
@@ -40,6 +64,14 @@ impl Store {
     /// [`StoreError::NoInput`] when it is not there; [`StoreError::Import`] when it is of no known form, contradicts itself or
     /// is too large; the database cannot be written.
     pub fn import(&self, path: &Path) -> Result<Imported> {
+        self.import_watched(path, &Watch::NOBODY)
+    }
+
+    /// The same for somebody who waits for it: bytes taken, of so many.
+    ///
+    /// # Errors
+    /// As [`Store::import`]; [`StoreError::Stopped`], and then nothing was imported.
+    pub fn import_watched(&self, path: &Path, watch: &Watch<'_>) -> Result<Imported> {
         let no_input = |source| StoreError::NoInput { path: path.to_owned(), source };
         let real = path.canonicalize().map_err(no_input)?;
         let look = self.disk.look(&real).map_err(no_input)?;
@@ -51,98 +83,263 @@ impl Store {
             return Err(bad("not a regular file. Copy it to a file first".into()));
         }
         if super::bundle::is_bundle(&*self.disk, &real) {
-            return self.import_bundle(&real);
+            return self.import_bundle(&real, watch);
         }
         if look.bytes > files::IMPORT_BYTES {
             return Err(bad(format!("{} bytes, at most {} can be imported as text", look.bytes, files::IMPORT_BYTES)));
         }
-        let bytes = self.disk.read_at(&real, 0, look.bytes).map_err(no_input)?;
-        let no_json = |e: serde_json::Error| {
-            bad(format!(
-                "not JSON ({e}). What can be imported: an export as .json or --with-state, and those of ChatGPT and Open WebUI"
-            ))
+        let file = |watch| {
+            let pieces = Pieces { disk: &*self.disk, path: &real, at: 0, bytes: look.bytes, watch };
+            BufReader::with_capacity(PIECE_BYTES, pieces)
         };
-        let json: Value = serde_json::from_slice(&bytes).map_err(no_json)?;
-        drop(bytes);
-        let (sessions, text_only) = match sessions(json).map_err(bad)? {
-            Form::Ours(session) => (vec![*session], "Text only: model state is exported with --with-state."),
-            Form::Theirs(sessions, whose) => (sessions, whose),
+        let unread = |e: serde_json::Error, what: &dyn Fn(serde_json::Error) -> String| match e.classify() {
+            serde_json::error::Category::Io if (watch.stop)() => StoreError::Stopped,
+            serde_json::error::Category::Io => no_input(e.into()),
+            _ => bad(what(e)),
         };
-        if sessions.is_empty() {
-            return Err(bad("there is no conversation in it".into()));
+        let no_json = |e| {
+            unread(e, &|e| {
+                format!(
+                    "not JSON ({e}). What can be imported: an export as .json or --with-state, and those of ChatGPT and Open WebUI"
+                )
+            })
+        };
+        let form = form_of(file(Watch { told: &|_, _| {}, ..*watch })).map_err(no_json)?.map_err(bad)?;
+        self.transaction(|tx| {
+            let text_only = Some(form.text_only().to_owned());
+            let imported = Imported { text_only, ..Imported::default() };
+            let ids = Ids { tx, left: 0..0 };
+            let mut into = Importing { tx, ids, watch, bad: &bad, imported };
+            let file = file(*watch);
+            let theirs = match form {
+                Form::Ours => {
+                    let session: SessionJson = serde_json::from_reader(file)
+                        .map_err(|e| unread(e, &|e| format!("a damaged sala-chat export ({e})")))?;
+                    return into.take(Arrival::from(session)).map(|()| into.imported);
+                }
+                Form::ChatGpt => each(file, &mut |ChatGpt(talk)| into.take(talk)),
+                Form::OpenWebUi => each(file, &mut |OpenWebUi(talk)| into.take(talk)),
+            };
+            match theirs {
+                Err(Fault::Store(e)) => Err(e),
+                Err(Fault::Json(e)) => Err(no_json(e)),
+                Ok(()) if into.imported.sessions.is_empty() => Err(bad("there is no conversation in it".into())),
+                Ok(()) => Ok(into.imported),
+            }
+        })
+    }
+}
+
+impl Form {
+    /// Why no state came along.
+    fn text_only(self) -> &'static str {
+        match self {
+            Form::Ours => "Text only: model state is exported with --with-state.",
+            Form::ChatGpt => "Texts of a ChatGPT export: the model reads them when you go on.",
+            Form::OpenWebUi => "Texts of an Open WebUI export: the model reads them when you go on.",
         }
-        let mut imported = Imported { text_only: Some(text_only.into()), ..Imported::default() };
-        let mut changes = Vec::new();
-        for session in sessions {
-            imported.messages += session.messages.len() as u64;
-            let (id, _, place) = self.import_changes(session, &mut changes).map_err(bad)?;
-            imported.sessions.push((id, String::new()));
-            imported.without_place += u64::from(place == Place::LastMessage);
+    }
+}
+
+/// A file as it was found, read through the disk.
+struct Pieces<'a> {
+    disk: &'a dyn Disk,
+    path: &'a Path,
+    at: u64,
+    bytes: u64,
+    watch: Watch<'a>,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if (self.watch.stop)() {
+            return Err(io::Error::other("stopped"));
         }
-        let names = self.transaction(|tx| {
-            apply(tx, &changes)?;
-            let mut named = tx.prepare_cached("SELECT name FROM session WHERE id = ?1")?;
-            imported
-                .sessions
-                .iter()
-                .map(|(id, _)| Ok(named.query_row([id.0], |r| r.get(0))?))
-                .collect::<Result<Vec<_>>>()
-        })?;
-        imported.sessions.iter_mut().zip(names).for_each(|((_, name), given)| *name = given);
-        Ok(imported)
+        (self.watch.told)(self.at, self.bytes);
+        let left = usize::try_from(self.bytes - self.at).unwrap_or(usize::MAX);
+        let piece = left.min(into.len());
+        let Some(into) = into.get_mut(..piece).filter(|into| !into.is_empty()) else { return Ok(0) };
+        self.disk.read_into(self.path, self.at, into)?;
+        self.at += piece as u64;
+        Ok(piece)
+    }
+}
+
+/// Ids taken inside the transaction that uses them.
+struct Ids<'a> {
+    tx: &'a Transaction<'a>,
+    left: Range<i64>,
+}
+
+impl Ids<'_> {
+    fn take(&mut self) -> Result<i64> {
+        if self.left.is_empty() {
+            let first = take_ids(self.tx, IDS, 0)?;
+            self.left = first..first + IDS;
+        }
+        let id = self.left.start;
+        self.left.start += 1;
+        Ok(id)
+    }
+}
+
+/// A file on its way in.
+struct Importing<'a> {
+    tx: &'a Transaction<'a>,
+    ids: Ids<'a>,
+    watch: &'a Watch<'a>,
+    bad: &'a dyn Fn(String) -> StoreError,
+    imported: Imported,
+}
+
+impl Importing<'_> {
+    fn take<M: Incoming>(&mut self, session: Arrival<M>) -> Result<()> {
+        let Importing { tx, ids, watch, bad, imported } = self;
+        imported.messages += session.messages.len() as u64;
+        let mut applied = Applied::default();
+        let mut put = |change: Change| {
+            watch.go_on()?;
+            apply_one(tx, &change, &mut applied)
+        };
+        let Arrived { id, place, .. } = arrive(session, &mut || ids.take(), &mut put, *bad)?;
+        touch_session(tx, id)?;
+        let mut named = tx.prepare_cached("SELECT name FROM session WHERE id = ?1")?;
+        imported.sessions.push((id, named.query_row([id.0], |r| r.get(0))?));
+        imported.without_place += u64::from(place == Place::LastMessage);
+        Ok(())
+    }
+}
+
+/// A session as a file has it.
+pub(super) struct Arrival<M> {
+    name: String,
+    title: Option<String>,
+    /// An object; a string where it could not be read as one.
+    settings: Value,
+    head: Option<MessageId>,
+    messages: Vec<M>,
+    marks: Vec<MarkJson>,
+}
+
+impl From<SessionJson> for Arrival<Message> {
+    fn from(json: SessionJson) -> Arrival<Message> {
+        let SessionJson { name, title, settings, head, messages, marks, .. } = json;
+        Arrival { name, title, settings, head, messages, marks }
+    }
+}
+
+/// A message under the numbers that it has in its file.
+pub(super) trait Incoming {
+    fn id(&self) -> MessageId;
+    fn parent(&self) -> Option<MessageId>;
+    /// It under the numbers that it has here.
+    fn message(self, id: MessageId, parent: Option<MessageId>) -> Message;
+}
+
+impl Incoming for Message {
+    fn id(&self) -> MessageId {
+        self.id
     }
 
-    /// Appends the changes that make `session` anew, and returns its id, the new ids of its messages, and where it stands.
-    ///
-    /// # Errors
-    /// A phrase: messages that contradict each other.
-    pub(super) fn import_changes(
-        &self,
-        session: SessionJson,
-        changes: &mut Vec<Change>,
-    ) -> Result<(SessionId, HashMap<MessageId, MessageId>, Place), String> {
-        let id = self.new_session_id();
-        changes.push(Change::CreateSession(NewSession {
-            id,
-            name: plain_name(&session.name),
-            settings: match session.settings {
-                settings @ Value::Object(_) => settings.to_string(),
-                Value::String(damaged) => damaged,
-                _ => "{}".into(),
-            },
-            head: None,
-            forked_from: None,
-        }));
-        let last = last_leaf(&session.messages);
-        let mut new_ids: HashMap<MessageId, MessageId> = HashMap::new();
-        for mut message in parents_first(session.messages)? {
-            let new = self.new_message_id(None);
-            new_ids.insert(message.id, new);
-            message.id = new;
-            if let Some(parent) = &mut message.parent {
-                *parent =
-                    *new_ids.get(parent).ok_or("internal error: a message came before the one that it follows")?;
-            }
-            changes.push(Change::PutMessage { session: id, message: Box::new(message) });
-        }
-        for mark in session.marks {
-            if let Some(message) = new_ids.get(&mark.message) {
-                changes.push(Change::Mark { session: id, name: plain_name(&mark.name), message: *message });
-            }
-        }
-        let place = match session.head {
-            Some(head) if !new_ids.contains_key(&head) && last.is_some() => Place::LastMessage,
-            Some(_) | None => Place::AsSaid,
-        };
-        let head = if place == Place::LastMessage { last } else { session.head };
-        if let Some(head) = head.and_then(|h| new_ids.get(&h)) {
-            changes.push(Change::MoveHead { session: id, head: Some(*head) });
-        }
-        if let Some(title) = session.title.map(|t| plain_name(&t)).filter(|t| !t.is_empty()) {
-            changes.push(Change::Title { session: id, title, by: TitleBy::Person });
-        }
-        Ok((id, new_ids, place))
+    fn parent(&self) -> Option<MessageId> {
+        self.parent
     }
+
+    fn message(self, id: MessageId, parent: Option<MessageId>) -> Message {
+        Message { id, parent, ..self }
+    }
+}
+
+/// A message of another program, which says no more of it: a tenth of the memory of one of ours.
+struct Said {
+    id: MessageId,
+    parent: Option<MessageId>,
+    role: Role,
+    text: String,
+    created_ms: i64,
+}
+
+impl Incoming for Said {
+    fn id(&self) -> MessageId {
+        self.id
+    }
+
+    fn parent(&self) -> Option<MessageId> {
+        self.parent
+    }
+
+    fn message(self, id: MessageId, parent: Option<MessageId>) -> Message {
+        let Said { role, text, created_ms, .. } = self;
+        Message { id, parent, role, text, thinking: String::new(), created_ms, meta: MessageMeta::default() }
+    }
+}
+
+/// A session that has become one of ours.
+pub(super) struct Arrived {
+    pub id: SessionId,
+    /// By the ids that they had in the file.
+    pub new_ids: HashMap<MessageId, MessageId>,
+    pub place: Place,
+}
+
+/// Hands on the changes that make a session anew. `id` gives new ids, `bad` makes an error of a phrase.
+///
+/// # Errors
+/// Messages that contradict each other; what `id` and `put` say.
+pub(super) fn arrive<M: Incoming>(
+    session: Arrival<M>,
+    id: &mut dyn FnMut() -> Result<i64>,
+    put: &mut dyn FnMut(Change) -> Result<()>,
+    bad: &dyn Fn(String) -> StoreError,
+) -> Result<Arrived> {
+    let Arrival { name, title, settings, head, messages, marks } = session;
+    let session = SessionId(id()?);
+    let order = parents_first(&messages).map_err(bad)?;
+    put(Change::CreateSession(NewSession {
+        id: session,
+        name: plain_name(&name),
+        settings: match settings {
+            settings @ Value::Object(_) => settings.to_string(),
+            Value::String(damaged) => damaged,
+            _ => "{}".into(),
+        },
+        head: None,
+        forked_from: None,
+    }))?;
+    let last = last_leaf(&messages);
+    let mut new_ids: HashMap<MessageId, MessageId> = HashMap::with_capacity(messages.len());
+    let mut messages: Vec<Option<M>> = messages.into_iter().map(Some).collect();
+    for at in order {
+        let Some(message) = messages.get_mut(at).and_then(Option::take) else { continue };
+        let new = MessageId(id()?);
+        new_ids.insert(message.id(), new);
+        let above = |parent| new_ids.get(&parent).copied();
+        let parent = match message.parent() {
+            None => None,
+            Some(old) => Some(
+                above(old)
+                    .ok_or_else(|| bad("internal error: a message came before the one that it follows".into()))?,
+            ),
+        };
+        put(Change::PutMessage { session, message: Box::new(message.message(new, parent)) })?;
+    }
+    for mark in marks {
+        if let Some(message) = new_ids.get(&mark.message) {
+            put(Change::Mark { session, name: plain_name(&mark.name), message: *message })?;
+        }
+    }
+    let place = match head {
+        Some(head) if !new_ids.contains_key(&head) && last.is_some() => Place::LastMessage,
+        Some(_) | None => Place::AsSaid,
+    };
+    let head = if place == Place::LastMessage { last } else { head };
+    if let Some(head) = head.and_then(|h| new_ids.get(&h)) {
+        put(Change::MoveHead { session, head: Some(*head) })?;
+    }
+    if let Some(title) = title.map(|t| plain_name(&t)).filter(|t| !t.is_empty()) {
+        put(Change::Title { session, title, by: TitleBy::Person })?;
+    }
+    Ok(Arrived { id: session, new_ids, place })
 }
 
 /// Where an imported session stands.
@@ -155,9 +352,9 @@ pub(super) enum Place {
 }
 
 /// The last message that no other hangs on.
-fn last_leaf(messages: &[Message]) -> Option<MessageId> {
-    let parents: HashSet<MessageId> = messages.iter().filter_map(|m| m.parent).collect();
-    messages.iter().rev().map(|m| m.id).find(|id| !parents.contains(id))
+fn last_leaf<M: Incoming>(messages: &[M]) -> Option<MessageId> {
+    let parents: HashSet<MessageId> = messages.iter().filter_map(M::parent).collect();
+    messages.iter().rev().map(M::id).find(|id| !parents.contains(id))
 }
 
 /// A name of one short line.
@@ -167,219 +364,44 @@ fn plain_name(name: &str) -> String {
     name.trim().to_owned()
 }
 
-enum Form {
-    Ours(Box<SessionJson>),
-    /// Sessions and a sentence.
-    Theirs(Vec<SessionJson>, &'static str),
-}
-
-fn sessions(json: Value) -> Result<Form, String> {
-    if json.get("format").and_then(Value::as_str) == Some(JSON_FORMAT) {
-        match json.get("version").and_then(Value::as_u64) {
-            Some(version) if version == u64::from(JSON_VERSION) => {}
-            Some(version) if version > u64::from(JSON_VERSION) => {
-                return Err("written by a newer sala-chat: update this one".into());
-            }
-            _ => return Err(format!("a damaged sala-chat export (its version is not {JSON_VERSION})")),
-        }
-        let session = serde_json::from_value(json).map_err(|e| format!("a damaged sala-chat export ({e})"))?;
-        return Ok(Form::Ours(Box::new(session)));
-    }
-    let list = match json {
-        Value::Array(list) => list,
-        one @ Value::Object(_) => vec![one],
-        _ => return Err(UNKNOWN.into()),
-    };
-    if list.iter().any(|c| c.get("mapping").is_some()) {
-        let sessions = list.iter().filter_map(chatgpt).collect();
-        return Ok(Form::Theirs(sessions, "Texts of a ChatGPT export: the model reads them when you go on."));
-    }
-    if list.iter().any(|c| c.get("chat").is_some()) {
-        let sessions = list.iter().filter_map(open_webui).collect();
-        return Ok(Form::Theirs(sessions, "Texts of an Open WebUI export: the model reads them when you go on."));
-    }
-    Err(UNKNOWN.into())
-}
-
-const UNKNOWN: &str = "neither a sala-chat, ChatGPT nor Open WebUI export";
-
-/// A tree under construction, whose nodes are named by strings.
-#[derive(Default)]
-struct Tree {
-    messages: Vec<Message>,
-    ids: HashMap<String, MessageId>,
-}
-
-impl Tree {
-    fn id(&mut self, key: &str) -> MessageId {
-        let next = MessageId(self.ids.len() as i64 + 1);
-        *self.ids.entry(key.to_owned()).or_insert(next)
-    }
-
-    fn add(&mut self, key: &str, parent: Option<&str>, role: Role, text: String, created_s: f64) {
-        let message = Message {
-            id: self.id(key),
-            parent: parent.map(|p| self.id(p)),
-            role,
-            text,
-            thinking: String::new(),
-            created_ms: (created_s * 1000.0) as i64,
-            meta: MessageMeta::default(),
-        };
-        self.messages.push(message);
-    }
-
-    fn session(self, name: &str, head: Option<&str>) -> Option<SessionJson> {
-        let head = head.and_then(|h| self.ids.get(h).copied()).or(self.messages.last().map(|m| m.id));
-        (!self.messages.is_empty()).then(|| SessionJson {
-            format: JSON_FORMAT.into(),
-            version: JSON_VERSION,
-            name: name.to_owned(),
-            title: None,
-            settings: Value::Null,
-            created_ms: 0,
-            head,
-            messages: self.messages,
-            marks: Vec::new(),
-        })
-    }
-}
-
-fn text(value: &Value, key: &str) -> Option<String> {
-    value.get(key).and_then(Value::as_str).map(str::to_owned)
-}
-
-fn role(name: Option<&str>) -> Option<Role> {
-    match name {
-        Some("user") => Some(Role::User),
-        Some("assistant") => Some(Role::Assistant),
-        _ => None,
-    }
-}
-
-/// Who says something, what, and when in seconds.
-type Words = (Role, String, f64);
-
-/// Text that is in parts: strings, or objects with a text; others, such as pictures, have none.
-fn joined(parts: &[Value]) -> String {
-    let texts = parts.iter().filter_map(|p| p.as_str().or_else(|| p.get("text")?.as_str()));
-    texts.filter(|t| !t.is_empty()).collect::<Vec<_>>().join("\n\n")
-}
-
-/// A conversation of nodes that name their parents, of which those without words are stepped over. `head`: where it is read on.
-fn of_nodes(
-    name: &str,
-    nodes: &Map<String, Value>,
-    parent: &str,
-    head: Option<String>,
-    words: impl Fn(&Value) -> Option<Words>,
-) -> Option<SessionJson> {
-    // The nearest node above that says something. What was found for a silent one counts for all below it, so that a long
-    // row of them is gone through once.
-    let mut known: HashMap<String, Option<String>> = HashMap::new();
-    let mut spoken = |key: Option<String>| -> Option<String> {
-        let mut silent = Vec::new();
-        let mut next = key;
-        let found = loop {
-            let Some((key, node)) = next.as_ref().and_then(|k| nodes.get_key_value(k)) else { break None };
-            if words(node).is_some() {
-                break Some(key.clone());
-            }
-            if let Some(found) = known.get(key) {
-                break found.clone();
-            }
-            if silent.len() > nodes.len() {
-                break None;
-            }
-            silent.push(key.clone());
-            next = text(node, parent);
-        };
-        for key in silent {
-            known.insert(key, found.clone());
-        }
-        found
-    };
-    let mut tree = Tree::default();
-    for (key, node) in nodes {
-        if let Some((role, words, created)) = words(node) {
-            tree.add(key, spoken(text(node, parent)).as_deref(), role, words, created);
-        }
-    }
-    let head = spoken(head);
-    tree.session(name, head.as_deref())
-}
-
-/// `conversations.json`: nodes with parents; empty, system and tool nodes are stepped over.
-fn chatgpt(conversation: &Value) -> Option<SessionJson> {
-    let mapping = conversation.get("mapping")?.as_object()?;
-    let words = |node: &Value| {
-        let message = node.get("message")?;
-        let role = role(message.pointer("/author/role").and_then(Value::as_str))?;
-        let text = joined(message.pointer("/content/parts").and_then(Value::as_array)?);
-        let created = message.get("create_time").and_then(Value::as_f64).unwrap_or(0.0);
-        (!text.is_empty()).then_some((role, text, created))
-    };
-    let title = text(conversation, "title").unwrap_or_default();
-    of_nodes(&title, mapping, "parent", text(conversation, "current_node"), words)
-}
-
-/// An exported chat: a map of messages with parents, or (older) a plain list; system and tool messages are stepped over.
-fn open_webui(conversation: &Value) -> Option<SessionJson> {
-    let chat = conversation.get("chat")?;
-    let title = text(chat, "title").or_else(|| text(conversation, "title")).unwrap_or_default();
-    let words = |m: &Value| {
-        let role = role(m.get("role").and_then(Value::as_str))?;
-        let text = match m.get("content") {
-            Some(Value::Array(parts)) => joined(parts),
-            _ => text(m, "content").unwrap_or_default(),
-        };
-        Some((role, text, m.get("timestamp").and_then(Value::as_f64).unwrap_or(0.0)))
-    };
-    if let Some(map) = chat.pointer("/history/messages").and_then(Value::as_object) {
-        let head = chat.pointer("/history/currentId").and_then(Value::as_str).map(str::to_owned);
-        return of_nodes(&title, map, "parentId", head, words);
-    }
-    let mut tree = Tree::default();
-    let mut last: Option<String> = None;
-    for (i, m) in chat.get("messages")?.as_array()?.iter().enumerate() {
-        if let Some((role, words, created)) = words(m) {
-            let key = i.to_string();
-            tree.add(&key, last.as_deref(), role, words, created);
-            last = Some(key);
-        }
-    }
-    tree.session(&title, last.as_deref())
-}
-
-/// Reorders so that every parent precedes its children. Takes one look at each.
-fn parents_first(messages: Vec<Message>) -> Result<Vec<Message>, String> {
+/// The order in which every parent precedes its children. Takes one look at each.
+fn parents_first<M: Incoming>(messages: &[M]) -> Result<Vec<usize>, String> {
     let mut known: HashMap<MessageId, usize> = HashMap::with_capacity(messages.len());
     for (i, m) in messages.iter().enumerate() {
-        if known.insert(m.id, i).is_some() {
-            return Err(format!("two messages have the number {}", m.id.0));
+        if known.insert(m.id(), i).is_some() {
+            return Err(format!("two messages have the number {}", m.id().0));
         }
     }
-    let mut children: HashMap<Option<MessageId>, Vec<usize>> = HashMap::new();
+    // Each with the place of its parent, roots first, those of one parent together in the order of the file.
+    let mut below: Vec<(Option<usize>, usize)> = Vec::with_capacity(messages.len());
     for (i, m) in messages.iter().enumerate() {
-        // As a root it would be in the file's tree, and no longer in its conversation.
-        if let Some(parent) = m.parent.filter(|p| !known.contains_key(p)) {
-            return Err(format!("message {} follows message {}, which is not in the file", m.id.0, parent.0));
-        }
-        children.entry(m.parent).or_default().push(i);
+        let above = match m.parent() {
+            None => None,
+            // As a root it would be in the file's tree, and no longer in its conversation.
+            Some(parent) => Some(*known.get(&parent).ok_or_else(|| {
+                format!("message {} follows message {}, which is not in the file", m.id().0, parent.0)
+            })?),
+        };
+        below.push((above, i));
     }
-    let all = messages.len();
-    let mut slots: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
-    let mut ordered: Vec<Message> = Vec::with_capacity(all);
-    let mut todo: std::collections::VecDeque<usize> = children.remove(&None).unwrap_or_default().into();
-    while let Some(i) = todo.pop_front() {
-        if let Some(m) = slots.get_mut(i).and_then(Option::take) {
-            todo.extend(children.remove(&Some(m.id)).unwrap_or_default());
-            ordered.push(m);
-        }
+    drop(known);
+    below.sort_unstable();
+    let children = |parent: Option<usize>| {
+        let from = below.partition_point(|(above, _)| *above < parent);
+        below.iter().skip(from).take_while(move |(above, _)| *above == parent).map(|(_, i)| *i)
+    };
+    let mut ordered: Vec<usize> = Vec::with_capacity(messages.len());
+    ordered.extend(children(None));
+    let mut at = 0;
+    while let Some(parent) = ordered.get(at) {
+        ordered.extend(children(Some(*parent)));
+        at += 1;
     }
-    match slots.into_iter().flatten().next() {
+    if ordered.len() < messages.len() {
+        let reached: HashSet<usize> = ordered.iter().copied().collect();
         // Neither a root nor below one: its parents go round.
-        Some(m) => Err(format!("message {} is among its own ancestors", m.id.0)),
-        None => Ok(ordered),
+        let round = messages.iter().enumerate().find(|(i, _)| !reached.contains(i));
+        return Err(format!("message {} is among its own ancestors", round.map_or(0, |(_, m)| m.id().0)));
     }
+    Ok(ordered)
 }

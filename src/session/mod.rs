@@ -29,7 +29,7 @@
 //! | `writer` | the threads that make saves durable |
 //! | `keep`, `collect`, `wipe` | thinning and the disk budget; what nothing needs any more; nothing left of what was deleted for good |
 //! | `lock`, `parts`, `scratch` | who writes a session; unfinished exports; what must not outlive the process |
-//! | `library`, `search` | documents that were read; full text over all sessions |
+//! | `library`, `search`, `watch` | documents that were read; full text over all sessions; who waits for what takes long |
 //! | `export`, `import`, `bundle` | conversations out and in, with or without their state |
 //! | `check` | `doctor --check` |
 //!
@@ -69,6 +69,7 @@ mod store;
 mod summary;
 mod unlinked;
 mod vet;
+mod watch;
 mod wipe;
 mod writer;
 
@@ -91,6 +92,7 @@ pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBound
 pub use sessions::{MarkRecord, MessageNode, SessionFilter, SessionRecord};
 pub use state::{Lost, RestorePlan};
 pub use store::{Access, Limits, Store};
+pub use watch::Watch;
 pub use writer::{SaveEvent, Unsaved, Writer};
 
 /// What means the session changed last where a session is named. None is given it as its name.

@@ -7,16 +7,19 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::error::Result;
+use super::error::{Result, StoreError};
 use super::messages::text_at;
 use super::sessions::PLACES;
 use super::store::Store;
+use super::watch::Watch;
 use crate::transcript::{MessageId, SessionId};
 
 /// Messages looked at together.
 const BATCH: i64 = 64;
 /// Text indexed in one transaction (unless one message has more): everybody who wants to write waits for it.
 const BATCH_BYTES: i64 = 1 << 18;
+/// Texts looked through at a time.
+const TEXTS: usize = 64;
 /// Words that are looked up in the index; more are rarely of use, and their number is whoever asks's.
 const INDEXED_WORDS: usize = 64;
 
@@ -43,8 +46,21 @@ impl Store {
     /// # Errors
     /// The database cannot be written.
     pub fn index_texts(&self) -> Result<u64> {
+        self.index_texts_watched(&Watch::NOBODY)
+    }
+
+    /// The same for somebody who waits for it: messages that are in the index now, of so many that were not.
+    ///
+    /// # Errors
+    /// As [`Store::index_texts`]; [`StoreError::Stopped`], and then what was put into the index stays there.
+    pub fn index_texts_watched(&self, watch: &Watch<'_>) -> Result<u64> {
+        let count =
+            |db: &Connection| Ok(db.query_row("SELECT count(*) FROM message WHERE indexed = 0", [], |r| r.get(0))?);
+        let of: u64 = self.read(count)?;
         let mut all = 0;
         loop {
+            watch.go_on()?;
+            (watch.told)(all, of);
             let waiting: Vec<(i64, i64)> = self.read(|db| {
                 let mut query =
                     db.prepare_cached("SELECT id, octet_length(text) FROM message WHERE indexed = 0 LIMIT ?1")?;
@@ -90,8 +106,19 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub fn search(&self, query: &str, limit: usize) -> Result<Vec<SearchHit>> {
+        self.search_watched(query, limit, &Watch::NOBODY)
+    }
+
+    /// The same for somebody who waits for it, and is told how new texts come into the index. The database is asked for a
+    /// little at a time: others read it meanwhile.
+    ///
+    /// # Errors
+    /// As [`Store::search`]; [`StoreError::Stopped`].
+    pub fn search_watched(&self, query: &str, limit: usize, watch: &Watch<'_>) -> Result<Vec<SearchHit>> {
         // What cannot be indexed now (a full disk) is missing from the result, not a reason to have none.
-        let _ = self.index_texts();
+        if let Err(StoreError::Stopped) = self.index_texts_watched(watch) {
+            return Err(StoreError::Stopped);
+        }
         let words = words(query);
         let Some(first) = words.first() else {
             return Ok(Vec::new());
@@ -104,34 +131,43 @@ impl Store {
                  WHERE message_text MATCH ?1 ORDER BY t.rank"
             }
         };
-        self.read(|db| {
-            let shown = Shown::of(db)?;
-            let mut hits = Vec::new();
+        let (shown, found) = self.read(|db| {
             let mut found = db.prepare_cached(sql)?;
-            let mut found = found.query([indexed.join(" ")])?;
-            let mut text_of = db.prepare_cached("SELECT text, depth, created_ms FROM message WHERE id = ?1")?;
-            while hits.len() < limit
-                && let Some(row) = found.next()?
-            {
-                let (id, said_in): (i64, i64) = (row.get(0)?, row.get(1)?);
-                let Some((session, name)) = shown.by(id, said_in) else { continue };
-                let mut one = text_of.query([id])?;
-                let Some(row) = one.next()? else { continue };
-                let text = text_at(row, 0);
-                if !scanned.is_empty() && !contains_all(&folded(&text), &scanned) {
-                    continue;
+            let found = found.query_map([indexed.join(" ")], |r| Ok((r.get(0)?, r.get(1)?)))?;
+            Ok((Shown::of(db)?, found.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?))
+        })?;
+        let mut hits = Vec::new();
+        for some in found.chunks(TEXTS) {
+            watch.go_on()?;
+            self.read(|db| {
+                let mut text_of = db.prepare_cached("SELECT text, depth, created_ms FROM message WHERE id = ?1")?;
+                for (id, said_in) in some {
+                    if hits.len() >= limit {
+                        break;
+                    }
+                    let Some((session, name)) = shown.by(*id, *said_in) else { continue };
+                    let mut one = text_of.query([id])?;
+                    let Some(row) = one.next()? else { continue };
+                    let text = text_at(row, 0);
+                    if !scanned.is_empty() && !contains_all(&folded(&text), &scanned) {
+                        continue;
+                    }
+                    hits.push(SearchHit {
+                        session: SessionId(session),
+                        name: name.to_owned(),
+                        message: MessageId(*id),
+                        number: row.get(1)?,
+                        snippet: snippet(&text, first),
+                        created_ms: row.get(2)?,
+                    });
                 }
-                hits.push(SearchHit {
-                    session: SessionId(session),
-                    name: name.to_owned(),
-                    message: MessageId(id),
-                    number: row.get(1)?,
-                    snippet: snippet(&text, first),
-                    created_ms: row.get(2)?,
-                });
+                Ok(())
+            })?;
+            if hits.len() >= limit {
+                break;
             }
-            Ok(hits)
-        })
+        }
+        Ok(hits)
     }
 }
 

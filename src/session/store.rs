@@ -170,13 +170,7 @@ impl Store {
         if ids.is_empty() || ids.start <= after {
             // Whoever took one of those far away may have more of its millisecond, which are left to it.
             let least = if after < FAR { after + 1 } else { (after / ID_BLOCK + 1) * ID_BLOCK };
-            let block = self.transaction(|tx| {
-                Ok(tx.query_row(
-                    "UPDATE counter SET value = max(value, ?2) + ?1 WHERE name = 'id' RETURNING value - ?1",
-                    [ID_BLOCK, least],
-                    |r| r.get::<_, i64>(0),
-                )?)
-            });
+            let block = self.transaction(|tx| take_ids(tx, ID_BLOCK, least));
             *ids = match block {
                 Ok(first) => first..first + ID_BLOCK,
                 // A full or read-only disk must not stop a conversation: fewer ids from far away, told apart by time and process.
@@ -287,6 +281,12 @@ impl Store {
             self.read(|db| Ok(db.prepare_cached(&sql)?.exists([id.0])?)).unwrap_or(true)
         })
     }
+}
+
+/// Takes `count` ids that nobody has, none below `least`, and returns the first.
+pub(super) fn take_ids(tx: &Transaction<'_>, count: i64, least: i64) -> Result<i64> {
+    let sql = "UPDATE counter SET value = max(value, ?2) + ?1 WHERE name = 'id' RETURNING value - ?1";
+    Ok(tx.prepare_cached(sql)?.query_row([count, least], |r| r.get(0))?)
 }
 
 /// A panic while holding a connection leaves no half-done transaction behind (it is rolled back), so going on is safe.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::cli::{ExportArgs, FormatArg, ImportArgs, LsArgs, NameArgs, PruneArgs, RmArgs, SearchArgs};
 use super::failure::Failure;
 use super::quantize_cmd::kept_dir;
+use super::signals::Ending;
 use super::{Context, open, out};
 use crate::app::cells::{ellipsis, fit, width as cells};
 use crate::app::entry::grouped;
@@ -16,8 +17,9 @@ use crate::desk::export::imported_line;
 use crate::desk::session_rows;
 use crate::model::quantize::{Stage, kept_folders, remove_kept};
 use crate::protocol::desk::{ExportFormat, SessionRow};
+use crate::protocol::engine::Cancel;
 use crate::session::{
-    Extent, Freed, LAST, Overwrite, Scope, SegmentId, SessionFilter, SessionRecord, Store, StoreError,
+    Extent, Freed, LAST, Overwrite, Scope, SegmentId, SessionFilter, SessionRecord, Store, StoreError, Watch,
 };
 use crate::text::sanitize::{Clean, shell_word};
 
@@ -239,7 +241,15 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
 
 /// `import`.
 pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
-    let imported = open::store_to_change(context)?.import(&args.file)?;
+    let store = open::store_to_change(context)?;
+    let stop = Cancel::default();
+    let asked = stop.clone();
+    let ending = Ending::watch(move || asked.cancel())?;
+    let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NOBODY };
+    let imported = store.import_watched(&args.file, &watch).map_err(|e| match e {
+        StoreError::Stopped => ending.by_signal(Failure::new(Exit::Stopped, "stopped: nothing was imported")),
+        e => e.into(),
+    })?;
     let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
     let json = || {
         json!({

@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crossbeam_channel::{Receiver, Sender};
 use sala_chat::session::{Disk, DiskFile, Look, RealDisk};
 
 /// What a power cut does to bytes and names that were not synced.
@@ -55,6 +56,8 @@ struct Faults {
     free: Option<u64>,
     read_only: bool,
     lying: bool,
+    /// Effects of the threads of this name wait here.
+    held: Option<(&'static str, Receiver<()>)>,
     /// Files with bytes that were not synced: how many are.
     durable: HashMap<PathBuf, u64>,
     /// Changes of names that were not synced, oldest first.
@@ -114,6 +117,13 @@ impl FaultDisk {
         self.faults().lying = true;
     }
 
+    /// Every effect of the threads of this name waits until what is returned is dropped.
+    pub fn hold(&self, thread: &'static str) -> Sender<()> {
+        let (release, held) = crossbeam_channel::unbounded();
+        self.faults().held = Some((thread, held));
+        release
+    }
+
     /// Everything works again, except that a power cut is for ever.
     pub fn heal(&self) {
         let mut f = self.faults();
@@ -129,6 +139,13 @@ impl FaultDisk {
 
     /// Counts an effect. `Ok(Some(loss))`: the power goes off during it.
     fn begin(&self, effect: Effect) -> io::Result<Option<Loss>> {
+        let held = self.faults().held.clone();
+        if let Some((thread, held)) = held
+            && std::thread::current().name() == Some(thread)
+        {
+            // Nothing is ever sent: it goes on when the other end is dropped.
+            let _ = held.recv();
+        }
         let mut f = self.faults();
         if f.off {
             return Err(io::Error::other("the power is off"));

@@ -1,8 +1,10 @@
 //! Finding the documents of a load: files, folders and standard input, cut as the options say.
 
-use super::super::work::Files;
-use super::super::{Attendance, DeskError, Done, State, Work, render};
-use crate::protocol::desk::{Activity, Level, LoadOptions};
+use std::time::Duration;
+
+use super::super::errand::{Order, Place};
+use super::super::{Attendance, DeskError, Done, State, render};
+use crate::protocol::desk::{Level, LoadOptions};
 use crate::text::Part;
 use crate::text::sanitize::{command_word, shell_word};
 use crate::text::sources::{self, Document, Gathered, SourceError};
@@ -36,38 +38,35 @@ impl State {
         if paths.is_empty() {
             return then(self, Ok(Gathered::default()));
         }
-        self.activity(Activity::Busy { what: "opening files".into() });
         let mut how = self.sources.clone();
         (how.force, how.pages) = (options.force, options.pages);
         if self.attendance == Attendance::Present {
             how.not_text = "/load --force loads it as Latin-1.";
         }
-        let (cancel, files) = (self.feeder.cancel.clone(), paths.clone());
-        let (found, inbox) = crossbeam_channel::bounded(1);
-        let thread = std::thread::Builder::new().name("files".into()).spawn(move || {
-            // Nobody waits any more when the program ends.
-            let _ = found.send(sources::gather(&files, &how, &cancel));
-        });
-        thread.map_err(|e| DeskError::Failed(format!("The files cannot be opened: {e}. Nothing was loaded.")))?;
-        let then = Box::new(move |desk: &mut State, files| {
-            let gathered = desk.gathered(&paths, files);
-            then(desk, gathered)
-        });
-        self.work = Work::Gathering { files: inbox, then };
-        Ok(())
+        let files = paths.clone();
+        let order = Order {
+            what: "opening files".into(),
+            failed: "Reading the files failed unexpectedly. Nothing was loaded.",
+            place: Place::InTurn,
+            patience: Duration::ZERO,
+        };
+        self.elsewhere(
+            order,
+            move |doing| sources::gather(&files, &how, &doing.cancel),
+            move |desk, files| {
+                let gathered = files.and_then(|files| desk.gathered(&paths, files));
+                then(desk, gathered)
+            },
+        )
     }
 
-    fn gathered(&self, paths: &[String], files: Option<Files>) -> Done<Gathered> {
-        match files {
-            Some(Ok(gathered)) => Ok(gathered),
-            Some(Err(SourceError::Cancelled)) => Err(DeskError::Stopped),
-            Some(Err(e @ SourceError::NotFound { .. })) => {
-                Err(DeskError::NotThere(self.or_session(paths, e.to_string())))
-            }
-            Some(Err(e @ SourceError::NoMatch(_))) => Err(DeskError::NotThere(e.to_string())),
-            Some(Err(e)) => Err(DeskError::Refused(e.to_string())),
-            None => Err(DeskError::Refused("Reading the files failed unexpectedly. Nothing was loaded.".into())),
-        }
+    fn gathered(&self, paths: &[String], files: Result<Gathered, SourceError>) -> Done<Gathered> {
+        files.map_err(|e| match e {
+            SourceError::Cancelled => DeskError::Stopped,
+            e @ SourceError::NotFound { .. } => DeskError::NotThere(self.or_session(paths, e.to_string())),
+            e @ SourceError::NoMatch(_) => DeskError::NotThere(e.to_string()),
+            e => DeskError::Refused(e.to_string()),
+        })
     }
 
     /// Somebody who types a session's name after `/load` is told.

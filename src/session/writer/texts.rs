@@ -10,6 +10,7 @@ use crate::base::{bytes, now_ms};
 use crate::session::error::StoreError;
 use crate::session::save::image_bytes;
 use crate::session::store::{Access, Store, lock};
+use crate::session::watch::Watch;
 
 /// The thread's own state.
 pub(super) struct Texts {
@@ -165,14 +166,18 @@ impl Texts {
         Outcome::Saved(None)
     }
 
-    /// Between saves: index new texts. What fails is tried again after the next save.
+    /// Between saves: index new texts, until there is something to save again. What is left or fails comes after the next save.
     fn tidy(&mut self) {
         if matches!(self.store.access(), Access::ReadOnly { .. }) || self.saves == 0 {
             return;
         }
         // First: from here on a damaged log has nothing of what was said.
         self.store.checkpoint();
-        let _ = self.store.index_texts();
+        let wanted = || {
+            let queue = lock(&self.shared.queue);
+            queue.closing || !queue.saves.is_empty()
+        };
+        let _ = self.store.index_texts_watched(&Watch { stop: &wanted, ..Watch::NOBODY });
     }
 
     fn reason(&self, e: &StoreError) -> String {
