@@ -98,7 +98,7 @@ fn waits(app: &App, outcome: &Outcome) -> bool {
 fn queue(app: &mut App, effects: &mut Vec<Effect>) {
     let line = app.composer.take();
     app.history.push(&line);
-    // Now: where the program is killed it was not lost.
+    // Now: where the program is killed it is not lost.
     remember(app, &line, effects);
     app.queue.lines.push_back(Queued { line, edits: app.editing.take() });
 }
