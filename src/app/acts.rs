@@ -54,9 +54,9 @@ pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
 
 /// Asks the model to stop, once.
 pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
-    if app.busy() && app.activity != Activity::Stopping {
-        // A question the desk has not taken up yet leaves nothing to wait for.
-        if app.activity != Activity::Idle {
+    if (app.busy() || app.activity.is_beside()) && app.activity != Activity::Stopping {
+        // A question the desk has not taken up yet leaves nothing to wait for; of what goes on beside the desk says that it is stopped.
+        if !app.activity.rests() {
             app.activity = Activity::Stopping;
         }
         app.waiting = false;
@@ -83,9 +83,14 @@ pub(super) fn notify(app: &mut App, took: u64, text: String, effects: &mut Vec<E
     }
 }
 
+/// Whether a line is one for the history of the next start: commands are not.
+fn is_remembered(line: &str) -> bool {
+    !is_command(line) && !line.trim().is_empty()
+}
+
 /// Has what was entered and is not asked yet found in the history of the next start.
 pub(super) fn remember(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
-    if is_command(line) || line.trim().is_empty() {
+    if !is_remembered(line) {
         return;
     }
     app.sent += 1;
@@ -101,7 +106,8 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.questions.clear();
         // Whatever ends the program: a terminal that is closed asks nobody.
         let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).cloned();
-        let lines: Vec<String> = queued.chain(app.tabs.typed()).chain([app.composer.expanded()]).collect();
+        let lines: Vec<String> =
+            queued.chain(app.tabs.drafts().map(|(_, text)| text)).chain([app.composer.expanded()]).collect();
         lines.iter().for_each(|line| remember(app, line, effects));
         send(app, Request::Quit, effects);
         app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
@@ -157,7 +163,7 @@ fn fate(lengths: &[usize], remembers: bool) -> String {
 
 /// The question whether to quit; none when nothing is at work or waits, and all is saved.
 fn lost_by_quitting(app: &App) -> Option<String> {
-    let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
+    let here = (app.busy() || app.activity.is_beside()) && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
     // Where nothing is saved there is no history either.
     let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));
@@ -167,9 +173,11 @@ fn lost_by_quitting(app: &App) -> Option<String> {
         1 => format!("1 message was not sent: {}.", fate(&lengths, remembers)),
         n => format!("{n} messages were not sent: {}.", fate(&lengths, remembers)),
     };
-    let names: Vec<String> = app.tabs.drafts().map(|name| format!("\"{name}\"")).collect();
-    let lengths: Vec<usize> = app.tabs.typed().map(|text| text.len()).collect();
-    let drafts = match names.len() {
+    let typed: Vec<(&str, String)> = app.tabs.drafts().filter(|(_, text)| is_remembered(text)).collect();
+    let lengths: Vec<usize> = typed.iter().map(|(_, text)| text.len()).collect();
+    let mut names: Vec<String> = typed.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+    names.dedup();
+    let drafts = match lengths.len() {
         0 => String::new(),
         1 => format!("A draft is in {}: {}.", names.join(", "), fate(&lengths, remembers)),
         n => format!("{n} drafts are in {}: {}.", names.join(", "), fate(&lengths, remembers)),

@@ -277,8 +277,8 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         app.composer.clear_to_cut();
         return offer(app, "Edit left", Action::Yank, "brings the text back", now + QUIT_MS);
     }
-    if app.busy() {
-        if app.activity != Activity::Stopping && !matches!(app.activity, Activity::Starting { .. }) {
+    if app.busy() || app.activity.is_beside() {
+        if app.can_be_stopped() {
             stop(app, effects);
             app.armed = Armed::Swallow(now + ESC_MS);
         }
@@ -326,8 +326,8 @@ fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if matches!(app.armed, Armed::Ignore(until) if now < until) {
         return;
     }
-    if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
-        if app.activity != Activity::Stopping {
+    if app.can_be_stopped() || app.activity == Activity::Stopping {
+        if app.can_be_stopped() {
             stop(app, effects);
         }
         app.armed = Armed::Ignore(now + IGNORE_MS);

@@ -289,7 +289,13 @@ impl App {
 
     /// Whether the model (or the desk) is at work, so that messages have to wait.
     pub fn busy(&self) -> bool {
-        self.waiting || self.activity != Activity::Idle
+        self.waiting || !self.activity.rests()
+    }
+
+    /// Whether there is something that Esc ends.
+    pub(crate) fn can_be_stopped(&self) -> bool {
+        let goes_on = self.busy() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping);
+        goes_on || self.activity.is_beside()
     }
 
     /// Whether work goes on here, or stands until the desk is told how to go on.

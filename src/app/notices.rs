@@ -287,7 +287,7 @@ fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>
 }
 
 fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effect>) -> Redraw {
-    let was_busy = app.busy();
+    let (was_busy, was_beside) = (app.busy(), app.activity.is_beside());
     let stopping = app.activity == Activity::Stopping;
     let (mut before, mut speed) = (String::new(), String::new());
     match &activity {
@@ -308,18 +308,21 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     if let Activity::Thinking { ms, tokens, .. } = activity {
         app.transcript.set_thought(ms, tokens);
     }
-    let idle = activity == Activity::Idle;
+    let (rests, beside) = (activity.rests(), activity.is_beside());
     // A stop was asked for: reports from before it arrived must not take the word back.
-    if !stopping || idle {
+    if !stopping || rests {
         app.activity = cleaned::activity(activity);
     }
     if app.activity.is_loading() {
         hidden(app);
     }
-    if idle {
+    if rests {
         app.transcript.close_open();
-        if was_busy {
+        if was_busy || was_beside && !beside {
             became_idle(app, now, effects);
+        }
+        if beside {
+            app.busy_since.get_or_insert(now);
         }
         Redraw::Now
     } else {

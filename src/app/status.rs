@@ -78,7 +78,7 @@ fn activity(app: &App) -> (String, Role) {
             format!("restoring {} tokens{percent}", grouped(*tokens))
         }
         Activity::Stopping => "stopping".into(),
-        Activity::Busy { what } => what.clone(),
+        Activity::Busy { what } | Activity::Beside { what } => what.clone(),
     };
     (text, Role::Heading)
 }
@@ -103,6 +103,7 @@ pub fn progress(app: &App) -> Option<Progress> {
         | Activity::Thinking { .. }
         | Activity::Answering { .. }
         | Activity::Restoring { .. }
+        | Activity::Beside { .. }
         | Activity::Busy { .. } => Some(Progress::Running),
     }
 }
@@ -121,6 +122,7 @@ pub fn title(app: &App) -> String {
         | Activity::Starting { .. }
         | Activity::Restoring { .. }
         | Activity::Stopping
+        | Activity::Beside { .. }
         | Activity::Busy { .. } => String::new(),
     };
     let news = app.tabs.news();
@@ -215,6 +217,9 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
                 pairs.push(("/aside".into(), "answers at once"));
             }
         } else {
+            if app.activity.is_beside() {
+                pairs.push((key(Action::Escape), "stop"));
+            }
             pairs.push((key(Action::Send), "send"));
             pairs.push((key(Action::Newline), "newline"));
         }

@@ -188,16 +188,14 @@ impl Tabs {
         self.away.iter().flat_map(|away| away.queue.lines.iter().map(|queued| &queued.line))
     }
 
-    /// What stands in the input of sessions that were left.
-    pub(super) fn typed(&self) -> impl Iterator<Item = String> {
-        let texts = self.away.iter().flat_map(|a| [Some(a.composer.expanded()), a.refused.clone()]);
-        texts.flatten().filter(|text| !text.trim().is_empty())
-    }
-
-    /// Names of sessions that were left with something in the input.
-    pub(super) fn drafts(&self) -> impl Iterator<Item = &str> {
-        let drafts = self.away.iter().filter(|a| !a.composer.text().trim().is_empty() || a.refused.is_some());
-        drafts.map(|away| called(self.list.iter().find(|s| s.serial == away.serial).map_or("", |s| s.name.as_str())))
+    /// What stands in the input of sessions that were left, each with the session's name.
+    pub(super) fn drafts(&self) -> impl Iterator<Item = (&str, String)> {
+        let name_of = |serial| called(self.list.iter().find(|s| s.serial == serial).map_or("", |s| s.name.as_str()));
+        let texts = self.away.iter().flat_map(move |away| {
+            let texts = [Some(away.composer.expanded()), away.refused.clone()].into_iter().flatten();
+            texts.map(move |text| (name_of(away.serial), text))
+        });
+        texts.filter(|(_, text)| !text.trim().is_empty())
     }
 
     /// Code is coloured otherwise from now on.

@@ -6,7 +6,7 @@
 use super::App;
 use super::acts::note;
 use crate::commands::COMMANDS;
-use crate::protocol::desk::{Activity, Level, Notice};
+use crate::protocol::desk::{Level, Notice};
 use crate::text::sample;
 
 /// One step.
@@ -125,7 +125,7 @@ impl Tour {
     /// Something was said: after these the desk has dealt with what was entered.
     pub fn told(&mut self, notice: &Notice) {
         let more_follows = match notice {
-            Notice::Activity(activity) => *activity != Activity::Idle,
+            Notice::Activity(activity) => !activity.rests(),
             Notice::Added(_)
             | Notice::Delta { .. }
             | Notice::Finished(_)
@@ -179,6 +179,7 @@ pub(super) fn leave(app: &mut App) -> bool {
 mod tests {
     use super::*;
     use crate::commands;
+    use crate::protocol::desk::Activity;
 
     #[test]
     fn every_step_is_a_question_or_a_command_that_is_understood() {

@@ -132,7 +132,9 @@ fn break_at(clusters: &[Cluster<'_>], start: usize, limit: usize) -> (usize, usi
         used += c.cells;
         at += 1;
         if is_space {
-            candidate = Some((if at - 1 > start { trim_end(clusters, start, at) } else { at }, at));
+            // Behind nothing but indentation there is no place to break: a row of it alone would be a blank one.
+            let end = trim_end(clusters, start, at);
+            candidate = (end > start).then_some((end, at)).or(candidate);
         } else if c.cells >= 2
             || clusters.get(at).is_some_and(|n| n.cells >= 2)
             || c.text == "-" && !option && at > start + 1
@@ -157,6 +159,15 @@ pub fn wrap_text(text: &str, face: impl Into<Face>, cells: usize) -> Vec<Row> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn indentation_stays_before_a_word_that_does_not_fit() {
+        let rows = |text: &str| -> Vec<String> {
+            super::wrap_text(text, super::super::rows::Role::Text, 10).iter().map(super::Row::text).collect()
+        };
+        assert_eq!(rows("    abcdefghijkl m"), ["    abcdef", "ghijkl m"]);
+        assert_eq!(rows(" abcdefghijkl"), [" abcdefghi", "jkl"]);
+    }
+
     use super::super::rows::Role;
     use super::*;
     use proptest::prelude::*;

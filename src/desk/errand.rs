@@ -85,10 +85,17 @@ impl Errand {
 
     /// What is shown of it.
     pub(super) fn activity(&self) -> Activity {
-        match self.cancel.is_cancelled() {
-            true => Activity::Stopping,
-            false => Activity::Busy { what: self.what.clone() },
+        match (self.place, self.cancel.is_cancelled()) {
+            (Place::InTurn, true) => Activity::Stopping,
+            (Place::InTurn, false) => Activity::Busy { what: self.what.clone() },
+            (Place::Beside, true) => Activity::Beside { what: format!("stopping: {}", self.what) },
+            (Place::Beside, false) => Activity::Beside { what: self.what.clone() },
         }
+    }
+
+    /// Whether what is asked next need not wait for it.
+    pub(super) fn holds_up_nothing(&self) -> bool {
+        self.place == Place::Beside
     }
 
     /// Ends it as soon as it can.
@@ -142,6 +149,9 @@ impl State {
         let then = move |desk: &mut State, ()| then(desk, brought(thread, failed));
         let mut errand =
             Errand { said, what, place, cancel, serial: self.talk.serial, until: None, then: Box::new(then) };
+        if self.quitting {
+            errand.leave();
+        }
         let until = Instant::now() + patience;
         loop {
             match errand.said.recv_deadline(until) {

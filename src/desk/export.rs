@@ -103,7 +103,10 @@ impl State {
         let file = path.clone();
         self.elsewhere(
             order(format!("exporting {}", name_of(&path)), "The export failed unexpectedly.", Place::Beside),
-            move |_| store.export_to(id, format, scope, &file, overwrite),
+            move |doing| {
+                let none = |_, _| String::new();
+                doing.watched(none, |watch| store.export_to_watched(id, format, scope, &file, overwrite, watch))
+            },
             move |desk, size| {
                 desk.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size??)));
                 Ok(())
@@ -114,6 +117,8 @@ impl State {
     /// `/import`.
     pub(super) fn import(&mut self, path: &str) -> Done {
         let (store, path) = (Arc::clone(&self.keeper.store), typed_path(path));
+        // Ids are taken before the import has the database to itself: what is said meanwhile wants some.
+        store.new_message_id(None);
         let what = format!("importing {}", name_of(&path));
         let line = part_of(&what);
         self.elsewhere(

@@ -130,7 +130,8 @@ impl State {
 
     /// Says that all that was asked for is done. What gives way to a request was asked for by nobody.
     fn tell_served(&mut self) {
-        let rests = self.queue.is_empty() && self.errands.is_empty() && (self.work.is_idle() || self.work.gives_way());
+        let beside = self.attendance == Attendance::Present && self.work.errand().is_some_and(Errand::holds_up_nothing);
+        let rests = self.queue.is_empty() && (self.work.is_idle() || self.work.gives_way() || beside);
         if rests && self.served < self.come {
             self.served = self.come;
             self.out.tell(Notice::Served(self.served));

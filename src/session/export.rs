@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StoreError};
 use super::store::Store;
+use super::watch::Watch;
 use crate::protocol::desk::ExportFormat;
 use crate::transcript::{Message, MessageId, SessionId};
 
@@ -64,6 +65,9 @@ pub(super) struct MarkJson {
     pub message: MessageId,
 }
 
+/// Bytes between two looks at whether an export is to end.
+const WRITTEN_AT_ONCE: usize = 1 << 20;
+
 impl Store {
     /// A session as text in one of the formats.
     ///
@@ -114,10 +118,38 @@ impl Store {
         path: &Path,
         overwrite: Overwrite,
     ) -> Result<u64> {
+        self.export_to_watched(id, format, scope, path, overwrite, &Watch::NOBODY)
+    }
+
+    /// The same with somebody who may end it: then there is no file.
+    ///
+    /// # Errors
+    /// As [`Store::export_to`]; [`StoreError::Stopped`].
+    pub fn export_to_watched(
+        &self,
+        id: SessionId,
+        format: ExportFormat,
+        scope: Scope,
+        path: &Path,
+        overwrite: Overwrite,
+        watch: &Watch<'_>,
+    ) -> Result<u64> {
         refuse_existing(path, overwrite)?;
-        let text = self.export(id, format, scope)?;
-        self.write_whole(path, |file| file.write(text.as_bytes()))?;
-        Ok(text.len() as u64)
+        let session = self.session_json(id, scope)?;
+        watch.go_on()?;
+        let text = rendered(&session, format)?;
+        let stopped = || std::io::Error::from(std::io::ErrorKind::Interrupted);
+        let written = self.write_whole(path, |file| {
+            for part in text.as_bytes().chunks(WRITTEN_AT_ONCE) {
+                watch.go_on().map_err(|_| stopped())?;
+                file.write(part)?;
+            }
+            watch.go_on().map_err(|_| stopped())
+        });
+        match written {
+            Err(_) if (watch.stop)() => Err(StoreError::Stopped),
+            written => written.map(|()| text.len() as u64),
+        }
     }
 
     pub(super) fn session_json(&self, id: SessionId, scope: Scope) -> Result<SessionJson> {

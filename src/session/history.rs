@@ -20,7 +20,8 @@ pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
     tx.prepare_cached("DELETE FROM prompt WHERE text = ?1 AND key > (SELECT max(key) FROM prompt) - ?2")?
         .execute(params![text, RECENT])?;
     tx.prepare_cached("INSERT INTO prompt(text, created_ms) VALUES (?1, ?2)")?.execute(params![text, now_ms()])?;
-    tx.prepare_cached("DELETE FROM prompt WHERE key <= (SELECT max(key) FROM prompt) - ?1")?.execute([KEEP])?;
+    let oldest = "DELETE FROM prompt WHERE key <= (SELECT key FROM prompt ORDER BY key DESC LIMIT 1 OFFSET ?1)";
+    tx.prepare_cached(oldest)?.execute([KEEP])?;
     Ok(())
 }
 

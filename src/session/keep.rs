@@ -16,9 +16,6 @@ use super::store::Store;
 use super::summary::refresh_session;
 use crate::transcript::SessionId;
 
-/// Of a document's inner segments every this many keeps its state: what a re-read costs at most after damage.
-const PART_STRIDE: u64 = 4;
-
 /// A segment without its tokens.
 pub(super) struct Light {
     pub id: SegmentId,
@@ -80,7 +77,7 @@ pub(super) fn keeps_turn(age: u64, number: u64, keep: u64) -> bool {
 }
 
 impl Store {
-    /// Thins end states of all branches of a session. Returns what was freed.
+    /// Thins end states of what was said in a session, on all its branches. Returns what was freed.
     ///
     /// # Errors
     /// The database cannot be written.
@@ -106,7 +103,15 @@ impl Store {
             }
             let pinned: HashSet<SegmentId> = pinned(tx)?;
             let keep = kept_ends(&tree, &pinned, self.limits.keep_turns);
-            let gone: Vec<SegmentId> = tree.values().filter(|l| l.has_end && !keep.contains(&l.id)).map(|l| l.id).collect();
+            // What a fork was forked from is another session's, and as old as it is there.
+            let own: HashSet<SegmentId> = {
+                let sql = "SELECT l.segment FROM message m CROSS JOIN message_segment l ON l.message = m.id WHERE m.session = ?1";
+                let mut query = tx.prepare_cached(sql)?;
+                let rows = query.query_map([session.0], |r| Ok(SegmentId(r.get(0)?)))?;
+                rows.collect::<rusqlite::Result<_>>()?
+            };
+            let thinned = |l: &&Light| l.has_end && own.contains(&l.id) && !keep.contains(&l.id);
+            let gone: Vec<SegmentId> = tree.values().filter(thinned).map(|l| l.id).collect();
             for id in &gone {
                 forget(tx, id, FileKind::End, "thinned")?;
             }
@@ -281,20 +286,13 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
         }
         path.reverse();
         let turns = path.iter().filter(|l| l.kind == SegmentKind::Turn).count() as u64;
-        let (mut turn, mut part) = (0u64, 0u64);
-        for (i, l) in path.iter().enumerate() {
+        let mut turn = 0u64;
+        for l in path {
             let stays = match l.kind {
-                SegmentKind::DocumentEnd => {
-                    part = 0;
-                    true
-                }
-                SegmentKind::DocumentPart => {
-                    part += 1;
-                    part.is_multiple_of(PART_STRIDE) || i + 1 == path.len()
-                }
+                // How many of a document are kept is a setting of its own: they are the places that `/when` asks.
+                SegmentKind::DocumentEnd | SegmentKind::DocumentPart => true,
                 SegmentKind::Turn => {
                     turn += 1;
-                    part = 0;
                     keeps_turn(turns - turn, turn, keep_turns)
                 }
             };
@@ -323,7 +321,7 @@ pub(super) fn with_ancestors(
     reached
 }
 
-fn forget(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind, why: &str) -> Result<()> {
+pub(super) fn forget(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind, why: &str) -> Result<()> {
     let k = kind.extension();
     tx.prepare_cached(&format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"))?
         .execute(params![id.0, why])?;

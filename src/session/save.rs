@@ -202,10 +202,9 @@ pub(super) fn name_in(tx: &Transaction<'_>, written: &[Written]) -> Result<()> {
         tx.prepare_cached(&format!("UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1"))?
             .execute(params![file.id.0, file.root, file.bytes])?;
     }
-    for file in written {
-        for session in sessions_behind(tx, &file.id)? {
-            refresh_session(tx, session)?;
-        }
+    let ids: Vec<SegmentId> = written.iter().map(|file| file.id).collect();
+    for session in sessions_behind(tx, &ids)? {
+        refresh_session(tx, session)?;
     }
     Ok(())
 }

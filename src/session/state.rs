@@ -3,6 +3,8 @@
 //! A file that turns out wrong is declared missing in the database before the caller hears of it, so that it is never
 //! tried twice. Never writes files; `save.rs` does.
 
+use std::collections::{BTreeSet, HashSet};
+
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::error::{Result, StoreError};
@@ -176,6 +178,7 @@ impl Store {
     pub fn plan_restore(&self, tip: &SegmentId) -> Result<RestorePlan> {
         let mut path = self.load_path(tip)?;
         let left_out = lock(&self.left_out).clone();
+        let mut gone = Vec::new();
         for segment in &mut path {
             if let Some(why) = left_out.get(&segment.id) {
                 segment.rows = Stored::Missing { why: why.clone() };
@@ -199,10 +202,11 @@ impl Store {
                     // Reading will tell.
                     Err(_) => continue,
                 };
-                self.declare_missing(&segment.id, kind, &why);
+                gone.push((segment.id, kind, why.clone()));
                 *stored = Stored::Missing { why };
             }
         }
+        self.declare_all_missing(&gone);
         Ok(plan(path))
     }
 
@@ -302,13 +306,19 @@ impl Store {
     /// Takes a file out of use. Returns whether that could be recorded; where it cannot (a read-only directory) the
     /// same fault will be found again, which is slower but not wrong.
     pub(super) fn declare_missing(&self, id: &SegmentId, kind: FileKind, why: &str) -> bool {
+        self.declare_all_missing(&[(*id, kind, why.to_owned())])
+    }
+
+    fn declare_all_missing(&self, gone: &[(SegmentId, FileKind, String)]) -> bool {
+        if gone.is_empty() {
+            return true;
+        }
         self.transaction(|tx| {
-            let k = kind.extension();
-            tx.execute(
-                &format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"),
-                params![id.0, why],
-            )?;
-            for session in sessions_behind(tx, id)? {
+            for (id, kind, why) in gone {
+                super::keep::forget(tx, id, *kind, why)?;
+            }
+            let ids: Vec<SegmentId> = gone.iter().map(|(id, ..)| *id).collect();
+            for session in sessions_behind(tx, &ids)? {
                 refresh_session(tx, session)?;
             }
             Ok(())
@@ -368,8 +378,10 @@ impl Attempt {
     }
 }
 
-/// Sessions whose head lies behind this segment or in it: their `state` column depends on it.
-pub(super) fn sessions_behind(tx: &rusqlite::Transaction<'_>, id: &SegmentId) -> Result<Vec<SessionId>> {
+/// Sessions whose head lies in one of these segments or behind it: their `state` column depends on it.
+pub(super) fn sessions_behind(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) -> Result<BTreeSet<SessionId>> {
+    let all: HashSet<&SegmentId> = ids.iter().collect();
+    let mut parent = tx.prepare_cached("SELECT parent FROM segment WHERE id = ?1")?;
     let mut query = tx.prepare_cached(
         "WITH RECURSIVE down(id) AS (
            SELECT ?1 UNION SELECT s.id FROM down CROSS JOIN segment s ON s.parent = down.id),
@@ -378,8 +390,17 @@ pub(super) fn sessions_behind(tx: &rusqlite::Transaction<'_>, id: &SegmentId) ->
            UNION SELECT m.id FROM below CROSS JOIN message m ON m.parent = below.id)
          SELECT s.id FROM below CROSS JOIN session s ON s.head = below.id",
     )?;
-    let rows = query.query_map([id.0], |r| Ok(SessionId(r.get(0)?)))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+    let mut behind = BTreeSet::new();
+    for id in &all {
+        // What is behind one is behind the one before it.
+        let above = parent.query_row([id.0], |r| r.get::<_, Option<[u8; 32]>>(0)).optional()?.flatten();
+        if above.is_some_and(|above| all.contains(&SegmentId(above))) {
+            continue;
+        }
+        let rows = query.query_map([id.0], |r| Ok(SessionId(r.get(0)?)))?;
+        behind.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
+    }
+    Ok(behind)
 }
 
 /// The longest usable start of a path.

@@ -45,6 +45,32 @@ fn escape_stops_and_swallows_the_second_press() {
 }
 
 #[test]
+fn what_goes_on_beside_keeps_nothing_waiting_and_escape_ends_it() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("queued meanwhile").press("enter");
+    assert_eq!((s.queued(), s.sent()), (vec!["queued meanwhile"], vec![Request::Remember("queued meanwhile".into())]));
+    // The answer ends; an export that was asked for beside it goes on.
+    let beside = || Notice::Activity(Activity::Beside { what: "exporting talk.sala".into() });
+    s.tell(beside());
+    assert_eq!((s.queued(), s.sent()), (vec![], vec![Request::Ask("queued meanwhile".into())]));
+    s.tell(Notice::Served(u64::MAX));
+    assert!(s.screen().contains("exporting talk.sala"), "{}", s.screen());
+    s.type_text("and at once").press("enter");
+    assert_eq!(s.sent(), [Request::Ask("and at once".into())]);
+    // A stop is for the answer; once that has ended, the next one is for the export.
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
+    s.press("esc");
+    assert_eq!(s.sent(), [Request::Stop]);
+    s.tell(Notice::Served(u64::MAX)).tell(beside());
+    assert!(s.screen().contains("exporting talk.sala"), "{}", s.screen());
+    s.wait(1000).press("esc");
+    assert_eq!(s.sent(), [Request::Stop]);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert!(!s.screen().contains("exporting"), "{}", s.screen());
+}
+
+#[test]
 fn escape_twice_clears_the_input_and_ctrl_y_brings_it_back() {
     let mut s = open(80, 24);
     s.type_text("a long thought").press("esc esc");

@@ -62,6 +62,7 @@ pub(in super::super) fn beside(
                 | Activity::Reading(_)
                 | Activity::Restoring { .. }
                 | Activity::Stopping
+                | Activity::Beside { .. }
                 | Activity::Busy { .. } => Mark::Working,
             };
             if away.mark.at_work() {

@@ -133,6 +133,9 @@ impl State {
         mut unread: Vec<Unread>,
         then: impl FnOnce(&mut State, Vec<Document>, Vec<Unread>) -> Done + Send + 'static,
     ) -> Done {
+        if self.feeder.stopped() {
+            return Err(DeskError::Stopped);
+        }
         let Some(path) = files.pop_front() else { return then(self, documents, unread) };
         let file = [path.clone()];
         self.try_gather(&file, &LoadOptions::default(), move |desk, gathered| {

@@ -39,6 +39,11 @@ pub enum Activity {
     },
     /// A stop was asked for.
     Stopping,
+    /// Nothing is in hand. Another thread still does something that was asked for, which a stop ends too.
+    Beside {
+        /// For example `exporting talk.sala: 1 GiB of 3 GiB`.
+        what: String,
+    },
     /// Something else that takes over 200 ms.
     Busy {
         /// For example `exporting`.
@@ -47,6 +52,21 @@ pub enum Activity {
 }
 
 impl Activity {
+    /// Whether nothing is in hand: what is asked next is taken at once.
+    pub fn rests(&self) -> bool {
+        self.is_idle() || self.is_beside()
+    }
+
+    /// Whether nothing goes on at all.
+    pub fn is_idle(&self) -> bool {
+        *self == Activity::Idle
+    }
+
+    /// Whether another thread does something, and nothing else goes on.
+    pub fn is_beside(&self) -> bool {
+        matches!(self, Activity::Beside { .. })
+    }
+
     /// Whether documents are being read: Esc pauses instead of stopping, and the reading page is shown.
     pub fn is_loading(&self) -> bool {
         matches!(self, Activity::Reading(r) if !r.files.is_empty())
