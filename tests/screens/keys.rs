@@ -49,11 +49,13 @@ fn what_goes_on_beside_keeps_nothing_waiting_and_escape_ends_it() {
     let mut s = open(80, 24);
     busy(&mut s);
     s.type_text("queued meanwhile").press("enter");
-    assert_eq!((s.queued(), s.sent()), (vec!["queued meanwhile"], vec![Request::Remember("queued meanwhile".into())]));
+    assert_eq!(s.queued(), ["queued meanwhile"]);
+    assert_eq!(s.sent(), [Request::Remember("queued meanwhile".into())]);
     // The answer ends; an export that was asked for beside it goes on.
     let beside = || Notice::Activity(Activity::Beside { what: "exporting talk.sala".into() });
     s.tell(beside());
-    assert_eq!((s.queued(), s.sent()), (vec![], vec![Request::Ask("queued meanwhile".into())]));
+    assert!(s.queued().is_empty());
+    assert_eq!(s.sent(), [Request::Ask("queued meanwhile".into())]);
     s.tell(Notice::Served(u64::MAX));
     assert!(s.screen().contains("exporting talk.sala"), "{}", s.screen());
     s.type_text("and at once").press("enter");
