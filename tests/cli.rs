@@ -765,6 +765,15 @@ fn weights_are_packed_by_text_that_is_one() {
     // Everything is there: nothing is read again. Another text would make another folder.
     let again = pack("log.txt", "packed");
     assert_eq!((again.status.code(), out(&again)), (Some(0), out(&made)), "{}", err(&again));
+    // A part that was changed since is packed again, for which the text is.
+    let part = home.path("packed/part-002.safetensors");
+    let mut bytes = std::fs::read(&part).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 2].iter_mut().for_each(|b| *b ^= 0x55);
+    std::fs::write(&part, bytes).unwrap();
+    let mended = pack("log.txt", "packed");
+    assert_eq!(mended.status.code(), Some(0), "{}{}", out(&mended), err(&mended));
+    assert_eq!(home.run(&["model", "verify", "--model", "packed"]).status.code(), Some(0));
     home.write("log.txt", (1..101).map(line).collect::<String>());
     let other = pack("log.txt", "packed");
     let why = "packed holds this model packed with another calibration";

@@ -261,6 +261,34 @@ fn a_packed_folder_that_was_changed_is_named_and_one_that_is_being_packed_is_lef
     );
     assert_eq!(home.run(pack).status.code(), Some(0));
     assert_eq!(verify().status.code(), Some(0));
+
+    // A link to itself: what cannot be read may be whole, and stays.
+    let aside = home.0.path().join("aside");
+    std::fs::rename(&part, &aside).unwrap();
+    std::os::unix::fs::symlink(&part, &part).unwrap();
+    let unread = verify();
+    assert_eq!(unread.status.code(), Some(3), "{}", out(&unread));
+    assert!(out(&unread).contains("part-003.safetensors: cannot be read: "), "{}", out(&unread));
+    let said = err(&unread);
+    assert!(said.contains("part-003.safetensors in packed: cannot be read: ") && !said.contains("damaged"), "{said}");
+    let refused = home.run(pack);
+    assert_eq!(refused.status.code(), Some(3), "{}", err(&refused));
+    assert!(err(&refused).contains("cannot read packed/part-003.safetensors: "), "{}", err(&refused));
+    assert!(part.is_symlink());
+    std::fs::rename(&aside, &part).unwrap();
+
+    // As an earlier version finished it, with one hash of all parts.
+    edited(&packed.join("model.safetensors.index.json"), |index| {
+        index["metadata"].as_object_mut().unwrap().remove("hashes");
+    });
+    std::fs::remove_file(packed.join("part-001.safetensors")).unwrap();
+    let unknown = verify();
+    assert_eq!(unknown.status.code(), Some(3), "{}", out(&unknown));
+    assert!(out(&unknown).contains("part-001.safetensors: missing\n"), "{}", out(&unknown));
+    assert!(out(&unknown).contains("part-003.safetensors: not verified: "), "{}", out(&unknown));
+    assert!(!out(&unknown).contains("as it was written"), "{}", out(&unknown));
+    assert_eq!(home.run(pack).status.code(), Some(0));
+    assert!(out(&verify()).contains("part-003.safetensors: as it was written\n"));
 }
 
 #[test]

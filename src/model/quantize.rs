@@ -22,7 +22,7 @@ use crate::backend::{BackendError, Form, internal};
 use crate::protocol::engine::{Cancel, Dtype};
 use crate::spec::ModelSpec;
 
-pub use check::{Condition, check};
+pub use check::{Compared, Condition, check, remove_damaged};
 pub use folder::{
     Holds, KeptFolder, Removed, Stage, free_bytes, holds, is_finished, is_outdated, is_unfinished, kept_folders,
     remove_kept,
@@ -108,11 +108,14 @@ pub fn quantize(
 ) -> Result<Option<u64>> {
     let claim = Claim::take(out)?;
     claim.remove_left()?;
-    quantize_claimed(source, calibration, &claim, stop, progress)
+    match remove_damaged(source, &claim, stop, &mut |_, _| ())? {
+        Some(compared) => quantize_claimed(source, calibration, &claim, &compared, stop, progress),
+        None => Ok(None),
+    }
 }
 
-/// Packs `source` by its recipe into a folder, with `calibration` by its statistics. `progress` hears every part when it is on the
-/// disk. `None` if it was stopped.
+/// Packs `source` by its recipe into a folder that [`remove_damaged`] has seen to, with `calibration` by its statistics. `progress`
+/// hears every part when it is on the disk. `None` if it was stopped.
 ///
 /// # Errors
 /// A source without files, tensors that cannot be read, values that are not finite, the disk.
@@ -120,6 +123,7 @@ pub fn quantize_claimed(
     source: &Checkpoint,
     calibration: Option<&Calibration<'_>>,
     claim: &Claim,
+    compared: &Compared,
     stop: &Cancel,
     progress: &mut dyn FnMut(&Part),
 ) -> Result<Option<u64>> {
@@ -130,7 +134,6 @@ pub fn quantize_claimed(
     source.expect();
     let out = claim.folder();
     let id = calibration.map_or_else(|| source.fingerprint(), |c| c.id.to_owned());
-    check::remove_damaged(out)?;
     let parts = parts(source.spec());
     let (mut total, mut index, mut hashes) = (0, BTreeMap::new(), BTreeMap::new());
     for (i, (name, weights)) in parts.iter().enumerate() {
@@ -149,7 +152,14 @@ pub fn quantize_claimed(
         };
         let bytes = path.metadata().map_err(at(&path))?.len();
         total += bytes;
-        let hash = check::hash(&path).map_err(|cause| ModelError::File { path: path.clone(), cause })?;
+        let hash = match compared.hash_of(&file) {
+            Some(hash) if earlier => hash.to_owned(),
+            _ => {
+                let hash = check::hash(&path, stop).map_err(|cause| ModelError::File { path: path.clone(), cause })?;
+                let Some(hash) = hash else { return Ok(None) };
+                hash
+            }
+        };
         hashes.insert(file.clone(), hash);
         let made = Tensors::open_files(std::slice::from_ref(&path))?;
         index.extend(made.names().map(|tensor| (tensor.to_owned(), file.clone())));

@@ -114,16 +114,16 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
         Some(rows) => rows,
         None => hub::verify(&folder, &published, &mut tell).map_err(unreadable)?,
     };
-    let wrong = rows.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Wrong(_)));
+    let wrong = rows.iter().filter(|(_, verdict)| verdict.problem().is_some());
     let bad: Vec<&str> = wrong.map(|(name, _)| name.as_str()).collect();
+    let unreadable = rows.iter().find(|(_, verdict)| matches!(verdict, Verdict::Unreadable(_)));
     let complete = hub::complete(&folder, Kind::Model);
     let template = template(&folder);
     context.result(
         || {
-            let problem = |v: &Verdict| if let Verdict::Wrong(why) = v { Some(why.clone()) } else { None };
             let files: Vec<_> = rows
                 .iter()
-                .map(|(n, v)| serde_json::json!({ "file": n, "problem": problem(v), "verified": v.is_verified() }))
+                .map(|(n, v)| serde_json::json!({ "file": n, "problem": v.problem(), "verified": v.is_verified() }))
                 .collect();
             serde_json::json!({ "path": folder, "complete": complete, "files": files, "chat_template": template })
         },
@@ -133,6 +133,12 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             lines.join("\n")
         },
     )?;
+    if let Some((name, verdict)) = unreadable {
+        let text = format!("{} in {}: {}", Clean::line(name), folder.display(), verdict.words());
+        return Err(Failure::new(Exit::NoModel, text).hint(
+            "Try again; where that does not help, remove this file and give its sala-chat model quantize again",
+        ));
+    }
     match (bad.as_slice(), complete) {
         ([], true) => Ok(Exit::Ok),
         ([], false) => {

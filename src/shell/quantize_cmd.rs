@@ -6,8 +6,10 @@ use super::signals::Ending;
 use super::{Context, Exit, Failure, calibration, dirs};
 use crate::model::calibrate::{self, Statistics};
 use crate::model::draft::BESIDE;
-use crate::model::quantize::{Calibration, Claim, Holds, Part, free_bytes, holds, is_unfinished, quantize_claimed};
-use crate::model::{Checkpoint, DEMO_BESIDE, Recipe};
+use crate::model::quantize::{
+    Calibration, Claim, Compared, Holds, Part, free_bytes, holds, is_unfinished, quantize_claimed, remove_damaged,
+};
+use crate::model::{Checkpoint, DEMO_BESIDE, ModelError, Recipe};
 use crate::protocol::engine::{BUILT_IN, Cancel, is_folder};
 use crate::text::sanitize::sanitize_line;
 
@@ -62,6 +64,8 @@ pub(super) fn run(
     let stop = Cancel::default();
     let asked = stop.clone();
     let ending = Ending::watch(move || asked.cancel())?;
+    // First: whether anything is to be packed, and statistics are needed, depends on it.
+    let compared = compared(context, &source, &claim, &stop).map_err(|e| ending.by_signal(e))?;
     let statistics = match &texts {
         Some(texts) if is_unfinished(&source, &id, output) => {
             Some(calibration::statistics(context, &name, texts, &id, output, &stop).map_err(|e| ending.by_signal(e))?)
@@ -75,7 +79,7 @@ pub(super) fn run(
         context.note(&format!("{} of {}: {}, {}, {made}", part.number, part.of, part.name, gb(part.bytes)));
         parts.push(part.clone());
     };
-    let done = quantize_claimed(&source, calibration.as_ref(), &claim, &stop, &mut progress)?;
+    let done = quantize_claimed(&source, calibration.as_ref(), &claim, &compared, &stop, &mut progress)?;
     let Some(total) = done else {
         let text = format!("stopped after {} of its parts", parts.len());
         return Err(ending.by_signal(Failure::new(Exit::Stopped, text).hint("The same command goes on where it was")));
@@ -99,6 +103,20 @@ pub(super) fn run(
     }
     report(context, &source, output, total, &parts)?;
     Ok(Exit::Ok)
+}
+
+/// Compares what is there with what was written, and removes what is to be packed again.
+fn compared(context: &Context, source: &Checkpoint, claim: &Claim, stop: &Cancel) -> Result<Compared, Failure> {
+    let mut tell = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gb(bytes)));
+    let done = remove_damaged(source, claim, stop, &mut tell).map_err(|e| match e {
+        ModelError::File { .. } => Failure::from(e)
+            .hint("Nothing was changed. Try again; where that does not help, remove this file, and it is made again"),
+        e => e.into(),
+    })?;
+    done.ok_or_else(|| {
+        let text = "stopped while checking what is there; nothing was changed";
+        Failure::new(Exit::Stopped, text).hint("The same command begins again")
+    })
 }
 
 fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, parts: &[Part]) -> Result<(), Failure> {

@@ -1,13 +1,18 @@
 //! Whether a folder that this program packed is as it was written.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use super::folder::{index, is_part, made_from, seal};
-use super::write::remove;
+use super::folder::{errors_from, is_part, read_header, read_index, seal};
+use super::write::{Claim, remove};
 use super::{HASHES, MADE_FROM, SEAL, WEIGHTS_INDEX};
-use crate::model::{Result, Tensors};
+use crate::model::{Checkpoint, ModelError, Result, Tensors};
+use crate::protocol::engine::Cancel;
 use crate::text::files;
+
+/// Read at once, between two looks at whether to stop.
+const BUFFER_BYTES: usize = 1 << 20;
 
 /// What is so of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,74 +21,169 @@ pub enum Condition {
     AsWritten,
     /// What was hashed of it is: an earlier version hashed samples of large folders.
     AsSampled,
+    /// Nobody can tell: an earlier version hashed all parts together, and another one is damaged or cannot be read.
+    NotCompared,
     /// It is not, in words.
     Damaged(String),
+    /// The system did not let it be read, in its words: it may be whole.
+    Unreadable(String),
+}
+
+/// Hashes of the parts of a folder that are as they were written: [`remove_damaged`] found that.
+#[derive(Debug, Default)]
+pub struct Compared(BTreeMap<String, String>);
+
+impl Compared {
+    /// That of a part, by the name of its file.
+    pub(super) fn hash_of(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
 }
 
 /// Looks at each part of a finished folder, and at the index where that does not fit them. `tell` hears of a file before it is read.
 /// `None`: another program's folder, or one that was not finished.
 pub fn check(folder: &Path, tell: &mut dyn FnMut(&str, u64)) -> Option<BTreeMap<String, Condition>> {
-    let index = index(folder)?;
+    compare(folder, &Cancel::default(), tell).map(|(found, _)| found)
+}
+
+/// The same; what it finds is not to be used where `stop` was asked meanwhile.
+fn compare(
+    folder: &Path,
+    stop: &Cancel,
+    tell: &mut dyn FnMut(&str, u64),
+) -> Option<(BTreeMap<String, Condition>, Compared)> {
+    let (mut found, mut compared) = (BTreeMap::new(), Compared::default());
+    let index = match read_index(folder) {
+        Err(e) if is_passing(&e) => {
+            found.insert(WEIGHTS_INDEX.to_owned(), Condition::Unreadable(e.to_string()));
+            return Some((found, compared));
+        }
+        read => read.ok()??,
+    };
     let metadata = index.get("metadata")?;
     let says = |key: &str| metadata.get(key).and_then(serde_json::Value::as_str);
     let (id, expected) = (says(MADE_FROM)?, says(SEAL)?);
     let hashes = metadata.get(HASHES);
     let files = index.get("weight_map")?.as_object()?.values().filter_map(serde_json::Value::as_str);
     let parts: BTreeSet<&str> = files.filter(|name| is_part(name)).collect();
-    let mut found = BTreeMap::new();
     for name in parts {
+        if stop.is_cancelled() {
+            break;
+        }
         let path = folder.join(name);
         tell(name, path.metadata().map_or(0, |m| m.len()));
         let noted = hashes.map(|hashes| hashes.get(name).and_then(serde_json::Value::as_str).unwrap_or_default());
-        found.insert(name.to_owned(), condition(&path, id, noted));
+        let condition = condition(&path, id, noted, stop);
+        if let (Condition::AsWritten, Some(hash)) = (&condition, noted) {
+            compared.0.insert(name.to_owned(), hash.to_owned());
+        }
+        found.insert(name.to_owned(), condition);
     }
-    let whole = found.values().all(|condition| !matches!(condition, Condition::Damaged(_)));
-    if whole && Tensors::open_dir(folder).ok().is_none_or(|tensors| seal(&tensors) != expected) {
-        match hashes {
-            Some(_) => {
-                let why = "does not describe the parts, which are as they were written".to_owned();
-                found.insert(WEIGHTS_INDEX.to_owned(), Condition::Damaged(why));
-            }
-            None => {
-                let why = "this part or another is not as it was written".to_owned();
-                found.values_mut().for_each(|condition| *condition = Condition::Damaged(why.clone()));
-            }
+    if stop.is_cancelled() {
+        return Some((found, compared));
+    }
+    if !found.values().all(|condition| matches!(condition, Condition::AsWritten | Condition::AsSampled)) {
+        without_seal(&mut found);
+        return Some((found, compared));
+    }
+    match Tensors::open_dir(folder) {
+        Ok(tensors) if seal(&tensors) == expected => {}
+        Err(ModelError::File { path, cause }) if is_passing(&cause) => {
+            without_seal(&mut found);
+            let name = path.file_name().unwrap_or(WEIGHTS_INDEX.as_ref());
+            found.insert(name.to_string_lossy().into_owned(), Condition::Unreadable(cause.to_string()));
+        }
+        _ if hashes.is_some() => {
+            let why = "does not describe the parts, which are as they were written".to_owned();
+            found.insert(WEIGHTS_INDEX.to_owned(), Condition::Damaged(why));
+        }
+        _ => {
+            let why = "this part or another is not as it was written".to_owned();
+            found.values_mut().for_each(|condition| *condition = Condition::Damaged(why.clone()));
         }
     }
-    Some(found)
+    Some((found, compared))
+}
+
+/// Parts without a hash of their own can only be compared all together, with the seal.
+fn without_seal(found: &mut BTreeMap<String, Condition>) {
+    let sampled = found.values_mut().filter(|condition| **condition == Condition::AsSampled);
+    sampled.for_each(|condition| *condition = Condition::NotCompared);
 }
 
 /// What is so of a part, whose hash is `noted` by versions that note one.
-fn condition(path: &Path, id: &str, noted: Option<&str>) -> Condition {
-    if !path.is_file() {
-        return Condition::Damaged("missing".to_owned());
-    }
-    if made_from(path, id).is_none() {
-        return Condition::Damaged("it does not say that it is a part of this folder".to_owned());
-    }
-    match noted.map(|noted| hash(path).map(|found| found == noted)) {
-        None => Condition::AsSampled,
-        Some(Ok(true)) => Condition::AsWritten,
-        Some(Ok(false)) => Condition::Damaged("it is not as it was written".to_owned()),
-        Some(Err(e)) => Condition::Damaged(e.to_string()),
-    }
+fn condition(path: &Path, id: &str, noted: Option<&str>, stop: &Cancel) -> Condition {
+    let look = || -> io::Result<Condition> {
+        let header = read_header(path)?;
+        if header.and_then(|header| errors_from(&header, id)).is_none() {
+            return Ok(Condition::Damaged("it does not say that it is a part of this folder".to_owned()));
+        }
+        let Some(noted) = noted else { return Ok(Condition::AsSampled) };
+        Ok(match hash(path, stop)? {
+            Some(found) if found == noted => Condition::AsWritten,
+            Some(_) => Condition::Damaged("it is not as it was written".to_owned()),
+            None => Condition::NotCompared,
+        })
+    };
+    look().unwrap_or_else(|e| match e.kind() {
+        ErrorKind::NotFound => Condition::Damaged("missing".to_owned()),
+        _ if is_passing(&e) => Condition::Unreadable(e.to_string()),
+        _ => Condition::Damaged(e.to_string()),
+    })
 }
 
-/// Removes the parts of a finished folder that are not as they were written, so that they are packed again.
-pub(super) fn remove_damaged(folder: &Path) -> Result<()> {
+/// Whether an error says nothing about what is in the file: the disk, the network, rights, too many open files, no memory.
+fn is_passing(e: &io::Error) -> bool {
+    // What the file itself is to blame for is found by the program, not by the system.
+    let of_system = e.raw_os_error().is_some() || e.kind() == ErrorKind::OutOfMemory;
+    of_system && e.kind() != ErrorKind::NotFound
+}
+
+/// Removes the parts of a finished folder that are not as they were written, or of which nobody can tell, so that they are packed
+/// again from `source`. `tell` hears of a part before it is read. `None` if it was stopped: nothing is removed then.
+///
+/// # Errors
+/// A source that cannot be packed, a part that cannot be read, which says nothing about it: nothing is removed; the disk.
+pub fn remove_damaged(
+    source: &Checkpoint,
+    claim: &Claim,
+    stop: &Cancel,
+    tell: &mut dyn FnMut(&str, u64),
+) -> Result<Option<Compared>> {
+    source.check()?;
+    let folder = claim.folder();
+    let (found, compared) = compare(folder, stop, tell).unwrap_or_default();
+    if stop.is_cancelled() {
+        return Ok(None);
+    }
+    for (name, condition) in &found {
+        if let Condition::Unreadable(why) = condition {
+            return Err(ModelError::File { path: folder.join(name), cause: io::Error::other(why.clone()) });
+        }
+    }
     // The index stays until then: without it nobody could tell any more.
-    for (name, condition) in check(folder, &mut |_, _| ()).unwrap_or_default() {
-        if is_part(&name) && matches!(condition, Condition::Damaged(_)) {
+    for (name, condition) in &found {
+        if is_part(name) && matches!(condition, Condition::Damaged(_) | Condition::NotCompared) {
             remove(&folder.join(name))?;
         }
     }
-    Ok(())
+    Ok(Some(compared))
 }
 
-/// Of all bytes of a file.
-pub(super) fn hash(path: &Path) -> std::io::Result<String> {
-    let (file, _) = files::open(path)?;
+/// Of all bytes of a file. `None` if it was stopped.
+pub(super) fn hash(path: &Path, stop: &Cancel) -> io::Result<Option<String>> {
+    let (mut file, _) = files::open(path)?;
     let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(file)?;
-    Ok(hasher.finalize().to_hex().to_string())
+    let mut buffer = vec![0; BUFFER_BYTES];
+    while !stop.is_cancelled() {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(Some(hasher.finalize().to_hex().to_string())),
+            Ok(read) => {
+                hasher.update(buffer.get(..read).unwrap_or_default());
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(None)
 }

@@ -88,9 +88,14 @@ pub fn is_outdated(folder: &Path) -> bool {
 }
 
 /// The index of a finished folder.
-pub(super) fn index(folder: &Path) -> Option<serde_json::Value> {
-    let text = files::read_text(&folder.join(WEIGHTS_INDEX), files::MODEL_CONFIG_BYTES).ok()?;
-    serde_json::from_str(&text).ok()
+fn index(folder: &Path) -> Option<serde_json::Value> {
+    read_index(folder).ok().flatten()
+}
+
+/// The same; `None` where it is no JSON.
+pub(super) fn read_index(folder: &Path) -> std::io::Result<Option<serde_json::Value>> {
+    let text = files::read_text(&folder.join(WEIGHTS_INDEX), files::MODEL_CONFIG_BYTES)?;
+    Ok(serde_json::from_str(&text).ok())
 }
 
 /// Bytes free on the disk of a folder that may not exist yet.
@@ -122,8 +127,12 @@ pub(super) fn written(path: &Path, id: &str) -> Option<Errors> {
 }
 
 /// The errors that a run noted in a file made from the same, whatever became of the file and whoever packed it.
-pub(super) fn made_from(path: &Path, id: &str) -> Option<Errors> {
-    let meta = header(path)?;
+fn made_from(path: &Path, id: &str) -> Option<Errors> {
+    errors_from(&header(path)?, id)
+}
+
+/// The errors in the metadata of a file made from the same.
+pub(super) fn errors_from(meta: &serde_json::Value, id: &str) -> Option<Errors> {
     let (made_from, errors) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
     let errors: Vec<f64> = errors.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
     match *errors.as_slice() {
@@ -136,14 +145,25 @@ pub(super) fn made_from(path: &Path, id: &str) -> Option<Errors> {
 
 /// The metadata of a safetensors file.
 pub(in crate::model) fn header(path: &Path) -> Option<serde_json::Value> {
-    let (mut file, bytes) = files::open(path).ok()?;
+    read_header(path).ok().flatten()
+}
+
+/// The same; `None` where it is no such file, or has none.
+pub(super) fn read_header(path: &Path) -> std::io::Result<Option<serde_json::Value>> {
+    let (mut file, bytes) = files::open(path)?;
     let mut size = [0u8; 8];
-    file.read_exact(&mut size).ok()?;
-    let length = Some(u64::from_le_bytes(size)).filter(|length| *length <= bytes.min(files::HEADER_BYTES))?;
+    match file.read_exact(&mut size) {
+        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let length = u64::from_le_bytes(size);
+    if length > bytes.min(files::HEADER_BYTES) {
+        return Ok(None);
+    }
     let mut head = Vec::new();
-    file.take(length).read_to_end(&mut head).ok()?;
-    let mut head: serde_json::Value = serde_json::from_slice(&head).ok()?;
-    head.get_mut("__metadata__").map(serde_json::Value::take)
+    file.take(length).read_to_end(&mut head)?;
+    let head: Option<serde_json::Value> = serde_json::from_slice(&head).ok();
+    Ok(head.and_then(|mut head| head.get_mut("__metadata__").map(serde_json::Value::take)))
 }
 
 /// How far the packing of a kept folder is.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::*;
 
+mod checked;
 mod kept;
 mod packed;
 

@@ -36,6 +36,10 @@ pub enum Verdict {
     AsSampled,
     /// Nothing is wrong with it, and packing noted no hash of it.
     Unnoted,
+    /// It can only be compared together with another file, and that is damaged or cannot be read.
+    NotCompared,
+    /// Why the system did not let it be read: it may be whole.
+    Unreadable(String),
     /// What is wrong.
     Wrong(String),
 }
@@ -51,7 +55,18 @@ impl Verdict {
             Verdict::AsWritten => "as it was written",
             Verdict::AsSampled => "as it was written, as far as the samples tell that were hashed",
             Verdict::Unnoted => "not verified: packing notes no hash of it",
-            Verdict::Wrong(why) => why,
+            Verdict::NotCompared => {
+                "not verified: the version that packed it noted one hash of all parts, and another is damaged or cannot be read"
+            }
+            Verdict::Unreadable(why) | Verdict::Wrong(why) => why,
+        }
+    }
+
+    /// Why it is not to be used, in words.
+    pub fn problem(&self) -> Option<&str> {
+        match self {
+            Verdict::Unreadable(why) | Verdict::Wrong(why) => Some(why.as_str()),
+            _ => None,
         }
     }
 
@@ -59,7 +74,11 @@ impl Verdict {
     pub fn is_verified(&self) -> bool {
         match self {
             Verdict::Ok | Verdict::AsWritten | Verdict::AsSampled => true,
-            Verdict::Unverified | Verdict::Unnoted | Verdict::Wrong(_) => false,
+            Verdict::Unverified
+            | Verdict::Unnoted
+            | Verdict::NotCompared
+            | Verdict::Unreadable(_)
+            | Verdict::Wrong(_) => false,
         }
     }
 }
@@ -69,7 +88,9 @@ impl From<Condition> for Verdict {
         match condition {
             Condition::AsWritten => Verdict::AsWritten,
             Condition::AsSampled => Verdict::AsSampled,
+            Condition::NotCompared => Verdict::NotCompared,
             Condition::Damaged(why) => Verdict::Wrong(why),
+            Condition::Unreadable(why) => Verdict::Unreadable(format!("cannot be read: {why}")),
         }
     }
 }
