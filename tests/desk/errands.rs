@@ -23,6 +23,11 @@ fn busy(t: &mut Talk, part: &str) {
     t.wait(part, |n| matches!(n, Notice::Activity(Activity::Busy { what }) if what.starts_with(part)).then_some(()));
 }
 
+/// Shown as what keeps nothing waiting.
+fn beside(t: &mut Talk, part: &str) {
+    t.wait(part, |n| matches!(n, Notice::Activity(Activity::Beside { what }) if what.starts_with(part)).then_some(()));
+}
+
 fn stopping(t: &mut Talk) {
     t.wait("stopping", |n| matches!(n, Notice::Activity(Activity::Stopping)).then_some(()));
 }
@@ -93,9 +98,9 @@ fn a_search_goes_on_beside_an_answer_and_is_stopped_after_it() {
     page(&mut t);
     drop(permit);
     t.finished();
-    busy(&mut t, "searching");
+    beside(&mut t, "searching");
     t.send(Request::Stop);
-    stopping(&mut t);
+    beside(&mut t, "stopping: searching");
     drop(release);
     t.idle();
     assert!(!t.seen.iter().any(|n| matches!(n, Notice::Found { .. })));
@@ -111,7 +116,11 @@ fn a_search_makes_room_for_what_is_asked_next() {
     t.sync();
     let release = disk.hold("errand");
     t.send(Request::Search("kerosene".into()));
-    busy(&mut t, "searching");
+    beside(&mut t, "searching");
+    // What is asked meanwhile is answered, and said to be done with.
+    t.send(Request::Ask("One?".into()));
+    t.finished();
+    t.wait("all but the search served", |n| matches!(n, Notice::Served(_)).then_some(()));
     t.send(Request::New(Some("next".into())));
     t.wait("another session", |n| matches!(n, Notice::Session(view) if view.name == "next").then_some(()));
     drop(release);
@@ -128,9 +137,9 @@ fn an_export_ends_with_a_stop_and_leaves_no_file() {
     let path = dir.path().join("out.sala");
     let name = path.display().to_string();
     t.send(Request::Export { path: name, format: None, tree: false, with_state: true, force: false });
-    busy(&mut t, "exporting out.sala");
+    beside(&mut t, "exporting out.sala");
     t.send(Request::Stop);
-    stopping(&mut t);
+    beside(&mut t, "stopping: exporting out.sala");
     drop(release);
     t.idle();
     let left = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name());
