@@ -50,7 +50,7 @@ fn what_goes_on_beside_keeps_nothing_waiting_and_escape_ends_it() {
     busy(&mut s);
     s.type_text("queued meanwhile").press("enter");
     assert_eq!(s.queued(), ["queued meanwhile"]);
-    assert_eq!(s.sent(), [Request::Remember("queued meanwhile".into())]);
+    assert_eq!(s.all_sent(), [Request::Remember("queued meanwhile".into())]);
     // The answer ends; an export that was asked for beside it goes on.
     let beside = || Notice::Activity(Activity::Beside { what: "exporting talk.sala".into() });
     s.tell(beside());
@@ -130,17 +130,18 @@ fn what_waits_is_sent_one_by_one_and_can_be_held_until_then() {
     s.type_text("two").press("enter").type_text("/mark here").press("enter").type_text("three").press("enter");
     s.effects.clear();
     tell(&mut s, Notice::Activity(Activity::Idle));
-    served(&mut s, 1);
+    // What the history is to keep is served as well.
+    served(&mut s, 3);
     assert_eq!(s.sent(), [Request::Ask("two".into())], "the first one is served, the second was not begun");
     // All that comes between this and its answer says nothing of its end.
     tell(&mut s, Notice::Note(Level::Info, "Reading 12 tokens again.".into()));
     tell(&mut s, Notice::Added(message(7, Role::User, "two")));
     tell(&mut s, Notice::Added(message(8, Role::Assistant, "")));
-    served(&mut s, 1);
+    served(&mut s, 3);
     assert_eq!((s.sent(), s.queued()), (vec![], vec!["/mark here", "three"]));
     tell(&mut s, Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
     tell(&mut s, Notice::Activity(Activity::Idle));
-    served(&mut s, 2);
+    served(&mut s, 4);
     assert_eq!(s.sent(), [Request::Mark("here".into())]);
     tell(&mut s, Notice::Note(Level::Info, "#8 is now called \"here\".".into()));
     assert_eq!(s.queued(), ["three"], "a command is waited for, too");
@@ -154,7 +155,7 @@ fn requests_sent_before_the_interface_began_are_not_its_own() {
     s.type_text("one").press("enter").type_text("two").press("enter").effects.clear();
     s.event(Event::Notice(Notice::Served(2)));
     assert_eq!(s.queued(), ["two"]);
-    s.event(Event::Notice(Notice::Served(3)));
+    s.event(Event::Notice(Notice::Served(4)));
     assert_eq!(s.sent(), [Request::Ask("two".into())]);
 }
 

@@ -101,7 +101,7 @@ fn what_is_queued_in_a_session_that_was_left_is_counted_at_the_end_and_remembere
     assert!(screen.contains("Still working in") && screen.contains("2 messages were not sent"), "{screen}");
     s.press("y");
     let remember = |text: &str| Request::Remember(text.into());
-    assert_eq!(s.sent(), [remember("question one"), remember("question two"), Request::Quit]);
+    assert_eq!(s.all_sent(), [remember("question one"), remember("question two"), Request::Quit]);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn drafts_of_sessions_that_were_left_are_counted_at_the_end() {
     s.event(Event::Terminate);
     let remember = |text: &str| Request::Remember(text.into());
     let all = [remember("half a thought"), remember("another"), remember("and one here"), Request::Quit];
-    assert_eq!(s.sent(), all);
+    assert_eq!(s.all_sent(), all);
 }
 
 #[test]

@@ -100,8 +100,13 @@ impl Stage {
         self.app.queue.lines.iter().map(|l| l.line.as_str()).collect()
     }
 
-    /// Requests sent since the last call.
+    /// Requests sent since the last call, but for lines that the history is to keep.
     pub fn sent(&mut self) -> Vec<Request> {
+        self.all_sent().into_iter().filter(|r| !matches!(r, Request::Remember(_))).collect()
+    }
+
+    /// The same with those.
+    pub fn all_sent(&mut self) -> Vec<Request> {
         self.effects.drain(..).filter_map(|e| if let Effect::Send(r) = e { Some(r) } else { None }).collect()
     }
 
