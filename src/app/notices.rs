@@ -19,6 +19,7 @@ use crate::protocol::desk::{
     Activity, DocumentRow, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionRow,
     SessionView, TimelineRow,
 };
+use crate::text::sanitize::in_markdown;
 use crate::transcript::Role;
 
 /// How long a hint stays, in milliseconds.
@@ -138,7 +139,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Stream
         }
         Notice::Aside { question, text, done } => {
-            let text = format!("**{}**\n\n{}", line(&question), clean(&text));
+            let text = format!("**{}**\n\n{}", in_markdown(&line(&question)), clean(&text));
             let glyphs = app.config.glyphs;
             let goes_on = |page: &Overlay| matches!(page, Overlay::Aside { done: None, .. });
             if let Some(Overlay::Aside { page, done: was }) = late::find(app, goes_on) {

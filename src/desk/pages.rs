@@ -4,6 +4,7 @@ use super::{DeskError, Done, State, grouped};
 use crate::base::{bytes, percent};
 use crate::protocol::desk::{Activity, Level, Notice, SaveState, ThinkMode};
 use crate::protocol::engine::SpecMode;
+use crate::text::sanitize::in_markdown;
 use crate::transcript::Role;
 
 impl State {
@@ -127,8 +128,7 @@ impl State {
                 Some(d) => d.tokens,
                 None => self.count(&message.text)?,
             };
-            let title =
-                super::conversation::first_words(&super::conversation::title_of(message), 36).replace('|', "\\|");
+            let title = in_markdown(&super::conversation::first_words(&super::conversation::title_of(message), 36));
             let state = match &message.meta.document {
                 Some(d) if !d.complete && being_read == Some(message.id) => ", being read",
                 Some(d) if !d.complete => ", read in part",

@@ -160,10 +160,21 @@ pub fn command_word(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
+/// Words of others as they are within Markdown of ours: a table's cell, a heading.
+pub fn in_markdown(text: &str) -> String {
+    let written = |c: char| c.is_ascii_punctuation().then_some('\\').into_iter().chain([c]);
+    text.chars().flat_map(written).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn marks_of_others_are_none_of_ours() {
+        assert_eq!(in_markdown("a|b *c* __d__ é"), "a\\|b \\*c\\* \\_\\_d\\_\\_ é");
+    }
 
     #[test]
     fn escape_sequences_are_spelled_out() {

@@ -612,7 +612,7 @@ fn pages_count_what_is_being_read_as_the_header_does() {
     let context = page(&mut t, Request::Context);
     let used = context.split(' ').next().unwrap().replace(',', "").parse::<u64>().unwrap();
     assert!((8 * 64..=10 * 64 + 60).contains(&used), "{context}");
-    assert!(context.contains("| notes.txt, being read |"), "{context}");
+    assert!(context.contains("| notes\\.txt, being read |"), "{context}");
     let numbers = page(&mut t, Request::Stats);
     assert!(!numbers.contains("| context | 0 of "), "{numbers}");
     drop(permit);
