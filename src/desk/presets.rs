@@ -9,7 +9,6 @@ use crate::settings::preset::{BUILT_IN, Preset, builtin, check_name};
 use crate::settings::table;
 use crate::text::files;
 use crate::text::near::nearest;
-use crate::text::sanitize::in_markdown;
 use crate::transcript::Role;
 
 fn file_of(dir: &Path, name: &str) -> PathBuf {
@@ -104,7 +103,7 @@ impl State {
         if let Some(dir) = &self.presets {
             for name in names(dir) {
                 let what = read(&file_of(dir, &name)).map_or_else(|e| e, |p| summary(&p, &self.defaults));
-                rows.push_str(&format!("| {} | {} |\n", in_markdown(&name), in_markdown(&what)));
+                rows.push_str(&format!("| {name} | {} |\n", what.replace('|', "\\|")));
             }
             own = format!(" `/preset save NAME` keeps what is set now, in {}.", dir.display());
         }

@@ -327,20 +327,19 @@ impl State {
         if self.work.gives_way() {
             return;
         }
-        if let Some(errand) = self.work.errand() {
-            errand.stop();
-        }
         match std::mem::take(&mut self.work) {
+            Work::Errand(errand) => {
+                errand.stop();
+                let shown = errand.activity();
+                self.work = Work::Errand(errand);
+                self.activity(shown);
+            }
             Work::Asking { then, .. } => self.resumed(then, None),
             Work::Starting(_) => self.after(Err(DeskError::Stopped)),
             // What is being saved is saved; whoever waits for it looks whether to stop.
             Work::Saving { then, .. } => self.resumed(then, ()),
             Work::Idle => {}
-            work @ (Work::Ready(_)
-            | Work::Errand(_)
-            | Work::Restoring { .. }
-            | Work::Feeding(_)
-            | Work::Branching(_)) => {
+            work @ (Work::Ready(_) | Work::Restoring { .. } | Work::Feeding(_) | Work::Branching(_)) => {
                 self.work = work;
                 self.activity(Activity::Stopping);
             }

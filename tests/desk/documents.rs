@@ -618,5 +618,5 @@ fn pages_count_what_is_being_read_as_the_header_does() {
     drop(permit);
     t.sync();
     let context = page(&mut t, Request::Context);
-    assert!(context.contains("| notes.txt |"), "{context}");
+    assert!(context.contains("| notes\\.txt |"), "{context}");
 }

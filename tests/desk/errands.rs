@@ -117,10 +117,6 @@ fn a_search_makes_room_for_what_is_asked_next() {
     let release = disk.hold("errand");
     t.send(Request::Search("kerosene".into()));
     beside(&mut t, "searching");
-    // What is asked meanwhile is answered, and said to be done with.
-    t.send(Request::Ask("One?".into()));
-    t.finished();
-    t.wait("all but the search served", |n| matches!(n, Notice::Served(_)).then_some(()));
     t.send(Request::New(Some("next".into())));
     t.wait("another session", |n| matches!(n, Notice::Session(view) if view.name == "next").then_some(()));
     drop(release);
