@@ -6,7 +6,7 @@
 //! What is in memory is the conversation at hand, once as it is read and once as its messages: 2 MiB each of a file of many
 //! talks, whatever its size. A file that is one conversation takes at most three and a half times its size (measured: 50 MB of the
 //! shortest messages and nodes there can be), one of ours twice, and six times where somebody has left out of every message
-//! what an export says of it. So [`files::IMPORT_BYTES`] of them are below 2 GiB.
+//! what an export says of it. So what others export takes below 2 GiB up to [`files::IMPORT_BYTES`].
 
 mod forms;
 mod lenient;

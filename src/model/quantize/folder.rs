@@ -75,7 +75,7 @@ pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> bool {
     (0..parts(source.spec()).len()).any(|i| written(&out.join(part_file(i)), id).is_none())
 }
 
-/// Whether all of a folder was written once; [`quantize`](super::quantize) takes its parts for whole, whatever became of them since.
+/// Whether all of a folder was written once. What became of its parts since, [`check`](super::check) tells.
 pub fn is_finished(folder: &Path) -> bool {
     folder.join(WEIGHTS_INDEX).is_file()
 }
