@@ -127,6 +127,8 @@ pub struct Save {
 pub(super) struct Applied {
     /// Sessions changed, once each.
     pub sessions: Vec<SessionId>,
+    /// Those of messages that have come to end in a segment.
+    pub grown: Vec<SessionId>,
     /// Sessions made under another name than was wished for: somebody else had it by then.
     pub named: Vec<(SessionId, String)>,
     /// A phrase when something about state could not be recorded.
@@ -187,6 +189,7 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
         }
         Change::Link { message, segment } => {
             note(out, link(tx, *message, segment)?);
+            out.grown.extend(said_in(tx, *message)?);
         }
         Change::AddDocument(new) => {
             note(out, super::library::add(tx, new)?);
@@ -339,6 +342,12 @@ pub(super) fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId
         )?
         .execute(params![message.0, segment.0])?;
     Ok((changed == 0).then(|| "the state it belongs to is not kept".into()))
+}
+
+/// The session that a message was said in.
+fn said_in(tx: &Transaction<'_>, message: MessageId) -> Result<Option<SessionId>> {
+    let mut query = tx.prepare_cached("SELECT session FROM message WHERE id = ?1")?;
+    Ok(query.query_row([message.0], |r| Ok(SessionId(r.get(0)?))).optional()?)
 }
 
 pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {

@@ -120,7 +120,7 @@ struct Queue {
     saves: VecDeque<Queued>,
     /// State whose text is on disk. The first is being written.
     states: VecDeque<Arc<State>>,
-    /// Sessions that have changed since they were last thinned: a save of a segment names none, what is said behind it does.
+    /// Sessions that have come to a segment since they were last thinned.
     grown: Vec<SessionId>,
     /// Bytes of state in `saves`, in hand, and in `states`.
     pending_bytes: u64,

@@ -139,7 +139,7 @@ impl Texts {
         };
         self.saves += 1;
         let mut queue = lock(&self.shared.queue);
-        for session in applied.sessions {
+        for session in applied.grown {
             if !queue.grown.contains(&session) {
                 queue.grown.push(session);
             }
