@@ -54,7 +54,7 @@ pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
 
 /// Asks the model to stop, once.
 pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
-    if (app.busy() || app.activity.is_beside()) && app.activity != Activity::Stopping {
+    if app.goes_on() && app.activity != Activity::Stopping {
         // A question the desk has not taken up yet leaves nothing to wait for; of what goes on beside the desk says that it is stopped.
         if !app.activity.rests() {
             app.activity = Activity::Stopping;
@@ -163,7 +163,7 @@ fn fate(lengths: &[usize], remembers: bool) -> String {
 
 /// The question whether to quit; none when nothing is at work or waits, and all is saved.
 fn lost_by_quitting(app: &App) -> Option<String> {
-    let here = (app.busy() || app.activity.is_beside()) && !matches!(app.activity, Activity::Starting { .. });
+    let here = app.goes_on() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
     // Where nothing is saved there is no history either.
     let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));

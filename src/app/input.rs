@@ -277,7 +277,7 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         app.composer.clear_to_cut();
         return offer(app, "Edit left", Action::Yank, "brings the text back", now + QUIT_MS);
     }
-    if app.busy() || app.activity.is_beside() {
+    if app.goes_on() {
         if app.can_be_stopped() {
             stop(app, effects);
             app.armed = Armed::Swallow(now + ESC_MS);

@@ -292,10 +292,14 @@ impl App {
         self.waiting || !self.activity.rests()
     }
 
+    /// Whether something goes on, in hand or beside.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.busy() || self.activity.is_beside()
+    }
+
     /// Whether there is something that Esc ends.
     pub(crate) fn can_be_stopped(&self) -> bool {
-        let goes_on = self.busy() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping);
-        goes_on || self.activity.is_beside()
+        self.goes_on() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping)
     }
 
     /// Whether work goes on here, or stands until the desk is told how to go on.

@@ -167,9 +167,7 @@ impl Store {
             for (file, length) in &files {
                 let mut at = 0;
                 while at < *length {
-                    if (watch.stop)() {
-                        return Err(std::io::Error::other("stopped"));
-                    }
+                    watch.go_on_io()?;
                     (watch.told)(bytes + at, all);
                     let part = COPY_BYTES.min(length - at);
                     out.write(&self.disk.read_at(file, at, part)?)?;
@@ -179,7 +177,7 @@ impl Store {
             }
             Ok(())
         });
-        written.map_err(|e| if (watch.stop)() { StoreError::Stopped } else { e })?;
+        written.map_err(|e| watch.or_stopped(e))?;
         Ok(Bundled { bytes, state_tokens, replay_tokens })
     }
 

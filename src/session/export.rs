@@ -138,18 +138,14 @@ impl Store {
         let session = self.session_json(id, scope)?;
         watch.go_on()?;
         let text = rendered(&session, format)?;
-        let stopped = || std::io::Error::from(std::io::ErrorKind::Interrupted);
         let written = self.write_whole(path, |file| {
             for part in text.as_bytes().chunks(WRITTEN_AT_ONCE) {
-                watch.go_on().map_err(|_| stopped())?;
+                watch.go_on_io()?;
                 file.write(part)?;
             }
-            watch.go_on().map_err(|_| stopped())
+            watch.go_on_io()
         });
-        match written {
-            Err(_) if (watch.stop)() => Err(StoreError::Stopped),
-            written => written.map(|()| text.len() as u64),
-        }
+        written.map(|()| text.len() as u64).map_err(|e| watch.or_stopped(e))
     }
 
     pub(super) fn session_json(&self, id: SessionId, scope: Scope) -> Result<SessionJson> {

@@ -93,8 +93,7 @@ impl Store {
             BufReader::with_capacity(PIECE_BYTES, pieces)
         };
         let unread = |e: serde_json::Error, what: &dyn Fn(serde_json::Error) -> String| match e.classify() {
-            serde_json::error::Category::Io if (watch.stop)() => StoreError::Stopped,
-            serde_json::error::Category::Io => no_input(e.into()),
+            serde_json::error::Category::Io => watch.or_stopped(no_input(e.into())),
             _ => bad(what(e)),
         };
         let no_json = |e| {
@@ -152,9 +151,7 @@ struct Pieces<'a> {
 
 impl Read for Pieces<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if (self.watch.stop)() {
-            return Err(io::Error::other("stopped"));
-        }
+        self.watch.go_on_io()?;
         (self.watch.told)(self.at, self.bytes);
         let left = usize::try_from(self.bytes - self.at).unwrap_or(usize::MAX);
         let piece = left.min(into.len());

@@ -153,35 +153,24 @@ fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Res
              CROSS JOIN message_segment l ON l.message = reached.id AND l.fingerprint = ?2
              CROSS JOIN segment s ON s.id = l.segment
            UNION SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM above CROSS JOIN segment s ON s.id = above.parent)
-         SELECT id, parent, rows FROM above"
+         SELECT id, parent FROM above WHERE rows"
     ))?;
     let rows = query.query_map(params![session.0, fingerprint], |r| {
-        Ok((SegmentId(r.get(0)?), (r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId), r.get::<_, bool>(2)?)))
+        Ok((SegmentId(r.get(0)?), r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId)))
     })?;
-    let above: HashMap<SegmentId, (Option<SegmentId>, bool)> = rows.collect::<rusqlite::Result<_>>()?;
-    let mut known: HashMap<SegmentId, bool> = HashMap::new();
-    for id in above.keys() {
-        let (mut path, mut next, mut whole) = (Vec::new(), Some(*id), true);
-        while let Some(id) = next {
-            // In a damaged database a path may lead nowhere, or go round.
-            let Some((parent, rows)) = above.get(&id).filter(|_| path.len() <= above.len()) else {
-                whole = false;
-                break;
-            };
-            if let Some(found) = known.get(&id) {
-                whole = *found;
-                break;
-            }
-            path.push(id);
-            if !rows {
-                whole = false;
-                break;
-            }
-            next = *parent;
-        }
-        known.extend(path.into_iter().map(|id| (id, whole)));
+    // From the roots down, as far as rows are there: what hangs on nothing that is there, or goes round, is never come to.
+    let mut children: HashMap<Option<SegmentId>, Vec<SegmentId>> = HashMap::new();
+    for row in rows {
+        let (id, parent) = row?;
+        children.entry(parent).or_default().push(id);
     }
-    Ok(known.into_iter().filter_map(|(id, whole)| whole.then_some(id)).collect())
+    let (mut whole, mut todo) = (HashSet::new(), vec![None]);
+    while let Some(parent) = todo.pop() {
+        let below = children.remove(&parent).unwrap_or_default();
+        todo.extend(below.iter().copied().map(Some));
+        whole.extend(below);
+    }
+    Ok(whole)
 }
 
 impl Store {

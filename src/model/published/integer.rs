@@ -271,12 +271,18 @@ impl Integer<'_> {
 
     /// Whether `q − zero` of every value is a signed byte.
     fn symmetric(&self) -> bool {
-        let middle = 1i32 << (self.bits - 1);
         match &self.offset {
             Offset::Middle => true,
             Offset::Bias(_) => false,
-            _ => (0..self.out).all(|row| (0..self.groups).all(|group| self.zero_of(row, group) == middle)),
+            _ => self.off_the_middle().is_none(),
         }
+    }
+
+    /// The first row and group whose zero point is not the middle of the range.
+    fn off_the_middle(&self) -> Option<(usize, usize)> {
+        let middle = 1i32 << (self.bits - 1);
+        let mut places = (0..self.groups).flat_map(|group| (0..self.out).map(move |row| (row, group)));
+        places.find(|(row, group)| self.zero_of(*row, *group) != middle)
     }
 
     fn own_form(&self) -> Option<Form> {
@@ -311,10 +317,8 @@ impl<'a> Reader<'a> for Integer<'a> {
                 }
             }
             Offset::Gptq { symmetric: true, .. } => {
-                let middle = 1i32 << (self.bits - 1);
-                let mut places = (0..self.groups).flat_map(|group| (0..self.out).map(move |row| (row, group)));
-                if let Some((row, group)) = places.find(|(row, group)| self.zero_of(*row, *group) != middle) {
-                    let zero = self.zero_of(row, group);
+                if let Some((row, group)) = self.off_the_middle() {
+                    let (zero, middle) = (self.zero_of(row, group), 1i32 << (self.bits - 1));
                     let why = format!(
                         "means zero point {zero} in row {row}, group {group}; config.json says symmetric ({middle})"
                     );

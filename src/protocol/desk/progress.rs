@@ -54,12 +54,7 @@ pub enum Activity {
 impl Activity {
     /// Whether nothing is in hand: what is asked next is taken at once.
     pub fn rests(&self) -> bool {
-        self.is_idle() || self.is_beside()
-    }
-
-    /// Whether nothing goes on at all.
-    pub fn is_idle(&self) -> bool {
-        *self == Activity::Idle
+        *self == Activity::Idle || self.is_beside()
     }
 
     /// Whether another thread does something, and nothing else goes on.
