@@ -157,7 +157,7 @@ fn open_gpu(options: &EngineOptions) -> Gpu {
 
 #[cfg(feature = "cuda")]
 fn device_options(options: &EngineOptions) -> crate::backend::cuda::Options {
-    crate::backend::cuda::Options { most_bytes: options.gpu_memory, ..Default::default() }
+    crate::backend::cuda::Options { most_bytes: options.gpu_memory, prefill: options.prefill, ..Default::default() }
 }
 
 #[cfg(not(feature = "cuda"))]

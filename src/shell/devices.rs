@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use super::cli::TuningArgs;
 use super::{Exit, Failure};
-use crate::protocol::engine::BUILT_IN;
-use crate::settings::{Device, ModelConfig};
+use crate::protocol::engine::{BUILT_IN, Precision};
+use crate::settings::{Device, ModelConfig, Prefill};
 
 use crate::backend::cpu::Cpu;
 #[cfg(feature = "cuda")]
@@ -99,10 +99,19 @@ fn usable(_gpu: usize) -> Result<(), String> {
 #[cfg(not(feature = "cuda"))]
 const NOT_BUILT: &str = "this program was built without the feature `cuda`";
 
+/// What prefill multiplies in, as the settings say.
+pub fn prefill(config: &ModelConfig) -> Precision {
+    match config.prefill {
+        Prefill::Bf16 => Precision::Bf16,
+        Prefill::Fp8 => Precision::Fp8,
+    }
+}
+
 #[cfg(feature = "cuda")]
 fn options(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Options {
     Options {
         prefill_rows: tuning.prefill_rows,
+        prefill: prefill(config),
         own_gemm: tuning.own_gemm,
         no_graphs: tuning.no_graphs,
         guards: if guards { Guards::On } else { Guards::Off },

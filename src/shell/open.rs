@@ -17,13 +17,11 @@ use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
 };
-use crate::protocol::engine::{
-    BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Precision, Token, WeightsChoice, is_folder,
-};
+use crate::protocol::engine::{BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
 use crate::remote::{self, RemoteOptions};
 use crate::session::{Access, LAST, Limits, RealDisk, Scratch, Store, StoreError};
 use crate::settings::table::session_rows;
-use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, Prefill, SaveStates, Weights};
+use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
 use crate::text::sanitize::Clean;
 use crate::text::sources::SourceOptions;
 use crate::text::{self, TextModel, files};
@@ -237,7 +235,7 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         context: (config.model.max_context > 0).then_some(config.model.max_context),
         gpu_memory: config.model.max_gpu_memory.0,
         weights: weights(context),
-        prefill: prefill(context),
+        prefill: devices::prefill(&context.config().model),
         draft: match config.draft_source() {
             DraftSource::Auto => DraftChoice::Auto,
             DraftSource::Off => DraftChoice::Off,
@@ -260,14 +258,6 @@ pub fn weights(context: &Context) -> WeightsChoice {
     }
 }
 
-/// What prefill multiplies in, as the settings say.
-pub fn prefill(context: &Context) -> Precision {
-    match context.config().model.prefill {
-        Prefill::Bf16 => Precision::Bf16,
-        Prefill::Fp8 => Precision::Fp8,
-    }
-}
-
 /// Opens a checkpoint for a measurement: its weights are as stored unless a form was asked for.
 ///
 /// # Errors
@@ -275,7 +265,7 @@ pub fn prefill(context: &Context) -> Precision {
 pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
     let mut checkpoint = Checkpoint::open(name)?;
     checkpoint.set_recipe(Recipe::asked_for(weights(context)).unwrap_or_default());
-    checkpoint.set_prefill(prefill(context));
+    checkpoint.set_prefill(devices::prefill(&context.config().model));
     Ok(checkpoint)
 }
 

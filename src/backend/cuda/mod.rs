@@ -80,6 +80,7 @@ pub use selection::{Selection, Sums};
 pub use tensors::{Buf, Matrix, Recurrent, Vector};
 
 use super::{BackendError, GRID, Result};
+use crate::protocol::engine::Precision;
 pub use cards::Card;
 use cublaslt::Proofs;
 use device::Device;
@@ -100,6 +101,8 @@ use tables::Tables;
 const PREFILL_ROWS: [usize; 3] = [4096, 2048, 256];
 /// The same where keys and values are in the host's memory, all of which cross the bus for each pass.
 const PAGED_ROWS: usize = 5120;
+/// The same where prefill is in fp8, on a GPU with room: products take half the time, so what a pass costs whatever its length weighs twice.
+const FP8_ROWS: usize = 6144;
 /// Rows and columns of a weight by which it is seen whether there are products in fp8 at all.
 const FP8_TRIED: usize = 1024;
 /// Memory from which a GPU gets the large passes.
@@ -110,8 +113,10 @@ const TIGHT_BYTES: u64 = 15 << 29;
 /// What may be chosen when a device is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Rows of a prefill pass; 0 chooses by memory.
+    /// Rows of a prefill pass; 0 chooses by memory and by what prefill multiplies in.
     pub prefill_rows: usize,
+    /// What prefill is to multiply in.
+    pub prefill: Precision,
     /// Never use a GEMM library, even if there is one.
     pub own_gemm: bool,
     /// Run every step eagerly.
@@ -124,6 +129,24 @@ pub struct Options {
     pub most_bytes: Option<u64>,
     /// Keys and values in the host's memory, whatever there is room for: for tests and measurements.
     pub pool: Option<PoolSize>,
+}
+
+impl Options {
+    /// Rows of a prefill pass on a device.
+    fn rows(&self, info: &DeviceInfo) -> usize {
+        let [large, small, emulated] = PREFILL_ROWS;
+        let most = self.most_bytes.unwrap_or(u64::MAX).min(info.total_bytes);
+        match self.prefill_rows {
+            0 if info.emulated => emulated,
+            0 if most >= LARGE_BYTES => match self.prefill {
+                Precision::Bf16 => large,
+                Precision::Fp8 => FP8_ROWS,
+            },
+            0 if self.most_bytes.is_some() && most <= TIGHT_BYTES => small / 2,
+            0 => small,
+            rows => rows.next_multiple_of(GRID),
+        }
+    }
 }
 
 /// One device, ready for a model.
@@ -187,15 +210,7 @@ impl Cuda {
         // Threads that fill buffers begin before the GEMM library is opened beside them: both want the loader of shared libraries.
         rayon::current_num_threads();
         let info = device.driver().info();
-        let [large, small, emulated] = PREFILL_ROWS;
-        let most = options.most_bytes.unwrap_or(u64::MAX).min(info.total_bytes);
-        let prefill_rows = match (options.prefill_rows, info.emulated) {
-            (0, true) => emulated,
-            (0, _) if most >= LARGE_BYTES => large,
-            (0, _) if options.most_bytes.is_some() && most <= TIGHT_BYTES => small / 2,
-            (0, _) => small,
-            (rows, _) => rows.next_multiple_of(GRID),
-        };
+        let prefill_rows = options.rows(info);
         Ok(Cuda {
             graphs: Graphs::new(&device),
             step: Step::new(&device, prefill_rows.max(PAGED_ROWS))?,
@@ -312,4 +327,27 @@ fn shape(op: &'static str, expected: impl std::fmt::Display, found: impl std::fm
 fn u32_of(value: usize) -> Result<u32> {
     u32::try_from(value)
         .map_err(|_| BackendError::Unsupported(format!("{value} is too large for a kernel's 32-bit size")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_are_as_long_as_memory_and_precision_allow() {
+        let rows = |gib: u64, most: Option<u64>, prefill| {
+            let info = DeviceInfo { total_bytes: gib << 30, ..DeviceInfo::default() };
+            Options { most_bytes: most.map(|gib| gib << 30), prefill, ..Options::default() }.rows(&info)
+        };
+        assert_eq!(rows(80, None, Precision::Bf16), 4096);
+        assert_eq!(rows(80, None, Precision::Fp8), FP8_ROWS);
+        // Where memory is short, longer passes would take it from the context.
+        for prefill in [Precision::Bf16, Precision::Fp8] {
+            assert_eq!(rows(24, None, prefill), 2048);
+            assert_eq!(rows(80, Some(24), prefill), 2048);
+            assert_eq!(rows(80, Some(7), prefill), 1024);
+        }
+        let asked = Options { prefill_rows: 1000, prefill: Precision::Fp8, ..Options::default() };
+        assert_eq!(asked.rows(&DeviceInfo::default()), 1024, "a number asked for is taken in whole chunks");
+    }
 }
