@@ -188,6 +188,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/lab/sessions",
     "src/protocol",
     "src/remote",
+    "src/settings",
 ];
 
 #[test]
