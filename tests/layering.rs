@@ -189,6 +189,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/protocol",
     "src/remote",
     "src/settings",
+    "src/ui",
 ];
 
 #[test]
