@@ -179,6 +179,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/attach",
     "src/backend",
     "src/backend/cpu",
+    "src/backend/cuda",
     "src/backend/cuda/ops",
     "src/commands",
     "src/desk",
