@@ -190,6 +190,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/protocol",
     "src/remote",
     "src/settings",
+    "src/text",
     "src/ui",
 ];
 
