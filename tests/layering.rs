@@ -179,6 +179,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/attach",
     "src/backend",
     "src/backend/cpu",
+    "src/backend/cuda",
     "src/backend/cuda/ops",
     "src/commands",
     "src/desk",
@@ -188,6 +189,9 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/lab/sessions",
     "src/protocol",
     "src/remote",
+    "src/settings",
+    "src/text",
+    "src/ui",
 ];
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 use super::preset::Preset;
-use super::table::{self, OPEN_TABLES, ROWS};
+use super::table::{self, OPEN_TABLES, ROWS, Row};
 use super::{Config, ConfigError, meant};
 use crate::text::near::nearest;
 use crate::text::{Recommended, files};
@@ -183,7 +183,7 @@ fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]
         // `SALA_CHAT_MODEL` is what people try first.
         let wanted = if rest == "MODEL" { "SALA_CHAT_MODEL_SOURCE" } else { name.as_str() };
         let origin = Origin::Variable(name.clone());
-        match ROWS.iter().find(|row| row.variable() == wanted) {
+        match ROWS.iter().find(|row| variable(row) == wanted) {
             Some(row) => match row.kind.parse(text) {
                 Ok(value) => settings.push(Setting { key: row.name.to_owned(), value, origin }),
                 Err(expected) => problems.push(ConfigError::Value {
@@ -194,7 +194,7 @@ fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]
                 }),
             },
             None => {
-                let names: Vec<String> = ROWS.iter().map(|row| row.variable()).collect();
+                let names: Vec<String> = ROWS.iter().map(variable).collect();
                 let near = nearest(name, names.iter().map(String::as_str)).map(str::to_owned);
                 problems.push(ConfigError::Unknown { origin, key: rest.to_owned(), nearest: near });
             }
@@ -204,6 +204,11 @@ fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]
         check(key, value, &Origin::CommandLine, &mut settings, &mut problems);
     }
     (settings, problems)
+}
+
+/// The name of a setting's variable.
+pub(super) fn variable(row: &Row) -> String {
+    format!("{ENV_PREFIX}{}", row.name.replace('.', "_").to_uppercase())
 }
 
 fn read_table(file: &Path) -> Result<Table, ConfigError> {

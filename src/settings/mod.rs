@@ -6,6 +6,7 @@
 //! the command line, `/set`, `/settings`, presets, and every message about a wrong value. The program never rewrites
 //! the file; [`edit`] changes one key and keeps comments.
 
+mod answers;
 mod edit;
 pub mod layers;
 mod meant;
@@ -18,13 +19,13 @@ pub mod table;
 mod value;
 mod words;
 
+pub use answers::Settings;
 pub use edit::edit;
 pub use layers::{Loaded, Origin, examine, load};
-pub use row::{Flag, Kind, Row, Way};
-pub use session::Settings;
+pub use row::{Flag, Kind, Way};
 pub use size::Size;
 pub use table::{
-    ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, SamplingConfig, SessionsConfig,
+    ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, SessionsConfig,
     SpeculationConfig, ThinkingConfig, UiConfig,
 };
 pub use toml::Value;

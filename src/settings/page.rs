@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::row::{Keeper, Row};
-use super::table::{OPEN_TABLES, ROWS};
+use super::row::Keeper;
+use super::table::{OPEN_TABLES, ROWS, Row};
 use super::{Config, Loaded, Origin, Value};
 
 /// The text of `config.example.toml`.

@@ -4,8 +4,8 @@
 
 use toml::{Table, Value};
 
-use super::row::{Kind, Row};
-use super::table::preset_rows;
+use super::row::Kind;
+use super::table::{Row, preset_rows};
 use crate::text::near::nearest;
 
 /// Display settings by their names in `config.toml`, as words: `("thinking.show", "fold")`.

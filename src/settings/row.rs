@@ -2,9 +2,8 @@
 
 use toml::Value;
 
-use super::session::Settings;
+use super::answers::Settings;
 use super::size::{ALL, Size};
-use super::table::Config;
 
 /// What a setting may be, and its built-in value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,29 +55,6 @@ pub struct Way {
     pub aliases: &'static [&'static str],
     /// Who keeps it.
     pub keeper: Keeper,
-}
-
-/// One setting.
-#[derive(Clone, Copy)]
-pub struct Row {
-    /// `section.name`.
-    pub name: &'static str,
-    /// What it may be.
-    pub kind: Kind,
-    /// One line.
-    pub help: &'static str,
-    /// How the command line sets it.
-    pub flags: &'static [Flag],
-    /// Words of its option that set another row: word, name and value of that row.
-    pub detours: &'static [(&'static str, &'static str, &'static str)],
-    /// How `/set` knows it; `None` for a setting that holds for the whole program.
-    pub session: Option<Way>,
-    /// Presets hold it.
-    pub preset: bool,
-    /// Its value in the settings.
-    pub get: fn(&Config) -> Value,
-    /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
-    pub set: fn(&mut Config, &Value) -> bool,
 }
 
 const MANY: i64 = i64::MAX;
@@ -273,33 +249,4 @@ fn is_name(text: &str) -> bool {
 
 fn words_of(also: &[(&'static str, i64)]) -> String {
     also.iter().map(|(word, _)| format!(", or {word}")).collect()
-}
-
-impl Row {
-    /// The part before the point.
-    pub fn section(&self) -> &'static str {
-        self.name.split_once('.').map_or("", |(section, _)| section)
-    }
-
-    /// The part behind the point.
-    pub fn key(&self) -> &'static str {
-        self.name.split_once('.').map_or(self.name, |(_, key)| key)
-    }
-
-    /// The name of its variable.
-    pub fn variable(&self) -> String {
-        format!("{}{}", super::layers::ENV_PREFIX, self.name.replace('.', "_").to_uppercase())
-    }
-}
-
-impl PartialEq for Row {
-    fn eq(&self, other: &Row) -> bool {
-        self.name == other.name
-    }
-}
-
-impl std::fmt::Debug for Row {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Row({})", self.name)
-    }
 }

@@ -1,51 +1,13 @@
 //! What `/set`, `/preset`, `/think` and `/spec` change: the answer settings of one session. Pure data, kept with the session
 //! as JSON; names and ranges are those of the table.
 
-use serde::{Deserialize, Serialize};
-
+use super::answers::Settings;
 use super::preset::{BUILT_IN, builtin};
-use super::row::{Keeper, Row};
-use super::table::{preset_rows, session_row, session_rows};
-use super::{Config, ThinkMode, Value};
-use crate::protocol::engine::{Sampling, SpecMode};
+use super::row::Keeper;
+use super::table::{Row, preset_rows, session_row, session_rows};
+use super::{Config, Value};
+use crate::protocol::engine::Sampling;
 use crate::text::near::nearest;
-
-/// How answers of one session are made.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Settings {
-    /// How tokens are chosen. Its `seed` is not used: see [`Settings::seed`].
-    pub sampling: Sampling,
-    /// `None`: a new one for each answer, shown with it.
-    pub seed: Option<u64>,
-    /// Longest answer in tokens.
-    pub max_tokens: u64,
-    /// Whether an answer that repeats itself is stopped.
-    pub stop_loops: bool,
-    /// Thinking.
-    pub think: ThinkMode,
-    /// Tokens of thought after which the answer begins; 0 is no limit.
-    pub thinking_budget: u64,
-    /// Speculation.
-    pub spec: SpecMode,
-    /// The preset these came from, until one is changed.
-    pub preset: String,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            sampling: Sampling::default(),
-            seed: None,
-            max_tokens: 8192,
-            stop_loops: true,
-            think: ThinkMode::Auto,
-            thinking_budget: 0,
-            spec: SpecMode::Auto,
-            preset: "default".into(),
-        }
-    }
-}
 
 /// Settings as a session kept them.
 #[derive(Clone, Debug, PartialEq)]

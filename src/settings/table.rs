@@ -6,13 +6,60 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{Flag, Keeper, Row, Spec, float, from, int, named, size, text, truth, word, word_or_int};
+use super::row::{Flag, Keeper, Kind, Spec, Way, float, from, int, named, size, text, truth, word, word_or_int};
 use super::size::Size;
 use super::value::Field;
 use super::words::{
     CODE_THEMES, ClipboardMethod, Device, Glyphs, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights,
 };
 use crate::protocol::engine::{self, SpecMode};
+
+/// One setting.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// `section.name`.
+    pub name: &'static str,
+    /// What it may be.
+    pub kind: Kind,
+    /// One line.
+    pub help: &'static str,
+    /// How the command line sets it.
+    pub flags: &'static [Flag],
+    /// Words of its option that set another row: word, name and value of that row.
+    pub detours: &'static [(&'static str, &'static str, &'static str)],
+    /// How `/set` knows it; `None` for a setting that holds for the whole program.
+    pub session: Option<Way>,
+    /// Presets hold it.
+    pub preset: bool,
+    /// Its value in the settings.
+    pub get: fn(&Config) -> toml::Value,
+    /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
+    pub set: fn(&mut Config, &toml::Value) -> bool,
+}
+
+impl Row {
+    /// The part before the point.
+    pub fn section(&self) -> &'static str {
+        self.name.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// The part behind the point.
+    pub fn key(&self) -> &'static str {
+        self.name.split_once('.').map_or(self.name, |(_, key)| key)
+    }
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Row) -> bool {
+        self.name == other.name
+    }
+}
+
+impl std::fmt::Debug for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Row({})", self.name)
+    }
+}
 
 /// Makes the structs and [`ROWS`] of the rows.
 macro_rules! settings {
@@ -350,7 +397,7 @@ pub fn session_row(name: &str) -> Option<&'static Row> {
 }
 
 /// The settings that `/set` changes.
-pub fn session_rows() -> impl Iterator<Item = (&'static Row, &'static super::row::Way)> {
+pub fn session_rows() -> impl Iterator<Item = (&'static Row, &'static Way)> {
     ROWS.iter().filter_map(|row| Some((row, row.session.as_ref()?)))
 }
 

@@ -226,7 +226,7 @@ fn every_setting_goes_in_and_out_by_every_way() {
             let (_dir, path) = with_file(&format!("[{}]\n{} = {}\n", row.section(), row.key(), toml_of(row, &text)));
             let of_file = load(&path, &[], &[]).unwrap();
             let none = Path::new("/nonexistent/config.toml");
-            let of_variable = load(none, &[(row.variable(), text.clone())], &[]).unwrap();
+            let of_variable = load(none, &[(layers::variable(row), text.clone())], &[]).unwrap();
             let of_option = load(none, &[], &[(row.name, value.clone())]).unwrap();
             for loaded in [&of_file, &of_variable, &of_option] {
                 assert_eq!((row.get)(&loaded.config), value, "{} = {text}", row.name);
@@ -270,7 +270,7 @@ fn every_setting_goes_in_and_out_by_every_way() {
                 refused(&of_file, &text);
             }
             refused(
-                &load(Path::new("/x"), &[(row.variable(), text.clone())], &[]).expect_err(&text).to_string(),
+                &load(Path::new("/x"), &[(layers::variable(row), text.clone())], &[]).expect_err(&text).to_string(),
                 &text,
             );
             refused(&edit("", row.name, &text).expect_err(&text).to_string(), &text);

@@ -2,7 +2,6 @@
 
 use toml::Value;
 
-use super::words::ThinkMode;
 use crate::protocol::engine::SpecMode;
 
 /// A field's type: how it is written in the configuration. What a [`super::Kind`] accepts, its field's type takes.
@@ -78,26 +77,6 @@ impl Field for Option<u64> {
 
     fn from_value(value: &Value) -> Option<Self> {
         value.as_integer().map(|i| u64::try_from(i).ok())
-    }
-}
-
-impl Field for ThinkMode {
-    fn to_value(&self) -> Value {
-        let word = match self {
-            ThinkMode::Auto => "auto",
-            ThinkMode::On => "on",
-            ThinkMode::Off => "off",
-        };
-        Value::String(word.to_owned())
-    }
-
-    fn from_value(value: &Value) -> Option<Self> {
-        match value.as_str()? {
-            "auto" => Some(ThinkMode::Auto),
-            "on" => Some(ThinkMode::On),
-            "off" => Some(ThinkMode::Off),
-            _ => None,
-        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Settings whose values are words, as types.
 
 use serde::{Deserialize, Serialize};
+use toml::Value;
+
+use super::value::Field;
 
 /// An enum whose variants have words in the configuration: `WORDS`, [`word`](Device::word), [`from_word`](Device::from_word).
 macro_rules! words {
@@ -31,12 +34,12 @@ macro_rules! words {
             }
         }
 
-        impl super::value::Field for $name {
-            fn to_value(&self) -> toml::Value {
-                toml::Value::String(self.word().to_owned())
+        impl Field for $name {
+            fn to_value(&self) -> Value {
+                Value::String(self.word().to_owned())
             }
 
-            fn from_value(value: &toml::Value) -> Option<Self> {
+            fn from_value(value: &Value) -> Option<Self> {
                 value.as_str().and_then(Self::from_word)
             }
         }
@@ -199,6 +202,26 @@ pub enum ThinkMode {
     /// The template's default.
     #[default]
     Auto,
+}
+
+impl Field for ThinkMode {
+    fn to_value(&self) -> Value {
+        let word = match self {
+            ThinkMode::Auto => "auto",
+            ThinkMode::On => "on",
+            ThinkMode::Off => "off",
+        };
+        Value::String(word.to_owned())
+    }
+
+    fn from_value(value: &Value) -> Option<Self> {
+        match value.as_str()? {
+            "auto" => Some(ThinkMode::Auto),
+            "on" => Some(ThinkMode::On),
+            "off" => Some(ThinkMode::Off),
+            _ => None,
+        }
+    }
 }
 
 /// Where the model comes from: `model.source`, `--model`.

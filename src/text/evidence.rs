@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::quotes::{BETWEEN, ends as ends_at};
+use super::sentences::{BETWEEN, ends as ends_at};
 use super::stem::{put_stem, words};
 use super::template::ChatMessage;
 use super::thesaurus;

@@ -1,7 +1,7 @@
 //! What speaks for the sentences of documents.
 
 use super::*;
-use crate::text::quotes::beginnings;
+use crate::text::sentences::beginnings;
 
 const QUOTING: Quoting = Quoting {
     opening: String::new(),

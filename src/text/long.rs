@@ -16,7 +16,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::Tokenizer as Library;
 
 use super::TextError;
-use super::spell::Before;
+use super::own_space::Before;
 use crate::protocol::engine::Token;
 use bigrams::{Bigrams, prepend_replace};
 use words::Words;

@@ -1,6 +1,6 @@
 //! The first or the last tokens of a long text, found without encoding all of it.
 
-use super::spell::Before;
+use super::own_space::Before;
 use super::tokenizer::Tokenizer;
 use super::{Halt, TextError};
 

@@ -12,15 +12,14 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use super::evidence::{self, Evidence};
-use super::spell::Before;
+use super::own_space::Before;
+use super::sentences::{BETWEEN, beginnings, ends};
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
 use crate::protocol::engine::{Constrain, Constraint, Quoting, Token};
 
 /// Closes a quote.
 pub(super) const MARK: u8 = b'"';
-/// In the place of a special token: no byte of a text, so no quote goes over it.
-pub(super) const BETWEEN: u8 = 0xff;
 
 impl Quoting {
     /// What keeps quotes to the text in front of an answer.
@@ -233,48 +232,6 @@ impl Quotes {
         });
         sentences.clone().map_or_else(At::default, At::Quote)
     }
-}
-
-/// Where sentences begin: behind the end of another, at the beginning of a line, behind its number, mark, time, level or key, or in a
-/// cell of a table. One pass: a line may be as long as the text.
-pub(super) fn beginnings(text: &[u8]) -> Vec<usize> {
-    let mut places = Vec::new();
-    // Of the line so far: its last byte that is no space, spaces behind that, the last of them, and whether it has a small letter.
-    let (mut last, mut gap, mut space, mut small) = (None, 0, b' ', false);
-    for (place, byte) in text.iter().copied().enumerate() {
-        match byte {
-            b'\n' | BETWEEN => (last, gap, space, small) = (None, 0, b' ', false),
-            _ if byte.is_ascii_whitespace() => (gap, space) = (gap + 1, byte),
-            _ => {
-                let begins = match last {
-                    None => true,
-                    Some(_) if gap == 0 => false,
-                    Some(last) => {
-                        let word = u8::is_ascii_alphanumeric(&last) || matches!(last, b',' | 0x80..);
-                        // Numbers, times and levels of a log have no small letters.
-                        gap > 1 || space == b'\t' || !word || !small
-                    }
-                };
-                if begins && byte != b'|' {
-                    places.push(place);
-                }
-                (last, gap, small) = (Some(byte), 0, small || byte.is_ascii_lowercase());
-            }
-        }
-    }
-    places
-}
-
-/// Whether a sentence may end in front of this place: with its mark, its line, its cell or its text.
-pub(super) fn ends(text: &[u8], place: usize) -> bool {
-    let rest = text.get(place..).unwrap_or_default();
-    let next = rest.iter().find(|byte| !matches!(**byte, b' ' | b'\t' | b'\r'));
-    if next.is_none_or(|byte| matches!(*byte, b'\n' | BETWEEN)) || rest.starts_with(b" |") {
-        return true;
-    }
-    let last = place.checked_sub(1).and_then(|at| text.get(at));
-    let goes_on = rest.first().is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'.');
-    !goes_on && last.is_some_and(|byte| matches!(*byte, b'.' | b'!' | b'?'))
 }
 
 impl Constrain for Quotes {

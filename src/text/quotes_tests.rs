@@ -222,16 +222,6 @@ fn a_quote_is_begun_the_rather_the_more_of_what_is_asked_it_covers() {
 }
 
 #[test]
-fn a_text_of_one_long_line_takes_no_time() {
-    let text = "word, ".repeat(1 << 20).into_bytes();
-    assert_eq!(beginnings(&text), [0]);
-    assert!(!ends(&text, 4) && ends(&text, text.len() - 1));
-    let spaces = [b"Go. ".as_slice(), &vec![b'x'; 1 << 22]].concat();
-    assert_eq!(beginnings(&spaces), [0, 4]);
-    assert!(ends(&spaces, 3));
-}
-
-#[test]
 fn where_nothing_stands_in_front_nothing_is_kept_to_it() {
     let [tokenizer, _] = tokenizers();
     let constraint = quoting().constraint(&tokenizer, &[]);

@@ -6,6 +6,7 @@
 //! on the paths alone.
 
 mod error;
+mod pages;
 mod pattern;
 mod read;
 
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::near::nearest;
+use super::sample;
 use crate::protocol::engine::Cancel;
 use crate::settings::LoadConfig;
 pub use error::{OddByte, Skipped, SourceError};
@@ -147,8 +149,8 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
     let mut seen = BTreeSet::new();
     let mut total = 0u64;
     for path in paths {
-        if let Some(sample) = super::sample::document(path) {
-            gathered.documents.push(sample);
+        if path == sample::PATH {
+            gathered.documents.push(Document::inline(sample::NAME, sample::TEXT)?);
             continue;
         }
         let before = gathered.documents.len();

@@ -7,71 +7,11 @@
 
 use super::TextError;
 use super::long::{Halt, Run};
+use super::own_space::{Before, OwnSpace};
 use super::stream::Detokenizer;
-use super::tokenizer::{SHIELD, Tokenizer};
-use super::vocabulary::Piece;
+use super::tokenizer::{SHIELD, Specials, Tokenizer};
+use super::vocabulary::{LOWER_BLOCK, Piece};
 use crate::protocol::engine::Token;
-
-/// How `▁` looks in a text that holds it: such a tokenizer cannot tell it from a space.
-pub(super) const LOWER_BLOCK: &str = "\u{2581}";
-
-/// What stands before the first of some tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Before {
-    /// Nothing, or a special token: a stretch of text begins, with the tokenizer's own space.
-    #[default]
-    Edge,
-    /// Text that goes on.
-    Text,
-}
-
-/// When a tokenizer puts a space of its own in front of a stretch of text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) enum OwnSpace {
-    /// Never.
-    #[default]
-    None,
-    /// Always.
-    Always,
-    /// Unless the text has one there.
-    UnlessSpace,
-}
-
-impl OwnSpace {
-    /// Reads it from `tokenizer.json`.
-    pub(super) fn of(json: &serde_json::Value) -> OwnSpace {
-        let kind = |v: &serde_json::Value| v.get("type").and_then(|t| t.as_str()).unwrap_or("").to_owned();
-        let says = |v: &serde_json::Value| match kind(v).as_str() {
-            "Prepend" => OwnSpace::Always,
-            "Metaspace" if v.get("prepend_scheme").and_then(|s| s.as_str()) != Some("never") => OwnSpace::UnlessSpace,
-            "ByteLevel" if v.get("add_prefix_space").and_then(|b| b.as_bool()) == Some(true) => OwnSpace::UnlessSpace,
-            _ => OwnSpace::None,
-        };
-        let steps = |part: &str, list: &str| match json.get(part) {
-            Some(v) => v.get(list).and_then(|l| l.as_array()).cloned().unwrap_or_else(|| vec![v.clone()]),
-            None => Vec::new(),
-        };
-        let all = steps("normalizer", "normalizers").into_iter().chain(steps("pre_tokenizer", "pretokenizers"));
-        all.map(|v| says(&v)).find(|s| *s != OwnSpace::None).unwrap_or_default()
-    }
-}
-
-/// The parts of `tokenizer.json` that put a space in front, without that.
-pub(super) fn without_own_space(mut part: serde_json::Value) -> Option<serde_json::Value> {
-    for list in ["normalizers", "pretokenizers"] {
-        if let Some(steps) = part.get_mut(list).and_then(|l| l.as_array_mut()) {
-            *steps = std::mem::take(steps).into_iter().filter_map(without_own_space).collect();
-            return Some(part);
-        }
-    }
-    match part.get("type").and_then(|t| t.as_str()) {
-        Some("Prepend") | None => return None,
-        Some("Metaspace") => part["prepend_scheme"] = "never".into(),
-        Some("ByteLevel") => part["add_prefix_space"] = false.into(),
-        Some(_) => {}
-    }
-    Some(part)
-}
 
 /// A walk along a text, token by token: how far the tokens so far spell it.
 #[derive(Clone, Debug)]
@@ -167,6 +107,25 @@ impl Tokenizer {
                 Piece::Special(literal) => {
                     decoder.edge(&mut out);
                     out.push_str(literal);
+                }
+            }
+        }
+        decoder.finish(&mut out);
+        out
+    }
+
+    /// The text of some ids as the library decodes a whole text. Bytes that are no UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[Token], specials: Specials) -> String {
+        let mut decoder = Detokenizer::of_whole(self);
+        let mut out = String::new();
+        for &id in ids {
+            match self.pieces.get(id) {
+                Piece::Bytes(bytes) => decoder.push(bytes, &mut out),
+                Piece::Special(literal) => {
+                    decoder.finish(&mut out);
+                    if specials == Specials::Show {
+                        out.push_str(literal);
+                    }
                 }
             }
         }

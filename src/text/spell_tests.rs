@@ -71,16 +71,6 @@ fn a_library_that_is_asked_directly_agrees_on_the_first_stretch() {
     }
 }
 
-#[test]
-fn tokenizers_that_put_a_space_in_front_in_other_ways_are_known() {
-    let of = |text: &str| OwnSpace::of(&serde_json::from_str(text).unwrap());
-    assert_eq!(of(r#"{"normalizer": {"type": "Prepend", "prepend": "▁"}}"#), OwnSpace::Always);
-    assert_eq!(of(r#"{"pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first"}}"#), OwnSpace::UnlessSpace);
-    assert_eq!(of(r#"{"pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "never"}}"#), OwnSpace::None);
-    assert_eq!(of(r#"{"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": true}}"#), OwnSpace::UnlessSpace);
-    assert_eq!(of(r#"{"normalizer": null, "pre_tokenizer": null}"#), OwnSpace::None);
-}
-
 proptest::proptest! {
     #[test]
     fn any_text_divided_anywhere_is_covered(text in "(\\PC|[a-z \n你🙂]|the |<\\|im_end\\|>){0,30}", part in 0usize..40) {

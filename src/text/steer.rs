@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::spell::Before;
+use super::own_space::Before;
 use super::stream::{Begin, StreamDecoder};
 use super::tokenizer::Tokenizer;
 use super::{TextError, thoughts};

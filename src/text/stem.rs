@@ -1,6 +1,6 @@
 //! Words of a text, and what their forms have in common.
 
-use super::quotes::BETWEEN;
+use super::sentences::BETWEEN;
 
 /// Words of a text, each with the place behind it.
 pub(super) fn words(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {

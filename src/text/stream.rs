@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::spell::{Before, OwnSpace};
+use super::own_space::{Before, OwnSpace};
 use super::thoughts::{self, CLOSE, OPEN};
 use super::tokenizer::{Specials, Tokenizer};
 use super::vocabulary::Piece;

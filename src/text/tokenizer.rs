@@ -1,9 +1,9 @@
 //! Characters to token ids and back, from the checkpoint's `tokenizer.json`.
 //!
-//! Encoding is the `tokenizers` crate's, token for token; long texts go a faster way that gives the same. Decoding is a
-//! table of bytes per id, so that a stream and a whole list give the same text (the crate's decoder looks at a whole run of
-//! byte tokens at once and cannot be streamed). Valid UTF-8 decodes as the crate does it. What a slice of tokens stands for
-//! in the text it was made of is another question: see [`super::spell`].
+//! Encoding is the `tokenizers` crate's, token for token; long texts go a faster way that gives the same. Decoding
+//! ([`super::spell`]) is a table of bytes per id, so that a stream and a whole list give the same text (the crate's decoder
+//! looks at a whole run of byte tokens at once and cannot be streamed). Valid UTF-8 decodes as the crate does it. What a slice
+//! of tokens stands for in the text it was made of is another question, answered there too.
 
 mod file;
 
@@ -14,9 +14,8 @@ use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, Tokenizer as Library};
 
 use super::TextError;
 use super::long::{Fast, Halt, Literals, Run, Which};
-use super::spell::{Before, LOWER_BLOCK, without_own_space};
-use super::stream::Detokenizer;
-use super::vocabulary::{Piece, Pieces};
+use super::own_space::{Before, without_own_space};
+use super::vocabulary::{LOWER_BLOCK, Pieces};
 use crate::base::caught::caught;
 use crate::protocol::engine::Token;
 use file::{GenerationConfig, NamedToken, OneOrMany, TokenizerConfig, load};
@@ -311,25 +310,6 @@ impl Tokenizer {
 
     fn fast(&self) -> Option<&Fast> {
         self.fast.get_or_init(|| Fast::new(&self.library, &self.json)).as_ref()
-    }
-
-    /// The text of some ids as the library decodes a whole text. Bytes that are no UTF-8 become U+FFFD.
-    pub fn decode(&self, ids: &[Token], specials: Specials) -> String {
-        let mut decoder = Detokenizer::of_whole(self);
-        let mut out = String::new();
-        for &id in ids {
-            match self.pieces.get(id) {
-                Piece::Bytes(bytes) => decoder.push(bytes, &mut out),
-                Piece::Special(literal) => {
-                    decoder.finish(&mut out);
-                    if specials == Specials::Show {
-                        out.push_str(literal);
-                    }
-                }
-            }
-        }
-        decoder.finish(&mut out);
-        out
     }
 
     fn encode_long(&self, library: &Library, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {

@@ -5,11 +5,13 @@ use std::collections::{HashMap, HashSet};
 use tokenizers::Tokenizer as Library;
 
 use super::TextError;
-use super::spell::OwnSpace;
+use super::own_space::OwnSpace;
 use crate::protocol::engine::Token;
 
 /// No vocabulary is this large; a damaged file may say so.
 const MAX_ID: Token = 8 << 20;
+/// How `▁` looks in a text that holds it: such a tokenizer cannot tell it from a space.
+pub(super) const LOWER_BLOCK: &str = "\u{2581}";
 
 /// What one id contributes to a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +97,7 @@ pub(super) fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pie
                 }
                 Spelling::SentencePiece => match byte_token(word) {
                     Some(byte) => table.bytes.push(byte),
-                    None => table.bytes.extend(word.replace('\u{2581}', " ").into_bytes()),
+                    None => table.bytes.extend(word.replace(LOWER_BLOCK, " ").into_bytes()),
                 },
             }
         }

@@ -6,6 +6,7 @@
 
 mod chrome;
 pub mod highlight;
+mod list;
 mod map;
 mod overlay;
 mod paint;

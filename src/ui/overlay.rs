@@ -2,12 +2,12 @@
 
 use ratatui::layout::{Position, Rect};
 
+use super::list::{Filter, NOTHING, list};
 use super::paint::Painter;
 use crate::app::cells::{ellipsis, fit, width};
 use crate::app::complete::Popup;
 use crate::app::entry::{clock, grouped};
 use crate::app::keys::TAKE_UP;
-use crate::app::list::List;
 use crate::app::overlay::{Overlay, Page};
 use crate::app::rows::{Face, Role, Row, Span};
 use crate::app::shelf::{self, ShelfView};
@@ -19,8 +19,6 @@ use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, ShelfRow, Timeli
 /// From here on the list of sessions has room for all its columns.
 const ALL_COLUMNS: u16 = 76;
 
-/// An empty list.
-pub(super) const NOTHING: &str = "   Nothing here yet.";
 /// Heading of the list of documents that belong to no conversation.
 const LIBRARY: &str = "Library";
 
@@ -90,59 +88,6 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
     if page.rows.len() > body {
         let last = (page.top + body).min(page.rows.len());
         painter.right(area, 0, 1, &format!("{}-{last} of {}", page.top + 1, page.rows.len()), Role::Dim);
-    }
-}
-
-/// Whether letters filter a list.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Filter {
-    /// They do: what is typed stands above it.
-    Typed,
-    /// They mean something else.
-    Without,
-}
-
-pub(super) fn list<T>(
-    painter: &mut Painter<'_>,
-    area: Rect,
-    (title, filter): (&str, Filter),
-    list: &List<T>,
-    columns: &[&str],
-    nothing: &str,
-    show: impl Fn(&T, usize) -> Row,
-) {
-    painter.text(area, 0, &format!(" {title}"), Role::Heading);
-    let count = list.shown().len();
-    let total = list.items().len();
-    let word = if count == total { format!("{total}") } else { format!("{count} of {total}") };
-    painter.right(area, 0, 1, &word, Role::Dim);
-    let mut top = 1;
-    if filter == Filter::Typed {
-        painter.spans(area, top, 1, &[Span::new("> ", Role::Key), Span::new(list.query(), Role::Text)]);
-        top += 1;
-    }
-    if let [left, right] = columns {
-        painter.text(area, top, left, Role::Dim);
-        painter.right(area, top, 1, right, Role::Dim);
-        top += 1;
-    }
-    if count == 0 {
-        let text = if total == 0 { nothing } else { "   Nothing matches. Backspace widens the filter." };
-        painter.text(area, top, text, Role::Dim);
-    }
-    let height = usize::from(area.height).saturating_sub(usize::from(top) + 1).max(1);
-    let first = list.first_row(height);
-    let cells = usize::from(area.width).saturating_sub(4);
-    for (i, item) in list.shown().enumerate().skip(first).take(height) {
-        let Ok(line) = u16::try_from(i - first) else {
-            break;
-        };
-        let chosen = i == list.selected_index();
-        painter.text(area, top + line, if chosen { " > " } else { "   " }, Face::from(Role::Key).bold());
-        painter.row(area, top + line, 3, &show(item, cells));
-        if chosen {
-            painter.mark(area, top + line, Role::Selected);
-        }
     }
 }
 

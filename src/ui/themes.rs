@@ -2,7 +2,7 @@
 
 use ratatui::layout::Rect;
 
-use super::overlay::{Filter, NOTHING, list};
+use super::list::{Filter, NOTHING, list};
 use super::paint::Painter;
 use crate::app::cells::{ellipsis, fit, width};
 use crate::app::list::List;

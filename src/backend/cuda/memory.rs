@@ -1,11 +1,11 @@
 //! What the device holds.
 
 use super::cache::Cache;
-use super::cublaslt::{Proofs, shapes};
 use super::device::{Account, DeviceBuffer};
 use super::driver::{Home, Queue};
 use super::ledger::{PAGED_SPARE_BYTES, SPARE_BYTES};
 use super::pool::PoolSize;
+use super::proofs::{Proofs, shapes};
 use super::selection::{Selection, Sums};
 use super::tensors::{Buf, HEAD, Matrix, Recurrent, Vector, floats};
 use super::{Cuda, PAGED_ROWS, launch, limits, pool, shape};

@@ -6,7 +6,8 @@
 //! | file | owns |
 //! |---|---|
 //! | `driver` | the trait of a device |
-//! | `nvidia`, `cublaslt`, `images` | the CUDA driver, cuBLASLt, embedded kernels |
+//! | `nvidia`, `images` | the CUDA driver and cuBLASLt, embedded kernels |
+//! | `proofs` | the shapes of a model that cuBLASLt is proved for while weights are loaded |
 //! | `cards` | limits of other cards, to run their code paths here |
 //! | `emulated`, `emulator` | the same kernels on the CPU; the library that runs them |
 //! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, on its way; bytes that lie in pieces |
@@ -31,7 +32,6 @@
 
 mod cache;
 mod cards;
-mod cublaslt;
 mod device;
 mod draft;
 mod driver;
@@ -55,6 +55,7 @@ mod ops;
 mod packed;
 mod page_out;
 mod pool;
+mod proofs;
 mod readback;
 mod selection;
 mod slices;
@@ -82,7 +83,6 @@ pub use tensors::{Buf, Matrix, Recurrent, Vector};
 use super::{BackendError, GRID, Result};
 use crate::protocol::engine::Precision;
 pub use cards::Card;
-use cublaslt::Proofs;
 use device::Device;
 pub use device::Guards;
 use graph::Graphs;
@@ -91,6 +91,7 @@ use ledger::Ledgers;
 pub use measure::Ceilings;
 use ops::{Ready, Rope, Scratch, TopLogitsBuffers};
 use pool::Pools;
+use proofs::Proofs;
 use readback::Readback;
 use staging::Staging;
 use step_words::StepParameters;

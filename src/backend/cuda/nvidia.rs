@@ -4,6 +4,7 @@
 //! be found, cuBLASLt. Nothing of a toolkit is needed. Every entry makes the context current first, because the
 //! backend may be built on one thread and used on another.
 
+mod cublaslt;
 mod entries;
 mod found;
 
@@ -15,7 +16,6 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use cudarc::driver::{result, sys};
 
 use super::cards::Card;
-use super::cublaslt::CublasLt;
 use super::driver::{
     BOX, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, GemmOut, Graph, Home, Launch, Mapping, Pitched, Queue,
     TensorMap, TileMap, failed,
@@ -24,6 +24,7 @@ use super::host_pages::HostPages;
 use super::{images, limits};
 use crate::backend::Result;
 use crate::base::caught::caught;
+use cublaslt::CublasLt;
 use found::{allocation_kind, attribute, find};
 pub use found::{list, usable};
 
@@ -280,12 +281,12 @@ impl Nvidia {
 
     /// # Safety
     /// As for [`Driver::launch`].
-    pub(super) unsafe fn launch_beside(&self, launch: &Launch<'_>) -> Result<()> {
+    unsafe fn launch_beside(&self, launch: &Launch<'_>) -> Result<()> {
         // SAFETY: the caller's.
         unsafe { self.launch_on(self.side, launch) }
     }
 
-    pub(super) fn side_stream(&self) -> sys::CUstream {
+    fn side_stream(&self) -> sys::CUstream {
         self.side
     }
 
@@ -293,7 +294,7 @@ impl Nvidia {
     ///
     /// # Safety
     /// `dst` must be device memory.
-    pub(super) unsafe fn zero_beside(&self, dst: DevicePtr, bytes: usize) -> Result<()> {
+    unsafe fn zero_beside(&self, dst: DevicePtr, bytes: usize) -> Result<()> {
         // SAFETY: the caller's.
         unsafe { sys::cuMemsetD8Async(dst, 0, bytes, self.side) }
             .result()
@@ -304,7 +305,7 @@ impl Nvidia {
     ///
     /// # Safety
     /// `src` must be device memory.
-    pub(super) unsafe fn word_beside(&self, src: DevicePtr) -> Result<u32> {
+    unsafe fn word_beside(&self, src: DevicePtr) -> Result<u32> {
         let mut word = [0u8; 4];
         // SAFETY: the caller's; the host reads after the wait.
         unsafe {

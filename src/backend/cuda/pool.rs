@@ -11,9 +11,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::cache::Cache;
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Event, Queue};
+use super::joined::{Columns, Joined};
 use super::tables::Entry;
 use super::tensors::HEAD;
 use super::{launch, u32_of};
@@ -226,9 +226,16 @@ impl Ring {
         self.device.driver().record(&self.appended, Queue::Compute)
     }
 
-    /// Copies rows `from..until` of k and v, which lie beside each other in host memory, into the next place, beside the compute queue, which then waits for them; `fresh`: some
-    /// of them were written by this pass.
-    pub(super) fn fill(&mut self, cache: &Cache, from: usize, until: usize, fresh: bool) -> Result<Filled> {
+    /// Copies rows `from..until` of k and v, which lie beside each other in host memory, into the next place, beside the compute queue,
+    /// which then waits for them; `fresh`: some of them were written by this pass.
+    pub(super) fn fill(
+        &mut self,
+        joined: &Joined,
+        [k, v, ..]: &Columns,
+        from: usize,
+        until: usize,
+        fresh: bool,
+    ) -> Result<Filled> {
         let (place, driver) = (self.next, self.device.driver());
         let (Some(filled), Some(read)) = (self.filled.get(place), self.read.get(place)) else {
             return Err(internal("prefill", "a place beyond the ring"));
@@ -242,7 +249,6 @@ impl Ring {
         }
         let array = (self.rows * self.row_bytes) as u64;
         let at = self.memory.ptr() + 2 * place as u64 * array;
-        let (joined, [k, v, ..]) = (cache.joined(), cache.columns());
         for (column, at) in [(k, at), (v, at + array)] {
             let mut to = at;
             for (piece, bytes) in joined.array(column)?.pieces(from * self.row_bytes..until * self.row_bytes) {

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use tokenizers::{Model, Tokenizer as Library};
 
 use super::super::TextError;
-use super::super::spell::Before;
+use super::super::own_space::Before;
 use super::super::vocabulary::byte_token;
 use super::{BATCH_BYTES, Halt, LONGEST_BYTES};
 use crate::protocol::engine::Token;

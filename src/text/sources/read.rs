@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::super::child::{self, Failed, Limits};
 use super::super::encoding::{self, NotText};
-use super::super::{files, pdf};
-use super::{Document, Found, OddByte, SourceError, SourceOptions, plain, refuse_nothing};
+use super::super::files;
+use super::{Document, Found, OddByte, SourceError, SourceOptions, pages, plain, refuse_nothing};
 use crate::protocol::engine::Cancel;
 
 /// Extensions that hold text only after conversion.
@@ -55,7 +55,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
         let bytes = convert(found, command, options, cancel)?;
         (encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(), Some(format!("converted by `{command}`")))
     } else if is_pdf {
-        (pdf::read(&found.shown, &found.path, options, cancel)?, None)
+        (pages::read(&found.shown, &found.path, options, cancel)?, None)
     } else {
         let mut bytes = head;
         let room = bytes.try_reserve(usize::try_from(size).unwrap_or(usize::MAX));

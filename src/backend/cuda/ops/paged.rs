@@ -150,7 +150,7 @@ impl Cuda {
         } = *attend;
         for from in (0..end).step_by(ring.rows()) {
             let until = (from + ring.rows()).min(end);
-            let filled = ring.fill(cache, from, until, until > position)?;
+            let filled = ring.fill(&cache.joined(), cache.columns(), from, until, until > position)?;
             let first = from / spec.block;
             let before = (first * row_tile as usize * 2) as u64;
             let staged = [filled.k, filled.v].map(|at| at.wrapping_add(before));

@@ -6,7 +6,7 @@
 //! caller uses its own kernel.
 
 mod call;
-mod proofs;
+mod room;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -15,14 +15,12 @@ use std::time::Instant;
 
 use cudarc::cublaslt::{result, sys};
 
-use super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, Scales, failed};
-use super::launch;
-use super::nvidia::Nvidia;
-use super::u32_of;
+use super::super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, Scales, failed};
+use super::super::{launch, u32_of};
+use super::Nvidia;
 use crate::backend::Result;
 use call::Call;
-use proofs::ProofRoom;
-pub(super) use proofs::{Proofs, shapes};
+use room::ProofRoom;
 
 /// Scratch the library may use; refused algorithms that want more.
 const WORKSPACE_BYTES: usize = 32 << 20;

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use cudarc::cublaslt::{result, sys};
 
-use super::super::driver::{Gemm, GemmOut, Scales, failed};
+use super::super::super::driver::{Gemm, GemmOut, Scales, failed};
 use crate::backend::Result;
 
 /// Descriptors of one call; destroyed with it.
