@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sala_chat::engine::worker::{Engine, spawn};
+use sala_chat::engine::{Engine, spawn};
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{

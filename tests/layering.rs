@@ -183,6 +183,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/backend/cuda/ops",
     "src/commands",
     "src/desk",
+    "src/engine",
     "src/lab",
     "src/lab/bench",
     "src/lab/eval",

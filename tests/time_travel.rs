@@ -9,7 +9,7 @@ use std::path::Path;
 
 use sala_chat::backend::{ROW_ARRAYS, layer_tensor};
 use sala_chat::desk::{EngineChannels, Opening, Settings};
-use sala_chat::engine::worker;
+use sala_chat::engine;
 use sala_chat::protocol::desk::{BranchTarget, GotoTarget, Level, Notice, Request, Sibling};
 use sala_chat::protocol::engine::{DeviceChoice, EngineOptions, RowSource};
 use sala_chat::session::{SegmentId, SessionFilter, Store};
@@ -36,7 +36,7 @@ fn open(engine: Engine, dir: &Path, opening: Opening) -> Talk {
         Engine::Scripted => Talk::new(dir, Setup { opening, settings: greedy(), ..Setup::default() }),
         Engine::Demo => {
             let options = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
-            let engine = worker::spawn(options).unwrap();
+            let engine = engine::spawn(options).unwrap();
             let channels = EngineChannels { commands: engine.commands, events: engine.events };
             let text = text_model(None);
             Talk::with_engine(dir, channels, How { text, opening, settings: greedy(), ..How::default() })

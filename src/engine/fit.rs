@@ -7,7 +7,7 @@ use crate::model::{Checkpoint, Recipe};
 use crate::protocol::engine::{EngineOptions, MemoryInfo};
 use crate::spec::ModelSpec;
 
-use super::open::Failure;
+use super::failure::Failure;
 
 /// From the best form down: of a folder with plain weights, or of one that somebody packed.
 fn recipes(published: bool) -> Vec<Recipe> {

@@ -2,70 +2,28 @@
 
 use std::time::Instant;
 
+use super::failure::guarded;
 use super::room;
 use super::schedule::{self, Read, Want};
-use super::score::Scores;
+use super::sequence::{Now, Run, Stage};
 use super::speculate::{DecodeError, Pace, Proposal, Proposed, Round};
 use super::speed::{Speed, rate};
-use super::worker::{Worker, guarded};
+use super::worker::Worker;
 use crate::backend::draft::DraftOps;
 use crate::backend::{GRID, MAX_VERIFY_ROWS, TopLogits};
 use crate::model::ModelError;
 use crate::protocol::engine::{
-    Ended, EngineEvent, Job, JobDone, JobStats, Likely, LookedAt, RowsImage, SequenceId, StateImage,
+    Ended, EngineEvent, Job, JobDone, JobStats, LookedAt, RowsImage, SequenceId, StateImage,
 };
 
 /// Fewer tokens say little of how fast a device reads.
 const WHOLE: usize = 4 * GRID;
-
-/// A job under way.
-pub(super) struct Run {
-    pub(super) job: Job,
-    /// Tokens of the state before it.
-    start: usize,
-    pub(super) stage: Stage,
-    /// Since this stage began.
-    begun: Instant,
-    speed: Speed,
-    /// Turns without a part in them.
-    waited: u64,
-    /// How long its context may become: it has been promised memory for that.
-    pub(super) goal: usize,
-    /// Waits until another gives memory back.
-    pub(super) stalled: bool,
-    /// Given tokens in the state.
-    prompt: usize,
-    stats: JobStats,
-    /// What scoring tells of each token.
-    pub(super) likely: Vec<Likely>,
-}
-
-pub(super) enum Stage {
-    Reading,
-    /// From this position on.
-    Writing(usize),
-    Scoring(Box<Scores>),
-}
-
-impl Run {
-    pub(super) fn id(&self) -> u64 {
-        self.job.id
-    }
-}
 
 /// A job whose rows are to be verified.
 struct Waiting {
     sequence: SequenceId,
     run: Run,
     proposal: Box<Proposal>,
-}
-
-/// What a turn made of a job.
-pub(super) enum Now {
-    GoesOn,
-    /// There is no memory for its next part yet.
-    Stalled,
-    Ended(Ended, Vec<Vec<f32>>),
 }
 
 impl<B: DraftOps> Worker<'_, B> {

@@ -8,37 +8,20 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
 
+use super::failure::Failure;
 use super::speculate::Decoder;
 use super::worker::Worker;
 use super::{fit, keep};
+use crate::backend::MAX_POSITIONS;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
-use crate::backend::{BackendError, MAX_POSITIONS};
 use crate::base::Exit;
 use crate::model::draft::{BESIDE, DraftError, DraftHead, DraftOptions};
 use crate::model::quantize::free_bytes;
-use crate::model::{Checkpoint, Live, Model, ModelError, Recipe};
+use crate::model::{Checkpoint, Live, Model, Recipe};
 use crate::protocol::engine::{
     Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, MAX_SEQUENCES, ModelInfo, Precision,
 };
-
-/// Why there is no engine: a line for the user and how a run ends that needs one.
-pub(super) struct Failure {
-    pub(super) error: String,
-    pub(super) exit: Exit,
-}
-
-impl From<ModelError> for Failure {
-    fn from(error: ModelError) -> Self {
-        Failure { error: error.to_string(), exit: error.exit() }
-    }
-}
-
-impl From<BackendError> for Failure {
-    fn from(error: BackendError) -> Self {
-        ModelError::from(error).into()
-    }
-}
 
 /// Loads what was asked for and serves commands until the end.
 pub(super) fn run(

@@ -6,9 +6,8 @@
 
 use std::time::Duration;
 
-use super::seats::{Held, Seat};
+use super::sequence::{Held, Seat, Task};
 use super::speculate::DecodeError;
-use super::tasks::Task;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
 use crate::backend::{BackendError, MAX_VERIFY_ROWS};

@@ -2,39 +2,18 @@
 
 use std::time::Instant;
 
-use super::jobs::{Now, Run, Stage};
+use super::sequence::{Now, Run, Scores, Stage};
 use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
 use crate::backend::{GRID, internal};
 use crate::model::ModelError;
 use crate::model::score::{likely, log_prob};
-use crate::protocol::engine::{CheckpointImage, Ended, Scoring};
+use crate::protocol::engine::{Ended, Scoring};
 
 /// Rows of a turn. Each takes a product with the whole head and a look at all its logits on the host, together about as long as what a
 /// chunk of a prompt may take beside others. A fixed number: what is scored does not depend on who is beside it.
 const TURN_ROWS: usize = 2 * GRID;
-
-/// Scores of a text so far.
-pub(super) struct Scores {
-    /// Tokens of the state, and its small part, to which it is put back.
-    at: usize,
-    end: CheckpointImage,
-    /// Rows that one list takes.
-    rows: usize,
-    /// Lists of hidden blocks.
-    lists: usize,
-    /// Those of finished lists, then those of the list under way.
-    done: Vec<Vec<f32>>,
-    now: Vec<f32>,
-}
-
-impl Scores {
-    /// Rows that are left.
-    pub(super) fn left(&self) -> usize {
-        (self.lists - self.done.len()) * self.rows - self.now.len()
-    }
-}
 
 impl<B: DraftOps> Worker<'_, B> {
     /// Takes note of the state behind which a text is scored; its first rows come with the next turn.

@@ -1,64 +1,16 @@
 //! The sequences of an engine: one in hand, the others put aside, and some that have nothing yet.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::jobs::Run;
-use super::speculate::{DecodeError, Parked};
-use super::tasks::Task;
+use super::sequence::{Aside, Held};
+use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
-use crate::model::{Live, Sequence};
+use crate::model::Live;
 use crate::protocol::engine::{EngineEvent, MAIN, RowSource, SequenceId};
 
 /// Tokens of which a sequence has the rows from another instead of reading them: fewer are read sooner, and take next to no memory.
 const WORTH_SHARING: usize = 1_024;
-
-/// A sequence that is not in hand.
-pub(super) struct Aside<B: DraftOps> {
-    pub(super) sequence: Sequence<B>,
-    pub(super) talk: Parked<B>,
-}
-
-/// Where a sequence's state is.
-pub(super) enum Held<B: DraftOps> {
-    /// It has none: it is empty, and takes no memory.
-    Nothing,
-    /// In the worker's `live` and `decoder`.
-    InHand,
-    Aside(Box<Aside<B>>),
-}
-
-/// A sequence, what it does and what it is to do.
-pub(super) struct Seat<B: DraftOps> {
-    pub(super) held: Held<B>,
-    /// The job under way.
-    pub(super) run: Option<Run>,
-    pub(super) queue: VecDeque<Task>,
-    /// Its holder can do without it.
-    pub(super) may_evict: bool,
-    /// When it last had something to do; greater is later.
-    pub(super) used: u64,
-    /// Since when its next task waits for memory.
-    pub(super) waits: Option<u64>,
-}
-
-impl<B: DraftOps> Seat<B> {
-    pub(super) fn new(held: Held<B>) -> Self {
-        Seat { held, run: None, queue: VecDeque::new(), may_evict: false, used: 0, waits: None }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.run.is_none() && self.queue.is_empty()
-    }
-
-    pub(super) fn aside(&mut self) -> Option<&mut Aside<B>> {
-        match &mut self.held {
-            Held::Aside(aside) => Some(aside),
-            Held::InHand | Held::Nothing => None,
-        }
-    }
-}
 
 const MISSING: DecodeError = DecodeError::Order("a sequence that is not there");
 

@@ -4,55 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::failure::guarded;
 use super::room::Grant;
-use super::seats::{Held, Seat};
+use super::sequence::{Held, Seat, Task};
 use super::speculate::DecodeError;
-use super::worker::{Worker, guarded};
+use super::worker::Worker;
 use crate::backend::draft::DraftOps;
 use crate::model::ModelError;
 use crate::protocol::engine::{
-    CheckpointImage, Command, EngineEvent, EngineFault, Job, MAX_SEQUENCES, RowSource, SequenceId, Token,
+    CheckpointImage, Command, EngineEvent, EngineFault, MAX_SEQUENCES, RowSource, SequenceId, Token,
 };
-
-/// What was asked of a sequence.
-pub(super) enum Task {
-    Restore {
-        id: u64,
-        keep: u64,
-        rows: Vec<Arc<dyn RowSource>>,
-        end: Option<CheckpointImage>,
-        history: Arc<Vec<Token>>,
-    },
-    Run(Job),
-    /// A fork of what failed or is gone.
-    Lost {
-        id: u64,
-        fault: EngineFault,
-    },
-    /// Waits in the queues of both, and is done when it is the next of both.
-    Fork {
-        id: u64,
-        from: SequenceId,
-        to: SequenceId,
-    },
-    Release,
-    MayEvict,
-}
-
-impl Task {
-    /// Whose answer is waited for, if one is.
-    pub(super) fn id(&self) -> Option<u64> {
-        match self {
-            Task::Restore { id, .. } | Task::Fork { id, .. } | Task::Lost { id, .. } => Some(*id),
-            Task::Run(job) => Some(job.id),
-            Task::Release | Task::MayEvict => None,
-        }
-    }
-
-    fn is_fork(&self, fork: u64) -> bool {
-        matches!(self, Task::Fork { id, .. } if *id == fork)
-    }
-}
 
 /// For whatever rests on a job or restore that failed.
 fn refused() -> EngineFault {

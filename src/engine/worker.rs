@@ -1,111 +1,25 @@
-//! The engine thread: owns backend, model, the sequences and their decoders, and does what [`Command`]s ask for.
+//! What the engine's thread owns: backend, model, the sequences and their decoders; and what becomes of a sequence whose work fails.
 //!
-//! It never touches files of a session, never knows text, and never waits for whoever reads its events. A panic in it
-//! becomes a fatal [`EngineEvent::Failed`]. What a job leaves in the state is exactly what [`EngineEvent::Done`] says:
-//! its given tokens (all of them, or whole chunks of them when it was stopped while reading) and its generated tokens,
-//! except for the last one drawn.
+//! What a job leaves in the state is exactly what [`EngineEvent::Done`] says: its given tokens (all of them, or whole chunks of
+//! them when it was stopped while reading) and its generated tokens, except for the last one drawn.
 //!
 //! Each sequence has a queue of what was asked of it. Jobs of different sequences take turns ([`super::schedule`]); one
 //! sequence at a time is in hand, the others are put aside. What becomes of one is nothing to the others, unless the device
 //! itself is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded, unbounded};
+use crossbeam_channel::Sender;
 
-use super::open;
-use super::room::PATIENCE;
+use super::failure::{fault_of, guarded};
 use super::schedule::Pace;
-use super::seats::{Held, Seat};
+use super::sequence::{Held, Seat};
 use super::speculate::{DecodeError, Decoder};
-use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
 use crate::base::Exit;
-use crate::model::{Live, Model, ModelError};
-use crate::protocol::engine::{Command, EngineEvent, EngineFault, EngineOptions, MAIN, ModelInfo, SequenceId};
-
-/// Commands that may wait to be taken in, which happens between two turns.
-const COMMANDS: usize = 64;
-
-/// The engine thread as the desk holds it. Dropping it without [`Command::Shutdown`] also ends the thread: its channel
-/// closes.
-pub struct Engine {
-    /// To it.
-    pub commands: Sender<Command>,
-    /// From it. Unbounded: at most one event per round or chunk, and the engine must never wait for the desk.
-    pub events: Receiver<EngineEvent>,
-    /// The thread.
-    pub thread: JoinHandle<()>,
-}
-
-/// Starts the thread; the model is loaded on it.
-///
-/// # Errors
-/// The system has no room for a thread.
-pub fn spawn(options: EngineOptions) -> std::io::Result<Engine> {
-    start(move |inbox, outbox| open::run(&options, inbox, outbox))
-}
-
-/// The same on a device that is opened already, whatever [`EngineOptions::device`] says.
-///
-/// # Errors
-/// As [`spawn`].
-pub fn spawn_on<B: DraftOps>(backend: B, options: EngineOptions) -> std::io::Result<Engine> {
-    start(move |inbox, outbox| open::run_on(backend, &options, inbox, outbox))
-}
-
-fn start(
-    run: impl FnOnce(&Receiver<Command>, &Sender<EngineEvent>) -> Result<(), open::Failure> + Send + 'static,
-) -> std::io::Result<Engine> {
-    let (commands, inbox) = bounded(COMMANDS);
-    let (outbox, events) = unbounded();
-    let thread = std::thread::Builder::new().name("engine".into()).spawn(move || {
-        let run = AssertUnwindSafe(|| run(&inbox, &outbox));
-        let failure = match catch_unwind(run) {
-            Ok(Ok(())) => return,
-            Ok(Err(failure)) => failure,
-            Err(panic) => {
-                let words = panic_text(panic.as_ref());
-                let error = format!(
-                    "the engine stopped unexpectedly ({words}); the conversation is saved, start again to go on"
-                );
-                open::Failure { error, exit: Exit::Failure }
-            }
-        };
-        let open::Failure { error: why, exit } = failure;
-        // Nobody listens any more when the program is ending.
-        let _ = outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit } });
-    })?;
-    Ok(Engine { commands, events, thread })
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
-}
-
-/// Does a part of one conversation's work: a panic in it is that conversation's failure, and nothing to the others.
-pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
-    // What it leaves half done is emptied before anything else is done with it.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(DecodeError::Panic(panic_text(panic.as_ref()))))
-}
-
-/// A failed command in the desk's words.
-fn fault_of(error: &DecodeError) -> EngineFault {
-    match error {
-        DecodeError::Model(ModelError::Backend(BackendError::Stopped)) => EngineFault::Stopped,
-        DecodeError::Model(ModelError::Backend(BackendError::Rows(fault))) => EngineFault::RowsLost(fault.clone()),
-        DecodeError::Model(_)
-        | DecodeError::Draft(_)
-        | DecodeError::NotFinite { .. }
-        | DecodeError::Stuck(_)
-        | DecodeError::Panic(_)
-        | DecodeError::Order(_) => EngineFault::Device(error.to_string()),
-    }
-}
+use crate::model::{Live, Model};
+use crate::protocol::engine::{EngineEvent, EngineFault, MAIN, ModelInfo, SequenceId};
 
 /// The loaded engine.
 pub(super) struct Worker<'c, B: DraftOps> {
@@ -167,40 +81,6 @@ impl<'c, B: DraftOps> Worker<'c, B> {
             in_pass: 0,
             pace: Pace::default(),
             rounds: 0,
-        }
-    }
-
-    /// Answers commands until told to end, or until the desk is gone.
-    pub(super) fn serve(mut self, commands: &Receiver<Command>) {
-        self.send(EngineEvent::Ready(self.info.clone()));
-        let mut gone = false;
-        loop {
-            let idle = self.seats.values().all(|seat| seat.run.is_none());
-            let waits = self.seats.values().any(|seat| seat.waits.is_some());
-            let next = match (idle, gone, waits) {
-                (true, true, _) => return,
-                // Nobody is at work, but somebody may give memory back: not for ever.
-                (true, false, true) => commands.recv_timeout(PATIENCE).map_err(|e| match e {
-                    RecvTimeoutError::Timeout => TryRecvError::Empty,
-                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
-                }),
-                (true, false, false) => commands.recv().map_err(|_| TryRecvError::Disconnected),
-                (false, ..) => commands.try_recv(),
-            };
-            self.moved |= idle;
-            match next {
-                Ok(Command::Shutdown) => return,
-                Ok(command) => {
-                    self.take_in(command);
-                    self.start();
-                    // All that waits is known before the next turn.
-                    continue;
-                }
-                Err(TryRecvError::Disconnected) => gone = true,
-                Err(TryRecvError::Empty) => {}
-            }
-            self.turn();
-            self.start();
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Context;
 use crate::attach::{self, Found, Loads, Place, Way};
-use crate::engine::worker;
+use crate::engine;
 use crate::protocol::engine::{EngineOptions, RowSource, RowsFault, RowsPlace};
 use crate::session::{RealDisk, StoredRows};
 use crate::settings::EngineSource;
@@ -21,7 +21,7 @@ pub fn rows(place: &RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault> {
 }
 
 fn loaded(options: EngineOptions) -> std::io::Result<attach::Engine> {
-    let worker::Engine { commands, events, thread } = worker::spawn(options)?;
+    let engine::Engine { commands, events, thread } = engine::spawn(options)?;
     Ok(attach::Engine { commands, events, thread })
 }
 
@@ -29,7 +29,7 @@ fn loaded(options: EngineOptions) -> std::io::Result<attach::Engine> {
 ///
 /// # Errors
 /// The system has no thread to give.
-pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<worker::Engine> {
+pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<engine::Engine> {
     let (place, wanted) = (place(context), Loads::from(&options));
     let found = match context.config().engine_source() {
         EngineSource::Here | EngineSource::Url(_) => Found::Nobody,
@@ -49,5 +49,5 @@ pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<worke
         }
     };
     let attach::Engine { commands, events, thread } = engine;
-    Ok(worker::Engine { commands, events, thread })
+    Ok(engine::Engine { commands, events, thread })
 }

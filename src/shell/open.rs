@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::{Context, attach_engine, model_cmd, out, quantize_cmd, remote_engine};
 use crate::base::Exit;
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
-use crate::engine::worker;
+use crate::engine::Engine;
 use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
     Recipe,
@@ -284,17 +284,17 @@ pub fn piece(context: &Context) -> usize {
 
 /// An engine that opens its device while this thread reads what it needs itself. One that nobody takes is waited for: a
 /// program must not end in the middle of opening a GPU.
-struct Starting(Option<worker::Engine>);
+struct Starting(Option<Engine>);
 
 impl Starting {
-    fn started(mut self) -> Option<worker::Engine> {
+    fn started(mut self) -> Option<Engine> {
         self.0.take()
     }
 }
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        let Some(worker::Engine { commands, events, thread }) = self.0.take() else { return };
+        let Some(Engine { commands, events, thread }) = self.0.take() else { return };
         // Without listeners it ends as soon as its device is open.
         drop((commands, events));
         let given_up = Instant::now() + GIVEN_UP;
@@ -323,7 +323,7 @@ fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
         let options = RemoteOptions { one_question: attendance == Attendance::Absent, ..options };
         let text = remote::text_model().map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
         let remote::Engine { commands, events, thread } = remote::spawn(options, &text).map_err(no_thread)?;
-        let engine = Starting(Some(worker::Engine { commands, events, thread }));
+        let engine = Starting(Some(Engine { commands, events, thread }));
         let stop = text.tokenizer.stop_ids(&[]);
         // Its state is text: there is nothing to keep beside that, and nothing to cut it for.
         return Ok(Begun { engine, text, stop, save_state: SaveStates::Never, piece: usize::MAX });

@@ -15,7 +15,7 @@ use super::{Context, attach_engine, dirs, open, out};
 use crate::attach::{self, Board, Host, Loads};
 use crate::base::Exit;
 use crate::desk::{EngineChannels, Settings};
-use crate::engine::worker;
+use crate::engine;
 use crate::protocol::engine::{EngineOptions, Token};
 use crate::server::{Key, Options, ServeError, Server, Stop};
 use crate::session::Scratch;
@@ -177,7 +177,7 @@ impl Serving {
         let library = open::store(context).ok();
         let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
         let loads = Loads::from(&options);
-        let engine = worker::spawn(options).map_err(no_thread)?;
+        let engine = engine::spawn(options).map_err(no_thread)?;
         let (board, share) =
             Board::start(engine.commands, engine.events, config.serve.side_by_side).map_err(no_thread)?;
         let host = for_terminals(context, &address.to_string(), loads, &board, &text);

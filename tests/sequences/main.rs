@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use sala_chat::backend::cpu::Cpu;
-use sala_chat::engine::worker::{Engine, spawn, spawn_on};
+use sala_chat::engine::{Engine, spawn, spawn_on};
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{

@@ -8,7 +8,7 @@ use crossbeam_channel::RecvTimeoutError;
 use serde::Serialize;
 
 use super::{PATIENCE, REPEATS, median, message, plain};
-use crate::engine::worker::{self, Engine};
+use crate::engine::{self, Engine};
 use crate::protocol::engine::{
     Cancel, Command, Constraint, EngineEvent, EngineFault, Generate, ImageTensor, Job, Look, MAIN, ModelInfo,
     RowSource, Sampling, SpecMode, StateImage, Token,
@@ -64,7 +64,7 @@ impl Direct {
     pub(in crate::lab) fn start(context: &Context) -> Result<Direct, Failure> {
         let (text, stop) = open::text(&open::model(context)?.name)?;
         let constraint = text.recommended.quoting().map(|quoting| quoting.clone().constraint(&text.tokenizer, &stop));
-        let engine = worker::spawn(open::engine_options(context)?)?;
+        let engine = engine::spawn(open::engine_options(context)?)?;
         let mut direct = Direct { engine, info: ModelInfo::default(), constraint, last: 0 };
         loop {
             if let EngineEvent::Ready(info) = direct.next(LOADING)? {

@@ -1,0 +1,53 @@
+//! The words of failure: why there is no engine, and why a part of one conversation's work came to nothing.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::speculate::DecodeError;
+use crate::backend::BackendError;
+use crate::base::Exit;
+use crate::model::ModelError;
+use crate::protocol::engine::EngineFault;
+
+/// Why there is no engine: a line for the user and how a run ends that needs one.
+pub(super) struct Failure {
+    pub(super) error: String,
+    pub(super) exit: Exit,
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Self {
+        Failure { error: error.to_string(), exit: error.exit() }
+    }
+}
+
+impl From<BackendError> for Failure {
+    fn from(error: BackendError) -> Self {
+        ModelError::from(error).into()
+    }
+}
+
+/// What a panic said.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
+
+/// Does a part of one conversation's work: a panic in it is that conversation's failure, and nothing to the others.
+pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
+    // What it leaves half done is emptied before anything else is done with it.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(DecodeError::Panic(panic_text(panic.as_ref()))))
+}
+
+/// A failed command in the desk's words.
+pub(super) fn fault_of(error: &DecodeError) -> EngineFault {
+    match error {
+        DecodeError::Model(ModelError::Backend(BackendError::Stopped)) => EngineFault::Stopped,
+        DecodeError::Model(ModelError::Backend(BackendError::Rows(fault))) => EngineFault::RowsLost(fault.clone()),
+        DecodeError::Model(_)
+        | DecodeError::Draft(_)
+        | DecodeError::NotFinite { .. }
+        | DecodeError::Stuck(_)
+        | DecodeError::Panic(_)
+        | DecodeError::Order(_) => EngineFault::Device(error.to_string()),
+    }
+}

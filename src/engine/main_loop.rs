@@ -1,0 +1,44 @@
+//! The loop of the engine's thread: what is asked is taken in between two turns of the jobs.
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
+
+use super::room::PATIENCE;
+use super::worker::Worker;
+use crate::backend::draft::DraftOps;
+use crate::protocol::engine::{Command, EngineEvent};
+
+impl<B: DraftOps> Worker<'_, B> {
+    /// Answers commands until told to end, or until the desk is gone.
+    pub(super) fn serve(mut self, commands: &Receiver<Command>) {
+        self.send(EngineEvent::Ready(self.info.clone()));
+        let mut gone = false;
+        loop {
+            let idle = self.seats.values().all(|seat| seat.run.is_none());
+            let waits = self.seats.values().any(|seat| seat.waits.is_some());
+            let next = match (idle, gone, waits) {
+                (true, true, _) => return,
+                // Nobody is at work, but somebody may give memory back: not for ever.
+                (true, false, true) => commands.recv_timeout(PATIENCE).map_err(|e| match e {
+                    RecvTimeoutError::Timeout => TryRecvError::Empty,
+                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                }),
+                (true, false, false) => commands.recv().map_err(|_| TryRecvError::Disconnected),
+                (false, ..) => commands.try_recv(),
+            };
+            self.moved |= idle;
+            match next {
+                Ok(Command::Shutdown) => return,
+                Ok(command) => {
+                    self.take_in(command);
+                    self.start();
+                    // All that waits is known before the next turn.
+                    continue;
+                }
+                Err(TryRecvError::Disconnected) => gone = true,
+                Err(TryRecvError::Empty) => {}
+            }
+            self.turn();
+            self.start();
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The engine's thread, as whoever asks it holds it.
+//!
+//! It never touches files of a session, never knows text, and never waits for whoever reads its events. A panic in it
+//! becomes a fatal [`EngineEvent::Failed`].
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+
+use super::failure::{Failure, panic_text};
+use super::open;
+use crate::backend::draft::DraftOps;
+use crate::base::Exit;
+use crate::protocol::engine::{Command, EngineEvent, EngineFault, EngineOptions};
+
+/// Commands that may wait to be taken in, which happens between two turns.
+const COMMANDS: usize = 64;
+
+/// The engine thread as the desk holds it. Dropping it without [`Command::Shutdown`] also ends the thread: its channel
+/// closes.
+pub struct Engine {
+    /// To it.
+    pub commands: Sender<Command>,
+    /// From it. Unbounded: at most one event per round or chunk, and the engine must never wait for the desk.
+    pub events: Receiver<EngineEvent>,
+    /// The thread.
+    pub thread: JoinHandle<()>,
+}
+
+/// Starts the thread; the model is loaded on it.
+///
+/// # Errors
+/// The system has no room for a thread.
+pub fn spawn(options: EngineOptions) -> std::io::Result<Engine> {
+    start(move |inbox, outbox| open::run(&options, inbox, outbox))
+}
+
+/// The same on a device that is opened already, whatever [`EngineOptions::device`] says.
+///
+/// # Errors
+/// As [`spawn`].
+pub fn spawn_on<B: DraftOps>(backend: B, options: EngineOptions) -> std::io::Result<Engine> {
+    start(move |inbox, outbox| open::run_on(backend, &options, inbox, outbox))
+}
+
+fn start(
+    run: impl FnOnce(&Receiver<Command>, &Sender<EngineEvent>) -> Result<(), Failure> + Send + 'static,
+) -> std::io::Result<Engine> {
+    let (commands, inbox) = bounded(COMMANDS);
+    let (outbox, events) = unbounded();
+    let thread = std::thread::Builder::new().name("engine".into()).spawn(move || {
+        let run = AssertUnwindSafe(|| run(&inbox, &outbox));
+        let failure = match catch_unwind(run) {
+            Ok(Ok(())) => return,
+            Ok(Err(failure)) => failure,
+            Err(panic) => {
+                let words = panic_text(panic.as_ref());
+                let error = format!(
+                    "the engine stopped unexpectedly ({words}); the conversation is saved, start again to go on"
+                );
+                Failure { error, exit: Exit::Failure }
+            }
+        };
+        let Failure { error: why, exit } = failure;
+        // Nobody listens any more when the program is ending.
+        let _ = outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit } });
+    })?;
+    Ok(Engine { commands, events, thread })
+}
