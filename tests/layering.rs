@@ -191,6 +191,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/protocol",
     "src/remote",
     "src/settings",
+    "src/shell",
     "src/text",
     "src/ui",
 ];

@@ -20,7 +20,7 @@ use crate::protocol::engine::{Cancel, Token};
 use crate::settings::DraftSource;
 use crate::shell::cli::{DraftCommand, TuningArgs};
 use crate::shell::devices::{self, Chosen, Opened};
-use crate::shell::model_cmd::draft_folder;
+use crate::shell::downloaded::draft_folder;
 use crate::shell::{Context, Exit, Failure, open};
 use crate::spec::ModelSpec;
 use crate::text::sources::{self, SourceOptions};

@@ -6,7 +6,7 @@ use super::cli::ConfigCommand;
 use super::dirs::make_private;
 use super::failure::Failure;
 use super::themes::Themes;
-use super::{model_cmd, open, out, serve_cmd, take_preset};
+use super::{downloaded, open, out, serve_cmd, take_preset};
 use crate::app::keys::{KeyError, KeyTable};
 use crate::app::options::UiConfig;
 use crate::base::Exit;
@@ -115,7 +115,7 @@ fn no_switch(config: &Config) -> Option<String> {
     }
     let model = match config.model_source() {
         ModelSource::Path(path) => path,
-        ModelSource::Auto => model_cmd::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
+        ModelSource::Auto => downloaded::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
         ModelSource::Demo | ModelSource::Synthetic(_) => "demo".to_owned(),
     };
     // A folder that cannot be used is told by whatever uses it.

@@ -75,6 +75,11 @@ impl Dirs {
         self.config.join(places::THEMES)
     }
 
+    /// Where packed weights of earlier starts are kept.
+    pub fn kept_weights(&self) -> PathBuf {
+        self.data.join(places::WEIGHTS)
+    }
+
     /// The settings file if no other was named.
     pub fn config_file(&self) -> PathBuf {
         self.config.join(places::CONFIG_FILE)

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::statvfs;
 use serde_json::json;
 
-use super::quantize_cmd::kept_dir;
-use super::{Context, Exit, Failure, attach_engine, dirs, model_cmd, open, remote_engine};
+use super::{Context, Exit, Failure, attach_engine, dirs, downloaded, open, remote_engine};
 use crate::attach;
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
@@ -43,12 +42,12 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     findings.extend(folders(context));
     findings.extend(database(context));
     let config = &context.config().model;
-    findings.push(gpu(config.gpu as usize, config.max_gpu_memory.0, model_cmd::installed(config)));
+    findings.push(gpu(config.gpu as usize, config.max_gpu_memory.0, downloaded::installed(config)));
     findings.push(weights(context));
     findings.extend(server(context));
     findings.extend(shared(context));
     findings.push(disk(&context.dirs.data, open::limits(context).min_free_bytes));
-    findings.extend(kept_weights(&kept_dir(&context.dirs)));
+    findings.extend(kept_weights(&context.dirs.kept_weights()));
     findings.push(model());
     findings.push(finding(
         "privacy",
@@ -217,7 +216,7 @@ fn weights(context: &Context) -> Finding {
             }
             (PathBuf::from(named), otherwise)
         }
-        _ => match model_cmd::installed(&config.model) {
+        _ => match downloaded::installed(&config.model) {
             Some(folder) => (folder, "Get it again: sala-chat model download"),
             None => {
                 let text = format!(
@@ -323,7 +322,7 @@ fn model() -> Finding {
 
 /// Names and sizes of the model's files, for those who install by hand.
 fn listed_files(context: &Context) -> Vec<Finding> {
-    let Some(folder) = model_cmd::installed(&context.config().model) else {
+    let Some(folder) = downloaded::installed(&context.config().model) else {
         return vec![finding(
             "files",
             Verdict::Note,

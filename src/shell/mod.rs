@@ -15,6 +15,7 @@ mod data_check;
 pub mod devices;
 pub mod dirs;
 pub mod doctor;
+pub mod downloaded;
 pub mod failure;
 pub mod hub;
 mod input;

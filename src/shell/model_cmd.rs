@@ -4,8 +4,9 @@ use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 
 use super::cli::{ModelCommand, TuningArgs};
+use super::downloaded::{cached, installed};
 use super::hub::http::{self, Http};
-use super::hub::{self, CachedRepo, Hub, HubError, Kind, Snapshot, Verdict, gigabytes};
+use super::hub::{self, Hub, HubError, Kind, Snapshot, Verdict, gigabytes};
 use super::{Context, Exit, Failure, devices, out, quantize_cmd};
 use crate::model::format::Format;
 use crate::protocol::engine::Cancel;
@@ -16,41 +17,10 @@ use crate::text::{TextModel, this_program};
 /// Settings files that are read before a download is offered.
 const SETTINGS_BYTES: u64 = 4 << 20;
 
-/// The folder of the downloaded model, if it is complete.
-pub fn installed(config: &ModelConfig) -> Option<PathBuf> {
-    cached(&config.repo).installed(&config.revision, Kind::Model)
-}
-
 /// What to say when the model is asked for and is not there.
 pub fn not_installed(config: &ModelConfig) -> Failure {
     Failure::new(Exit::NoModel, format!("{} is not on this computer", config.repo))
         .hint("Get it: sala-chat model download. Or name a folder that has it: --model FOLDER")
-}
-
-/// A repository in the hub's cache folder, which is found without using the network.
-fn cached(repo: &str) -> CachedRepo {
-    CachedRepo::new(&http::cache_folder(), repo)
-}
-
-/// The folder that `speculation.draft` or `--draft` names: a folder, or a hub id that was downloaded.
-///
-/// # Errors
-/// Neither; the hint says how to get it.
-pub fn draft_folder(name: &str) -> Result<PathBuf, Failure> {
-    let folder = PathBuf::from(name);
-    if folder.is_dir() {
-        return Ok(folder);
-    }
-    let is_id =
-        name.split('/').count() == 2 && name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-    if !is_id {
-        let failure = Failure::new(Exit::NoModel, format!("{name}: no such draft head folder"));
-        return Err(failure.hint("Without one: --draft off"));
-    }
-    cached(name).installed("main", Kind::Head).ok_or_else(|| {
-        Failure::new(Exit::NoModel, format!("the draft head {name} is not on this computer"))
-            .hint(format!("Get it: sala-chat model download {name}. Or go without: --draft off"))
-    })
 }
 
 /// The folder of the model that is set.

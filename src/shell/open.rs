@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::cli::SessionChoice;
 use super::devices::{self, Chosen};
 use super::failure::Failure;
-use super::{Context, attach_engine, model_cmd, out, quantize_cmd, remote_engine};
+use super::{Context, attach_engine, downloaded, out, remote_engine};
 use crate::base::Exit;
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::Engine;
@@ -239,10 +239,10 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         draft: match config.draft_source() {
             DraftSource::Auto => DraftChoice::Auto,
             DraftSource::Off => DraftChoice::Off,
-            DraftSource::Named(name) => DraftChoice::Folder(model_cmd::draft_folder(&name)?),
+            DraftSource::Named(name) => DraftChoice::Folder(downloaded::draft_folder(&name)?),
         },
         notes: note.into_iter().collect(),
-        keep_weights: Some(quantize_cmd::kept_dir(&context.dirs)),
+        keep_weights: Some(context.dirs.kept_weights()),
     })
 }
 

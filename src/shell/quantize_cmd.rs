@@ -1,9 +1,9 @@
 //! `sala-chat model quantize`: packs a folder's weights once, into a folder that loads like any other.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::signals::Ending;
-use super::{Context, Exit, Failure, calibration, dirs};
+use super::{Context, Exit, Failure, calibration};
 use crate::model::calibrate::{self, Statistics};
 use crate::model::draft::BESIDE;
 use crate::model::quantize::{
@@ -208,9 +208,4 @@ fn copy_beside(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<
         }
     }
     Ok(())
-}
-
-/// Where packed weights of earlier starts are kept.
-pub(super) fn kept_dir(dirs: &dirs::Dirs) -> PathBuf {
-    dirs.data.join(crate::base::places::WEIGHTS)
 }

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::cli::{ExportArgs, FormatArg, ImportArgs, LsArgs, NameArgs, PruneArgs, RmArgs, SearchArgs};
 use super::failure::Failure;
-use super::quantize_cmd::kept_dir;
 use super::signals::Ending;
 use super::{Context, open, out};
 use crate::app::cells::{ellipsis, fit, width as cells};
@@ -272,7 +271,7 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     if let Some(requests) = &requests {
         freed.append(&mut prune_store(args, requests)?);
     }
-    let weights = remove_kept(&kept_dir(&context.dirs))?;
+    let weights = remove_kept(&context.dirs.kept_weights())?;
     freed.push(Freed { files: weights.files, bytes: weights.bytes, ..Freed::default() });
     let total: Freed = freed.into_iter().fold(Freed::default(), |mut a, b| {
         a.add(b);
@@ -349,7 +348,7 @@ fn prune_dry_run(
     }
     let (beyond, _) = state_to_drop(args, store)?;
     let (of_requests, all_requests) = requests.map_or(Ok((0, 0)), |store| state_to_drop(args, store))?;
-    let kept = kept_folders(&kept_dir(&context.dirs));
+    let kept = kept_folders(&context.dirs.kept_weights());
     let weights: u64 = kept.iter().filter(|kept| kept.stage != Stage::Going).map(|kept| kept.bytes).sum();
     let json = || {
         json!({
