@@ -89,26 +89,13 @@ pub(super) fn is_bundle(disk: &dyn Disk, path: &Path) -> bool {
 }
 
 impl Store {
-    /// Writes the open branch of a session with its state under `fingerprint` to one file.
+    /// Writes the open branch of a session with its state under `fingerprint` to one file. Whoever waits is told bytes written, of
+    /// so many.
     ///
     /// # Errors
     /// [`StoreError::Exists`], [`StoreError::NoSession`], I/O errors, [`StoreError::StateLost`] when a file turns out
-    /// damaged while it is copied.
+    /// damaged while it is copied; [`StoreError::Stopped`], and then there is no file.
     pub fn export_bundle(
-        &self,
-        id: SessionId,
-        fingerprint: &str,
-        path: &Path,
-        overwrite: Overwrite,
-    ) -> Result<Bundled> {
-        self.export_bundle_watched(id, fingerprint, path, overwrite, &Watch::NOBODY)
-    }
-
-    /// The same for somebody who waits for it: bytes written, of so many.
-    ///
-    /// # Errors
-    /// As [`Store::export_bundle`]; [`StoreError::Stopped`], and then there is no file.
-    pub fn export_bundle_watched(
         &self,
         id: SessionId,
         fingerprint: &str,

@@ -58,20 +58,12 @@ const PIECE_BYTES: usize = 1 << 20;
 const IDS: i64 = 1 << 12;
 
 impl Store {
-    /// Imports a file. Names that are taken get a number.
+    /// Imports a file. Names that are taken get a number. Whoever waits is told bytes taken, of so many.
     ///
     /// # Errors
     /// [`StoreError::NoInput`] when it is not there; [`StoreError::Import`] when it is of no known form, contradicts itself or
-    /// is too large; the database cannot be written.
-    pub fn import(&self, path: &Path) -> Result<Imported> {
-        self.import_watched(path, &Watch::NOBODY)
-    }
-
-    /// The same for somebody who waits for it: bytes taken, of so many.
-    ///
-    /// # Errors
-    /// As [`Store::import`]; [`StoreError::Stopped`], and then nothing was imported.
-    pub fn import_watched(&self, path: &Path, watch: &Watch<'_>) -> Result<Imported> {
+    /// is too large; the database cannot be written; [`StoreError::Stopped`], and then nothing was imported.
+    pub fn import(&self, path: &Path, watch: &Watch<'_>) -> Result<Imported> {
         let no_input = |source| StoreError::NoInput { path: path.to_owned(), source };
         let real = path.canonicalize().map_err(no_input)?;
         let look = self.disk.look(&real).map_err(no_input)?;
