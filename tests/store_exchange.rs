@@ -635,16 +635,43 @@ fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
     }
 }
 
+/// A file of 300 conversations of another program, 3 MB, all of one title, and its size.
+fn many_talks(file: &Path) -> u64 {
+    let talk =
+        format!(r#"{{"chat":{{"title":"t","messages":[{{"role":"user","content":"{}"}}]}}}}"#, "word ".repeat(2_000));
+    std::fs::write(file, format!("[{}]", vec![talk; 300].join(","))).unwrap();
+    std::fs::metadata(file).unwrap().len()
+}
+
+#[test]
+fn others_write_while_an_import_reads_its_file_and_names_are_those_that_are_free_then() {
+    use std::cell::Cell;
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let (bench, other) = (bench(&data), bench(&data));
+    let file = dir.path().join("in.json");
+    let bytes = many_talks(&file);
+    let saved = Cell::new(false);
+    let told = |done: u64, of: u64| {
+        if of == bytes && (1..of).contains(&done) && !saved.replace(true) {
+            let (_, save) = Talk::begin(&other.store, "t");
+            assert!(is_saved(&other.save(save)), "while {done} of {of} are read");
+        }
+    };
+    let imported = bench.store.import(&file, &Watch { told: &told, ..Watch::NOBODY }).unwrap();
+    assert!(saved.get());
+    let names: std::collections::BTreeSet<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
+    assert!(names.len() == 300 && !names.contains("t") && names.contains("t-2"), "{names:?}");
+    assert_eq!(other.store.sessions(SessionFilter::Live, 1_000).unwrap().len(), 301);
+}
+
 #[test]
 fn an_import_that_is_stopped_has_written_nothing() {
     use std::cell::Cell;
     let dir = tempfile::tempdir().unwrap();
     let bench = bench(&dir.path().join("data"));
     let file = dir.path().join("in.json");
-    let talk =
-        format!(r#"{{"chat":{{"title":"t","messages":[{{"role":"user","content":"{}"}}]}}}}"#, "word ".repeat(2_000));
-    std::fs::write(&file, format!("[{}]", vec![talk; 300].join(","))).unwrap();
-    let bytes = std::fs::metadata(&file).unwrap().len();
+    let bytes = many_talks(&file);
     // As soon as some of it was taken.
     let taken = Cell::new(0);
     let watch =
@@ -652,6 +679,16 @@ fn an_import_that_is_stopped_has_written_nothing() {
     assert!(matches!(bench.store.import(&file, &watch), Err(StoreError::Stopped)));
     assert!((1 << 20..bytes).contains(&taken.get()), "{} of {bytes}", taken.get());
     let sessions = || bench.store.sessions(SessionFilter::Live, 1_000).unwrap().len();
+    assert_eq!(sessions(), 0);
+    // Nor where it is stopped while it is written: the file is read to its end by then.
+    let (read, asked) = (Cell::new(false), Cell::new(0));
+    let stop = || {
+        asked.set(asked.get() + u32::from(read.get()));
+        asked.get() > 100
+    };
+    let told = |done: u64, of: u64| read.set(read.get() || (done, of) == (bytes, bytes));
+    assert!(matches!(bench.store.import(&file, &Watch { stop: &stop, told: &told }), Err(StoreError::Stopped)));
+    assert!(read.get());
     assert_eq!(sessions(), 0);
     // Its ids are free again, and go to nobody twice.
     let (_, save) = Talk::begin(&bench.store, "one");

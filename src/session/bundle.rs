@@ -27,7 +27,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
-use super::import::{Arrival, Arrived, Imported, Place, arrive};
+use super::import::{Arrival, Arrived, Imported, Place, Step, arrive};
 use super::save::{Written, name_in};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::store::Store;
@@ -210,8 +210,9 @@ impl Store {
 
         let mut changes = Vec::new();
         let messages = session.messages.len() as u64;
-        let mut put = |change| {
-            changes.push(change);
+        let mut put = |step: Step| {
+            // Its numbers are ours already.
+            changes.push(step.change(0));
             Ok(())
         };
         let Arrived { id, new_ids, place } =
