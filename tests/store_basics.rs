@@ -214,6 +214,10 @@ fn undone_branches_stay_and_forks_share() {
     assert!(tree.iter().any(|n| Some(n.message.id) == old_head && n.kept));
     assert!(tree.iter().all(|n| n.message.text.chars().count() <= 5));
     assert_eq!(tree.iter().filter(|n| n.message.parent == Some(path[3].id)).count(), 2);
+    // Without a model the same messages, and no segments.
+    let bare = store.tree(talk.session, "", 5).unwrap();
+    assert!(bare.iter().map(|n| &n.message).eq(tree.iter().map(|n| &n.message)));
+    assert!(bare.iter().all(|n| n.segment.is_none() && !n.kept));
 
     // A fork is one row; purging the original leaves the shared part to the fork.
     let fork = NewSession {

@@ -202,11 +202,16 @@ impl Store {
         }
     }
 
-    fn commit<T>(&self, f: impl Fn(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        if let Access::ReadOnly { why } = &self.access {
-            return Err(StoreError::ReadOnly { why: why.clone() });
+    /// An error where nothing can be saved.
+    pub(super) fn writable(&self) -> Result<()> {
+        match &self.access {
+            Access::ReadOnly { why } => Err(StoreError::ReadOnly { why: why.clone() }),
+            Access::Writable => self.still_there(),
         }
-        self.still_there()?;
+    }
+
+    fn commit<T>(&self, f: impl Fn(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.writable()?;
         let mut db = lock(&self.writer);
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let out = f(&tx)?;

@@ -11,8 +11,8 @@ use crate::model::{Checkpoint, ModelError, Result, Tensors};
 use crate::protocol::engine::Cancel;
 use crate::text::files;
 
-/// Read at once, between two looks at whether to stop.
-const BUFFER_BYTES: usize = 1 << 20;
+/// Read at once, between two looks at whether to stop, and hashed by all cores together: enough to keep them busy.
+const BUFFER_BYTES: usize = 8 << 20;
 
 /// What is so of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,11 +179,31 @@ pub(super) fn hash(path: &Path, stop: &Cancel) -> io::Result<Option<String>> {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(Some(hasher.finalize().to_hex().to_string())),
             Ok(read) => {
-                hasher.update(buffer.get(..read).unwrap_or_default());
+                hasher.update_rayon(buffer.get(..read).unwrap_or_default());
             }
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_several_buffers_has_the_hash_of_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("part-000.safetensors");
+        for size in [0, 1, BUFFER_BYTES, 2 * BUFFER_BYTES + 1_025] {
+            let bytes: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+            std::fs::write(&path, &bytes).unwrap();
+            let found = hash(&path, &Cancel::default()).unwrap();
+            assert_eq!(found, Some(blake3::hash(&bytes).to_hex().to_string()), "{size} bytes");
+        }
+        let stop = Cancel::default();
+        stop.cancel();
+        assert_eq!(hash(&path, &stop).unwrap(), None);
+    }
 }
