@@ -323,6 +323,7 @@ impl Tokenizer {
                 Piece::Special(literal) => {
                     decoder.finish(&mut out);
                     if specials == Specials::Show {
+                        decoder.begun();
                         out.push_str(literal);
                     }
                 }
