@@ -17,7 +17,7 @@ pub use image::{
     Arriving, CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, ROW_ARRAYS, RowSource, RowsFault, RowsImage, RowsPlace,
     SOURCE_BYTES, StateImage, StatePart, TensorData,
 };
-pub use limits::{MAX_DEPTH, MAX_SEQUENCES, MAX_VERIFY_ROWS, MOST_TOKENS, TOP_LOGITS};
+pub use limits::{MAX_DEPTH, MAX_SEQUENCES, MAX_VERIFY_ROWS, MOST_TEMPERATURE, MOST_TOKENS, TOP_LOGITS};
 pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
 pub use options::{
     BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, Precision, WeightsChoice, is_folder,
