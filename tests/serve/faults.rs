@@ -3,9 +3,12 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use sala_chat::text::Before;
 use serde_json::{Value, json};
 
 use crate::client::{Reply, Running, Setup, permits};
+use crate::support::fake_engine::STUCK;
+use crate::support::text_model;
 use crate::{CHAT, question, with};
 
 #[test]
@@ -173,6 +176,25 @@ fn ending_lets_a_running_answer_end_and_refuses_new_ones() {
     let mut rest = String::new();
     running.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("[DONE]") && rest.contains("friend"), "{rest}");
+    server.end();
+}
+
+#[test]
+fn an_answer_behind_which_nothing_may_come_is_an_error_that_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = text_model(None);
+    let mut tokens = text.tokenizer.encode_behind("{\"a\": 1", Before::Text).unwrap();
+    tokens.push(STUCK);
+    let server = Running::start(dir.path(), Setup { script: Box::new(move |_, _| tokens.clone()), ..Setup::default() });
+    // No empty answer, and none that is tried again.
+    let whole = server.post(CHAT, &question("Hi"));
+    assert_eq!(whole.error(), (422, "grammar_stuck".into(), String::new()));
+    // A stream keeps what was written.
+    let events = server.post(CHAT, &with(question("Hi"), "stream", true.into())).events();
+    let words: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(words, "{\"a\": 1");
+    assert_eq!(events.last().unwrap()["error"]["code"], "grammar_stuck");
+    assert!(events.iter().all(|e| e["choices"][0]["finish_reason"].is_null()), "{events:?}");
     server.end();
 }
 

@@ -89,6 +89,9 @@ pub enum EngineFault {
     /// The sequence was evicted before ([`Command::MayEvict`]): it is to be restored first.
     #[error("its state was given up for others' memory; restore it first")]
     Evicted,
+    /// No token may come next in an answer that is kept to a grammar. It is the grammar's, and the same at every try.
+    #[error("{0}")]
+    Stuck(String),
     /// The model or its device failed, and is ready for the next command.
     #[error("{0}")]
     Device(String),
