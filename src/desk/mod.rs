@@ -279,6 +279,7 @@ impl From<EngineFault> for DeskError {
             EngineFault::Stopped => DeskError::Stopped,
             fault @ (EngineFault::RowsLost(_)
             | EngineFault::Evicted
+            | EngineFault::Stuck(_)
             | EngineFault::Device(_)
             | EngineFault::Fatal { .. }) => DeskError::Engine(fault),
         }
@@ -291,7 +292,9 @@ impl DeskError {
         match self {
             DeskError::Engine(EngineFault::Fatal { exit, .. }) => *exit,
             DeskError::RowsLost(_) => Exit::Unreadable,
-            DeskError::Engine(EngineFault::RowsLost(_) | EngineFault::Evicted | EngineFault::Device(_))
+            DeskError::Engine(
+                EngineFault::RowsLost(_) | EngineFault::Evicted | EngineFault::Stuck(_) | EngineFault::Device(_),
+            )
             | DeskError::Refused(_)
             | DeskError::Failed(_) => Exit::Failure,
             DeskError::Text(e) => e.exit(),
