@@ -28,7 +28,8 @@
 //!
 //! # How to read it
 //!
-//! Times of a few milliseconds hold two database transactions that wait for the disk. On a GPU `resume` includes the way
+//! A fork waits for the disk once, for the transaction that makes its session; an undo does not. Both are asked for once the store's
+//! writer has come to rest. On a GPU `resume` includes the way
 //! over PCIe. Loading the model is in none of them.
 
 pub(super) mod direct;

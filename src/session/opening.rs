@@ -11,6 +11,7 @@ use super::schema::{self, Found};
 use super::scratch::Scratch;
 use super::store::{Access, Limits, Store};
 use super::unlinked::Unlinked;
+use super::uses::Uses;
 
 /// A database up to this size is checked whenever it is opened; a larger one by `doctor --check`.
 const CHECKED_BYTES: u64 = 16 << 20;
@@ -122,6 +123,7 @@ impl Store {
             ids: Mutex::new(0..0),
             left_out: Mutex::default(),
             unlinked: Unlinked::default(),
+            uses: Uses::default(),
             notes: Vec::new(),
             identity: None,
             known: false,
@@ -183,6 +185,7 @@ impl Store {
             ids: Mutex::new(0..0),
             left_out: Mutex::default(),
             unlinked: Unlinked::default(),
+            uses: Uses::default(),
             identity: None,
             known: false,
             present: None,
