@@ -40,6 +40,7 @@ fn what_was_saved_is_there_after_reopening_bit_for_bit() {
     let store = open(dir.path(), RealDisk);
     assert_eq!(*store.access(), Access::Writable);
     assert!(store.notes().is_empty(), "{:?}", store.notes());
+    assert_eq!(store.damage(), None);
     let session = store.session_named("first").unwrap();
     assert_eq!((session.head, session.messages, session.tokens), (talk.head, 5, talk.position));
     assert_eq!(session.title, "question 0 of first");

@@ -107,7 +107,7 @@ pub struct Store {
     /// Shared lock, held as long as the store is open: see [`Store::is_alone`].
     pub(super) present: Option<File>,
     /// Private copy of a database that cannot be opened in place.
-    pub(super) _copy: Option<super::scratch::Scratch>,
+    pub(super) copy: Option<super::scratch::Scratch>,
 }
 
 impl Store {
