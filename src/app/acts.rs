@@ -52,6 +52,18 @@ pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
     }
 }
 
+/// Why a key cannot lead the conversation elsewhere now, or make something of it: what goes on, and what is queued behind it, was
+/// meant for where it stands.
+pub(super) fn why_not_now(app: &App) -> Option<&'static str> {
+    if matches!(app.activity, Activity::Starting { .. }) {
+        return Some("The model is being loaded; that can be done after it");
+    }
+    if app.busy() || app.tabs.is_leaving() {
+        return Some("Busy: stop first (Esc), or wait until the answer is complete");
+    }
+    (!app.questions.is_empty()).then_some("A question stands: answer it first")
+}
+
 /// Asks the model to stop, once.
 pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
     if app.goes_on() && app.activity != Activity::Stopping {
@@ -167,11 +179,18 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
     // Where nothing is saved there is no history either.
     let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));
-    let lengths = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).map(String::len).collect::<Vec<_>>();
+    let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent());
+    let (commands, messages): (Vec<&String>, Vec<&String>) = queued.partition(|line| is_command(line));
+    let lengths: Vec<usize> = messages.into_iter().map(String::len).collect();
     let unsent = match lengths.len() {
         0 => String::new(),
         1 => format!("1 message was not sent: {}.", fate(&lengths, remembers)),
         n => format!("{n} messages were not sent: {}.", fate(&lengths, remembers)),
+    };
+    let undone = match commands.as_slice() {
+        [] => String::new(),
+        [one] => format!("{} was not done.", one.split_whitespace().next().unwrap_or(one.as_str())),
+        more => format!("{} commands were not done.", more.len()),
     };
     let typed: Vec<(&str, String)> = app.tabs.drafts().filter(|(_, text)| is_remembered(text)).collect();
     let lengths: Vec<usize> = typed.iter().map(|(_, text)| text.len()).collect();
@@ -190,9 +209,11 @@ fn lost_by_quitting(app: &App) -> Option<String> {
         };
         let kept = if is_unsaved(app) { UNSAVED } else { "What was written so far is kept." };
         let text = format!("Still working{place}. Stop and quit? {kept}");
-        return Some([text, unsent, drafts].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(" "));
+        return Some(
+            [text, unsent, undone, drafts].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(" "),
+        );
     }
     let unsaved = if is_unsaved(app) { UNSAVED } else { "" };
-    let lost: Vec<&str> = [unsaved, &unsent, &drafts].into_iter().filter(|what| !what.is_empty()).collect();
+    let lost: Vec<&str> = [unsaved, &unsent, &undone, &drafts].into_iter().filter(|what| !what.is_empty()).collect();
     (!lost.is_empty()).then(|| format!("{} Quit?", lost.join(" ")))
 }

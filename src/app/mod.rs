@@ -214,6 +214,8 @@ pub struct App {
     armed: Armed,
     /// A question was sent and the desk has not said yet that it is served or what has to be decided first.
     waiting: bool,
+    /// The desk is at a queued command that leads elsewhere, and has not got there yet.
+    leads: bool,
     /// Requests sent to the desk, as it counts them.
     sent: u64,
     /// Paths are being looked up, or asked about.
@@ -272,6 +274,7 @@ impl App {
             sessions: Vec::new(),
             armed: Armed::Nothing,
             waiting: false,
+            leads: false,
             lookup: None,
             reading_for_question: false,
             requests: 0,

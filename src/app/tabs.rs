@@ -203,6 +203,19 @@ impl Tabs {
         self.away.iter_mut().for_each(|away| away.transcript.forget_colours());
     }
 
+    /// These are the sessions that are open: nothing is kept of one that is not, as when it was deleted.
+    fn set_list(&mut self, list: Vec<OpenSession>) {
+        self.list = list;
+        self.forget_closed();
+    }
+
+    fn forget_closed(&mut self) {
+        let Tabs { list, away, beside, .. } = self;
+        let open = |serial: u64| list.iter().any(|o| o.serial == serial);
+        away.retain(|a| open(a.serial));
+        beside.take_if(|serial| !open(*serial));
+    }
+
     /// Another request goes before a switch that was not done.
     pub(super) fn forget_wish(&mut self) {
         self.wanted = None;
@@ -275,12 +288,12 @@ pub(super) fn held(app: &mut App) -> Option<Notice> {
 
 /// The sessions opened are called otherwise.
 pub(super) fn named(app: &mut App, list: Vec<OpenSession>) {
-    app.tabs.list = list;
+    app.tabs.set_list(list);
 }
 
 /// The desk shows a session: puts what belongs to the old one away and brings back what belongs to this one.
 pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u64, effects: &mut Vec<Effect>) {
-    app.tabs.list = list;
+    app.tabs.set_list(list);
     let asked = app.tabs.wanted.take() == Some(serial);
     let old = std::mem::replace(&mut app.tabs.at, serial);
     // Serials begin at 1: before the first session there is nothing to put away.
@@ -338,12 +351,13 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     if matches!(app.overlay, Some(Overlay::Aside { done: None, .. } | Overlay::Shelf(_))) {
         app.overlay = None;
     }
-    let Tabs { list, away: others, .. } = &mut app.tabs;
-    others.push(away);
-    others.retain(|a| list.iter().any(|o| o.serial == a.serial));
+    app.tabs.away.push(away);
+    app.tabs.forget_closed();
+    let others = &mut app.tabs.away;
     let mut refused = None;
     if let Some(i) = others.iter().position(|a| a.serial == serial) {
-        let back = others.swap_remove(i);
+        // In the order in which they were left.
+        let back = others.remove(i);
         app.composer = back.composer;
         app.editing = back.editing;
         app.transcript = back.transcript;

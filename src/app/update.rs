@@ -73,6 +73,8 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             Redraw::Now
         }
         Event::Resize { width, height } => {
+            // Its rows are others now.
+            app.selection = None;
             app.size = (width, height);
             Redraw::Now
         }

@@ -321,6 +321,8 @@ struct State {
     talk: Talk,
     feeder: Feeder,
     keeper: Keeper,
+    /// Goes through the database, once a run.
+    looking: Option<JoinHandle<()>>,
     /// What goes on.
     work: Work,
     /// What another thread does beside, in no conversation's turn.
@@ -382,6 +384,7 @@ impl State {
             talk: Talk::empty(o.settings.clone(), o.system.clone()),
             feeder: Feeder::new(o.engine, o.text, o.stop, o.piece),
             keeper,
+            looking: None,
             work: Work::Idle,
             errands: Vec::new(),
             queue: VecDeque::new(),

@@ -5,14 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, Row};
 
 use super::error::{Result, StoreError};
 use super::format::{self, Fault, FileKind};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
 use super::store::{Store, lock};
 use super::summary::refresh_session;
-use crate::base::now_ms;
 use crate::protocol::engine::{CheckpointImage, RowsImage};
 use crate::transcript::SessionId;
 
@@ -232,7 +231,7 @@ impl Store {
             let plan = self.plan_restore(tip)?;
             match self.take_plan(&plan, have, &take) {
                 Ok((rows, end)) => {
-                    self.touch(&plan.path);
+                    self.note_use(&plan.path);
                     return Ok((plan, rows, end));
                 }
                 Err(Attempt::Again) => {}
@@ -329,18 +328,6 @@ impl Store {
             Ok(())
         })
         .is_ok()
-    }
-
-    /// Marks segments as used now. Best effort: it only orders what is thinned first.
-    pub(super) fn touch(&self, path: &[Segment]) {
-        let _ = self.transaction(|tx| {
-            let used = super::commit::next_use(tx)?;
-            let mut update = tx.prepare_cached("UPDATE segment SET used = ?2, used_ms = ?3 WHERE id = ?1")?;
-            for segment in path {
-                update.execute(params![segment.id.0, used, now_ms()])?;
-            }
-            Ok(())
-        });
     }
 }
 

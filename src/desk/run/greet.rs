@@ -17,6 +17,7 @@ impl State {
         for note in store.notes() {
             self.note(Level::Warn, note.clone());
         }
+        self.look_for_damage();
         // Where nothing is saved, that is said from the start.
         self.keeper.show(SaveState::Empty);
         if let Access::ReadOnly { why } = store.access() {
@@ -32,6 +33,22 @@ impl State {
             self.note(Level::Warn, why.to_owned());
         }
         self.activity(Activity::Starting { what: "loading the model".into() });
+    }
+
+    /// Has another thread go through the database: nobody waits for the model, a session or the first picture because of it.
+    fn look_for_damage(&mut self) {
+        let (store, out) = (Arc::clone(&self.keeper.store), self.out.clone());
+        let look = move || {
+            if let Some(damage) = store.damage() {
+                out.note(Level::Warn, damage);
+            }
+        };
+        match std::thread::Builder::new().name("store-look".into()).spawn(look) {
+            Ok(thread) => self.looking = Some(thread),
+            Err(e) => {
+                self.note(Level::Warn, format!("The database was not looked at ({e}): sala-chat doctor --check does"))
+            }
+        }
     }
 
     pub(super) fn first_session(&mut self) -> Done {
