@@ -41,8 +41,10 @@ impl Found {
                 (earlier, Some(format!("{name} weights as an earlier start packed them.")))
             }
             Some((_, Err(error))) => {
-                let line =
-                    format!("Packed weights of an earlier start are not used ({error}); sala-chat prune removes them.");
+                let mend = if let ModelError::File { .. } = error { "mend that, or " } else { "" };
+                let line = format!(
+                    "Packed weights of an earlier start are not used ({error}); {mend}sala-chat prune removes them."
+                );
                 (checkpoint, Some(line))
             }
             None => (checkpoint, None),
@@ -72,8 +74,9 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     if free.is_none_or(|free| free + there < 3 * bytes) {
         return Some(format!("The packed weights ({size}) are not kept: too little space below {}.", dir.display()));
     }
-    if is_finished(&folder) && !outdated {
-        // Not used because it is damaged, which was said: whole parts and others cannot be told apart any more.
+    if !is_finished(&folder).is_ok_and(|finished| !finished || outdated) {
+        // Not used because it is damaged, which was said: whole parts and others cannot be told apart any more. Or because it cannot
+        // be read, and may be whole.
         return None;
     }
     let work = move || {
@@ -121,6 +124,16 @@ mod tests {
         std::fs::write(kept.join("part-001.safetensors"), "torn").unwrap();
         let line = earlier(Recipe::Bits8, WeightsChoice::Auto).1.unwrap();
         assert!(line.starts_with("Packed weights of an earlier start are not used ("), "{line}");
+        // Links to themselves: nobody can open them, whatever their rights.
+        for name in ["part-001.safetensors", "model.safetensors.index.json"] {
+            let path = kept.join(name);
+            std::fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(&path, &path).unwrap();
+            let line = earlier(Recipe::Bits8, WeightsChoice::Auto).1.unwrap();
+            let begin = format!("Packed weights of an earlier start are not used (cannot read {}: ", path.display());
+            assert!(line.starts_with(&begin), "{line}");
+            assert!(line.ends_with("); mend that, or sala-chat prune removes them."), "{line}");
+        }
         assert_eq!(for_next_time(&Arc::new(packed), dir.path(), Some(u64::MAX)), None, "it is small");
     }
 }

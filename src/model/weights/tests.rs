@@ -133,6 +133,30 @@ fn an_index_without_tensors_is_named_with_what_to_do() {
 }
 
 #[test]
+fn an_index_names_files_of_its_own_folder_that_can_be_seen() {
+    let dir = edited(|_| ());
+    let named = |file: &str| {
+        let index = serde_json::json!({"weight_map": {"model.norm.weight": file}});
+        std::fs::write(dir.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+        refusal(dir.path())
+    };
+    for file in ["../model.safetensors", "/dev/zero", "..", ".", "", "sub/a.safetensors", "a.safetensors/", "a\\b"] {
+        let error = named(file);
+        assert!(error.ends_with(&format!("its index names a file outside of it: {file}")), "{file}: {error}");
+    }
+    std::fs::create_dir(dir.path().join("folder.safetensors")).unwrap();
+    for file in ["none.safetensors", "folder.safetensors"] {
+        assert!(named(file).contains("but it is not there; download it again"), "{file}");
+    }
+    // A link to itself: nobody can open it, whatever their rights.
+    let own = dir.path().join("own.safetensors");
+    std::os::unix::fs::symlink(&own, &own).unwrap();
+    let error = named("own.safetensors");
+    assert!(error.starts_with(&format!("cannot read {}: ", own.display())), "{error}");
+    assert!(named("a\0.safetensors").starts_with("cannot read "), "no name of a file");
+}
+
+#[test]
 fn half_precision_is_widened_exactly() {
     let values = [1.5f32, -0.25, 65504.0, 6.0e-8];
     let halves: Vec<u8> = values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
