@@ -193,6 +193,8 @@ fn load<B: DraftOps>(
             None
         }
     };
+    let assumed = head.as_ref().and_then(|head| Some(format!("Draft head {}: {}.", head.name(), head.assumed()?)));
+    notes.extend(assumed);
     let spec = model.spec();
     // What every device can do: the configuration may say otherwise.
     let default = (2 * spec.max_position).min(MAX_POSITIONS);
