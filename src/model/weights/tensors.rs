@@ -13,7 +13,7 @@ use crate::backend::{Form, WeightView};
 use crate::model::format::Format;
 use crate::model::published::Weight;
 use crate::model::quantize::first_part;
-use crate::model::{ModelError, Result};
+use crate::model::{ModelError, Result, shown};
 use crate::protocol::engine::Dtype;
 use crate::text::files;
 
@@ -133,9 +133,10 @@ impl Tensors {
                     "its {WEIGHTS_INDEX} names no tensors; download that again, or remove it where model.safetensors is whole"
                 )));
             }
-            let own = |n: &str| !n.contains('\\') && Path::new(n).file_name() == Some(OsStr::new(n));
+            let named = |n: &str| !n.contains(|c: char| c == '\\' || c.is_control());
+            let own = |n: &str| named(n) && Path::new(n).file_name() == Some(OsStr::new(n));
             if let Some(bad) = names.iter().find(|n| !own(n)) {
-                return Err(missing(format!("its index names a file outside of it: {bad}")));
+                return Err(missing(format!("its index names `{}`, which is no file of this folder", shown(bad))));
             }
             names.into_iter().map(|n| dir.join(n)).collect()
         } else if is_there(&single)? {
@@ -161,7 +162,8 @@ impl Tensors {
         match expected.iter().find(|(name, _)| !tensors.contains(name)) {
             None => Ok(tensors),
             Some((name, file)) => Err(missing(format!(
-                "its index names tensor `{name}` in {file}, which does not have it; download it again"
+                "its index names tensor `{}` in {file}, which does not have it; download it again",
+                shown(name)
             ))),
         }
     }
@@ -221,7 +223,7 @@ impl Tensors {
                 range: start + info.data_offsets.0..start + info.data_offsets.1,
             };
             if self.index.insert(name.clone(), entry).is_some() {
-                return Err(damaged(format!("tensor `{name}` is in two files")));
+                return Err(damaged(format!("tensor `{}` is in two files", shown(&name))));
             }
         }
         self.files.push(bytes);
