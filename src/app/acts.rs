@@ -3,7 +3,7 @@
 use super::keys::Action;
 use super::options::Notify;
 use super::overlay::{Overlay, Page};
-use super::{App, Asker, Effect, Phase, Question};
+use super::{App, Asker, Effect, Phase, Question, drafts};
 use crate::commands::{is_command, message_text};
 use crate::protocol::desk::{Activity, Choice, Level, Request, SaveState};
 use crate::transcript::{LONGEST_PROMPT, MessageId};
@@ -117,10 +117,9 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.popup = None;
         app.questions.clear();
         // Whatever ends the program: a terminal that is closed asks nobody.
-        let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).cloned();
-        let lines: Vec<String> =
-            queued.chain(app.tabs.drafts().map(|(_, text)| text)).chain([app.composer.expanded()]).collect();
+        let lines: Vec<String> = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).cloned().collect();
         lines.iter().for_each(|line| remember(app, line, effects));
+        drafts::keep_all(app, effects);
         send(app, Request::Quit, effects);
         app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
     }
@@ -160,16 +159,21 @@ pub(super) fn is_unsaved(app: &App) -> bool {
     matches!(app.save, SaveState::NotSaved(_)) && app.transcript.messages().next().is_some()
 }
 
+/// Where a message that was not sent is found at the next start, and where several are.
+const UNSENT: (&str, &str) = ("Up finds it at the next start", "Up finds them at the next start");
+/// The same of drafts.
+const DRAFTS: (&str, &str) = ("it is kept for the next start", "they are kept for the next start");
+
 /// What becomes of texts of these lengths ([`quit`]).
-fn fate(lengths: &[usize], remembers: bool) -> String {
+fn fate(lengths: &[usize], remembers: bool, (it, they): (&str, &str)) -> String {
     let one = lengths.len() == 1;
     match lengths.iter().filter(|bytes| **bytes > LONGEST_PROMPT).count() {
         _ if !remembers && one => "it is not kept".into(),
         _ if !remembers => "they are not kept".into(),
-        0 if one => "Up finds it at the next start".into(),
-        0 => "Up finds them at the next start".into(),
-        long if long == lengths.len() => format!("too long for the history ({LONGEST_PROMPT} bytes), and not kept"),
-        long => format!("Up finds them at the next start, but for {long} of more than {LONGEST_PROMPT} bytes"),
+        0 if one => it.into(),
+        0 => they.into(),
+        long if long == lengths.len() => format!("too long ({LONGEST_PROMPT} bytes at most), and not kept"),
+        long => format!("{they}, but for {long} of more than {LONGEST_PROMPT} bytes"),
     }
 }
 
@@ -184,8 +188,8 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     let lengths: Vec<usize> = messages.into_iter().map(String::len).collect();
     let unsent = match lengths.len() {
         0 => String::new(),
-        1 => format!("1 message was not sent: {}.", fate(&lengths, remembers)),
-        n => format!("{n} messages were not sent: {}.", fate(&lengths, remembers)),
+        1 => format!("1 message was not sent: {}.", fate(&lengths, remembers, UNSENT)),
+        n => format!("{n} messages were not sent: {}.", fate(&lengths, remembers, UNSENT)),
     };
     let undone = match commands.as_slice() {
         [] => String::new(),
@@ -198,8 +202,8 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     names.dedup();
     let drafts = match lengths.len() {
         0 => String::new(),
-        1 => format!("A draft is in {}: {}.", names.join(", "), fate(&lengths, remembers)),
-        n => format!("{n} drafts are in {}: {}.", names.join(", "), fate(&lengths, remembers)),
+        1 => format!("A draft is in {}: {}.", names.join(", "), fate(&lengths, remembers, DRAFTS)),
+        n => format!("{n} drafts are in {}: {}.", names.join(", "), fate(&lengths, remembers, DRAFTS)),
     };
     if here || !others.is_empty() {
         let place = match (here, others.is_empty()) {

@@ -12,6 +12,7 @@ pub mod cells;
 mod cleaned;
 pub mod complete;
 pub mod composer;
+mod drafts;
 pub mod entry;
 mod event;
 pub mod find;
@@ -58,6 +59,7 @@ use crate::protocol::engine::ModelInfo;
 use crate::transcript::MessageId;
 use complete::Popup;
 use composer::Composer;
+use drafts::Drafts;
 use find::Find;
 use history::History;
 use options::UiConfig;
@@ -161,6 +163,8 @@ pub struct App {
     pub session: SessionHead,
     /// Sessions opened in this run.
     pub tabs: Tabs,
+    /// What the desk keeps of the input.
+    drafts: Drafts,
     /// What the desk does.
     pub activity: Activity,
     /// Numbers.
@@ -247,6 +251,7 @@ impl App {
             composer: Composer::default(),
             session: SessionHead::default(),
             tabs: Tabs::default(),
+            drafts: Drafts::default(),
             activity: Activity::Starting { what: "starting".into() },
             meters: Meters::default(),
             save: SaveState::Empty,
@@ -323,7 +328,7 @@ impl App {
     /// When [`Event::Tick`] is wanted, if at all. `None` while nothing is pending: an idle program sleeps.
     pub fn deadline(&self) -> Option<u64> {
         let hint = self.hint.as_ref().and_then(|h| h.1);
-        [hint, self.armed.until()].into_iter().flatten().min()
+        [hint, self.armed.until(), self.drafts.deadline()].into_iter().flatten().min()
     }
 
     /// Whether the open model is the built-in demo.

@@ -13,7 +13,7 @@ use super::pick::FilePick;
 use super::several::Several;
 use super::shelf::ShelfView;
 use super::status::duration;
-use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, late, perform};
+use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, drafts, late, perform};
 use crate::base::{Exit, percent};
 use crate::protocol::desk::{
     Activity, DocumentRow, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionRow,
@@ -189,6 +189,10 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             } else {
                 offer(app, "The question is set aside", Action::Yank, "brings it back", now + HINT_MS);
             }
+            Redraw::Now
+        }
+        Notice::Draft(text) => {
+            drafts::brought_back(app, &clean(&text), now);
             Redraw::Now
         }
         Notice::Prompts(prompts) => {

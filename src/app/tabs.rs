@@ -11,7 +11,7 @@ use super::composer::{Composer, Folded};
 use super::keys::Action;
 use super::overlay::Overlay;
 use super::transcript::Transcript;
-use super::{App, Effect, Question, Queue};
+use super::{App, Effect, Question, Queue, drafts};
 use crate::protocol::desk::{Activity, Notice, OpenSession, Request};
 use crate::transcript::MessageId;
 pub(super) use beside::beside;
@@ -86,6 +86,8 @@ pub enum Side {
 struct Away {
     serial: u64,
     composer: Composer,
+    /// What the desk keeps of it.
+    kept: String,
     editing: Option<MessageId>,
     queue: Queue,
     /// Files are read because the first queued question mentions them.
@@ -183,18 +185,26 @@ impl Tabs {
         self.names().filter(|(_, mark)| mark.at_work()).map(|(name, _)| called(name))
     }
 
-    /// Messages that wait in sessions that were left.
+    /// Messages that wait in sessions that were left, and those that were refused there.
     pub(super) fn unsent(&self) -> impl Iterator<Item = &String> {
-        self.away.iter().flat_map(|away| away.queue.lines.iter().map(|queued| &queued.line))
+        self.away.iter().flat_map(|away| away.queue.lines.iter().map(|queued| &queued.line).chain(&away.refused))
+    }
+
+    /// Serial of the session on screen; 0 before the first one.
+    pub(super) fn serial(&self) -> u64 {
+        self.at
+    }
+
+    /// What stands in the input of sessions that were left, where the desk keeps something else, with their serials.
+    pub(super) fn unkept(&mut self) -> Vec<(u64, String)> {
+        let news = |away: &mut Away| Some((away.serial, drafts::unkept(&away.composer, &mut away.kept)?));
+        self.away.iter_mut().filter_map(news).collect()
     }
 
     /// What stands in the input of sessions that were left, each with the session's name.
     pub(super) fn drafts(&self) -> impl Iterator<Item = (&str, String)> {
         let name_of = |serial| called(self.list.iter().find(|s| s.serial == serial).map_or("", |s| s.name.as_str()));
-        let texts = self.away.iter().flat_map(move |away| {
-            let texts = [Some(away.composer.expanded()), away.refused.clone()].into_iter().flatten();
-            texts.map(move |text| (name_of(away.serial), text))
-        });
+        let texts = self.away.iter().map(move |away| (name_of(away.serial), away.composer.expanded()));
         texts.filter(|(_, text)| !text.trim().is_empty())
     }
 
@@ -296,8 +306,12 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     app.tabs.set_list(list);
     let asked = app.tabs.wanted.take() == Some(serial);
     let old = std::mem::replace(&mut app.tabs.at, serial);
+    if old == serial {
+        return;
+    }
+    let mut kept = app.drafts.leave(now);
     // Serials begin at 1: before the first session there is nothing to put away.
-    if old == serial || old == 0 {
+    if old == 0 {
         return;
     }
     // What the program said about this change is read in the session it leads to.
@@ -309,11 +323,15 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
         true => (draft, Composer::default()),
         false => (Composer::default(), draft),
     };
+    if let Some(text) = drafts::unkept(&draft, &mut kept) {
+        drafts::tell(app, old, text, effects);
+    }
     let leaving = app.tabs.leaving.take();
     let at_work = app.has_work();
     let away = Away {
         serial: old,
         composer: draft,
+        kept,
         editing: app.editing.take().filter(|_| asked),
         // Messages on their way go on to this session; those held by a stop wait for their own, and so does what was queued when a
         // session at work was left.
@@ -359,6 +377,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
         // In the order in which they were left.
         let back = others.remove(i);
         app.composer = back.composer;
+        app.drafts.come_back(back.kept);
         app.editing = back.editing;
         app.transcript = back.transcript;
         let mut held = back.queue;

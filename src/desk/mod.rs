@@ -19,7 +19,7 @@
 //! | `sync`, `execute` | the engine's state follows the conversation; a plan is carried out |
 //! | `ask`, `branches`, `seats` | answers; jobs on states of their own beside it; conversations at work beside the one in hand |
 //! | `load`, `library` | documents: gathered, chosen, read, found again |
-//! | `sessions`, `resume`, `opened`, `title`, `damaged` | sessions: opened, left, listed, named; with a message that is damaged |
+//! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; what stands in their inputs; with a message that is damaged |
 //! | `time`, `siblings`, `presets` | back, forward and sideways; from branch to branch; presets |
 //! | `shelf`, `when`, `why`, `look`, `map`, `sources` | one question to many documents or places; what an answer looked at |
 //! | `meters`, `pages`, `export`, `told` | numbers, pages, `/export` and `/import`, notes that are told once |
@@ -39,6 +39,7 @@ mod branches;
 pub mod conversation;
 mod damaged;
 mod dispatch;
+mod drafts;
 mod engine_events;
 mod errand;
 mod execute;
@@ -344,6 +345,7 @@ struct State {
     quitting: bool,
     /// Sessions opened in this run.
     opened: Opened,
+    drafts: drafts::Drafts,
     /// Settings and system text of new sessions.
     defaults: Settings,
     default_system: Option<String>,
@@ -397,6 +399,7 @@ impl State {
             off_screen: false,
             quitting: false,
             opened: Opened::default(),
+            drafts: drafts::Drafts::default(),
             defaults: o.settings,
             default_system: o.system,
             opening: o.opening,

@@ -16,7 +16,7 @@ use super::store::{Access, Store};
 use crate::transcript::{MessageId, SessionId};
 
 /// Tables whose pages and indexes are compared: all of `schema.rs`. Not asked of the database, which may have lost one.
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "counter",
     "session",
     "message",
@@ -27,6 +27,7 @@ const TABLES: [&str; 10] = [
     "document",
     "prompt",
     "property",
+    "draft",
 ];
 
 /// What a check found.

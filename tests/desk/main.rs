@@ -3,6 +3,7 @@
 mod answers;
 mod damage;
 mod documents;
+mod drafts;
 mod errands;
 #[allow(dead_code)]
 #[path = "../store_support/fault.rs"]

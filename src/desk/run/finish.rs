@@ -25,6 +25,7 @@ impl State {
     /// Saves what is left, gives the session free, and says how to come back; or that not all is saved, and why.
     pub(super) fn finish(mut self) {
         self.feeder.link.shutdown();
+        self.remember_homeless();
         self.activity(Activity::Busy { what: "saving".into() });
         let absent = self.attendance == Attendance::Absent;
         let State { talk, keeper, out, looking, .. } = self;

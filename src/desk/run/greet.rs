@@ -53,7 +53,11 @@ impl State {
 
     pub(super) fn first_session(&mut self) -> Done {
         match std::mem::take(&mut self.opening) {
-            Opening::New => self.start_new(None),
+            Opening::New => {
+                self.start_new(None)?;
+                self.tell_rowless_draft();
+                Ok(())
+            }
             Opening::Named(name) => self.start_new(Some(name)),
             Opening::Resume(name) => {
                 // The one that is left if the other cannot be had: whoever asked for it is told, and types into no third.
