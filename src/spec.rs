@@ -5,7 +5,7 @@
 
 mod config;
 
-pub(crate) use config::MOST_COUNTED;
+pub(crate) use config::{MOST_COUNTED, NUMBERS, NUMBERS_ARE};
 
 /// Which mixer a layer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -295,6 +295,12 @@ mod tests {
         ] {
             let error = with(field, Value::from(value)).unwrap_err().to_string();
             assert!(error.contains(field) && error.contains(allowed), "{error}");
+        }
+        for (field, value) in
+            [("rms_norm_eps", 1e-60), ("scale_emb", 1e60), ("dim_model_base", 1e-38), ("rope_theta", 1e300)]
+        {
+            let error = with(field, Value::from(value)).unwrap_err().to_string();
+            assert!(error.contains(field) && error.ends_with("; expected a number from 1e-15 to 1e15"), "{error}");
         }
         let error = with("vocab_size", Value::from(-3)).unwrap_err().to_string();
         assert!(error.contains("vocab_size") && error.contains("a whole number"), "{error}");

@@ -712,6 +712,9 @@ fn the_built_in_model_in_a_folder_answers_as_the_built_in_model() {
         out(&asked).to_owned()
     };
     assert_eq!(answer("packed"), answer("demo"));
+    let looked_at = home.run(&["--model", "packed", "doctor"]);
+    let (begin, end) = ("every tensor as config.json asks. sala-chat (8-bit): ", " matrices kept as published (int8)");
+    assert!(out(&looked_at).contains(begin) && out(&looked_at).contains(end), "{}", out(&looked_at));
     // It drafts, too.
     let told = home.run(&["--device", "cpu", "--model", "packed", "-p", question, "--no-save", "--json"]);
     let told: serde_json::Value = serde_json::from_str(out(&told)).unwrap();

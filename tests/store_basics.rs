@@ -40,6 +40,7 @@ fn what_was_saved_is_there_after_reopening_bit_for_bit() {
     let store = open(dir.path(), RealDisk);
     assert_eq!(*store.access(), Access::Writable);
     assert!(store.notes().is_empty(), "{:?}", store.notes());
+    assert_eq!(store.damage(), None);
     let session = store.session_named("first").unwrap();
     assert_eq!((session.head, session.messages, session.tokens), (talk.head, 5, talk.position));
     assert_eq!(session.title, "question 0 of first");
@@ -214,6 +215,10 @@ fn undone_branches_stay_and_forks_share() {
     assert!(tree.iter().any(|n| Some(n.message.id) == old_head && n.kept));
     assert!(tree.iter().all(|n| n.message.text.chars().count() <= 5));
     assert_eq!(tree.iter().filter(|n| n.message.parent == Some(path[3].id)).count(), 2);
+    // Without a model the same messages, and no segments.
+    let bare = store.tree(talk.session, "", 5).unwrap();
+    assert!(bare.iter().map(|n| &n.message).eq(tree.iter().map(|n| &n.message)));
+    assert!(bare.iter().all(|n| n.segment.is_none() && !n.kept));
 
     // A fork is one row; purging the original leaves the shared part to the fork.
     let fork = NewSession {
@@ -525,6 +530,30 @@ fn the_budget_drops_old_state_but_spares_the_open_path_and_never_text() {
     let sizes = store.sizes().unwrap();
     assert_eq!(sizes.state_bytes, store.state_bytes().unwrap());
     assert_eq!(sizes.sessions[&old.session].0 + sizes.sessions[&new.session].1, sizes.state_bytes);
+}
+
+#[test]
+fn whoever_restores_state_waits_for_no_transaction_and_what_was_used_is_dropped_last() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let used = talk_of(&bench, "used", 3);
+    let unused = talk_of(&bench, "unused", 3);
+    let tip = used.tip.unwrap();
+    assert!(bench.writer.flush(soon()));
+    let busy = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
+    busy.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let begun = Instant::now();
+    assert_eq!(restore(&bench.store, &tip, 0).unwrap().plan.usable, 3);
+    assert!(begun.elapsed().as_secs() < 5, "it waited for a transaction: {:?}", begun.elapsed());
+    busy.execute_batch("ROLLBACK").unwrap();
+    drop(busy);
+    let bytes = bench.store.state_bytes_of(&[tip]).unwrap();
+    assert!(bench.close());
+    let limits = Limits { max_state_bytes: bytes, ..limits() };
+    let store = Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap();
+    store.keep_budget(&[]).unwrap();
+    assert_eq!(store.plan_restore(&tip).unwrap().usable, 3);
+    assert!(store.plan_restore(&unused.tip.unwrap()).unwrap().usable < 3);
 }
 
 #[test]

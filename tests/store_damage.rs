@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use sala_chat::session::{Change, NewDocument, RealDisk, Save, SessionFilter, Store};
 use sala_chat::transcript::MessageId;
+use store_support::fault::FaultDisk;
 use store_support::*;
 
 /// Sessions with turns, a document, an undone branch, a mark and a fork; what was said in them. The folder is left as a kill
@@ -115,7 +116,7 @@ fn meet(root: &Path, said: &BTreeMap<String, Vec<(MessageId, String)>>, met: &mu
             return;
         }
     };
-    let noted = store.notes().iter().any(|n| n.contains("is damaged in places"));
+    let noted = store.damage().is_some_and(|n| n.contains("is damaged in places"));
     match read_all(&store, said) {
         Err(_) => met.reported += 1,
         Ok(wrong) if wrong.is_empty() && !noted => met.whole += 1,
@@ -203,7 +204,7 @@ fn a_damaged_message_is_shown_as_such_and_hides_no_other() {
         let talk = one_talk(&root);
         tamper(&root, sql);
         let store = open(&root, RealDisk);
-        assert!(store.notes().iter().any(|note| note.contains("damaged in places")), "{n}: {:?}", store.notes());
+        assert!(store.damage().is_some_and(|note| note.contains("damaged in places")), "{n}");
         let path = store.path(talk.head.unwrap()).unwrap();
         let shown: Vec<&str> = path.iter().map(|m| m.text.as_str()).collect();
         let gone = sql.contains("DELETE");
@@ -304,4 +305,36 @@ fn a_state_whose_files_are_both_gone_is_named_once() {
     let checked = open(dir.path(), RealDisk).check().unwrap();
     let named = checked.repaired.iter().filter(|line| line.contains(&last.short())).count();
     assert_eq!((named, checked.damaged.len()), (1, 0), "{checked:?}");
+}
+
+#[test]
+fn however_many_states_are_lost_the_database_is_written_once_for_them() {
+    let effects_of_check = |turns: usize| {
+        let dir = tempfile::tempdir().unwrap();
+        let bench = Bench::new(open(dir.path(), RealDisk));
+        let (mut talk, save) = Talk::begin(&bench.store, "talk");
+        bench.save(save);
+        for n in 0..turns {
+            assert!(is_saved(&bench.save(talk.turn(&bench.store, &format!("question {n}"), &format!("answer {n}")))));
+        }
+        assert!(bench.close());
+        for lost in talk.segments.iter().step_by(2) {
+            for kind in ["rows", "end"] {
+                fs::remove_file(dir.path().join("segments").join(format!("{}.{kind}", lost.id().hex()))).unwrap();
+            }
+        }
+        let disk = FaultDisk::new();
+        let store = open(dir.path(), disk.clone());
+        store.index_texts().unwrap();
+        let before = disk.effects();
+        let checked = store.check().unwrap();
+        let effects = disk.effects() - before;
+        assert_eq!((checked.repaired.len(), checked.damaged.len()), (turns / 2, 0), "{checked:?}");
+        // What stands behind a lost one has no state either.
+        assert_eq!(store.session(talk.session).unwrap().state_of, None);
+        let again = store.check().unwrap();
+        assert_eq!((again.states, again.repaired.len(), again.damaged.len()), (turns as u64, 0, 0), "{again:?}");
+        effects
+    };
+    assert_eq!(effects_of_check(4), effects_of_check(12));
 }

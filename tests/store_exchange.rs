@@ -5,7 +5,9 @@ mod store_support;
 use std::path::Path;
 
 use sala_chat::protocol::desk::ExportFormat;
-use sala_chat::session::{Change, Overwrite, RealDisk, Save, Scope, SegmentId, StoreError, TitleBy};
+use sala_chat::session::{
+    Change, Overwrite, RealDisk, Save, Scope, SegmentId, SessionFilter, StoreError, TitleBy, Watch,
+};
 use sala_chat::transcript::{Passage, Role, Seen, Sentence, Sources};
 use store_support::*;
 
@@ -48,8 +50,9 @@ fn text_and_markdown_show_the_branch_or_the_tree() {
          ## You\n\nkept\n\n## Assistant\n\nremembered\n"
     );
     let target = dir.path().join("out.md");
-    let write =
-        |overwrite| bench.store.export_to(talk.session, ExportFormat::Markdown, Scope::Branch, &target, overwrite);
+    let write = |overwrite| {
+        bench.store.export_to(talk.session, ExportFormat::Markdown, Scope::Branch, &target, overwrite, &Watch::NOBODY)
+    };
     write(Overwrite::No).unwrap();
     assert_eq!(std::fs::read_to_string(&target).unwrap(), markdown);
     let refused = write(Overwrite::No).unwrap_err();
@@ -58,9 +61,10 @@ fn text_and_markdown_show_the_branch_or_the_tree() {
     // Nobody's old export: a device or a pipe would be gone.
     let target = dir.path().join("a socket");
     let _socket = std::os::unix::net::UnixListener::bind(&target).unwrap();
+    let (format, scope) = (ExportFormat::Markdown, Scope::Branch);
     for path in [target.as_path(), dir.path()] {
         for overwrite in [Overwrite::No, Overwrite::Yes] {
-            let refused = bench.store.export_to(talk.session, ExportFormat::Markdown, Scope::Branch, path, overwrite);
+            let refused = bench.store.export_to(talk.session, format, scope, path, overwrite, &Watch::NOBODY);
             let refused = refused.unwrap_err().to_string();
             assert!(refused.ends_with("is not a regular file: it is not overwritten. Name another one."), "{refused}");
         }
@@ -144,11 +148,11 @@ fn json_comes_back_with_all_branches_and_marks() {
     }
     assert_eq!(from.store.own_title(talk.session).unwrap().as_deref(), Some("Salutations"));
     let file = dir.path().join("tree.json");
-    from.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No).unwrap();
+    from.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No, &Watch::NOBODY).unwrap();
 
     let to = bench(&dir.path().join("to"));
     for wanted in ["tree", "tree-2"] {
-        let imported = to.store.import(&file).unwrap();
+        let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
         let (session, name) = &imported.sessions[0];
         assert_eq!((name.as_str(), imported.messages), (wanted, 7));
         assert_eq!(to.store.own_title(*session).unwrap().as_deref(), Some("Salutations"));
@@ -175,8 +179,8 @@ fn settings_that_are_damaged_come_back_as_they_were() {
     let change = Change::Settings { session: talk.session, json: damaged.into() };
     assert!(is_saved(&bench.save(Save { changes: vec![change], images: vec![] })));
     let file = dir.path().join("out.json");
-    bench.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No).unwrap();
-    let imported = bench.store.import(&file).unwrap();
+    bench.store.export_to(talk.session, ExportFormat::Json, Scope::Tree, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    let imported = bench.store.import(&file, &Watch::NOBODY).unwrap();
     assert_eq!(bench.store.session(imported.sessions[0].0).unwrap().settings, damaged);
 }
 
@@ -186,16 +190,16 @@ fn a_bundle_resumes_elsewhere_bit_for_bit() {
     let from = bench(&dir.path().join("from"));
     let talk = branched(&from);
     let file = dir.path().join("tree.sala");
-    let bundled = from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No).unwrap();
+    let bundled = from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
     assert_eq!((bundled.state_tokens, bundled.replay_tokens), (talk.position, 0));
     assert_eq!(bundled.bytes, std::fs::metadata(&file).unwrap().len());
     assert!(matches!(
-        from.store.export_bundle(talk.session, "another model", &dir.path().join("x"), Overwrite::No),
+        from.store.export_bundle(talk.session, "another model", &dir.path().join("x"), Overwrite::No, &Watch::NOBODY),
         Err(StoreError::NoState { .. })
     ));
 
     let to = bench(&dir.path().join("to"));
-    let imported = to.store.import(&file).unwrap();
+    let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
     assert_eq!((imported.state_tokens, imported.text_only), (talk.position, None));
     let session = to.store.session_named("tree").unwrap();
     assert_eq!((session.messages, session.tokens, session.state_of.as_deref()), (5, talk.position, Some(MODEL)));
@@ -207,7 +211,7 @@ fn a_bundle_resumes_elsewhere_bit_for_bit() {
     assert!(here.rows.iter().zip(&there.rows).all(|(a, b)| same_rows(a, b)));
     assert!(same_end(&here.end.unwrap(), &there.end.unwrap()));
     // A second time the files are there already.
-    assert_eq!(to.store.import(&file).unwrap().state_tokens, talk.position);
+    assert_eq!(to.store.import(&file, &Watch::NOBODY).unwrap().state_tokens, talk.position);
 }
 
 #[test]
@@ -216,20 +220,20 @@ fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
     let from = bench(&dir.path().join("from"));
     let talk = branched(&from);
     let file = dir.path().join("tree.sala");
-    from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No).unwrap();
+    from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
     let whole = std::fs::read(&file).unwrap();
     let to = bench(&dir.path().join("to"));
     // In the state: text comes, state does not, nothing is left behind.
     let mut bytes = whole.clone();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&file, &bytes).unwrap();
-    let imported = to.store.import(&file).unwrap();
+    let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
     assert!(imported.text_only.unwrap().contains("damaged"), "said so");
     assert_eq!((imported.messages, imported.state_tokens), (5, 0));
     assert_eq!(std::fs::read_dir(dir.path().join("to/segments")).unwrap().count(), 0);
     // Without its last byte.
     std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
-    let why = to.store.import(&file).unwrap().text_only.unwrap();
+    let why = to.store.import(&file, &Watch::NOBODY).unwrap().text_only.unwrap();
     assert!(why.contains("it ends before the state does"), "{why}");
     // In the manifest, or cut short.
     for damaged in [
@@ -242,7 +246,7 @@ fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
         &whole[..30],
     ] {
         std::fs::write(&file, damaged).unwrap();
-        assert!(to.store.import(&file).is_err());
+        assert!(to.store.import(&file, &Watch::NOBODY).is_err());
     }
     assert_eq!(to.store.sessions(sala_chat::session::SessionFilter::Live, 10).unwrap().len(), 2);
     assert!(to.store.segment(&SegmentId([0; 32])).unwrap().is_none());
@@ -275,7 +279,7 @@ fn chatgpt_and_open_webui_exports_give_their_texts() {
     let import = |text: &str| {
         let file = dir.path().join("import.json");
         std::fs::write(&file, text).unwrap();
-        bench.store.import(&file)
+        bench.store.import(&file, &Watch::NOBODY)
     };
     let trip = import(chatgpt).unwrap();
     assert!(trip.text_only.unwrap().contains("ChatGPT"));
@@ -342,7 +346,7 @@ fn hostile(
     spoil(&mut save.images[0].1);
     assert!(is_saved(&theirs.save(save)));
     let file = dir.join(format!("{name}.sala"));
-    theirs.store.export_bundle(talk.session, MODEL, &file, Overwrite::No).unwrap();
+    theirs.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
     (file, talk)
 }
 
@@ -357,7 +361,7 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
     };
     let (file, gift) = hostile(dir.path(), "zeros", zero);
     let ours = bench(&dir.path().join("ours"));
-    let imported = ours.store.import(&file).unwrap();
+    let imported = ours.store.import(&file, &Watch::NOBODY).unwrap();
     assert_eq!((imported.state_tokens, &imported.text_only), (gift.position, &None));
     let theirs = ours.store.session(imported.sessions[0].0).unwrap();
     let given = ours.store.tip_segment(theirs.head.unwrap(), MODEL).unwrap().unwrap().1;
@@ -377,8 +381,8 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
     assert_ne!(next, sala_chat::session::SegmentId::compute(MODEL, gift.tip.as_ref(), &[1], &[2]));
     // What we export and take back is ours no more, but works for what came with it.
     let again = dir.path().join("again.sala");
-    ours.store.export_bundle(theirs.id, MODEL, &again, Overwrite::No).unwrap();
-    assert_eq!(ours.store.import(&again).unwrap().state_tokens, gift.position);
+    ours.store.export_bundle(theirs.id, MODEL, &again, Overwrite::No, &Watch::NOBODY).unwrap();
+    assert_eq!(ours.store.import(&again, &Watch::NOBODY).unwrap().state_tokens, gift.position);
 
     // Without its sessions it goes.
     for session in ours.store.sessions(sala_chat::session::SessionFilter::Live, 10).unwrap() {
@@ -427,7 +431,7 @@ fn wild_values_and_other_shapes_are_found_at_import_and_cost_the_state_only() {
     ];
     for (name, why, spoil) in cases {
         let (file, _) = hostile(dir.path(), name, spoil);
-        let imported = ours.store.import(&file).unwrap();
+        let imported = ours.store.import(&file, &Watch::NOBODY).unwrap();
         let said = imported.text_only.unwrap_or_default();
         assert!(said.contains(why), "{name}: {said:?}");
         assert_eq!((imported.messages, imported.state_tokens), (1, 0), "{name}");
@@ -445,7 +449,7 @@ fn imports_are_linear_whatever_hangs_on_what() {
         let file = dir.path().join(name);
         std::fs::write(&file, text).unwrap();
         let begun = std::time::Instant::now();
-        let imported = bench.store.import(&file);
+        let imported = bench.store.import(&file, &Watch::NOBODY);
         println!("{name}: {} KB in {:.2} s", text.len() / 1000, begun.elapsed().as_secs_f64());
         imported
     };
@@ -514,7 +518,7 @@ fn a_session_that_stands_at_no_message_of_its_file_stands_at_the_last_one() {
         let text =
             format!(r#"{{"format":"sala-chat session","version":1,"name":"s","head":{head},"messages":[{messages}]}}"#);
         std::fs::write(&file, text).unwrap();
-        let imported = bench.store.import(&file).unwrap();
+        let imported = bench.store.import(&file, &Watch::NOBODY).unwrap();
         let head = bench.store.session(imported.sessions[0].0).unwrap().head;
         let texts = head.map(|h| bench.store.path(h).unwrap().into_iter().map(|m| m.text).collect::<Vec<_>>());
         (imported.without_place, texts.unwrap_or_default())
@@ -535,7 +539,7 @@ fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
     }
     assert_eq!(bench.store.free_name("hello").unwrap(), "hello-2");
     assert_eq!(bench.store.free_name("hello-18446744073709551615").unwrap(), "hello-18446744073709551615-2");
-    let import = |path: &Path| bench.store.import(path).unwrap_err();
+    let import = |path: &Path| bench.store.import(path, &Watch::NOBODY).unwrap_err();
     assert!(matches!(import(&dir.path().join("missing")), StoreError::NoInput { .. }));
     assert!(import(dir.path()).to_string().ends_with(": a folder. Name a file in it: an export can be imported"));
     let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
@@ -550,7 +554,7 @@ fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
         format!(r#"{{"format":"sala-chat session","version":1,"name":"{name}","head":null,"messages":[]}}"#),
     )
     .unwrap();
-    let named = bench.store.import(&file).unwrap().sessions.remove(0).1;
+    let named = bench.store.import(&file, &Watch::NOBODY).unwrap().sessions.remove(0).1;
     assert!(named.chars().count() <= 200 && !named.chars().any(char::is_control), "{named:?}");
 }
 
@@ -562,7 +566,7 @@ fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
     let file = dir.path().join("in.json");
     let import = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        let imported = bench.store.import(&file).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let imported = bench.store.import(&file, &Watch::NOBODY).unwrap_or_else(|e| panic!("{e}: {text}"));
         let texts = |(id, name): &(_, String)| {
             let nodes = bench.store.tree(*id, "", 100).unwrap();
             let all = nodes.into_iter().map(|n| bench.store.message(n.message.id).unwrap().text);
@@ -612,7 +616,7 @@ fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
     assert_eq!(import(ours), one("ours", "a|b"));
     let error = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        bench.store.import(&file).unwrap_err().to_string()
+        bench.store.import(&file, &Watch::NOBODY).unwrap_err().to_string()
     };
     for (text, why) in [
         (r#"{"format":"sala-chat session","version":2}"#, "written by a newer sala-chat: update this one"),
@@ -631,29 +635,65 @@ fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {
     }
 }
 
+/// A file of 300 conversations of another program, 3 MB, all of one title, and its size.
+fn many_talks(file: &Path) -> u64 {
+    let talk =
+        format!(r#"{{"chat":{{"title":"t","messages":[{{"role":"user","content":"{}"}}]}}}}"#, "word ".repeat(2_000));
+    std::fs::write(file, format!("[{}]", vec![talk; 300].join(","))).unwrap();
+    std::fs::metadata(file).unwrap().len()
+}
+
+#[test]
+fn others_write_while_an_import_reads_its_file_and_names_are_those_that_are_free_then() {
+    use std::cell::Cell;
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let (bench, other) = (bench(&data), bench(&data));
+    let file = dir.path().join("in.json");
+    let bytes = many_talks(&file);
+    let saved = Cell::new(false);
+    let told = |done: u64, of: u64| {
+        if of == bytes && (1..of).contains(&done) && !saved.replace(true) {
+            let (_, save) = Talk::begin(&other.store, "t");
+            assert!(is_saved(&other.save(save)), "while {done} of {of} are read");
+        }
+    };
+    let imported = bench.store.import(&file, &Watch { told: &told, ..Watch::NOBODY }).unwrap();
+    assert!(saved.get());
+    let names: std::collections::BTreeSet<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
+    assert!(names.len() == 300 && !names.contains("t") && names.contains("t-2"), "{names:?}");
+    assert_eq!(other.store.sessions(SessionFilter::Live, 1_000).unwrap().len(), 301);
+}
+
 #[test]
 fn an_import_that_is_stopped_has_written_nothing() {
-    use sala_chat::session::{SessionFilter, Watch};
     use std::cell::Cell;
     let dir = tempfile::tempdir().unwrap();
     let bench = bench(&dir.path().join("data"));
     let file = dir.path().join("in.json");
-    let talk =
-        format!(r#"{{"chat":{{"title":"t","messages":[{{"role":"user","content":"{}"}}]}}}}"#, "word ".repeat(2_000));
-    std::fs::write(&file, format!("[{}]", vec![talk; 300].join(","))).unwrap();
-    let bytes = std::fs::metadata(&file).unwrap().len();
+    let bytes = many_talks(&file);
     // As soon as some of it was taken.
     let taken = Cell::new(0);
     let watch =
         Watch { stop: &|| taken.get() > 1 << 20, told: &|done, of| taken.set(if of == bytes { done } else { 0 }) };
-    assert!(matches!(bench.store.import_watched(&file, &watch), Err(StoreError::Stopped)));
+    assert!(matches!(bench.store.import(&file, &watch), Err(StoreError::Stopped)));
     assert!((1 << 20..bytes).contains(&taken.get()), "{} of {bytes}", taken.get());
     let sessions = || bench.store.sessions(SessionFilter::Live, 1_000).unwrap().len();
+    assert_eq!(sessions(), 0);
+    // Nor where it is stopped while it is written: the file is read to its end by then.
+    let (read, asked) = (Cell::new(false), Cell::new(0));
+    let stop = || {
+        asked.set(asked.get() + u32::from(read.get()));
+        asked.get() > 100
+    };
+    let told = |done: u64, of: u64| read.set(read.get() || (done, of) == (bytes, bytes));
+    assert!(matches!(bench.store.import(&file, &Watch { stop: &stop, told: &told }), Err(StoreError::Stopped)));
+    assert!(read.get());
     assert_eq!(sessions(), 0);
     // Its ids are free again, and go to nobody twice.
     let (_, save) = Talk::begin(&bench.store, "one");
     assert!(is_saved(&bench.save(save)));
-    assert_eq!(bench.store.import(&file).unwrap().messages, 300);
+    assert_eq!(bench.store.import(&file, &Watch::NOBODY).unwrap().messages, 300);
     assert_eq!(sessions(), 301);
     // What a stopped search has put into the index stays there.
     let indexed = Cell::new(0);

@@ -18,7 +18,7 @@ use sala_chat::base::SplitMix64;
 use sala_chat::model::draft::{DraftHead, DraftOptions};
 use sala_chat::model::{Checkpoint, DEMO_CONFIG, Model};
 use sala_chat::protocol::desk::{ExportFormat, ThinkMode};
-use sala_chat::session::{Overwrite, RealDisk, Scope, SessionFilter, Store, StoreError};
+use sala_chat::session::{Overwrite, RealDisk, Scope, SessionFilter, Store, StoreError, Watch};
 use sala_chat::settings;
 use sala_chat::spec::ModelSpec;
 use sala_chat::text::{Before, ChatMessage, ChatRole, RenderOptions, TextModel};
@@ -177,7 +177,7 @@ impl Importer {
         self.runs += 1;
         let store = self.store.as_ref().unwrap();
         fs::write(&self.file, bytes).unwrap();
-        match store.import(&self.file) {
+        match store.import(&self.file, &Watch::NOBODY) {
             Err(e) => one_line(&e),
             Ok(imported) => {
                 self.imported += 1;
@@ -205,7 +205,7 @@ fn bundles() {
     let dir = tempfile::tempdir().unwrap();
     let (bench, talk) = talk(&dir.path().join("data"));
     let file = dir.path().join("talk.sala");
-    bench.store.export_bundle(talk.session, MODEL, &file, Overwrite::No).unwrap();
+    bench.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
     let whole = fs::read(&file).unwrap();
     let mut importer = Importer::new();
     let mut n = 0u32;

@@ -6,8 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sala_chat::session::{Change, Limits, NewSession, RealDisk, Save, SessionFilter, Store, StoreError};
-use sala_chat::transcript::{MessageId, Role, SessionId};
+use sala_chat::protocol::desk::ExportFormat;
+use sala_chat::session::{
+    Access, Change, Limits, NO_ROW, NewSession, RealDisk, Save, Scope, SessionFilter, Store, StoreError,
+};
+use sala_chat::transcript::{LONGEST_PROMPT, MessageId, Role, SessionId};
 use store_support::*;
 
 fn folder() -> tempfile::TempDir {
@@ -54,6 +57,54 @@ fn trashed(store: &Store) -> Vec<String> {
     names
 }
 
+fn put_draft(bench: &Bench, session: SessionId, text: &str) {
+    let change = Change::Draft { session, text: text.into() };
+    assert!(is_saved(&bench.save(Save { changes: vec![change], images: vec![] })));
+}
+
+#[test]
+fn a_draft_takes_the_place_of_the_one_before_and_goes_with_its_session() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let one = talk_of(&bench, "one", "question").session;
+    talk_of(&bench, "two", "question");
+    let draft = |session| bench.store.draft(session).unwrap();
+    put_draft(&bench, one, "the first");
+    put_draft(&bench, one, "the second");
+    assert_eq!(draft(one).as_deref(), Some("the second"));
+    put_draft(&bench, one, &"x".repeat(LONGEST_PROMPT + 1));
+    assert_eq!(draft(one).as_deref(), Some("the second"));
+    assert_eq!(bench.store.last_session().unwrap().unwrap().name, "two", "nothing was said in it");
+    let exported = bench.store.export(one, ExportFormat::Json, Scope::Tree).unwrap();
+    assert!(exported.contains("question") && !exported.contains("the second"), "{exported}");
+    // In the trash it waits with its session, and goes with it.
+    bench.store.delete(one).unwrap();
+    assert_eq!(draft(one).as_deref(), Some("the second"));
+    assert_eq!(bench.store.empty_trash(Some(0)).unwrap().sessions, 1);
+    assert_eq!(draft(one), None);
+    put_draft(&bench, one, "too late");
+    assert_eq!(draft(one), None);
+    put_draft(&bench, NO_ROW, "of none");
+    assert_eq!(draft(NO_ROW).as_deref(), Some("of none"));
+    put_draft(&bench, NO_ROW, " ");
+    assert_eq!(draft(NO_ROW), None);
+}
+
+#[test]
+fn a_database_that_knows_no_drafts_is_given_a_place_for_them() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let one = talk_of(&bench, "one", "question").session;
+    assert!(bench.close());
+    let db = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
+    db.execute_batch("DROP TRIGGER session_gone; DROP TABLE draft;").unwrap();
+    drop(db);
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    assert_eq!((bench.store.access(), bench.store.notes()), (&Access::Writable, &[][..]));
+    put_draft(&bench, one, "half");
+    assert_eq!(bench.store.draft(one).unwrap().as_deref(), Some("half"));
+}
+
 #[test]
 fn what_is_deleted_for_good_is_nowhere_in_the_database_file() {
     // Letters of no case that nothing else has; two of three stand in the search index as they are.
@@ -67,6 +118,7 @@ fn what_is_deleted_for_good_is_nowhere_in_the_database_file() {
     bench.save(save);
     let prompts = [format!("What is {word}?"), "Asked twice".into(), "/never asked".into(), format!("{word} too?")];
     bench.save(Save { changes: prompts.map(Change::Prompt).into(), images: vec![] });
+    put_draft(&bench, gone.session, &format!("{word} half"));
     bench.store.index_texts().unwrap();
     let holds = || {
         let files = ["sala.db", "sala.db-wal"].map(|name| std::fs::read(dir.path().join(name)).unwrap_or_default());

@@ -74,6 +74,7 @@ fn texts_are_whole_state_is_usable_and_it_is_brought_up_to_date_once() {
         let store = open(dir.path(), RealDisk);
         assert_eq!(*store.access(), Access::Writable);
         assert!(store.notes().is_empty(), "{:?}", store.notes());
+        assert_eq!(store.damage(), None);
         check_texts(&store);
         let marked = store.session_named("what-is-a-lamp").unwrap();
         let mark = store.marks(marked.id).unwrap()[0].message;

@@ -5,6 +5,7 @@
 mod pty;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portable_pty::CommandBuilder;
@@ -13,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sala_chat::app::options::UiConfig;
 use sala_chat::protocol::desk::{Activity, Notice, Request, SessionView};
 use sala_chat::protocol::engine::ModelInfo;
+use sala_chat::session::{Limits, NO_ROW, RealDisk, Store};
 use sala_chat::shell::run::{DeskHandle, run};
 use sala_chat::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 
@@ -265,6 +267,25 @@ fn undo_has_its_control_key_in_a_terminal_that_tells_bytes() {
     t.wait_for("Cleared");
     t.send(b"/quit\r");
     assert_eq!(t.exit().exit_code(), 0);
+}
+
+#[test]
+fn what_was_typed_stands_in_the_input_again_after_the_program_was_killed() {
+    let home = tempfile::tempdir().unwrap();
+    let mut t = Terminal::start(home.path(), 80, 24, &["--device", "cpu"]);
+    t.wait_for("DEMO");
+    t.send(b"half a question");
+    t.wait_for("half a question");
+    let store = Store::open(&home.path().join("data"), Arc::new(RealDisk), Limits::default()).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while store.draft(NO_ROW).unwrap().as_deref() != Some("half a question") {
+        assert!(Instant::now() < until, "the draft is not on disk");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    signal(&t, Signal::KILL);
+    t.exit();
+    let t = Terminal::start(home.path(), 80, 24, &["--device", "cpu"]);
+    t.wait_for("half a question");
 }
 
 #[test]

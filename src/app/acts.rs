@@ -3,7 +3,7 @@
 use super::keys::Action;
 use super::options::Notify;
 use super::overlay::{Overlay, Page};
-use super::{App, Asker, Effect, Phase, Question};
+use super::{App, Asker, Effect, Phase, Question, drafts};
 use crate::commands::{is_command, message_text};
 use crate::protocol::desk::{Activity, Choice, Level, Request, SaveState};
 use crate::transcript::{LONGEST_PROMPT, MessageId};
@@ -50,6 +50,18 @@ pub(super) fn asking(text: String, edits: Option<MessageId>) -> Request {
         Some(message) => Request::EditDone { message, text },
         None => Request::Ask(text),
     }
+}
+
+/// Why a key cannot lead the conversation elsewhere now, or make something of it: what goes on, and what is queued behind it, was
+/// meant for where it stands.
+pub(super) fn why_not_now(app: &App) -> Option<&'static str> {
+    if matches!(app.activity, Activity::Starting { .. }) {
+        return Some("The model is being loaded; that can be done after it");
+    }
+    if app.busy() || app.tabs.is_leaving() {
+        return Some("Busy: stop first (Esc), or wait until the answer is complete");
+    }
+    (!app.questions.is_empty()).then_some("A question stands: answer it first")
 }
 
 /// Asks the model to stop, once.
@@ -105,10 +117,9 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.popup = None;
         app.questions.clear();
         // Whatever ends the program: a terminal that is closed asks nobody.
-        let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).cloned();
-        let lines: Vec<String> =
-            queued.chain(app.tabs.drafts().map(|(_, text)| text)).chain([app.composer.expanded()]).collect();
+        let lines: Vec<String> = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).cloned().collect();
         lines.iter().for_each(|line| remember(app, line, effects));
+        drafts::keep_all(app, effects);
         send(app, Request::Quit, effects);
         app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
     }
@@ -148,16 +159,21 @@ pub(super) fn is_unsaved(app: &App) -> bool {
     matches!(app.save, SaveState::NotSaved(_)) && app.transcript.messages().next().is_some()
 }
 
+/// Where a message that was not sent is found at the next start, and where several are.
+const UNSENT: (&str, &str) = ("Up finds it at the next start", "Up finds them at the next start");
+/// The same of drafts.
+const DRAFTS: (&str, &str) = ("it is kept for the next start", "they are kept for the next start");
+
 /// What becomes of texts of these lengths ([`quit`]).
-fn fate(lengths: &[usize], remembers: bool) -> String {
+fn fate(lengths: &[usize], remembers: bool, (it, they): (&str, &str)) -> String {
     let one = lengths.len() == 1;
     match lengths.iter().filter(|bytes| **bytes > LONGEST_PROMPT).count() {
         _ if !remembers && one => "it is not kept".into(),
         _ if !remembers => "they are not kept".into(),
-        0 if one => "Up finds it at the next start".into(),
-        0 => "Up finds them at the next start".into(),
-        long if long == lengths.len() => format!("too long for the history ({LONGEST_PROMPT} bytes), and not kept"),
-        long => format!("Up finds them at the next start, but for {long} of more than {LONGEST_PROMPT} bytes"),
+        0 if one => it.into(),
+        0 => they.into(),
+        long if long == lengths.len() => format!("too long ({LONGEST_PROMPT} bytes at most), and not kept"),
+        long => format!("{they}, but for {long} of more than {LONGEST_PROMPT} bytes"),
     }
 }
 
@@ -167,11 +183,18 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
     // Where nothing is saved there is no history either.
     let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));
-    let lengths = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).map(String::len).collect::<Vec<_>>();
+    let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent());
+    let (commands, messages): (Vec<&String>, Vec<&String>) = queued.partition(|line| is_command(line));
+    let lengths: Vec<usize> = messages.into_iter().map(String::len).collect();
     let unsent = match lengths.len() {
         0 => String::new(),
-        1 => format!("1 message was not sent: {}.", fate(&lengths, remembers)),
-        n => format!("{n} messages were not sent: {}.", fate(&lengths, remembers)),
+        1 => format!("1 message was not sent: {}.", fate(&lengths, remembers, UNSENT)),
+        n => format!("{n} messages were not sent: {}.", fate(&lengths, remembers, UNSENT)),
+    };
+    let undone = match commands.as_slice() {
+        [] => String::new(),
+        [one] => format!("{} was not done.", one.split_whitespace().next().unwrap_or(one.as_str())),
+        more => format!("{} commands were not done.", more.len()),
     };
     let typed: Vec<(&str, String)> = app.tabs.drafts().filter(|(_, text)| is_remembered(text)).collect();
     let lengths: Vec<usize> = typed.iter().map(|(_, text)| text.len()).collect();
@@ -179,8 +202,8 @@ fn lost_by_quitting(app: &App) -> Option<String> {
     names.dedup();
     let drafts = match lengths.len() {
         0 => String::new(),
-        1 => format!("A draft is in {}: {}.", names.join(", "), fate(&lengths, remembers)),
-        n => format!("{n} drafts are in {}: {}.", names.join(", "), fate(&lengths, remembers)),
+        1 => format!("A draft is in {}: {}.", names.join(", "), fate(&lengths, remembers, DRAFTS)),
+        n => format!("{n} drafts are in {}: {}.", names.join(", "), fate(&lengths, remembers, DRAFTS)),
     };
     if here || !others.is_empty() {
         let place = match (here, others.is_empty()) {
@@ -190,9 +213,11 @@ fn lost_by_quitting(app: &App) -> Option<String> {
         };
         let kept = if is_unsaved(app) { UNSAVED } else { "What was written so far is kept." };
         let text = format!("Still working{place}. Stop and quit? {kept}");
-        return Some([text, unsent, drafts].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(" "));
+        return Some(
+            [text, unsent, undone, drafts].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(" "),
+        );
     }
     let unsaved = if is_unsaved(app) { UNSAVED } else { "" };
-    let lost: Vec<&str> = [unsaved, &unsent, &drafts].into_iter().filter(|what| !what.is_empty()).collect();
+    let lost: Vec<&str> = [unsaved, &unsent, &undone, &drafts].into_iter().filter(|what| !what.is_empty()).collect();
     (!lost.is_empty()).then(|| format!("{} Quit?", lost.join(" ")))
 }

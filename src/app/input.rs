@@ -51,7 +51,7 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
 /// A key for the place that has the keys while no question takes them.
 fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     if app.overlay.is_some() {
-        return overlay_key(app, key, effects);
+        return overlay_key(app, key, now, effects);
     }
     if app.find.is_some() && super::find::key(app, key, now, effects) {
         return;

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::acts::{note, offer, send};
+use super::acts::{note, offer, remember, send};
 use super::keys::Action;
 use super::{App, Effect, Question, Queued};
 use crate::commands;
@@ -323,7 +323,10 @@ pub(super) fn load_for_question(
     library: Vec<String>,
     effects: &mut Vec<Effect>,
 ) {
-    app.queue.lines.push_front(Queued { line: commands::line_of(&text), edits: None });
+    let line = commands::line_of(&text);
+    // As what is queued: where the program is killed while it reads, the question is not lost.
+    remember(app, &line, effects);
+    app.queue.lines.push_front(Queued { line, edits: None });
     app.reading_for_question = true;
     load(app, paths, library, effects);
 }

@@ -12,6 +12,7 @@ pub mod cells;
 mod cleaned;
 pub mod complete;
 pub mod composer;
+mod drafts;
 pub mod entry;
 mod event;
 pub mod find;
@@ -58,6 +59,7 @@ use crate::protocol::engine::ModelInfo;
 use crate::transcript::MessageId;
 use complete::Popup;
 use composer::Composer;
+use drafts::Drafts;
 use find::Find;
 use history::History;
 use options::UiConfig;
@@ -161,6 +163,8 @@ pub struct App {
     pub session: SessionHead,
     /// Sessions opened in this run.
     pub tabs: Tabs,
+    /// What the desk keeps of the input.
+    drafts: Drafts,
     /// What the desk does.
     pub activity: Activity,
     /// Numbers.
@@ -214,6 +218,8 @@ pub struct App {
     armed: Armed,
     /// A question was sent and the desk has not said yet that it is served or what has to be decided first.
     waiting: bool,
+    /// The desk is at a queued command that leads elsewhere, and has not got there yet.
+    leads: bool,
     /// Requests sent to the desk, as it counts them.
     sent: u64,
     /// Paths are being looked up, or asked about.
@@ -245,6 +251,7 @@ impl App {
             composer: Composer::default(),
             session: SessionHead::default(),
             tabs: Tabs::default(),
+            drafts: Drafts::default(),
             activity: Activity::Starting { what: "starting".into() },
             meters: Meters::default(),
             save: SaveState::Empty,
@@ -272,6 +279,7 @@ impl App {
             sessions: Vec::new(),
             armed: Armed::Nothing,
             waiting: false,
+            leads: false,
             lookup: None,
             reading_for_question: false,
             requests: 0,
@@ -320,7 +328,7 @@ impl App {
     /// When [`Event::Tick`] is wanted, if at all. `None` while nothing is pending: an idle program sleeps.
     pub fn deadline(&self) -> Option<u64> {
         let hint = self.hint.as_ref().and_then(|h| h.1);
-        [hint, self.armed.until()].into_iter().flatten().min()
+        [hint, self.armed.until(), self.drafts.deadline()].into_iter().flatten().min()
     }
 
     /// Whether the open model is the built-in demo.

@@ -13,7 +13,7 @@ use super::pick::FilePick;
 use super::several::Several;
 use super::shelf::ShelfView;
 use super::status::duration;
-use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, late};
+use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, drafts, late, perform};
 use crate::base::{Exit, percent};
 use crate::protocol::desk::{
     Activity, DocumentRow, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionRow,
@@ -82,6 +82,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Served(count) => {
             // One that was sent a moment ago is not among those that were served before it came.
             app.waiting &= count < app.sent;
+            app.leads &= app.waiting;
             app.tabs.served(count);
             Redraw::No
         }
@@ -102,6 +103,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Note(level, text) => {
             if level != Level::Info {
                 mention::not_read(app, now);
+                perform::not_led(app);
             }
             note(app, level, &text);
             Redraw::Now
@@ -189,6 +191,10 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             }
             Redraw::Now
         }
+        Notice::Draft(text) => {
+            drafts::brought_back(app, &clean(&text), now);
+            Redraw::Now
+        }
         Notice::Prompts(prompts) => {
             app.history.earlier(prompts);
             Redraw::No
@@ -264,6 +270,7 @@ fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>
     if app.tabs.place() != place {
         late::session_left(app);
     }
+    app.leads = false;
     app.session = SessionHead {
         name: line(&view.name),
         title: line(&view.title),
@@ -282,8 +289,11 @@ fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>
     if let Some(id) = app.show_after_open.take()
         && !app.transcript.show(id)
     {
-        // On another branch of that session.
-        send(app, Request::Goto(GotoTarget::Message(id)), effects);
+        // On another branch of that session. What goes on in it and what is queued there was asked on this one.
+        match app.waiting && !app.queue.held && !app.queue.lines.is_empty() {
+            true => note(app, Level::Warn, "That is on another branch: /timeline leads there once all is done here"),
+            false => send(app, Request::Goto(GotoTarget::Message(id)), effects),
+        }
     }
 }
 

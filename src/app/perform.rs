@@ -29,49 +29,48 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         };
     }
     let line = app.composer.expanded();
-    // What a stop held back belongs to this session: going to another one does not send it there.
-    let leaves = commands::is_command(&line)
-        && matches!(
-            commands::parse(line.trim(), None).map(|p| p.outcome),
-            Ok(Outcome::Desk(Request::New(_) | Request::Resume(_) | Request::Sessions))
-        );
-    app.queue.held &= leaves;
+    let parsed = commands::is_command(&line).then(|| commands::parse(line.trim(), app.config.home.as_deref()));
+    // What a stop held back was meant for where this conversation stood: no command that is done now sends it, wherever it leads.
+    let sends = match &parsed {
+        None => true,
+        Some(Ok(parsed)) => waits(app, &parsed.outcome),
+        Some(Err(_)) => false,
+    };
+    app.queue.held &= !sends;
     if line.trim().is_empty() {
         // Somebody who cleared the input on the tour wants the step's line back.
         app.tour = app.tour.take().map(super::tour::Tour::restarted);
         return;
     }
     // What is not understood stays in the input, below the step of the tour.
-    let understood = !commands::is_command(&line) || commands::parse(line.trim(), None).is_ok();
+    let understood = parsed.as_ref().is_none_or(Result::is_ok);
     if let Some(tour) = app.tour.as_mut().filter(|_| understood) {
         tour.entered(&line);
     }
-    if commands::is_command(&line) {
-        match commands::parse(line.trim(), app.config.home.as_deref()) {
-            Err(why) => {
-                app.transcript.follow();
-                return note(app, Level::Error, &why);
+    match parsed {
+        Some(Err(why)) => {
+            app.transcript.follow();
+            return note(app, Level::Error, &why);
+        }
+        Some(Ok(parsed)) => {
+            if parsed.outcome.leaves_an_edit() {
+                app.editing = None;
             }
-            Ok(parsed) => {
-                if parsed.outcome.leaves_an_edit() {
-                    app.editing = None;
-                }
-                if waits(app, &parsed.outcome) {
-                    queue(app, effects);
-                } else {
-                    app.history.push(line.trim());
-                    app.composer.take();
-                    run(app, parsed.outcome, effects);
-                }
+            if waits(app, &parsed.outcome) {
+                queue(app, effects);
+            } else {
+                app.history.push(line.trim());
+                app.composer.take();
+                run(app, parsed.outcome, effects);
             }
         }
-    } else if must_wait(app) {
-        queue(app, effects);
-    } else {
-        app.history.push(&line);
-        app.composer.take();
-        let edits = app.editing.take();
-        ask(app, &line, edits, effects);
+        None if must_wait(app) => queue(app, effects),
+        None => {
+            app.history.push(&line);
+            app.composer.take();
+            let edits = app.editing.take();
+            ask(app, &line, edits, effects);
+        }
     }
     app.popup = None;
     app.transcript.deselect();
@@ -113,14 +112,40 @@ pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
             match commands::parse(line.trim(), app.config.home.as_deref()) {
                 Err(why) => note(app, Level::Error, &why),
                 Ok(parsed) => {
-                    // Those behind it stay in sight, and can be held, until it is their turn.
-                    app.waiting = parsed.outcome.while_busy() == WhileBusy::Waits;
+                    let waits = matches!(parsed.outcome.while_busy(), WhileBusy::Waits | WhileBusy::Leaves);
+                    app.leads = leads_elsewhere(&parsed.outcome);
                     run(app, parsed.outcome, effects);
+                    // Those behind it stay in sight, and can be held, until it is their turn.
+                    app.waiting |= waits;
                 }
             }
         } else {
             ask(app, &line, edits, effects);
         }
+    }
+}
+
+/// Whether a command leads to another place or session: what is typed behind it is meant for there.
+fn leads_elsewhere(outcome: &Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::Desk(
+            Request::New(_)
+                | Request::Resume(_)
+                | Request::Undo(_)
+                | Request::Redo(_)
+                | Request::Fork { .. }
+                | Request::Branch(_)
+                | Request::Goto(_)
+        )
+    )
+}
+
+/// The desk warns. If that is of a command that was to lead elsewhere, it did not: what is queued behind it waits for a decision.
+pub(super) fn not_led(app: &mut App) {
+    let queued = app.queue.lines.len();
+    if std::mem::take(&mut app.leads) || app.tabs.has_for_another(queued) {
+        app.queue.held = queued > 0;
     }
 }
 

@@ -11,7 +11,7 @@ use super::composer::{Composer, Folded};
 use super::keys::Action;
 use super::overlay::Overlay;
 use super::transcript::Transcript;
-use super::{App, Effect, Question, Queue};
+use super::{App, Effect, Question, Queue, drafts};
 use crate::protocol::desk::{Activity, Notice, OpenSession, Request};
 use crate::transcript::MessageId;
 pub(super) use beside::beside;
@@ -86,6 +86,8 @@ pub enum Side {
 struct Away {
     serial: u64,
     composer: Composer,
+    /// What the desk keeps of it.
+    kept: String,
     editing: Option<MessageId>,
     queue: Queue,
     /// Files are read because the first queued question mentions them.
@@ -183,24 +185,45 @@ impl Tabs {
         self.names().filter(|(_, mark)| mark.at_work()).map(|(name, _)| called(name))
     }
 
-    /// Messages that wait in sessions that were left.
+    /// Messages that wait in sessions that were left, and those that were refused there.
     pub(super) fn unsent(&self) -> impl Iterator<Item = &String> {
-        self.away.iter().flat_map(|away| away.queue.lines.iter().map(|queued| &queued.line))
+        self.away.iter().flat_map(|away| away.queue.lines.iter().map(|queued| &queued.line).chain(&away.refused))
+    }
+
+    /// Serial of the session on screen; 0 before the first one.
+    pub(super) fn serial(&self) -> u64 {
+        self.at
+    }
+
+    /// What stands in the input of sessions that were left, where the desk keeps something else, with their serials.
+    pub(super) fn unkept(&mut self) -> Vec<(u64, String)> {
+        let news = |away: &mut Away| Some((away.serial, drafts::unkept(&away.composer, &mut away.kept)?));
+        self.away.iter_mut().filter_map(news).collect()
     }
 
     /// What stands in the input of sessions that were left, each with the session's name.
     pub(super) fn drafts(&self) -> impl Iterator<Item = (&str, String)> {
         let name_of = |serial| called(self.list.iter().find(|s| s.serial == serial).map_or("", |s| s.name.as_str()));
-        let texts = self.away.iter().flat_map(move |away| {
-            let texts = [Some(away.composer.expanded()), away.refused.clone()].into_iter().flatten();
-            texts.map(move |text| (name_of(away.serial), text))
-        });
+        let texts = self.away.iter().map(move |away| (name_of(away.serial), away.composer.expanded()));
         texts.filter(|(_, text)| !text.trim().is_empty())
     }
 
     /// Code is coloured otherwise from now on.
     pub(super) fn forget_colours(&mut self) {
         self.away.iter_mut().for_each(|away| away.transcript.forget_colours());
+    }
+
+    /// These are the sessions that are open: nothing is kept of one that is not, as when it was deleted.
+    fn set_list(&mut self, list: Vec<OpenSession>) {
+        self.list = list;
+        self.forget_closed();
+    }
+
+    fn forget_closed(&mut self) {
+        let Tabs { list, away, beside, .. } = self;
+        let open = |serial: u64| list.iter().any(|o| o.serial == serial);
+        away.retain(|a| open(a.serial));
+        beside.take_if(|serial| !open(*serial));
     }
 
     /// Another request goes before a switch that was not done.
@@ -275,16 +298,20 @@ pub(super) fn held(app: &mut App) -> Option<Notice> {
 
 /// The sessions opened are called otherwise.
 pub(super) fn named(app: &mut App, list: Vec<OpenSession>) {
-    app.tabs.list = list;
+    app.tabs.set_list(list);
 }
 
 /// The desk shows a session: puts what belongs to the old one away and brings back what belongs to this one.
 pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u64, effects: &mut Vec<Effect>) {
-    app.tabs.list = list;
+    app.tabs.set_list(list);
     let asked = app.tabs.wanted.take() == Some(serial);
     let old = std::mem::replace(&mut app.tabs.at, serial);
+    if old == serial {
+        return;
+    }
+    let mut kept = app.drafts.leave(now);
     // Serials begin at 1: before the first session there is nothing to put away.
-    if old == serial || old == 0 {
+    if old == 0 {
         return;
     }
     // What the program said about this change is read in the session it leads to.
@@ -296,11 +323,15 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
         true => (draft, Composer::default()),
         false => (Composer::default(), draft),
     };
+    if let Some(text) = drafts::unkept(&draft, &mut kept) {
+        drafts::tell(app, old, text, effects);
+    }
     let leaving = app.tabs.leaving.take();
     let at_work = app.has_work();
     let away = Away {
         serial: old,
         composer: draft,
+        kept,
         editing: app.editing.take().filter(|_| asked),
         // Messages on their way go on to this session; those held by a stop wait for their own, and so does what was queued when a
         // session at work was left.
@@ -338,13 +369,15 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     if matches!(app.overlay, Some(Overlay::Aside { done: None, .. } | Overlay::Shelf(_))) {
         app.overlay = None;
     }
-    let Tabs { list, away: others, .. } = &mut app.tabs;
-    others.push(away);
-    others.retain(|a| list.iter().any(|o| o.serial == a.serial));
+    app.tabs.away.push(away);
+    app.tabs.forget_closed();
+    let others = &mut app.tabs.away;
     let mut refused = None;
     if let Some(i) = others.iter().position(|a| a.serial == serial) {
-        let back = others.swap_remove(i);
+        // In the order in which they were left.
+        let back = others.remove(i);
         app.composer = back.composer;
+        app.drafts.come_back(back.kept);
         app.editing = back.editing;
         app.transcript = back.transcript;
         let mut held = back.queue;

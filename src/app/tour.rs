@@ -135,6 +135,7 @@ impl Tour {
             | Notice::Save(_)
             | Notice::Display(_)
             | Notice::Prompts(_)
+            | Notice::Draft(_)
             | Notice::Library(_)
             | Notice::Named { .. }
             | Notice::Titled(_) => true,

@@ -5,7 +5,7 @@ use super::find::Find;
 use super::mention::{self, Found};
 use super::transcript::Scroll;
 use super::{App, Armed, Effect, Event, Phase, Question, Redraw, Standing};
-use super::{input, late, notices, perform, question, selection, themes};
+use super::{drafts, input, late, notices, perform, question, selection, themes};
 use crate::base::Exit;
 use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize;
@@ -73,6 +73,8 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             Redraw::Now
         }
         Event::Resize { width, height } => {
+            // Its rows are others now.
+            app.selection = None;
             app.size = (width, height);
             Redraw::Now
         }
@@ -125,7 +127,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             app.transcript.coloured(lang, code, lines);
             Redraw::Stream
         }
-        Event::Tick => tick(app, now),
+        Event::Tick => tick(app, now, &mut effects),
         Event::Terminate => {
             quit(app, &mut effects);
             Redraw::Now
@@ -150,6 +152,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         keep_quit_question_true(app, now);
         perform::pump_queue(app, now, &mut effects);
         super::tour::offer(app);
+        drafts::look(app, now, &mut effects);
     }
     input::drop_outdated(app);
     app.redraw = app.redraw.max(redraw);
@@ -175,7 +178,8 @@ fn frame(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-fn tick(app: &mut App, now: u64) -> Redraw {
+fn tick(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> Redraw {
+    drafts::rested(app, now, effects);
     if app.armed.until().is_some_and(|t| t <= now) {
         app.armed = Armed::Nothing;
     }

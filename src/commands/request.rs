@@ -107,6 +107,13 @@ requests! {
     }, Runs => there;
     /// A prompt that is not asked: it is kept for the input's history.
     Remember(text: String), Runs => remember;
+    /// What stands in the input of a session: it is there again at the next start. Empty: nothing stands there any more.
+    Draft {
+        /// Of the session.
+        serial: u64,
+        /// As typed.
+        text: String,
+    }, Runs => keep_draft;
     /// The edited text comes back; makes a sibling.
     EditDone {
         /// Which message.

@@ -54,6 +54,11 @@ impl Execute for Dispatch<'_> {
         Ok(())
     }
 
+    fn keep_draft(&mut self, serial: u64, text: String) -> Done {
+        self.0.keep_draft(serial, text);
+        Ok(())
+    }
+
     fn edit_done(&mut self, message: MessageId, text: String) -> Done {
         self.0.edit_done(message, text)
     }

@@ -75,7 +75,7 @@ impl State {
             return self.elsewhere(
                 order(what, "The export failed unexpectedly.", Place::Beside),
                 move |doing| {
-                    doing.watched(line, |watch| store.export_bundle_watched(id, &fingerprint, &file, overwrite, watch))
+                    doing.watched(line, |watch| store.export_bundle(id, &fingerprint, &file, overwrite, watch))
                 },
                 move |desk, written| {
                     let written = written??;
@@ -105,7 +105,7 @@ impl State {
             order(format!("exporting {}", name_of(&path)), "The export failed unexpectedly.", Place::Beside),
             move |doing| {
                 let none = |_, _| String::new();
-                doing.watched(none, |watch| store.export_to_watched(id, format, scope, &file, overwrite, watch))
+                doing.watched(none, |watch| store.export_to(id, format, scope, &file, overwrite, watch))
             },
             move |desk, size| {
                 desk.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size??)));
@@ -123,7 +123,7 @@ impl State {
         let line = part_of(&what);
         self.elsewhere(
             order(what, "The import failed unexpectedly. Nothing was imported.", Place::InTurn),
-            move |doing| doing.watched(line, |watch| store.import_watched(&path, watch)),
+            move |doing| doing.watched(line, |watch| store.import(&path, watch)),
             |desk, imported| {
                 let imported = match imported? {
                     Err(StoreError::Stopped) => {

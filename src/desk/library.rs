@@ -224,37 +224,48 @@ impl State {
         let path = document.path.map(|p| p.display().to_string());
         let info = DocumentInfo::new(&document.name, path, &document.text);
         let file = info.path.clone().unwrap_or_else(|| info.name.clone());
+        self.read_into_library(info, document.text, move |desk, read| {
+            match read {
+                Err(why @ DeskError::TooLong(_)) => unread.push(Unread { path: file, why }),
+                read => read?,
+            }
+            desk.library_read(documents, before, unread, then)
+        })
+    }
+
+    /// Reads a document behind the system text of new sessions and puts it into the library. `then` hears how that ended.
+    fn read_into_library(
+        &mut self,
+        info: DocumentInfo,
+        text: String,
+        then: impl FnOnce(&mut State, Done) -> Done + Send + 'static,
+    ) -> Done {
         let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
         let mut messages: Vec<Message> = system.map(|s| self.draft(Role::System, None, s)).into_iter().collect();
-        let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
+        let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), text);
         message.meta.document = Some(info.clone());
         messages.push(message);
         let path: Vec<&Message> = messages.iter().collect();
         let rendered = match self.known_size(self.past_of(&path, self.defaults.think), &info.name) {
-            Err(why @ DeskError::TooLong(_)) => {
-                unread.push(Unread { path: file, why });
-                return self.library_read(documents, before, unread, then);
-            }
-            rendered => rendered?,
+            Ok(rendered) => rendered,
+            Err(e) => return then(self, Err(e)),
         };
         let text = messages.pop().map(|m| m.text).unwrap_or_default();
         self.when_planned(rendered, State::plan, move |desk, rendered, plan| {
             let mut plan = match desk.fitting(plan, &info.name) {
-                Err(why @ DeskError::TooLong(_)) => {
-                    unread.push(Unread { path: file, why });
-                    return desk.library_read(documents, before, unread, then);
-                }
-                plan => plan?,
+                Ok(plan) => plan,
+                Err(e) => return then(desk, Err(e)),
             };
             // These messages are in no conversation: nothing may point at them.
             plan.steps.iter_mut().for_each(|s| s.message = None);
             plan.found.clear();
             desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| {
-                let fed = fed?;
-                if !desk.feeder.stopped() {
-                    desk.library_has(info, &text, &fed);
-                }
-                desk.library_read(documents, before, unread, then)
+                let read = fed.map(|fed| {
+                    if !desk.feeder.stopped() {
+                        desk.library_has(info, &text, &fed);
+                    }
+                });
+                then(desk, read)
             })
         })
     }

@@ -2,8 +2,16 @@
 
 use super::conversation::{first_words, title_of};
 use super::{Done, State};
-use crate::protocol::desk::{ContextMap, Notice, Place, Stretch};
+use crate::protocol::desk::{Activity, ContextMap, Notice, Place, Stretch};
 use crate::transcript::{Message, Role};
+
+/// What a stretch is called, and its lines. A document has its whole name: it is opened by it.
+fn named(message: &Message) -> (String, u64) {
+    match &message.meta.document {
+        Some(document) => (document.name.clone(), document.lines),
+        None => (first_words(&title_of(message), 40), 0),
+    }
+}
 
 impl State {
     /// `/map`.
@@ -15,9 +23,19 @@ impl State {
         Ok(())
     }
 
-    /// What is in the state now. Documents and answers end where their segments end; the system text's tokens are counted.
+    /// What is in the state now, and of what is being read as much as is read. Documents and answers end where their segments end; the
+    /// system text's tokens are counted.
     pub(super) fn context_map(&self) -> ContextMap {
-        let used = self.position();
+        let used = match self.activity {
+            // As the header has it.
+            Activity::Reading(_) | Activity::Thinking { .. } | Activity::Answering { .. } => self.meters.context_used,
+            Activity::Idle
+            | Activity::Starting { .. }
+            | Activity::Restoring { .. }
+            | Activity::Stopping
+            | Activity::Beside { .. }
+            | Activity::Busy { .. } => self.position(),
+        };
         let path = self.talk.conversation.path();
         let mut stretches: Vec<Stretch> = Vec::new();
         let mut at = 0;
@@ -44,15 +62,17 @@ impl State {
             };
             let end = self.talk.ends.get(&m.id).and_then(|id| self.feeder.live.segments().iter().find(|s| s.id == *id));
             if let Some(end) = end {
-                let document = title.meta.document.as_ref();
-                // The whole name: it is opened by it.
-                let name = document.map_or_else(|| first_words(&title_of(title), 40), |d| d.name.clone());
-                add(end.end_position(), place, number, name, document.map_or(0, |d| d.lines));
+                let (name, lines) = named(title);
+                add(end.end_position(), place, number, name, lines);
                 begun = None;
             }
         }
-        if let Some((number, m)) = begun.or(path.last().map(|m| (path.len() as u64, *m))) {
-            add(used, Place::Turn, number, first_words(&title_of(m), 40), 0);
+        let count = path.len() as u64;
+        // Of a document at the end a part is read so far.
+        let in_part = begun.is_some_and(|(number, m)| number == count && m.role == Role::Document);
+        if let Some((number, m)) = begun.or(path.last().map(|m| (count, *m))) {
+            let (name, lines) = named(m);
+            add(used, if in_part { Place::Document } else { Place::Turn }, number, name, lines);
         }
         // On a branch that is a copy nobody knows which blocks it were.
         let answered = (1..)

@@ -19,7 +19,7 @@
 //! | `sync`, `execute` | the engine's state follows the conversation; a plan is carried out |
 //! | `ask`, `branches`, `seats` | answers; jobs on states of their own beside it; conversations at work beside the one in hand |
 //! | `load`, `library` | documents: gathered, chosen, read, found again |
-//! | `sessions`, `resume`, `opened`, `title`, `damaged` | sessions: opened, left, listed, named; with a message that is damaged |
+//! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; what stands in their inputs; with a message that is damaged |
 //! | `time`, `siblings`, `presets` | back, forward and sideways; from branch to branch; presets |
 //! | `shelf`, `when`, `why`, `look`, `map`, `sources` | one question to many documents or places; what an answer looked at |
 //! | `meters`, `pages`, `export`, `told` | numbers, pages, `/export` and `/import`, notes that are told once |
@@ -39,6 +39,7 @@ mod branches;
 pub mod conversation;
 mod damaged;
 mod dispatch;
+mod drafts;
 mod engine_events;
 mod errand;
 mod execute;
@@ -279,6 +280,7 @@ impl From<EngineFault> for DeskError {
             EngineFault::Stopped => DeskError::Stopped,
             fault @ (EngineFault::RowsLost(_)
             | EngineFault::Evicted
+            | EngineFault::Stuck(_)
             | EngineFault::Device(_)
             | EngineFault::Fatal { .. }) => DeskError::Engine(fault),
         }
@@ -291,7 +293,9 @@ impl DeskError {
         match self {
             DeskError::Engine(EngineFault::Fatal { exit, .. }) => *exit,
             DeskError::RowsLost(_) => Exit::Unreadable,
-            DeskError::Engine(EngineFault::RowsLost(_) | EngineFault::Evicted | EngineFault::Device(_))
+            DeskError::Engine(
+                EngineFault::RowsLost(_) | EngineFault::Evicted | EngineFault::Stuck(_) | EngineFault::Device(_),
+            )
             | DeskError::Refused(_)
             | DeskError::Failed(_) => Exit::Failure,
             DeskError::Text(e) => e.exit(),
@@ -318,6 +322,8 @@ struct State {
     talk: Talk,
     feeder: Feeder,
     keeper: Keeper,
+    /// Goes through the database, once a run.
+    looking: Option<JoinHandle<()>>,
     /// What goes on.
     work: Work,
     /// What another thread does beside, in no conversation's turn.
@@ -339,6 +345,7 @@ struct State {
     quitting: bool,
     /// Sessions opened in this run.
     opened: Opened,
+    drafts: drafts::Drafts,
     /// Settings and system text of new sessions.
     defaults: Settings,
     default_system: Option<String>,
@@ -379,6 +386,7 @@ impl State {
             talk: Talk::empty(o.settings.clone(), o.system.clone()),
             feeder: Feeder::new(o.engine, o.text, o.stop, o.piece),
             keeper,
+            looking: None,
             work: Work::Idle,
             errands: Vec::new(),
             queue: VecDeque::new(),
@@ -391,6 +399,7 @@ impl State {
             off_screen: false,
             quitting: false,
             opened: Opened::default(),
+            drafts: drafts::Drafts::default(),
             defaults: o.settings,
             default_system: o.system,
             opening: o.opening,

@@ -92,6 +92,11 @@ impl Opened {
         self.slots.iter().find(|s| s.name == name).and_then(|s| s.id)
     }
 
+    /// Those of the list by their serials, with their rows.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (u64, Option<SessionId>)> {
+        self.slots.iter().map(|s| (s.serial, s.id))
+    }
+
     /// Whether a session is on the list.
     pub(super) fn has(&self, id: SessionId) -> bool {
         self.slots.iter().any(|s| s.id == Some(id))

@@ -80,6 +80,7 @@ impl State {
             changes.push(Change::Title { session: id, title, by });
         }
         self.talk.id = Some(id);
+        self.draft_gets_row(id, changes);
         self.lock_session(id);
         Ok(id)
     }

@@ -175,12 +175,17 @@ impl State {
             cut,
             to_shelve,
         };
+        let known = self.opened.has(record.id);
         self.become_open(talk, lock);
         self.warned = 0;
         self.forget_speeds();
         self.keeper.forget_left_out();
         self.keeper.show(SaveState::Saved(record.updated_ms));
         self.show_session();
+        // The interface has the one of a session that was open before in this run.
+        if !known && self.talk.rights == Rights::Write {
+            self.tell_draft(record.id);
+        }
         self.begin_position(record.tokens);
         Ok(())
     }

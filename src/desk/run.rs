@@ -262,6 +262,7 @@ impl State {
             Request::ChooseFiles { question, files } => self.answered(question, Answer::Files(files)),
             Request::There { serial, request } => self.there(serial, request),
             Request::Remember(text) => self.remember_prompt(&text),
+            Request::Draft { serial, text } => self.keep_draft(serial, text),
             Request::LeaveQueued(request) => self.in_turn(*request, true),
             r => self.in_turn(r, false),
         }

@@ -38,11 +38,18 @@ impl Found {
             Some((recipe, Ok(earlier))) => {
                 let name = Some(recipe).filter(|recipe| recipe.packs()).map(|recipe| recipe.name().to_owned());
                 let name = name.or_else(|| earlier.published()).unwrap_or_default();
-                (earlier, Some(format!("{name} weights as an earlier start packed them.")))
+                // What was published is still there to be told apart; to measure the difference it would have to be read.
+                let kept = match checkpoint.kept_unmeasured() {
+                    Ok(kept) => kept.map_or_else(String::new, |kept| format!(" {kept}")),
+                    Err(error) => format!(" {error}."),
+                };
+                (earlier, Some(format!("{name} weights as an earlier start packed them.{kept}")))
             }
             Some((_, Err(error))) => {
-                let line =
-                    format!("Packed weights of an earlier start are not used ({error}); sala-chat prune removes them.");
+                let mend = if let ModelError::File { .. } = error { "mend that, or " } else { "" };
+                let line = format!(
+                    "Packed weights of an earlier start are not used ({error}); {mend}sala-chat prune removes them."
+                );
                 (checkpoint, Some(line))
             }
             None => (checkpoint, None),
@@ -72,8 +79,9 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     if free.is_none_or(|free| free + there < 3 * bytes) {
         return Some(format!("The packed weights ({size}) are not kept: too little space below {}.", dir.display()));
     }
-    if is_finished(&folder) && !outdated {
-        // Not used because it is damaged, which was said: whole parts and others cannot be told apart any more.
+    if !is_finished(&folder).is_ok_and(|finished| !finished || outdated) {
+        // Not used because it is damaged, which was said: whole parts and others cannot be told apart any more. Or because it cannot
+        // be read, and may be whole.
         return None;
     }
     let work = move || {
@@ -92,6 +100,54 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// tiny-mixed with one matrix of each layer in FP8.
+    fn fp8_folder() -> tempfile::TempDir {
+        use safetensors::Dtype::{F8_E4M3, F32};
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-mixed");
+        let dir = tempfile::tempdir().unwrap();
+        let text = std::fs::read_to_string(source.join("config.json")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config["quantization_config"] = serde_json::json!({"quant_method": "fp8"});
+        std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+        let bytes = std::fs::read(source.join("model.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let mut parts = Vec::new();
+        for (name, tensor) in file.iter() {
+            let (name, shape) = (name.to_string(), tensor.shape().to_vec());
+            if name.ends_with("mlp.down_proj.weight") {
+                let values = (0..shape.iter().product::<usize>()).map(|i| (i * 37 % 100) as u8).collect();
+                parts.push((format!("{name}_scale"), F32, Vec::new(), 0.01f32.to_le_bytes().to_vec()));
+                parts.push((name, F8_E4M3, shape, values));
+            } else {
+                parts.push((name, tensor.dtype(), shape, tensor.data().to_vec()));
+            }
+        }
+        let view = |dtype, shape: &Vec<usize>, bytes| {
+            safetensors::tensor::TensorView::new(dtype, shape.clone(), bytes).unwrap()
+        };
+        let views: Vec<_> = parts.iter().map(|(n, d, s, b)| (n.clone(), view(*d, s, b.as_slice()))).collect();
+        safetensors::serialize_to_file(views, None, &dir.path().join("model.safetensors")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn values_that_are_not_as_published_are_called_that_of_a_kept_copy_too() {
+        let (folder, dir) = (fp8_folder(), tempfile::tempdir().unwrap());
+        let open = || Checkpoint::open_dir(folder.path()).unwrap();
+        let measured = open().kept().unwrap().unwrap().to_string();
+        let begin = "FP8: 6 packed again (int8), which changes their values";
+        assert!(measured.starts_with(&format!("{begin}: 0.0")), "{measured}");
+        assert!(measured.contains(" % squared error; 44 that were not packed as bf16."), "{measured}");
+        quantize(&open(), None, &dir.path().join(open().fingerprint()), &Cancel::default(), &mut |_| ()).unwrap();
+        let options = EngineOptions { keep_weights: Some(dir.path().to_path_buf()), ..EngineOptions::default() };
+        let checkpoint = open();
+        let (earlier, line) = look(&checkpoint, &options).instead_of(checkpoint);
+        assert!(earlier.kept().unwrap().is_none(), "it is the copy");
+        let expected =
+            format!("FP8 weights as an earlier start packed them. {begin}; 44 that were not packed as bf16.");
+        assert_eq!(line.unwrap(), expected);
+    }
 
     #[test]
     fn a_start_says_whose_weights_it_takes() {
@@ -121,6 +177,16 @@ mod tests {
         std::fs::write(kept.join("part-001.safetensors"), "torn").unwrap();
         let line = earlier(Recipe::Bits8, WeightsChoice::Auto).1.unwrap();
         assert!(line.starts_with("Packed weights of an earlier start are not used ("), "{line}");
+        // Links to themselves: nobody can open them, whatever their rights.
+        for name in ["part-001.safetensors", "model.safetensors.index.json"] {
+            let path = kept.join(name);
+            std::fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(&path, &path).unwrap();
+            let line = earlier(Recipe::Bits8, WeightsChoice::Auto).1.unwrap();
+            let begin = format!("Packed weights of an earlier start are not used (cannot read {}: ", path.display());
+            assert!(line.starts_with(&begin), "{line}");
+            assert!(line.ends_with("); mend that, or sala-chat prune removes them."), "{line}");
+        }
         assert_eq!(for_next_time(&Arc::new(packed), dir.path(), Some(u64::MAX)), None, "it is small");
     }
 }

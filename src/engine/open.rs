@@ -18,7 +18,7 @@ use crate::backend::draft::DraftOps;
 use crate::base::Exit;
 use crate::model::draft::{BESIDE, DraftError, DraftHead, DraftOptions};
 use crate::model::quantize::free_bytes;
-use crate::model::{Checkpoint, Live, Model, Recipe};
+use crate::model::{Checkpoint, Live, Model, Recipe, shown};
 use crate::protocol::engine::{
     Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, MAX_SEQUENCES, ModelInfo, Precision,
 };
@@ -156,7 +156,7 @@ fn load<B: DraftOps>(
     commands: &Receiver<Command>,
     events: &Sender<EngineEvent>,
 ) -> Result<(), Failure> {
-    notes.extend(unknown_tensors(&checkpoint));
+    notes.extend(unused(&checkpoint.unknown_tensors()));
     notes.extend(checkpoint.kept()?.map(|kept| kept.to_string()));
     let since = Instant::now();
     let model = Model::load(&mut backend, &checkpoint, |done| {
@@ -176,6 +176,8 @@ fn load<B: DraftOps>(
             None
         }
     };
+    let assumed = head.as_ref().and_then(|head| Some(format!("Draft head {}: {}.", head.name(), head.assumed()?)));
+    notes.extend(assumed);
     let spec = model.spec();
     // What every device can do: the configuration may say otherwise.
     let default = (2 * spec.max_position).min(MAX_POSITIONS);
@@ -224,12 +226,11 @@ fn number_types(checkpoint: &Checkpoint) -> String {
 }
 
 /// One line about tensors that the model does not have: they may belong to another one.
-fn unknown_tensors(checkpoint: &Checkpoint) -> Option<String> {
+fn unused(names: &[String]) -> Option<String> {
     const NAMED: usize = 3;
-    let unknown = checkpoint.unknown_tensors();
-    let first: String = unknown.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let more = if unknown.len() > NAMED { ", …" } else { "" };
-    (!unknown.is_empty()).then(|| format!("{} tensor(s) of the folder are not used: {first}{more}", unknown.len()))
+    let first = names.iter().take(NAMED).map(|name| shown(name)).collect::<Vec<_>>().join(", ");
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    (!names.is_empty()).then(|| format!("{} tensor(s) of the folder are not used: {first}{more}", names.len()))
 }
 
 /// The head that was asked for; `Ok(None)` where there is none to be had.
@@ -250,5 +251,20 @@ fn open_head<B: DraftOps>(
         Some(folder) => DraftHead::open(backend, &folder, model.spec(), &options).map(Some),
         None if checkpoint.is_built_in() => DraftHead::demo(backend, model.spec(), &options).map(Some),
         None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_that_are_not_used_are_named_in_one_short_line_of_text() {
+        assert_eq!(unused(&[]), None);
+        let names = ["a\u{1b}[31mb\nc".to_owned(), "x".repeat(1 << 20), "d".to_owned(), "e".to_owned()];
+        let line = unused(&names).unwrap();
+        assert!(line.starts_with("4 tensor(s) of the folder are not used: a") && line.ends_with("x, d, …"), "{line}");
+        assert!(line.len() < 300 && !line.contains(['\u{1b}', '\n']), "{line}");
+        assert_eq!(unused(&names[2..]).unwrap(), "2 tensor(s) of the folder are not used: d, e");
     }
 }

@@ -51,6 +51,9 @@ pub enum DecodeError {
     /// An answer that must keep to a grammar cannot be gone on with.
     #[error("no token may come next in an answer that keeps to a grammar: {0}; ask with a simpler schema")]
     Stuck(String),
+    /// As [`DecodeError::Stuck`], of the likeliest tokens alone: others may come next, and are known once the last token is read again.
+    #[error("what was read before keeps its likeliest tokens alone, and none of them may come next; ask again")]
+    OnlyLikeliest,
     /// This program failed in the middle of it.
     #[error("internal error ({0}); please report it. This conversation is saved, others go on")]
     Panic(String),
@@ -303,7 +306,7 @@ impl<B: DraftOps> Decoder<B> {
             (kept, path) = (true, generation.ahead(&rows));
         }
         let whole = || match kept {
-            true => Err(DecodeError::Stuck("what was read before keeps its likeliest tokens alone".to_owned())),
+            true => Err(DecodeError::OnlyLikeliest),
             false => Ok(live.logits_of(b, model, 0)?),
         };
         let token = generation.draw(&row, position as u64, &[], whole)?;

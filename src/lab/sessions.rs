@@ -19,7 +19,8 @@
 //!   session's files, until the last byte has been read, checked and handed to the device. `read_ms` is what plain reads of the same
 //!   files on all threads take, in turns with it, since disks change from minute to minute; `share_of_read_rate` is the one
 //!   over the other. Where a resume ends before all is read, what it takes beyond reading is negative.
-//! - *session list*: a store of `--sessions` sessions is opened and listed as the picker shows them.
+//! - *session list*: a store of `--sessions` sessions is opened and listed as the picker shows them. The look for damage, which another
+//!   thread has at every start, is in neither.
 //! - *inter-token*: an engine of its own continues the saved session with plain decoding, `--decode` tokens an answer. In
 //!   every other answer the store's writer saves: the whole state of the answer before, and the text every 32 tokens. The 99th
 //!   percentiles of the times between tokens are compared.
@@ -28,7 +29,8 @@
 //!
 //! # How to read it
 //!
-//! Times of a few milliseconds hold two database transactions that wait for the disk. On a GPU `resume` includes the way
+//! A fork waits for the disk once, for the transaction that makes its session; an undo does not. Both are asked for once the store's
+//! writer has come to rest. On a GPU `resume` includes the way
 //! over PCIe. Loading the model is in none of them.
 
 pub(super) mod direct;

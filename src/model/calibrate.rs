@@ -336,7 +336,8 @@ impl Statistics {
         });
         let views = views.collect::<Result<Vec<_>>>()?;
         std::fs::create_dir_all(folder).map_err(at)?;
-        write_tensors(&path, views, HashMap::from([(MADE_FROM.to_owned(), id.to_owned())]))
+        write_tensors(&path, views, HashMap::from([(MADE_FROM.to_owned(), id.to_owned())]))?;
+        Ok(())
     }
 
     /// What a run that was stopped kept in this folder; `None` unless it was of the same weights and the same text.

@@ -118,6 +118,8 @@ pub struct DraftHead<B: DraftOps> {
     waiting: usize,
     /// Rows drafted beyond `next`.
     ahead: usize,
+    /// What its configuration leaves open.
+    assumed: Option<String>,
 }
 
 /// What a head knows of a conversation that is not in hand ([`DraftHead::swap`]).
@@ -168,6 +170,7 @@ impl<B: DraftOps> DraftHead<B> {
         model: &ModelSpec,
         options: &DraftOptions,
     ) -> Result<Self> {
+        let assumed = DraftConfig::assumed(config);
         let config = DraftConfig::from_json(config, model, options)?;
         let weights = Weights::load(b, tensors, &config, options.recipe)?;
         let mut hasher = blake3::Hasher::new();
@@ -175,7 +178,7 @@ impl<B: DraftOps> DraftHead<B> {
         tensors.hash_into(&mut hasher);
         options.recipe.hash_into(&mut hasher);
         let fingerprint = hasher.finalize().to_hex().chars().take(32).collect();
-        Self::build(b, name, fingerprint, config, weights)
+        Ok(DraftHead { assumed, ..Self::build(b, name, fingerprint, config, weights)? })
     }
 
     /// Random weights in the shape of a MiniCPM-SALA head (docs/speculative.md §1.2), scaled to `model`: its drafts are worth
@@ -224,6 +227,7 @@ impl<B: DraftOps> DraftHead<B> {
             next: 0,
             waiting: 0,
             ahead: 0,
+            assumed: None,
         })
     }
 
@@ -250,6 +254,11 @@ impl<B: DraftOps> DraftHead<B> {
     /// For people.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What its configuration leaves open, and how that was taken: a sentence without its full stop.
+    pub fn assumed(&self) -> Option<&str> {
+        self.assumed.as_deref()
     }
 
     /// Its shape.

@@ -59,6 +59,7 @@ use crate::backend::BackendError;
 use crate::base::Exit;
 use crate::protocol::engine::Token;
 use crate::spec::SpecError;
+use crate::text::sanitize::sanitize_line;
 
 /// What can go wrong between a checkpoint and its logits. One line: what, where, what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -222,6 +223,12 @@ impl ModelError {
             }
         }
     }
+}
+
+/// A name out of a file, for a message: one line of text, whatever it is. The longest name of the model's own has less than half of it.
+pub(crate) fn shown(name: &str) -> String {
+    const CHARS: usize = 100;
+    sanitize_line(&name.chars().take(CHARS).collect::<String>()).into_owned()
 }
 
 /// Shorthand.

@@ -1,12 +1,13 @@
 //! Packs a model's weights once and writes them as a folder that loads like any other, at the speed of the disk.
 //!
 //! One safetensors file per part of the model (embedding, each layer, head), each written under another name and renamed when it is
-//! whole, so that a run that was stopped goes on where it was. The index is written last: a folder without it is not a checkpoint.
+//! whole and its hash noted, so that a run that was stopped goes on where it was, with what is still as it was written. The index is written last: a folder without it is not a checkpoint.
 //! One process writes a folder at a time ([`Claim`]).
 //! What is written is what a device would make of the same weights while loading them, to the bit.
 
 mod check;
 mod folder;
+mod notes;
 mod write;
 
 use std::collections::{BTreeMap, HashMap};
@@ -136,25 +137,33 @@ pub fn quantize_claimed(
     let id = calibration.map_or_else(|| source.fingerprint(), |c| c.id.to_owned());
     let parts = parts(source.spec());
     let (mut total, mut index, mut hashes) = (0, BTreeMap::new(), BTreeMap::new());
+    let mut noted = compared.hashes().clone();
     for (i, (name, weights)) in parts.iter().enumerate() {
         if stop.is_cancelled() {
             return Ok(None);
         }
         let file = part_file(i);
         let path = out.join(&file);
-        let (errors, earlier) = match written(&path, &id) {
+        let (errors, earlier) = match written(&path, &id)? {
             Some(errors) => (errors, true),
             None => {
-                // A folder that was finished and is packed again is whole for nobody meanwhile.
-                remove(&out.join(WEIGHTS_INDEX))?;
-                (write_part(source, tensors, calibration, weights, &path, &id)?, false)
+                if is_finished(out)? {
+                    // Packed again it is whole for nobody meanwhile; what is known of its parts stays known.
+                    notes::write(out, &noted)?;
+                    remove(&out.join(WEIGHTS_INDEX))?;
+                }
+                let (errors, hash) = write_part(source, tensors, calibration, weights, &path, &id)?;
+                noted.insert(file.clone(), hash);
+                notes::write(out, &noted)?;
+                (errors, false)
             }
         };
         let bytes = path.metadata().map_err(at(&path))?.len();
         total += bytes;
-        let hash = match compared.hash_of(&file) {
-            Some(hash) if earlier => hash.to_owned(),
-            _ => {
+        let hash = match noted.get(&file) {
+            Some(hash) => hash.clone(),
+            // Of an earlier version, which noted none: samples of it were compared.
+            None => {
                 let hash = check::hash(&path, stop).map_err(|cause| ModelError::File { path: path.clone(), cause })?;
                 let Some(hash) = hash else { return Ok(None) };
                 hash
@@ -182,6 +191,7 @@ pub fn quantize_claimed(
     let metadata = serde_json::json!({ "total_size": total, MADE_FROM: id, SEAL: seal, HASHES: hashes });
     let index = serde_json::json!({ "metadata": metadata, "weight_map": index });
     write_text(&out.join(WEIGHTS_INDEX), &index.to_string())?;
+    remove(&out.join(notes::NOTES))?;
     Ok(Some(total))
 }
 
@@ -207,6 +217,7 @@ fn parts(spec: &ModelSpec) -> Vec<(String, Vec<(String, Vec<usize>)>)> {
     all
 }
 
+/// What packing it cost, and the hash of its file.
 fn write_part(
     source: &Checkpoint,
     tensors: &Tensors,
@@ -214,7 +225,7 @@ fn write_part(
     weights: &[(String, Vec<usize>)],
     path: &Path,
     id: &str,
-) -> Result<Errors> {
+) -> Result<(Errors, String)> {
     let (mut made, mut sums, mut outputs) = (Vec::new(), (0f64, 0f64), Vec::new());
     for (name, shape) in weights {
         let (tensor, cost) = pack(source, tensors, calibration, name, shape)?;
@@ -237,9 +248,9 @@ fn write_part(
         Some([plain, careful]) => format!("{id} {:.4e} {plain:.4e} {careful:.4e}", errors.weights),
     };
     // One key and few digits: the same weights give the same file.
-    write_tensors(path, views, HashMap::from([(MADE_FROM.to_owned(), noted)]))?;
+    let hash = write_tensors(path, views, HashMap::from([(MADE_FROM.to_owned(), noted)]))?;
     // With the digits that a run that goes on will find.
-    Ok(written(path, id).unwrap_or(errors))
+    Ok((written(path, id)?.unwrap_or(errors), hash))
 }
 
 /// What packing one tensor cost.

@@ -147,15 +147,15 @@ impl Checkpoint {
     /// The weights that an earlier start packed from this very folder by this very recipe, below `dir`, in place of the folder's.
     ///
     /// # Errors
-    /// The folder is there but is not what it says it is.
+    /// The folder is there but is not what it says it is, or cannot be read.
     pub fn packed_earlier(&self, dir: &Path, recipe: Recipe) -> Result<Option<Checkpoint>> {
         let id = self.fingerprint_as(recipe, recipe);
         let folder = dir.join(&id);
-        if !is_finished(&folder) {
+        if !is_finished(&folder)? {
             return Ok(None);
         }
         let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
-        match sealed(&folder) {
+        match sealed(&folder)? {
             // Packed once more, so that no start has to turn them.
             Some((made_from, tensors)) if made_from == id && tensors.names().any(is_of_an_earlier_version) => Ok(None),
             Some((made_from, tensors)) if made_from == id => {

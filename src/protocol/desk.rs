@@ -158,6 +158,8 @@ pub enum Notice {
         /// Set when sending it edits this message.
         editing: Option<MessageId>,
     },
+    /// What stood in the input of the open session when it was left or the program ended. Told once, when the session is opened first.
+    Draft(String),
     /// Questions asked earlier, in all sessions, oldest first: for Up and Ctrl-R. Sent once at the start; at most the
     /// newest 2,000 are used.
     Prompts(Vec<String>),

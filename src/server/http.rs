@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -21,13 +21,12 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, Sleep};
 
 use super::guests::{Guest, Guests};
+use super::paced::Paced;
 use super::refusal::{Family, Refusal};
 use super::{Phase, Shared, chat, completions, door, files, messages, plain, responses};
 
@@ -44,17 +43,15 @@ const GOING: Duration = Duration::from_secs(10);
 /// A request's head, or the next one on the same connection, has come by then.
 const HEAD: Duration = Duration::from_secs(30);
 /// Bytes of a request's head.
-const HEAD_BYTES: usize = 64 << 10;
+pub(super) const HEAD_BYTES: usize = 64 << 10;
 /// Lines of it.
-const HEAD_LINES: usize = 100;
+pub(super) const HEAD_LINES: usize = 100;
 /// A request's body has come by then.
 const BODY: Duration = Duration::from_secs(120);
 /// Bytes of it: several times what the longest context takes.
 pub(super) const BODY_BYTES: usize = 32 << 20;
 /// A body longer than this is parsed on a thread of its own.
 const LONG_BYTES: usize = 64 << 10;
-/// A reader that takes nothing for so long is gone.
-const STUCK: Duration = Duration::from_secs(60);
 /// Threads that render and tokenize.
 const RENDERERS: usize = 4;
 /// After a connection could not be accepted, as where there are too many open files.
@@ -260,9 +257,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
 
 /// Too many connections: a word, if the socket takes it at once.
 fn turn_away(stream: &TcpStream) {
-    let body = Refusal::new(503, "too_many_connections", "too many connections").to_json(Family::OpenAi).to_string();
-    let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n";
-    let whole = format!("{head}retry-after: 1\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let whole = Refusal::new(503, "too_many_connections", "too many connections").whole();
     let _ = stream.try_write(whole.as_bytes());
 }
 
@@ -290,7 +285,7 @@ async fn connection(
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEAD_LINES);
     let service = TowerToHyperService::new(router);
-    let mut connection = builder.serve_connection(TokioIo::new(Paced { stream, stuck: None }), service);
+    let mut connection = builder.serve_connection(TokioIo::new(Paced::new(stream)), service);
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = guest.leave.notified() => return,
@@ -302,10 +297,11 @@ async fn connection(
             }
         }
     };
-    if let Err(e) = ended {
+    if let Err(e) = &ended {
         tracing::debug!("a connection ended: {e}");
     }
-    if guest.cut_short.load(Ordering::Relaxed) {
+    // A head that could not be read may go on, too.
+    if guest.cut_short.load(Ordering::Relaxed) || ended.is_err_and(|e| e.is_parse()) {
         let stream = connection.into_parts().io.into_inner().stream;
         tokio::select! {
             () = hear_out(&stream) => {}
@@ -336,44 +332,4 @@ async fn hear_out(stream: &TcpStream) {
         }
     };
     let _ = tokio::time::timeout(HEARD_OUT, heard).await;
-}
-
-/// A stream whose reader must take something now and then.
-struct Paced {
-    stream: TcpStream,
-    /// Runs while nothing can be written.
-    stuck: Option<Pin<Box<Sleep>>>,
-}
-
-impl Paced {
-    fn paced<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
-            self.stuck = None;
-            return polled;
-        }
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STUCK)));
-        ready!(stuck.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader takes nothing")))
-    }
-}
-
-impl AsyncRead for Paced {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for Paced {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(context, from);
-        self.paced(context, polled)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }

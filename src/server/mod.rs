@@ -7,7 +7,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `http`, `guests`, `door`, `refusal`, `metrics` | connections, those that are open, who may come in, why a request is not answered, counters |
+//! | `http`, `paced`, `guests`, `door`, `refusal`, `metrics` | connections, their bytes, those that are open, who may come in, why a request is not answered, counters |
 //! | `chat`, `completions`, `responses`, `messages`, `plain` | the APIs |
 //! | `fields`, `sampling`, `tools`, `references`, `files`, `prompt`, `ids` | parts of requests: fields, sampling, functions and what their schemas refer to, documents, turns, names in paths |
 //! | `ask`, `worker` | a question on its way; the thread that feeds the engine |
@@ -36,6 +36,7 @@ mod keep;
 mod likely;
 mod messages;
 mod metrics;
+mod paced;
 mod plain;
 mod planner;
 mod prefix;

@@ -2,37 +2,17 @@
 
 use serde_json::Value;
 
-/// Keywords whose value is data, whatever it looks like.
-const DATA: [&str; 5] = ["const", "default", "enum", "example", "examples"];
-/// Keywords below which names stand, each with a schema.
-const NAMED: [&str; 6] =
-    ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
+use crate::text::references::each;
 
 /// Readies a schema for this place of another one, a JSON pointer. Only references by pointer are those of its own root: one to an
 /// address or an anchor stays. An `$id` moves no root, as it moves none for the library that compiles schemas.
 pub(super) fn move_to(place: &str, schema: &mut Value) {
-    match schema {
-        Value::Array(schemas) => schemas.iter_mut().for_each(|schema| move_to(place, schema)),
-        Value::Object(keywords) => {
-            for (keyword, value) in keywords {
-                match (keyword.as_str(), value) {
-                    ("$ref", Value::String(reference)) => {
-                        let pointer = reference.strip_prefix('#').filter(|p| p.is_empty() || p.starts_with('/'));
-                        if let Some(pointer) = pointer {
-                            *reference = format!("#{place}{pointer}");
-                        }
-                    }
-                    (keyword, _) if DATA.contains(&keyword) => {}
-                    (keyword, Value::Object(named)) if NAMED.contains(&keyword) => {
-                        named.values_mut().for_each(|schema| move_to(place, schema));
-                    }
-                    // Where a pointer leads there may be schemas below any word.
-                    (_, value) => move_to(place, value),
-                }
-            }
+    each(schema, &mut |reference: &mut String| {
+        let pointer = reference.strip_prefix('#').filter(|p| p.is_empty() || p.starts_with('/'));
+        if let Some(pointer) = pointer {
+            *reference = format!("#{place}{pointer}");
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
+    });
 }
 
 #[cfg(test)]

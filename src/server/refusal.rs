@@ -110,16 +110,32 @@ impl Refusal {
         }
     }
 
+    /// As the bytes of a response that ends its connection, where no request has come about that could have one.
+    pub(super) fn whole(&self) -> String {
+        let (status, body) = (self.status(), self.to_json(Family::OpenAi).to_string());
+        let again = if self.may_be_sent_again() { "retry-after: 1\r\n" } else { "" };
+        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n{again}");
+        format!("{head}content-length: {}\r\n\r\n{body}", body.len())
+    }
+
+    fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    fn may_be_sent_again(&self) -> bool {
+        matches!(self.status, 429 | 503)
+    }
+
     /// As a response.
     pub(super) fn respond(&self, family: Family) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, Body::from(self.to_json(family).to_string())).into_response();
+        let mut response = (self.status(), Body::from(self.to_json(family).to_string())).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        match self.status {
-            401 => drop(headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            429 | 503 => drop(headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"))),
-            _ => {}
+        if self.status == 401 {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.may_be_sent_again() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }

@@ -8,7 +8,7 @@ use super::fields::{Fields, kind};
 use super::refusal::Refusal;
 use crate::desk::fresh_seed;
 use crate::protocol::desk::ThinkMode;
-use crate::protocol::engine::TOP_LOGITS;
+use crate::protocol::engine::{MOST_TEMPERATURE, TOP_LOGITS};
 
 /// Stop texts of a request.
 const STOPS: usize = 16;
@@ -48,7 +48,7 @@ pub(super) fn wish(
             *field = value;
         }
     };
-    set(&mut sampling.temperature, fields.number("temperature", 0.0..=2.0)?);
+    set(&mut sampling.temperature, fields.number("temperature", 0.0..=MOST_TEMPERATURE)?);
     set(&mut sampling.top_p, fields.number("top_p", 0.0..=1.0)?);
     set(&mut sampling.min_p, fields.number("min_p", 0.0..=1.0)?);
     set(&mut sampling.presence_penalty, fields.number("presence_penalty", -2.0..=2.0)?);

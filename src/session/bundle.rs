@@ -27,7 +27,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
-use super::import::{Arrival, Arrived, Imported, Place, arrive};
+use super::import::{Arrival, Arrived, Imported, Place, Step, arrive};
 use super::save::{Written, name_in};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::store::Store;
@@ -89,26 +89,13 @@ pub(super) fn is_bundle(disk: &dyn Disk, path: &Path) -> bool {
 }
 
 impl Store {
-    /// Writes the open branch of a session with its state under `fingerprint` to one file.
+    /// Writes the open branch of a session with its state under `fingerprint` to one file. Whoever waits is told bytes written, of
+    /// so many.
     ///
     /// # Errors
     /// [`StoreError::Exists`], [`StoreError::NoSession`], I/O errors, [`StoreError::StateLost`] when a file turns out
-    /// damaged while it is copied.
+    /// damaged while it is copied; [`StoreError::Stopped`], and then there is no file.
     pub fn export_bundle(
-        &self,
-        id: SessionId,
-        fingerprint: &str,
-        path: &Path,
-        overwrite: Overwrite,
-    ) -> Result<Bundled> {
-        self.export_bundle_watched(id, fingerprint, path, overwrite, &Watch::NOBODY)
-    }
-
-    /// The same for somebody who waits for it: bytes written, of so many.
-    ///
-    /// # Errors
-    /// As [`Store::export_bundle`]; [`StoreError::Stopped`], and then there is no file.
-    pub fn export_bundle_watched(
         &self,
         id: SessionId,
         fingerprint: &str,
@@ -223,8 +210,9 @@ impl Store {
 
         let mut changes = Vec::new();
         let messages = session.messages.len() as u64;
-        let mut put = |change| {
-            changes.push(change);
+        let mut put = |step: Step| {
+            // Its numbers are ours already.
+            changes.push(step.change(0));
             Ok(())
         };
         let Arrived { id, new_ids, place } =

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::directory;
 use super::error::{Result, StoreError, one_line};
-use super::format::FileKind;
+use super::format::{self, FileKind};
 use super::seal::{self, seal_session};
 use super::segment::SegmentId;
 use super::state::is_damage;
@@ -16,7 +16,7 @@ use super::store::{Access, Store};
 use crate::transcript::{MessageId, SessionId};
 
 /// Tables whose pages and indexes are compared: all of `schema.rs`. Not asked of the database, which may have lost one.
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "counter",
     "session",
     "message",
@@ -27,6 +27,7 @@ const TABLES: [&str; 10] = [
     "document",
     "prompt",
     "property",
+    "draft",
 ];
 
 /// What a check found.
@@ -240,36 +241,64 @@ impl Store {
         Ok(())
     }
 
-    /// Reads every kept state file; one that is not what was saved is declared missing.
+    /// Reads every kept state file. Those that are not what was saved are declared missing, all at once.
     fn check_states(&self, out: &mut Checked) -> Result<()> {
         let kept: Vec<(SegmentId, bool, bool)> = self.read(|db| {
             let mut query = db.prepare("SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment")?;
             let rows = query.query_map([], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         })?;
+        let mut found = Vec::new();
         for (id, rows, end) in kept {
-            let read = |kind| match kind {
-                FileKind::Rows => self.read_rows(&id).map(drop),
-                FileKind::End => self.read_end(&id).map(drop),
-            };
-            // Rows and end may be lost for the same reason.
-            let mut lost: Vec<String> = Vec::new();
             for kind in [rows.then_some(FileKind::Rows), end.then_some(FileKind::End)].into_iter().flatten() {
                 out.states += 1;
-                match read(kind) {
-                    Ok(()) => {}
-                    Err(StoreError::StateLost { why, .. }) if self.file_root(&id, kind).is_err() => {
-                        lost.extend(Some(why).filter(|why| !lost.contains(why)));
-                    }
+                match self.state_fault(&id, kind) {
+                    Ok(None) => {}
+                    Ok(Some(why)) => found.push(((id, kind, why), self.disk.look(&self.layout.file(&id, kind)).ok())),
                     Err(e) => out.damaged.push(e.to_string()),
                 }
             }
-            if !lost.is_empty() {
-                let why = lost.join("; ");
-                out.repaired.push(format!("state {} was dropped and will be read again: {why}", id.short()));
+        }
+        // Another process may have met it meanwhile, read its text again and saved its state anew.
+        found.retain(|((id, kind, _), look)| self.disk.look(&self.layout.file(id, *kind)).ok() == *look);
+        let lost: Vec<(SegmentId, FileKind, String)> = found.into_iter().map(|(lost, _)| lost).collect();
+        if !self.declare_all_missing(&lost) {
+            let lines = lost.into_iter().map(|(id, _, why)| StoreError::StateLost { id, why }.to_string());
+            out.damaged.extend(lines);
+            return Ok(());
+        }
+        let mut dropped: Vec<(SegmentId, String)> = Vec::new();
+        for (id, _, why) in lost {
+            match dropped.last_mut() {
+                // Rows and end may be lost for the same reason.
+                Some((last, reason)) if *last == id => {
+                    if *reason != why {
+                        *reason = format!("{reason}; {why}");
+                    }
+                }
+                _ => dropped.push((id, why)),
             }
         }
+        let line =
+            |(id, why): (SegmentId, String)| format!("state {} was dropped and will be read again: {why}", id.short());
+        out.repaired.extend(dropped.into_iter().map(line));
         Ok(())
+    }
+
+    /// What is wrong with a kept state file and will not get better, a phrase.
+    fn state_fault(&self, id: &SegmentId, kind: FileKind) -> Result<Option<String>> {
+        // It may have been dropped meanwhile.
+        let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };
+        let path = self.layout.file(id, kind);
+        let read = match kind {
+            FileKind::Rows => format::read_rows(&*self.disk, &path, id, &root).map(drop),
+            FileKind::End => format::read_end(&*self.disk, &path, id, &root).map(drop),
+        };
+        match read {
+            Ok(()) => Ok(None),
+            Err(fault) if fault.lasting => Ok(Some(fault.why)),
+            Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
+        }
     }
 }
 

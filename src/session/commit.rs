@@ -96,10 +96,17 @@ pub enum Change {
     AddDocument(NewDocument),
     /// Remembers a typed prompt.
     Prompt(String),
+    /// What stands in the input of a session, in the place of what stood there before; an empty text takes that away.
+    Draft {
+        /// Whose; [`super::NO_ROW`] for one that is not made yet.
+        session: SessionId,
+        /// As typed.
+        text: String,
+    },
 }
 
 impl Change {
-    /// The session it changes.
+    /// The session it changes. A draft is no part of what was said: it makes no session the last one.
     pub(crate) fn session(&self) -> Option<SessionId> {
         match self {
             Change::CreateSession(new) => Some(new.id),
@@ -108,7 +115,11 @@ impl Change {
             | Change::Title { session, .. }
             | Change::Settings { session, .. }
             | Change::Mark { session, .. } => Some(*session),
-            Change::AddSegment(_) | Change::Link { .. } | Change::AddDocument(_) | Change::Prompt(_) => None,
+            Change::AddSegment(_)
+            | Change::Link { .. }
+            | Change::AddDocument(_)
+            | Change::Prompt(_)
+            | Change::Draft { .. } => None,
         }
     }
 }
@@ -196,6 +207,9 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
         }
         Change::Prompt(text) => {
             super::history::add(tx, text)?;
+        }
+        Change::Draft { session, text } => {
+            super::drafts::put(tx, *session, text)?;
         }
     }
     Ok(())

@@ -106,26 +106,11 @@ impl Store {
         Ok(text.len() as u64)
     }
 
-    /// Writes [`Store::export`] to a file and returns its size in bytes.
+    /// Writes [`Store::export`] to a file and returns its size in bytes. Nothing is counted on the way.
     ///
     /// # Errors
-    /// [`StoreError::Exists`], I/O errors, as [`Store::export`].
+    /// [`StoreError::Exists`], I/O errors, as [`Store::export`]; [`StoreError::Stopped`], and then there is no file.
     pub fn export_to(
-        &self,
-        id: SessionId,
-        format: ExportFormat,
-        scope: Scope,
-        path: &Path,
-        overwrite: Overwrite,
-    ) -> Result<u64> {
-        self.export_to_watched(id, format, scope, path, overwrite, &Watch::NOBODY)
-    }
-
-    /// The same with somebody who may end it: then there is no file.
-    ///
-    /// # Errors
-    /// As [`Store::export_to`]; [`StoreError::Stopped`].
-    pub fn export_to_watched(
         &self,
         id: SessionId,
         format: ExportFormat,

@@ -1,7 +1,9 @@
 //! Conversations come in: our own JSON and bundles, and the texts of ChatGPT's and Open WebUI's exports.
 //!
 //! A file is read twice: once to know what it is, so that one which is none of these is refused before anything is written,
-//! and once to take it, one conversation at a time, into one transaction. Stopped or broken off, nothing of it is there.
+//! and once to take it, one conversation at a time, into a spool (`spool.rs`). Only then is all of it written, in one transaction:
+//! stopped or broken off, nothing of it is there, and nobody waits for the database while a file is read. Names and ids are those
+//! that are free when it is written.
 //!
 //! What is in memory is the conversation at hand, once as it is read and once as its messages: 2 MiB each of a file of many
 //! talks, whatever its size. A file that is one conversation takes at most three and a half times its size (measured: 50 MB of the
@@ -11,20 +13,22 @@
 mod forms;
 mod lenient;
 mod nodes;
+mod spool;
 mod theirs;
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufReader, Read};
-use std::ops::Range;
 use std::path::Path;
 
-use rusqlite::Transaction;
 use serde_json::Value;
 
 use self::forms::{Form, form_of};
 use self::lenient::{Fault, each};
+use self::spool::Spool;
+pub(super) use self::spool::Step;
 use self::theirs::{ChatGpt, OpenWebUi};
-use super::commit::{Applied, Change, NewSession, TitleBy, apply_one};
+use super::commit::{Applied, apply_one};
 use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{MarkJson, SessionJson};
@@ -54,24 +58,14 @@ pub struct Imported {
 const MAX_NAME: usize = 200;
 /// Read at a time; whoever waits is asked and told that often.
 const PIECE_BYTES: usize = 1 << 20;
-/// Ids taken at a time.
-const IDS: i64 = 1 << 12;
 
 impl Store {
-    /// Imports a file. Names that are taken get a number.
+    /// Imports a file. Names that are taken get a number. Whoever waits is told bytes taken, of so many.
     ///
     /// # Errors
     /// [`StoreError::NoInput`] when it is not there; [`StoreError::Import`] when it is of no known form, contradicts itself or
-    /// is too large; the database cannot be written.
-    pub fn import(&self, path: &Path) -> Result<Imported> {
-        self.import_watched(path, &Watch::NOBODY)
-    }
-
-    /// The same for somebody who waits for it: bytes taken, of so many.
-    ///
-    /// # Errors
-    /// As [`Store::import`]; [`StoreError::Stopped`], and then nothing was imported.
-    pub fn import_watched(&self, path: &Path, watch: &Watch<'_>) -> Result<Imported> {
+    /// is too large; the database cannot be written; [`StoreError::Stopped`], and then nothing was imported.
+    pub fn import(&self, path: &Path, watch: &Watch<'_>) -> Result<Imported> {
         let no_input = |source| StoreError::NoInput { path: path.to_owned(), source };
         let real = path.canonicalize().map_err(no_input)?;
         let look = self.disk.look(&real).map_err(no_input)?;
@@ -104,28 +98,32 @@ impl Store {
             })
         };
         let form = form_of(file(Watch { told: &|_, _| {}, ..*watch })).map_err(no_json)?.map_err(bad)?;
-        self.transaction(|tx| {
-            let text_only = Some(form.text_only().to_owned());
-            let imported = Imported { text_only, ..Imported::default() };
-            let ids = Ids { tx, left: 0..0 };
-            let mut into = Importing { tx, ids, watch, bad: &bad, imported };
-            let file = file(*watch);
-            let theirs = match form {
-                Form::Ours => {
-                    let session: SessionJson = serde_json::from_reader(file)
-                        .map_err(|e| unread(e, &|e| format!("a damaged sala-chat export ({e})")))?;
-                    return into.take(Arrival::from(session)).map(|()| into.imported);
-                }
-                Form::ChatGpt => each(file, &mut |ChatGpt(talk)| into.take(talk)),
-                Form::OpenWebUi => each(file, &mut |OpenWebUi(talk)| into.take(talk)),
-            };
-            match theirs {
-                Err(Fault::Store(e)) => Err(e),
-                Err(Fault::Json(e)) => Err(no_json(e)),
-                Ok(()) if into.imported.sessions.is_empty() => Err(bad("there is no conversation in it".into())),
-                Ok(()) => Ok(into.imported),
+        self.writable()?;
+        let text_only = Some(form.text_only().to_owned());
+        let mut reading = Reading {
+            spool: Spool::within(&self.layout.root),
+            talks: Vec::new(),
+            ids: 0,
+            watch,
+            bad: &bad,
+            imported: Imported { text_only, ..Imported::default() },
+        };
+        let file = file(*watch);
+        let read = match form {
+            Form::Ours => {
+                let session: SessionJson = serde_json::from_reader(file)
+                    .map_err(|e| unread(e, &|e| format!("a damaged sala-chat export ({e})")))?;
+                reading.take(Arrival::from(session)).map_err(Fault::Store)
             }
-        })
+            Form::ChatGpt => each(file, &mut |ChatGpt(talk)| reading.take(talk)),
+            Form::OpenWebUi => each(file, &mut |OpenWebUi(talk)| reading.take(talk)),
+        };
+        match read {
+            Err(Fault::Store(e)) => Err(e),
+            Err(Fault::Json(e)) => Err(no_json(e)),
+            Ok(()) if reading.talks.is_empty() => Err(bad("there is no conversation in it".into())),
+            Ok(()) => reading.write(self),
+        }
     }
 }
 
@@ -162,48 +160,61 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// Ids taken inside the transaction that uses them.
-struct Ids<'a> {
-    tx: &'a Transaction<'a>,
-    left: Range<i64>,
-}
-
-impl Ids<'_> {
-    fn take(&mut self) -> Result<i64> {
-        if self.left.is_empty() {
-            let first = take_ids(self.tx, IDS, 0)?;
-            self.left = first..first + IDS;
-        }
-        let id = self.left.start;
-        self.left.start += 1;
-        Ok(id)
-    }
-}
-
-/// A file on its way in.
-struct Importing<'a> {
-    tx: &'a Transaction<'a>,
-    ids: Ids<'a>,
+/// A file on its way in. Sessions and messages have numbers of its own, from 0, until it is written.
+struct Reading<'a> {
+    spool: Spool,
+    /// Sessions and the steps that make each.
+    talks: Vec<(SessionId, u64)>,
+    /// Numbers given so far.
+    ids: i64,
     watch: &'a Watch<'a>,
     bad: &'a dyn Fn(String) -> StoreError,
     imported: Imported,
 }
 
-impl Importing<'_> {
+impl Reading<'_> {
     fn take<M: Incoming>(&mut self, session: Arrival<M>) -> Result<()> {
-        let Importing { tx, ids, watch, bad, imported } = self;
+        let Reading { spool, talks, ids, watch, bad, imported } = self;
         imported.messages += session.messages.len() as u64;
-        let mut applied = Applied::default();
-        let mut put = |change: Change| {
-            watch.go_on()?;
-            apply_one(tx, &change, &mut applied)
+        let mut next = || {
+            *ids += 1;
+            Ok(*ids - 1)
         };
-        let Arrived { id, place, .. } = arrive(session, &mut || ids.take(), &mut put, *bad)?;
-        touch_session(tx, id)?;
-        let mut named = tx.prepare_cached("SELECT name FROM session WHERE id = ?1")?;
-        imported.sessions.push((id, named.query_row([id.0], |r| r.get(0))?));
+        let mut steps = 0;
+        let mut put = |step: Step| {
+            watch.go_on()?;
+            steps += 1;
+            spool.put(&step)
+        };
+        let Arrived { id, place, .. } = arrive(session, &mut next, &mut put, *bad)?;
+        talks.push((id, steps));
         imported.without_place += u64::from(place == Place::LastMessage);
         Ok(())
+    }
+
+    /// Writes all of it, or nothing.
+    fn write(self, store: &Store) -> Result<Imported> {
+        let Reading { spool, talks, ids, watch, imported, .. } = self;
+        let spool = RefCell::new(spool);
+        let sessions = store.transaction(|tx| {
+            let mut spool = spool.borrow_mut();
+            let mut steps = spool.from_the_first()?;
+            let first = take_ids(tx, ids, 0)?;
+            let mut named = tx.prepare_cached("SELECT name FROM session WHERE id = ?1")?;
+            let mut sessions: Vec<(SessionId, String)> = Vec::with_capacity(talks.len());
+            for (session, count) in &talks {
+                let mut applied = Applied::default();
+                for _ in 0..*count {
+                    watch.go_on()?;
+                    apply_one(tx, &steps.step()?.change(first), &mut applied)?;
+                }
+                let id = SessionId(session.0 + first);
+                touch_session(tx, id)?;
+                sessions.push((id, named.query_row([id.0], |r| r.get(0))?));
+            }
+            Ok(sessions)
+        })?;
+        Ok(Imported { sessions, ..imported })
     }
 }
 
@@ -279,30 +290,28 @@ pub(super) struct Arrived {
     pub place: Place,
 }
 
-/// Hands on the changes that make a session anew. `id` gives new ids, `bad` makes an error of a phrase.
+/// Hands on the steps that make a session anew. `id` gives new ids, `bad` makes an error of a phrase.
 ///
 /// # Errors
 /// Messages that contradict each other; what `id` and `put` say.
 pub(super) fn arrive<M: Incoming>(
     session: Arrival<M>,
     id: &mut dyn FnMut() -> Result<i64>,
-    put: &mut dyn FnMut(Change) -> Result<()>,
+    put: &mut dyn FnMut(Step) -> Result<()>,
     bad: &dyn Fn(String) -> StoreError,
 ) -> Result<Arrived> {
     let Arrival { name, title, settings, head, messages, marks } = session;
     let session = SessionId(id()?);
     let order = parents_first(&messages).map_err(bad)?;
-    put(Change::CreateSession(NewSession {
-        id: session,
+    put(Step::Create {
+        session,
         name: plain_name(&name),
         settings: match settings {
             settings @ Value::Object(_) => settings.to_string(),
             Value::String(damaged) => damaged,
             _ => "{}".into(),
         },
-        head: None,
-        forked_from: None,
-    }))?;
+    })?;
     let last = last_leaf(&messages);
     let mut new_ids: HashMap<MessageId, MessageId> = HashMap::with_capacity(messages.len());
     let mut messages: Vec<Option<M>> = messages.into_iter().map(Some).collect();
@@ -318,11 +327,11 @@ pub(super) fn arrive<M: Incoming>(
                     .ok_or_else(|| bad("internal error: a message came before the one that it follows".into()))?,
             ),
         };
-        put(Change::PutMessage { session, message: Box::new(message.message(new, parent)) })?;
+        put(Step::Say { session, message: Box::new(message.message(new, parent)) })?;
     }
     for mark in marks {
         if let Some(message) = new_ids.get(&mark.message) {
-            put(Change::Mark { session, name: plain_name(&mark.name), message: *message })?;
+            put(Step::Mark { session, name: plain_name(&mark.name), message: *message })?;
         }
     }
     let place = match head {
@@ -331,10 +340,10 @@ pub(super) fn arrive<M: Incoming>(
     };
     let head = if place == Place::LastMessage { last } else { head };
     if let Some(head) = head.and_then(|h| new_ids.get(&h)) {
-        put(Change::MoveHead { session, head: Some(*head) })?;
+        put(Step::Head { session, head: *head })?;
     }
     if let Some(title) = title.map(|t| plain_name(&t)).filter(|t| !t.is_empty()) {
-        put(Change::Title { session, title, by: TitleBy::Person })?;
+        put(Step::Title { session, title })?;
     }
     Ok(Arrived { id: session, new_ids, place })
 }

@@ -164,6 +164,7 @@ impl Store {
         if all <= budget {
             return Ok(Freed::default());
         }
+        self.write_uses();
         let gone = self.transaction(|tx| {
             let mut total = all;
             let mut tree = light(tx)?;

@@ -25,7 +25,7 @@
 //! | `commit`, `seal` | what a save consists of: the only code that changes text; checksums inside the database |
 //! | `sessions`, `summary`, `messages`, `history` | sessions, what lists show of them, messages as paths from a root, typed prompts |
 //! | `segment`, `format`, `row_source`, `vet` | pieces of state by name; their two files; rows on their way out; state from elsewhere |
-//! | `save`, `state`, `find`, `unlinked` | state out, in, found by its text, recorded and not yet linked |
+//! | `save`, `state`, `find`, `unlinked`, `uses` | state out, in, found by its text, recorded and not yet linked, used when |
 //! | `writer` | the threads that make saves durable |
 //! | `keep`, `collect`, `wipe` | thinning and the disk budget; what nothing needs any more; nothing left of what was deleted for good |
 //! | `lock`, `parts`, `scratch` | who writes a session; unfinished exports; what must not outlive the process |
@@ -44,6 +44,7 @@ mod collect;
 mod commit;
 mod directory;
 mod disk;
+mod drafts;
 mod error;
 mod export;
 mod find;
@@ -68,6 +69,7 @@ mod state;
 mod store;
 mod summary;
 mod unlinked;
+mod uses;
 mod vet;
 mod watch;
 mod wipe;
@@ -79,6 +81,7 @@ pub use collect::{Freed, Sizes};
 pub use commit::{Change, NewSession, Save, TitleBy};
 pub use directory::check_folder;
 pub use disk::{Disk, DiskFile, Look, RealDisk};
+pub use drafts::NO_ROW;
 pub use error::{Result, StoreError};
 pub use export::{Overwrite, Scope};
 pub use import::Imported;

@@ -1,4 +1,4 @@
-//! Opening a data directory: what it is, whether it can be written, what an earlier run left, what is damaged.
+//! Opening a data directory: what it is, whether it can be written, what an earlier run left; and what is damaged in it.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,8 +11,9 @@ use super::schema::{self, Found};
 use super::scratch::Scratch;
 use super::store::{Access, Limits, Store};
 use super::unlinked::Unlinked;
+use super::uses::Uses;
 
-/// A database up to this size is checked whenever it is opened; a larger one by `doctor --check`.
+/// A database up to this size is looked at on every start; a larger one by `doctor --check`.
 const CHECKED_BYTES: u64 = 16 << 20;
 
 /// So often a database is copied that is written to meanwhile; the last copy is taken as it is.
@@ -122,11 +123,12 @@ impl Store {
             ids: Mutex::new(0..0),
             left_out: Mutex::default(),
             unlinked: Unlinked::default(),
+            uses: Uses::default(),
             notes: Vec::new(),
             identity: None,
             known: false,
             present: None,
-            _copy: None,
+            copy: None,
         };
         store.identity = store.identify().ok();
         store.present = store.layout.open_lock("store").ok().filter(|file| file.lock_shared().is_ok());
@@ -137,7 +139,6 @@ impl Store {
             store.notes.push(format!("{removed} unfinished state file(s) of an earlier run were removed."));
         }
         store.notes.extend(directory::open_to_others(&store.layout, &*store.disk));
-        store.look_for_damage();
         store.fill_reserve();
         Ok(store)
     }
@@ -172,7 +173,7 @@ impl Store {
         let target = copy.path().join("sala.db");
         let (reader, _) = schema::open_readable(&target, &layout.database)?;
         let (writer, _) = schema::open_readable(&target, &layout.database)?;
-        let mut store = Store {
+        Ok(Store {
             layout,
             disk,
             limits,
@@ -183,13 +184,12 @@ impl Store {
             ids: Mutex::new(0..0),
             left_out: Mutex::default(),
             unlinked: Unlinked::default(),
+            uses: Uses::default(),
             identity: None,
             known: false,
             present: None,
-            _copy: Some(copy),
-        };
-        store.look_for_damage();
-        Ok(store)
+            copy: Some(copy),
+        })
     }
 
     /// Compares the directory's mark with the database's, marking a directory of an earlier version or a new one.
@@ -225,24 +225,27 @@ impl Store {
         })
     }
 
-    /// Notes damage in a database small enough to be looked at every time.
-    fn look_for_damage(&mut self) {
-        let bytes = self.disk.look(&self.layout.database).map_or(0, |l| l.bytes);
-        if bytes > CHECKED_BYTES {
-            return;
+    /// A sentence about damage in a database that is small enough to be looked at on every start. Goes through all of it on a
+    /// connection of its own: for another thread, where somebody waits for something.
+    pub fn damage(&self) -> Option<String> {
+        let copy = self.copy.as_ref().map(|copy| copy.path().join("sala.db"));
+        let database = copy.as_ref().unwrap_or(&self.layout.database);
+        if self.disk.look(database).map_or(0, |l| l.bytes) > CHECKED_BYTES {
+            return None;
         }
-        let first = match self.read(super::check::first_fault) {
-            Ok(first) => first,
-            // So damaged that it cannot even be looked at.
-            Err(e) => Some(e.to_string()),
+        let look = || -> Result<Option<String>> {
+            let (db, _) = schema::open_readable(database, &self.layout.database)?;
+            // As it stands at one moment: what is deleted meanwhile is no damage.
+            let moment = db.unchecked_transaction()?;
+            super::check::first_fault(&moment)
         };
-        if let Some(first) = first {
-            self.notes.push(format!(
-                "{} is damaged in places ({first}): what can be read is shown. sala-chat doctor --check tells more and \
-                 repairs what can be.",
-                self.layout.database.display()
-            ));
-        }
+        // So damaged that it cannot even be looked at.
+        let first = look().unwrap_or_else(|e| Some(e.to_string()))?;
+        Some(format!(
+            "{} is damaged in places ({first}): what can be read is shown. sala-chat doctor --check tells more and \
+             repairs what can be.",
+            self.layout.database.display()
+        ))
     }
 
     pub(super) fn identify(&self) -> std::io::Result<[(u64, u64); 2]> {

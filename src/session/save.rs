@@ -157,11 +157,7 @@ impl Store {
 
     /// The checksum under which a kept file is known.
     pub(super) fn file_root(&self, id: &SegmentId, kind: FileKind) -> Result<[u8; 32]> {
-        let roots = self.roots(id)?;
-        let root = match kind {
-            FileKind::Rows => roots.rows,
-            FileKind::End => roots.end,
-        };
+        let root = self.roots(id)?.of(kind);
         root.ok_or_else(|| StoreError::StateLost { id: *id, why: "it is not kept".into() })
     }
 

@@ -148,6 +148,18 @@ ALTER TABLE segment ADD COLUMN origin BLOB;
 CREATE TABLE property(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
+/// What came later and a program of the same version without it does not miss, so the version stays. The trigger deletes a draft
+/// with its session there, too.
+const LATER: &str = "
+CREATE TABLE IF NOT EXISTS draft(
+  session INTEGER PRIMARY KEY,            -- 0: of one that has no row yet
+  text TEXT NOT NULL
+) STRICT;
+CREATE TRIGGER IF NOT EXISTS session_gone AFTER DELETE ON session BEGIN
+  DELETE FROM draft WHERE session = old.id;
+END;
+";
+
 /// What earlier programs made and nothing asks for: no program misses it, so the version stays.
 const OUT_OF_USE: &str = "DROP INDEX IF EXISTS document_hash;";
 
@@ -219,18 +231,21 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
             (0, 0, 0) => {
                 tx.execute_batch(TABLES)?;
                 tx.execute_batch(SECOND)?;
+                tx.execute_batch(LATER)?;
                 tx.pragma_update(None, "application_id", APPLICATION_ID)?;
                 tx.pragma_update(None, "user_version", VERSION)?;
                 Found::Current
             }
             (APPLICATION_ID, 1, _) => {
                 tx.execute_batch(SECOND)?;
+                tx.execute_batch(LATER)?;
                 tx.execute_batch(OUT_OF_USE)?;
                 super::seal::seal_everything(&tx)?;
                 tx.pragma_update(None, "user_version", VERSION)?;
                 Found::Current
             }
             (APPLICATION_ID, VERSION, _) => {
+                tx.execute_batch(LATER)?;
                 tx.execute_batch(OUT_OF_USE)?;
                 Found::Current
             }

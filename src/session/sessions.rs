@@ -265,13 +265,17 @@ impl Store {
     }
 
     /// Every message a session can go to, undone branches included; parents before children, siblings in the order
-    /// they were made. Texts are cut to `max_text` characters (a tree needs first words, not documents).
+    /// they were made. Texts are cut to `max_text` characters (a tree needs first words, not documents). Without a model, which an
+    /// empty fingerprint says, no segments are looked for.
     ///
     /// # Errors
     /// The database cannot be read.
     pub fn tree(&self, session: SessionId, fingerprint: &str, max_text: usize) -> Result<Vec<MessageNode>> {
         self.read(|db| {
-            let whole = whole_segments(db, session, fingerprint)?;
+            let whole = match fingerprint {
+                "" => HashSet::new(),
+                _ => whole_segments(db, session, fingerprint)?,
+            };
             let mut query = db.prepare_cached(&format!(
                 "{REACHED_BY_SESSION}
                  SELECT m.id, m.parent, m.role, m.created_ms, m.meta, '', substr(m.text, 1, ?3), m.depth, s.id,

@@ -3,16 +3,15 @@
 //! A file that turns out wrong is declared missing in the database before the caller hears of it, so that it is never
 //! tried twice. Never writes files; `save.rs` does.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, Row};
 
 use super::error::{Result, StoreError};
 use super::format::{self, Fault, FileKind};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
 use super::store::{Store, lock};
 use super::summary::refresh_session;
-use crate::base::now_ms;
 use crate::protocol::engine::{CheckpointImage, RowsImage};
 use crate::transcript::SessionId;
 
@@ -115,6 +114,16 @@ pub(super) struct Roots {
     pub stop: u64,
     pub rows: Option<[u8; 32]>,
     pub end: Option<[u8; 32]>,
+}
+
+impl Roots {
+    /// That of one of the two files, if it is kept.
+    pub(super) fn of(&self, kind: FileKind) -> Option<[u8; 32]> {
+        match kind {
+            FileKind::Rows => self.rows,
+            FileKind::End => self.end,
+        }
+    }
 }
 
 impl Store {
@@ -222,7 +231,7 @@ impl Store {
             let plan = self.plan_restore(tip)?;
             match self.take_plan(&plan, have, &take) {
                 Ok((rows, end)) => {
-                    self.touch(&plan.path);
+                    self.note_use(&plan.path);
                     return Ok((plan, rows, end));
                 }
                 Err(Attempt::Again) => {}
@@ -275,12 +284,7 @@ impl Store {
         kind: FileKind,
         read: impl FnOnce(&[u8; 32], &std::path::Path) -> Result<T, Fault>,
     ) -> Result<T, Attempt> {
-        let roots = self.roots(id).map_err(Attempt::Failed)?;
-        let root = match kind {
-            FileKind::Rows => roots.rows,
-            FileKind::End => roots.end,
-        };
-        let Some(root) = root else {
+        let Some(root) = self.roots(id).map_err(Attempt::Failed)?.of(kind) else {
             return Err(Attempt::Again);
         };
         read(&root, &self.layout.file(id, kind)).map_err(|fault| {
@@ -309,7 +313,7 @@ impl Store {
         self.declare_all_missing(&[(*id, kind, why.to_owned())])
     }
 
-    fn declare_all_missing(&self, gone: &[(SegmentId, FileKind, String)]) -> bool {
+    pub(super) fn declare_all_missing(&self, gone: &[(SegmentId, FileKind, String)]) -> bool {
         if gone.is_empty() {
             return true;
         }
@@ -324,18 +328,6 @@ impl Store {
             Ok(())
         })
         .is_ok()
-    }
-
-    /// Marks segments as used now. Best effort: it only orders what is thinned first.
-    pub(super) fn touch(&self, path: &[Segment]) {
-        let _ = self.transaction(|tx| {
-            let used = super::commit::next_use(tx)?;
-            let mut update = tx.prepare_cached("UPDATE segment SET used = ?2, used_ms = ?3 WHERE id = ?1")?;
-            for segment in path {
-                update.execute(params![segment.id.0, used, now_ms()])?;
-            }
-            Ok(())
-        });
     }
 }
 
@@ -380,27 +372,19 @@ impl Attempt {
 
 /// Sessions whose head lies in one of these segments or behind it: their `state` column depends on it.
 pub(super) fn sessions_behind(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) -> Result<BTreeSet<SessionId>> {
-    let all: HashSet<&SegmentId> = ids.iter().collect();
-    let mut parent = tx.prepare_cached("SELECT parent FROM segment WHERE id = ?1")?;
+    // Of all at once: what is behind several of them is gone through once.
+    let names = serde_json::json!(ids.iter().map(SegmentId::hex).collect::<Vec<_>>()).to_string();
     let mut query = tx.prepare_cached(
         "WITH RECURSIVE down(id) AS (
-           SELECT ?1 UNION SELECT s.id FROM down CROSS JOIN segment s ON s.parent = down.id),
+           SELECT unhex(value) FROM json_each(?1)
+           UNION SELECT s.id FROM down CROSS JOIN segment s ON s.parent = down.id),
          below(id) AS (
            SELECT l.message FROM down CROSS JOIN message_segment l ON l.segment = down.id
            UNION SELECT m.id FROM below CROSS JOIN message m ON m.parent = below.id)
          SELECT s.id FROM below CROSS JOIN session s ON s.head = below.id",
     )?;
-    let mut behind = BTreeSet::new();
-    for id in &all {
-        // What is behind one is behind the one before it.
-        let above = parent.query_row([id.0], |r| r.get::<_, Option<[u8; 32]>>(0)).optional()?.flatten();
-        if above.is_some_and(|above| all.contains(&SegmentId(above))) {
-            continue;
-        }
-        let rows = query.query_map([id.0], |r| Ok(SessionId(r.get(0)?)))?;
-        behind.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
-    }
-    Ok(behind)
+    let rows = query.query_map([names], |r| Ok(SessionId(r.get(0)?)))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
 /// The longest usable start of a path.

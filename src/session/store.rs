@@ -14,6 +14,7 @@ use super::error::{Result, StoreError};
 use super::schema;
 use super::segment::SegmentId;
 use super::unlinked::Unlinked;
+use super::uses::Uses;
 use crate::base::{counted, now_ms};
 use crate::transcript::{MessageId, SessionId};
 
@@ -97,6 +98,8 @@ pub struct Store {
     pub(super) left_out: Mutex<HashMap<SegmentId, String>>,
     /// What this process has recorded and not linked yet.
     pub(super) unlinked: Unlinked,
+    /// What of it was used and is not written yet.
+    pub(super) uses: Uses,
     /// Directory and database as they were when it was opened: device and number.
     pub(super) identity: Option<[(u64, u64); 2]>,
     /// The database and the mark name the same directory: what no row names may be removed.
@@ -104,7 +107,7 @@ pub struct Store {
     /// Shared lock, held as long as the store is open: see [`Store::is_alone`].
     pub(super) present: Option<File>,
     /// Private copy of a database that cannot be opened in place.
-    pub(super) _copy: Option<super::scratch::Scratch>,
+    pub(super) copy: Option<super::scratch::Scratch>,
 }
 
 impl Store {
@@ -202,11 +205,16 @@ impl Store {
         }
     }
 
-    fn commit<T>(&self, f: impl Fn(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        if let Access::ReadOnly { why } = &self.access {
-            return Err(StoreError::ReadOnly { why: why.clone() });
+    /// An error where nothing can be saved.
+    pub(super) fn writable(&self) -> Result<()> {
+        match &self.access {
+            Access::ReadOnly { why } => Err(StoreError::ReadOnly { why: why.clone() }),
+            Access::Writable => self.still_there(),
         }
-        self.still_there()?;
+    }
+
+    fn commit<T>(&self, f: impl Fn(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.writable()?;
         let mut db = lock(&self.writer);
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let out = f(&tx)?;

@@ -190,6 +190,7 @@ impl Writer {
             end_states(&queue);
             let _ = states.join();
             if *store.access() == Access::Writable {
+                store.write_uses();
                 store.checkpoint();
             }
             drop(store);

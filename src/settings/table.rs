@@ -205,7 +205,7 @@ settings! {
         /// preset to begin with, of /preset list; what is set beside it wins
         preset: String = text("default").flags(&[Flag::Takes("preset", "NAME")]);
         /// temperature; 0 always takes the likeliest token
-        temperature: f64 = float(0.7, 0.0, 2.0)
+        temperature: f64 = float(0.7, 0.0, engine::MOST_TEMPERATURE)
             .flags(&[Flag::Takes("temp", "X")])
             .session("temperature", &["temp"], kept!(sampling.temperature));
         /// keep the likeliest tokens up to this mass

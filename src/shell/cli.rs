@@ -14,6 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::builder::Resettable;
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHint};
 
 use super::failure::Failure;
@@ -117,18 +118,21 @@ pub fn command() -> clap::Command {
     let command = Cli::command().mut_args(unset);
     let global: Vec<Arg> =
         command.get_arguments().filter(|a| a.is_global_set()).map(|a| a.clone().hide(true)).collect();
-    let names: Vec<String> = global.iter().filter_map(Arg::get_long).map(|long| format!("--{long}")).collect();
-    let line = format!("Options of every command (sala-chat --help explains them): {}", names.join(", "));
-    below(command, &global, &line)
+    below(command, &global)
 }
 
+/// Commands whose result is no object: text for people or a shell, or a server that goes on.
+const TEXT_ONLY: [&str; 4] = ["completions", "demo", "manual", "serve"];
+
 /// A hidden argument of its own keeps a command from showing the global one of that name.
-fn below(mut command: clap::Command, global: &[Arg], line: &str) -> clap::Command {
+fn below(mut command: clap::Command, global: &[Arg]) -> clap::Command {
     let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
     for name in names {
-        command = command.mut_subcommand(name, |sub| {
-            below(sub.args(global.iter().cloned()).after_help(line.to_owned()), global, line)
-        });
+        let text_only = TEXT_ONLY.contains(&name.as_str());
+        let taken = global.iter().filter_map(Arg::get_long).filter(|long| !(text_only && *long == "json"));
+        let taken: Vec<String> = taken.map(|long| format!("--{long}")).collect();
+        let line = format!("Options of every command (sala-chat --help explains them): {}", taken.join(", "));
+        command = command.mut_subcommand(name, |sub| below(sub.args(global.iter().cloned()).after_help(line), global));
     }
     command
 }
@@ -137,9 +141,17 @@ impl Cli {
     /// Reads a command line.
     ///
     /// # Errors
-    /// What clap says; `--help` and `--version` too.
+    /// What clap says; `--help` and `--version` too. Or `--json` for a command that has nothing to write as JSON.
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
-        Cli::from_arg_matches(&command().try_get_matches_from(arguments)?)
+        let mut command = command();
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        let cli = Cli::from_arg_matches(&matches)?;
+        match matches.subcommand_name().filter(|name| cli.global.json && TEXT_ONLY.contains(name)) {
+            Some(name) => {
+                Err(command.error(ErrorKind::ArgumentConflict, format!("--json: {name} writes no JSON; leave it out")))
+            }
+            None => Ok(cli),
+        }
     }
 
     /// Settings given as options, for [`crate::settings::load`].

@@ -227,13 +227,19 @@ fn weights(context: &Context) -> Finding {
             }
         },
     };
-    match Checkpoint::open_dir(&folder).and_then(|c| c.check().map(|()| c)) {
-        Ok(c) => {
+    let looked_at = Checkpoint::open_dir(&folder).and_then(|c| {
+        c.check()?;
+        let kept = c.kept()?;
+        Ok((c, kept))
+    });
+    match looked_at {
+        Ok((c, kept)) => {
             // What makes text of the model's tokens is as much part of it as its weights.
             if let Err(e) = open::text(&folder.to_string_lossy()) {
                 return finding("weights", Verdict::Miss, format!("{}. {otherwise}", e.message));
             }
-            let text = format!("{} in {}, every tensor as config.json asks.", c.name(), folder.display());
+            let kept = kept.map_or_else(String::new, |kept| format!(" {kept}"));
+            let text = format!("{} in {}, every tensor as config.json asks.{kept}", c.name(), folder.display());
             finding("weights", Verdict::Fine, text)
         }
         Err(e) => finding("weights", Verdict::Miss, format!("{e}. {otherwise}")),

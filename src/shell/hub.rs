@@ -77,7 +77,10 @@ pub enum HubError {
         /// First byte asked for.
         from: u64,
     },
-    /// No such repository, revision or file, or no permission.
+    /// No such repository or revision, or one that is shown to nobody who is not logged in: the hub does not tell them apart.
+    #[error("the hub does not know {0}")]
+    Unknown(String),
+    /// No such file, or no permission.
     #[error("{0}")]
     Refused(String),
     /// The content is not what the hub announced.

@@ -299,6 +299,10 @@ fn explain(error: &HubError, config: &ModelConfig, here: u64) -> Failure {
             let again = if here > 0 { "What was read is kept; try again" } else { "Try again" };
             (Exit::NoModel, format!("{again}. {}", by_hand(config)))
         }
+        HubError::Unknown(_) => {
+            let check = "Check OWNER/NAME (where none is typed, model.repo and model.revision in the settings)";
+            (Exit::Usage, format!("{check}; a private one needs HF_TOKEN"))
+        }
         HubError::Refused(_) => (Exit::NoModel, "See model.repo and model.revision in the settings".to_owned()),
         HubError::Damaged(_) => (Exit::NoModel, "Type the command again".to_owned()),
         HubError::Space { .. } | HubError::Disk { .. } => {
@@ -318,5 +322,12 @@ mod tests {
         let said = |here| explain(&HubError::Network("timeout".into()), &ModelConfig::default(), here).hint.unwrap();
         assert!(said(1).starts_with("What was read is kept; try again. To install by hand"), "{}", said(1));
         assert!(said(0).starts_with("Try again. To install by hand"), "{}", said(0));
+    }
+
+    #[test]
+    fn a_name_that_the_hub_does_not_know_is_a_wrong_name_and_not_a_missing_model() {
+        let failure = explain(&HubError::Unknown("some/thing at main".into()), &ModelConfig::default(), 0);
+        assert_eq!((failure.exit, failure.message.as_str()), (Exit::Usage, "the hub does not know some/thing at main"));
+        assert!(failure.hint.is_some_and(|hint| hint.contains("OWNER/NAME") && hint.contains("HF_TOKEN")));
     }
 }

@@ -267,6 +267,7 @@ fn listen(
             | Notice::Input { .. }
             | Notice::Sessions(_)
             | Notice::Prompts(_)
+            | Notice::Draft(_)
             | Notice::Library(_)
             | Notice::Titled(_)
             | Notice::Found { .. }

@@ -131,7 +131,10 @@ fn requests(context: &Context) -> (PathBuf, Limits) {
 }
 
 fn say_notes(context: &Context, store: &Store) {
-    for note in store.notes().iter().filter(|_| !context.quiet) {
+    if context.quiet {
+        return;
+    }
+    for note in store.notes().iter().cloned().chain(store.damage()) {
         out::tell(&Clean::line(&format!("sala-chat: {note}")));
     }
 }

@@ -66,8 +66,9 @@ pub(super) fn run(
     let ending = Ending::watch(move || asked.cancel())?;
     // First: whether anything is to be packed, and statistics are needed, depends on it.
     let compared = compared(context, &source, &claim, &stop).map_err(|e| ending.by_signal(e))?;
+    let missing = is_unfinished(&source, &id, output)?;
     let statistics = match &texts {
-        Some(texts) if is_unfinished(&source, &id, output) => {
+        Some(texts) if missing => {
             Some(calibration::statistics(context, &name, texts, &id, output, &stop).map_err(|e| ending.by_signal(e))?)
         }
         _ => None,

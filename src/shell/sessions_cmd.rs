@@ -196,7 +196,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
             (None, Some(head)) => store.state_on_branch(head)?,
             (of, _) => of.clone(),
         };
-        let written = match kept.map(|of| store.export_bundle(record.id, &of, &args.file, overwrite)) {
+        let written = match kept.map(|of| store.export_bundle(record.id, &of, &args.file, overwrite, &Watch::NOBODY)) {
             None | Some(Err(StoreError::NoState { .. })) => {
                 return Err(Failure::new(Exit::Unreadable, format!("\"{}\" has no kept state", record.name))
                     .hint("Export the text without --with-state"));
@@ -233,7 +233,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         out::part(&Clean::text("\n"))?;
         return Ok(Exit::Ok);
     }
-    let size = store.export_to(record.id, format, scope, &args.file, overwrite)?;
+    let size = store.export_to(record.id, format, scope, &args.file, overwrite, &Watch::NOBODY)?;
     context.result(|| json!({ "file": file, "bytes": size }), || format!("{file} written, {}.", bytes(size)))?;
     Ok(Exit::Ok)
 }
@@ -245,7 +245,7 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
     let asked = stop.clone();
     let ending = Ending::watch(move || asked.cancel())?;
     let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NOBODY };
-    let imported = store.import_watched(&args.file, &watch).map_err(|e| match e {
+    let imported = store.import(&args.file, &watch).map_err(|e| match e {
         StoreError::Stopped => ending.by_signal(Failure::new(Exit::Stopped, "stopped: nothing was imported")),
         e => e.into(),
     })?;

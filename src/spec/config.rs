@@ -1,5 +1,7 @@
 //! `config.json`: every field that drives the computation, its default, and the rules between fields.
 
+use std::ops::RangeInclusive;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -11,6 +13,10 @@ const BUDGET: usize = 1 << 14;
 /// below 2^64.
 pub(crate) const MOST_COUNTED: usize = 1 << 20;
 const MOST_LAYERS: usize = 1 << 12;
+/// What may be multiplied with or divided by: what is computed with it in f32 stays a number, and none becomes 0.
+pub(crate) const NUMBERS: RangeInclusive<f64> = 1e-15..=1e15;
+/// The same in words.
+pub(crate) const NUMBERS_ARE: &str = "a number from 1e-15 to 1e15";
 /// Most positions that a model may have been trained for.
 const MOST_POSITIONS: usize = 1 << 24;
 
@@ -134,8 +140,8 @@ impl<'a> Fields<'a> {
         match self.present(field) {
             None => Ok(default),
             Some(v) => match v.as_f64() {
-                Some(n) if n.is_finite() && n > 0.0 => Ok(n),
-                _ => Err(wrong(field, v, "a number above 0")),
+                Some(n) if NUMBERS.contains(&n) => Ok(n),
+                _ => Err(wrong(field, v, NUMBERS_ARE)),
             },
         }
     }

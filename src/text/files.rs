@@ -36,6 +36,18 @@ pub fn open(path: &Path) -> Result<(File, u64)> {
     Ok((file, meta.len()))
 }
 
+/// Whether there is a regular file, or a link to one.
+///
+/// # Errors
+/// The system does not let that be seen: it may be there.
+pub fn is_there(path: &Path) -> Result<bool> {
+    match path.metadata() {
+        Ok(meta) => Ok(meta.is_file()),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
 /// Reads a regular file of at most `most` bytes.
 ///
 /// # Errors
@@ -141,6 +153,20 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         replace(&link, b"again").unwrap();
         assert_eq!((link.is_symlink(), std::fs::read_to_string(&file).unwrap()), (true, "again".into()));
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_not_called_absent() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link, own) = (dir.path().join("file"), dir.path().join("link"), dir.path().join("own"));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!([&file, &link, &file.join("in it")].map(|path| is_there(path).unwrap()), [false; 3]);
+        std::fs::write(&file, "text").unwrap();
+        let found = [&file, &link, &file.join("in it"), &dir.path().to_path_buf()].map(|path| is_there(path).unwrap());
+        assert_eq!(found, [true, true, false, false]);
+        // A link to itself: nobody can open it, whatever their rights.
+        std::os::unix::fs::symlink(&own, &own).unwrap();
+        assert!(is_there(&own).is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTr
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
+use super::references;
 use super::stream::{Begin, StreamDecoder};
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
@@ -53,7 +54,9 @@ fn factory(words: &[Vec<u8>], end: Token) -> Result<ParserFactory, String> {
 fn compile(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String> {
     let compiled = deep(|| {
         let Grammar::Json(schema) = grammar;
-        let parser = factory.create_parser(TopLevelGrammar::from_json_schema(spaced(schema)))?;
+        let mut schema = spaced(schema);
+        references::spell_out(&mut schema);
+        let parser = factory.create_parser(TopLevelGrammar::from_json_schema(schema))?;
         let mut matcher = Matcher::new(Ok(parser));
         let first = matcher.compute_mask_or_eos()?;
         anyhow::Ok((matcher, first.is_zero()))
@@ -175,6 +178,9 @@ impl Grammars {
 /// The library's words on one line. Those about a regular expression have what is wrong on their last line, and no more than a word
 /// is said of a schema that refers to itself alone.
 fn one_line(text: &str) -> String {
+    if let Some(astray) = references::astray(text) {
+        return astray;
+    }
     let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let first = lines.next().unwrap_or("it cannot be used");
     let line = match lines.next_back().filter(|_| first.ends_with(':')) {

@@ -176,3 +176,44 @@ fn a_schema_that_cannot_be_met_is_refused_with_a_sentence() {
     let group = refused(Grammar::Json(json!({ "type": "string", "pattern": "((" })));
     assert!(group.contains("unclosed group"), "{group}");
 }
+
+#[test]
+fn references_with_escapes_lead_where_they_mean_and_one_that_leads_nowhere_is_named() {
+    let (tokenizer, grammars) = grammars();
+    let stop = tokenizer.stop_ids(&[])[0];
+    let definitions = json!({
+        "a/b": { "const": "slash" }, "a~b": { "const": "tilde" }, "a%b": { "const": "percent" },
+        "in": { "$defs": { "er/most": { "anyOf": [{ "const": "inner" }, { "type": "array", "items": { "$ref": "#/$defs/a~1b" } }] } } },
+    });
+    let keeps = |reference: &str, text: &str| {
+        let schema = json!({ "$defs": definitions, "type": "object", "properties": { "x": { "$ref": reference } },
+            "required": ["x"], "additionalProperties": false });
+        let constraint = grammars.constraint(&Grammar::Json(schema), Begin::Answer).unwrap();
+        let mut masked = (constraint.0)(&[]);
+        tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().all(|token| {
+            let allowed = masked.allows(token);
+            masked.accept(token);
+            allowed
+        }) && masked.allows(stop)
+    };
+    for (reference, value) in [
+        ("#/$defs/a~1b", "\"slash\""),
+        ("#/%24defs/a%2Fb", "\"slash\""),
+        ("#/$defs/a~0b", "\"tilde\""),
+        ("#/$defs/a%25b", "\"percent\""),
+        ("#/$defs/a%b", "\"percent\""),
+        ("#/$defs/in/$defs/er~1most", "\"inner\""),
+        ("#/$defs/in/$defs/er~1most/anyOf/1", "[\"slash\"]"),
+    ] {
+        assert!(keeps(reference, &format!("{{\"x\": {value}}}")), "{reference}");
+        assert!(!keeps(reference, "{\"x\": \"other\"}"), "{reference}");
+    }
+    for lost in ["#/$defs/b~1c", "#/$defs/in/3", "#/properties/x/0", "other.json", "#anchor"] {
+        let schema = json!({ "$defs": definitions, "properties": { "x": { "$ref": lost } } });
+        let why = grammars.constraint(&Grammar::Json(schema), Begin::Answer).unwrap_err();
+        assert!(why.starts_with(&format!("it refers to '{lost}', which is not in it")), "{why}");
+    }
+    // What nothing refers to may refer to what it likes.
+    let unused = json!({ "$defs": { "x": { "$ref": "other.json" } }, "type": "integer" });
+    assert!(grammars.constraint(&Grammar::Json(unused), Begin::Answer).is_ok());
+}

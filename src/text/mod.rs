@@ -17,6 +17,7 @@ mod part;
 pub mod pdf;
 mod quotes;
 pub mod recommended;
+pub(crate) mod references;
 pub mod sample;
 pub mod sanitize;
 pub mod schema;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::quotes::MARK;
 use super::thesaurus;
-use crate::protocol::engine::{Quoting, TOP_LOGITS};
+use crate::protocol::engine::{MOST_TEMPERATURE, Quoting, TOP_LOGITS};
 
 /// What the card of MiniCPM-SALA recommends where its files say nothing. Greedy answers of this family may never end.
 const FAMILY_TEMPERATURE: f64 = 0.9;
@@ -45,7 +45,7 @@ pub struct Recommended {
 
 /// Name here, name there, and the range that counts.
 const FIELDS: [(&str, &str, f64, f64); 5] = [
-    ("temperature", "temperature", 0.0, 2.0),
+    ("temperature", "temperature", 0.0, MOST_TEMPERATURE),
     ("top_p", "top_p", 0.0, 1.0),
     ("top_k", "top_k", 0.0, TOP_LOGITS as f64),
     ("min_p", "min_p", 0.0, 1.0),

@@ -124,6 +124,7 @@ impl Tokenizer {
                 Piece::Special(literal) => {
                     decoder.finish(&mut out);
                     if specials == Specials::Show {
+                        decoder.begun();
                         out.push_str(literal);
                     }
                 }

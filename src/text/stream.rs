@@ -35,6 +35,11 @@ impl Detokenizer {
         Detokenizer { held: Vec::new(), strip: tokenizer.pieces.strip_start, own_spaces: 0 }
     }
 
+    /// Something else than characters of tokens is in the text: what follows is not its beginning.
+    pub(super) fn begun(&mut self) {
+        self.strip = 0;
+    }
+
     /// A special token: no character reaches over it, and behind it a stretch of text begins.
     pub(super) fn edge(&mut self, out: &mut String) {
         self.finish(out);

@@ -83,14 +83,18 @@ fn long_texts_have_the_tokens_of_the_library() {
 #[test]
 fn decoding_valid_text_is_the_librarys() {
     for t in [&*DEMO, &*PIECES] {
-        for text in
-            ["", "hello world", " leading", "  two", "你好，世界。 🙂👨‍👩‍👧 é\u{301}", "a\n\nb\tc", "x<|im_end|>\ny"]
-        {
+        let whole =
+            ["", "hello world", " leading", "  two", "你好，世界。 🙂👨‍👩‍👧 é\u{301}", "a\n\nb\tc", "x<|im_end|>\ny"];
+        // The space that a whole text loses is at its beginning, and a special token that is shown stands there itself.
+        for text in whole.into_iter().chain(["</s>x y", "<|im_end|>\ny", "<|im_start|><|im_end|> z"]) {
             let ids = t.encode_with_special(text).unwrap();
             assert_eq!(t.decode(&ids, Specials::Hide), t.library.decode(&ids, true).unwrap(), "{text:?}");
             assert_eq!(t.decode(&ids, Specials::Show), t.library.decode(&ids, false).unwrap(), "{text:?}");
         }
     }
+    let begun = PIECES.encode_with_special("</s>x y").unwrap();
+    assert_eq!(PIECES.decode(&begun, Specials::Show), "</s> x y");
+    assert_eq!(PIECES.decode(&begun, Specials::Hide), "x y");
 }
 
 #[test]

@@ -360,6 +360,19 @@ fn a_document_that_is_whole_after_a_kill_goes_to_the_library_once_it_is_read() {
 }
 
 #[test]
+fn damage_in_the_database_is_told_at_every_start() {
+    let dir = dir();
+    tampered(dir.path(), "UPDATE message SET text = 'Obey?' WHERE text = 'One?'");
+    for attendance in [Attendance::Present, Attendance::Absent] {
+        let mut t = Talk::new(dir.path(), Setup { attendance, ..Setup::default() });
+        t.send(Request::Quit);
+        t.wait("goodbye", |n| matches!(n, Notice::Bye { .. }).then_some(()));
+        let told = |n: &&Notice| matches!(n, Notice::Note(Level::Warn, text) if text.contains("damaged in places"));
+        assert_eq!(t.seen.iter().filter(told).count(), 1, "{:?}", t.seen);
+    }
+}
+
+#[test]
 fn settings_that_cannot_be_read_are_named_and_kept() {
     let dir = dir();
     let sql = r#"UPDATE session SET settings = '{"sampling":{"temperature":"hot","top_k":3}}'"#;

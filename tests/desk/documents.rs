@@ -615,6 +615,11 @@ fn pages_count_what_is_being_read_as_the_header_does() {
     assert!(context.contains("| notes\\.txt, being read |"), "{context}");
     let numbers = page(&mut t, Request::Stats);
     assert!(!numbers.contains("| context | 0 of "), "{numbers}");
+    t.send(Request::Map);
+    let map = t.wait("a map", |n| if let Notice::Map(map) = n { Some(map.clone()) } else { None });
+    let last = map.stretches.last().unwrap();
+    assert!((used..=10 * 64 + 60).contains(&map.used), "{map:?}");
+    assert_eq!((last.to, last.place, last.name.as_str()), (map.used, Place::Document, "notes.txt"));
     drop(permit);
     t.sync();
     let context = page(&mut t, Request::Context);

@@ -3,6 +3,7 @@
 mod answers;
 mod damage;
 mod documents;
+mod drafts;
 mod errands;
 #[allow(dead_code)]
 #[path = "../store_support/fault.rs"]
@@ -19,8 +20,8 @@ use sala_chat::base::Exit;
 use sala_chat::commands::{BranchTarget, Sibling};
 use sala_chat::desk::{Attendance, LoadLimits, Opening};
 use sala_chat::protocol::desk::{
-    Activity, GotoTarget, Level, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, PresetAction, Request,
-    SaveState,
+    Activity, GotoTarget, Level, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, Place, PresetAction,
+    Request, SaveState,
 };
 use sala_chat::text::Before;
 use sala_chat::transcript::{Finish, MessageId, Role, Sources};

@@ -1,5 +1,6 @@
 //! Leaving a session in which something is queued, drafted or shown, and coming back to it.
 
+use sala_chat::app::overlay::Overlay;
 use sala_chat::app::{Effect, Event};
 use sala_chat::protocol::desk::{Activity, Level, Notice, ReadingProgress, Request, SearchRow, SessionRow};
 use sala_chat::protocol::engine::ModelInfo;
@@ -157,7 +158,8 @@ fn with_one_conversation_at_a_time_the_next_session_comes_after_what_is_queued_f
 fn a_question_about_a_file_is_not_asked_without_it_in_a_session_that_was_left() {
     let load = |s: &mut Stage| {
         s.type_text("@big.txt what is it").press("enter").event(Event::FoundPaths(vec!["big.txt".into()]));
-        assert!(matches!(s.sent()[..], [Request::Load { .. }]));
+        // Where the program is killed while it reads, the question is not lost.
+        assert!(matches!(s.all_sent()[..], [Request::Remember(_), Request::Load { .. }]));
         s.tell(Notice::Activity(Activity::Reading(ReadingProgress {
             done: 1,
             total: 9,
@@ -204,22 +206,22 @@ fn drafts_of_sessions_that_were_left_are_counted_at_the_end() {
     s.sent();
     s.press("ctrl-d");
     let screen = s.screen();
-    assert!(screen.contains("A draft is in \"war-and-peace\": Up finds it at the next start. Quit?"), "{screen}");
+    assert!(screen.contains("A draft is in \"war-and-peace\": it is kept for the next start. Quit?"), "{screen}");
     assert_eq!(s.sent(), []);
     s.press("n");
     s.type_text("another").press("alt-3");
     arrives(&mut s, 3);
     s.press("ctrl-d");
     let screen = s.screen();
-    let kept = "2 drafts are in \"war-and-peace\", \"contract\": Up finds them at the next start.";
+    let kept = "2 drafts are in \"war-and-peace\", \"contract\": they are kept for the next start.";
     assert!(screen.split_whitespace().collect::<Vec<_>>().join(" ").contains(kept), "{screen}");
+    // Those are kept since their sessions were left.
+    let draft = |serial, text: &str| Request::Draft { serial, text: text.into() };
+    assert!(s.all_sent().contains(&draft(2, "another")));
     s.press("n").type_text("and one here");
-    s.sent();
     // A terminal that is closed asks nobody.
     s.event(Event::Terminate);
-    let remember = |text: &str| Request::Remember(text.into());
-    let all = [remember("half a thought"), remember("another"), remember("and one here"), Request::Quit];
-    assert_eq!(s.all_sent(), all);
+    assert_eq!(s.all_sent(), [draft(3, "and one here"), Request::Quit]);
 }
 
 #[test]
@@ -278,4 +280,124 @@ fn another_code_theme_colours_the_code_of_every_session_again() {
     };
     assert_eq!(away_and_back(None), 0);
     assert!(away_and_back(Some("nord")) > 0);
+}
+
+fn fork(name: Option<&str>) -> Request {
+    Request::Fork { at: None, name: name.map(Into::into) }
+}
+
+#[test]
+fn no_key_leads_elsewhere_before_what_is_queued_is_asked() {
+    let mut s = with_two_queued(16);
+    for keys in ["f", "up enter", "g"] {
+        s.tell(Notice::Timeline(timeline())).press(keys);
+        assert_eq!(s.sent(), [], "{keys}");
+        assert!(matches!(s.app.overlay, Some(Overlay::Timeline(_))), "{keys}");
+        assert!(s.screen().contains("Busy: stop first (Esc)"), "{}", s.screen());
+        s.press("esc");
+    }
+    let elsewhere = SearchRow {
+        session: "war-and-peace".into(),
+        message: MessageId(99),
+        number: 2,
+        snippet: "On another branch.".into(),
+        created_ms: TIME,
+    };
+    s.tell(Notice::Found { query: "branch".into(), rows: vec![elsewhere] }).press("enter");
+    assert_eq!(s.sent(), []);
+    s.press("esc");
+    assert_eq!(s.queued(), ["question one", "question two"]);
+}
+
+#[test]
+fn what_a_stop_held_back_is_sent_by_no_command() {
+    let mut s = with_two_queued(16);
+    s.press("esc").tell(Notice::Activity(Activity::Idle));
+    s.sent();
+    for (line, request) in [("/undo", Some(Request::Undo(1))), ("/help", None), ("/nosuch", None)] {
+        s.type_text(line).press("enter");
+        assert_eq!(s.sent(), Vec::from_iter(request), "{line}");
+        assert_eq!((s.queued().len(), s.app.queue.held), (2, true), "{line}");
+        s.press(if line == "/help" { "esc" } else { "ctrl-u" });
+    }
+    s.type_text("/fork").press("enter");
+    assert_eq!(s.sent(), [fork(None)]);
+    arrives(&mut s, 2);
+    assert_eq!((s.sent(), s.queued()), (vec![], vec![]), "they stay where they were typed");
+    s.press("alt-1");
+    arrives(&mut s, 1);
+    assert_eq!((s.queued().len(), s.app.queue.held), (2, true));
+    s.sent();
+    s.press("enter");
+    assert_eq!(s.sent(), [ask("question one")]);
+}
+
+#[test]
+fn what_is_queued_behind_a_command_that_leads_nowhere_is_not_asked_where_it_was_not_meant_for() {
+    let queued = || {
+        let mut s = first(16);
+        busy(&mut s);
+        s.type_text("/fork taken").press("enter").type_text("and now?").press("enter");
+        s.tell(Notice::Activity(Activity::Idle));
+        assert_eq!(s.sent(), [fork(Some("taken"))]);
+        s
+    };
+    let mut s = queued();
+    s.tell(Notice::Note(Level::Warn, "A session is called \"taken\" already.".into()));
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!((s.sent(), s.queued(), s.app.queue.held), (vec![], vec!["and now?"], true));
+    // Where it leads there, it is asked there, whatever is said then.
+    let mut s = queued();
+    s.tell(Notice::Session(opened(2))).tell(Notice::Note(Level::Warn, "Something is said.".into()));
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [ask("and now?")]);
+    // So it is behind a mistyped name that is looked for at once.
+    let mut s = first(16);
+    busy(&mut s);
+    s.type_text("/resume nosuch").press("enter").type_text("and there?").press("enter");
+    assert_eq!(s.sent(), [Request::Resume("nosuch".into())]);
+    s.tell(Notice::Note(Level::Warn, "No session is called \"nosuch\".".into())).tell(Notice::Activity(Activity::Idle));
+    assert_eq!((s.sent(), s.app.queue.held), (vec![], true));
+}
+
+#[test]
+fn commands_that_were_not_done_are_no_messages() {
+    let mut s = first(16);
+    busy(&mut s);
+    s.type_text("a question").press("enter").type_text("/fork there").press("enter ctrl-d");
+    let words = |s: &mut Stage| s.screen().split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = words(&mut s);
+    assert!(said.contains("1 message was not sent: Up finds it at the next start. /fork was not done."), "{said}");
+    s.press("n").type_text("/undo 2").press("enter ctrl-d");
+    let said = words(&mut s);
+    assert!(
+        said.contains("1 message was not sent: Up finds it at the next start. 2 commands were not done."),
+        "{said}"
+    );
+}
+
+#[test]
+fn nothing_is_kept_of_a_session_that_was_deleted() {
+    let mut s = open(160, 50);
+    s.tell(Notice::Session(opened(1))).type_text("a draft").press("alt-2");
+    arrives(&mut s, 2);
+    let mut view = opened(2);
+    view.opened.retain(|open| open.serial != 1);
+    s.tell(Notice::Session(view)).press("alt-s");
+    assert!(s.screen().contains("No other session is open"), "{}", s.screen());
+    s.sent();
+    s.press("ctrl-d");
+    assert_eq!(s.sent(), [Request::Quit], "{}", s.screen());
+}
+
+#[test]
+fn the_session_that_was_left_last_is_shown_beside() {
+    let mut s = open(160, 50);
+    s.tell(Notice::Session(opened(1)));
+    for (key, serial) in [("alt-2", 2), ("alt-3", 3), ("alt-1", 1)] {
+        s.press(key);
+        arrives(&mut s, serial);
+    }
+    s.press("alt-s");
+    assert_eq!(s.app.tabs.other(160).map(|(number, ..)| number), Some(3));
 }

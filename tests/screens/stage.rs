@@ -100,9 +100,10 @@ impl Stage {
         self.app.queue.lines.iter().map(|l| l.line.as_str()).collect()
     }
 
-    /// Requests sent since the last call, but for lines that the history is to keep.
+    /// Requests sent since the last call, but for lines that the history is to keep and drafts.
     pub fn sent(&mut self) -> Vec<Request> {
-        self.all_sent().into_iter().filter(|r| !matches!(r, Request::Remember(_))).collect()
+        let kept = |r: &Request| matches!(r, Request::Remember(_) | Request::Draft { .. });
+        self.all_sent().into_iter().filter(|r| !kept(r)).collect()
     }
 
     /// The same with those.

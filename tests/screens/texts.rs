@@ -197,6 +197,12 @@ fn a_mouse_selection_is_copied_without_bars_and_broken_lines() {
     s.event(Event::Click { x: 5, y: line("word") }).event(Event::Release);
     assert!(s.effects.is_empty());
     assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(1));
+    // The rows of another width are other ones.
+    s.event(Event::Click { x: 3, y: line("word") })
+        .event(Event::Drag { x: 59, y: line("let x") })
+        .event(Event::Resize { width: 80, height: 24 })
+        .event(Event::Release);
+    assert!(s.effects.is_empty(), "{:?}", s.effects);
 }
 
 /// Old layout on a new buffer: between a resize and the moment it is acted on.

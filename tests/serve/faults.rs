@@ -3,9 +3,12 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use sala_chat::text::Before;
 use serde_json::{Value, json};
 
 use crate::client::{Reply, Running, Setup, permits};
+use crate::support::fake_engine::STUCK;
+use crate::support::text_model;
 use crate::{CHAT, question, with};
 
 #[test]
@@ -81,10 +84,19 @@ fn wrong_paths_methods_types_and_bodies_are_refused() {
     assert!(long.error().1 == "model_not_found" && long.body.len() < 5_000, "{}", long.body.len());
     let nameless = server.raw("GET /v1/models HTTP/1.1\r\nconnection: close\r\n\r\n");
     assert_eq!(nameless.error(), (400, "invalid_host".into(), String::new()));
-    // Not HTTP at all, and heads beyond all measure: the connection ends, the server does not.
-    assert_eq!(server.raw("GARBAGE\r\n\r\n").status, 400);
+    // Not HTTP at all, and heads beyond all measure: the connection ends with a word, the server does not.
+    for garbage in ["GARBAGE\r\n\r\n", "GET /health HTTP/9.9\r\n\r\n", "GET /health HTTP/1.1\r\nno header\r\n\r\n"] {
+        assert_eq!(server.raw(garbage).error(), (400, "invalid_http".into(), String::new()), "{garbage}");
+    }
     let many: String = (0..500).map(|i| format!("x-{i}: y\r\n")).collect();
-    assert_eq!(server.raw(&format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{many}\r\n")).status, 431);
+    for headers in [many, format!("x: {}\r\n", "y".repeat(1 << 20))] {
+        let reply = server.raw(&format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n"));
+        assert_eq!(reply.error(), (431, "headers_too_large".into(), String::new()));
+        assert!(reply.head.contains("connection: close") && reply.head.contains("application/json"), "{}", reply.head);
+    }
+    // Of a path that is too long, whichever limit it meets first.
+    let long = server.get(&format!("/{}", "a".repeat(200_000))).error();
+    assert!([(414, "url_too_long"), (431, "headers_too_large")].contains(&(long.0, long.1.as_str())), "{long:?}");
     assert_eq!(server.get("/health").status, 200);
     server.end();
 }
@@ -164,6 +176,25 @@ fn ending_lets_a_running_answer_end_and_refuses_new_ones() {
     let mut rest = String::new();
     running.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("[DONE]") && rest.contains("friend"), "{rest}");
+    server.end();
+}
+
+#[test]
+fn an_answer_behind_which_nothing_may_come_is_an_error_that_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = text_model(None);
+    let mut tokens = text.tokenizer.encode_behind("{\"a\": 1", Before::Text).unwrap();
+    tokens.push(STUCK);
+    let server = Running::start(dir.path(), Setup { script: Box::new(move |_, _| tokens.clone()), ..Setup::default() });
+    // No empty answer, and none that is tried again.
+    let whole = server.post(CHAT, &question("Hi"));
+    assert_eq!(whole.error(), (422, "grammar_stuck".into(), String::new()));
+    // A stream keeps what was written.
+    let events = server.post(CHAT, &with(question("Hi"), "stream", true.into())).events();
+    let words: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(words, "{\"a\": 1");
+    assert_eq!(events.last().unwrap()["error"]["code"], "grammar_stuck");
+    assert!(events.iter().all(|e| e["choices"][0]["finish_reason"].is_null()), "{events:?}");
     server.end();
 }
 
@@ -262,6 +293,12 @@ fn a_request_that_can_be_read_in_two_ways_is_not_answered() {
     assert_eq!(server.raw(&server.request(CHAT, "content-encoding: identity\r\n", &body)).status, 200);
     let lengths =
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}x";
-    assert_eq!(server.raw(lengths).status, 400);
+    assert_eq!(server.raw(lengths).error(), (400, "invalid_http".into(), String::new()));
+    // A field that is given twice is the last one, as JSON is read everywhere.
+    for (fields, status) in [("\"temperature\":7,\"temperature\":0", 200), ("\"temperature\":0,\"temperature\":7", 400)]
+    {
+        let twice = body.replace("\"temperature\":0", fields);
+        assert_eq!(server.raw(&server.request(CHAT, "", &twice)).status, status, "{twice}");
+    }
     server.end();
 }

@@ -28,6 +28,9 @@ fn shortest(constrain: &mut dyn Constrain, accepted: usize) -> Option<Token> {
     super::closing::next(&mut |t| constrain.allows(t), &spell, tokenizer.max_id(), &stop, accepted)
 }
 
+/// In an answer: here no token may come next, as under a grammar that cannot be gone on with.
+pub const STUCK: Token = Token::MAX;
+
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
 pub type Script = Box<dyn FnMut(&str, &[Token]) -> Vec<Token> + Send>;
 
@@ -109,7 +112,7 @@ fn run(
             tokens_per_s: 1000.0,
         });
     }
-    let (mut last_outside, mut said) = (None, Vec::new());
+    let (mut last_outside, mut said, mut stuck) = (None, Vec::new(), false);
     let context = state.tokens.clone();
     if let (Some(g), Ended::Read) = (&job.generate, ended) {
         let mut steer = g.steering.as_ref().map(|s| (s.0)());
@@ -145,6 +148,10 @@ fn run(
             };
             match next {
                 None => break Ended::Stop,
+                Some(STUCK) => {
+                    stuck = true;
+                    break Ended::Stop;
+                }
                 Some(t) => {
                     let (t, last) = match steer.as_mut().map_or(Steered::Take, |s| s.drawn(t, false)) {
                         Steered::Take => (t, false),
@@ -173,6 +180,11 @@ fn run(
                 }
             }
         };
+    }
+    if stuck {
+        *state = State::empty();
+        let failed = EngineEvent::Failed { id: job.id, fault: EngineFault::Stuck("nothing may come next".into()) };
+        return (failed, job.prompt[..given as usize].to_vec(), generated);
     }
     let stats = JobStats {
         prefilled_tokens: given,

@@ -1,12 +1,15 @@
 //! Keys while a page or a list lies over the transcript.
 
-use super::super::acts::{send, stop};
+use super::super::acts::{hint, send, stop, why_not_now};
 use super::super::keys::{Code, Key};
 use super::super::overlay::Overlay;
 use super::super::{App, Effect, late, perform};
 use super::write;
 use crate::commands::Outcome;
 use crate::protocol::desk::{GotoTarget, Request};
+
+/// How long it is said why a key does nothing now, in milliseconds.
+const HINT_MS: u64 = 4_000;
 
 pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
     match app.overlay.take() {
@@ -25,7 +28,16 @@ pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
+/// Whether the conversation can be led elsewhere now; if not, that is said below the list, which stays.
+fn may_lead(app: &mut App, now: u64) -> bool {
+    let why = why_not_now(app);
+    if let Some(why) = why {
+        hint(app, why, now + HINT_MS);
+    }
+    why.is_none()
+}
+
+pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let page = app.transcript.page();
     let vim = app.config.vim_keys;
     let Some(overlay) = &mut app.overlay else {
@@ -54,7 +66,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
         Code::Char('n' | 'r') if key.ctrl => overlay.step(1),
         // Enter goes on, says the tour: a page does not hold whoever presses it.
         Code::Enter if app.tour.is_some() && matches!(overlay, Overlay::Page(_)) => close_overlay(app, effects),
-        Code::Enter | Code::Tab => take_from_overlay(app, effects),
+        Code::Enter | Code::Tab => take_from_overlay(app, now, effects),
         Code::Backspace => {
             if let Some(query) = overlay.query() {
                 let mut query = query.to_string();
@@ -75,10 +87,12 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 c => write_beside(app, c, effects),
             },
             Overlay::Timeline(list) => match (c, list.selected().cloned()) {
-                ('g', Some(_)) => take_from_overlay(app, effects),
+                ('g', Some(_)) => take_from_overlay(app, now, effects),
                 ('f', Some(row)) => {
-                    app.overlay = None;
-                    send(app, Request::ForkFrom(row.message), effects);
+                    if may_lead(app, now) {
+                        app.overlay = None;
+                        send(app, Request::ForkFrom(row.message), effects);
+                    }
                 }
                 ('k', _) => list.step(-1),
                 ('j', _) => list.step(1),
@@ -123,7 +137,7 @@ fn move_in_map(overlay: &mut Overlay, by: isize) {
     }
 }
 
-fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
+fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     app.wrote = false;
     let Some(overlay) = &app.overlay else { return };
     let request = match overlay {
@@ -146,7 +160,6 @@ fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
         Overlay::Found { list, .. } => {
             let Some(row) = list.selected().cloned() else { return };
             let here = row.session == app.session.name;
-            app.overlay = None;
             match here && app.transcript.show(row.message) {
                 true => None,
                 // On another branch of this session.
@@ -175,6 +188,9 @@ fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
             None
         }
     };
+    if matches!(request, Some(Request::Goto(_))) && !may_lead(app, now) {
+        return;
+    }
     app.overlay = None;
     if let Some(request) = request {
         // As if it had been typed: what leads to another session leaves this one's queue here.

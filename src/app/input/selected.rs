@@ -1,10 +1,10 @@
 //! Keys for a selected message, and which keys are about the transcript that holds it.
 
-use super::super::acts::{note, send};
+use super::super::acts::{note, send, why_not_now};
 use super::super::keys::{Action, Code, Key};
 use super::super::perform::copy_text;
 use super::super::{App, Effect};
-use crate::commands::CopyWhat;
+use crate::commands::{CopyWhat, WhileBusy};
 use crate::protocol::desk::{Level, Request};
 
 /// Whether it shows something of the transcript: where another page stands in its place, nobody would see what it does.
@@ -73,8 +73,10 @@ pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -
         }
         _ => return false,
     };
-    if app.busy() {
-        note(app, Level::Warn, "Busy: stop first (Esc), or wait until the answer is complete");
+    if request.while_busy() == WhileBusy::Waits
+        && let Some(why) = why_not_now(app)
+    {
+        note(app, Level::Warn, why);
         return true;
     }
     app.transcript.deselect();

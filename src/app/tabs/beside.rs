@@ -18,7 +18,7 @@ pub(in super::super) fn beside(
     effects: &mut Vec<Effect>,
 ) -> Redraw {
     if let Notice::Session(view) = &notice {
-        app.tabs.list = opened(view.opened.clone());
+        app.tabs.set_list(opened(view.opened.clone()));
     }
     let requests = app.requests;
     let Some(away) = app.tabs.away.iter_mut().find(|a| a.serial == serial) else { return Redraw::Now };

@@ -24,6 +24,11 @@ impl Tabs {
         self.leaving.is_some()
     }
 
+    /// Whether some of so many queued lines were entered for the session that may be on its way.
+    pub(in super::super) fn has_for_another(&self, queued: usize) -> bool {
+        self.leaving.is_some_and(|leaving| queued > leaving.stay)
+    }
+
     /// So many requests are served: one that did not lead to another session by then does not any more.
     pub(in super::super) fn served(&mut self, count: u64) {
         self.leaving.take_if(|leaving| leaving.request <= count);

@@ -7,7 +7,7 @@ use super::super::{DeskError, Done, State, grouped};
 use super::THIS_QUESTION;
 use crate::commands::MOST_ANSWERS;
 use crate::protocol::desk::{Choice, Level};
-use crate::protocol::engine::Sampling;
+use crate::protocol::engine::{MOST_TEMPERATURE, Sampling};
 use crate::transcript::{MessageId, Role};
 
 /// Answers that are being made to one question.
@@ -40,8 +40,8 @@ impl State {
     ) -> Done {
         self.talk.may_write()?;
         known_count(count)?;
-        if let Some(t) = temperature.filter(|t| !(0.0..=2.0).contains(t)) {
-            return Err(DeskError::Refused(format!("temperature must be 0 to 2 (got {t})")));
+        if let Some(t) = temperature.filter(|t| !(0.0..=MOST_TEMPERATURE).contains(&f64::from(*t))) {
+            return Err(DeskError::Refused(format!("temperature must be 0 to {MOST_TEMPERATURE} (got {t})")));
         }
         let question = self.question_of(at)?;
         if temperature.unwrap_or(self.talk.settings.sampling.temperature) == 0.0 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::{Attendance, State};
 use crate::base::Exit;
-use crate::protocol::desk::{Activity, Notice, SaveState, Unsaved};
+use crate::protocol::desk::{Activity, Level, Notice, SaveState, Unsaved};
 use crate::text::sanitize::shell_word;
 
 /// What is said at the end where not all is on disk.
@@ -25,12 +25,17 @@ impl State {
     /// Saves what is left, gives the session free, and says how to come back; or that not all is saved, and why.
     pub(super) fn finish(mut self) {
         self.feeder.link.shutdown();
+        self.remember_homeless();
         self.activity(Activity::Busy { what: "saving".into() });
         let absent = self.attendance == Attendance::Absent;
-        let State { talk, keeper, out, .. } = self;
+        let State { talk, keeper, out, looking, .. } = self;
         let (id, name, lasts) = (talk.id, talk.id.map(|_| talk.name), keeper.lasts());
         let store = Arc::clone(&keeper.store);
         let said = matches!(keeper.shown(), SaveState::TextOnly(_));
+        // Damage is told before the end, and whoever opens the directory next finds it left.
+        if looking.is_some_and(|thread| thread.join().is_err()) {
+            out.note(Level::Error, "internal error: the look for damage ended unexpectedly");
+        }
         let closed = keeper.close(Duration::from_secs(60));
         // Where nobody reads the farewell.
         if let Ok(Some(why)) = &closed

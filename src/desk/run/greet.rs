@@ -17,6 +17,7 @@ impl State {
         for note in store.notes() {
             self.note(Level::Warn, note.clone());
         }
+        self.look_for_damage();
         // Where nothing is saved, that is said from the start.
         self.keeper.show(SaveState::Empty);
         if let Access::ReadOnly { why } = store.access() {
@@ -34,9 +35,29 @@ impl State {
         self.activity(Activity::Starting { what: "loading the model".into() });
     }
 
+    /// Has another thread go through the database: nobody waits for the model, a session or the first picture because of it.
+    fn look_for_damage(&mut self) {
+        let (store, out) = (Arc::clone(&self.keeper.store), self.out.clone());
+        let look = move || {
+            if let Some(damage) = store.damage() {
+                out.note(Level::Warn, damage);
+            }
+        };
+        match std::thread::Builder::new().name("store-look".into()).spawn(look) {
+            Ok(thread) => self.looking = Some(thread),
+            Err(e) => {
+                self.note(Level::Warn, format!("The database was not looked at ({e}): sala-chat doctor --check does"))
+            }
+        }
+    }
+
     pub(super) fn first_session(&mut self) -> Done {
         match std::mem::take(&mut self.opening) {
-            Opening::New => self.start_new(None),
+            Opening::New => {
+                self.start_new(None)?;
+                self.tell_rowless_draft();
+                Ok(())
+            }
             Opening::Named(name) => self.start_new(Some(name)),
             Opening::Resume(name) => {
                 // The one that is left if the other cannot be had: whoever asked for it is told, and types into no third.

@@ -5,9 +5,13 @@ use serde_json::{Map, Value};
 
 use crate::backend::draft::{DraftResidual, DraftShape};
 use crate::model::Recipe;
-use crate::spec::{MOST_COUNTED, ModelSpec};
+use crate::spec::{MOST_COUNTED, ModelSpec, NUMBERS, NUMBERS_ARE};
 
 use super::{DraftError, Result};
+
+/// Whether the residual is the normed stream. Where a configuration does not say, it is not; but vLLM, which `speculators` writes for, takes
+/// one of those that does not say for true.
+const RESIDUAL: &str = "norm_before_residual";
 
 /// What may be set per head, beside its own configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,6 +94,14 @@ struct Keys {
 }
 
 impl Keys {
+    fn new(top: Map<String, Value>) -> Keys {
+        let nested = match top.get("transformer_layer_config") {
+            Some(Value::Object(map)) => map.clone(),
+            _ => Map::new(),
+        };
+        Keys { top, nested }
+    }
+
     fn get(&self, key: &str) -> Option<&Value> {
         let found = |m: &'_ Map<String, Value>| m.get(key).is_some_and(|v| !v.is_null());
         if found(&self.top) { self.top.get(key) } else { self.nested.get(key).filter(|v| !v.is_null()) }
@@ -133,9 +145,9 @@ impl Keys {
     fn number(&self, key: &str, default: f64) -> Result<f64> {
         match self.get(key) {
             None => Ok(default),
-            Some(v) => match v.as_f64().filter(|x| x.is_finite() && *x > 0.0) {
+            Some(v) => match v.as_f64().filter(|x| NUMBERS.contains(x)) {
                 Some(x) => Ok(x),
-                None => refuse(format!("config.json: `{key}` is {v}, a positive number is needed")),
+                None => refuse(format!("config.json: `{key}` is {v}, {NUMBERS_ARE} is needed")),
             },
         }
     }
@@ -148,6 +160,15 @@ impl DraftConfig {
         [1, (layers / 2).saturating_sub(1), layers.saturating_sub(4)].map(|layer| layer.min(last)).to_vec()
     }
 
+    /// A sentence about what a configuration that can be read leaves open where published code does not agree on what that means.
+    pub fn assumed(text: &str) -> Option<String> {
+        let Ok(Value::Object(top)) = serde_json::from_str(text) else { return None };
+        let keys = Keys::new(top);
+        (of_speculators(&keys) && keys.get(RESIDUAL).is_none()).then(|| {
+            format!("its config.json does not say `{RESIDUAL}`: true is taken, as vLLM does of speculators' heads")
+        })
+    }
+
     /// Reads `config.json` of a head that is to draft for `model`.
     ///
     /// # Errors
@@ -158,11 +179,7 @@ impl DraftConfig {
             Ok(_) => return refuse("config.json is not an object"),
             Err(e) => return refuse(format!("config.json is damaged: {e}")),
         };
-        let nested = match top.get("transformer_layer_config") {
-            Some(Value::Object(map)) => map.clone(),
-            _ => Map::new(),
-        };
-        let keys = Keys { top, nested };
+        let keys = Keys::new(top);
         check_kind(&keys)?;
 
         let hidden = keys.required("hidden_size")?;
@@ -207,10 +224,9 @@ impl DraftConfig {
             aux_layers: aux_layers(&keys, model.mixers.len())?,
             target_hidden,
             eps: keys.number("rms_norm_eps", 1e-6)? as f32,
-            residual: if keys.flag("norm_before_residual", false)? {
-                DraftResidual::Normed
-            } else {
-                DraftResidual::Stream
+            residual: match keys.flag(RESIDUAL, of_speculators(&keys))? {
+                true => DraftResidual::Normed,
+                false => DraftResidual::Stream,
             },
             fc_norm: fc_norm(&keys)?,
             norm_output: keys.flag("norm_output", false)?,
@@ -229,6 +245,11 @@ fn check_kind(keys: &Keys) -> Result<()> {
         if !names.is_empty() && !names.iter().any(known) {
             return refuse(format!("architecture {} is not an EAGLE-3 head", Value::Array(names.clone())));
         }
+    }
+    if let Some(kind) =
+        keys.top.get("speculators_model_type").filter(|kind| !kind.is_null() && kind.as_str() != Some("eagle3"))
+    {
+        return refuse(format!("config.json: `speculators_model_type` is {kind}, not \"eagle3\""));
     }
     if let Some(layers) = keys.size("num_hidden_layers")?.filter(|n| *n != 1) {
         return refuse(format!("it has {layers} layers; only one-layer heads are supported"));
@@ -325,6 +346,11 @@ fn inv_freq(keys: &Keys, head_dim: usize, options: &DraftOptions) -> Result<Vec<
         "llama3" => {
             let (factor, low, high) =
                 (s.number("factor", 8.0)?, s.number("low_freq_factor", 1.0)?, s.number("high_freq_factor", 4.0)?);
+            if low >= high {
+                return refuse(format!(
+                    "config.json: `high_freq_factor` is {high}, more than `low_freq_factor` ({low}) is needed"
+                ));
+            }
             let trained = s.number("original_max_position_embeddings", 8192.0)?;
             let scaled = |f: &f64| {
                 let turns = trained * f / std::f64::consts::TAU;

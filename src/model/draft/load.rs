@@ -234,7 +234,7 @@ impl<'a> Names<'a> {
         let mut member = vec![false; config.vocab];
         let mut map = Vec::with_capacity(offsets.len());
         for (i, offset) in offsets.iter().enumerate() {
-            let id = usize::try_from(i as i64 + offset).unwrap_or(usize::MAX);
+            let id = offset.checked_add(i as i64).and_then(|id| usize::try_from(id).ok()).unwrap_or(usize::MAX);
             match (member.get_mut(id), Token::try_from(id)) {
                 (Some(seen @ false), Ok(token)) => {
                     *seen = true;
@@ -281,6 +281,12 @@ impl<B: DraftOps> Weights<B> {
         let s = &c.shape;
         let (h, q, kv) = (s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim);
         let attn = |name: &str| format!("midlayer.self_attn.{name}");
+        if let Some(norm) = ["q_norm", "k_norm"].map(|norm| attn(norm) + ".weight").iter().find(|norm| names.has(norm))
+        {
+            return Err(DraftError::Refused(format!(
+                "it has `{norm}`; heads that norm queries and keys are not supported"
+            )));
+        }
         let matrix = |b: &mut B, name: &str, rows: usize, inner: usize| -> Result<B::Matrix> {
             let form = recipe.draft_form(name, inner);
             Ok(b.matrix(&[names.get(name, &[rows, inner], &[(name, rows)])?.in_form(form)])?)

@@ -177,6 +177,7 @@ fn published_names_and_nestings_are_one_head() {
         }
         c.insert("architectures".into(), serde_json::json!(["Eagle3Speculator"]));
         c.insert("target_hidden_size".into(), serde_json::Value::Null);
+        c.insert("norm_before_residual".into(), false.into());
         c.insert("eagle_aux_hidden_state_layer_ids".into(), serde_json::json!([2, 16, 29]));
         c.insert("transformer_layer_config".into(), layer.into());
     });
@@ -303,6 +304,13 @@ fn heads_that_do_not_fit_are_refused_with_the_reason() {
         ),
         ("eagle_config", serde_json::json!({"use_aux_hidden_state": false}), "EAGLE-1"),
         ("rope_scaling", serde_json::json!({"rope_type": "longrope"}), "longrope"),
+        (
+            "rope_scaling",
+            serde_json::json!({"rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 4.0}),
+            "`high_freq_factor` is 4, more than `low_freq_factor` (4) is needed",
+        ),
+        ("logit_scale", serde_json::json!(1e300), ", a number from 1e-15 to 1e15 is needed"),
+        ("speculators_model_type", "peagle".into(), "`speculators_model_type` is \"peagle\", not \"eagle3\""),
         ("hidden_act", "gelu".into(), "silu"),
         ("attention_bias", true.into(), "biases"),
         ("hidden_size", "wide".into(), "`hidden_size`"),
@@ -324,6 +332,8 @@ fn heads_that_do_not_fit_are_refused_with_the_reason() {
     assert!(refusal(&config, &bad, &spec).contains("disagree"));
     let mut bad = all.clone();
     take(&mut bad, "d2t").bytes[..8].copy_from_slice(&1000i64.to_le_bytes());
+    assert!(refusal(&config, &bad, &spec).contains("outside the vocabulary"));
+    take(&mut bad, "d2t").bytes[..16].copy_from_slice(&[0i64, i64::MAX].map(i64::to_le_bytes).concat());
     assert!(refusal(&config, &bad, &spec).contains("outside the vocabulary"));
     let mut bad = all.clone();
     take(&mut bad, "norm.weight").bytes[..4].copy_from_slice(&f32::INFINITY.to_le_bytes());

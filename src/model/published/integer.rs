@@ -60,7 +60,8 @@ struct Integer<'a> {
 
 /// Bits of a value, from how many words hold `inner` of them.
 fn bits(parts: &Parts<'_>, part: &str, words: usize) -> Result<usize> {
-    match [4, 8].into_iter().find(|b| words * 32 == parts.inner * b) {
+    // In a tensor of no values a side may be as long as it likes.
+    match [4, 8].into_iter().find(|b| words.checked_mul(32) == Some(parts.inner * b)) {
         Some(bits) => Ok(bits),
         None => {
             let why = format!("has {words} words for {} columns; 4 or 8 bits a value are read", parts.inner);

@@ -7,7 +7,7 @@ use safetensors::Dtype as FileDtype;
 
 use super::parts::{Parts, Scales};
 use super::{Computed, Reader};
-use crate::model::{ModelError, Result, Tensors};
+use crate::model::{ModelError, Result, Tensors, shown};
 
 /// One scale per column, `[in]`.
 pub(in crate::model) const INPUT_SCALES: &str = "pre_quant_scale";
@@ -74,7 +74,7 @@ pub(in crate::model) fn refuse_low_rank(tensors: &Tensors) -> Result<()> {
         None => Ok(()),
         Some(name) => {
             let why = "belongs to a low-rank part (SVDQuant), which is not read; take the same model in NVFP4 without it, or unquantised";
-            Err(ModelError::Packed { name: name.to_owned(), why: why.to_owned() })
+            Err(ModelError::Packed { name: shown(name), why: why.to_owned() })
         }
     }
 }

@@ -206,6 +206,8 @@ fn shapes_that_do_not_match_are_named_with_what_was_expected() {
     let gptq = Case::named("gptq-v1-4bit-g128");
     says("rows", gptq.refused(|p| cut(p, "w.qweight", 1, 7)), &["`w.qweight`", "[32, 7]", "[32, 8]"]);
     says("bits", gptq.refused(|p| cut(p, "w.qweight", 0, 24)), &["`w.qweight`", "24 words for 256 columns"]);
+    let endless = |p: &mut Parts| drop(p.insert("w.qweight".into(), (FileDtype::I32, vec![1 << 60, 0], Vec::new())));
+    says("no values", gptq.refused(endless), &["`w.qweight`", "1152921504606846976 words for 256 columns"]);
     says("zeros", gptq.refused(|p| cut(p, "w.qzeros", 0, 1)), &["`w.qzeros`", "[1, 1]", "[2, 1]"]);
     let uneven = |p: &mut Parts| {
         let three: Vec<u8> = p["w.scales"].2.iter().copied().cycle().take(3 * 8 * 2).collect();

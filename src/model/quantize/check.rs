@@ -5,14 +5,15 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use super::folder::{errors_from, is_part, read_header, read_index, seal};
+use super::notes::{self, Hashes, NOTES};
 use super::write::{Claim, remove};
-use super::{HASHES, MADE_FROM, SEAL, WEIGHTS_INDEX};
+use super::{HASHES, MADE_FROM, SEAL, WEIGHTS_INDEX, part_file, parts};
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
 use crate::protocol::engine::Cancel;
 use crate::text::files;
 
-/// Read at once, between two looks at whether to stop.
-const BUFFER_BYTES: usize = 1 << 20;
+/// Read at once, between two looks at whether to stop, and hashed by all cores together: enough to keep them busy.
+const BUFFER_BYTES: usize = 8 << 20;
 
 /// What is so of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +22,8 @@ pub enum Condition {
     AsWritten,
     /// What was hashed of it is: an earlier version hashed samples of large folders.
     AsSampled,
-    /// Nobody can tell: an earlier version hashed all parts together, and another one is damaged or cannot be read.
+    /// Nobody can tell: an earlier version hashed all parts together, and another one is damaged or cannot be read; or nothing was
+    /// noted of it before packing was stopped.
     NotCompared,
     /// It is not, in words.
     Damaged(String),
@@ -31,12 +33,12 @@ pub enum Condition {
 
 /// Hashes of the parts of a folder that are as they were written: [`remove_damaged`] found that.
 #[derive(Debug, Default)]
-pub struct Compared(BTreeMap<String, String>);
+pub struct Compared(Hashes);
 
 impl Compared {
-    /// That of a part, by the name of its file.
-    pub(super) fn hash_of(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+    /// All of them.
+    pub(super) fn hashes(&self) -> &Hashes {
+        &self.0
     }
 }
 
@@ -105,6 +107,44 @@ fn compare(
     Some((found, compared))
 }
 
+/// Looks at each part of a folder that was not finished, by what was noted of it when it was written. What is no part of ours is left
+/// out: packing does not take it for one.
+fn compare_unfinished(
+    folder: &Path,
+    parts: usize,
+    stop: &Cancel,
+    tell: &mut dyn FnMut(&str, u64),
+) -> (BTreeMap<String, Condition>, Compared) {
+    let (mut found, mut compared) = (BTreeMap::new(), Compared::default());
+    let noted = match notes::read(folder) {
+        Err(e) if is_passing(&e) => {
+            found.insert(NOTES.to_owned(), Condition::Unreadable(e.to_string()));
+            return (found, compared);
+        }
+        read => read.unwrap_or_default(),
+    };
+    for name in (0..parts).map(part_file) {
+        if stop.is_cancelled() {
+            break;
+        }
+        let path = folder.join(&name);
+        let condition = match (read_header(&path), noted.get(&name)) {
+            (Ok(Some(header)), Some(hash)) if header.get(MADE_FROM).is_some() => {
+                tell(&name, path.metadata().map_or(0, |m| m.len()));
+                as_noted(&path, hash, stop).unwrap_or_else(|e| failed(&e))
+            }
+            (Ok(Some(header)), None) if header.get(MADE_FROM).is_some() => Condition::NotCompared,
+            (Err(e), _) if is_passing(&e) => failed(&e),
+            _ => continue,
+        };
+        if let (Condition::AsWritten, Some(hash)) = (&condition, noted.get(&name)) {
+            compared.0.insert(name.clone(), hash.clone());
+        }
+        found.insert(name, condition);
+    }
+    (found, compared)
+}
+
 /// Parts without a hash of their own can only be compared all together, with the seal.
 fn without_seal(found: &mut BTreeMap<String, Condition>) {
     let sampled = found.values_mut().filter(|condition| **condition == Condition::AsSampled);
@@ -118,28 +158,37 @@ fn condition(path: &Path, id: &str, noted: Option<&str>, stop: &Cancel) -> Condi
         if header.and_then(|header| errors_from(&header, id)).is_none() {
             return Ok(Condition::Damaged("it does not say that it is a part of this folder".to_owned()));
         }
-        let Some(noted) = noted else { return Ok(Condition::AsSampled) };
-        Ok(match hash(path, stop)? {
-            Some(found) if found == noted => Condition::AsWritten,
-            Some(_) => Condition::Damaged("it is not as it was written".to_owned()),
-            None => Condition::NotCompared,
-        })
+        noted.map_or(Ok(Condition::AsSampled), |noted| as_noted(path, noted, stop))
     };
-    look().unwrap_or_else(|e| match e.kind() {
-        ErrorKind::NotFound => Condition::Damaged("missing".to_owned()),
-        _ if is_passing(&e) => Condition::Unreadable(e.to_string()),
-        _ => Condition::Damaged(e.to_string()),
+    look().unwrap_or_else(|e| failed(&e))
+}
+
+/// The same of one that says it is a part, by its hash.
+fn as_noted(path: &Path, noted: &str, stop: &Cancel) -> io::Result<Condition> {
+    Ok(match hash(path, stop)? {
+        Some(found) if found == noted => Condition::AsWritten,
+        Some(_) => Condition::Damaged("it is not as it was written".to_owned()),
+        None => Condition::NotCompared,
     })
 }
 
+/// The same of one that could not be looked at.
+fn failed(e: &io::Error) -> Condition {
+    match e.kind() {
+        ErrorKind::NotFound => Condition::Damaged("missing".to_owned()),
+        _ if is_passing(e) => Condition::Unreadable(e.to_string()),
+        _ => Condition::Damaged(e.to_string()),
+    }
+}
+
 /// Whether an error says nothing about what is in the file: the disk, the network, rights, too many open files, no memory.
-fn is_passing(e: &io::Error) -> bool {
+pub(super) fn is_passing(e: &io::Error) -> bool {
     // What the file itself is to blame for is found by the program, not by the system.
     let of_system = e.raw_os_error().is_some() || e.kind() == ErrorKind::OutOfMemory;
     of_system && e.kind() != ErrorKind::NotFound
 }
 
-/// Removes the parts of a finished folder that are not as they were written, or of which nobody can tell, so that they are packed
+/// Removes the parts of a folder, finished or not, that are not as they were written, or of which nobody can tell, so that they are packed
 /// again from `source`. `tell` hears of a part before it is read. `None` if it was stopped: nothing is removed then.
 ///
 /// # Errors
@@ -152,7 +201,10 @@ pub fn remove_damaged(
 ) -> Result<Option<Compared>> {
     source.check()?;
     let folder = claim.folder();
-    let (found, compared) = compare(folder, stop, tell).unwrap_or_default();
+    let (found, compared) = match compare(folder, stop, tell) {
+        Some(compared) => compared,
+        None => compare_unfinished(folder, parts(source.spec()).len(), stop, tell),
+    };
     if stop.is_cancelled() {
         return Ok(None);
     }
@@ -179,11 +231,31 @@ pub(super) fn hash(path: &Path, stop: &Cancel) -> io::Result<Option<String>> {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(Some(hasher.finalize().to_hex().to_string())),
             Ok(read) => {
-                hasher.update(buffer.get(..read).unwrap_or_default());
+                hasher.update_rayon(buffer.get(..read).unwrap_or_default());
             }
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_several_buffers_has_the_hash_of_its_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("part-000.safetensors");
+        for size in [0, 1, BUFFER_BYTES, 2 * BUFFER_BYTES + 1_025] {
+            let bytes: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+            std::fs::write(&path, &bytes).unwrap();
+            let found = hash(&path, &Cancel::default()).unwrap();
+            assert_eq!(found, Some(blake3::hash(&bytes).to_hex().to_string()), "{size} bytes");
+        }
+        let stop = Cancel::default();
+        stop.cancel();
+        assert_eq!(hash(&path, &stop).unwrap(), None);
+    }
 }

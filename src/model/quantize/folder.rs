@@ -3,11 +3,13 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::check::is_passing;
+use super::notes::NOTES;
 use super::write::{is_claimed, is_partial, remove_lock};
 use super::{CONFIG, Errors, MADE_FROM, METHOD, SEAL, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
 use crate::model::published::is_of_an_earlier_version;
 use crate::model::weights::FINGERPRINT_DIGITS;
-use crate::model::{Checkpoint, Tensors};
+use crate::model::{Checkpoint, ModelError, Result, Tensors};
 use crate::text::files;
 
 /// That of the first, which an unfinished folder has before anything else.
@@ -71,13 +73,25 @@ pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
 }
 
 /// Whether a part is missing that [`quantize`](super::quantize) would have to pack.
-pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> bool {
-    (0..parts(source.spec()).len()).any(|i| written(&out.join(part_file(i)), id).is_none())
+///
+/// # Errors
+/// A part that the system does not let be read.
+pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> Result<bool> {
+    for i in 0..parts(source.spec()).len() {
+        if written(&out.join(part_file(i)), id)?.is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether all of a folder was written once. What became of its parts since, [`check`](super::check) tells.
-pub fn is_finished(folder: &Path) -> bool {
-    folder.join(WEIGHTS_INDEX).is_file()
+///
+/// # Errors
+/// The system does not let that be seen.
+pub fn is_finished(folder: &Path) -> Result<bool> {
+    let path = folder.join(WEIGHTS_INDEX);
+    files::is_there(&path).map_err(|cause| ModelError::File { path, cause })
 }
 
 /// Whether a finished folder holds weights that this version packs otherwise.
@@ -106,12 +120,21 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
 }
 
 /// What a finished folder says it was made from, if its files are what its index says (sampled as fingerprints are).
-pub(in crate::model) fn sealed(folder: &Path) -> Option<(String, Tensors)> {
-    let index = index(folder)?;
-    let says = |key: &str| index.get("metadata").and_then(|m| m.get(key)).and_then(serde_json::Value::as_str);
-    let (id, expected) = (says(MADE_FROM)?.to_owned(), says(SEAL)?.to_owned());
-    let tensors = Tensors::open_dir(folder).ok()?;
-    (seal(&tensors) == expected).then_some((id, tensors))
+///
+/// # Errors
+/// A file that the system does not let be read: it may be whole.
+pub(in crate::model) fn sealed(folder: &Path) -> Result<Option<(String, Tensors)>> {
+    let index = match read_index(folder) {
+        Err(cause) if is_passing(&cause) => return Err(ModelError::File { path: folder.join(WEIGHTS_INDEX), cause }),
+        read => read.ok().flatten(),
+    };
+    let says = |key: &str| index.as_ref()?.get("metadata")?.get(key)?.as_str().map(str::to_owned);
+    let (Some(id), Some(expected)) = (says(MADE_FROM), says(SEAL)) else { return Ok(None) };
+    match Tensors::open_dir(folder) {
+        Ok(tensors) => Ok((seal(&tensors) == expected).then_some((id, tensors))),
+        Err(ModelError::File { path, cause }) if is_passing(&cause) => Err(ModelError::File { path, cause }),
+        Err(_) => Ok(None),
+    }
 }
 
 pub(super) fn seal(tensors: &Tensors) -> String {
@@ -120,10 +143,16 @@ pub(super) fn seal(tensors: &Tensors) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The errors that an earlier run noted in a file made from the same, if it is whole and as this version packs.
-pub(super) fn written(path: &Path, id: &str) -> Option<Errors> {
-    let tensors = Tensors::open_files(&[path.to_path_buf()]).ok()?;
-    made_from(path, id).filter(|_| !tensors.names().any(is_of_an_earlier_version))
+/// The errors that an earlier run noted in a file made from the same, if it is whole by its header and as this version packs.
+///
+/// # Errors
+/// The system does not let it be read.
+pub(super) fn written(path: &Path, id: &str) -> Result<Option<Errors>> {
+    match Tensors::open_files(&[path.to_path_buf()]) {
+        Ok(tensors) => Ok(made_from(path, id).filter(|_| !tensors.names().any(is_of_an_earlier_version))),
+        Err(ModelError::File { path, cause }) if is_passing(&cause) => Err(ModelError::File { path, cause }),
+        Err(_) => Ok(None),
+    }
 }
 
 /// The errors that a run noted in a file made from the same, whatever became of the file and whoever packed it.
@@ -194,7 +223,8 @@ pub fn kept_folders(dir: &Path) -> Vec<KeptFolder> {
     let mut ours: Vec<PathBuf> = folders.into_iter().filter(|p| is_folder(p) && is_fingerprint(p)).collect();
     ours.sort();
     let kept = |path: PathBuf| {
-        let stage = match (is_claimed(&path), is_finished(&path)) {
+        // What cannot be seen helps no start.
+        let stage = match (is_claimed(&path), is_finished(&path).unwrap_or(false)) {
             (true, _) => Stage::Going,
             (false, true) => Stage::Finished,
             (false, false) => Stage::Unfinished,
@@ -264,7 +294,8 @@ pub(super) fn is_part(name: &str) -> bool {
 
 /// Files of a kept folder whose names are those that [`quantize`](super::quantize) writes, whole or on the way.
 fn own_files(folder: &Path) -> Vec<PathBuf> {
-    let is_ours = |name: &str| name == CONFIG || name == WEIGHTS_INDEX || is_partial(name) || is_part(name);
+    let own = [CONFIG, WEIGHTS_INDEX, NOTES];
+    let is_ours = |name: &str| own.contains(&name) || is_partial(name) || is_part(name);
     let files = entries(folder).into_iter();
     files.filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_ours) && !is_folder(p)).collect()
 }

@@ -10,6 +10,7 @@ use safetensors::tensor::{Metadata, TensorInfo, TensorView};
 use tempfile::NamedTempFile;
 
 use super::at;
+use super::notes::NOTES;
 use crate::model::{ModelError, Result};
 use crate::text::files;
 
@@ -143,9 +144,9 @@ pub(super) fn is_partial(name: &str) -> bool {
     name.starts_with(PARTIAL) || name.strip_prefix(PARTIAL_OF_LIBRARY).is_some_and(of_library)
 }
 
-/// Whether a file of a packed folder is on the way to another or says who writes it: none of the model's.
+/// Whether a file of a packed folder is on the way to another, says who writes it or what is written so far: none of the model's.
 pub fn is_aside(name: &str) -> bool {
-    name == LOCK || is_partial(name)
+    name == LOCK || name == NOTES || is_partial(name)
 }
 
 /// Removes a file, if there is one.
@@ -176,24 +177,43 @@ pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
     put(partial, path)
 }
 
-/// Writes a safetensors file, whole or not at all.
+/// Writes a safetensors file, whole or not at all. The hash of all its bytes.
 pub(in crate::model) fn write_tensors(
     path: &Path,
     tensors: Vec<(String, TensorView<'_>)>,
     metadata: HashMap<String, String>,
-) -> Result<()> {
+) -> Result<String> {
     let partial = begin(path).map_err(at(path))?;
-    stream(partial.as_file(), tensors, metadata).map_err(at(path))?;
-    put(partial, path)
+    let hash = stream(partial.as_file(), tensors, metadata).map_err(at(path))?;
+    put(partial, path)?;
+    Ok(hash)
+}
+
+/// A file, and the hash of what is written into it: what a disk makes of it later is not asked.
+struct Hashed<W> {
+    file: W,
+    hasher: blake3::Hasher,
+}
+
+impl<W: Write> Write for Hashed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(bytes.get(..written).unwrap_or_default());
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// What [`safetensors::serialize_to_file`] writes, into this file: that function makes one of its own, which is the user's alone,
-/// puts it in the place of the one it is given, and leaves nobody a file to sync.
+/// puts it in the place of the one it is given, and leaves nobody a file to sync. The hash of all bytes.
 fn stream(
     file: impl Write,
     mut tensors: Vec<(String, TensorView<'_>)>,
     metadata: HashMap<String, String>,
-) -> io::Result<()> {
+) -> io::Result<String> {
     // The widest numbers first, which keeps all of them aligned.
     tensors.sort_by(|(a, left), (b, right)| right.dtype().cmp(&left.dtype()).then_with(|| a.cmp(b)));
     let (mut infos, mut end) = (Vec::with_capacity(tensors.len()), 0);
@@ -206,13 +226,14 @@ fn stream(
     let header = Metadata::new(Some(metadata), infos).map_err(|e| io::Error::other(e.to_string()))?;
     let mut header = serde_json::to_vec(&header)?;
     header.resize(header.len().next_multiple_of(size_of::<u64>()), b' ');
-    let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, Hashed { file, hasher: blake3::Hasher::new() });
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
     for (_, view) in &tensors {
         out.write_all(view.data())?;
     }
-    out.flush()
+    out.flush()?;
+    Ok(out.get_ref().hasher.finalize().to_hex().to_string())
 }
 
 #[cfg(test)]
@@ -237,9 +258,10 @@ mod tests {
         };
         let metadata = || HashMap::from([("made_from".to_owned(), "a hash 1e-4".to_owned())]);
         let (ours, plain) = (dir.path().join("part-000.safetensors"), dir.path().join("plain"));
-        write_tensors(&ours, tensors(), metadata()).unwrap();
+        let hash = write_tensors(&ours, tensors(), metadata()).unwrap();
         let theirs = safetensors::serialize(tensors(), Some(metadata())).unwrap();
         assert_eq!(std::fs::read(&ours).unwrap(), theirs);
+        assert_eq!(hash, blake3::hash(&theirs).to_hex().to_string());
         std::fs::write(&plain, "").unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&ours), mode(&plain), "as any file of the user's");
@@ -288,6 +310,6 @@ mod tests {
         file(".part-x1y2z3");
         Claim::take(dir.path()).unwrap().remove_left().unwrap();
         assert_eq!(names(), [".hidden", ".tmp-notes", "part-000.safetensors"]);
-        assert!(is_aside(LOCK) && is_aside(".part-x1y2z3") && !is_aside(".hidden"));
+        assert!(is_aside(LOCK) && is_aside(NOTES) && is_aside(".part-x1y2z3") && !is_aside(".hidden"));
     }
 }

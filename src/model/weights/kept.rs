@@ -41,13 +41,12 @@ impl std::fmt::Display for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts = Vec::new();
         for ((fate, form), n) in &self.counts {
-            let loss =
-                self.loss.get(form).map_or(String::new(), |l| format!(", which adds {:.3} % squared error", l * 100.0));
+            let loss = self.loss.get(form).map_or(String::new(), |l| format!(": {:.3} % squared error", l * 100.0));
             parts.push(match fate {
                 Fate::Exact => format!("{n} matrices kept as published ({form})"),
                 Fate::Nearly => format!("{n} kept as published ({form}), scales rounded to bf16"),
                 Fate::Widened => format!("{n} widened to bf16"),
-                Fate::Repacked => format!("{n} packed again ({form}){loss}"),
+                Fate::Repacked => format!("{n} packed again ({form}), which changes their values{loss}"),
                 Fate::Plain => format!("{n} that were not packed as {form}"),
             });
         }
@@ -202,6 +201,19 @@ impl Checkpoint {
     /// # Errors
     /// As [`Tensors::get`].
     pub fn kept(&self) -> Result<Option<Kept>> {
+        self.kept_measured(SAMPLE_WEIGHTS)
+    }
+
+    /// The same without what repacking loses: no values are read for it.
+    ///
+    /// # Errors
+    /// As [`Tensors::check`].
+    pub fn kept_unmeasured(&self) -> Result<Option<Kept>> {
+        self.kept_measured(0)
+    }
+
+    /// What repacking loses is measured on so many weights of each form.
+    fn kept_measured(&self, weights: usize) -> Result<Option<Kept>> {
         let Source::Tensors(tensors) = &self.source else { return Ok(None) };
         if self.made_from.is_some() {
             return Ok(None);
@@ -214,9 +226,9 @@ impl Checkpoint {
             let weight = tensors.published(&full, &shape)?;
             let (form, fate) = self.fate(self.recipe(), weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
             *kept.counts.entry((fate, form.name())).or_default() += 1;
-            if let (Some(weight), Fate::Repacked) = (weight, fate) {
+            if let (Some(weight), Fate::Repacked, 1..) = (weight, fate, weights) {
                 let sum = sums.entry(form.name()).or_default();
-                if sum.2 < SAMPLE_WEIGHTS {
+                if sum.2 < weights {
                     let (error, square) = weight.error_in(form, SAMPLE_ROWS)?;
                     *sum = (sum.0 + error, sum.1 + square, sum.2 + 1);
                 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::backend::{Form, WeightView};
 use crate::model::format::Format;
 use crate::model::published::Weight;
 use crate::model::quantize::first_part;
-use crate::model::{ModelError, Result};
+use crate::model::{ModelError, Result, shown};
 use crate::protocol::engine::Dtype;
 use crate::text::files;
 
@@ -109,10 +110,12 @@ impl Tensors {
     /// No such files, a missing shard, or a damaged file.
     pub fn open_dir(dir: &Path) -> Result<Tensors> {
         let missing = |reason: String| ModelError::NoCheckpoint { path: dir.into(), reason };
+        let is_there =
+            |path: &Path| files::is_there(path).map_err(|cause| ModelError::File { path: path.into(), cause });
         let single = dir.join("model.safetensors");
         let index = dir.join(WEIGHTS_INDEX);
         let mut expected = BTreeMap::new();
-        let paths: Vec<PathBuf> = if index.is_file() {
+        let paths: Vec<PathBuf> = if is_there(&index)? {
             #[derive(serde::Deserialize)]
             struct Index {
                 weight_map: BTreeMap<String, String>,
@@ -130,13 +133,15 @@ impl Tensors {
                     "its {WEIGHTS_INDEX} names no tensors; download that again, or remove it where model.safetensors is whole"
                 )));
             }
-            if let Some(bad) = names.iter().find(|n| n.contains(['/', '\\'])) {
-                return Err(missing(format!("its index names a file outside of it: {bad}")));
+            let named = |n: &str| !n.contains(|c: char| c == '\\' || c.is_control());
+            let own = |n: &str| named(n) && Path::new(n).file_name() == Some(OsStr::new(n));
+            if let Some(bad) = names.iter().find(|n| !own(n)) {
+                return Err(missing(format!("its index names `{}`, which is no file of this folder", shown(bad))));
             }
             names.into_iter().map(|n| dir.join(n)).collect()
-        } else if single.is_file() {
+        } else if is_there(&single)? {
             vec![single]
-        } else if dir.join(first_part()).is_file() {
+        } else if is_there(&dir.join(first_part()))? {
             let words = "packing it was not finished; give the same `sala-chat model quantize` again";
             return Err(missing(words.into()));
         } else if holds_gguf(dir) {
@@ -146,18 +151,19 @@ impl Tensors {
         } else {
             return Err(missing(format!("neither model.safetensors nor {WEIGHTS_INDEX} is in it")));
         };
-        if let Some(absent) = paths.iter().find(|p| !p.is_file()) {
-            return Err(missing(format!(
-                "the index names {} but it is not there; download it again",
-                absent.display()
-            )));
+        for path in &paths {
+            if !is_there(path)? {
+                let file = path.display();
+                return Err(missing(format!("the index names {file} but it is not there; download it again")));
+            }
         }
         let tensors = Tensors::open_files(&paths)?;
         // Shards of two downloads in one folder: the index is of one of them.
         match expected.iter().find(|(name, _)| !tensors.contains(name)) {
             None => Ok(tensors),
             Some((name, file)) => Err(missing(format!(
-                "its index names tensor `{name}` in {file}, which does not have it; download it again"
+                "its index names tensor `{}` in {file}, which does not have it; download it again",
+                shown(name)
             ))),
         }
     }
@@ -217,7 +223,7 @@ impl Tensors {
                 range: start + info.data_offsets.0..start + info.data_offsets.1,
             };
             if self.index.insert(name.clone(), entry).is_some() {
-                return Err(damaged(format!("tensor `{name}` is in two files")));
+                return Err(damaged(format!("tensor `{}` is in two files", shown(&name))));
             }
         }
         self.files.push(bytes);

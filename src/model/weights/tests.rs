@@ -133,6 +133,56 @@ fn an_index_without_tensors_is_named_with_what_to_do() {
 }
 
 #[test]
+fn an_index_names_files_of_its_own_folder_that_can_be_seen() {
+    let dir = edited(|_| ());
+    let named = |file: &str| {
+        let index = serde_json::json!({"weight_map": {"model.norm.weight": file}});
+        std::fs::write(dir.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+        refusal(dir.path())
+    };
+    for file in ["../model.safetensors", "/dev/zero", "..", ".", "", "sub/a.safetensors", "a.safetensors/", "a\\b"] {
+        let error = named(file);
+        assert!(error.ends_with(&format!("its index names `{file}`, which is no file of this folder")), "{error}");
+    }
+    for (file, said) in [("a\nb", "`a b`"), ("\u{1b}[2J", "`\\x1b[2J`"), ("a\0.safetensors", "`a\\x00.safetensors`")] {
+        assert!(named(file).ends_with(&format!("its index names {said}, which is no file of this folder")), "{said}");
+    }
+    std::fs::create_dir(dir.path().join("folder.safetensors")).unwrap();
+    for file in ["none.safetensors", "folder.safetensors"] {
+        assert!(named(file).contains("but it is not there; download it again"), "{file}");
+    }
+    // A link to itself: nobody can open it, whatever their rights.
+    let own = dir.path().join("own.safetensors");
+    std::os::unix::fs::symlink(&own, &own).unwrap();
+    let error = named("own.safetensors");
+    assert!(error.starts_with(&format!("cannot read {}: ", own.display())), "{error}");
+}
+
+#[test]
+fn names_of_tensors_are_one_short_line_in_whatever_is_said_of_them() {
+    let name = format!("a\nsvdquant_lora\u{1b}[2J{}", "x".repeat(1000));
+    let dir = edited(|all| {
+        all.insert(name.clone(), (safetensors::Dtype::BF16, vec![2], vec![0; 4]));
+    });
+    let low_rank = refusal(dir.path());
+    std::fs::rename(dir.path().join("model.safetensors"), dir.path().join("a.safetensors")).unwrap();
+    std::fs::copy(dir.path().join("a.safetensors"), dir.path().join("b.safetensors")).unwrap();
+    let indexed = |files: serde_json::Value| {
+        let index = serde_json::json!({ "weight_map": files });
+        std::fs::write(dir.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+        refusal(dir.path())
+    };
+    let other = format!("b{name}");
+    for said in [
+        low_rank,
+        indexed(serde_json::json!({ name.as_str(): "a.safetensors", "lm_head.weight": "b.safetensors" })),
+        indexed(serde_json::json!({ other.as_str(): "a.safetensors" })),
+    ] {
+        assert!(said.contains("tensor `") && said.len() < 600 && !said.contains('\u{1b}'), "{said}");
+    }
+}
+
+#[test]
 fn half_precision_is_widened_exactly() {
     let values = [1.5f32, -0.25, 65504.0, 6.0e-8];
     let halves: Vec<u8> = values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();

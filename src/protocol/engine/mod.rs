@@ -17,7 +17,7 @@ pub use image::{
     Arriving, CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, ROW_ARRAYS, RowSource, RowsFault, RowsImage, RowsPlace,
     SOURCE_BYTES, StateImage, StatePart, TensorData,
 };
-pub use limits::{MAX_DEPTH, MAX_SEQUENCES, MAX_VERIFY_ROWS, MOST_TOKENS, TOP_LOGITS};
+pub use limits::{MAX_DEPTH, MAX_SEQUENCES, MAX_VERIFY_ROWS, MOST_TEMPERATURE, MOST_TOKENS, TOP_LOGITS};
 pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
 pub use options::{
     BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, Precision, WeightsChoice, is_folder,
@@ -89,6 +89,9 @@ pub enum EngineFault {
     /// The sequence was evicted before ([`Command::MayEvict`]): it is to be restored first.
     #[error("its state was given up for others' memory; restore it first")]
     Evicted,
+    /// No token may come next in an answer that is kept to a grammar. It is the grammar's, and the same at every try.
+    #[error("{0}")]
+    Stuck(String),
     /// The model or its device failed, and is ready for the next command.
     #[error("{0}")]
     Device(String),

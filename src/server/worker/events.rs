@@ -186,6 +186,8 @@ impl Worker {
             }
             EngineFault::RowsLost(fault) => self.refuse(&running.ask, Refusal::internal(fault.to_string())),
             EngineFault::Stopped => self.refuse(&running.ask, Refusal::gone()),
+            // Neither memory nor another try helps, and programs try again by themselves what ends with a 500.
+            EngineFault::Stuck(why) => self.refuse(&running.ask, Refusal::new(422, "grammar_stuck", why)),
             // It may be memory: what is live and not at work has some.
             EngineFault::Device(why) if running.answer.generated.is_empty() && self.release_idle() => {
                 self.plan_again(*running, &why, None);

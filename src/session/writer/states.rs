@@ -153,6 +153,7 @@ impl States {
             return;
         }
         // The names of the files that were written.
+        self.store.write_uses();
         self.store.checkpoint();
         if self.state_off.is_some() {
             return;

@@ -129,6 +129,25 @@ fn help_of_a_command_lists_its_own_options_and_names_the_others() {
 }
 
 #[test]
+fn a_command_that_writes_no_json_neither_lists_nor_takes_the_option() {
+    let read = |line: &str| Cli::read(line.split_whitespace().map(OsString::from));
+    let definition = command();
+    for name in TEXT_ONLY {
+        assert!(definition.find_subcommand(name).is_some(), "{name}");
+        let help = read(&format!("sala-chat {name} --help")).unwrap_err().to_string();
+        assert!(help.contains("--quiet") && !help.contains("--json"), "{help}");
+        let argument = if name == "completions" { "bash" } else { "" };
+        read(&format!("sala-chat {name} {argument}")).unwrap();
+        for line in [format!("sala-chat {name} {argument} --json"), format!("sala-chat --json {name} {argument}")] {
+            let failure = super::super::failure::Failure::command_line(&read(&line).unwrap_err());
+            assert_eq!(failure.message, format!("--json: {name} writes no JSON; leave it out"));
+            assert_eq!(failure.exit, crate::base::Exit::Usage);
+        }
+    }
+    assert!(read("sala-chat ls --help").unwrap_err().to_string().contains("--json"));
+}
+
+#[test]
 fn numbers_that_a_measurement_cannot_have_are_refused_with_their_range() {
     let options = [
         ("bench", "context", 1, 1_048_576u64),

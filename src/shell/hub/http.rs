@@ -175,6 +175,16 @@ impl Http {
     /// Whether an answer is what was asked for.
     fn accepted(&self, answer: Response, range: Option<Range<u64>>, what: &str) -> Result<Response, HubError> {
         let status = answer.status();
+        let unknown = match status {
+            StatusCode::NOT_FOUND | StatusCode::GONE => true,
+            // Who is not logged in is not told that there is none.
+            StatusCode::UNAUTHORIZED => self.token.is_none(),
+            _ => false,
+        };
+        // Of the repository, not of a part of one of its files.
+        if unknown && range.is_none() {
+            return Err(HubError::Unknown(what.to_owned()));
+        }
         let seconds = || answer.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse::<u64>().ok();
         match status {
             StatusCode::OK if range.as_ref().is_none_or(|r| r.start == 0) => Ok(answer),

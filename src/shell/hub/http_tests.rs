@@ -87,6 +87,11 @@ fn answer(
         write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
         stream.write_all(body)
     };
+    for (owner, status) in [("nobody", "404 Not Found"), ("private", "401 Unauthorized")] {
+        if path.starts_with(&format!("/api/models/{owner}/")) {
+            return write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    }
     if path.contains("/revision/") {
         return ok(&mut stream, info().as_bytes());
     }
@@ -287,6 +292,21 @@ fn faults_that_do_not_pass_are_one_line_each() {
     lies.faults.lock().unwrap().extend([ok, Fault::Lie]);
     assert!(matches!(download(&lies, dir.path()).0, Err(HubError::Damaged(_))));
     assert_eq!(CachedRepo::new(dir.path(), "o/n").installed("main", Kind::Model), None);
+}
+
+#[test]
+fn a_repository_that_is_not_there_or_not_shown_is_not_known_to_the_hub() {
+    let server = serve(model(), info);
+    let asked = |repo: &str, token: Option<&str>| {
+        let hub = Http::at(&server.endpoint, repo, token.map(str::to_owned), Patience::default()).unwrap();
+        hub.snapshot("v1").unwrap_err()
+    };
+    for (repo, token) in [("nobody/n", None), ("nobody/n", Some("t")), ("private/n", None)] {
+        let error = asked(repo, token);
+        assert!(matches!(&error, HubError::Unknown(what) if *what == format!("{repo} at v1")), "{error}");
+    }
+    // A token that does not open it is told of.
+    assert!(asked("private/n", Some("t")).to_string().contains("logged in"));
 }
 
 #[test]

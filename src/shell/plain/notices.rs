@@ -121,7 +121,8 @@ impl Plain {
             Notice::Beside { serial, notice } => out.extend(self.told_beside(serial, *notice).map(Out::Line)),
             Notice::Served(requests) => self.served = requests,
             Notice::Activity(activity) => self.activity(activity, &mut out),
-            Notice::Meters(_) | Notice::Prompts(_) | Notice::Titled(_) | Notice::Display(_) => {}
+            // A line that is not entered stands nowhere here: it waits for the screen.
+            Notice::Meters(_) | Notice::Prompts(_) | Notice::Draft(_) | Notice::Titled(_) | Notice::Display(_) => {}
             Notice::Library(names) => self.library = names.into_iter().map(|d| d.name).collect(),
             Notice::Tree(tree) => self.documents = tree.documents.into_iter().map(|d| d.name).collect(),
             Notice::Save(state) => self.saved(&state, &mut out),

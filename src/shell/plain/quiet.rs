@@ -39,6 +39,7 @@ pub(super) fn weight(notice: &Notice) -> Weight {
         | Notice::Served(_)
         | Notice::Meters(_)
         | Notice::Prompts(_)
+        | Notice::Draft(_)
         | Notice::Library(_)
         | Notice::Titled(_)
         | Notice::Display(_)

@@ -100,6 +100,55 @@ fn layer_ids_of_speculators_count_inputs() {
 }
 
 #[test]
+fn heads_of_speculators_that_do_not_say_where_the_residual_starts_are_read_as_vllm_reads_them() {
+    let (config, all, spec) = tiny();
+    // As `speculators` writes it: its layer in an object of its own, tensors named after it.
+    let of_speculators = |more: serde_json::Value| {
+        set(&config, |c| {
+            let mut layer = std::mem::take(c);
+            layer.retain(|key, _| !["architectures", "draft_vocab_size", "target_hidden_size"].contains(&key.as_str()));
+            c.insert("architectures".into(), json!(["Eagle3DraftModel"]));
+            c.insert("speculators_model_type".into(), "eagle3".into());
+            c.insert("draft_vocab_size".into(), 160.into());
+            c.insert("target_hidden_size".into(), serde_json::Value::Null);
+            c.insert("transformer_layer_config".into(), layer.into());
+            c.extend(more.as_object().unwrap().clone());
+        })
+    };
+    let named: Vec<_> = all.iter().map(|(n, form)| (n.replace("midlayer.", "layers.0."), form.clone())).collect();
+    let plain = |said: bool| set(&config, |c| drop(c.insert("norm_before_residual".into(), said.into())));
+    let [normed, stream] = [true, false].map(|said| load(&plain(said), &all, &spec).unwrap());
+    assert!(normed != stream, "it makes a difference");
+    let nested = of_speculators(
+        json!({"transformer_layer_config": serde_json::from_str::<serde_json::Value>(&plain(false)).unwrap()}),
+    );
+    for (config, expected, assumed) in [
+        (of_speculators(json!({})), &normed, true),
+        (of_speculators(json!({"norm_before_residual": null})), &normed, true),
+        (of_speculators(json!({"norm_before_residual": true})), &normed, false),
+        (of_speculators(json!({"norm_before_residual": false})), &stream, false),
+        (nested, &stream, false),
+        (config.clone(), &stream, false),
+    ] {
+        assert!(load(&config, &named, &spec).unwrap() == *expected, "{config}");
+        let mut b = Cpu::new();
+        let options = DraftOptions::default();
+        let head = DraftHead::load(&mut b, "test", &config, &stored(&named), &spec, &options).unwrap();
+        let says = |line: &str| line.contains("does not say `norm_before_residual`: true is taken");
+        assert_eq!(head.assumed().map(says), assumed.then_some(true), "{config}");
+    }
+    assert!(refusal(&of_speculators(json!({"norm_before_residual": 1})), &named, &spec).contains("true or false"));
+}
+
+#[test]
+fn a_head_that_norms_queries_and_keys_is_refused() {
+    let (config, mut all, spec) = tiny();
+    let ones = Form { dtype: safetensors::Dtype::F32, shape: vec![32], bytes: 1f32.to_le_bytes().repeat(32) };
+    all.push(("layers.0.self_attn.k_norm.weight".into(), ones));
+    assert!(refusal(&config, &all, &spec).contains("it has `midlayer.self_attn.k_norm.weight`"));
+}
+
+#[test]
 fn a_prediction_that_is_not_there_or_has_no_place_in_the_vocabulary_is_an_error() {
     let row = |ids: &[Token]| TopLogits { ids: ids.to_vec(), logits: vec![0.0; ids.len()], log_sum_exp: 0.0 };
     assert_eq!(in_model_ids(vec![row(&[0, 1])], Some(&[7, 9])).unwrap().ids, [7, 9]);

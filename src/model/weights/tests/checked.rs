@@ -98,3 +98,61 @@ fn what_is_there_is_compared_once_and_that_can_be_stopped() {
         .collect();
     assert_eq!(changed, ["part-004.safetensors"]);
 }
+
+#[test]
+fn parts_that_were_damaged_while_packing_lay_stopped_are_packed_again() {
+    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+    source.set_recipe(Recipe::Bits8);
+    let (whole, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    quantized(&source, whole.path());
+    let notes = out.path().join(".sala-chat.hashes");
+    let stopped = |parts: usize| {
+        let stop = Cancel::default();
+        let mut hear = |part: &crate::model::quantize::Part| {
+            if part.number == parts {
+                stop.cancel();
+            }
+        };
+        assert_eq!(quantize(&source, None, out.path(), &stop, &mut hear).unwrap(), None);
+    };
+    let made = |parts: Vec<crate::model::quantize::Part>| -> Vec<usize> {
+        parts.iter().filter(|part| !part.earlier).map(|part| part.number - 1).collect()
+    };
+    let as_whole = || {
+        let same = (0..8).all(|i| std::fs::read(part(&out, i)).unwrap() == std::fs::read(part(&whole, i)).unwrap());
+        let found = check(out.path(), &mut |_, _| ()).unwrap();
+        same && found.values().all(|condition| *condition == Condition::AsWritten) && !notes.exists()
+    };
+
+    stopped(4);
+    // A value of a weight: header and length are as they were.
+    change(&part(&out, 2));
+    let mut told = Vec::new();
+    let claim = Claim::take(out.path()).unwrap();
+    remove_damaged(&source, &claim, &Cancel::default(), &mut |name, _| told.push(name.to_owned())).unwrap().unwrap();
+    drop(claim);
+    assert_eq!(told, [0, 1, 2, 3].map(|i| format!("part-{i:03}.safetensors")), "it says what it reads");
+    assert_eq!(made(quantized(&source, out.path())), [2, 4, 5, 6, 7]);
+    assert!(as_whole());
+
+    // A finished folder that is packed again: what was compared then is known after a stop, too.
+    change(&part(&out, 2));
+    stopped(3);
+    assert!(!out.path().join(WEIGHTS_INDEX).exists());
+    change(&part(&out, 5));
+    assert_eq!(made(quantized(&source, out.path())), [5]);
+    assert!(as_whole());
+
+    // Nobody noted anything, as earlier versions did.
+    std::fs::remove_file(out.path().join(WEIGHTS_INDEX)).unwrap();
+    change(&part(&out, 5));
+    assert_eq!(made(quantized(&source, out.path())), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(as_whole());
+
+    // Notes that cannot be read say nothing of the parts: they stay.
+    std::fs::remove_file(out.path().join(WEIGHTS_INDEX)).unwrap();
+    std::os::unix::fs::symlink(&notes, &notes).unwrap();
+    let refused = quantize(&source, None, out.path(), &Cancel::default(), &mut |_| ());
+    assert!(matches!(&refused, Err(ModelError::File { path, .. }) if *path == notes), "{refused:?}");
+    assert!((0..8).all(|i| part(&out, i).exists()));
+}

@@ -235,7 +235,7 @@ fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
     source.set_recipe(Recipe::Bits4);
     let out = tempfile::tempdir().unwrap();
     quantized(&source, out.path());
-    assert!(is_finished(out.path()) && !is_outdated(out.path()));
+    assert!(is_finished(out.path()).unwrap() && !is_outdated(out.path()));
     let (earlier, part) = (fixture("packed-earlier/part-001.safetensors"), out.path().join("part-001.safetensors"));
     let open = |path: &Path| {
         let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
@@ -255,7 +255,7 @@ fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
     let index = out.path().join("model.safetensors.index.json");
     let text = std::fs::read_to_string(&index).unwrap();
     std::fs::write(&index, text.replace(".int4_2", ".int4")).unwrap();
-    assert!(is_finished(out.path()) && is_outdated(out.path()));
+    assert!(is_finished(out.path()).unwrap() && is_outdated(out.path()));
     assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free);
     // Stopped before the second part: whole for nobody, with words that say what to do, and taken up again.
     let stop = crate::protocol::engine::Cancel::default();
@@ -267,7 +267,7 @@ fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
         }
     };
     assert!(crate::model::quantize::quantize(&source, None, out.path(), &stop, &mut hear).unwrap().is_none());
-    assert!(!is_finished(out.path()));
+    assert!(!is_finished(out.path()).unwrap());
     let words = Checkpoint::open_dir(out.path()).err().unwrap().to_string();
     assert!(words.contains("packing it was not finished"), "{words}");
     std::fs::copy(&earlier, &part).unwrap();
@@ -275,7 +275,7 @@ fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
     assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free, "an unfinished one of that version");
     let parts = quantized(&source, out.path());
     assert!(parts.iter().enumerate().all(|(i, part)| part.earlier == (i != 1)), "{parts:?}");
-    assert!(is_finished(out.path()) && !is_outdated(out.path()));
+    assert!(is_finished(out.path()).unwrap() && !is_outdated(out.path()));
     assert!(now.names().eq(open(&part).names()));
 }
 

@@ -1,0 +1,117 @@
+//! The bytes of a connection: a reader must take something now and then, and a head that cannot be read is answered in the
+//! form that errors have here.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+
+use super::http::{HEAD_BYTES, HEAD_LINES};
+use super::refusal::Refusal;
+
+/// A reader that takes nothing for so long is gone.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// A stream of a connection.
+pub(super) struct Paced {
+    pub stream: TcpStream,
+    /// Runs while nothing can be written.
+    stuck: Option<Pin<Box<Sleep>>>,
+}
+
+impl Paced {
+    pub(super) fn new(stream: TcpStream) -> Paced {
+        Paced { stream, stuck: None }
+    }
+
+    fn paced<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.stuck = None;
+            return polled;
+        }
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STUCK)));
+        ready!(stuck.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader takes nothing")))
+    }
+}
+
+/// What a response says that the HTTP library writes by itself, to a head that it cannot read: the one way to tell is that it has
+/// no type, which every response of ours has. The library takes no body for it.
+fn unreadable(written: &[u8]) -> Option<Refusal> {
+    let status = written.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5))?;
+    let (status, code, message) = match status {
+        b"400" => {
+            (400, "invalid_http", "this is no HTTP request: its first line or a header cannot be read".to_owned())
+        }
+        b"414" => (414, "url_too_long", "the path is too long; put what is long into the body".to_owned()),
+        b"431" => {
+            let message = format!(
+                "the request's head is larger than {} KiB, or of more than {HEAD_LINES} lines",
+                HEAD_BYTES >> 10
+            );
+            (431, "headers_too_large", message)
+        }
+        _ => return None,
+    };
+    let head = std::str::from_utf8(written).ok().filter(|head| head.ends_with("\r\n\r\n"))?;
+    (!head.contains("\r\ncontent-type:")).then(|| Refusal::new(status, code, message))
+}
+
+impl AsyncRead for Paced {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Paced {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = match unreadable(from) {
+            None => Pin::new(&mut self.stream).poll_write(context, from),
+            Some(refusal) => {
+                let whole = refusal.whole();
+                // It ends the connection: the socket takes all of so little, or nobody reads it.
+                Pin::new(&mut self.stream).poll_write(context, whole.as_bytes()).map(|written| match written {
+                    Ok(n) if n == whole.len() => Ok(from.len()),
+                    Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+                    Err(e) => Err(e),
+                })
+            }
+        };
+        self.paced(context, polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_library_answers_by_itself_is_told_apart_from_what_is_answered_here() {
+        let code = |written: &str| unreadable(written.as_bytes()).map(|refusal| (refusal.status, refusal.code));
+        let bare = |status: &str| format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+        assert_eq!(code(&bare("400 Bad Request")), Some((400, "invalid_http")));
+        assert_eq!(code(&bare("414 URI Too Long")), Some((414, "url_too_long")));
+        assert_eq!(code(&bare("431 Request Header Fields Too Large")), Some((431, "headers_too_large")));
+        assert_eq!(code(&bare("400 Bad Request").replace("1.1", "1.0")), Some((400, "invalid_http")));
+        for other in ["200 OK", "404 Not Found", "500 Internal Server Error"] {
+            assert_eq!(code(&bare(other)), None, "{other}");
+        }
+        assert_eq!(code(&Refusal::field("n", "must be a number").whole()), None);
+        assert_eq!(code("HTTP/1.1 100 Continue\r\n\r\n"), None);
+        for part in ["", "HTTP/1.", "HTTP/1.1 4", "{\"a\": 1}", "HTTP/1.1 400 Bad Request\r\n"] {
+            assert_eq!(code(part), None, "{part}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Which state was used when: what was unused for longest goes first where the disk budget asks for it.
+//!
+//! A use is noted at once and written by the way, so that whoever restores state waits for no disk. What a killed process had
+//! noted is lost: that is an order, no state.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use rusqlite::params;
+
+use super::commit::next_use;
+use super::segment::{Segment, SegmentId};
+use super::store::{Access, Store, lock};
+use crate::base::now_ms;
+
+/// Uses that are not written yet.
+#[derive(Debug, Default)]
+pub(super) struct Uses(Mutex<Noted>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    /// Paths noted so far.
+    count: u64,
+    /// The last path each segment was on, by its number, and when that was, ms since the epoch.
+    last: HashMap<SegmentId, (u64, i64)>,
+}
+
+impl Store {
+    /// Notes that segments are used now.
+    pub(super) fn note_use(&self, path: &[Segment]) {
+        if *self.access() != Access::Writable {
+            return;
+        }
+        let mut noted = lock(&self.uses.0);
+        noted.count += 1;
+        let now = (noted.count, now_ms());
+        noted.last.extend(path.iter().map(|segment| (segment.id, now)));
+    }
+
+    /// Writes what was noted. Best effort: it only orders what is dropped first.
+    pub(super) fn write_uses(&self) {
+        let noted = std::mem::take(&mut lock(&self.uses.0).last);
+        if noted.is_empty() {
+            return;
+        }
+        let mut noted: Vec<(SegmentId, (u64, i64))> = noted.into_iter().collect();
+        noted.sort_unstable_by_key(|(_, (path, _))| *path);
+        let written = self.transaction(|tx| {
+            let mut update = tx.prepare_cached("UPDATE segment SET used = ?2, used_ms = ?3 WHERE id = ?1")?;
+            for path in noted.chunk_by(|(_, (a, _)), (_, (b, _))| a == b) {
+                let used = next_use(tx)?;
+                for (id, (_, ms)) in path {
+                    update.execute(params![id.0, used, ms])?;
+                }
+            }
+            Ok(())
+        });
+        if let Err(e) = written {
+            tracing::debug!("which state was used is not written: {e}");
+        }
+    }
+}

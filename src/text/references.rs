@@ -1,0 +1,176 @@
+//! What schemas refer to in themselves (`$ref`), and how the library that compiles schemas reads it: it takes the parts of a pointer
+//! as they stand, without the escapes of pointers (`~1`, `~0`) and of addresses (`%25`), and reaches no name that holds a `/`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+/// Keywords whose value is data, whatever it looks like.
+const DATA: [&str; 5] = ["const", "default", "enum", "example", "examples"];
+/// Keywords below which names stand, each with a schema.
+const NAMED: [&str; 6] =
+    ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
+/// Keywords of definitions, of which the library compiles those that are referred to.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+/// Among the definitions: what stands at a place that the library does not reach, again.
+const COPIES: &str = "x-sala-chat-copies";
+/// Set before a reference that leads nowhere: so the library names it, if it comes to it at all.
+const NOWHERE: &str = "x-sala-chat-nowhere:";
+/// Characters of a reference in a sentence.
+const MOST_CHARACTERS: usize = 200;
+
+/// Hands over every reference of a schema.
+pub(crate) fn each(schema: &mut Value, change: &mut dyn FnMut(&mut String)) {
+    match schema {
+        Value::Array(schemas) => schemas.iter_mut().for_each(|schema| each(schema, change)),
+        Value::Object(keywords) => {
+            for (keyword, value) in keywords {
+                match (keyword.as_str(), value) {
+                    ("$ref", Value::String(reference)) => change(reference),
+                    (keyword, _) if DATA.contains(&keyword) => {}
+                    (keyword, Value::Object(named)) if NAMED.contains(&keyword) => {
+                        named.values_mut().for_each(|schema| each(schema, change));
+                    }
+                    // Where a pointer leads there may be schemas below any word.
+                    (_, value) => each(value, change),
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Writes the references of a schema so that the library finds what they mean.
+pub(super) fn spell_out(schema: &mut Value) {
+    let mut spelled = BTreeMap::new();
+    each(schema, &mut |reference: &mut String| drop(spelled.insert(reference.clone(), String::new())));
+    let mut unreached = Vec::new();
+    for (reference, spelled) in &mut spelled {
+        *spelled = match reference.as_str() {
+            // The whole schema, for the library too.
+            "#" | "#/" => reference.clone(),
+            _ => match parts(schema, reference) {
+                None => format!("{NOWHERE}{reference}"),
+                Some(parts) if parts.iter().any(|part| part.contains('/')) => {
+                    unreached.push(parts);
+                    format!("#/{}/{COPIES}/{}", home(schema), unreached.len() - 1)
+                }
+                Some(parts) => format!("#/{}", parts.join("/")),
+            },
+        };
+    }
+    each(schema, &mut |reference: &mut String| {
+        if let Some(spelled) = spelled.get(reference.as_str()) {
+            reference.clone_from(spelled);
+        }
+    });
+    if unreached.is_empty() {
+        return;
+    }
+    let copies: Value = unreached.iter().filter_map(|parts| at(schema, parts)).cloned().collect();
+    let home = home(schema);
+    if let Some(keywords) = schema.as_object_mut()
+        && let Some(definitions) = keywords.entry(home).or_insert_with(|| json!({})).as_object_mut()
+    {
+        definitions.insert(COPIES.to_owned(), copies);
+    }
+}
+
+/// A keyword with room for definitions.
+fn home(schema: &Value) -> &'static str {
+    let [usual, old] = DEFINITIONS;
+    if schema.get(usual).is_none_or(Value::is_object) { usual } else { old }
+}
+
+/// The names on the way of a pointer that leads somewhere: without their escapes, else as they stand, as some programs write them.
+fn parts(schema: &Value, reference: &str) -> Option<Vec<String>> {
+    let pointer = reference.strip_prefix("#/")?;
+    let meant: Vec<String> = pointer.split('/').map(unescaped).collect();
+    let written: Vec<String> = pointer.split('/').map(str::to_owned).collect();
+    [meant, written].into_iter().find(|parts| at(schema, parts).is_some())
+}
+
+fn at<'a>(schema: &'a Value, parts: &[String]) -> Option<&'a Value> {
+    parts.iter().try_fold(schema, |value, part| match value {
+        Value::Array(values) => values.get(part.parse::<usize>().ok()?),
+        other => other.get(part),
+    })
+}
+
+/// A part of a pointer, as the name that it means. Escapes of bytes that are no text are none.
+fn unescaped(part: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::with_capacity(part.len()), part.as_bytes());
+    while let Some((first, after)) = rest.split_first() {
+        let byte = after.split_at_checked(2).filter(|_| *first == b'%').and_then(|(digits, after)| {
+            let digits = std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))?;
+            Some((u8::from_str_radix(digits, 16).ok()?, after))
+        });
+        let (byte, after) = byte.unwrap_or((*first, after));
+        bytes.push(byte);
+        rest = after;
+    }
+    let text = String::from_utf8(bytes).unwrap_or_else(|_| part.to_owned());
+    text.replace("~1", "/").replace("~0", "~")
+}
+
+/// What to say where the library's words are about a reference that leads nowhere.
+pub(super) fn astray(said: &str) -> Option<String> {
+    let (_, reference) = said.split_once(NOWHERE)?;
+    let reference = reference.split('\'').next().unwrap_or(reference);
+    let shown: String = reference.chars().filter(|c| !c.is_control()).take(MOST_CHARACTERS).collect();
+    Some(format!(
+        "it refers to '{shown}', which is not in it; a reference is a pointer into the schema, as #/$defs/NAME"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spelled(mut schema: Value) -> Value {
+        spell_out(&mut schema);
+        schema
+    }
+
+    #[test]
+    fn escapes_are_undone_and_what_no_pointer_of_the_library_reaches_is_copied() {
+        let definitions = json!({
+            "a~b": 1, "50%": 2, "ü x": 3, "a/b": { "$ref": "#/$defs/a~1b" }, "n": { "$defs": { "m": [4] } }, "~1": 5, "%41": 6,
+        });
+        let to = |reference: &str| {
+            let schema = spelled(json!({ "$ref": reference, "$defs": definitions }));
+            schema["$ref"].as_str().unwrap().to_owned()
+        };
+        for plain in ["#", "#/", "#/$defs/a~b", "#/$defs/50%", "#/$defs/n/$defs/m/0", "#/$defs/%41"] {
+            assert_eq!(to(plain), plain);
+        }
+        assert_eq!(to("#/$defs/a~0b"), "#/$defs/a~b");
+        assert_eq!(to("#/$defs/50%25"), "#/$defs/50%");
+        assert_eq!(to("#/%24defs/%C3%BC%20x"), "#/$defs/ü x");
+        assert_eq!(to("#/$defs/~01"), "#/$defs/~1");
+        let copied = spelled(json!({ "$ref": "#/$defs/a~1b", "$defs": definitions }));
+        assert_eq!(copied["$ref"], "#/$defs/x-sala-chat-copies/0");
+        assert_eq!(copied["$defs"][COPIES], json!([{ "$ref": "#/$defs/x-sala-chat-copies/0" }]));
+        // Also where nothing is defined.
+        let path =
+            spelled(json!({ "properties": { "a/b": { "type": "null" }, "c": { "$ref": "#/properties/a%2Fb" } } }));
+        assert_eq!(path["properties"]["c"]["$ref"], "#/$defs/x-sala-chat-copies/0");
+        assert_eq!(path["$defs"][COPIES], json!([{ "type": "null" }]));
+    }
+
+    #[test]
+    fn what_leads_nowhere_is_marked_and_named_with_its_own_words() {
+        for lost in
+            ["#/$defs/b", "#/anyOf/7", "#/anyOf/x", "#name", "other.json#/a", "https://x.org/y", "#/$defs/%ff", ""]
+        {
+            let schema = spelled(json!({ "$ref": lost, "anyOf": [{}], "$defs": { "a": {} } }));
+            let marked = schema["$ref"].as_str().unwrap();
+            let said = astray(&format!("no such ref '{marked}' here\nat all")).unwrap();
+            assert!(said.starts_with(&format!("it refers to '{lost}', which is not in it")), "{said}");
+        }
+        assert_eq!(astray("Unimplemented keys: [\"not\"]"), None);
+        // What looks like a reference and is none.
+        let data = json!({ "const": { "$ref": "#/nowhere" }, "properties": { "$ref": { "type": "string" } } });
+        assert_eq!(spelled(data.clone()), data);
+    }
+}

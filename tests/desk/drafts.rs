@@ -1,0 +1,174 @@
+//! Drafts: what stands in the input of a session is there again at its next start, whoever else has it.
+
+use std::time::Instant;
+
+use sala_chat::session::{NO_ROW, Store};
+use sala_chat::transcript::SessionId;
+
+use super::*;
+
+fn draft(serial: u64, text: &str) -> Request {
+    Request::Draft { serial, text: text.into() }
+}
+
+/// What was told to stand in the input.
+fn told(t: &Talk) -> Vec<String> {
+    let text = |n: &Notice| if let Notice::Draft(text) = n { Some(text.clone()) } else { None };
+    t.seen.iter().filter_map(text).collect()
+}
+
+/// The prompts that Up finds.
+fn prompts(t: &Talk) -> Vec<String> {
+    let all = |n: &Notice| if let Notice::Prompts(all) = n { Some(all.clone()) } else { None };
+    t.seen.iter().find_map(all).unwrap()
+}
+
+/// Waits until this is on disk.
+fn kept(store: &Store, session: SessionId, text: &str) {
+    let until = Instant::now() + support::PATIENCE;
+    while store.draft(session).unwrap().as_deref() != Some(text) {
+        assert!(Instant::now() < until, "the draft is not on disk");
+        std::thread::yield_now();
+    }
+}
+
+/// The session again, as the next run has it.
+fn again(dir: &std::path::Path, name: &str) -> Talk {
+    let mut t = Talk::new(dir, resume(name));
+    t.note_with("Resumed");
+    t
+}
+
+#[test]
+fn a_draft_is_on_disk_before_the_end_and_back_at_the_next_start() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    let (name, serial) = (t.name(), t.view().serial);
+    t.send(draft(serial, "half"));
+    t.send(draft(serial, "half a question"));
+    let store = support::store(&dir.path().join("data"));
+    // Whatever ends the program now.
+    kept(&store, store.session_named(&name).unwrap().id, "half a question");
+    t.quit();
+    let mut t = again(dir.path(), &name);
+    assert_eq!((told(&t), prompts(&t)), (vec!["half a question".into()], vec!["One?".into()]));
+    // In this run the interface has it.
+    let serial = t.view().serial;
+    t.send(Request::New(None));
+    t.sync();
+    t.send(Request::Switch(serial));
+    t.sync();
+    assert_eq!(told(&t).len(), 1);
+    t.send(draft(serial, ""));
+    t.quit();
+    let t = again(dir.path(), &name);
+    assert_eq!((told(&t), prompts(&t)), (vec![], vec!["One?".into()]));
+    t.quit();
+}
+
+#[test]
+fn a_draft_of_a_session_that_was_left_is_kept_with_it() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    let (name, serial) = (t.name(), t.view().serial);
+    t.send(Request::New(None));
+    t.sync();
+    t.send(draft(serial, "left there"));
+    t.quit();
+    let t = again(dir.path(), &name);
+    assert_eq!(told(&t), ["left there"]);
+    t.quit();
+}
+
+#[test]
+fn a_draft_without_a_session_stands_in_the_next_new_one_and_goes_to_its_row() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    t.send(draft(t.view().serial, "never asked"));
+    // Another terminal neither has it nor takes its place.
+    let mut other = Talk::new(dir.path(), Setup::default());
+    other.sync();
+    assert_eq!(told(&other), Vec::<String>::new());
+    other.send(draft(other.view().serial, "elsewhere"));
+    other.quit();
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    assert_eq!((told(&t), prompts(&t)), (vec!["never asked".into()], vec!["elsewhere".into()]));
+    t.ask("Something else?");
+    let name = t.name();
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    assert_eq!(told(&t), Vec::<String>::new());
+    t.quit();
+    let t = again(dir.path(), &name);
+    assert_eq!(told(&t), ["never asked"]);
+    t.quit();
+}
+
+#[test]
+fn what_an_earlier_run_left_is_not_written_over_by_one_that_began_with_another_session() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    let name = t.name();
+    t.send(Request::New(None));
+    t.sync();
+    t.send(draft(t.view().serial, "never asked"));
+    t.quit();
+    let mut t = again(dir.path(), &name);
+    t.send(Request::New(None));
+    t.sync();
+    t.send(draft(t.view().serial, "another"));
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    assert_eq!(told(&t), ["never asked"]);
+    assert!(prompts(&t).contains(&"another".to_owned()));
+    t.quit();
+}
+
+#[test]
+fn a_session_that_is_open_elsewhere_keeps_its_draft() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.on_disk();
+    let (name, serial) = (t.name(), t.view().serial);
+    t.send(draft(serial, "mine"));
+    let store = support::store(&dir.path().join("data"));
+    kept(&store, store.session_named(&name).unwrap().id, "mine");
+    let mut second = Talk::new(dir.path(), resume(&name));
+    let (id, _) = question(&mut second);
+    second.send(Request::Choose { question: id, key: 'v' });
+    second.note_with("Resumed");
+    assert_eq!(told(&second), Vec::<String>::new());
+    second.send(draft(second.view().serial, "theirs"));
+    second.quit();
+    t.quit();
+    let t = again(dir.path(), &name);
+    assert_eq!(told(&t), ["mine"]);
+    assert!(prompts(&t).contains(&"theirs".to_owned()));
+    t.quit();
+}
+
+#[test]
+fn without_saving_no_draft_is_written() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup { discard: true, ..Setup::default() });
+    t.ask("One?");
+    let (name, serial) = (t.name(), t.view().serial);
+    t.send(draft(serial, "half a question"));
+    t.send(Request::New(None));
+    t.sync();
+    t.send(draft(t.view().serial, "never asked"));
+    t.quit();
+    let store = support::store(&dir.path().join("data"));
+    let session = store.session_named(&name).unwrap().id;
+    assert_eq!((store.draft(session).unwrap(), store.draft(NO_ROW).unwrap()), (None, None));
+    assert_eq!(store.prompts(10).unwrap(), ["One?"]);
+}
