@@ -9,12 +9,13 @@ mod question;
 mod selected;
 mod several;
 
-use super::acts::{hint, is_unsaved, offer, open_page, quit, quit_or_ask, send, stop};
+use super::acts::{hint, offer, open_page, send, stop};
 use super::keys::{Action, Code, Key, TAKE_UP};
 use super::list::List;
 use super::overlay::Overlay;
 use super::perform::submit;
 use super::question::Standing;
+use super::quit::{is_unsaved, quit, quit_or_ask};
 use super::{App, Armed, Effect, Phase, Queued};
 use crate::base::Exit;
 use crate::protocol::desk::{Activity, Request};

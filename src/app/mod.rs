@@ -36,6 +36,7 @@ pub mod palette;
 mod perform;
 pub mod pick;
 pub mod question;
+mod quit;
 mod render;
 pub mod rows;
 pub mod selection;

@@ -1,10 +1,11 @@
 //! What the user sends: messages, commands, the queue, and the commands the interface does itself.
 
-use super::acts::{asking, note, open_page, quit_or_ask, remember, send};
+use super::acts::{asking, note, open_page, remember, send};
 use super::keys::ACTIONS;
 use super::markdown::{Colours, Style, render};
 use super::mention;
 use super::options::ThinkShow;
+use super::quit::quit_or_ask;
 use super::themes;
 use super::{App, Effect, Queued, verbatim};
 use crate::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};

@@ -1,8 +1,9 @@
 //! The one function that changes the state: events in, effects out.
 
-use super::acts::{hint, keep_quit_question_true, note, quit, stop};
+use super::acts::{hint, note, stop};
 use super::find::Find;
 use super::mention::{self, Found};
+use super::quit::{keep_quit_question_true, quit};
 use super::transcript::Scroll;
 use super::{App, Armed, Effect, Event, Phase, Question, Redraw, Standing};
 use super::{drafts, input, late, notices, perform, question, selection, themes};

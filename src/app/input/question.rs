@@ -1,9 +1,10 @@
 //! Keys while a question stands.
 
-use super::super::acts::{quit, send, stop};
+use super::super::acts::{send, stop};
 use super::super::keys::{Code, Key, TAKE_UP};
 use super::super::mention::{self, Found};
 use super::super::question::{self, Asker, Standing};
+use super::super::quit::quit;
 use super::super::{App, Armed, Effect, Find, pick};
 use super::{insert_pasted, place_key, write};
 use crate::protocol::desk::Request;
