@@ -22,12 +22,12 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
 
+use super::arrival::{Arrival, Arrived, Imported, Place, Step, arrive};
 use super::commit::{apply, link, record_segment};
 use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
-use super::import::{Arrival, Arrived, Imported, Place, Step, arrive};
 use super::save::{Written, name_in};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::store::Store;

@@ -7,13 +7,16 @@
 use rusqlite::Connection;
 
 use super::directory;
-use super::error::{Result, StoreError, one_line};
+use super::error::{Result, StoreError, is_damage, one_line};
 use super::format::{self, FileKind};
+use super::schema;
 use super::seal::{self, seal_session};
 use super::segment::SegmentId;
-use super::state::is_damage;
 use super::store::{Access, Store};
 use crate::transcript::{MessageId, SessionId};
+
+/// A database up to this size is looked at on every start; a larger one by `doctor --check`.
+const CHECKED_BYTES: u64 = 16 << 20;
 
 /// Tables whose pages and indexes are compared: all of `schema.rs`. Not asked of the database, which may have lost one.
 const TABLES: [&str; 11] = [
@@ -47,7 +50,7 @@ pub struct Checked {
 
 /// The first fault of the database, a phrase; `None` when it is whole. Seals of all rows, pages and indexes are compared;
 /// neither the search index nor any state file.
-pub(super) fn first_fault(db: &Connection) -> Result<Option<String>> {
+fn first_fault(db: &Connection) -> Result<Option<String>> {
     if let Some(fault) = page_faults(db)?.into_iter().next() {
         return Ok(Some(fault));
     }
@@ -146,6 +149,29 @@ fn all_ids(db: &Connection, table: &str) -> Result<Vec<i64>> {
 }
 
 impl Store {
+    /// A sentence about damage in a database that is small enough to be looked at on every start. Goes through all of it on a
+    /// connection of its own: for another thread, where somebody waits for something.
+    pub fn damage(&self) -> Option<String> {
+        let copy = self.copy.as_ref().map(|copy| copy.path().join("sala.db"));
+        let database = copy.as_ref().unwrap_or(&self.layout.database);
+        if self.disk.look(database).map_or(0, |l| l.bytes) > CHECKED_BYTES {
+            return None;
+        }
+        let look = || -> Result<Option<String>> {
+            let (db, _) = schema::open_readable(database, &self.layout.database)?;
+            // As it stands at one moment: what is deleted meanwhile is no damage.
+            let moment = db.unchecked_transaction()?;
+            first_fault(&moment)
+        };
+        // So damaged that it cannot even be looked at.
+        let first = look().unwrap_or_else(|e| Some(e.to_string()))?;
+        Some(format!(
+            "{} is damaged in places ({first}): what can be read is shown. sala-chat doctor --check tells more and \
+             repairs what can be.",
+            self.layout.database.display()
+        ))
+    }
+
     /// Looks at everything, and puts right what can be.
     ///
     /// # Errors

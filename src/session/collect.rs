@@ -7,11 +7,14 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::Transaction;
 
+use super::check::structure_fault;
 use super::error::{Result, StoreError};
 use super::format::FileKind;
-use super::keep::{ids, light, with_ancestors};
+use super::keep::Freed;
+use super::reach::PLACES;
+use super::recorded::{ids, light, with_ancestors};
 use super::segment::SegmentId;
-use super::sessions::{PLACES, SessionFilter};
+use super::sessions::SessionFilter;
 use super::store::{Access, Store};
 use super::wipe;
 use crate::base::now_ms;
@@ -19,32 +22,6 @@ use crate::transcript::SessionId;
 
 /// What nothing reaches stays this long while other processes may be about to use it.
 const LEFT_ALONE_MS: i64 = 24 * 3600 * 1000;
-
-/// What a removal freed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Freed {
-    /// Files removed.
-    pub files: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Segments forgotten altogether.
-    pub segments: u64,
-    /// Messages removed, of sessions that were in the trash.
-    pub messages: u64,
-    /// Sessions removed from the trash.
-    pub sessions: u64,
-}
-
-impl Freed {
-    /// Adds another removal's numbers.
-    pub fn add(&mut self, o: Freed) {
-        self.files += o.files;
-        self.bytes += o.bytes;
-        self.segments += o.segments;
-        self.messages += o.messages;
-        self.sessions += o.sessions;
-    }
-}
 
 /// Bytes of state on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,7 +46,7 @@ impl Store {
             let tree = light(tx)?;
             let mut roots = ids(tx, "SELECT segment FROM message_segment UNION SELECT segment FROM document")?;
             roots.extend(tree.values().filter(|l| l.used_ms >= cutoff).map(|l| l.id));
-            roots.extend(self.unlinked.ids());
+            roots.extend(self.unlinked_segments());
             let reached = with_ancestors(&tree, roots);
             let mut gone = Vec::new();
             for l in tree.values().filter(|l| !reached.contains(&l.id)) {
@@ -138,8 +115,8 @@ impl Store {
     fn require_sound(&self) -> Result<()> {
         let path = &self.layout.database;
         let fault = match self.access() {
-            Access::Writable => super::check::structure_fault(&super::schema::open_readable(path, path)?.0)?,
-            Access::ReadOnly { .. } => self.read(super::check::structure_fault)?,
+            Access::Writable => structure_fault(&super::schema::open_readable(path, path)?.0)?,
+            Access::ReadOnly { .. } => self.read(structure_fault)?,
         };
         fault.map_or(Ok(()), |fault| Err(StoreError::Doubtful { path: path.clone(), fault }))
     }

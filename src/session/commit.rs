@@ -7,9 +7,9 @@ use std::collections::HashSet;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::error::{Result, StoreError};
-use super::library::NewDocument;
 use super::seal::Sealed;
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
+use super::store::next_use;
 use super::summary::{OWN_TITLE, free_name, touch_session};
 use crate::base::now_ms;
 use crate::protocol::engine::StateImage;
@@ -37,6 +37,25 @@ pub enum TitleBy {
     Person,
     /// The model: it takes the place of a question's first words, and of nothing else.
     Model,
+}
+
+/// A document to be put on the shelf.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewDocument {
+    /// BLAKE3 of its text, hex.
+    pub hash: String,
+    /// The name the model sees.
+    pub name: String,
+    /// The file it came from.
+    pub path: Option<String>,
+    /// Segment before its first; `None` at position 0.
+    pub prefix: Option<SegmentId>,
+    /// Its last segment.
+    pub segment: SegmentId,
+    /// Tokens it took.
+    pub tokens: u64,
+    /// Lines of its text.
+    pub lines: u64,
 }
 
 /// One step of a save.
@@ -203,7 +222,7 @@ pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied
             out.grown.extend(said_in(tx, *message)?);
         }
         Change::AddDocument(new) => {
-            note(out, super::library::add(tx, new)?);
+            note(out, add_document(tx, new)?);
         }
         Change::Prompt(text) => {
             super::history::add(tx, text)?;
@@ -219,13 +238,6 @@ fn note(out: &mut Applied, problem: Option<String>) {
     if let Some(problem) = problem {
         out.state_problem.get_or_insert(problem);
     }
-}
-
-/// The next value of the use counter: an order that no clock can disturb.
-pub(super) fn next_use(tx: &Transaction<'_>) -> Result<i64> {
-    Ok(tx
-        .prepare_cached("UPDATE counter SET value = value + 1 WHERE name = 'use' RETURNING value")?
-        .query_row([], |r| r.get(0))?)
 }
 
 /// Returns the name it was given.
@@ -356,6 +368,30 @@ pub(super) fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId
         )?
         .execute(params![message.0, segment.0])?;
     Ok((changed == 0).then(|| "the state it belongs to is not kept".into()))
+}
+
+/// Puts a document on the shelf, or records its use if it is there. Returns a phrase when its segment is unknown.
+fn add_document(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String>> {
+    if !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([new.segment.0])? {
+        return Ok(Some("the document's state is not kept".into()));
+    }
+    tx.prepare_cached(
+        "INSERT INTO document(hash, name, path, prefix, segment, tokens, lines, used, used_ms)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+         ON CONFLICT(segment) DO UPDATE SET path = excluded.path, used = excluded.used, used_ms = excluded.used_ms",
+    )?
+    .execute(params![
+        new.hash,
+        new.name,
+        new.path,
+        new.prefix.map(|p| p.0),
+        new.segment.0,
+        new.tokens,
+        new.lines,
+        next_use(tx)?,
+        now_ms()
+    ])?;
+    Ok(None)
 }
 
 /// The session that a message was said in.

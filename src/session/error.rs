@@ -269,6 +269,19 @@ pub(super) fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Whether an error means that what was read is not what was written.
+pub(super) fn is_damage(e: &rusqlite::Error) -> bool {
+    use rusqlite::Error as E;
+    match e {
+        E::SqliteFailure(f, _) => {
+            matches!(f.code, rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
+        }
+        E::FromSqlConversionFailure(..) | E::IntegralValueOutOfRange(..) | E::InvalidColumnType(..) => true,
+        E::Utf8Error(..) => true,
+        _ => false,
+    }
+}
+
 impl From<rusqlite::Error> for StoreError {
     fn from(e: rusqlite::Error) -> Self {
         StoreError::Database(e)

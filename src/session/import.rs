@@ -17,45 +17,25 @@ mod spool;
 mod theirs;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
 use std::io::{self, BufReader, Read};
 use std::path::Path;
-
-use serde_json::Value;
 
 use self::forms::{Form, form_of};
 use self::lenient::{Fault, each};
 use self::spool::Spool;
-pub(super) use self::spool::Step;
 use self::theirs::{ChatGpt, OpenWebUi};
+use super::arrival::{Arrival, Arrived, Imported, Incoming, Place, Step, arrive};
+use super::bundle::is_bundle;
 use super::commit::{Applied, apply_one};
 use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
-use super::export::{MarkJson, SessionJson};
+use super::export::SessionJson;
 use super::store::{Store, take_ids};
 use super::summary::touch_session;
 use super::watch::Watch;
 use crate::text::files;
-use crate::text::sanitize::is_unseen;
 use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
-/// What an import brought.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Imported {
-    /// New sessions and their names.
-    pub sessions: Vec<(SessionId, String)>,
-    /// Messages in all.
-    pub messages: u64,
-    /// Tokens whose state came along.
-    pub state_tokens: u64,
-    /// A sentence when only texts came, and why.
-    pub text_only: Option<String>,
-    /// Sessions whose place in them could not be had from the file: they stand at their last message.
-    pub without_place: u64,
-}
-
-/// Characters of a session's name, or of a mark's.
-const MAX_NAME: usize = 200;
 /// Read at a time; whoever waits is asked and told that often.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -76,7 +56,7 @@ impl Store {
         if !look.is_file {
             return Err(bad("not a regular file. Copy it to a file first".into()));
         }
-        if super::bundle::is_bundle(&*self.disk, &real) {
+        if is_bundle(&*self.disk, &real) {
             return self.import_bundle(&real, watch);
         }
         if look.bytes > files::IMPORT_BYTES {
@@ -198,7 +178,7 @@ impl Reading<'_> {
         let spool = RefCell::new(spool);
         let sessions = store.transaction(|tx| {
             let mut spool = spool.borrow_mut();
-            let mut steps = spool.from_the_first()?;
+            let mut steps = spool.again()?;
             let first = take_ids(tx, ids, 0)?;
             let mut named = tx.prepare_cached("SELECT name FROM session WHERE id = ?1")?;
             let mut sessions: Vec<(SessionId, String)> = Vec::with_capacity(talks.len());
@@ -215,46 +195,6 @@ impl Reading<'_> {
             Ok(sessions)
         })?;
         Ok(Imported { sessions, ..imported })
-    }
-}
-
-/// A session as a file has it.
-pub(super) struct Arrival<M> {
-    name: String,
-    title: Option<String>,
-    /// An object; a string where it could not be read as one.
-    settings: Value,
-    head: Option<MessageId>,
-    messages: Vec<M>,
-    marks: Vec<MarkJson>,
-}
-
-impl From<SessionJson> for Arrival<Message> {
-    fn from(json: SessionJson) -> Arrival<Message> {
-        let SessionJson { name, title, settings, head, messages, marks, .. } = json;
-        Arrival { name, title, settings, head, messages, marks }
-    }
-}
-
-/// A message under the numbers that it has in its file.
-pub(super) trait Incoming {
-    fn id(&self) -> MessageId;
-    fn parent(&self) -> Option<MessageId>;
-    /// It under the numbers that it has here.
-    fn message(self, id: MessageId, parent: Option<MessageId>) -> Message;
-}
-
-impl Incoming for Message {
-    fn id(&self) -> MessageId {
-        self.id
-    }
-
-    fn parent(&self) -> Option<MessageId> {
-        self.parent
-    }
-
-    fn message(self, id: MessageId, parent: Option<MessageId>) -> Message {
-        Message { id, parent, ..self }
     }
 }
 
@@ -280,134 +220,4 @@ impl Incoming for Said {
         let Said { role, text, created_ms, .. } = self;
         Message { id, parent, role, text, thinking: String::new(), created_ms, meta: MessageMeta::default() }
     }
-}
-
-/// A session that has become one of ours.
-pub(super) struct Arrived {
-    pub id: SessionId,
-    /// By the ids that they had in the file.
-    pub new_ids: HashMap<MessageId, MessageId>,
-    pub place: Place,
-}
-
-/// Hands on the steps that make a session anew. `id` gives new ids, `bad` makes an error of a phrase.
-///
-/// # Errors
-/// Messages that contradict each other; what `id` and `put` say.
-pub(super) fn arrive<M: Incoming>(
-    session: Arrival<M>,
-    id: &mut dyn FnMut() -> Result<i64>,
-    put: &mut dyn FnMut(Step) -> Result<()>,
-    bad: &dyn Fn(String) -> StoreError,
-) -> Result<Arrived> {
-    let Arrival { name, title, settings, head, messages, marks } = session;
-    let session = SessionId(id()?);
-    let order = parents_first(&messages).map_err(bad)?;
-    put(Step::Create {
-        session,
-        name: plain_name(&name),
-        settings: match settings {
-            settings @ Value::Object(_) => settings.to_string(),
-            Value::String(damaged) => damaged,
-            _ => "{}".into(),
-        },
-    })?;
-    let last = last_leaf(&messages);
-    let mut new_ids: HashMap<MessageId, MessageId> = HashMap::with_capacity(messages.len());
-    let mut messages: Vec<Option<M>> = messages.into_iter().map(Some).collect();
-    for at in order {
-        let Some(message) = messages.get_mut(at).and_then(Option::take) else { continue };
-        let new = MessageId(id()?);
-        new_ids.insert(message.id(), new);
-        let above = |parent| new_ids.get(&parent).copied();
-        let parent = match message.parent() {
-            None => None,
-            Some(old) => Some(
-                above(old)
-                    .ok_or_else(|| bad("internal error: a message came before the one that it follows".into()))?,
-            ),
-        };
-        put(Step::Say { session, message: Box::new(message.message(new, parent)) })?;
-    }
-    for mark in marks {
-        if let Some(message) = new_ids.get(&mark.message) {
-            put(Step::Mark { session, name: plain_name(&mark.name), message: *message })?;
-        }
-    }
-    let place = match head {
-        Some(head) if !new_ids.contains_key(&head) && last.is_some() => Place::LastMessage,
-        Some(_) | None => Place::AsSaid,
-    };
-    let head = if place == Place::LastMessage { last } else { head };
-    if let Some(head) = head.and_then(|h| new_ids.get(&h)) {
-        put(Step::Head { session, head: *head })?;
-    }
-    if let Some(title) = title.map(|t| plain_name(&t)).filter(|t| !t.is_empty()) {
-        put(Step::Title { session, title })?;
-    }
-    Ok(Arrived { id: session, new_ids, place })
-}
-
-/// Where an imported session stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Where its file says.
-    AsSaid,
-    /// At its last message: the file names one that is not in it.
-    LastMessage,
-}
-
-/// The last message that no other hangs on.
-fn last_leaf<M: Incoming>(messages: &[M]) -> Option<MessageId> {
-    let parents: HashSet<MessageId> = messages.iter().filter_map(M::parent).collect();
-    messages.iter().rev().map(M::id).find(|id| !parents.contains(id))
-}
-
-/// A name of one short line.
-fn plain_name(name: &str) -> String {
-    let seen = name.chars().filter(|c| c.is_control() || !is_unseen(*c));
-    let name: String = seen.map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME).collect();
-    name.trim().to_owned()
-}
-
-/// The order in which every parent precedes its children. Takes one look at each.
-fn parents_first<M: Incoming>(messages: &[M]) -> Result<Vec<usize>, String> {
-    let mut known: HashMap<MessageId, usize> = HashMap::with_capacity(messages.len());
-    for (i, m) in messages.iter().enumerate() {
-        if known.insert(m.id(), i).is_some() {
-            return Err(format!("two messages have the number {}", m.id().0));
-        }
-    }
-    // Each with the place of its parent, roots first, those of one parent together in the order of the file.
-    let mut below: Vec<(Option<usize>, usize)> = Vec::with_capacity(messages.len());
-    for (i, m) in messages.iter().enumerate() {
-        let above = match m.parent() {
-            None => None,
-            // As a root it would be in the file's tree, and no longer in its conversation.
-            Some(parent) => Some(*known.get(&parent).ok_or_else(|| {
-                format!("message {} follows message {}, which is not in the file", m.id().0, parent.0)
-            })?),
-        };
-        below.push((above, i));
-    }
-    drop(known);
-    below.sort_unstable();
-    let children = |parent: Option<usize>| {
-        let from = below.partition_point(|(above, _)| *above < parent);
-        below.iter().skip(from).take_while(move |(above, _)| *above == parent).map(|(_, i)| *i)
-    };
-    let mut ordered: Vec<usize> = Vec::with_capacity(messages.len());
-    ordered.extend(children(None));
-    let mut at = 0;
-    while let Some(parent) = ordered.get(at) {
-        ordered.extend(children(Some(*parent)));
-        at += 1;
-    }
-    if ordered.len() < messages.len() {
-        let reached: HashSet<usize> = ordered.iter().copied().collect();
-        // Neither a root nor below one: its parents go round.
-        let round = messages.iter().enumerate().find(|(i, _)| !reached.contains(i));
-        return Err(format!("message {} is among its own ancestors", round.map_or(0, |(_, m)| m.id().0)));
-    }
-    Ok(ordered)
 }

@@ -5,64 +5,41 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::{Transaction, params};
+use rusqlite::Transaction;
 
-use super::collect::Freed;
 use super::error::Result;
 use super::format::FileKind;
+use super::reach::REACHED_BY_SESSION;
+use super::recorded::{Light, forget, ids, light, one_light, with_ancestors};
 use super::segment::{SegmentId, SegmentKind};
-use super::sessions::REACHED_BY_SESSION;
 use super::store::Store;
 use super::summary::refresh_session;
 use crate::transcript::SessionId;
 
-/// A segment without its tokens.
-pub(super) struct Light {
-    pub id: SegmentId,
-    pub parent: Option<SegmentId>,
-    pub kind: SegmentKind,
-    pub rows_bytes: u64,
-    pub end_bytes: u64,
-    pub has_rows: bool,
-    pub has_end: bool,
-    pub used: i64,
-    pub used_ms: i64,
+/// What a removal freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Files removed.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Segments forgotten altogether.
+    pub segments: u64,
+    /// Messages removed, of sessions that were in the trash.
+    pub messages: u64,
+    /// Sessions removed from the trash.
+    pub sessions: u64,
 }
 
-/// What [`light_of`] reads.
-const LIGHT: &str =
-    "id, parent, kind, rows_bytes, end_bytes, rows_root IS NOT NULL, end_root IS NOT NULL, used, used_ms FROM segment";
-
-fn light_of(r: &rusqlite::Row<'_>) -> rusqlite::Result<Light> {
-    Ok(Light {
-        id: SegmentId(r.get(0)?),
-        parent: r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId),
-        kind: kind_at(r, 2)?,
-        rows_bytes: r.get(3)?,
-        end_bytes: r.get(4)?,
-        has_rows: r.get(5)?,
-        has_end: r.get(6)?,
-        used: r.get(7)?,
-        used_ms: r.get(8)?,
-    })
-}
-
-pub(super) fn light(tx: &rusqlite::Connection) -> Result<HashMap<SegmentId, Light>> {
-    let mut query = tx.prepare_cached(&format!("SELECT {LIGHT}"))?;
-    let rows = query.query_map([], light_of)?;
-    rows.map(|r| r.map(|l| (l.id, l)).map_err(Into::into)).collect()
-}
-
-/// The kind in a column. Another code than ours is damage: what may be removed is not guessed.
-fn kind_at(r: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<SegmentKind> {
-    let code = r.get(column)?;
-    SegmentKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, code))
-}
-
-pub(super) fn ids(db: &rusqlite::Connection, sql: &str) -> Result<Vec<SegmentId>> {
-    let mut query = db.prepare_cached(sql)?;
-    let rows = query.query_map([], |r| Ok(SegmentId(r.get(0)?)))?;
-    Ok(rows.collect::<Result<_, _>>()?)
+impl Freed {
+    /// Adds another removal's numbers.
+    pub fn add(&mut self, o: Freed) {
+        self.files += o.files;
+        self.bytes += o.bytes;
+        self.segments += o.segments;
+        self.messages += o.messages;
+        self.sessions += o.sessions;
+    }
 }
 
 /// Whether a turn's state is kept, by its age in turns (0 is the newest) and its number from the root. Beyond the
@@ -265,11 +242,6 @@ fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
     Ok(ids(db, &sql)?.into_iter().collect())
 }
 
-fn one_light(tx: &Transaction<'_>, id: &SegmentId) -> Result<Option<Light>> {
-    use rusqlite::OptionalExtension;
-    Ok(tx.prepare_cached(&format!("SELECT {LIGHT} WHERE id = ?1"))?.query_row([id.0], light_of).optional()?)
-}
-
 /// The segments of a session whose end state stays.
 fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep_turns: u64) -> HashSet<SegmentId> {
     let mut children: HashMap<SegmentId, u32> = HashMap::new();
@@ -304,29 +276,6 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
         }
     }
     keep
-}
-
-pub(super) fn with_ancestors(
-    tree: &HashMap<SegmentId, Light>,
-    from: impl IntoIterator<Item = SegmentId>,
-) -> HashSet<SegmentId> {
-    let mut reached = HashSet::new();
-    for id in from {
-        let mut next = Some(id);
-        while let Some(id) = next
-            && reached.insert(id)
-        {
-            next = tree.get(&id).and_then(|l| l.parent);
-        }
-    }
-    reached
-}
-
-pub(super) fn forget(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind, why: &str) -> Result<()> {
-    let k = kind.extension();
-    tx.prepare_cached(&format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"))?
-        .execute(params![id.0, why])?;
-    Ok(())
 }
 
 /// Sessions that claim to have state are asked again.

@@ -5,33 +5,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::{Row, Transaction, params};
+use rusqlite::Row;
 
-use super::commit::next_use;
+use super::commit::NewDocument;
 use super::error::Result;
+use super::recorded::KEPT;
 use super::segment::SegmentId;
-use super::state::KEPT;
 use super::store::Store;
-use crate::base::now_ms;
-
-/// A document to be put on the shelf.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewDocument {
-    /// BLAKE3 of its text, hex.
-    pub hash: String,
-    /// The name the model sees.
-    pub name: String,
-    /// The file it came from.
-    pub path: Option<String>,
-    /// Segment before its first; `None` at position 0.
-    pub prefix: Option<SegmentId>,
-    /// Its last segment.
-    pub segment: SegmentId,
-    /// Tokens it took.
-    pub tokens: u64,
-    /// Lines of its text.
-    pub lines: u64,
-}
 
 /// A document on the shelf.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,30 +28,6 @@ pub struct DocumentRecord {
     pub used_ms: i64,
     /// A session reaches it, too.
     pub in_use: bool,
-}
-
-/// Records an entry, or its use if it is there. Returns a phrase when its segment is unknown.
-pub(super) fn add(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String>> {
-    if !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([new.segment.0])? {
-        return Ok(Some("the document's state is not kept".into()));
-    }
-    tx.prepare_cached(
-        "INSERT INTO document(hash, name, path, prefix, segment, tokens, lines, used, used_ms)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-         ON CONFLICT(segment) DO UPDATE SET path = excluded.path, used = excluded.used, used_ms = excluded.used_ms",
-    )?
-    .execute(params![
-        new.hash,
-        new.name,
-        new.path,
-        new.prefix.map(|p| p.0),
-        new.segment.0,
-        new.tokens,
-        new.lines,
-        next_use(tx)?,
-        now_ms()
-    ])?;
-    Ok(None)
 }
 
 /// Columns of [`record`], and [`KEPT`]. The bytes are those of the segments from the document's end back to its prefix.

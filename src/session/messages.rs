@@ -3,17 +3,12 @@
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::error::{Result, StoreError, one_line};
-use super::seal::{self, bytes_at, number_at};
+use super::reach::{PLACES, REACHED_BY_SESSION};
+use super::seal::{self, bytes_at, number_at, text_at};
 use super::segment::SegmentId;
-use super::sessions::{PLACES, REACHED_BY_SESSION};
 use super::store::Store;
 use crate::base::counted;
 use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
-
-/// Text of a column, damaged or not.
-pub(super) fn text_at(r: &Row<'_>, column: usize) -> String {
-    String::from_utf8_lossy(bytes_at(r, column)).into_owned()
-}
 
 /// What stands before the rest of a damaged message.
 const DAMAGED: &str = "[This message is damaged: it does not match its checksum. What is left of it follows.]";

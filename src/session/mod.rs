@@ -18,26 +18,27 @@
 //!
 //! # Files
 //!
+//! From the bottom to the top: a file imports only what is named before it.
+//!
 //! | file | owns |
 //! |---|---|
-//! | `store`, `schema`, `directory`, `opening` | an open data directory; its tables; what lies where; what an earlier run left |
-//! | `disk`, `error` | every file effect; one error type |
-//! | `commit`, `seal` | what a save consists of: the only code that changes text; checksums inside the database |
-//! | `sessions`, `summary`, `messages`, `history` | sessions, what lists show of them, messages as paths from a root, typed prompts |
-//! | `segment`, `format`, `row_source`, `vet` | pieces of state by name; their two files; rows on their way out; state from elsewhere |
-//! | `save`, `state`, `find`, `unlinked`, `uses` | state out, in, found by its text, recorded and not yet linked, used when |
+//! | `segment`, `error`, `watch` | words: pieces of state by name; one error type; who waits for what takes long |
+//! | `disk`, `scratch`, `format`, `vet` | files: every file effect; what must not outlive the process; the two files of a segment; state from elsewhere |
+//! | `seal`, `schema`, `recorded`, `reach` | rows: checksums inside the database; its tables; segments as it has them; which messages a session shows |
+//! | `directory`, `parts`, `store`, `opening`, `lock` | the store: what lies where; unfinished exports; an open data directory; what an earlier run left; who writes a session |
+//! | `summary`, `history`, `commit`, `unlinked` | changes: what lists show of a session; typed prompts; what a save consists of: the only code that changes text; state recorded and not yet linked |
+//! | `messages`, `sessions`, `search`, `library` | what is asked: messages as paths from a root; sessions; full text over all of them; documents that were read |
+//! | `uses`, `state`, `find`, `row_source`, `save` | state: used when, in, found by its text, its rows on their way out, on its way to disk |
+//! | `keep`, `wipe`, `check`, `collect` | what goes: thinning and the disk budget; nothing left of what was deleted for good; `doctor --check`; what nothing needs any more |
+//! | `export`, `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
 //! | `writer` | the threads that make saves durable |
-//! | `keep`, `collect`, `wipe` | thinning and the disk budget; what nothing needs any more; nothing left of what was deleted for good |
-//! | `lock`, `parts`, `scratch` | who writes a session; unfinished exports; what must not outlive the process |
-//! | `library`, `search`, `watch` | documents that were read; full text over all sessions; who waits for what takes long |
-//! | `export`, `import`, `bundle` | conversations out and in, with or without their state |
-//! | `check` | `doctor --check` |
 //!
 //! # What the medium must guarantee
 //!
 //! A synced file keeps its bytes; a rename within one directory is all or nothing and is durable once the directory is
 //! synced; SQLite's own demands for WAL with `synchronous=FULL`. Torn and lost writes before a sync are expected.
 
+mod arrival;
 mod bundle;
 mod check;
 mod collect;
@@ -57,6 +58,8 @@ mod lock;
 mod messages;
 mod opening;
 mod parts;
+mod reach;
+mod recorded;
 mod row_source;
 mod save;
 mod schema;
@@ -75,17 +78,18 @@ mod watch;
 mod wipe;
 mod writer;
 
+pub use arrival::Imported;
 pub use bundle::Bundled;
 pub use check::Checked;
-pub use collect::{Freed, Sizes};
-pub use commit::{Change, NewSession, Save, TitleBy};
+pub use collect::Sizes;
+pub use commit::{Change, NewDocument, NewSession, Save, TitleBy};
 pub use directory::check_folder;
 pub use disk::{Disk, DiskFile, Look, RealDisk};
 pub use drafts::NO_ROW;
 pub use error::{Result, StoreError};
 pub use export::{Overwrite, Scope};
-pub use import::Imported;
-pub use library::{DocumentRecord, NewDocument};
+pub use keep::Freed;
+pub use library::DocumentRecord;
 pub use lock::{Owner, SessionLock};
 pub use messages::Extent;
 pub use row_source::{Opened, StoredRows};

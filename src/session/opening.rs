@@ -1,4 +1,4 @@
-//! Opening a data directory: what it is, whether it can be written, what an earlier run left; and what is damaged in it.
+//! Opening a data directory: what it is, whether it can be written, what an earlier run left.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,11 +10,6 @@ use super::error::{Result, StoreError};
 use super::schema::{self, Found};
 use super::scratch::Scratch;
 use super::store::{Access, Limits, Store};
-use super::unlinked::Unlinked;
-use super::uses::Uses;
-
-/// A database up to this size is looked at on every start; a larger one by `doctor --check`.
-const CHECKED_BYTES: u64 = 16 << 20;
 
 /// So often a database is copied that is written to meanwhile; the last copy is taken as it is.
 const COPIES: u32 = 5;
@@ -122,8 +117,8 @@ impl Store {
             writer: Mutex::new(writer),
             ids: Mutex::new(0..0),
             left_out: Mutex::default(),
-            unlinked: Unlinked::default(),
-            uses: Uses::default(),
+            unlinked: Mutex::default(),
+            uses: Mutex::default(),
             notes: Vec::new(),
             identity: None,
             known: false,
@@ -183,8 +178,8 @@ impl Store {
             writer: Mutex::new(writer),
             ids: Mutex::new(0..0),
             left_out: Mutex::default(),
-            unlinked: Unlinked::default(),
-            uses: Uses::default(),
+            unlinked: Mutex::default(),
+            uses: Mutex::default(),
             identity: None,
             known: false,
             present: None,
@@ -223,29 +218,6 @@ impl Store {
             tx.execute("INSERT OR IGNORE INTO property VALUES ('directory', ?1)", [&new])?;
             Ok(tx.query_row(sql, [], |r| r.get(0))?)
         })
-    }
-
-    /// A sentence about damage in a database that is small enough to be looked at on every start. Goes through all of it on a
-    /// connection of its own: for another thread, where somebody waits for something.
-    pub fn damage(&self) -> Option<String> {
-        let copy = self.copy.as_ref().map(|copy| copy.path().join("sala.db"));
-        let database = copy.as_ref().unwrap_or(&self.layout.database);
-        if self.disk.look(database).map_or(0, |l| l.bytes) > CHECKED_BYTES {
-            return None;
-        }
-        let look = || -> Result<Option<String>> {
-            let (db, _) = schema::open_readable(database, &self.layout.database)?;
-            // As it stands at one moment: what is deleted meanwhile is no damage.
-            let moment = db.unchecked_transaction()?;
-            super::check::first_fault(&moment)
-        };
-        // So damaged that it cannot even be looked at.
-        let first = look().unwrap_or_else(|e| Some(e.to_string()))?;
-        Some(format!(
-            "{} is damaged in places ({first}): what can be read is shown. sala-chat doctor --check tells more and \
-             repairs what can be.",
-            self.layout.database.display()
-        ))
     }
 
     pub(super) fn identify(&self) -> std::io::Result<[(u64, u64); 2]> {

@@ -76,6 +76,11 @@ pub(super) fn bytes_at<'a>(r: &'a Row<'_>, column: usize) -> &'a [u8] {
     }
 }
 
+/// Text of a column, damaged or not.
+pub(super) fn text_at(r: &Row<'_>, column: usize) -> String {
+    String::from_utf8_lossy(bytes_at(r, column)).into_owned()
+}
+
 /// The number in a column, if it is one.
 pub(super) fn number_at(r: &Row<'_>, column: usize) -> Option<i64> {
     match r.get_ref(column) {

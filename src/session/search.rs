@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::error::{Result, StoreError};
-use super::messages::text_at;
-use super::sessions::PLACES;
+use super::reach::PLACES;
+use super::seal::text_at;
 use super::store::Store;
 use super::watch::Watch;
 use crate::transcript::{MessageId, SessionId};

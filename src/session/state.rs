@@ -5,11 +5,12 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::OptionalExtension;
 
-use super::error::{Result, StoreError};
+use super::error::{Result, StoreError, is_damage};
 use super::format::{self, Fault, FileKind};
-use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
+use super::recorded::{KEPT, SEGMENT, forget, segment_row};
+use super::segment::{Segment, SegmentId, Stored};
 use super::store::{Store, lock};
 use super::summary::refresh_session;
 use crate::protocol::engine::{CheckpointImage, RowsImage};
@@ -58,53 +59,6 @@ impl RestorePlan {
         let rows: u64 = self.path.iter().take(self.usable).map(|s| s.rows.bytes()).sum();
         rows + self.path.iter().take(self.usable).next_back().map_or(0, |s| s.end.bytes())
     }
-}
-
-pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind, s.text_bytes, s.text_hash,
-  s.rows_root IS NOT NULL, s.rows_bytes, s.rows_why, s.end_root IS NOT NULL, s.end_bytes, s.end_why, s.used_ms,
-  s.given, s.generated, s.origin";
-
-/// Whether all state that ends in segment `s` is kept ([`plan`]): the state at its end, and the rows of all segments up to it.
-pub(super) const KEPT: &str = "(s.end_root IS NOT NULL AND NOT EXISTS (
-  WITH RECURSIVE up(id, parent, lost) AS (
-    SELECT s.id, s.parent, s.rows_root IS NULL
-    UNION SELECT p.id, p.parent, p.rows_root IS NULL FROM up CROSS JOIN segment p ON p.id = up.parent)
-  SELECT 1 FROM up WHERE lost))";
-
-/// Reads a segment. A row that is not what was recorded is an error: its name is a hash of its tokens.
-fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
-    let stored = |kept: usize| -> rusqlite::Result<Stored> {
-        Ok(match r.get::<_, bool>(kept)? {
-            true => Stored::Kept { bytes: r.get(kept + 1)? },
-            false => Stored::Missing { why: r.get(kept + 2)? },
-        })
-    };
-    let tokens = |column: usize| -> rusqlite::Result<Vec<u32>> {
-        tokens_from_bytes(r.get_ref(column)?.as_blob()?).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, -1))
-    };
-    let code: i64 = r.get(4)?;
-    let segment = Segment {
-        id: SegmentId(r.get(0)?),
-        content: NewSegment {
-            fingerprint: r.get(1)?,
-            parent: r.get::<_, Option<[u8; 32]>>(2)?.map(SegmentId),
-            start: r.get(3)?,
-            kind: SegmentKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(4, code))?,
-            boundary: TextBoundary { bytes: r.get(5)?, hash: r.get(6)? },
-            prompt: tokens(14)?,
-            completion: tokens(15)?,
-        },
-        rows: stored(7)?,
-        end: stored(10)?,
-        used_ms: r.get(13)?,
-    };
-    let own = segment.content.id();
-    // Of an imported path only the first segment has another name: the rest build on it.
-    let named = match r.get::<_, Option<[u8; 32]>>(16)? {
-        Some(origin) if segment.content.parent.is_none() => SegmentId::imported(&own, &origin),
-        Some(_) | None => own,
-    };
-    if named == segment.id { Ok(segment) } else { Err(rusqlite::Error::IntegralValueOutOfRange(0, -1)) }
 }
 
 /// Where a segment lies and the checksums of its files.
@@ -319,7 +273,7 @@ impl Store {
         }
         self.transaction(|tx| {
             for (id, kind, why) in gone {
-                super::keep::forget(tx, id, *kind, why)?;
+                forget(tx, id, *kind, why)?;
             }
             let ids: Vec<SegmentId> = gone.iter().map(|(id, ..)| *id).collect();
             for session in sessions_behind(tx, &ids)? {
@@ -328,19 +282,6 @@ impl Store {
             Ok(())
         })
         .is_ok()
-    }
-}
-
-/// Whether an error means that what was read is not what was written.
-pub(super) fn is_damage(e: &rusqlite::Error) -> bool {
-    use rusqlite::Error as E;
-    match e {
-        E::SqliteFailure(f, _) => {
-            matches!(f.code, rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
-        }
-        E::FromSqlConversionFailure(..) | E::IntegralValueOutOfRange(..) | E::InvalidColumnType(..) => true,
-        E::Utf8Error(..) => true,
-        _ => false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`Store`]: one data directory, opened. Owns the directory layout, the two connections (one reads, one writes, so
-//! that reading never waits for a sync), transactions, ids, and the reserve. Everything else is in the sibling modules.
+//! that reading never waits for a sync), transactions, ids and other counters, and the reserve. Everything else is in the sibling
+//! modules.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,8 +14,6 @@ use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::schema;
 use super::segment::SegmentId;
-use super::unlinked::Unlinked;
-use super::uses::Uses;
 use crate::base::{counted, now_ms};
 use crate::transcript::{MessageId, SessionId};
 
@@ -96,10 +95,10 @@ pub struct Store {
     pub(super) notes: Vec<String>,
     /// Segments whose state could not be read, and why: this process reads their text again, the next one tries anew.
     pub(super) left_out: Mutex<HashMap<SegmentId, String>>,
-    /// What this process has recorded and not linked yet.
-    pub(super) unlinked: Unlinked,
-    /// What of it was used and is not written yet.
-    pub(super) uses: Uses,
+    /// Segments that this process has recorded and not linked yet, each with the one it builds on.
+    pub(super) unlinked: Mutex<HashMap<SegmentId, Option<SegmentId>>>,
+    /// Which state was used, as far as it is not written yet.
+    pub(super) uses: Mutex<Uses>,
     /// Directory and database as they were when it was opened: device and number.
     pub(super) identity: Option<[(u64, u64); 2]>,
     /// The database and the mark name the same directory: what no row names may be removed.
@@ -108,6 +107,15 @@ pub struct Store {
     pub(super) present: Option<File>,
     /// Private copy of a database that cannot be opened in place.
     pub(super) copy: Option<super::scratch::Scratch>,
+}
+
+/// Uses of segments that are not written yet.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    /// Paths noted so far.
+    pub count: u64,
+    /// The last path each segment was on, by its number, and when that was, ms since the epoch.
+    pub last: HashMap<SegmentId, (u64, i64)>,
 }
 
 impl Store {
@@ -295,6 +303,13 @@ impl Store {
 pub(super) fn take_ids(tx: &Transaction<'_>, count: i64, least: i64) -> Result<i64> {
     let sql = "UPDATE counter SET value = max(value, ?2) + ?1 WHERE name = 'id' RETURNING value - ?1";
     Ok(tx.prepare_cached(sql)?.query_row([count, least], |r| r.get(0))?)
+}
+
+/// The next value of the use counter: an order that no clock can disturb.
+pub(super) fn next_use(tx: &Transaction<'_>) -> Result<i64> {
+    Ok(tx
+        .prepare_cached("UPDATE counter SET value = value + 1 WHERE name = 'use' RETURNING value")?
+        .query_row([], |r| r.get(0))?)
 }
 
 /// A panic while holding a connection leaves no half-done transaction behind (it is rolled back), so going on is safe.

@@ -3,10 +3,10 @@
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::LAST;
-use super::commit::next_use;
 use super::error::Result;
+use super::recorded::KEPT;
 use super::seal::seal_session;
-use super::state::KEPT;
+use super::store::next_use;
 use crate::base::now_ms;
 use crate::transcript::SessionId;
 

@@ -3,27 +3,11 @@
 //! A use is noted at once and written by the way, so that whoever restores state waits for no disk. What a killed process had
 //! noted is lost: that is an order, no state.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
-
 use rusqlite::params;
 
-use super::commit::next_use;
 use super::segment::{Segment, SegmentId};
-use super::store::{Access, Store, lock};
+use super::store::{Access, Store, lock, next_use};
 use crate::base::now_ms;
-
-/// Uses that are not written yet.
-#[derive(Debug, Default)]
-pub(super) struct Uses(Mutex<Noted>);
-
-#[derive(Debug, Default)]
-struct Noted {
-    /// Paths noted so far.
-    count: u64,
-    /// The last path each segment was on, by its number, and when that was, ms since the epoch.
-    last: HashMap<SegmentId, (u64, i64)>,
-}
 
 impl Store {
     /// Notes that segments are used now.
@@ -31,7 +15,7 @@ impl Store {
         if *self.access() != Access::Writable {
             return;
         }
-        let mut noted = lock(&self.uses.0);
+        let mut noted = lock(&self.uses);
         noted.count += 1;
         let now = (noted.count, now_ms());
         noted.last.extend(path.iter().map(|segment| (segment.id, now)));
@@ -39,7 +23,7 @@ impl Store {
 
     /// Writes what was noted. Best effort: it only orders what is dropped first.
     pub(super) fn write_uses(&self) {
-        let noted = std::mem::take(&mut lock(&self.uses.0).last);
+        let noted = std::mem::take(&mut lock(&self.uses).last);
         if noted.is_empty() {
             return;
         }

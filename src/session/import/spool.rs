@@ -4,58 +4,15 @@
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use tempfile::SpooledTempFile;
 
-use crate::session::commit::{Change, NewSession, TitleBy};
+use crate::session::arrival::Step;
 use crate::session::error::{Result, StoreError};
-use crate::transcript::{Message, MessageId, SessionId};
 
 /// Beyond so many bytes it goes into a file.
 const MEMORY_BYTES: usize = 4 << 20;
 /// Written and read at a time.
 const PIECE_BYTES: usize = 1 << 20;
-
-/// What makes a session anew, one after the other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(in crate::session) enum Step {
-    Create { session: SessionId, name: String, settings: String },
-    Say { session: SessionId, message: Box<Message> },
-    Mark { session: SessionId, name: String, message: MessageId },
-    Head { session: SessionId, head: MessageId },
-    Title { session: SessionId, title: String },
-}
-
-impl Step {
-    /// It under the numbers from `first` on.
-    pub(in crate::session) fn change(self, first: i64) -> Change {
-        let of_session = |id: SessionId| SessionId(id.0 + first);
-        let of_message = |id: MessageId| MessageId(id.0 + first);
-        match self {
-            Step::Create { session, name, settings } => Change::CreateSession(NewSession {
-                id: of_session(session),
-                name,
-                settings,
-                head: None,
-                forked_from: None,
-            }),
-            Step::Say { session, mut message } => {
-                message.id = of_message(message.id);
-                message.parent = message.parent.map(of_message);
-                Change::PutMessage { session: of_session(session), message }
-            }
-            Step::Mark { session, name, message } => {
-                Change::Mark { session: of_session(session), name, message: of_message(message) }
-            }
-            Step::Head { session, head } => {
-                Change::MoveHead { session: of_session(session), head: Some(of_message(head)) }
-            }
-            Step::Title { session, title } => {
-                Change::Title { session: of_session(session), title, by: TitleBy::Person }
-            }
-        }
-    }
-}
 
 /// Steps in the order in which they came: each with its length before it, u64 little-endian, as JSON.
 pub(super) struct Spool {
@@ -80,7 +37,7 @@ impl Spool {
     }
 
     /// All of them once more, as often as that is asked for.
-    pub(super) fn from_the_first(&mut self) -> Result<Spooled<'_>> {
+    pub(super) fn again(&mut self) -> Result<Spooled<'_>> {
         // What is still to be written is, before it goes back.
         self.out.seek(SeekFrom::Start(0)).map_err(StoreError::io("write a temporary file in", &self.folder))?;
         Ok(Spooled { from: BufReader::with_capacity(PIECE_BYTES, self.out.get_mut()), folder: &self.folder })
@@ -111,7 +68,7 @@ impl Spooled<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transcript::{MessageMeta, Role};
+    use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
     fn said(n: i64, text: String) -> Step {
         let (id, parent) = (MessageId(n), (n > 1).then_some(MessageId(n - 1)));
@@ -133,17 +90,11 @@ mod tests {
         steps.push(Step::Title { session: SessionId(0), title: "t".into() });
         steps.iter().for_each(|step| spool.put(step).unwrap());
         for _ in 0..2 {
-            let mut read = spool.from_the_first().unwrap();
+            let mut read = spool.again().unwrap();
             assert!(steps.iter().all(|step| read.step().unwrap() == *step));
             assert!(read.step().is_err(), "there are no more");
         }
         assert!(spool.out.get_ref().is_rolled());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn numbers_count_from_the_first_one_that_is_free() {
-        let Change::PutMessage { session, message } = said(2, "text".into()).change(100) else { panic!() };
-        assert_eq!((session, message.id, message.parent), (SessionId(100), MessageId(102), Some(MessageId(101))));
     }
 }

@@ -1,0 +1,139 @@
+//! Segments as the database has them: whole, and without their tokens as the tree that they form. What is kept of one is what its
+//! row says; never looks at files.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+
+use super::error::Result;
+use super::format::FileKind;
+use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
+
+/// Columns of [`segment_row`], of a table called `s`.
+pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind, s.text_bytes, s.text_hash,
+  s.rows_root IS NOT NULL, s.rows_bytes, s.rows_why, s.end_root IS NOT NULL, s.end_bytes, s.end_why, s.used_ms,
+  s.given, s.generated, s.origin";
+
+/// Whether all state that ends in segment `s` is kept (`plan` in `state.rs`): the state at its end, and the rows of all segments up to it.
+pub(super) const KEPT: &str = "(s.end_root IS NOT NULL AND NOT EXISTS (
+  WITH RECURSIVE up(id, parent, lost) AS (
+    SELECT s.id, s.parent, s.rows_root IS NULL
+    UNION SELECT p.id, p.parent, p.rows_root IS NULL FROM up CROSS JOIN segment p ON p.id = up.parent)
+  SELECT 1 FROM up WHERE lost))";
+
+/// Reads a segment. A row that is not what was recorded is an error: its name is a hash of its tokens.
+pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
+    let stored = |kept: usize| -> rusqlite::Result<Stored> {
+        Ok(match r.get::<_, bool>(kept)? {
+            true => Stored::Kept { bytes: r.get(kept + 1)? },
+            false => Stored::Missing { why: r.get(kept + 2)? },
+        })
+    };
+    let tokens = |column: usize| -> rusqlite::Result<Vec<u32>> {
+        tokens_from_bytes(r.get_ref(column)?.as_blob()?).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, -1))
+    };
+    let code: i64 = r.get(4)?;
+    let segment = Segment {
+        id: SegmentId(r.get(0)?),
+        content: NewSegment {
+            fingerprint: r.get(1)?,
+            parent: r.get::<_, Option<[u8; 32]>>(2)?.map(SegmentId),
+            start: r.get(3)?,
+            kind: SegmentKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(4, code))?,
+            boundary: TextBoundary { bytes: r.get(5)?, hash: r.get(6)? },
+            prompt: tokens(14)?,
+            completion: tokens(15)?,
+        },
+        rows: stored(7)?,
+        end: stored(10)?,
+        used_ms: r.get(13)?,
+    };
+    let own = segment.content.id();
+    // Of an imported path only the first segment has another name: the rest build on it.
+    let named = match r.get::<_, Option<[u8; 32]>>(16)? {
+        Some(origin) if segment.content.parent.is_none() => SegmentId::imported(&own, &origin),
+        Some(_) | None => own,
+    };
+    if named == segment.id { Ok(segment) } else { Err(rusqlite::Error::IntegralValueOutOfRange(0, -1)) }
+}
+
+/// A segment without its tokens.
+pub(super) struct Light {
+    pub id: SegmentId,
+    pub parent: Option<SegmentId>,
+    pub kind: SegmentKind,
+    pub rows_bytes: u64,
+    pub end_bytes: u64,
+    pub has_rows: bool,
+    pub has_end: bool,
+    pub used: i64,
+    pub used_ms: i64,
+}
+
+/// What [`light_of`] reads.
+const LIGHT: &str =
+    "id, parent, kind, rows_bytes, end_bytes, rows_root IS NOT NULL, end_root IS NOT NULL, used, used_ms FROM segment";
+
+fn light_of(r: &Row<'_>) -> rusqlite::Result<Light> {
+    Ok(Light {
+        id: SegmentId(r.get(0)?),
+        parent: r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId),
+        kind: kind_at(r, 2)?,
+        rows_bytes: r.get(3)?,
+        end_bytes: r.get(4)?,
+        has_rows: r.get(5)?,
+        has_end: r.get(6)?,
+        used: r.get(7)?,
+        used_ms: r.get(8)?,
+    })
+}
+
+/// All segments there are.
+pub(super) fn light(tx: &Connection) -> Result<HashMap<SegmentId, Light>> {
+    let mut query = tx.prepare_cached(&format!("SELECT {LIGHT}"))?;
+    let rows = query.query_map([], light_of)?;
+    rows.map(|r| r.map(|l| (l.id, l)).map_err(Into::into)).collect()
+}
+
+/// The kind in a column. Another code than ours is damage: what may be removed is not guessed.
+fn kind_at(r: &Row<'_>, column: usize) -> rusqlite::Result<SegmentKind> {
+    let code = r.get(column)?;
+    SegmentKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, code))
+}
+
+/// One of them.
+pub(super) fn one_light(tx: &Transaction<'_>, id: &SegmentId) -> Result<Option<Light>> {
+    Ok(tx.prepare_cached(&format!("SELECT {LIGHT} WHERE id = ?1"))?.query_row([id.0], light_of).optional()?)
+}
+
+/// Segments by a query of one column.
+pub(super) fn ids(db: &Connection, sql: &str) -> Result<Vec<SegmentId>> {
+    let mut query = db.prepare_cached(sql)?;
+    let rows = query.query_map([], |r| Ok(SegmentId(r.get(0)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Segments, and all that they build on.
+pub(super) fn with_ancestors(
+    tree: &HashMap<SegmentId, Light>,
+    from: impl IntoIterator<Item = SegmentId>,
+) -> HashSet<SegmentId> {
+    let mut reached = HashSet::new();
+    for id in from {
+        let mut next = Some(id);
+        while let Some(id) = next
+            && reached.insert(id)
+        {
+            next = tree.get(&id).and_then(|l| l.parent);
+        }
+    }
+    reached
+}
+
+/// Takes a file out of use, and says why.
+pub(super) fn forget(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind, why: &str) -> Result<()> {
+    let k = kind.extension();
+    tx.prepare_cached(&format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"))?
+        .execute(params![id.0, why])?;
+    Ok(())
+}
