@@ -186,11 +186,8 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/commands",
     "src/commands/table",
     "src/desk",
-<<<<<<< HEAD
-    "src/engine",
-=======
     "src/desk/ask",
->>>>>>> wt-session
+    "src/engine",
     "src/lab",
     "src/lab/bench",
     "src/lab/eval",
@@ -206,12 +203,9 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/session",
     "src/session/import",
     "src/settings",
-<<<<<<< HEAD
     "src/shell",
-=======
     "src/shell/cli",
     "src/shell/plain",
->>>>>>> wt-session
     "src/text",
     "src/text/sources",
     "src/text/template",

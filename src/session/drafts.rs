@@ -4,7 +4,7 @@
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::error::Result;
-use super::messages::text_at;
+use super::seal::text_at;
 use super::store::Store;
 use crate::transcript::{LONGEST_PROMPT, SessionId};
 
