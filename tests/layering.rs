@@ -187,6 +187,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/lab/bench",
     "src/lab/eval",
     "src/lab/sessions",
+    "src/model",
     "src/protocol",
     "src/remote",
     "src/settings",
