@@ -193,6 +193,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/lab/eval",
     "src/lab/kernels/cases",
     "src/lab/sessions",
+    "src/model",
     "src/model/draft",
     "src/model/published",
     "src/model/weights",

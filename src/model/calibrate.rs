@@ -7,16 +7,11 @@
 //! Invariant: sums do not depend on how the text is cut into chunks, bit for bit. A product is summed over [`GRID`] rows first, and
 //! chunks but the last are multiples of it.
 
-use std::collections::HashMap;
-use std::path::Path;
-
 use rayon::prelude::*;
-use safetensors::tensor::TensorView;
 
 use super::forward::Seen;
-use super::quantize::{MADE_FROM, header, write_tensors};
 use super::weights::FINGERPRINT_DIGITS;
-use super::{Checkpoint, Live, Model, ModelError, Result, Tensors};
+use super::{Checkpoint, Live, Model, ModelError, Result};
 use crate::backend::forms::UNIT_COLUMNS;
 use crate::backend::{Backend, BackendError, GRID, internal};
 use crate::protocol::engine::{Cancel, Token};
@@ -24,10 +19,8 @@ use crate::spec::{Mixer, ModelSpec};
 
 /// Changes with what is made of statistics.
 const FORMAT: u32 = 1;
-/// Their file in the folder that is being written.
-pub(super) const FILE: &str = "calibration.safetensors";
 /// Products of a block.
-const BLOCK: usize = UNIT_COLUMNS * UNIT_COLUMNS;
+pub(super) const BLOCK: usize = UNIT_COLUMNS * UNIT_COLUMNS;
 
 /// Second moments of one input `[rows, width]`: for each unit of columns `Σ x xᵀ`, of which the upper half is filled.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,7 +112,8 @@ impl Statistics {
         spec.mixers.iter().map(layer).collect()
     }
 
-    fn new(spec: &ModelSpec) -> Statistics {
+    /// Of no text yet.
+    pub(super) fn new(spec: &ModelSpec) -> Statistics {
         let layers = Statistics::widths(spec).into_iter().map(|widths| widths.map(Moments::new)).collect();
         let head_name = if spec.tie_embeddings { "model.embed_tokens" } else { "lm_head" };
         Statistics { layers, head: Moments::new(spec.hidden), head_name }
@@ -321,54 +315,10 @@ pub fn identity(checkpoint: &Checkpoint, texts: &[Vec<Token>]) -> String {
 }
 
 impl Statistics {
-    /// Keeps them in a folder for a run that goes on.
-    ///
-    /// # Errors
-    /// The disk.
-    pub fn save(&self, folder: &Path, id: &str) -> Result<()> {
-        let path = folder.join(FILE);
-        let at = |cause: std::io::Error| ModelError::Write { path: path.clone(), cause };
-        let other = |e: safetensors::SafeTensorError| at(std::io::Error::other(e.to_string()));
-        let views = self.named().map(|(name, moments)| {
-            let shape = vec![moments.blocks.len() / BLOCK, UNIT_COLUMNS, UNIT_COLUMNS];
-            let view = TensorView::new(safetensors::Dtype::F32, shape, bytemuck::cast_slice(&moments.blocks));
-            Ok((name, view.map_err(other)?))
-        });
-        let views = views.collect::<Result<Vec<_>>>()?;
-        std::fs::create_dir_all(folder).map_err(at)?;
-        write_tensors(&path, views, HashMap::from([(MADE_FROM.to_owned(), id.to_owned())]))?;
-        Ok(())
-    }
-
-    /// What a run that was stopped kept in this folder; `None` unless it was of the same weights and the same text.
-    pub fn kept(folder: &Path, id: &str, spec: &ModelSpec) -> Option<Statistics> {
-        let path = folder.join(FILE);
-        let head = header(&path)?;
-        (head.get(MADE_FROM)?.as_str()? == id).then_some(())?;
-        let file = Tensors::open_files(std::slice::from_ref(&path)).ok()?;
-        let mut kept = Statistics::new(spec);
-        let names: Vec<String> = kept.named().map(|(name, _)| name).collect();
-        let all = kept.layers.iter_mut().flatten().chain(std::iter::once(&mut kept.head));
-        for (name, moments) in names.iter().zip(all) {
-            let (dtype, _, bytes) = file.raw(name).ok()?;
-            let fits = dtype == safetensors::Dtype::F32 && bytes.len() == moments.blocks.len() * size_of::<f32>();
-            fits.then_some(())?;
-            let values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-            moments.blocks.iter_mut().zip(values).for_each(|(to, v)| *to = v);
-        }
-        Some(kept)
-    }
-
     /// Bytes that they take.
     pub fn bytes(spec: &ModelSpec) -> u64 {
         let floats: usize = Statistics::widths(spec).into_iter().flatten().chain([spec.hidden]).sum();
         (floats * UNIT_COLUMNS * size_of::<f32>()) as u64
-    }
-
-    /// Removes them when everything is packed.
-    pub fn forget(folder: &Path) {
-        // A file that stays takes room and does no harm: the index does not name it.
-        let _ = std::fs::remove_file(folder.join(FILE));
     }
 }
 

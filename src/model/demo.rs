@@ -2,9 +2,8 @@
 //!
 //! Owns nothing but the bytes. How the model was made: `assets/demo/MODEL_CARD.md`.
 
-use super::weights::{EmbeddedFile, Tensors};
-use super::{Checkpoint, Result};
-use crate::protocol::engine::BUILT_IN;
+use super::Result;
+use super::tensors::{EmbeddedFile, Tensors};
 
 /// `config.json` of the built-in model.
 pub const DEMO_CONFIG: &str = include_str!("../../assets/demo/config.json");
@@ -19,7 +18,8 @@ pub const DEMO_GENERATION_CONFIG: &str = include_str!("../../assets/demo/generat
 /// The file with related words that it names.
 pub const DEMO_THESAURUS: &str = include_str!("../../assets/demo/thesaurus.txt");
 
-const WEIGHTS: [EmbeddedFile; 2] = [
+/// The files with its weights.
+pub(super) const WEIGHTS: [EmbeddedFile; 2] = [
     EmbeddedFile {
         name: "demo/model-00001-of-00002.safetensors",
         bytes: include_bytes!("../../assets/demo/model-00001-of-00002.safetensors"),
@@ -45,11 +45,6 @@ pub const DEMO_BESIDE: [(&str, &[u8]); 6] = [
     ("eagle3/config.json", DRAFT_CONFIG.as_bytes()),
     ("eagle3/model.safetensors", DRAFT_WEIGHTS.bytes),
 ];
-
-/// The built-in model.
-pub(super) fn checkpoint() -> Result<Checkpoint> {
-    Checkpoint::embedded(BUILT_IN, DEMO_CONFIG, &WEIGHTS)
-}
 
 /// `config.json` and weights of the built-in model's EAGLE-3 head.
 ///

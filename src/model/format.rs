@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::quantize::METHOD;
+/// What `quant_method` says of a folder that this program wrote.
+pub(super) const METHOD: &str = "sala-chat";
 
 /// Who packed a folder, as far as reading it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

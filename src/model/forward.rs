@@ -194,6 +194,23 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
+    /// A verify pass as far as it may be recorded.
+    pub(super) fn verify(
+        &self,
+        b: &mut B,
+        work: &mut Workspace<B>,
+        sequences: &mut [&mut [LayerState<B>]],
+        pass: Pass,
+    ) -> BackendResult<()> {
+        if let Some((_, selection)) = &mut work.sparse {
+            // What rows of the pass before looked at.
+            b.clear_mass(selection, 0..pass.rows())?;
+        }
+        self.run(b, work, sequences, pass, Wanted::Output, None)?;
+        self.logits(b, work, HeadRows::All, pass)?;
+        b.top_logits(&work.logits, self.spec.vocab, HeadRows::All, pass)
+    }
+
     /// Logits of the chosen rows of the last pass.
     pub(super) fn logits(&self, b: &mut B, work: &mut Workspace<B>, rows: HeadRows, pass: Pass) -> BackendResult<()> {
         let s = &self.spec;

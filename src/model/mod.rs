@@ -39,8 +39,10 @@ mod parts;
 mod published;
 pub mod quantize;
 pub mod score;
+mod seal;
 mod sequence;
 mod state;
+mod tensors;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -51,7 +53,8 @@ pub use demo::{
 pub use forward::Model;
 pub use parts::Sequence;
 pub use state::Live;
-pub use weights::{Checkpoint, Kept, LoadedTensor, Recipe, Tensors, WEIGHTS_INDEX};
+pub use tensors::{LoadedTensor, Tensors, WEIGHTS_INDEX};
+pub use weights::{Checkpoint, Kept, Recipe};
 
 use std::path::PathBuf;
 

@@ -1,16 +1,12 @@
 //! What the rows of a sequence are called: the ends of the segments they came with, so that another sequence that wants rows of the
 //! same name can have them instead of reading them.
 //!
-//! A name stands for all rows below its position ([`segment_name`]), and goes with them: who cuts, copies or restores rows does the
-//! same to their names, here in `model/`.
+//! A name stands for all rows below its position ([`segment_name`](crate::protocol::engine::segment_name)), and goes with them: who
+//! cuts, copies or restores rows does the same to their names, here in `model/`.
 
 use std::sync::Arc;
 
-use crate::backend::Backend;
-use crate::protocol::engine::{RowSource, Token, segment_name};
-
-use super::parts::{LayerState, Sequence};
-use super::state::Live;
+use crate::protocol::engine::RowSource;
 
 /// Positions at which segments end, ascending, and their names.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +30,11 @@ impl Named {
         self.0.binary_search_by_key(&end, |(at, _)| *at).ok().and_then(|at| self.0.get(at)).map(|(_, name)| *name)
     }
 
+    /// The last segment, if it ends at `end`.
+    pub(super) fn last_at(&self, end: usize) -> Option<&[u8; 32]> {
+        self.0.last().filter(|(last, _)| *last == end).map(|(_, name)| name)
+    }
+
     /// Rows that sources bring, those of the last one first.
     fn ends(rows: &[Arc<dyn RowSource>]) -> impl DoubleEndedIterator<Item = (usize, [u8; 32])> {
         rows.iter().filter_map(|rows| {
@@ -48,44 +49,11 @@ impl Named {
     }
 
     /// The greatest position up to which the rows here are those that `rows` are to bring.
-    fn common(&self, rows: &[Arc<dyn RowSource>]) -> usize {
+    pub(super) fn common(&self, rows: &[Arc<dyn RowSource>]) -> usize {
         let here = |end: &(usize, [u8; 32])| {
             self.0.binary_search_by_key(&end.0, |(at, _)| *at).is_ok_and(|at| self.0.get(at) == Some(end))
         };
         Named::ends(rows).rev().find(here).map_or(0, |(end, _)| end)
-    }
-}
-
-impl<B: Backend> Sequence<B> {
-    /// How many positions of a path that `rows` are to bring this sequence can lend: it has them under the same name, and all of its rows are
-    /// there. Rows of a lender that are still in flight would come to where its memory was before.
-    pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
-        let there = self.layers.iter().all(|layer| match layer {
-            LayerState::Sparse(cache) => b.rows_are_there(cache),
-            LayerState::Lightning(_) => true,
-        });
-        if there { self.named.common(rows) } else { 0 }
-    }
-}
-
-impl<B: Backend> Live<B> {
-    /// As [`Sequence::lends`], of the one in hand.
-    pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
-        self.now.lends(b, rows)
-    }
-
-    /// The last rows are those of a segment that was read and written on top of what was there: its name, if what it stands on has
-    /// one. Nothing is no segment.
-    pub fn end_segment(&mut self, fingerprint: &str, prompt: &[Token], completion: &[Token]) -> Option<[u8; 32]> {
-        let end = self.now.position;
-        let start = end.checked_sub(prompt.len() + completion.len()).filter(|start| *start < end)?;
-        let parent = match start {
-            0 => None,
-            _ => Some(self.now.named.0.last().filter(|(at, _)| *at == start).map(|(_, name)| name)?),
-        };
-        let name = segment_name(fingerprint, parent, prompt, completion);
-        self.now.named.add(end, name);
-        Some(name)
     }
 }
 

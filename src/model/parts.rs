@@ -2,12 +2,15 @@
 //!
 //! The order in which they may be used is [`super::state`]'s.
 
-use crate::backend::{Backend, BackendError, BufKind, HeadRows, Pass, Place, Result as BackendResult, internal};
+use std::sync::Arc;
+
+use crate::backend::{Backend, BackendError, BufKind, Pass, Place, internal};
+use crate::protocol::engine::RowSource;
 use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
-use super::forward::Wanted;
+use super::Result;
 use super::named::Named;
-use super::{Model, Result};
+
 /// Fused projection and mixer output of one kind of layer.
 pub(super) struct MixBufs<B: Backend> {
     /// `[rows, projection_width]`
@@ -140,25 +143,6 @@ impl<B: Backend> LayerRows<B> {
     }
 }
 
-impl<B: Backend> Workspace<B> {
-    /// A verify pass as far as it may be recorded.
-    pub(super) fn verify(
-        &mut self,
-        b: &mut B,
-        model: &Model<B>,
-        sequences: &mut [&mut [LayerState<B>]],
-        pass: Pass,
-    ) -> BackendResult<()> {
-        if let Some((_, selection)) = &mut self.sparse {
-            // What rows of the pass before looked at.
-            b.clear_mass(selection, 0..pass.rows())?;
-        }
-        model.run(b, self, sequences, pass, Wanted::Output, None)?;
-        model.logits(b, self, HeadRows::All, pass)?;
-        b.top_logits(&self.logits, model.spec().vocab, HeadRows::All, pass)
-    }
-}
-
 impl<B: Backend> Sequence<B> {
     pub(super) fn empty(layers: Vec<LayerState<B>>, sums: Option<B::Sums>, place: Place) -> Self {
         let named = Named::default();
@@ -196,5 +180,15 @@ impl<B: Backend> Sequence<B> {
             if self.wants(b, middle) <= free { fits = middle } else { beyond = middle }
         }
         fits
+    }
+
+    /// How many positions of a path that `rows` are to bring this sequence can lend: it has them under the same name, and all of its rows are
+    /// there. Rows of a lender that are still in flight would come to where its memory was before.
+    pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
+        let there = self.layers.iter().all(|layer| match layer {
+            LayerState::Sparse(cache) => b.rows_are_there(cache),
+            LayerState::Lightning(_) => true,
+        });
+        if there { self.named.common(rows) } else { 0 }
     }
 }

@@ -8,6 +8,7 @@
 mod check;
 mod folder;
 mod notes;
+mod statistics;
 mod write;
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,42 +17,31 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorView;
 
 use super::calibrate::Statistics;
-use super::weights::{Fate, Source, WEIGHTS_INDEX};
-use super::{Checkpoint, ModelError, Result, Tensors};
+use super::format::METHOD;
+use super::seal::{MADE_FROM, SEAL, seal};
+use super::tensors::{Tensors, WEIGHTS_INDEX, part_file};
+use super::weights::{Fate, Source};
+use super::{Checkpoint, ModelError, Result};
 use crate::backend::forms::{OutputErrors, Packed};
 use crate::backend::{BackendError, Form, internal};
 use crate::protocol::engine::{Cancel, Dtype};
 use crate::spec::ModelSpec;
 
+pub use super::seal::is_finished;
 pub use check::{Compared, Condition, check, remove_damaged};
+use folder::written;
 pub use folder::{
-    Holds, KeptFolder, Removed, Stage, free_bytes, holds, is_finished, is_outdated, is_unfinished, kept_folders,
-    remove_kept,
+    Holds, KeptFolder, Removed, Stage, free_bytes, holds, is_outdated, is_unfinished, kept_folders, remove_kept,
 };
-pub(super) use folder::{first_part, header, sealed};
-use folder::{seal, written};
-pub(super) use write::write_tensors;
 pub use write::{Claim, is_aside};
-use write::{remove, write_text};
+use write::{remove, write_tensors, write_text};
 
-/// What `quant_method` says of a folder that this program wrote.
-pub(super) const METHOD: &str = "sala-chat";
 const CONFIG: &str = "config.json";
-/// Key of the metadata of each file: hash of what it was made from and how; in files followed by the squared error.
-pub(super) const MADE_FROM: &str = "made_from";
-
 /// Key of `quantization_config`: hash of the weights that were packed, whatever to and by whatever text.
 const WEIGHTS: &str = "weights";
 
-/// Key of the metadata of the index: hash of all tensors, sampled as fingerprints are.
-const SEAL: &str = "seal";
 /// Key of the metadata of the index: hash of all bytes of each part's file.
 const HASHES: &str = "hashes";
-
-/// Name of the file of part `i`.
-fn part_file(i: usize) -> String {
-    format!("part-{i:03}.safetensors")
-}
 
 /// A part that is on the disk.
 #[derive(Clone, Debug, PartialEq)]

@@ -137,7 +137,7 @@ impl<B: Backend> Live<B> {
         let mut layers: Vec<&mut [LayerState<B>]> = Vec::with_capacity(sequences.len());
         layers.extend(sequences.iter_mut().map(|(sequence, _)| sequence.layers.as_mut_slice()));
         model.bind(b, &mut layers)?;
-        b.step(StepKey::VerifyMany(tokens.len()), &mut |b| work.verify(b, model, &mut layers, pass))?;
+        b.step(StepKey::VerifyMany(tokens.len()), &mut |b| model.verify(b, work, &mut layers, pass))?;
         let mut first_row = 0;
         for (sequence, tokens) in sequences {
             sequence.phase = Phase::Ran(Pass::Verify { rows: tokens.len() });

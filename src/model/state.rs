@@ -7,11 +7,13 @@
 //! exactly once, only accepted rows enter the recurrent state, pending rows are folded before a prefill or an export.
 //! What there is of it: [`super::parts`]. Never holds tokens or text. What is saved of it and put back: [`super::images`]; where its rows looked: [`super::mass`].
 
+use std::sync::Arc;
+
 use crate::backend::{
     Backend, BackendError, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, TopLogits, internal,
 };
 use crate::base::grouped;
-use crate::protocol::engine::Token;
+use crate::protocol::engine::{RowSource, Token, segment_name};
 use crate::spec::DenseRule;
 
 use super::forward::{Probe, Wanted};
@@ -128,6 +130,20 @@ impl<B: Backend> Live<B> {
         self.now.segment
     }
 
+    /// The last rows are those of a segment that was read and written on top of what was there: its name, if what it stands on has
+    /// one. Nothing is no segment.
+    pub fn end_segment(&mut self, fingerprint: &str, prompt: &[Token], completion: &[Token]) -> Option<[u8; 32]> {
+        let end = self.now.position;
+        let start = end.checked_sub(prompt.len() + completion.len()).filter(|start| *start < end)?;
+        let parent = match start {
+            0 => None,
+            _ => Some(self.now.named.last_at(start)?),
+        };
+        let name = segment_name(fingerprint, parent, prompt, completion);
+        self.now.named.add(end, name);
+        Some(name)
+    }
+
     /// Reads one chunk of given tokens (at most [`prefill_rows`](crate::backend::Memory::prefill_rows)) at the current position. Follow it with
     /// [`Live::advance`] of all its rows; in between the auxiliary hidden states may be read at the pass's own positions.
     ///
@@ -204,7 +220,7 @@ impl<B: Backend> Live<B> {
         self.begin("verify", b, model, tokens, MAX_VERIFY_ROWS)?;
         let Live { now, work } = self;
         model.bind(b, &mut [&mut now.layers])?;
-        b.step(StepKey::Verify(tokens.len()), &mut |b| work.verify(b, model, &mut [&mut now.layers], pass))?;
+        b.step(StepKey::Verify(tokens.len()), &mut |b| model.verify(b, work, &mut [&mut now.layers], pass))?;
         self.now.phase = Phase::Ran(pass);
         self.now.first_row = 0;
         self.work.last_prefill = None;
@@ -259,6 +275,11 @@ impl<B: Backend> Live<B> {
     /// The longest context up to `length` tokens for which the sequence in hand takes `free` bytes at most.
     pub fn longest(&self, b: &B, length: usize, free: u64) -> usize {
         self.now.longest(b, length.min(self.work.limit), free)
+    }
+
+    /// As [`Sequence::lends`], of the one in hand.
+    pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
+        self.now.lends(b, rows)
     }
 
     pub(super) fn reserve(&mut self, b: &mut B, length: usize) -> Result<()> {

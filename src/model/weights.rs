@@ -5,8 +5,6 @@
 //! | file | owns |
 //! |---|---|
 //! | here | where weights come from, their expected names, the fingerprint |
-//! | `tensors` | the mapping of files into memory and the look-up of tensors by their names; never converts bf16 or f32, widens f16 to f32 (exact) |
-//! | `ahead` | files on their way into memory before they are read |
 //! | `recipe` | which form each weight of a plain folder takes |
 //! | `kept` | what becomes of weights that somebody packed already, and the line that says so |
 
@@ -19,21 +17,19 @@ use crate::protocol::engine::{BUILT_IN, Dtype, Precision};
 use crate::spec::{Mixer, ModelSpec};
 use crate::text::files;
 
-use super::format::Format;
+use super::demo;
+use super::format::{Format, METHOD};
 use super::published::{is_of_an_earlier_version, refuse_low_rank};
-use super::quantize::{METHOD, is_finished, sealed};
-use super::{ModelError, Result, demo};
+use super::seal::{is_finished, sealed};
+use super::tensors::{EmbeddedFile, LoadedTensor, Tensors};
+use super::{ModelError, Result};
 
-mod ahead;
 mod kept;
 mod recipe;
-mod tensors;
 
 pub(super) use kept::Fate;
 pub use kept::Kept;
 pub use recipe::Recipe;
-pub(super) use tensors::EmbeddedFile;
-pub use tensors::{LoadedTensor, Tensors, WEIGHTS_INDEX};
 
 /// Changes when the meaning of weights or saved state changes, so that older state is not mistaken for current.
 const FORMAT: u32 = 1;
@@ -95,7 +91,7 @@ impl Checkpoint {
     /// See [`ModelError`]; shapes of tensors are checked by [`super::Model::load`].
     pub fn open(what: &str) -> Result<Checkpoint> {
         if what == BUILT_IN {
-            return demo::checkpoint();
+            return Checkpoint::embedded(BUILT_IN, demo::DEMO_CONFIG, &demo::WEIGHTS);
         }
         if let Some(rest) = what.strip_prefix("synthetic:") {
             return Checkpoint::synthetic(what, rest);
@@ -131,7 +127,7 @@ impl Checkpoint {
         Ok(Checkpoint { directory: Some(dir.into()), ..Checkpoint::bare(&name, spec, &text, source) })
     }
 
-    pub(super) fn embedded(name: &str, config: &str, files: &[EmbeddedFile]) -> Result<Checkpoint> {
+    fn embedded(name: &str, config: &str, files: &[EmbeddedFile]) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;
         let source = Source::Tensors(Tensors::embedded(files)?);
         Ok(Checkpoint::bare(name, spec, config, source))

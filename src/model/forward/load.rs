@@ -2,8 +2,8 @@
 
 use super::{Layer, MixerWeights, Model};
 use crate::backend::{Backend, Wanted, WeightView, internal, sections};
-use crate::model::weights::{LoadedTensor, Source};
-use crate::model::{Checkpoint, Result};
+use crate::model::weights::Source;
+use crate::model::{Checkpoint, LoadedTensor, Result};
 use crate::protocol::engine::Precision;
 use crate::spec::{Mixer, ModelSpec};
 

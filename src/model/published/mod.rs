@@ -34,8 +34,9 @@ pub(super) use ours::is_of_an_earlier_version;
 pub(super) use small_floats::{e2m1, e4m3};
 pub(super) use smoothed::{INPUT_SCALES, refuse_low_rank};
 
+use super::Result;
 use super::format::Family;
-use super::{Result, Tensors};
+use super::tensors::{LoadedTensor, Tensors};
 use crate::backend::Form;
 use crate::backend::forms::{self, Packed};
 use crate::protocol::engine::Dtype;
@@ -144,6 +145,35 @@ pub(super) fn owner(tensor: &str) -> Option<String> {
     let (base, part) = tensor.rsplit_once('.')?;
     let known = BESIDE.contains(&part) || LAYOUTS.iter().any(|l| l.part == part);
     known.then(|| format!("{base}.weight"))
+}
+
+impl Tensors {
+    /// The packed weight behind `….weight`, if it is one.
+    pub(super) fn published(&self, name: &str, shape: &[usize]) -> Result<Option<Weight<'_>>> {
+        name.strip_suffix(".weight").map_or(Ok(None), |name| Weight::open(self, name, shape))
+    }
+
+    /// A floating-point tensor of exactly this shape; a packed one dequantised as its library does it.
+    ///
+    /// # Errors
+    /// Missing, of another shape, neither BF16, F16 nor F32, or packed and damaged.
+    pub fn get(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
+        let Some(weight) = self.published(name, shape)? else { return self.plain(name, shape) };
+        self.took(name);
+        let (dtype, values) = weight.values()?;
+        Ok(LoadedTensor::unpacked(name, shape, dtype, values))
+    }
+
+    /// Whether [`Tensors::get`] would succeed, without touching the contents.
+    ///
+    /// # Errors
+    /// As [`Tensors::get`].
+    pub fn check(&self, name: &str, shape: &[usize]) -> Result<()> {
+        match self.published(name, shape)? {
+            Some(_) => Ok(()),
+            None => self.check_plain(name, shape),
+        }
+    }
 }
 
 /// The type in which a library computes its values.

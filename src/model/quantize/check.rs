@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use super::folder::{errors_from, is_part, read_header, read_index, seal};
+use super::folder::{errors_from, is_part, read_header};
 use super::notes::{self, Hashes, NOTES};
 use super::write::{Claim, remove};
-use super::{HASHES, MADE_FROM, SEAL, WEIGHTS_INDEX, part_file, parts};
+use super::{HASHES, WEIGHTS_INDEX, part_file, parts};
+use crate::model::seal::{MADE_FROM, SEAL, is_passing, read_index, seal};
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
 use crate::protocol::engine::Cancel;
 use crate::text::files;
@@ -179,13 +180,6 @@ fn failed(e: &io::Error) -> Condition {
         _ if is_passing(e) => Condition::Unreadable(e.to_string()),
         _ => Condition::Damaged(e.to_string()),
     }
-}
-
-/// Whether an error says nothing about what is in the file: the disk, the network, rights, too many open files, no memory.
-pub(super) fn is_passing(e: &io::Error) -> bool {
-    // What the file itself is to blame for is found by the program, not by the system.
-    let of_system = e.raw_os_error().is_some() || e.kind() == ErrorKind::OutOfMemory;
-    of_system && e.kind() != ErrorKind::NotFound
 }
 
 /// Removes the parts of a folder, finished or not, that are not as they were written, or of which nobody can tell, so that they are packed

@@ -3,19 +3,15 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::check::is_passing;
 use super::notes::NOTES;
+use super::statistics::STATISTICS;
 use super::write::{is_claimed, is_partial, remove_lock};
-use super::{CONFIG, Errors, MADE_FROM, METHOD, SEAL, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
+use super::{CONFIG, Errors, METHOD, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
 use crate::model::published::is_of_an_earlier_version;
+use crate::model::seal::{MADE_FROM, is_finished, is_passing, read_index};
 use crate::model::weights::FINGERPRINT_DIGITS;
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
 use crate::text::files;
-
-/// That of the first, which an unfinished folder has before anything else.
-pub(in crate::model) fn first_part() -> String {
-    part_file(0)
-}
 
 /// What a folder holds that something is to be packed into.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +40,7 @@ pub fn holds(source: &Checkpoint, id: &str, out: &Path) -> Holds {
         // What an earlier run of the same packing left when it was stopped.
         let ours = |path: &Path| {
             let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            let aside = name.starts_with('.') || name == crate::model::calibrate::FILE;
+            let aside = name.starts_with('.') || name == STATISTICS;
             aside || (is_part(name) && header(path).is_none_or(|_| made_from(path, id).is_some()))
         };
         let other = entries(out).into_iter().find(|path| !ours(path));
@@ -85,15 +81,6 @@ pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> Result<bool> 
     Ok(false)
 }
 
-/// Whether all of a folder was written once. What became of its parts since, [`check`](super::check) tells.
-///
-/// # Errors
-/// The system does not let that be seen.
-pub fn is_finished(folder: &Path) -> Result<bool> {
-    let path = folder.join(WEIGHTS_INDEX);
-    files::is_there(&path).map_err(|cause| ModelError::File { path, cause })
-}
-
 /// Whether a finished folder holds weights that this version packs otherwise.
 pub fn is_outdated(folder: &Path) -> bool {
     let index = index(folder);
@@ -106,41 +93,11 @@ fn index(folder: &Path) -> Option<serde_json::Value> {
     read_index(folder).ok().flatten()
 }
 
-/// The same; `None` where it is no JSON.
-pub(super) fn read_index(folder: &Path) -> std::io::Result<Option<serde_json::Value>> {
-    let text = files::read_text(&folder.join(WEIGHTS_INDEX), files::MODEL_CONFIG_BYTES)?;
-    Ok(serde_json::from_str(&text).ok())
-}
-
 /// Bytes free on the disk of a folder that may not exist yet.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     let folder = std::path::absolute(folder).ok()?;
     let there = folder.ancestors().find(|d| d.exists())?;
     rustix::fs::statvfs(there).ok().map(|stat| stat.f_bavail * stat.f_frsize)
-}
-
-/// What a finished folder says it was made from, if its files are what its index says (sampled as fingerprints are).
-///
-/// # Errors
-/// A file that the system does not let be read: it may be whole.
-pub(in crate::model) fn sealed(folder: &Path) -> Result<Option<(String, Tensors)>> {
-    let index = match read_index(folder) {
-        Err(cause) if is_passing(&cause) => return Err(ModelError::File { path: folder.join(WEIGHTS_INDEX), cause }),
-        read => read.ok().flatten(),
-    };
-    let says = |key: &str| index.as_ref()?.get("metadata")?.get(key)?.as_str().map(str::to_owned);
-    let (Some(id), Some(expected)) = (says(MADE_FROM), says(SEAL)) else { return Ok(None) };
-    match Tensors::open_dir(folder) {
-        Ok(tensors) => Ok((seal(&tensors) == expected).then_some((id, tensors))),
-        Err(ModelError::File { path, cause }) if is_passing(&cause) => Err(ModelError::File { path, cause }),
-        Err(_) => Ok(None),
-    }
-}
-
-pub(super) fn seal(tensors: &Tensors) -> String {
-    let mut hasher = blake3::Hasher::new();
-    tensors.hash_into(&mut hasher);
-    hasher.finalize().to_hex().to_string()
 }
 
 /// The errors that an earlier run noted in a file made from the same, if it is whole by its header and as this version packs.
@@ -173,7 +130,7 @@ pub(super) fn errors_from(meta: &serde_json::Value, id: &str) -> Option<Errors> 
 }
 
 /// The metadata of a safetensors file.
-pub(in crate::model) fn header(path: &Path) -> Option<serde_json::Value> {
+pub(super) fn header(path: &Path) -> Option<serde_json::Value> {
     read_header(path).ok().flatten()
 }
 

@@ -178,7 +178,7 @@ pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Writes a safetensors file, whole or not at all. The hash of all its bytes.
-pub(in crate::model) fn write_tensors(
+pub(super) fn write_tensors(
     path: &Path,
     tensors: Vec<(String, TensorView<'_>)>,
     metadata: HashMap<String, String>,

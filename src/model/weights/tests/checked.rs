@@ -2,8 +2,8 @@
 
 use super::kept::quantized;
 use super::*;
-use crate::model::ModelError;
 use crate::model::quantize::{Claim, Condition, check, quantize, quantize_claimed, remove_damaged};
+use crate::model::{ModelError, WEIGHTS_INDEX};
 use crate::protocol::engine::Cancel;
 
 /// A source, and a folder that it was packed into.

@@ -1,4 +1,12 @@
-//! Tensors of safetensors files by name, mapped into memory, and the check of name, type and shape of whatever is handed out.
+//! Tensors of safetensors files by name, mapped into memory, and the check of name, type and shape of whatever is handed out. Never
+//! converts bf16 or f32, widens f16 to f32 (exact). What is packed is read by [`super::published`].
+//!
+//! | file | owns |
+//! |---|---|
+//! | `ahead` | files on their way into memory before they are read |
+//! | here | the mapping of files into memory and the look-up of tensors by their names |
+
+mod ahead;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,14 +16,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use super::ahead::Ahead;
+use super::format::Format;
+use super::{ModelError, Result, shown};
 use crate::backend::{Form, WeightView};
-use crate::model::format::Format;
-use crate::model::published::Weight;
-use crate::model::quantize::first_part;
-use crate::model::{ModelError, Result, shown};
 use crate::protocol::engine::Dtype;
 use crate::text::files;
+use ahead::Ahead;
 
 /// Files up to this many bytes are hashed whole; larger ones by sampled pages.
 const HASH_WHOLE: u64 = 256 << 20;
@@ -25,9 +31,9 @@ const SAMPLE_BYTES: usize = 4096;
 
 /// A file compiled into the binary.
 #[derive(Clone, Copy)]
-pub(in crate::model) struct EmbeddedFile {
-    pub(in crate::model) name: &'static str,
-    pub(in crate::model) bytes: &'static [u8],
+pub(super) struct EmbeddedFile {
+    pub(super) name: &'static str,
+    pub(super) bytes: &'static [u8],
 }
 
 enum Bytes {
@@ -76,9 +82,15 @@ pub struct LoadedTensor<'a> {
 }
 
 impl LoadedTensor<'_> {
+    /// One that stands for a packed one, with its values.
+    pub(super) fn unpacked(name: &str, shape: &[usize], dtype: Dtype, values: Vec<u8>) -> Self {
+        let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
+        LoadedTensor { name, shape, dtype, data: Cow::Owned(values), file: None, form: Form::Bf16 }
+    }
+
     /// The same values as f32.
     #[must_use]
-    pub(in crate::model) fn into_f32(self) -> Self {
+    pub(super) fn into_f32(self) -> Self {
         if self.dtype != Dtype::Bf16 {
             return self;
         }
@@ -102,6 +114,11 @@ impl LoadedTensor<'_> {
 
 /// Says in which file of a folder each tensor is.
 pub const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
+
+/// Name of the file of part `i` of a folder that this program packs; the first is there before anything else.
+pub(super) fn part_file(i: usize) -> String {
+    format!("part-{i:03}.safetensors")
+}
 
 impl Tensors {
     /// `model.safetensors` of a folder, or the shards that `model.safetensors.index.json` names.
@@ -141,7 +158,7 @@ impl Tensors {
             names.into_iter().map(|n| dir.join(n)).collect()
         } else if is_there(&single)? {
             vec![single]
-        } else if is_there(&dir.join(first_part()))? {
+        } else if is_there(&dir.join(part_file(0)))? {
             let words = "packing it was not finished; give the same `sala-chat model quantize` again";
             return Err(missing(words.into()));
         } else if holds_gguf(dir) {
@@ -179,11 +196,6 @@ impl Tensors {
         self.format.as_ref()
     }
 
-    /// The packed weight behind `….weight`, if it is one.
-    pub(in crate::model) fn published(&self, name: &str, shape: &[usize]) -> Result<Option<Weight<'_>>> {
-        name.strip_suffix(".weight").map_or(Ok(None), |name| Weight::open(self, name, shape))
-    }
-
     /// The given safetensors files.
     ///
     /// # Errors
@@ -199,7 +211,7 @@ impl Tensors {
         Ok(tensors)
     }
 
-    pub(in crate::model) fn embedded(files: &[EmbeddedFile]) -> Result<Tensors> {
+    pub(super) fn embedded(files: &[EmbeddedFile]) -> Result<Tensors> {
         let origin = files.first().map(|f| f.name).unwrap_or_default().to_string();
         let mut tensors =
             Tensors { files: Vec::new(), index: BTreeMap::new(), origin, format: None, ahead: OnceLock::new() };
@@ -231,7 +243,7 @@ impl Tensors {
     }
 
     /// Asks the system for the tensors of these names, in this order, a little ahead of whoever takes them. Does not wait.
-    pub(in crate::model) fn expect<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
+    pub(super) fn expect<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
         let place = |name| {
             let entry = self.index.get(name)?;
             match self.files.get(entry.file)? {
@@ -257,17 +269,8 @@ impl Tensors {
         self.index.get(name).map(|e| e.shape.as_slice())
     }
 
-    /// A floating-point tensor of exactly this shape; a packed one dequantised as its library does it.
-    ///
-    /// # Errors
-    /// Missing, of another shape, neither BF16, F16 nor F32, or packed and damaged.
-    pub fn get(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
-        if let Some(weight) = self.published(name, shape)? {
-            self.took(name);
-            let (dtype, data) = weight.values()?;
-            let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
-            return Ok(LoadedTensor { name, shape, dtype, data: Cow::Owned(data), file: None, form: Form::Bf16 });
-        }
+    /// A floating-point tensor of exactly this shape, as the file has it.
+    pub(super) fn plain(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
         self.check_plain(name, shape)?;
         self.took(name);
         let (name, entry, bytes) = self.entry(name)?;
@@ -282,14 +285,14 @@ impl Tensors {
     }
 
     /// Whoever reads ahead goes on: the tensor of this name is being read, if it is among those that were asked for.
-    fn took(&self, name: &str) {
+    pub(super) fn took(&self, name: &str) {
         if let (Some(ahead), Some(entry)) = (self.ahead.get(), self.index.get(name)) {
             ahead.took(entry.range.len() as u64);
         }
     }
 
     /// Nothing more will be read from here: nobody reads ahead any more.
-    pub(in crate::model) fn all_read(&self) {
+    pub(super) fn all_read(&self) {
         if let Some(ahead) = self.ahead.get() {
             ahead.stop();
         }
@@ -321,18 +324,8 @@ impl Tensors {
         })
     }
 
-    /// Whether [`Tensors::get`] would succeed, without touching the contents.
-    ///
-    /// # Errors
-    /// As [`Tensors::get`].
-    pub fn check(&self, name: &str, shape: &[usize]) -> Result<()> {
-        match self.published(name, shape)? {
-            Some(_) => Ok(()),
-            None => self.check_plain(name, shape),
-        }
-    }
-
-    fn check_plain(&self, name: &str, shape: &[usize]) -> Result<()> {
+    /// Whether [`Tensors::plain`] would succeed, without touching the contents.
+    pub(super) fn check_plain(&self, name: &str, shape: &[usize]) -> Result<()> {
         let (_, entry, _) = self.entry(name)?;
         if entry.shape != shape {
             return Err(ModelError::TensorShape {
