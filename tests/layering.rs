@@ -189,6 +189,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/lab/sessions",
     "src/protocol",
     "src/remote",
+    "src/server",
     "src/settings",
     "src/text",
     "src/ui",
