@@ -199,6 +199,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/model/weights",
     "src/protocol",
     "src/remote",
+    "src/server",
     "src/server/responses",
     "src/server/worker",
     "src/session",

@@ -1,9 +1,10 @@
 //! The answer that is being written: tokens to text, stop texts, counts.
 
 use super::Shared;
-use super::ask::{Ask, Said, Told, Whole, Wish};
+use super::ask::{Ask, Wish};
 use super::calls::{Calls, Part};
 use super::collected::Choice;
+use super::said::{Said, Told, Whole};
 use super::stops::Stops;
 use crate::protocol::engine::{Likely, Steering, Token};
 use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};

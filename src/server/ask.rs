@@ -1,21 +1,13 @@
-//! What travels between a connection and the thread that feeds the engine: a question with its way back.
+//! What travels from a connection to the thread that feeds the engine: a question, with the way back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-
 use super::calls::Calls;
-use super::prompt::Call;
 use super::records::Record;
-use super::refusal::Refusal;
+use super::said::Teller;
 use crate::desk::render::Rendered;
-use crate::protocol::engine::{Cancel, Constraint, Likely, Sampling, SpecMode, Token, Watched};
-use crate::transcript::Finish;
-
-/// Text that a slow reader may leave unread; an answer whose reader is behind by more is ended.
-const UNREAD_BYTES: usize = 4 << 20;
+use crate::protocol::engine::{Cancel, Constraint, Sampling, SpecMode, Token, Watched};
 
 /// What the model reads.
 #[derive(Clone, Debug)]
@@ -101,124 +93,6 @@ impl Ask {
     }
 }
 
-/// Why an answer ended, and what it took.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Whole {
-    pub finish: Finish,
-    /// A stop text that ended it.
-    pub stopped_by: Option<String>,
-    pub completion_tokens: u64,
-    pub thought_tokens: u64,
-    /// Calls of functions in it that are complete.
-    pub calls: usize,
-}
-
-/// A token of an answer, where that is asked for.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Told {
-    pub token: Token,
-    pub likely: Likely,
-    /// It is part of a thought.
-    pub thought: bool,
-}
-
-/// What becomes of a question.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Said {
-    /// It is read. Comes first, once for each answer.
-    Begun { index: usize, prompt_tokens: u64, cached_tokens: u64 },
-    /// How likely each token of the prompt was, but the first.
-    Scored { tokens: Vec<Token>, likely: Vec<Likely> },
-    /// So many tokens of the prompt are read.
-    Reading { done: u64, total: u64 },
-    /// More of an answer.
-    Text { index: usize, thinking: String, answer: String, tokens: Vec<Told> },
-    /// A call of a function begins in an answer.
-    Calling { index: usize, id: String, name: String },
-    /// More of its arguments, which are JSON.
-    Arguments { index: usize, more: String },
-    /// It has ended: all of it.
-    Call { index: usize, call: Call },
-    /// An answer is complete.
-    Ended { index: usize, whole: Whole },
-    /// It failed. Nothing comes after it.
-    Failed(Refusal),
-}
-
-impl Said {
-    fn bytes(&self) -> usize {
-        match self {
-            Said::Text { thinking, answer, tokens, .. } => {
-                let told: usize =
-                    tokens.iter().map(|t| size_of::<Told>() + size_of_val(t.likely.best.as_slice())).sum();
-                thinking.len() + answer.len() + told
-            }
-            Said::Arguments { more, .. } => more.len(),
-            Said::Call { call, .. } => call.text().len(),
-            Said::Calling { .. } => 0,
-            Said::Begun { .. } | Said::Scored { .. } | Said::Reading { .. } | Said::Ended { .. } | Said::Failed(_) => 0,
-        }
-    }
-}
-
-/// The way back to a connection. Never waits.
-#[derive(Clone, Debug)]
-pub(super) struct Teller {
-    to: UnboundedSender<Said>,
-    unread: Arc<AtomicUsize>,
-}
-
-impl Teller {
-    /// Tells it; false when nobody listens any more, or listens too slowly.
-    pub(super) fn tell(&self, said: Said) -> bool {
-        let bytes = said.bytes();
-        let unread = self.unread.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.to.send(said).is_ok() && unread <= UNREAD_BYTES
-    }
-}
-
-/// The connection's end. Dropping it ends the answer within a round.
-#[derive(Debug)]
-pub(super) struct Listener {
-    from: UnboundedReceiver<Said>,
-    unread: Arc<AtomicUsize>,
-    cancel: Cancel,
-}
-
-impl Listener {
-    /// The two ends.
-    pub(super) fn pair(cancel: &Cancel) -> (Teller, Listener) {
-        let (to, from) = unbounded_channel();
-        let unread = Arc::new(AtomicUsize::new(0));
-        let teller = Teller { to, unread: Arc::clone(&unread) };
-        (teller, Listener { from, unread, cancel: cancel.clone() })
-    }
-
-    fn taken(&self, said: Option<Said>) -> Option<Said> {
-        if let Some(said) = &said {
-            self.unread.fetch_sub(said.bytes(), Ordering::Relaxed);
-        }
-        said
-    }
-
-    /// The next word; `None` when nothing comes any more.
-    pub(super) async fn next(&mut self) -> Option<Said> {
-        let said = self.from.recv().await;
-        self.taken(said)
-    }
-
-    /// The same for a body that is polled.
-    pub(super) fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Said>> {
-        self.from.poll_recv(context).map(|said| self.taken(said))
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.cancel.cancel();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,21 +122,5 @@ mod tests {
         };
         assert!(loops(None) && loops(Some(constraint(Some(Quoting::default())))));
         assert!(!loops(Some(constraint(None))));
-    }
-
-    #[test]
-    fn a_reader_that_falls_behind_or_goes_away_ends_the_answer() {
-        let cancel = Cancel::default();
-        let (teller, mut listener) = Listener::pair(&cancel);
-        let text =
-            |bytes| Said::Text { index: 0, thinking: String::new(), answer: "x".repeat(bytes), tokens: Vec::new() };
-        assert!(teller.tell(text(UNREAD_BYTES)));
-        assert!(!teller.tell(text(1)));
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(listener.poll_next(&mut context).is_ready());
-        assert!(teller.tell(text(1)));
-        assert!(!cancel.is_cancelled());
-        drop(listener);
-        assert!(cancel.is_cancelled() && !teller.tell(text(1)));
     }
 }

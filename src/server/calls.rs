@@ -11,8 +11,8 @@ mod tests;
 
 use serde_json::{Map, Value};
 
-use super::prompt::Call;
-use super::reply::fresh_id;
+use super::ids::fresh_id;
+use super::turns::Call;
 use native::Native;
 
 /// The mark before and behind a call that is written as JSON.

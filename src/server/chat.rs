@@ -8,21 +8,24 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::{Said, Told};
+use super::body::{self, object};
 use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
 use super::collected::{Collected, collect};
-use super::completions::MOST_LIKELY;
+use super::content::turns;
 use super::fields::{Fields, kind};
-use super::prompt::{Call, Conversation, Turn};
+use super::ids::fresh_id;
+use super::likely::{self, MOST_LIKELY};
+use super::prompt::Conversation;
+use super::ready::model_named;
 use super::refusal::{Family, Refusal};
-use super::reply::{self, fresh_id, model_named, object, render, submit};
-use super::sampling::{stops, thinking, wish};
+use super::reply::{self, render, submit};
+use super::said::{Said, Told};
+use super::sampling::{format_of, stops, thinking, wish};
 use super::stream::{Form, data, stream};
 use super::tools::Tools;
-use super::{Shared, http, likely, now_s};
+use super::turns::Call;
+use super::{Shared, now_s};
 use crate::protocol::engine::MOST_TOKENS;
-use crate::text::ChatRole;
-use crate::text::grammar::Grammar;
 
 /// Fields that change nothing here.
 const IGNORED: [&str; 9] = [
@@ -37,71 +40,6 @@ const IGNORED: [&str; 9] = [
     "verbosity",
 ];
 
-/// The text of a message: a string, or parts that are texts.
-pub(super) fn content(value: Option<Value>, at: &str, kinds: &[&str]) -> Result<String, Refusal> {
-    parts(value, at, kinds, None)
-}
-
-/// A user's turn: its texts, and the documents of the library that it names.
-pub(super) fn question(value: Option<Value>, at: &str, kinds: &[&str]) -> Result<Turn, Refusal> {
-    let mut files = Vec::new();
-    let text = parts(value, at, kinds, Some(&mut files))?;
-    Ok(Turn { files, ..Turn::new(ChatRole::User, text) })
-}
-
-/// The id of a document of the library.
-pub(super) fn file_id(fields: &mut Fields) -> Result<String, Refusal> {
-    match fields.text("file_id")? {
-        Some(id) => Ok(id),
-        None => Err(fields.wrong("file_id", "is missing: documents are named by the ids of GET /v1/files")),
-    }
-}
-
-fn parts(
-    value: Option<Value>,
-    at: &str,
-    kinds: &[&str],
-    mut files: Option<&mut Vec<String>>,
-) -> Result<String, Refusal> {
-    let parts = match value {
-        None => return Ok(String::new()),
-        Some(Value::String(text)) => return Ok(text),
-        Some(Value::Array(parts)) => parts,
-        Some(other) => {
-            return Err(Refusal::field(
-                at,
-                format!("{at} must be a string or an array of parts, it is {}", kind(&other)),
-            ));
-        }
-    };
-    let mut text = String::new();
-    for (i, part) in parts.into_iter().enumerate() {
-        let at = format!("{at}[{i}]");
-        let mut part = Fields::of(part, &at)?;
-        match (part.text("type")?.as_deref(), files.as_deref_mut()) {
-            (Some(of), _) if kinds.contains(&of) => text.push_str(&part.text("text")?.unwrap_or_default()),
-            (Some("input_file"), Some(files)) => files.push(file_id(&mut part)?),
-            (Some("file"), Some(files)) => {
-                let mut file = Fields::of(part.need("file")?, &format!("{at}.file"))?;
-                files.push(file_id(&mut file)?);
-                file.done()?;
-            }
-            (of, _) => {
-                let what = of.unwrap_or("nothing");
-                return Err(part.wrong("type", format!("is {what}: this model reads text only ({})", kinds.join(", "))));
-            }
-        }
-        part.ignore(&["annotations", "logprobs", "cache_control", "citations"]);
-        part.done()?;
-    }
-    Ok(text)
-}
-
-/// Arguments of a call: JSON in a string. What is no JSON was written by a model and is handed back as it was.
-pub(super) fn arguments(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
-}
-
 /// A call as an object; its arguments are JSON in a string.
 fn call_object(call: &Call) -> Value {
     json!({
@@ -109,87 +47,6 @@ fn call_object(call: &Call) -> Value {
         "type": "function",
         "function": { "name": call.name, "arguments": call.text() },
     })
-}
-
-fn call(value: Value, at: &str) -> Result<Call, Refusal> {
-    let mut fields = Fields::of(value, at)?;
-    let id = fields.text("id")?.unwrap_or_default();
-    fields.refuse("type", |v| v == "function")?;
-    let mut function = Fields::of(fields.need("function")?, &format!("{at}.function"))?;
-    fields.ignore(&["index"]);
-    fields.done()?;
-    let name = function.text("name")?.unwrap_or_default();
-    let arguments = arguments(&function.text("arguments")?.unwrap_or_default());
-    function.done()?;
-    Ok(Call::new(id, name, arguments))
-}
-
-fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
-    let mut fields = Fields::of(value, at)?;
-    let role = match fields.text("role")?.as_deref() {
-        Some("system" | "developer") => ChatRole::System,
-        Some("user") => ChatRole::User,
-        Some("assistant") => ChatRole::Assistant,
-        Some("tool") => ChatRole::Tool,
-        Some(other) => {
-            return Err(
-                fields.wrong("role", format!("must be system, developer, user, assistant or tool, it is {other}"))
-            );
-        }
-        None => return Err(fields.wrong("role", "is missing")),
-    };
-    let place = fields.name("content");
-    let value = match role {
-        // An answer may be calls alone, a result nothing.
-        ChatRole::Assistant | ChatRole::Tool => fields.take("content"),
-        ChatRole::System | ChatRole::User => Some(fields.need("content")?),
-    };
-    let mut turn = match role {
-        ChatRole::User => question(value, &place, &["text"])?,
-        _ => Turn::new(role, content(value, &place, &["text"])?),
-    };
-    if role == ChatRole::Assistant {
-        turn.thinking = fields.text("reasoning_content")?.or(fields.text("reasoning")?).unwrap_or_default();
-        for (i, value) in fields.list("tool_calls")?.into_iter().flatten().enumerate() {
-            turn.calls.push(call(value, &format!("{at}.tool_calls[{i}]"))?);
-        }
-        fields.ignore(&["refusal", "audio", "function_call", "annotations"]);
-    }
-    if role == ChatRole::Tool {
-        turn.call_id = fields.text("tool_call_id")?;
-    }
-    fields.ignore(&["name"]);
-    fields.done()?;
-    Ok(turn)
-}
-
-/// The turns of a conversation.
-pub(super) fn turns(messages: Vec<Value>) -> Result<Vec<Turn>, Refusal> {
-    if messages.is_empty() {
-        return Err(Refusal::field("messages", "messages is empty: there is nothing to answer"));
-    }
-    messages.into_iter().enumerate().map(|(i, value)| turn(value, &format!("messages[{i}]"))).collect()
-}
-
-/// What an answer has to be, as `response_format` and as `text.format` of a response say it: there the schema stands beside its
-/// type.
-pub(super) fn format_of(mut format: Fields) -> Result<Option<Grammar>, Refusal> {
-    let of = format.text("type")?;
-    let schema_of = |mut fields: Fields| {
-        let schema = fields.need("schema")?;
-        fields.ignore(&["name", "description", "strict"]);
-        fields.done()?;
-        Ok(Some(Grammar::Json(schema)))
-    };
-    match of.as_deref() {
-        Some("text") => format.done().map(|()| None),
-        Some("json_object") => format.done().map(|()| Some(Grammar::object())),
-        Some("json_schema") => match format.object("json_schema")? {
-            Some(inner) => format.done().and_then(|()| schema_of(inner)),
-            None => schema_of(format),
-        },
-        _ => Err(format.wrong("type", "must be text, json_object or json_schema")),
-    }
 }
 
 /// How a chat completion is sent.
@@ -324,7 +181,7 @@ impl Form for Chunks {
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let mut fields = Fields::body(body::json(headers, body).await?)?;
     let info = model_named(shared, fields.text("model")?)?;
     let turns = match fields.need("messages")? {
         Value::Array(messages) => turns(messages)?,

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::ask::{Said, Whole};
 use super::collected::{BROKE_OFF, Usage};
 use super::fields::Fields;
 use super::refusal::{Family, Refusal};
+use super::said::{Said, Whole};
 use super::stream::{data, data_done};
 use crate::transcript::Finish;
 

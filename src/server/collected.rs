@@ -1,8 +1,8 @@
 //! From words of the worker to whole answers, and what they took.
 
-use super::ask::{Listener, Said, Told, Whole};
-use super::prompt::Call;
 use super::refusal::Refusal;
+use super::said::{Listener, Said, Told, Whole};
+use super::turns::Call;
 use crate::protocol::engine::{Likely, Token};
 use crate::transcript::Finish;
 

@@ -10,25 +10,27 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::ask::{Prompt, Said, Wish};
+use super::ask::{Prompt, Wish};
+use super::body::{self, object};
 use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
 use super::collected::{Choice, Collected, Usage, collect};
 use super::fields::{Fields, kind};
-use super::likely::Table;
+use super::ids::fresh_id;
+use super::likely::{MOST_LIKELY, Table};
 use super::plain::token_list;
+use super::ready::model_named;
 use super::refusal::{Family, Refusal};
-use super::reply::{fresh_id, model_named, object, submit, submit_further};
+use super::reply::{submit, submit_further};
+use super::said::Said;
 use super::sampling::{stops, wish};
 use super::stream::{Form, data, stream};
-use super::{Shared, http, now_s};
+use super::{Shared, now_s};
 use crate::desk::render::{MARK, Rendered};
 use crate::protocol::engine::{MOST_TOKENS, Token};
 use crate::text::{Before, Places, Tokenizer};
 
 /// Prompts of one request.
 const MOST_PROMPTS: usize = 256;
-/// Likeliest tokens that are told with each one.
-pub(super) const MOST_LIKELY: u64 = 20;
 /// Tokens of an answer whose length nobody says, as in OpenAI's API.
 const TOKENS: u64 = 16;
 
@@ -229,7 +231,7 @@ async fn answer_all(
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let mut fields = Fields::body(body::json(headers, body).await?)?;
     let info = model_named(shared, fields.text("model")?)?;
     let given = prompts(shared, &mut fields)?;
     let stop = stops(&mut fields, "stop")?;

@@ -8,10 +8,12 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::Shared;
+use super::body::object;
 use super::ids::Id;
-use super::prompt::{Conversation, Turn};
+use super::prompt::Conversation;
+use super::ready::model;
 use super::refusal::{Family, Refusal};
-use super::reply::{model, object};
+use super::turns::Turn;
 use crate::desk::path::Path;
 use crate::desk::render::safe_name;
 use crate::desk::segments::document_text;

@@ -1,4 +1,4 @@
-//! The part of a path that names something.
+//! What things are named by: the part of a path, and fresh ids of answers.
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
@@ -17,4 +17,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
         let refusal = || Refusal::new(400, "invalid_url", "the path is not UTF-8 once its codes of % are resolved");
         read.map(|Path(id)| Id(id)).map_err(|_| refusal().respond(Family::of(parts.uri.path())))
     }
+}
+
+/// An id of an answer.
+pub(super) fn fresh_id(prefix: &str) -> String {
+    format!("{prefix}{:014x}", crate::desk::fresh_seed())
 }

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::ask::Told;
+use super::said::Told;
 use crate::protocol::engine::{Likely, Token};
 use crate::text::{Before, Places, Tokenizer};
+
+/// Likeliest tokens that are told with each one.
+pub(super) const MOST_LIKELY: u64 = 20;
 
 /// A number that JSON can hold; what is no number is `null`.
 fn number(log_prob: f32) -> Value {

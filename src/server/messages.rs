@@ -8,17 +8,22 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::{Said, Whole};
-use super::chat::{content, file_id, format_of};
+use super::Shared;
+use super::body::{self, object};
 use super::collected::{BROKE_OFF, Item, Usage, collect};
+use super::content::{content, file_id};
 use super::fields::{Fields, kind};
-use super::prompt::{Call, Conversation, Turn};
+use super::ids::fresh_id;
+use super::plain::encode;
+use super::prompt::Conversation;
+use super::ready::model_named;
 use super::refusal::{Family, Refusal};
-use super::reply::{self, fresh_id, model_named, object, render, submit};
-use super::sampling::{stops, wish};
+use super::reply::{self, render, submit};
+use super::said::{Said, Whole};
+use super::sampling::{format_of, stops, wish};
 use super::stream::{Form, event, stream};
 use super::tools::Tools;
-use super::{Shared, http};
+use super::turns::{Call, Turn};
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::MOST_TOKENS;
 use crate::text::ChatRole;
@@ -292,7 +297,7 @@ fn output(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let mut fields = Fields::body(body::json(headers, body).await?)?;
     let info = model_named(shared, fields.text("model")?)?;
     let (conversation, budget) = conversation(shared, &mut fields)?;
     let Some(most) = fields.whole("max_tokens", 1..=MOST_TOKENS)? else {
@@ -345,13 +350,13 @@ pub(super) async fn messages(State(shared): State<Arc<Shared>>, headers: HeaderM
 }
 
 async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let mut fields = Fields::body(body::json(headers, body).await?)?;
     let _ = model_named(shared, fields.text("model")?)?;
     let (conversation, _) = conversation(shared, &mut fields)?;
     fields.ignore(&["output_config", "cache_control"]);
     fields.done()?;
     let prompt = render(shared, conversation, "messages").await?;
-    let tokens = super::plain::encode(shared, prompt.rendered.text.clone(), true).await?;
+    let tokens = encode(shared, prompt.rendered.text.clone(), true).await?;
     Ok(object(&json!({ "input_tokens": tokens.len() })))
 }
 

@@ -5,26 +5,32 @@
 //! kept prefix found (`planner`, `prefix`), has the rest read, and keeps the state (`keep`, `fresh`). What it says comes back through a channel that
 //! never makes it wait; the connection turns it into one object (`collected`) or a stream (`stream`).
 //!
+//! From the bottom to the top:
+//!
 //! | file | owns |
 //! |---|---|
-//! | `http`, `paced`, `guests`, `door`, `refusal`, `metrics` | connections, their bytes, those that are open, who may come in, why a request is not answered, counters |
-//! | `chat`, `completions`, `responses`, `messages`, `plain` | the APIs |
-//! | `fields`, `sampling`, `tools`, `references`, `files`, `prompt`, `ids` | parts of requests: fields, sampling, functions and what their schemas refer to, documents, turns, names in paths |
-//! | `ask`, `worker` | a question on its way; the thread that feeds the engine |
-//! | `planner`, `prefix`, `keep`, `fresh`, `records` | the longest kept prefix; state that is kept or on its way to disk; answers that can be named again |
-//! | `answer`, `stops`, `calls`, `likely` | tokens to text, stop texts, calls of functions, log-probabilities |
-//! | `reply`, `collected`, `stream`, `chunks` | a request becomes a question; whole answers; streams of events |
+//! | `refusal`, `fields`, `ids`, `body` | requests as they come: why one is not answered, fields, names in paths, JSON bodies |
+//! | `turns`, `references`, `calls`, `tools`, `prompt` | turns of a conversation; functions, what their schemas refer to, their calls; all of it as the text that the model reads |
+//! | `said`, `collected`, `response`, `stream`, `likely`, `chunks` | words of an answer on their way back; whole answers; streams of events; log-probabilities |
+//! | `records`, `ask` | answers that can be named again; a question on its way |
+//! | `ready`, `files`, `content`, `sampling`, `reply` | whether the model can answer; documents; messages become turns, fields a wish, and a request a question |
+//! | `stops`, `answer` | stop texts, tokens to text |
+//! | `fresh`, `prefix`, `keep`, `planner`, `worker` | state on its way to disk, the longest kept prefix, keeping, planning; the thread that feeds the engine |
+//! | `plain`, `chat`, `completions`, `responses`, `messages` | the APIs |
+//! | `metrics`, `guests`, `door`, `paced`, `http` | counters, connections that are open, who may come in, their bytes; the table of paths |
 //!
 //! Invariants: a client that goes away ends its answer within a round; a slow one is ended before it holds more than a few
 //! megabytes; nothing is answered to a web page (`door`).
 
 mod answer;
 mod ask;
+mod body;
 mod calls;
 mod chat;
 mod chunks;
 mod collected;
 mod completions;
+mod content;
 mod door;
 mod fields;
 mod files;
@@ -41,15 +47,19 @@ mod plain;
 mod planner;
 mod prefix;
 mod prompt;
+mod ready;
 mod records;
 mod references;
 mod refusal;
 mod reply;
+mod response;
 mod responses;
+mod said;
 mod sampling;
 mod stops;
 mod stream;
 mod tools;
+mod turns;
 mod worker;
 
 use std::ffi::OsString;

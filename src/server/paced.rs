@@ -10,9 +10,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-use super::http::{HEAD_BYTES, HEAD_LINES};
 use super::refusal::Refusal;
 
+/// Bytes of a request's head.
+pub(super) const HEAD_BYTES: usize = 64 << 10;
+/// Lines of it.
+pub(super) const HEAD_LINES: usize = 100;
 /// A reader that takes nothing for so long is gone.
 const STUCK: Duration = Duration::from_secs(60);
 

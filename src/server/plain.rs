@@ -10,12 +10,16 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::task::JoinError;
 
+use super::body::{self, object};
+use super::content;
 use super::fields::{Fields, kind};
 use super::ids::Id;
 use super::prompt::Conversation;
+use super::ready::{model, model_named};
 use super::refusal::{Family, Refusal};
-use super::reply::{model, model_named, object, render};
-use super::{EngineIs, Shared, chat, http};
+use super::reply::render;
+use super::sampling::thinking;
+use super::{EngineIs, Shared};
 use crate::protocol::engine::{ModelInfo, Token};
 use crate::text::{Before, Specials, TextError};
 
@@ -89,7 +93,7 @@ pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> R
 }
 
 async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let mut fields = Fields::body(body::json(headers, body).await?)?;
     let info = model_named(shared, fields.text("model")?)?;
     let (prompt, messages) = (fields.text("prompt")?, fields.list("messages")?);
     let special = fields.truth("add_special_tokens")?.unwrap_or(true);
@@ -99,9 +103,9 @@ async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
             encode(shared, prompt, special).await?
         }
         (None, Some(messages)) => {
-            let think = super::sampling::thinking(shared, &mut fields)?;
+            let think = thinking(shared, &mut fields)?;
             fields.done()?;
-            let turns = chat::turns(messages)?;
+            let turns = content::turns(messages)?;
             let conversation = Conversation { turns, think, ..Conversation::default() };
             let text = render(shared, conversation, "messages").await?.rendered.text.clone();
             encode(shared, text, special).await?
@@ -126,7 +130,7 @@ pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result
 }
 
 async fn text_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let mut fields = Fields::body(body::json(headers, body).await?)?;
     let _ = model_named(shared, fields.text("model")?)?;
     let list = match fields.need("tokens")? {
         Value::Array(list) => list,

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::collected::{Choice, Usage};
-use super::prompt::Turn;
 use super::refusal::Refusal;
-use super::responses::{Sent, Status};
+use super::response::{Sent, Status};
+use super::turns::Turn;
 use crate::session::{SessionFilter, SessionRecord, Store, StoreError};
 use crate::text::ChatRole;
 use crate::transcript::{Finish, MessageId};

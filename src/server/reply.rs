@@ -1,49 +1,20 @@
-//! From a request to a question on its way, and what is answered as one object.
+//! From a request to a question on its way.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use axum::body::Body;
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse, Response};
-use serde_json::Value;
-
-use super::ask::{Ask, Listener, Prompt, Wish};
+use super::ask::{Ask, Prompt, Wish};
 use super::prompt::Conversation;
 use super::records::Record;
 use super::refusal::Refusal;
-use super::{EngineIs, Phase, Shared, files};
+use super::said::Listener;
+use super::{Phase, Shared, files};
 use crate::desk::render::Rendered;
-use crate::protocol::engine::{Cancel, Constraint, ModelInfo};
+use crate::protocol::engine::{Cancel, Constraint};
 use crate::text::Begin;
 use crate::text::grammar::Grammar;
 use crate::text::schema::Unusable;
-
-/// The model, if it can answer.
-pub(super) fn model(shared: &Shared) -> Result<ModelInfo, Refusal> {
-    match shared.engine() {
-        EngineIs::Ready(info) => Ok(*info),
-        EngineIs::Loading { what, done } => {
-            Err(Refusal::new(503, "model_loading", format!("the model is being loaded: {what}, {:.0} %", done * 100.0)))
-        }
-        EngineIs::Down(down) => Err(Refusal::internal(down.why)),
-    }
-}
-
-/// The model, if it is the one that a request names.
-pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<ModelInfo, Refusal> {
-    let model = model(shared)?;
-    match name {
-        Some(name) if !name.eq_ignore_ascii_case(&model.name) && name != "default" => {
-            let message = format!("there is no model {name} here, only {} (or default)", model.name);
-            let mut refusal = Refusal::new(404, "model_not_found", message);
-            refusal.param = Some("model".into());
-            Err(refusal)
-        }
-        _ => Ok(model),
-    }
-}
 
 /// Puts the documents in that are named, and renders, on a thread of its own: a conversation may be as long as the context.
 pub(super) async fn render(
@@ -134,16 +105,4 @@ fn put(
         Ok(()) => Ok(listener),
         Err(_) => Err(Refusal::new(503, "shutting_down", "the server is ending")),
     }
-}
-
-/// An object.
-pub(super) fn object(value: &Value) -> Response {
-    let mut response = Body::from(value.to_string()).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-/// An id of an answer.
-pub(super) fn fresh_id(prefix: &str) -> String {
-    format!("{prefix}{:014x}", crate::desk::fresh_seed())
 }

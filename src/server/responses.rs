@@ -4,7 +4,6 @@
 mod asked;
 mod events;
 pub(super) mod named;
-mod sent;
 
 use std::sync::Arc;
 
@@ -15,17 +14,22 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::ask::Wish;
-use super::chat::{arguments, content, format_of, question};
+use super::body::{self, object};
 use super::collected::collect;
+use super::content::{content, question};
 use super::fields::{Fields, kind};
-use super::prompt::{Call, Conversation, Turn};
+use super::ids::fresh_id;
+use super::prompt::Conversation;
+use super::ready::model_named;
 use super::records::{Record, Records};
 use super::refusal::{Family, Refusal};
-use super::reply::{self, fresh_id, model_named, object, render, submit};
-use super::sampling::{effort, wish};
+use super::reply::{self, render, submit};
+use super::response::{Sent, Status};
+use super::sampling::{effort, format_of, wish};
 use super::stream::stream;
 use super::tools::Tools;
-use super::{Shared, http, now_s};
+use super::turns::{Call, Turn, arguments};
+use super::{Shared, now_s};
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::MOST_TOKENS;
 use crate::text::ChatRole;
@@ -33,7 +37,6 @@ use crate::text::grammar::Grammar;
 use crate::transcript::{Finish, MessageId};
 use asked::{Asked, Noted};
 use events::Events;
-pub(super) use sent::{Sent, Status};
 
 /// Parts of messages that are texts.
 const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
@@ -168,7 +171,7 @@ async fn earlier(shared: &Arc<Shared>, id: Option<String>) -> Result<(Option<Mes
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let mut fields = Fields::body(body::json(headers, body).await?)?;
     let info = model_named(shared, fields.text("model")?)?;
     let Request { asked, input, mut wish, think, streamed, grammar } = read(shared, fields)?;
     let (parent, earlier) = earlier(shared, asked.previous.clone()).await?;

@@ -1,4 +1,4 @@
-//! Fields that say how an answer is drawn, alike in every API.
+//! Fields that say how an answer is drawn and what it has to be, alike in every API.
 
 use serde_json::Value;
 
@@ -9,6 +9,7 @@ use super::refusal::Refusal;
 use crate::desk::fresh_seed;
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::{MOST_TEMPERATURE, TOP_LOGITS};
+use crate::text::grammar::Grammar;
 
 /// Stop texts of a request.
 const STOPS: usize = 16;
@@ -99,4 +100,25 @@ pub(super) fn thinking(shared: &Shared, fields: &mut Fields) -> Result<ThinkMode
         inner.done()?;
     }
     Ok(mode)
+}
+
+/// What an answer has to be, as `response_format` and as `text.format` of a response say it: there the schema stands beside its
+/// type.
+pub(super) fn format_of(mut format: Fields) -> Result<Option<Grammar>, Refusal> {
+    let of = format.text("type")?;
+    let schema_of = |mut fields: Fields| {
+        let schema = fields.need("schema")?;
+        fields.ignore(&["name", "description", "strict"]);
+        fields.done()?;
+        Ok(Some(Grammar::Json(schema)))
+    };
+    match of.as_deref() {
+        Some("text") => format.done().map(|()| None),
+        Some("json_object") => format.done().map(|()| Some(Grammar::object())),
+        Some("json_schema") => match format.object("json_schema")? {
+            Some(inner) => format.done().and_then(|()| schema_of(inner)),
+            None => schema_of(format),
+        },
+        _ => Err(format.wrong("type", "must be text, json_object or json_schema")),
+    }
 }

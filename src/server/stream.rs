@@ -11,9 +11,9 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use serde_json::Value;
 
-use super::ask::{Listener, Said};
 use super::collected::BROKE_OFF;
 use super::refusal::Refusal;
+use super::said::{Listener, Said};
 
 /// A comment tells whoever waits that reading goes on, so often: some clients count lines that are no data, and give up.
 const PROGRESS: Duration = Duration::from_secs(5);

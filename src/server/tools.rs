@@ -4,9 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::calls::Calls;
 use super::fields::{Fields, kind};
-use super::prompt::Turn;
 use super::references;
 use super::refusal::Refusal;
+use super::turns::Turn;
 use crate::desk::render::Renderer;
 use crate::text::grammar::Grammar;
 use crate::text::{ChatRole, RenderOptions};

@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, never, select};
 
-use super::ask::{Ask, Said};
+use super::ask::Ask;
 use super::keep::Keep;
 use super::planner::{Planner, Wanted};
 use super::refusal::Refusal;
+use super::said::Said;
 use super::{Down, EngineIs, Shared};
 use crate::base::Exit;
 use crate::desk::EngineChannels;

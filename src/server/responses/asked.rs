@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::sent::number;
 use crate::protocol::engine::Sampling;
 use crate::server::fields::{Fields, kind};
 use crate::server::refusal::Refusal;
+use crate::server::response::number;
 use crate::server::tools::Tools;
 
 /// What is repeated.

@@ -8,15 +8,16 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::asked::Asked;
-use super::sent::{Sent, Status, function_call};
 use crate::server::Shared;
+use crate::server::body::object;
 use crate::server::collected::{Choice, Item};
 use crate::server::fields::Fields;
 use crate::server::ids::Id;
-use crate::server::prompt::Turn;
+use crate::server::ready::model;
 use crate::server::records::{Named, Records};
 use crate::server::refusal::{Family, Refusal};
-use crate::server::reply::{model, object};
+use crate::server::response::{Sent, Status, function_call};
+use crate::server::turns::Turn;
 use crate::text::ChatRole;
 use crate::transcript::Finish;
 

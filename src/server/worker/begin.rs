@@ -8,10 +8,11 @@ use super::{Parked, Worker};
 use crate::desk::path::Path;
 use crate::protocol::engine::{Cancel, Command, Generate, Job, Look, RowsFault, Sampling, Scoring, Token};
 use crate::server::answer::Answer;
-use crate::server::ask::{Ask, Said};
+use crate::server::ask::Ask;
 use crate::server::planner::{Plan, Planned};
 use crate::server::prefix::Kept;
 use crate::server::refusal::Refusal;
+use crate::server::said::Said;
 
 /// Times a question is planned anew because kept state turned out damaged.
 const ATTEMPTS: u32 = 8;

@@ -10,9 +10,9 @@ use crate::desk::segments;
 use crate::protocol::engine::{Command, Ended, EngineEvent, EngineFault, JobDone, ModelInfo};
 use crate::server::EngineIs;
 use crate::server::answer::Answer;
-use crate::server::ask::Said;
 use crate::server::collected::Usage;
 use crate::server::refusal::Refusal;
+use crate::server::said::Said;
 use crate::transcript::Finish;
 
 impl Worker {

@@ -4,14 +4,14 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use crate::server::collected::{Choice, Item, Usage};
-use crate::server::now_s;
-use crate::server::prompt::Call;
+use super::collected::{Choice, Item, Usage};
+use super::now_s;
+use super::turns::Call;
 use crate::transcript::Finish;
 
 /// How far a response is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Status {
+pub(super) enum Status {
     InProgress,
     Completed,
     /// Not all of it is there: why.
@@ -21,7 +21,7 @@ pub(in crate::server) enum Status {
 
 impl Status {
     /// How an answer ended. One whose last call broke off is not complete, whatever ended it.
-    pub(in crate::server) fn of(finish: Finish, choice: &Choice) -> Status {
+    pub(super) fn of(finish: Finish, choice: &Choice) -> Status {
         match finish {
             Finish::Length | Finish::Context => Status::Incomplete("max_output_tokens"),
             Finish::Stop | Finish::Repeats if choice.calls().any(Call::is_cut) => Status::Incomplete("stopped"),
@@ -52,7 +52,7 @@ impl Status {
 
 /// How a response is sent: what the request said, repeated.
 #[derive(Clone, Debug)]
-pub(in crate::server) struct Sent {
+pub(super) struct Sent {
     pub id: String,
     pub created: u64,
     /// When it was complete: the same wherever it is told.
@@ -90,7 +90,7 @@ impl Sent {
     }
 
     /// The object.
-    pub(in crate::server) fn response(&self, status: Status, choice: Option<&Choice>, usage: Option<&Usage>) -> Value {
+    pub(super) fn response(&self, status: Status, choice: Option<&Choice>, usage: Option<&Usage>) -> Value {
         let output = choice.map(|choice| self.output(choice, status)).unwrap_or_default();
         let completed = (status == Status::Completed).then(|| *self.completed.get_or_init(now_s));
         let mut response = json!({

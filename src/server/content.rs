@@ -1,0 +1,128 @@
+//! Messages of a request become turns: what they hold, in any API, and those of a chat.
+
+use serde_json::Value;
+
+use super::fields::{Fields, kind};
+use super::refusal::Refusal;
+use super::turns::{Call, Turn, arguments};
+use crate::text::ChatRole;
+
+/// The text of a message: a string, or parts that are texts.
+pub(super) fn content(value: Option<Value>, at: &str, kinds: &[&str]) -> Result<String, Refusal> {
+    parts(value, at, kinds, None)
+}
+
+/// A user's turn: its texts, and the documents of the library that it names.
+pub(super) fn question(value: Option<Value>, at: &str, kinds: &[&str]) -> Result<Turn, Refusal> {
+    let mut files = Vec::new();
+    let text = parts(value, at, kinds, Some(&mut files))?;
+    Ok(Turn { files, ..Turn::new(ChatRole::User, text) })
+}
+
+/// The id of a document of the library.
+pub(super) fn file_id(fields: &mut Fields) -> Result<String, Refusal> {
+    match fields.text("file_id")? {
+        Some(id) => Ok(id),
+        None => Err(fields.wrong("file_id", "is missing: documents are named by the ids of GET /v1/files")),
+    }
+}
+
+fn parts(
+    value: Option<Value>,
+    at: &str,
+    kinds: &[&str],
+    mut files: Option<&mut Vec<String>>,
+) -> Result<String, Refusal> {
+    let parts = match value {
+        None => return Ok(String::new()),
+        Some(Value::String(text)) => return Ok(text),
+        Some(Value::Array(parts)) => parts,
+        Some(other) => {
+            return Err(Refusal::field(
+                at,
+                format!("{at} must be a string or an array of parts, it is {}", kind(&other)),
+            ));
+        }
+    };
+    let mut text = String::new();
+    for (i, part) in parts.into_iter().enumerate() {
+        let at = format!("{at}[{i}]");
+        let mut part = Fields::of(part, &at)?;
+        match (part.text("type")?.as_deref(), files.as_deref_mut()) {
+            (Some(of), _) if kinds.contains(&of) => text.push_str(&part.text("text")?.unwrap_or_default()),
+            (Some("input_file"), Some(files)) => files.push(file_id(&mut part)?),
+            (Some("file"), Some(files)) => {
+                let mut file = Fields::of(part.need("file")?, &format!("{at}.file"))?;
+                files.push(file_id(&mut file)?);
+                file.done()?;
+            }
+            (of, _) => {
+                let what = of.unwrap_or("nothing");
+                return Err(part.wrong("type", format!("is {what}: this model reads text only ({})", kinds.join(", "))));
+            }
+        }
+        part.ignore(&["annotations", "logprobs", "cache_control", "citations"]);
+        part.done()?;
+    }
+    Ok(text)
+}
+
+fn call(value: Value, at: &str) -> Result<Call, Refusal> {
+    let mut fields = Fields::of(value, at)?;
+    let id = fields.text("id")?.unwrap_or_default();
+    fields.refuse("type", |v| v == "function")?;
+    let mut function = Fields::of(fields.need("function")?, &format!("{at}.function"))?;
+    fields.ignore(&["index"]);
+    fields.done()?;
+    let name = function.text("name")?.unwrap_or_default();
+    let arguments = arguments(&function.text("arguments")?.unwrap_or_default());
+    function.done()?;
+    Ok(Call::new(id, name, arguments))
+}
+
+fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
+    let mut fields = Fields::of(value, at)?;
+    let role = match fields.text("role")?.as_deref() {
+        Some("system" | "developer") => ChatRole::System,
+        Some("user") => ChatRole::User,
+        Some("assistant") => ChatRole::Assistant,
+        Some("tool") => ChatRole::Tool,
+        Some(other) => {
+            return Err(
+                fields.wrong("role", format!("must be system, developer, user, assistant or tool, it is {other}"))
+            );
+        }
+        None => return Err(fields.wrong("role", "is missing")),
+    };
+    let place = fields.name("content");
+    let value = match role {
+        // An answer may be calls alone, a result nothing.
+        ChatRole::Assistant | ChatRole::Tool => fields.take("content"),
+        ChatRole::System | ChatRole::User => Some(fields.need("content")?),
+    };
+    let mut turn = match role {
+        ChatRole::User => question(value, &place, &["text"])?,
+        _ => Turn::new(role, content(value, &place, &["text"])?),
+    };
+    if role == ChatRole::Assistant {
+        turn.thinking = fields.text("reasoning_content")?.or(fields.text("reasoning")?).unwrap_or_default();
+        for (i, value) in fields.list("tool_calls")?.into_iter().flatten().enumerate() {
+            turn.calls.push(call(value, &format!("{at}.tool_calls[{i}]"))?);
+        }
+        fields.ignore(&["refusal", "audio", "function_call", "annotations"]);
+    }
+    if role == ChatRole::Tool {
+        turn.call_id = fields.text("tool_call_id")?;
+    }
+    fields.ignore(&["name"]);
+    fields.done()?;
+    Ok(turn)
+}
+
+/// The turns of a chat.
+pub(super) fn turns(messages: Vec<Value>) -> Result<Vec<Turn>, Refusal> {
+    if messages.is_empty() {
+        return Err(Refusal::field("messages", "messages is empty: there is nothing to answer"));
+    }
+    messages.into_iter().enumerate().map(|(i, value)| turn(value, &format!("messages[{i}]"))).collect()
+}
