@@ -124,7 +124,7 @@ fn a_calibrated_folder_loads_is_never_worse_and_goes_on_where_it_was() {
     all.save(out.path(), &id).unwrap();
     assert!(Statistics::kept(out.path(), &id, source.spec()) == Some(all.clone()));
     assert!(Statistics::kept(out.path(), &identity(&source, &others), source.spec()).is_none());
-    assert!(is_unfinished(&source, &id, out.path()));
+    assert!(is_unfinished(&source, &id, out.path()).unwrap());
     let parts = packed(&source, &id, Some(&all), out.path());
     for part in &parts[1..] {
         let [plain, careful] = part.errors.outputs.unwrap();
@@ -138,15 +138,15 @@ fn a_calibrated_folder_loads_is_never_worse_and_goes_on_where_it_was() {
     let lost = out.path().join("part-002.safetensors");
     let bytes = std::fs::read(&lost).unwrap();
     std::fs::remove_file(&lost).unwrap();
-    assert!(is_unfinished(&source, &id, out.path()));
+    assert!(is_unfinished(&source, &id, out.path()).unwrap());
     let again = packed(&source, &id, Some(&all), out.path());
     assert_eq!(again.iter().filter(|p| !p.earlier).map(|p| p.number).collect::<Vec<_>>(), [3]);
     assert!(std::fs::read(&lost).unwrap() == bytes);
     assert_eq!(again[2].errors, parts[2].errors);
     // With everything there no statistics are asked for; with other text nothing is there.
-    assert!(!is_unfinished(&source, &id, out.path()));
+    assert!(!is_unfinished(&source, &id, out.path()).unwrap());
     assert!(packed(&source, &id, None, out.path()).iter().all(|p| p.earlier));
-    assert!(is_unfinished(&source, &identity(&source, &others), out.path()));
+    assert!(is_unfinished(&source, &identity(&source, &others), out.path()).unwrap());
 }
 
 #[test]
