@@ -362,7 +362,7 @@ fn an_aside_knows_a_document_that_was_kept_in_part() {
     t.send(Request::Stop);
     let question = t.wait("a question", |n| if let Notice::Question { id, .. } = n { Some(*id) } else { None });
     gate.pass(40);
-    t.send(Request::Choose { question, key: '2' });
+    t.send(Request::Choose { question, key: '\x1b' });
     t.note_with("Kept what was read");
     t.sync();
     t.on_disk();
