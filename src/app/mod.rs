@@ -231,7 +231,8 @@ pub struct App {
     requests: u64,
     focused: bool,
     busy_since: Option<u64>,
-    show_after_open: Option<MessageId>,
+    /// What was found in another session, which is on its way to the screen: its name, and the message to be shown there.
+    show_after_open: Option<(String, MessageId)>,
     /// Words looked for in all branches of the open session: other sessions' hits are left out.
     find_here: Option<String>,
     /// The aside that still runs was closed by the user.

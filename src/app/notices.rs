@@ -286,7 +286,7 @@ fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>
     app.find = None;
     app.selection = None;
     app.transcript.replace(view.messages, app.requests);
-    if let Some(id) = app.show_after_open.take()
+    if let Some((_, id)) = app.show_after_open.take_if(|(name, _)| *name == app.session.name)
         && !app.transcript.show(id)
     {
         // On another branch of that session. What goes on in it and what is queued there was asked on this one.

@@ -188,6 +188,37 @@ fn search_result_opens_its_session_at_the_message() {
 }
 
 #[test]
+fn a_search_result_whose_session_was_not_opened_is_shown_in_no_other() {
+    let row = sala_chat::protocol::desk::SearchRow {
+        session: "mail".into(),
+        message: MessageId(77),
+        number: 2,
+        snippet: "dying".into(),
+        created_ms: 0,
+    };
+    let found = || Notice::Found { query: "dying".into(), rows: vec![row.clone()] };
+    let mut s = open(80, 24);
+    s.tell(found()).press("enter");
+    assert_eq!(s.sent(), [Request::Resume("mail".into())]);
+    let choices = vec![Choice { key: 'v', label: "view".into() }, Choice { key: '\x1b', label: "cancel".into() }];
+    s.tell(Notice::Question { id: 1, text: "mail is in use.".into(), choices }).press("esc");
+    assert_eq!(s.sent(), [Request::Choose { question: 1, key: '\x1b' }]);
+    // What is shown of the open session later, as after an undo, has nothing to do with it.
+    s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Session(conversation()));
+    assert_eq!(s.sent(), []);
+    // Nor has that session, opened for something else.
+    s.type_text("/resume mail").press("enter");
+    assert_eq!(s.sent(), [Request::Resume("mail".into())]);
+    s.tell(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
+    assert_eq!(s.sent(), []);
+    // It is on another branch of the session that it was opened for.
+    s.tell(Notice::Session(conversation())).tell(found()).press("enter");
+    s.tell(Notice::Session(conversation())).sent();
+    s.tell(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
+    assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(77)))]);
+}
+
+#[test]
 fn search_goes_along_while_typing_and_steps_around() {
     let mut s = open(80, 24);
     s.tell(Notice::Session(SessionView {
