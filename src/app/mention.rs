@@ -299,6 +299,7 @@ pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Fou
     let Some(Lookup::Pasted(text, paths)) = app.lookup.take() else { return Found::Nothing };
     match key {
         '\n' => {
+            app.transcript.follow();
             load(app, paths, Vec::new(), effects);
             Found::Nothing
         }
@@ -334,7 +335,6 @@ pub(super) fn load_for_question(
 fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut Vec<Effect>) {
     let request = load_request(paths, library, app.config.home.as_deref());
     app.waiting = true;
-    app.transcript.follow();
     send(app, request, effects);
 }
 

@@ -24,6 +24,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         && let Some(line) = app.composer.take_behind_recalled()
     {
         app.history.push(line.trim());
+        app.transcript.follow();
         return match waits(app, &parsed.outcome) {
             true => app.queue.lines.push_back(Queued { line: line.trim().to_string(), edits: None }),
             false => run(app, parsed.outcome, effects),
@@ -170,10 +171,9 @@ pub(super) fn ask_now(app: &mut App, text: String, edits: Option<MessageId>, eff
     occupy(app, asking(text, edits), effects);
 }
 
-/// Sends a request that the model will be busy with.
+/// Sends a request that the model will be busy with. It may have waited in the queue: whoever reads further up is left there.
 fn occupy(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.waiting = true;
-    app.transcript.follow();
     send(app, request, effects);
 }
 
