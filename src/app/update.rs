@@ -152,6 +152,9 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     if app.phase == Phase::Running {
         keep_quit_question_true(app, now);
         perform::pump_queue(app, now, &mut effects);
+        if !app.queue.held {
+            mention::is_decided(app);
+        }
         super::tour::offer(app);
         drafts::look(app, now, &mut effects);
     }

@@ -351,9 +351,19 @@ fn a_question_whose_file_was_not_read_waits() {
     s.tell(Notice::Note(sala_chat::protocol::desk::Level::Error, refused.into()));
     s.tell(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), []);
-    assert!(s.screen().contains("Not asked, because not all was read"));
+    let said = "Not asked: not all was read; Enter asks it anyway; Ctrl-X edits it";
+    assert!(s.screen().contains(said), "{}", s.screen());
     s.press("ctrl-x");
     assert_eq!(s.app.composer.text(), "Sum up big.txt");
+    assert!(!s.screen().contains("Not asked"), "{}", s.screen());
+    // Nor is it said of a question that was asked all the same.
+    s.type_text(" @more.txt").press("esc enter").event(Event::FoundPaths(vec!["more.txt".into()]));
+    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Error, refused.into()));
+    s.tell(Notice::Activity(Activity::Idle)).sent();
+    assert!(s.screen().contains(said), "{}", s.screen());
+    s.press("enter");
+    assert_eq!(s.sent(), [Request::Ask("Sum up big.txt more.txt".into())]);
+    assert!(!s.screen().contains("Not asked"), "{}", s.screen());
 }
 
 #[test]
