@@ -478,8 +478,8 @@ fn a_book_taken_out_again_takes_no_other_state_with_it() {
     // What it builds on goes meanwhile: that is said.
     let data = dir.path().join("data");
     Store::open(&data, Arc::new(RealDisk), Limits::default()).unwrap().drop_all_state(&[]).unwrap();
-    let lost = "Text is saved, not all state is kept: earlier state of this conversation is not kept. \
-                Come back with: sala-chat -r one";
+    let lost = "Text is saved, not all state is kept: earlier state of this conversation is not kept; the next start reads \
+                it again, and keeps it. Come back with: sala-chat -r one";
     assert_eq!(t.quit().as_deref(), Some(lost));
 }
 

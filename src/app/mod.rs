@@ -172,6 +172,8 @@ pub struct App {
     pub meters: Meters,
     /// Whether all is on disk.
     pub save: SaveState,
+    /// Why state was not kept, since some was: it was said.
+    left_out: Option<String>,
     /// The model, once it is ready.
     pub model: Option<ModelInfo>,
     /// Waiting messages.
@@ -257,6 +259,7 @@ impl App {
             activity: Activity::Starting { what: "starting".into() },
             meters: Meters::default(),
             save: SaveState::Empty,
+            left_out: None,
             model: None,
             queue: Queue::default(),
             several: None,

@@ -94,9 +94,13 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Save(state) => {
             app.save = match state {
-                SaveState::TextOnly(why) => SaveState::TextOnly(line(&why)),
+                SaveState::TextOnly(why) => SaveState::TextOnly(left_out(app, line(&why))),
                 SaveState::NotSaved(why) => SaveState::NotSaved(line(&why)),
-                other @ (SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off) => other,
+                SaveState::Saving => SaveState::Saving,
+                other @ (SaveState::Empty | SaveState::Saved(_) | SaveState::Off) => {
+                    app.left_out = None;
+                    other
+                }
             };
             Redraw::Now
         }
@@ -262,6 +266,15 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Now
         }
     }
+}
+
+/// State is not kept. It may be so with each answer from now on: why is said once, the header goes on saying that it is so.
+fn left_out(app: &mut App, why: String) -> String {
+    if app.left_out.as_ref() != Some(&why) {
+        note(app, Level::Warn, &format!("Text is saved, its state is not: {}.", why.trim_end_matches('.')));
+        app.left_out = Some(why.clone());
+    }
+    why
 }
 
 fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>) {
