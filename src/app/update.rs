@@ -159,6 +159,9 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         drafts::look(app, now, &mut effects);
     }
     input::drop_outdated(app);
+    if app.focused {
+        app.tabs.see_beside(app.size.0);
+    }
     app.redraw = app.redraw.max(redraw);
     app.relayout();
     effects

@@ -161,6 +161,32 @@ fn keys_that_end_something_else_are_no_answer() {
 }
 
 #[test]
+fn what_has_ended_in_the_session_beside_is_seen_there() {
+    let mut s = left_at_work(160, 50);
+    let ends = |s: &mut Stage| {
+        beside(s, 1, Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
+        beside(s, 1, Notice::Added(message(20, Role::Assistant, "")));
+        beside(s, 1, Notice::Finished(answer(20, "Said beside.")));
+        beside(s, 1, Notice::Activity(Activity::Idle));
+    };
+    ends(&mut s);
+    assert_eq!(s.app.tabs.news(), "1*");
+    s.press("alt-s");
+    assert!(s.screen().contains("Said beside."), "{}", s.screen());
+    assert_eq!(s.app.tabs.news(), "");
+    // Somebody who looks away is told, and has seen it when the window is looked at again.
+    s.event(Event::Focus(false));
+    ends(&mut s);
+    assert_eq!(s.app.tabs.news(), "1*");
+    s.event(Event::Focus(true));
+    assert_eq!(s.app.tabs.news(), "");
+    // Alone on the screen again.
+    s.press("alt-s");
+    ends(&mut s);
+    assert_eq!(s.app.tabs.news(), "1*");
+}
+
+#[test]
 fn going_back_shows_what_is_written_and_what_was_typed() {
     let mut s = left_at_work(80, 24);
     beside(&mut s, 1, Notice::Note(Level::Error, "the disk is full".into()));
