@@ -198,6 +198,8 @@ pub struct App {
     pub history: History,
     /// Set while the input holds an existing message.
     pub editing: Option<MessageId>,
+    /// The input holds what was first in the queue.
+    took_out: bool,
     /// A short word below the input, with the time it vanishes.
     pub hint: Option<(String, Option<u64>)>,
     /// The panel, switched by the user; else its option decides.
@@ -272,6 +274,7 @@ impl App {
             popup: None,
             history: History::default(),
             editing: None,
+            took_out: false,
             hint: None,
             panel: None,
             phase: Phase::Running,

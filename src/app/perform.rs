@@ -66,7 +66,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 run(app, parsed.outcome, effects);
             }
         }
-        None if must_wait(app) => queue(app, effects),
+        None if must_wait(app) || goes_behind(app) => queue(app, effects),
         None => {
             app.history.push(&line);
             app.composer.take();
@@ -83,6 +83,11 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
 /// Whether what is typed waits for something: work that goes on, or a decision that comes first.
 fn must_wait(app: &App) -> bool {
     app.busy() || !app.questions.is_empty()
+}
+
+/// Whether a question goes behind those that a stop held back: they were typed first. One that was taken out of the queue was, too.
+fn goes_behind(app: &App) -> bool {
+    app.editing.is_none() && !app.took_out && !app.queue.lines.is_empty()
 }
 
 /// Whether a command waits. Where the engine holds one conversation, the next one comes after what is queued for this one.

@@ -327,6 +327,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     // Typed behind a command that leads here, it belongs here; before a key, to the session that is left.
     let cut = app.composer.cut().clone();
     let draft = std::mem::take(&mut app.composer);
+    app.took_out = false;
     let (draft, typed) = match asked {
         true => (draft, Composer::default()),
         false => (Composer::default(), draft),

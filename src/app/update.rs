@@ -158,6 +158,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         super::tour::offer(app);
         drafts::look(app, now, &mut effects);
     }
+    app.took_out &= !app.composer.is_empty();
     input::drop_outdated(app);
     if app.focused {
         app.tabs.see_beside(app.size.0);
