@@ -362,7 +362,7 @@ fn an_aside_knows_a_document_that_was_kept_in_part() {
     t.send(Request::Stop);
     let question = t.wait("a question", |n| if let Notice::Question { id, .. } = n { Some(*id) } else { None });
     gate.pass(40);
-    t.send(Request::Choose { question, key: '2' });
+    t.send(Request::Choose { question, key: '\x1b' });
     t.note_with("Kept what was read");
     t.sync();
     t.on_disk();
@@ -478,8 +478,8 @@ fn a_book_taken_out_again_takes_no_other_state_with_it() {
     // What it builds on goes meanwhile: that is said.
     let data = dir.path().join("data");
     Store::open(&data, Arc::new(RealDisk), Limits::default()).unwrap().drop_all_state(&[]).unwrap();
-    let lost = "Text is saved, not all state is kept: earlier state of this conversation is not kept. \
-                Come back with: sala-chat -r one";
+    let lost = "Text is saved, not all state is kept: earlier state of this conversation is not kept; the next start reads \
+                it again, and keeps it. Come back with: sala-chat -r one";
     assert_eq!(t.quit().as_deref(), Some(lost));
 }
 

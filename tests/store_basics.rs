@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use sala_chat::protocol::engine::{Arriving, RowSource as _, RowsFault, StatePart, TensorData};
 use sala_chat::session::{
-    Access, Change, Limits, NewDocument, NewSession, RealDisk, Save, SaveEvent, SegmentId, SegmentKind, SessionFilter,
-    Store, StoreError, Stored, TextBoundary, unchanged_prefix,
+    Access, Change, Limits, NewDocument, NewSession, PRUNED, RealDisk, Save, SaveEvent, SegmentId, SegmentKind,
+    SessionFilter, Store, StoreError, Stored, TextBoundary, unchanged_prefix,
 };
 use sala_chat::transcript::Role;
 use store_support::*;
@@ -522,7 +522,7 @@ fn the_budget_drops_old_state_but_spares_the_open_path_and_never_text() {
     assert_eq!(store.session(old.session).unwrap().state_of, None);
     assert_eq!(store.path(old.head.unwrap()).unwrap().len(), 6);
     let segment = store.segment(&old.tip.unwrap()).unwrap().unwrap();
-    assert_eq!(segment.rows, Stored::Missing { why: "dropped as it was asked for".into() });
+    assert_eq!(segment.rows, Stored::Missing { why: PRUNED.into() });
     // Read again, the same work has the same name and is kept again.
     let images = old.segments.iter().map(|s| (s.id(), image(s))).collect();
     assert!(is_saved(&bench.save(Save { changes: vec![], images })));

@@ -37,6 +37,7 @@ pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     // An answer to a question belongs to what asked it.
     if !matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
         app.tabs.forget_wish();
+        app.show_after_open = None;
     }
     effects.push(Effect::Send(request));
 }

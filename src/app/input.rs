@@ -253,6 +253,8 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
                 }
                 app.composer.set(&next.line);
                 app.editing = next.edits;
+                app.took_out = true;
+                super::mention::is_decided(app);
             }
             None => hint(app, "Nothing is queued", now + QUIT_MS),
         },

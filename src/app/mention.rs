@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::acts::{note, offer, remember, send};
+use super::acts::{hint, note, remember, send};
 use super::keys::Action;
 use super::{App, Effect, Question, Queued};
 use crate::commands;
@@ -299,6 +299,7 @@ pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Fou
     let Some(Lookup::Pasted(text, paths)) = app.lookup.take() else { return Found::Nothing };
     match key {
         '\n' => {
+            app.transcript.follow();
             load(app, paths, Vec::new(), effects);
             Found::Nothing
         }
@@ -334,7 +335,6 @@ pub(super) fn load_for_question(
 fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut Vec<Effect>) {
     let request = load_request(paths, library, app.config.home.as_deref());
     app.waiting = true;
-    app.transcript.follow();
     send(app, request, effects);
 }
 
@@ -342,8 +342,22 @@ fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut V
 pub(super) fn not_read(app: &mut App, now: u64) {
     if std::mem::take(&mut app.reading_for_question) && !app.queue.lines.is_empty() {
         app.queue.held = true;
-        let asks = app.config.keys.offer("Not asked, because not all was read", Action::Send, "asks it all the same");
-        offer(app, &asks, Action::Unqueue, "edits it", now + HINT_MS);
+        let text = not_asked(app);
+        hint(app, text, now + HINT_MS);
+    }
+}
+
+/// What is said of a question that waits because not all was read; in 80 columns.
+fn not_asked(app: &App) -> String {
+    let keys = &app.config.keys;
+    let asks = keys.offer("Not asked: not all was read", Action::Send, "asks it anyway");
+    keys.offer(&asks, Action::Unqueue, "edits it")
+}
+
+/// The question was sent or taken out of the queue: nothing is said of it any more.
+pub(super) fn is_decided(app: &mut App) {
+    if app.hint.as_ref().is_some_and(|(said, _)| *said == not_asked(app)) {
+        app.hint = None;
     }
 }
 

@@ -172,6 +172,8 @@ pub struct App {
     pub meters: Meters,
     /// Whether all is on disk.
     pub save: SaveState,
+    /// Why state was not kept, since some was: it was said.
+    left_out: Option<String>,
     /// The model, once it is ready.
     pub model: Option<ModelInfo>,
     /// Waiting messages.
@@ -196,6 +198,8 @@ pub struct App {
     pub history: History,
     /// Set while the input holds an existing message.
     pub editing: Option<MessageId>,
+    /// The input holds what was first in the queue.
+    took_out: bool,
     /// A short word below the input, with the time it vanishes.
     pub hint: Option<(String, Option<u64>)>,
     /// The panel, switched by the user; else its option decides.
@@ -231,7 +235,8 @@ pub struct App {
     requests: u64,
     focused: bool,
     busy_since: Option<u64>,
-    show_after_open: Option<MessageId>,
+    /// What was found in another session, which is on its way to the screen: its name, and the message to be shown there.
+    show_after_open: Option<(String, MessageId)>,
     /// Words looked for in all branches of the open session: other sessions' hits are left out.
     find_here: Option<String>,
     /// The aside that still runs was closed by the user.
@@ -256,6 +261,7 @@ impl App {
             activity: Activity::Starting { what: "starting".into() },
             meters: Meters::default(),
             save: SaveState::Empty,
+            left_out: None,
             model: None,
             queue: Queue::default(),
             several: None,
@@ -268,6 +274,7 @@ impl App {
             popup: None,
             history: History::default(),
             editing: None,
+            took_out: false,
             hint: None,
             panel: None,
             phase: Phase::Running,

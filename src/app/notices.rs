@@ -94,9 +94,13 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Save(state) => {
             app.save = match state {
-                SaveState::TextOnly(why) => SaveState::TextOnly(line(&why)),
+                SaveState::TextOnly(why) => SaveState::TextOnly(left_out(app, line(&why))),
                 SaveState::NotSaved(why) => SaveState::NotSaved(line(&why)),
-                other @ (SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off) => other,
+                SaveState::Saving => SaveState::Saving,
+                other @ (SaveState::Empty | SaveState::Saved(_) | SaveState::Off) => {
+                    app.left_out = None;
+                    other
+                }
             };
             Redraw::Now
         }
@@ -264,6 +268,15 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
     }
 }
 
+/// State is not kept. It may be so with each answer from now on: why is said once, the header goes on saying that it is so.
+fn left_out(app: &mut App, why: String) -> String {
+    if app.left_out.as_ref() != Some(&why) {
+        note(app, Level::Warn, &format!("Text is saved, its state is not: {}.", why.trim_end_matches('.')));
+        app.left_out = Some(why.clone());
+    }
+    why
+}
+
 fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>) {
     let place = app.tabs.place();
     super::tabs::arrived(app, view.serial, opened(view.opened), now, effects);
@@ -286,7 +299,7 @@ fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>
     app.find = None;
     app.selection = None;
     app.transcript.replace(view.messages, app.requests);
-    if let Some(id) = app.show_after_open.take()
+    if let Some((_, id)) = app.show_after_open.take_if(|(name, _)| *name == app.session.name)
         && !app.transcript.show(id)
     {
         // On another branch of that session. What goes on in it and what is queued there was asked on this one.

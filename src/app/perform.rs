@@ -24,6 +24,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         && let Some(line) = app.composer.take_behind_recalled()
     {
         app.history.push(line.trim());
+        app.transcript.follow();
         return match waits(app, &parsed.outcome) {
             true => app.queue.lines.push_back(Queued { line: line.trim().to_string(), edits: None }),
             false => run(app, parsed.outcome, effects),
@@ -65,7 +66,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 run(app, parsed.outcome, effects);
             }
         }
-        None if must_wait(app) => queue(app, effects),
+        None if must_wait(app) || goes_behind(app) => queue(app, effects),
         None => {
             app.history.push(&line);
             app.composer.take();
@@ -82,6 +83,11 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
 /// Whether what is typed waits for something: work that goes on, or a decision that comes first.
 fn must_wait(app: &App) -> bool {
     app.busy() || !app.questions.is_empty()
+}
+
+/// Whether a question goes behind those that a stop held back: they were typed first. One that was taken out of the queue was, too.
+fn goes_behind(app: &App) -> bool {
+    app.editing.is_none() && !app.took_out && !app.queue.lines.is_empty()
 }
 
 /// Whether a command waits. Where the engine holds one conversation, the next one comes after what is queued for this one.
@@ -170,10 +176,9 @@ pub(super) fn ask_now(app: &mut App, text: String, edits: Option<MessageId>, eff
     occupy(app, asking(text, edits), effects);
 }
 
-/// Sends a request that the model will be busy with.
+/// Sends a request that the model will be busy with. It may have waited in the queue: whoever reads further up is left there.
 fn occupy(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.waiting = true;
-    app.transcript.follow();
     send(app, request, effects);
 }
 

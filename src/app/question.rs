@@ -38,7 +38,7 @@ pub struct Question {
     pub asker: Asker,
     /// One or two lines.
     pub text: String,
-    /// Choices; Esc takes the last one.
+    /// Choices; Esc takes the last one, which loses nothing.
     pub choices: Vec<Choice>,
     /// Of a load: its files, which can be chosen from.
     pub pick: Option<FilePick>,

@@ -155,7 +155,7 @@ pub fn parts(app: &App) -> (Vec<Part>, Vec<Part>) {
     let mut right = Vec::new();
     match &app.save {
         SaveState::NotSaved(_) => left.push(part(2, "NOT SAVED".into(), Role::Alert)),
-        SaveState::TextOnly(why) => left.push(part(2, format!("state not saved: {why}"), Role::Warn)),
+        SaveState::TextOnly(_) => left.push(part(2, "state not saved".into(), Role::Warn)),
         SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => {}
     }
     let m = &app.meters;

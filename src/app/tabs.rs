@@ -174,6 +174,14 @@ impl Tabs {
         Some((place + 1, self.list.get(place)?.name.as_str(), away.mark, &away.transcript))
     }
 
+    /// What ended in the session beside is in sight.
+    pub(super) fn see_beside(&mut self, width: u16) {
+        let Some(serial) = self.shown_beside(width).map(|away| away.serial) else { return };
+        if let Some(away) = self.away.iter_mut().find(|a| a.serial == serial && a.mark == Mark::Done) {
+            (away.mark, away.news) = (Mark::Quiet, false);
+        }
+    }
+
     /// The text beside, to be laid out.
     pub(super) fn text_beside(&mut self, width: u16) -> Option<&mut Transcript> {
         let serial = self.shown_beside(width)?.serial;
@@ -319,6 +327,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     // Typed behind a command that leads here, it belongs here; before a key, to the session that is left.
     let cut = app.composer.cut().clone();
     let draft = std::mem::take(&mut app.composer);
+    app.took_out = false;
     let (draft, typed) = match asked {
         true => (draft, Composer::default()),
         false => (Composer::default(), draft),

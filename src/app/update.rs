@@ -152,10 +152,17 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     if app.phase == Phase::Running {
         keep_quit_question_true(app, now);
         perform::pump_queue(app, now, &mut effects);
+        if !app.queue.held {
+            mention::is_decided(app);
+        }
         super::tour::offer(app);
         drafts::look(app, now, &mut effects);
     }
+    app.took_out &= !app.composer.is_empty();
     input::drop_outdated(app);
+    if app.focused {
+        app.tabs.see_beside(app.size.0);
+    }
     app.redraw = app.redraw.max(redraw);
     app.relayout();
     effects

@@ -16,7 +16,7 @@ use super::work::{Feed, Feeding};
 use super::{DeskError, Done, State, Then, Work};
 use crate::protocol::desk::{Activity, Level, ReadingProgress};
 use crate::protocol::engine::{Ended, Looked, Token};
-use crate::session::Lost;
+use crate::session::{Lost, PRUNED};
 use crate::settings::SaveStates;
 use crate::transcript::MessageId;
 
@@ -219,6 +219,10 @@ impl Watch for PromptReading {
 /// A sentence about kept state that was lost.
 pub(super) fn cannot_be_used(lost: &Lost) -> String {
     let why = lost.why.trim_end_matches('.');
+    if why == PRUNED {
+        // All of it: which part was looked for first says nothing.
+        return format!("Kept state cannot be used: {PRUNED}.");
+    }
     format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short())
 }
 

@@ -316,6 +316,11 @@ impl Keeper {
         Ok(self.store.segment(id)?)
     }
 
+    /// Where reading just this text was stopped, behind a path.
+    pub(super) fn stopped_part(&self, path: &Path, fingerprint: &str, rendered: &str) -> Done<Option<Segment>> {
+        Ok(self.store.part_below(path.head().as_ref(), fingerprint, rendered)?)
+    }
+
     /// Whether the state at the end of a segment is on disk, or on its way there.
     pub(super) fn keeps(&self, id: &SegmentId) -> bool {
         let comes = self.pending.states.values().chain(self.pending.held.iter().map(|held| &held.id)).any(|s| s == id);

@@ -19,14 +19,18 @@ impl State {
         }
     }
 
-    /// Tokens of the open conversation in the state. Before anything is said, what is live there is of the one before.
+    /// Tokens of the open conversation in the state. Before anything is said or read, what is live there is of the one before.
     pub(super) fn position(&self) -> u64 {
-        if self.talk.conversation.is_empty() { 0 } else { self.feeder.live.position() }
+        if self.is_another_live() { 0 } else { self.feeder.live.position() }
+    }
+
+    fn is_another_live(&self) -> bool {
+        self.talk.is_unread || self.talk.conversation.is_empty()
     }
 
     /// The same as it is shown.
     pub(super) fn shown_position(&self) -> u64 {
-        if self.talk.conversation.is_empty() { 0 } else { self.feeder.shown_position() }
+        if self.is_another_live() { 0 } else { self.feeder.shown_position() }
     }
 
     /// Whether the tokens in the context are only estimated.

@@ -59,15 +59,26 @@ impl Feeder {
     fn plan_from(&self, keeper: &Keeper, rendered: &Rendered, chain: Path, halt: &Halt<'_>) -> Done<Plan> {
         let mut chain = chain;
         let mut steps = self.steps(rendered, &chain, halt)?;
-        let known = chain.segments().len();
-        // Read-only steps only: what the model answers to is asked each time.
-        for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
-            let boundary = boundary(rendered, step.text_end);
-            let content = self.content(&chain, &step.prompt, &[], boundary, step.kind);
-            let Some(segment) = keeper.stored_segment(&content.id())? else {
+        // The segments before them.
+        let mut known = chain.segments().len();
+        loop {
+            // Read-only steps only: what the model answers to is asked each time.
+            for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
+                let boundary = boundary(rendered, step.text_end);
+                let content = self.content(&chain, &step.prompt, &[], boundary, step.kind);
+                let Some(segment) = keeper.stored_segment(&content.id())? else {
+                    break;
+                };
+                chain.append(segment);
+            }
+            // Inside the next step somebody may have stopped.
+            let part = keeper.stopped_part(&chain, self.fingerprint(), &rendered.text)?;
+            let Some(part) = part.filter(|part| part.content.start == chain.position()) else {
                 break;
             };
-            chain.append(segment);
+            chain.append(part);
+            steps = self.steps(rendered, &chain, halt)?;
+            known = chain.segments().len();
         }
         let base = self.usable(keeper, &chain)?;
         match base.segments().len().checked_sub(known) {

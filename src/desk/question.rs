@@ -19,7 +19,8 @@ impl State {
         }
     }
 
-    /// Puts a question to the user. The last choice is the one for "cancel"; with nobody there the first one is taken.
+    /// Puts a question to the user. The last choice is the one for "cancel", and loses nothing; with nobody there the first one
+    /// is taken.
     pub(super) fn ask_user(
         &mut self,
         text: String,

@@ -170,6 +170,7 @@ impl State {
             unread,
             system: first.or_else(|| self.default_system.clone()),
             rights,
+            is_unread: false,
             ends,
             labels,
             cut,
@@ -243,6 +244,9 @@ impl State {
             let (why, about) = (desk.why_no_state(plan.base.position()), desk.about(read));
             let (read, total) = (grouped(read), grouped(total));
             let text = format!("{why} Text is open. {read} of {total} tokens have to be read again{about}.");
+            // Nothing is counted that would have to be read first.
+            desk.talk.is_unread = true;
+            desk.report_meters();
             let choices =
                 vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
             desk.ask_user(text, choices, |desk, key| {
@@ -258,6 +262,7 @@ impl State {
 
     fn resume_with(&mut self, plan: Plan, rendered: Arc<Rendered>, then: Then<()>) -> Done {
         let plan = self.fitting(Ok(plan), THIS_CONVERSATION)?;
+        self.talk.is_unread = false;
         self.execute(plan, rendered, None, PromptReading::begun(), |desk, _, fed| {
             let fed = fed?;
             let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));

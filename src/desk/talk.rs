@@ -39,6 +39,8 @@ pub(super) struct Talk {
     /// System text of the next root.
     pub(super) system: Option<String>,
     pub(super) rights: Rights,
+    /// Its state is not read, and may not be: what is live is of another conversation.
+    pub(super) is_unread: bool,
     /// Segment that ends a message, for the present model.
     pub(super) ends: HashMap<MessageId, SegmentId>,
     /// Names given to messages by `/mark` and `/fork`; a message may have several.
@@ -63,6 +65,7 @@ impl Talk {
             unread: None,
             system,
             rights: Rights::Write,
+            is_unread: false,
             ends: HashMap::new(),
             labels: BTreeMap::new(),
             cut: HashSet::new(),

@@ -35,7 +35,7 @@ pub enum Level {
     Error,
 }
 
-/// A choice of a [`Notice::Question`].
+/// A choice of a [`Notice::Question`]. The last one is what Esc, a stop and the end of the input take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Key to press; `'\n'` is Enter, `'\x1b'` is Esc.

@@ -16,6 +16,9 @@ use super::store::Store;
 use super::summary::refresh_session;
 use crate::transcript::SessionId;
 
+/// Why state is not kept that somebody took away, a phrase.
+pub const PRUNED: &str = "it was pruned";
+
 /// What a removal freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
@@ -111,7 +114,7 @@ impl Store {
     /// # Errors
     /// The database cannot be written.
     pub fn drop_all_state(&self, spare: &[SegmentId]) -> Result<Freed> {
-        self.drop_state_above(0, spare, "dropped as it was asked for")
+        self.drop_state_above(0, spare, PRUNED)
     }
 
     /// Bytes of the state of the paths that end in these segments.

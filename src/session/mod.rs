@@ -88,7 +88,7 @@ pub use disk::{Disk, DiskFile, Look, RealDisk};
 pub use drafts::NO_ROW;
 pub use error::{Result, StoreError};
 pub use export::{Overwrite, Scope};
-pub use keep::Freed;
+pub use keep::{Freed, PRUNED};
 pub use library::DocumentRecord;
 pub use lock::{Owner, SessionLock};
 pub use messages::Extent;

@@ -71,7 +71,9 @@ impl Store {
                 // Rows without all rows before them are of no use.
                 let in_this_save = images.iter().take(i).any(|(other, _)| *other == parent);
                 if !in_this_save && self.roots(&parent)?.rows.is_none() {
-                    return Err(lost("earlier state of this conversation is not kept".into()));
+                    let why =
+                        "earlier state of this conversation is not kept; the next start reads it again, and keeps it";
+                    return Err(lost(why.into()));
                 }
             }
             if (image.rows.start, image.rows.start + image.rows.rows) != (roots.start, roots.stop)

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::OptionalExtension;
+use rusqlite::{OptionalExtension, params};
 
 use super::error::{Result, StoreError, is_damage};
 use super::format::{self, Fault, FileKind};
 use super::recorded::{KEPT, SEGMENT, forget, segment_row};
-use super::segment::{Segment, SegmentId, Stored};
+use super::segment::{Segment, SegmentId, SegmentKind, Stored, TextBoundary};
 use super::store::{Store, lock};
 use super::summary::refresh_session;
 use crate::protocol::engine::{CheckpointImage, RowsImage};
@@ -100,6 +100,33 @@ impl Store {
             }
             other => other,
         }
+    }
+
+    /// The longest part of a text below a segment, or at the very beginning, with which `rendered` goes on and whose state is
+    /// kept: where reading it was stopped. What was imported is found by nobody's text.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn part_below(&self, parent: Option<&SegmentId>, fingerprint: &str, rendered: &str) -> Result<Option<Segment>> {
+        let kind = SegmentKind::DocumentPart.code();
+        let parts: Vec<(SegmentId, TextBoundary)> = self.read(|db| {
+            let mut query = db.prepare_cached(
+                "SELECT id, text_bytes, text_hash FROM segment WHERE parent IS ?1 AND fingerprint = ?2 AND kind = ?3
+                 AND text_bytes < ?4 AND rows_root IS NOT NULL AND end_root IS NOT NULL AND origin IS NULL
+                 ORDER BY text_bytes DESC",
+            )?;
+            let (parent, bytes) = (parent.map(|id| id.0), rendered.len() as u64);
+            let rows = query.query_map(params![parent, fingerprint, kind, bytes], |r| {
+                Ok((SegmentId(r.get(0)?), TextBoundary { bytes: r.get(1)?, hash: r.get(2)? }))
+            })?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })?;
+        let is_next = |boundary: TextBoundary| {
+            let text = usize::try_from(boundary.bytes).ok().and_then(|end| rendered.get(..end));
+            text.is_some_and(|text| TextBoundary::of(text) == boundary)
+        };
+        let next = parts.into_iter().find(|(_, boundary)| is_next(*boundary));
+        next.map_or(Ok(None), |(id, _)| self.segment(&id))
     }
 
     /// Whether all state up to the end of a segment is kept, and the bytes of its own on disk, if the segment was ever recorded. Its tokens are not

@@ -186,7 +186,7 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     });
     assert!(text.starts_with("Stopped at 384 of "), "{text}");
     drop(permit);
-    t.send(Request::Choose { question: id, key: '2' });
+    t.send(Request::Choose { question: id, key: '\x1b' });
     let note = t.note_with("Kept what was read");
     assert!(note.contains("long.txt ends at line"), "{note}");
     t.sync();
@@ -302,12 +302,19 @@ fn what_stands_beside_the_messages_is_shown_once_for_many_files() {
 fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
     let quit = |t: Talk, _| t.quit();
     let keep = |mut t: Talk, id| {
-        t.send(Request::Choose { question: id, key: '2' });
+        t.send(Request::Choose { question: id, key: '\x1b' });
         t.note_with("Kept what was read");
         t.sync();
         t.quit()
     };
-    for leave in [quit, keep] {
+    // A stop while it is asked is no way to lose it.
+    let stop = |mut t: Talk, _| {
+        t.send(Request::Stop);
+        t.note_with("Kept what was read");
+        t.sync();
+        t.quit()
+    };
+    for leave in [quit, keep, stop] {
         let dir = dir();
         let (t, question) = stopped_load(dir.path());
         leave(t, question);
@@ -319,6 +326,39 @@ fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
         t.ask("What is it about?");
         assert!(t.work().0 < 40);
     }
+}
+
+fn going_back_from_a_stopped_load_keeps_what_was_read() {
+    let dir = dir();
+    let (mut t, question) = stopped_load(dir.path());
+    t.send(Request::Choose { question, key: '2' });
+    t.note_with("Kept what was read: long.txt ends at line");
+    let said = t.note_with("Went back to the beginning");
+    assert!(said.contains(": 0 tokens shared, 0 read again"), "{said}");
+    t.sync();
+    assert!(t.view().messages.is_empty());
+    // What is read stays read: on a branch of its own, and for the next load of it.
+    t.work();
+    t.send(Request::Redo(1));
+    t.note_with("Went forward to #1");
+    t.sync();
+    let part = t.view().messages[0].clone();
+    assert!(!part.text.is_empty() && part.text.len() < 200 * 33, "{}", part.text.len());
+    t.send(Request::Undo(1));
+    t.note_with("Went back one exchange");
+    t.sync();
+    assert_eq!(t.work().0, 0);
+    t.on_disk();
+    assert!(t.load("long.txt").starts_with("Read long.txt"));
+    t.sync();
+    let (read, whole) = (t.work().0 as u64, t.view().documents[0].tokens);
+    assert!(read + 150 < whole, "{read} of {whole}");
+    // Whoever loads it elsewhere finds all of it, the part and what was read behind it.
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    let said = t.load("long.txt");
+    assert!(said.contains("from library"), "{said}");
+    assert_eq!(t.work().0, 0);
 }
 
 /// Names a command of the chat.
@@ -591,6 +631,7 @@ with_both_tokenizers!(
     a_load_that_does_not_fit_offers_to_leave_files_out,
     a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read,
     what_a_stopped_load_has_read_is_not_read_again_after_a_restart,
+    going_back_from_a_stopped_load_keeps_what_was_read,
     a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole,
     a_document_is_found_by_the_end_of_its_path_and_a_part_of_it_is_no_change,
 );

@@ -78,7 +78,40 @@ fn reading_again_that_was_declined_is_offered_again() {
     assert!(!t.view().view_only);
 }
 
+fn a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read() {
+    let dir = dir();
+    std::fs::write(dir.path().join("notes.txt"), "Some facts about the garden club and its members.\n".repeat(250))
+        .unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.load("notes.txt");
+    t.ask("Well?");
+    let name = t.name();
+    t.on_disk();
+    t.send(Request::New(None));
+    t.ask("One?");
+    t.on_disk();
+    support::store(&dir.path().join("data")).drop_all_state(&[]).unwrap();
+    let used = |t: &Talk| {
+        let meters = |n: &Notice| if let Notice::Meters(m) = n { Some(m.context_used) } else { None };
+        t.seen.iter().rev().find_map(meters).unwrap()
+    };
+    t.send(Request::Resume(name.clone()));
+    let (id, text) = question(&mut t);
+    assert!(text.starts_with("Kept state cannot be used: it was pruned. Text is open."), "{text}");
+    assert_eq!(used(&t), 0);
+    t.send(Request::Choose { question: id, key: '\x1b' });
+    may_not_write(&mut t);
+    assert_eq!(used(&t), 0);
+    t.send(Request::Resume(name));
+    let (id, _) = question(&mut t);
+    t.send(Request::Choose { question: id, key: '\n' });
+    t.note_with("Resumed");
+    t.sync();
+    assert!(used(&t) > 2_048, "{}", used(&t));
+}
+
 with_both_tokenizers!(
     what_was_viewed_is_written_in_once_nobody_else_has_it_open,
     reading_again_that_was_declined_is_offered_again,
+    a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read,
 );

@@ -1,6 +1,6 @@
 //! Pictures of the conversation: answers, thoughts, texts of every kind.
 
-use sala_chat::protocol::desk::{Activity, Level, Notice, Request, SessionView};
+use sala_chat::protocol::desk::{Activity, Level, Notice, Request, SaveState, SessionView};
 use sala_chat::transcript::{Finish, MessageId, Role};
 
 use super::stage::*;
@@ -22,6 +22,19 @@ fn how_an_answer_goes_on_that_repeated_itself_is_never_cut_off() {
         let words = s.screen().replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
         let told = "-- The answer began to repeat itself; stopped after 2,347 tokens. /continue goes on";
         assert!(words.contains(told), "{words}");
+    }
+}
+
+#[test]
+fn why_state_is_not_saved_is_said_once() {
+    let mut s = open(80, 24);
+    let left_out = || Notice::Save(SaveState::TextOnly("earlier state is not kept; the next start reads it.".into()));
+    for (state, said) in [(SaveState::Saved(TIME), 1), (SaveState::Saving, 1), (SaveState::Saved(TIME), 2)] {
+        s.tell(Notice::Save(state)).tell(left_out());
+        let screen = s.screen();
+        let told = "Text is saved, its state is not: earlier";
+        assert_eq!(screen.matches(told).count(), said, "{screen}");
+        assert!(screen.contains("state not saved"), "{screen}");
     }
 }
 

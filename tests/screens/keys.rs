@@ -150,6 +150,33 @@ fn what_waits_is_sent_one_by_one_and_can_be_held_until_then() {
 }
 
 #[test]
+fn what_a_stop_held_back_is_asked_before_what_is_typed_later() {
+    let ask = |text: &str| Request::Ask(text.into());
+    let held = || {
+        let mut s = open(80, 24);
+        busy(&mut s);
+        s.type_text("one").press("enter").type_text("two").press("enter esc").tell(Notice::Activity(Activity::Idle));
+        assert_eq!((s.sent(), s.app.queue.held), (vec![Request::Stop], true));
+        s
+    };
+    let mut s = held();
+    s.type_text("three").press("enter");
+    assert_eq!((s.sent(), s.queued()), (vec![ask("one")], vec!["two", "three"]));
+    for next in ["two", "three"] {
+        s.tell(Notice::Activity(Activity::Idle));
+        assert_eq!(s.sent(), [ask(next)]);
+    }
+    // The first of them is the first, though it was changed.
+    let mut s = held();
+    s.press("ctrl-x").type_text("!").press("enter");
+    assert_eq!((s.sent(), s.queued()), (vec![ask("one!")], vec!["two"]));
+    // What was typed in its place is not.
+    let mut s = held();
+    s.press("ctrl-x ctrl-u").type_text("three").press("enter");
+    assert_eq!((s.sent(), s.queued()), (vec![ask("two")], vec!["three"]));
+}
+
+#[test]
 fn requests_sent_before_the_interface_began_are_not_its_own() {
     let mut s = Stage::with(UiConfig { sent_before: 2, ..UiConfig::default() }, 80, 24).ready(demo());
     s.type_text("one").press("enter").type_text("two").press("enter").effects.clear();

@@ -55,7 +55,7 @@ fn a_letter_that_is_no_choice_begins_to_write_and_none_behind_it_is_an_answer() 
     };
     let choose = |question, key| Request::Choose { question, key };
     for (choices, text) in [
-        (&[('1', "continue"), ('2', "keep what is read"), ('3', "go back")][..], "what happened in 3 years"),
+        (&[('1', "continue"), ('2', "go back"), ('\x1b', "keep what is read")][..], "what happened in 3 years"),
         (&[('y', "delete"), ('\x1b', "keep")], "why not"),
         (&[('\n', "read"), ('\x1b', "view only")], "What is line 20"),
         (&[('\n', "read"), ('\x1b', "view only")], "? or /"),
@@ -93,8 +93,8 @@ fn keys_typed_before_a_question_was_seen_are_no_answer() {
         text: "Stopped at 384 of 6,400 tokens, inside long.txt. What is read stays read.".into(),
         choices: vec![
             Choice { key: '1', label: "continue".into() },
-            Choice { key: '2', label: "keep what is read".into() },
-            Choice { key: '3', label: "go back".into() },
+            Choice { key: '2', label: "go back".into() },
+            Choice { key: '\x1b', label: "keep what is read".into() },
         ],
     };
     let choose = |question, key| Request::Choose { question, key };
@@ -125,8 +125,8 @@ fn keys_typed_before_a_question_was_seen_are_no_answer() {
 
     // What is searched for is written as well.
     s.tell(ask(3)).event(Event::Frame);
-    s.press("3");
-    assert_eq!(s.sent(), [choose(3, '3')]);
+    s.press("2");
+    assert_eq!(s.sent(), [choose(3, '2')]);
     s.press("ctrl-f").type_text("a");
     s.tell(ask(4)).press("1");
     assert_eq!(s.sent(), []);
@@ -142,12 +142,12 @@ fn a_second_stop_does_not_answer_how_to_go_on() {
         s.tell(Notice::Question {
             id: 1,
             text: "Stopped.".into(),
-            choices: vec![Choice { key: '1', label: "go on".into() }, Choice { key: '3', label: "go back".into() }],
+            choices: vec![Choice { key: '1', label: "go on".into() }, Choice { key: '\x1b', label: "keep".into() }],
         });
         s.press(key);
         assert_eq!(s.sent(), [Request::Stop]);
         s.wait(wait).press(key);
-        assert_eq!(s.sent(), [Request::Choose { question: 1, key: '3' }]);
+        assert_eq!(s.sent(), [Request::Choose { question: 1, key: '\x1b' }]);
     }
 }
 
@@ -185,6 +185,37 @@ fn search_result_opens_its_session_at_the_message() {
     s.press("esc").tell(Notice::Found { query: "dying".into(), rows: vec![row] }).press("enter");
     assert_eq!(s.sent(), []);
     assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
+}
+
+#[test]
+fn a_search_result_whose_session_was_not_opened_is_shown_in_no_other() {
+    let row = sala_chat::protocol::desk::SearchRow {
+        session: "mail".into(),
+        message: MessageId(77),
+        number: 2,
+        snippet: "dying".into(),
+        created_ms: 0,
+    };
+    let found = || Notice::Found { query: "dying".into(), rows: vec![row.clone()] };
+    let mut s = open(80, 24);
+    s.tell(found()).press("enter");
+    assert_eq!(s.sent(), [Request::Resume("mail".into())]);
+    let choices = vec![Choice { key: 'v', label: "view".into() }, Choice { key: '\x1b', label: "cancel".into() }];
+    s.tell(Notice::Question { id: 1, text: "mail is in use.".into(), choices }).press("esc");
+    assert_eq!(s.sent(), [Request::Choose { question: 1, key: '\x1b' }]);
+    // What is shown of the open session later, as after an undo, has nothing to do with it.
+    s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Session(conversation()));
+    assert_eq!(s.sent(), []);
+    // Nor has that session, opened for something else.
+    s.type_text("/resume mail").press("enter");
+    assert_eq!(s.sent(), [Request::Resume("mail".into())]);
+    s.tell(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
+    assert_eq!(s.sent(), []);
+    // It is on another branch of the session that it was opened for.
+    s.tell(Notice::Session(conversation())).tell(found()).press("enter");
+    s.tell(Notice::Session(conversation())).sent();
+    s.tell(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
+    assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(77)))]);
 }
 
 #[test]
@@ -320,9 +351,19 @@ fn a_question_whose_file_was_not_read_waits() {
     s.tell(Notice::Note(sala_chat::protocol::desk::Level::Error, refused.into()));
     s.tell(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), []);
-    assert!(s.screen().contains("Not asked, because not all was read"));
+    let said = "Not asked: not all was read; Enter asks it anyway; Ctrl-X edits it";
+    assert!(s.screen().contains(said), "{}", s.screen());
     s.press("ctrl-x");
     assert_eq!(s.app.composer.text(), "Sum up big.txt");
+    assert!(!s.screen().contains("Not asked"), "{}", s.screen());
+    // Nor is it said of a question that was asked all the same.
+    s.type_text(" @more.txt").press("esc enter").event(Event::FoundPaths(vec!["more.txt".into()]));
+    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Error, refused.into()));
+    s.tell(Notice::Activity(Activity::Idle)).sent();
+    assert!(s.screen().contains(said), "{}", s.screen());
+    s.press("enter");
+    assert_eq!(s.sent(), [Request::Ask("Sum up big.txt more.txt".into())]);
+    assert!(!s.screen().contains("Not asked"), "{}", s.screen());
 }
 
 #[test]

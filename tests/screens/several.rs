@@ -116,7 +116,7 @@ fn what_is_left_at_work_goes_on_with_its_queue_and_shows_how_it_stands() {
 /// A load of this session was stopped, and how it goes on is asked while a line is written.
 fn asked_beside_a_line(s: &mut Stage, sequences: u32) {
     s.tell(Notice::Ready(ModelInfo { max_sequences: sequences, ..gpu() })).tell(Notice::Session(opened(1)));
-    let choices = [('1', "continue"), ('3', "go back")];
+    let choices = [('1', "continue"), ('\x1b', "keep what is read")];
     let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
     s.type_text("Who is").tell(Notice::Question { id: 7, text: "Stopped.".into(), choices });
     s.type_text(" Ann?");
@@ -157,7 +157,33 @@ fn keys_that_end_something_else_are_no_answer() {
     s.press("ctrl-c");
     assert_eq!((s.sent(), s.app.composer.text()), (vec![], ""));
     s.press("ctrl-c");
-    assert_eq!(s.sent(), [Request::Choose { question: 7, key: '3' }], "nothing is written any more");
+    assert_eq!(s.sent(), [Request::Choose { question: 7, key: '\x1b' }], "nothing is written any more");
+}
+
+#[test]
+fn what_has_ended_in_the_session_beside_is_seen_there() {
+    let mut s = left_at_work(160, 50);
+    let ends = |s: &mut Stage| {
+        beside(s, 1, Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
+        beside(s, 1, Notice::Added(message(20, Role::Assistant, "")));
+        beside(s, 1, Notice::Finished(answer(20, "Said beside.")));
+        beside(s, 1, Notice::Activity(Activity::Idle));
+    };
+    ends(&mut s);
+    assert_eq!(s.app.tabs.news(), "1*");
+    s.press("alt-s");
+    assert!(s.screen().contains("Said beside."), "{}", s.screen());
+    assert_eq!(s.app.tabs.news(), "");
+    // Somebody who looks away is told, and has seen it when the window is looked at again.
+    s.event(Event::Focus(false));
+    ends(&mut s);
+    assert_eq!(s.app.tabs.news(), "1*");
+    s.event(Event::Focus(true));
+    assert_eq!(s.app.tabs.news(), "");
+    // Alone on the screen again.
+    s.press("alt-s");
+    ends(&mut s);
+    assert_eq!(s.app.tabs.news(), "1*");
 }
 
 #[test]

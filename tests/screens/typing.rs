@@ -1,7 +1,8 @@
 //! What is written is not lost, and does nothing that nobody sees: beside pages that come late, folded pastes, hidden messages.
 
 use sala_chat::app::options::UiConfig;
-use sala_chat::app::{Effect, Event};
+use sala_chat::app::transcript::Scroll;
+use sala_chat::app::{Effect, Event, Queued};
 use sala_chat::protocol::desk::{Activity, Level, Notice, Request};
 use sala_chat::text::sample::QUESTIONS;
 use sala_chat::transcript::MessageId;
@@ -211,4 +212,25 @@ fn answers_side_by_side_are_laid_out_for_a_frame() {
     s.event(Event::Frame);
     assert!(rows(&s) > before);
     assert!(s.screen().contains("Natasha."));
+}
+
+#[test]
+fn what_is_sent_from_the_queue_leaves_the_view_of_whoever_reads_further_up() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("asked next").press("enter");
+    s.app.queue.lines.push_back(Queued { line: "sum up @more.txt".into(), edits: None });
+    s.press("pgup");
+    let scroll = s.app.transcript.scroll();
+    assert_ne!(scroll, Scroll::Follow);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Ask("asked next".into())]);
+    assert_eq!(s.app.transcript.scroll(), scroll);
+    // Nor do the files that it mentions lead to the end.
+    busy(&mut s);
+    s.tell(Notice::Activity(Activity::Idle)).event(Event::FoundPaths(vec!["more.txt".into()]));
+    assert!(matches!(s.sent().as_slice(), [Request::Load { .. }]));
+    assert_eq!(s.app.transcript.scroll(), scroll);
+    s.type_text("sent now").press("enter");
+    assert_eq!(s.app.transcript.scroll(), Scroll::Follow);
 }

@@ -140,6 +140,7 @@ fn move_in_map(overlay: &mut Overlay, by: isize) {
 fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     app.wrote = false;
     let Some(overlay) = &app.overlay else { return };
+    let mut found = None;
     let request = match overlay {
         Overlay::Page(_) | Overlay::Aside { .. } => return,
         Overlay::Map(view) => match (view.opens(), view.stretch().map(|s| s.number)) {
@@ -165,7 +166,7 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 // On another branch of this session.
                 false if here => Some(Request::Goto(GotoTarget::Message(row.message))),
                 false => {
-                    app.show_after_open = Some(row.message);
+                    found = Some((row.session.clone(), row.message));
                     Some(Request::Resume(row.session))
                 }
             }
@@ -195,5 +196,6 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if let Some(request) = request {
         // As if it had been typed: what leads to another session leaves this one's queue here.
         perform::run(app, Outcome::Desk(request), effects);
+        app.show_after_open = found;
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::Conversation;
 use crate::protocol::desk::TimelineRow;
+use crate::text::sanitize::sanitize_line;
 use crate::transcript::{Message, MessageId, Role};
 
 impl Conversation {
@@ -66,11 +67,12 @@ pub fn title_of(message: &Message) -> String {
     first_words(&message.text, 60)
 }
 
-/// The text on one line, cut at a word end to at most `width` characters.
+/// The text on one line, cut at a word end to at most `width` characters. What a terminal would obey is spelled out, as it is where
+/// the whole text is shown.
 pub fn first_words(text: &str, width: usize) -> String {
     let mut out = String::new();
     let mut used = 0;
-    for word in text.split_whitespace() {
+    for word in text.split_whitespace().map(sanitize_line) {
         let len = word.chars().count();
         if used > 0 && used + 1 + len > width {
             return out;
@@ -80,10 +82,10 @@ pub fn first_words(text: &str, width: usize) -> String {
             used += 1;
         }
         if len > width {
-            out.extend(word.chars().filter(|c| !c.is_control()).take(width));
+            out.extend(word.chars().take(width));
             return out;
         }
-        out.extend(word.chars().filter(|c| !c.is_control()));
+        out.push_str(&word);
         used += len;
     }
     out
@@ -117,5 +119,10 @@ mod tests {
         assert_eq!(first_words("who tells\nPierre that Andrei is dying", 16), "who tells Pierre");
         assert_eq!(first_words("abcdefgh", 3), "abc");
         assert_eq!(first_words("  \n", 3), "");
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_spelled_out_in_titles() {
+        assert_eq!(first_words("a \u{9b}31mb\u{1b}\u{202e} c", 40), "a \\x9b31mb\\x1bU+202E c");
     }
 }

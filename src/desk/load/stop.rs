@@ -17,13 +17,13 @@ impl State {
         );
         let choices = vec![
             Choice { key: '1', label: "continue".into() },
-            Choice { key: '2', label: "keep what is read".into() },
-            Choice { key: '3', label: "go back".into() },
+            Choice { key: '2', label: "go back".into() },
+            Choice { key: '\x1b', label: "keep what is read".into() },
         ];
         self.show_tree();
         self.report_meters();
         if self.attendance == Attendance::Absent || self.quitting {
-            return self.keep_part(load);
+            return self.keep_part(load, metered);
         }
         self.ask_user(text, choices, |desk, key| {
             // What comes now can be stopped again.
@@ -34,22 +34,17 @@ impl State {
                     desk.activity(shown);
                     desk.load_again(load, None)
                 }
-                '2' => desk.keep_part(load),
-                _ if desk.quitting => desk.keep_part(load),
-                _ => {
-                    desk.move_head(load.begun_at)?;
-                    desk.show_session();
-                    desk.sync(|desk, fed| {
-                        desk.say_shared("Went back to", &fed);
-                        Ok(())
-                    })
+                '2' => {
+                    let begun_at = load.begun_at;
+                    desk.keep_part(load, move |desk, _| desk.go(begun_at, "Went back to"))
                 }
+                _ => desk.keep_part(load, metered),
             }
         })
     }
 
-    /// Ends a load inside a document: what was read of it becomes the document.
-    fn keep_part(&mut self, mut load: Box<Load>) -> Done {
+    /// Ends a load inside a document: what was read of it becomes the document, and its state is kept.
+    fn keep_part(&mut self, mut load: Box<Load>, then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static) -> Done {
         self.feeder.begin();
         let at = load.at;
         if let Some(message) = load.messages.get_mut(at).filter(|_| at < load.added) {
@@ -69,13 +64,13 @@ impl State {
                 self.note(Level::Info, format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
                 self.show_session();
                 // To its end, few words as that is: after a restart state is found by a document that ends in it.
-                return self.sync_to_the_end(metered);
+                return self.sync_to_the_end(then);
             }
             self.move_head(message.parent)?;
             self.note(Level::Info, format!("Nothing of {name} was read; it is left out."));
         }
         self.show_session();
-        self.sync(metered)
+        self.sync(then)
     }
 }
 

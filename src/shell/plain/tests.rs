@@ -394,9 +394,9 @@ fn no_is_the_opposite_of_yes() {
     // To another question it is none.
     let mut p = Plain::new(None, true);
     p.notice(Notice::Activity(Activity::Idle));
-    let choices = vec![Choice { key: '1', label: "go on".into() }, Choice { key: '\x1b', label: "go back".into() }];
+    let choices = vec![Choice { key: '1', label: "go on".into() }, Choice { key: '\x1b', label: "keep it".into() }];
     p.notice(Notice::Question { id: 5, text: "Stopped.".into(), choices });
-    assert_eq!(printed(&p.line("n")), "1 go on, Esc (e) go back\n");
+    assert_eq!(printed(&p.line("n")), "1 go on, Esc (e) keep it\n");
 }
 
 #[test]
