@@ -26,7 +26,7 @@
 //! | `disk`, `scratch`, `format`, `vet` | files: every file effect; what must not outlive the process; the two files of a segment; state from elsewhere |
 //! | `seal`, `schema`, `recorded`, `reach` | rows: checksums inside the database; its tables; segments as it has them; which messages a session shows |
 //! | `directory`, `parts`, `store`, `opening`, `lock` | the store: what lies where; unfinished exports; an open data directory; what an earlier run left; who writes a session |
-//! | `summary`, `history`, `commit`, `unlinked` | changes: what lists show of a session; typed prompts; what a save consists of: the only code that changes text; state recorded and not yet linked |
+//! | `summary`, `history`, `drafts`, `commit`, `unlinked` | changes: what lists show of a session; typed prompts; what stands in inputs; what a save consists of: the only code that changes text; state recorded and not yet linked |
 //! | `messages`, `sessions`, `search`, `library` | what is asked: messages as paths from a root; sessions; full text over all of them; documents that were read |
 //! | `uses`, `state`, `find`, `row_source`, `save` | state: used when, in, found by its text, its rows on their way out, on its way to disk |
 //! | `keep`, `wipe`, `check`, `collect` | what goes: thinning and the disk budget; nothing left of what was deleted for good; `doctor --check`; what nothing needs any more |
