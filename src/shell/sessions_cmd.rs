@@ -5,6 +5,7 @@ use std::io::{BufRead, IsTerminal};
 use serde_json::{Value, json};
 
 use super::cli::{ExportArgs, FormatArg, ImportArgs, LsArgs, NameArgs, PruneArgs, RmArgs, SearchArgs};
+use super::columns::{line_cells, name_cells};
 use super::failure::Failure;
 use super::signals::Ending;
 use super::{Context, open, out};
@@ -24,8 +25,8 @@ use crate::text::sanitize::{Clean, shell_word};
 
 /// Sessions listed at most.
 const LISTED: usize = 100_000;
-/// Cells for names in the list.
-const NAME_CELLS: usize = 24;
+/// Cells of the columns of the list behind the names.
+const COLUMNS: usize = 54;
 /// Hits listed at most.
 const HITS: usize = 200;
 
@@ -51,24 +52,28 @@ pub(super) fn when(ms: i64) -> String {
 }
 
 /// One line of a terminal: what the program shows of texts it did not write.
-pub(super) fn one_line(text: &str, width: usize) -> String {
+fn one_line(text: &str, width: usize) -> String {
     crate::desk::conversation::first_words(text, width)
 }
 
-/// The list of `ls`: headings, and titles as far as a line has room for them.
-fn listed(rows: &[SessionRow], width: usize) -> Vec<String> {
+/// The list of `ls`: headings, and titles as far as a line of so many cells has room for them. Long names take the place of counts.
+fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
+    let names: Vec<String> = rows.iter().map(|r| Clean::line(&r.name).to_string()).collect();
+    let column = name_cells(names.iter().map(String::as_str), width);
+    let counts = width.is_none_or(|width| column + COLUMNS <= width);
     let line = |name: &str, [messages, tokens, state, size, changed]: [&str; 5], title: &str| {
-        let front = format!("{} {messages:>8} {tokens:>9}  {state:<5} {size:>9}  {changed:<16}", fit(name, NAME_CELLS));
-        let room = width.saturating_sub(cells(&front) + 2).min(60);
+        let counts = if counts { format!(" {messages:>8} {tokens:>9}") } else { String::new() };
+        let front = format!("{}{counts}  {state:<5} {size:>9}  {changed:<16}", fit(name, column));
+        let room = width.map_or(usize::MAX, |width| width.saturating_sub(cells(&front) + 2).min(60));
         let title = if room < 12 { String::new() } else { format!("  {}", ellipsis(title, room)) };
         format!("{front}{title}").trim_end().to_string()
     };
     let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "title")];
-    lines.extend(rows.iter().map(|r| {
+    lines.extend(rows.iter().zip(&names).map(|(r, name)| {
         let (messages, tokens) = (r.messages.to_string(), grouped(r.tokens));
         let size = r.bytes.map_or(String::new(), bytes);
         let columns = [messages.as_str(), &tokens, &r.state, &size, &when(r.updated_ms)];
-        line(Clean::line(&r.name).as_str(), columns, Clean::line(&one_line(&r.title, 60)).as_str())
+        line(name, columns, Clean::line(&r.title).as_str())
     }));
     lines
 }
@@ -85,12 +90,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
         if rows.is_empty() {
             return "No sessions yet. sala-chat starts one.".to_owned();
         }
-        // What is not a terminal has lines as long as they need to be.
-        let width = match out::is_terminal() {
-            true => crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)),
-            false => 160,
-        };
-        let mut lines = listed(&rows, width);
+        let mut lines = listed(&rows, line_cells());
         if let Some(sizes) = sizes.as_ref().filter(|_| args.sizes) {
             lines.push(format!("State {}, texts {}.", bytes(sizes.state_bytes), bytes(sizes.database_bytes)));
         }
@@ -418,10 +418,15 @@ mod tests {
             updated_ms: 0,
         };
         for width in [80, 100, 160] {
-            let lines = listed(std::slice::from_ref(&row), width);
+            let lines = listed(std::slice::from_ref(&row), Some(width));
             assert!(lines.iter().all(|l| l.len() <= width), "{lines:?}");
             assert!(lines[0].starts_with("name") && lines[1].contains("2.3 GiB"), "{lines:?}");
-            assert_eq!(lines[1].contains("What does"), width >= 100);
+            assert_eq!([lines[1].contains(&row.name), lines[1].contains("41")], [width >= 100; 2], "{lines:?}");
+            assert_eq!(lines[1].contains("What does"), width >= 160);
         }
+        let title = "What does annex C say about the notice period? ".repeat(4);
+        let long = SessionRow { name: "n".repeat(200), title: title.trim().into(), ..row };
+        let lines = listed(std::slice::from_ref(&long), None);
+        assert!(lines[1].starts_with(&long.name) && lines[1].ends_with(&long.title), "{lines:?}");
     }
 }
