@@ -1,5 +1,6 @@
 //! Sessions from the shell, without loading a model: `ls show rm search export import prune`.
 
+use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal};
 
 use serde_json::{Value, json};
@@ -130,7 +131,10 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
 /// `rm`.
 pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let store = open::store_to_change(context)?;
-    let records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
+    let mut records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
+    // One that is named twice goes once.
+    let mut met = HashSet::new();
+    records.retain(|r| met.insert(r.id));
     let (days, time) = (store.limits().trash_days, store.limits().trash_time());
     let what = records.iter().map(|r| Ok(format!("\"{}\" ({})", Clean::line(&r.name), store.extent(r.id)?)));
     let what = what.collect::<Result<Vec<String>, Failure>>()?;
@@ -158,7 +162,9 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
         return Err(Failure::usage("there is nothing to search for: give a word"));
     }
     let store = open::store_to_read(context)?;
-    let hits = store.search(&query, HITS)?;
+    let mut hits = store.search(&query, HITS + 1)?;
+    let more = hits.len() > HITS;
+    hits.truncate(HITS);
     let json = || {
         let hit = |h: &crate::session::SearchHit| {
             json!({
@@ -177,6 +183,10 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
         }
     };
     context.result(json, text)?;
+    if more && !context.quiet {
+        let first = format!("sala-chat: more than {HITS} hits: the first {HITS} are shown; a longer query finds fewer");
+        out::tell(&Clean::line(&first));
+    }
     Ok(Exit::Ok)
 }
 
