@@ -105,6 +105,9 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     let listened = listen(&opened.desk.notices, &requests, &mut printer, &mut run, started);
     let joined = opened.desk.thread.join();
     let _ = opened.engine.join();
+    if run.answers.is_empty() {
+        printer.tell_held();
+    }
     if let Some(signal) = ending.signal() {
         // What there is of an answer is on standard output; the code says why there is no more.
         return match (listened, run.answers.first()) {
@@ -236,8 +239,13 @@ fn listen(
                 failed.get_or_insert(Failure::new(exit, error));
                 Ok(())
             }
+            Notice::Save(SaveState::Saved(_)) => {
+                run.written = true;
+                Ok(())
+            }
             Notice::Save(SaveState::TextOnly(_)) if run.left_out.is_some() => Ok(()),
             Notice::Save(SaveState::TextOnly(why)) => {
+                run.written = true;
                 let told = printer.note(Level::Warn, &format!("Text is saved, state is not: {why}"));
                 run.left_out = Some(why);
                 told
@@ -251,9 +259,7 @@ fn listen(
             | Notice::Served(_)
             | Notice::Beside { .. }
             | Notice::Added(_)
-            | Notice::Save(
-                SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::NotSaved(_) | SaveState::Off,
-            )
+            | Notice::Save(SaveState::Empty | SaveState::Saving | SaveState::NotSaved(_) | SaveState::Off)
             | Notice::Page { .. }
             | Notice::Looked { .. }
             | Notice::Why { .. }
