@@ -31,6 +31,8 @@ use super::{Phase, Shared, chat, completions, door, files, messages, plain, resp
 const CONNECTIONS: usize = 512;
 /// A server that ends waits so long for a request that is on its way.
 const COMING: Duration = Duration::from_secs(2);
+/// Answers that are stopped where they are have been told so by then.
+const BREAKING_OFF: Duration = Duration::from_secs(1);
 /// A client that still sends has so long, and so many bytes, until it reads why it was refused: bytes that meet a closed connection
 /// take the answer away.
 const HEARD_OUT: Duration = Duration::from_secs(3);
@@ -188,6 +190,8 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
         tokio::select! {
             ended = open.join_next() => if ended.is_none() { return Ok(()) },
             () = reached(&mut phase, Phase::Stopping) => {
+                let ended = async { while open.join_next().await.is_some() {} };
+                let _ = tokio::time::timeout(BREAKING_OFF, ended).await;
                 open.shutdown().await;
                 return Ok(());
             }

@@ -180,6 +180,27 @@ fn ending_lets_a_running_answer_end_and_refuses_new_ones() {
 }
 
 #[test]
+fn a_second_stop_ends_answers_where_they_are_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_gate, permit) = crossbeam_channel::unbounded();
+    let server = Running::start(dir.path(), Setup { gate: Some(permit), side_by_side: 1, ..Setup::default() });
+    let mut streamed = server.open();
+    let body = with(question("Hi"), "stream", true.into());
+    streamed.write_all(server.request(CHAT, "", &body.to_string()).as_bytes()).unwrap();
+    let mut first = [0u8; 1];
+    streamed.read_exact(&mut first).unwrap();
+    let mut waits = server.open();
+    waits.write_all(server.request(CHAT, "", &question("Hi").to_string()).as_bytes()).unwrap();
+    server.until("the second waits", || server.metric("requests_waiting") == 1);
+    (0..2).for_each(|_| server.stop.stop());
+    let mut rest = String::new();
+    streamed.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("shutting_down") && !rest.contains("[DONE]"), "{rest}");
+    assert_eq!(Reply::read(waits).error(), (503, "shutting_down".into(), String::new()));
+    server.end();
+}
+
+#[test]
 fn an_answer_behind_which_nothing_may_come_is_an_error_that_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let text = text_model(None);
