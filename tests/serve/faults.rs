@@ -94,6 +94,9 @@ fn wrong_paths_methods_types_and_bodies_are_refused() {
         assert_eq!(reply.error(), (431, "headers_too_large".into(), String::new()));
         assert!(reply.head.contains("connection: close") && reply.head.contains("application/json"), "{}", reply.head);
     }
+    let headers = format!("connection: close\r\nx: {}\r\n", "y".repeat(100_000));
+    let reply = server.raw(&format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n"));
+    assert_eq!(reply.error(), (431, "headers_too_large".into(), String::new()));
     // Of a path that is too long, whichever limit it meets first.
     let long = server.get(&format!("/{}", "a".repeat(200_000))).error();
     assert!([(414, "url_too_long"), (431, "headers_too_large")].contains(&(long.0, long.1.as_str())), "{long:?}");
