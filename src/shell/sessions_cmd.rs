@@ -272,7 +272,7 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
 
 /// `prune`.
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
-    let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_change(context)? };
+    let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_free(context)? };
     let requests = open::store_of_requests_if_any(context)?;
     if args.dry_run {
         return prune_dry_run(context, args, &store, requests.as_deref());
