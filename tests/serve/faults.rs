@@ -53,6 +53,29 @@ fn wrong_requests_name_the_field_and_have_a_status() {
 }
 
 #[test]
+fn what_would_be_lost_without_a_word_is_refused_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let user = json!({ "role": "user", "content": "Rain in Rome?" });
+    let empty = json!([{ "role": "user", "content": [{ "type": "text" }] }]);
+    let called = json!({ "role": "assistant", "content": null, "function_call": { "name": "f", "arguments": "{}" } });
+    let function = json!({ "type": "function", "function": { "name": "weather" } });
+    for (body, param) in [
+        (json!({ "messages": empty }), "messages[0].content[0].text"),
+        (json!({ "messages": [user, called, user] }), "messages[1].function_call"),
+        (json!({ "messages": [user], "tools": [function, function] }), "tools"),
+        (json!({ "messages": [user], "response_format": { "type": "json_schema" } }), "response_format.json_schema"),
+    ] {
+        let (status, _, named) = server.post(CHAT, &body).error();
+        assert_eq!((status, named.as_str()), (400, param));
+    }
+    let message = server.post("/v1/messages", &json!({ "max_tokens": 9, "messages": empty }));
+    assert_eq!(message.status, 400);
+    assert_eq!(message.json()["error"]["message"], "messages[0].content[0].text is missing");
+    server.end();
+}
+
+#[test]
 fn wrong_paths_methods_types_and_bodies_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
