@@ -23,7 +23,8 @@ mod tests {
 
     #[test]
     fn a_column_is_as_wide_as_its_longest_name_and_on_a_terminal_at_most_half_of_the_line() {
-        let names = ["short", &"n".repeat(70)];
+        let long = "n".repeat(70);
+        let names = ["short", long.as_str()];
         let of = |names: &[&str], line| name_cells(names.iter().copied(), line);
         assert_eq!([of(&names, None), of(&names, Some(160)), of(&names, Some(80))], [70, 70, 40]);
         assert_eq!([of(&["short"], None), of(&[], Some(20))], [LEAST, LEAST]);
