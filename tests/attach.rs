@@ -3,6 +3,8 @@
 
 #[path = "support/command.rs"]
 mod command;
+#[path = "attach/lost.rs"]
+mod lost;
 #[path = "attach/program.rs"]
 mod program;
 mod support;
@@ -237,7 +239,7 @@ fn a_server_that_ends_in_the_middle_leaves_what_had_come_and_the_model_is_loaded
     let said = begun(&mut terminal.talk, &permit, "One?");
     server.kill();
     let (error, answer) = broken(&mut terminal.talk);
-    assert!(error.contains("which ran the model, has ended") && error.contains("What had come is kept"), "{error}");
+    assert!(error.contains("which ran the model, has ended") && error.contains("The text is kept"), "{error}");
     assert_eq!(answer.meta.finish, Some(Finish::Failed));
     assert!(answer.text.starts_with(said.trim_end()), "{answer:?}");
     assert_eq!(terminal.loaded(), 0);

@@ -345,3 +345,45 @@ fn without_a_gpu_the_saved_texts_are_checked_all_the_same() {
     assert!(out(&output).contains("All is as it was saved."), "{}{}", out(&output), err(&output));
     assert_eq!(output.status.code(), Some(4), "{}", err(&output));
 }
+
+#[test]
+fn a_list_that_a_program_reads_is_whole_or_says_that_it_is_not() {
+    let home = Home::new();
+    let name = "a-name-that-is-rather-longer-than-its-column";
+    let message = |id: u64| {
+        serde_json::json!({
+            "id": id, "parent": (id > 1).then(|| id - 1), "role": "user", "text": format!("needle {id}"),
+            "thinking": "", "created_ms": 1, "meta": {}
+        })
+    };
+    let session = serde_json::json!({
+        "format": "sala-chat session", "version": 1, "name": name, "head": 201,
+        "messages": (1..=201).map(message).collect::<Vec<_>>(),
+    });
+    let file = home.write("in.json", session.to_string());
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    let listed = home.run(&["ls"]);
+    assert!(out(&listed).contains(&format!("{name} ")), "{}", out(&listed));
+    let found = home.run(&["search", "needle"]);
+    assert_eq!(out(&found).lines().count(), 200);
+    assert!(err(&found).contains("more than 200 hits: the first 200 are shown"), "{}", err(&found));
+    let json = home.run(&["search", "needle", "--json"]);
+    let hits: Vec<serde_json::Value> = serde_json::from_str(out(&json)).unwrap();
+    assert!(hits.len() == 200 && err(&json) == err(&found), "{}", err(&json));
+    let one = home.run(&["search", "needle 201"]);
+    assert_eq!((out(&one).lines().count(), err(&one)), (1, ""));
+    let gone = home.run(&["rm", "-y", name, name]);
+    assert_eq!(out(&gone).matches(name).count(), 1, "{}", out(&gone));
+}
+
+#[test]
+fn standard_input_is_known_by_both_its_names_and_another_pipe_is_said_how_to_be_given() {
+    let home = Home::new();
+    for name in ["-", "/dev/stdin"] {
+        let asked = home.run(&["-p", "hi", "-f", name]);
+        assert_eq!(asked.status.code(), Some(2), "{}", err(&asked));
+        assert!(err(&asked).contains("standard input, and there is nothing in it"), "{}", err(&asked));
+    }
+    let pipe = home.run(&["-p", "hi", "-f", "/dev/zero"]);
+    assert!(err(&pipe).contains("or pipe it in: COMMAND | sala-chat -p TEXT"), "{}", err(&pipe));
+}

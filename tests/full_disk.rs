@@ -91,6 +91,40 @@ fn on_a_full_disk_everything_is_shown_exported_and_thrown_away_and_answers_are_n
 }
 
 #[test]
+fn prune_makes_room_on_a_full_disk_that_has_no_reserve_left() {
+    let home = tempfile::tempdir().unwrap();
+    let script = r#"
+        say() { echo "$1=$2"; }
+        export SALA_CHAT_SESSIONS_MIN_FREE_GIB=0
+        seq 1 600 > notes.txt
+        run -p "Hello there" -f notes.txt > first.txt 2>&1; say first $?
+        ls full/data/segments > before.txt
+        rm -f full/data/reserve
+        dd if=/dev/zero of=full/ballast bs=4k 2> /dev/null
+        rm -f full/data/sala.db-wal full/data/sala.db-shm
+        dd if=/dev/zero of=full/more bs=1 2> /dev/null
+        run rm -y hello-there > rm.txt 2>&1; say rm $?
+        run prune > prune.txt 2>&1; say prune $?
+        ls full/data/segments > after.txt
+        rm -f full/ballast full/more
+        run -c -p "And now" > next.txt 2>&1; say next $?
+        run doctor --check > doctor.txt 2>&1; say doctor $?
+        exit 0
+    "#;
+    let Some(output) = on_small_disk(home.path(), script) else { return };
+    let codes = String::from_utf8_lossy(&output.stdout);
+    let read = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
+    for (code, file) in [("first=0", "first"), ("rm=74", "rm"), ("prune=0", "prune"), ("next=0", "next")] {
+        assert!(codes.lines().any(|line| line == code), "{code}: {codes}{}", read(&format!("{file}.txt")));
+    }
+    assert!(read("rm.txt").contains("sala-chat prune"), "{}", read("rm.txt"));
+    assert!(read("prune.txt").contains("of the oldest state went first"), "{}", read("prune.txt"));
+    assert!(read("after.txt").lines().count() < read("before.txt").lines().count());
+    // Nothing is left that the database has and the disk does not.
+    assert!(codes.contains("doctor=0"), "{codes}{}", read("doctor.txt"));
+}
+
+#[test]
 fn on_a_disk_that_is_only_read_that_is_said_and_nothing_else() {
     let home = tempfile::tempdir().unwrap();
     let script = r#"

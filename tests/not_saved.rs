@@ -140,11 +140,35 @@ fn state_that_the_disk_has_no_room_for_is_said_to_be_left_out() {
         assert!(last["state_not_saved"].as_str().is_some_and(|why| why.contains("reserve")), "{last}");
         assert_eq!(last.get("not_saved"), Some(&Value::Null), "{last}");
     }
+    // It stands in no line of the answer, where both are shown in one place.
+    let both = std::fs::File::create(home.path().join("both")).unwrap();
+    let mut asked = command(home.path(), &["--max-tokens", "4", "-p", "Hello"]);
+    asked.env("SALA_CHAT_SESSIONS_MIN_FREE_GIB", "1000000").stdout(both.try_clone().unwrap()).stderr(both);
+    assert!(asked.status().unwrap().success());
+    let shown = std::fs::read_to_string(home.path().join("both")).unwrap();
+    assert!(shown.lines().any(|line| line.starts_with("sala-chat: Text is saved, state is not: ")), "{shown}");
     let doctor = String::from_utf8(full(&["doctor"]).stdout).unwrap();
     assert!(doctor.contains("sessions.min_free_gib"), "{doctor}");
     let asked = command(home.path(), &["--json", "--max-tokens", "4", "-p", "Hello"]).output().unwrap();
     let object: Value = serde_json::from_slice(&asked.stdout).unwrap();
     assert!(asked.stderr.is_empty() && object.get("state_not_saved") == Some(&Value::Null), "{object}");
+}
+
+#[test]
+fn an_answer_ends_as_its_form_says() {
+    let home = tempfile::tempdir().unwrap();
+    let said = |more: &[&str]| {
+        let question = ["--no-save", "--max-tokens", "4", "-p", "Hello"];
+        let asked = command(home.path(), &[&question[..], more].concat()).output().unwrap();
+        assert!(asked.status.success(), "{asked:?}");
+        String::from_utf8(asked.stdout).unwrap()
+    };
+    let object: Value = serde_json::from_str(&said(&["--json"])).unwrap();
+    let written = object["text"].as_str().unwrap();
+    assert!(!written.ends_with('\n'), "{written:?}");
+    assert_eq!((said(&["--raw"]).as_str(), said(&[])), (written, format!("{written}\n")));
+    let several = said(&["-n", "2"]);
+    assert!(several.contains("\n\n[2]") && several.ends_with('\n') && !several.ends_with("\n\n"), "{several:?}");
 }
 
 #[test]

@@ -2,13 +2,17 @@
 //!
 //! The first user is the server that loaded the model; it is shown an engine with [`TERMINALS`] sequences less, or with as many as
 //! it asked for if that is more. The others are terminals and share the rest: each has one sequence for sure, and up to
-//! [`MOST`] while there are some. One that leaves takes its jobs and sequences with it. When the server ends, running answers end first; [`Board::hurry`] stops them.
+//! [`MOST`] while there are some. One that leaves takes its jobs and sequences with it. When the server ends, running answers end
+//! first, and with them what their terminals ask next (`ending`); [`Board::hurry`] stops them.
+
+mod ending;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
+use crossbeam_channel::{Receiver, Sender, at, bounded, never, select, unbounded};
 
 use crate::base::Exit;
 use crate::protocol::engine::{Cancel, Command, EngineEvent, EngineFault, Job, ModelInfo, SequenceId};
@@ -89,7 +93,7 @@ impl Board {
         let (calls, inbox) = unbounded();
         let (told, heard) = unbounded();
         let (server, orders) = bounded(COMMANDS);
-        let users = HashMap::from([(SERVER, Seats { events: told, sequences: BTreeMap::new() })]);
+        let users = HashMap::from([(SERVER, Seats::new(told))]);
         let table = Table {
             commands: Some(commands),
             users,
@@ -101,6 +105,7 @@ impl Board {
             open: HashMap::new(),
             next_id: 0,
             ending: false,
+            hurried: false,
         };
         std::thread::Builder::new().name("board".into()).spawn(move || table.run(&inbox, events))?;
         let to = calls.clone();
@@ -135,6 +140,14 @@ struct Seats {
     events: Sender<EngineEvent>,
     /// Its sequences and those of the engine.
     sequences: BTreeMap<SequenceId, SequenceId>,
+    /// When a command of its was last answered.
+    answered: Option<Instant>,
+}
+
+impl Seats {
+    fn new(events: Sender<EngineEvent>) -> Seats {
+        Seats { events, sequences: BTreeMap::new(), answered: None }
+    }
 }
 
 /// What was asked of the engine and is not answered.
@@ -161,11 +174,14 @@ struct Table {
     open: HashMap<u64, Open>,
     next_id: u64,
     ending: bool,
+    /// Nobody is waited for.
+    hurried: bool,
 }
 
 impl Table {
     fn run(mut self, calls: &Receiver<Call>, mut events: Receiver<EngineEvent>) {
-        while !(self.ending && self.open.is_empty()) {
+        let mut due: Receiver<Instant> = never();
+        while !(self.ending && self.open.is_empty() && self.users.is_empty()) {
             select! {
                 recv(calls) -> call => match call {
                     Ok(call) => self.on_call(call),
@@ -178,6 +194,10 @@ impl Table {
                         self.lost("the engine is gone; start sala-chat serve again");
                     }
                 },
+                recv(due) -> _ => {}
+            }
+            if self.ending {
+                due = self.dismiss_idle().map_or_else(never, at);
             }
         }
         if let Some(commands) = self.commands.take() {
@@ -204,7 +224,7 @@ impl Table {
                 // Whoever asked may be gone by now.
                 let _ = seated.send(room);
                 if room {
-                    self.users.insert(user, Seats { events, sequences: BTreeMap::new() });
+                    self.users.insert(user, Seats::new(events));
                     self.greet(user);
                 }
             }
@@ -213,10 +233,12 @@ impl Table {
             Call::Leave(SERVER) => {
                 self.leave(SERVER);
                 self.ending = true;
-                self.dismiss_idle();
             }
             Call::Leave(user) => self.leave(user),
-            Call::Hurry => self.open.values().filter_map(|o| o.cancel.as_ref()).for_each(Cancel::cancel),
+            Call::Hurry => {
+                self.hurried = true;
+                self.open.values().filter_map(|o| o.cancel.as_ref()).for_each(Cancel::cancel);
+            }
         }
     }
 
@@ -314,28 +336,6 @@ impl Table {
         }
     }
 
-    fn give_back(&mut self, sequences: impl IntoIterator<Item = SequenceId>) {
-        for sequence in sequences {
-            // What is asked of it from here on comes behind this.
-            self.send(Command::Release { sequence });
-            self.free.insert(sequence.0);
-        }
-    }
-
-    fn leave(&mut self, user: User) {
-        self.open.values().filter(|o| o.user == user).filter_map(|o| o.cancel.as_ref()).for_each(Cancel::cancel);
-        if let Some(seats) = self.users.remove(&user) {
-            self.give_back(seats.sequences.into_values());
-        }
-    }
-
-    /// While the server ends: whoever waits for nothing is told that it is over.
-    fn dismiss_idle(&mut self) {
-        let busy = |user: &User| self.open.values().any(|o| o.user == *user);
-        let idle: Vec<User> = self.users.keys().copied().filter(|user| !busy(user)).collect();
-        idle.into_iter().for_each(|user| self.leave(user));
-    }
-
     fn on_engine(&mut self, mut event: EngineEvent) {
         match &event {
             EngineEvent::Loading { what, done } => self.loading = Some((what.clone(), *done)),
@@ -363,11 +363,11 @@ impl Table {
         let number = std::mem::replace(id, open.id);
         if over {
             self.open.remove(&number);
+            if let Some(seats) = self.users.get_mut(&user) {
+                seats.answered = Some(Instant::now());
+            }
         }
         self.tell(user, event);
-        if self.ending && over {
-            self.dismiss_idle();
-        }
     }
 
     /// The engine's sequence is empty: whoever has it is told by its own number.

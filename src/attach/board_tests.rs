@@ -178,6 +178,28 @@ fn at_the_end_running_answers_are_waited_for_and_then_the_engine_is_told() {
 }
 
 #[test]
+fn at_the_end_a_terminal_that_was_answered_a_moment_ago_may_ask_what_comes_next() {
+    let (board, share, engine) = start(1, 16);
+    let (seat, events) = joined(&board);
+    assert!(seat.command(Command::Run(job(1, 0))));
+    let read = engine.run();
+    share.commands.send(Command::Shutdown).unwrap();
+    while board.join().is_some() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    engine.events.send(done(read.id)).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Done { id: 1, .. }));
+    assert!(seat.command(Command::Run(job(2, 0))));
+    let answered = engine.run();
+    engine.events.send(done(answered.id)).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Done { id: 2, .. }));
+    // It has all it wanted.
+    drop(seat);
+    assert_eq!(engine.release(), read.sequence);
+    assert!(matches!(next(&engine.commands), Command::Shutdown));
+}
+
+#[test]
 fn an_engine_of_no_more_use_is_told_to_everybody() {
     let (board, share, engine) = start(1, 16);
     let (seat, events) = joined(&board);

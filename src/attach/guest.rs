@@ -348,16 +348,17 @@ impl Guest {
             return;
         }
         let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
-        let next = "the next question looks for a server again, and loads the model here if there is none";
-        let line = format!("{host}, which ran the model, has ended{why}. What had come is kept; {next}.");
+        let next = "what comes next looks for a server again, and loads the model here if there is none";
+        let line = format!("{host}, which ran the model, has ended{why}. The text is kept; {next}.");
+        let failed = |id| EngineEvent::Failed { id, fault: EngineFault::Gone(line.clone()) };
         self.lost.extend(std::mem::take(&mut self.used));
         // First: what waits may be tried again at once, and must not rest on what is gone.
-        self.fail(0, line.clone());
+        self.send(failed(0));
         let pending = std::mem::take(&mut self.pending).into_keys();
         let held = std::mem::take(&mut self.held).into_iter().filter_map(|c| about(&c).1);
         let mut waiting: Vec<u64> = pending.chain(held).collect();
         waiting.sort_unstable();
-        waiting.into_iter().for_each(|id| self.fail(id, line.clone()));
+        waiting.into_iter().for_each(|id| self.send(failed(id)));
     }
 
     /// An engine of this process has ended: nothing more can be done.

@@ -76,6 +76,8 @@ struct Load {
     found: Vec<(MessageId, SegmentId)>,
     /// How long the plan's base took to be made live, seconds.
     restored: f64,
+    /// It was begun once more, as the process that ran the model had ended.
+    begun_again: bool,
 }
 
 impl Load {
@@ -213,6 +215,7 @@ impl State {
             steps: VecDeque::new(),
             found: Vec::new(),
             restored: 0.0,
+            begun_again: false,
         };
         self.read_load(Box::new(load), plan)
     }
@@ -256,11 +259,11 @@ impl State {
             let (to_read, began) = (plan.to_read(), Instant::now());
             load.progress.begin(load.at, &load.items, to_read);
             let rendered = Arc::clone(&load.rendered);
-            desk.execute(plan, rendered, None, load, move |desk, load, fed| match fed {
+            desk.execute(plan, rendered, None, load, move |desk, mut load, fed| match fed {
                 Ok(fed) if fed.read < to_read => desk.load_stopped(load),
                 Ok(fed) => desk.document_read(load, &fed, began),
-                Err(lost @ DeskError::RowsLost(_)) => desk.load_again(load, Some(lost)),
                 Err(DeskError::Stopped) => desk.load_stopped(load),
+                Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => desk.load_again(load, Some(lost)),
                 Err(e) => desk.load_failed(&load, e),
             })
         })

@@ -282,6 +282,7 @@ impl From<EngineFault> for DeskError {
             | EngineFault::Evicted
             | EngineFault::Stuck(_)
             | EngineFault::Device(_)
+            | EngineFault::Gone(_)
             | EngineFault::Fatal { .. }) => DeskError::Engine(fault),
         }
     }
@@ -294,7 +295,11 @@ impl DeskError {
             DeskError::Engine(EngineFault::Fatal { exit, .. }) => *exit,
             DeskError::RowsLost(_) => Exit::Unreadable,
             DeskError::Engine(
-                EngineFault::RowsLost(_) | EngineFault::Evicted | EngineFault::Stuck(_) | EngineFault::Device(_),
+                EngineFault::RowsLost(_)
+                | EngineFault::Evicted
+                | EngineFault::Stuck(_)
+                | EngineFault::Device(_)
+                | EngineFault::Gone(_),
             )
             | DeskError::Refused(_)
             | DeskError::Failed(_) => Exit::Failure,

@@ -8,11 +8,20 @@ use super::plan::Plan;
 use super::render::Rendered;
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Activity, Level, ThinkMode};
+use crate::protocol::engine::EngineFault;
 use crate::text::TextError;
 use crate::transcript::Message;
 
 /// What is said to be too long.
 pub(super) const THIS_CONVERSATION: &str = "This conversation";
+
+impl DeskError {
+    /// Whether what was lost is had back by reading it: saved state in any case, what went with the process that ran the model `once`.
+    pub(super) fn is_mended_by_reading(&self, once: &mut bool) -> bool {
+        let gone = matches!(self, DeskError::Engine(EngineFault::Gone(_)));
+        matches!(self, DeskError::RowsLost(_)) || (gone && !std::mem::replace(once, true))
+    }
+}
 
 impl State {
     /// Makes the state at the head live, as the next question will find it; reads what is missing.

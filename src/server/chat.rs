@@ -206,7 +206,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     wish.calls = tools.calls();
     wish.one_call = tools.one_call();
     let grammar = match fields.object("response_format")? {
-        Some(format) => format_of(format)?,
+        Some(format) => format_of(format, "json_schema")?,
         None => None,
     };
     fields.refuse("modalities", |v| *v == json!(["text"]))?;

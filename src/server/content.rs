@@ -49,7 +49,7 @@ fn parts(
         let at = format!("{at}[{i}]");
         let mut part = Fields::of(part, &at)?;
         match (part.text("type")?.as_deref(), files.as_deref_mut()) {
-            (Some(of), _) if kinds.contains(&of) => text.push_str(&part.text("text")?.unwrap_or_default()),
+            (Some(of), _) if kinds.contains(&of) => text.push_str(&part.need_text("text")?),
             (Some("input_file"), Some(files)) => files.push(file_id(&mut part)?),
             (Some("file"), Some(files)) => {
                 let mut file = Fields::of(part.need("file")?, &format!("{at}.file"))?;
@@ -109,7 +109,10 @@ fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
         for (i, value) in fields.list("tool_calls")?.into_iter().flatten().enumerate() {
             turn.calls.push(call(value, &format!("{at}.tool_calls[{i}]"))?);
         }
-        fields.ignore(&["refusal", "audio", "function_call", "annotations"]);
+        if fields.take("function_call").is_some() {
+            return Err(fields.wrong("function_call", "is not read here: name the call in tool_calls"));
+        }
+        fields.ignore(&["refusal", "audio", "annotations"]);
     }
     if role == ChatRole::Tool {
         turn.call_id = fields.text("tool_call_id")?;

@@ -93,6 +93,14 @@ impl Fields {
         }
     }
 
+    /// A text that must be there.
+    pub(super) fn need_text(&mut self, field: &'static str) -> Read<String> {
+        match self.need(field)? {
+            Value::String(text) => Ok(text),
+            other => Err(self.wrong(field, format!("must be a string, it is {}", kind(&other)))),
+        }
+    }
+
     pub(super) fn truth(&mut self, field: &'static str) -> Read<Option<bool>> {
         match self.take(field) {
             None => Ok(None),

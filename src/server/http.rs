@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use super::body::BODY_BYTES;
 use super::guests::{Guest, Guests};
-use super::paced::{HEAD_BYTES, HEAD_LINES, Paced};
+use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
 use super::refusal::{Family, Refusal};
 use super::{Phase, Shared, chat, completions, door, files, messages, plain, responses};
 
@@ -31,6 +31,8 @@ use super::{Phase, Shared, chat, completions, door, files, messages, plain, resp
 const CONNECTIONS: usize = 512;
 /// A server that ends waits so long for a request that is on its way.
 const COMING: Duration = Duration::from_secs(2);
+/// Answers that are stopped where they are have been told so by then.
+const BREAKING_OFF: Duration = Duration::from_secs(1);
 /// A client that still sends has so long, and so many bytes, until it reads why it was refused: bytes that meet a closed connection
 /// take the answer away.
 const HEARD_OUT: Duration = Duration::from_secs(3);
@@ -107,6 +109,12 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
     Refusal::new(405, "method_not_allowed", message).respond(Family::of(uri.path()))
 }
 
+/// Bytes of a request's path and headers.
+fn head_bytes(request: &Request) -> usize {
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    path + request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>()
+}
+
 /// Lets requests in, and counts them.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
@@ -117,6 +125,7 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     // Whether it is alive may be asked by anybody who may talk to it at all.
     let key = shared.key.as_ref();
     let admitted = match door::let_in(key, request.uri(), request.headers()) {
+        _ if head_bytes(&request) > HEAD_BYTES => Err(head_too_large()),
         Err(refusal) if refusal.status == 401 && path == "/health" => Ok(()),
         other => other,
     };
@@ -188,6 +197,8 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
         tokio::select! {
             ended = open.join_next() => if ended.is_none() { return Ok(()) },
             () = reached(&mut phase, Phase::Stopping) => {
+                let ended = async { while open.join_next().await.is_some() {} };
+                let _ = tokio::time::timeout(BREAKING_OFF, ended).await;
                 open.shutdown().await;
                 return Ok(());
             }

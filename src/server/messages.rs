@@ -44,7 +44,7 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
         }
     };
     match (of.as_str(), role) {
-        ("text", _) => own.text.push_str(&fields.text("text")?.unwrap_or_default()),
+        ("text", _) => own.text.push_str(&fields.need_text("text")?),
         ("thinking", ChatRole::Assistant) => {
             own.thinking.push_str(&fields.text("thinking")?.unwrap_or_default());
             fields.ignore(&["signature"]);
@@ -288,7 +288,7 @@ fn output(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
     fields.ignore(&["cache_control"]);
     let Some(mut output) = fields.object("output_config")? else { return Ok(None) };
     let grammar = match output.object("format")? {
-        Some(format) => format_of(format)?,
+        Some(format) => format_of(format, "schema")?,
         None => None,
     };
     output.ignore(&["effort"]);

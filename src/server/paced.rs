@@ -51,17 +51,23 @@ fn unreadable(written: &[u8]) -> Option<Refusal> {
             (400, "invalid_http", "this is no HTTP request: its first line or a header cannot be read".to_owned())
         }
         b"414" => (414, "url_too_long", "the path is too long; put what is long into the body".to_owned()),
-        b"431" => {
-            let message = format!(
-                "the request's head is larger than {} KiB, or of more than {HEAD_LINES} lines",
-                HEAD_BYTES >> 10
-            );
-            (431, "headers_too_large", message)
-        }
+        b"431" => return bare(written).then(head_too_large),
         _ => return None,
     };
-    let head = std::str::from_utf8(written).ok().filter(|head| head.ends_with("\r\n\r\n"))?;
-    (!head.contains("\r\ncontent-type:")).then(|| Refusal::new(status, code, message))
+    bare(written).then(|| Refusal::new(status, code, message))
+}
+
+/// Whether it is a head, and says no type.
+fn bare(written: &[u8]) -> bool {
+    let head = std::str::from_utf8(written).ok().filter(|head| head.ends_with("\r\n\r\n"));
+    head.is_some_and(|head| !head.contains("\r\ncontent-type:"))
+}
+
+/// Why a request is refused whose head is too large. The HTTP library may read up to twice as much before it says so.
+pub(super) fn head_too_large() -> Refusal {
+    let message =
+        format!("the request's head is larger than {} KiB, or of more than {HEAD_LINES} lines", HEAD_BYTES >> 10);
+    Refusal::new(431, "headers_too_large", message)
 }
 
 impl AsyncRead for Paced {

@@ -113,7 +113,7 @@ fn text_format(fields: &mut Fields) -> Result<(Value, Option<Grammar>), Refusal>
     let Some(said) = said else { return Ok((told, None)) };
     let mut text = Fields::of(said, "text")?;
     let grammar = match text.object("format")? {
-        Some(format) => format_of(format)?,
+        Some(format) => format_of(format, "schema")?,
         None => None,
     };
     text.ignore(&["verbosity"]);

@@ -103,8 +103,8 @@ pub(super) fn thinking(shared: &Shared, fields: &mut Fields) -> Result<ThinkMode
 }
 
 /// What an answer has to be, as `response_format` and as `text.format` of a response say it: there the schema stands beside its
-/// type.
-pub(super) fn format_of(mut format: Fields) -> Result<Option<Grammar>, Refusal> {
+/// type. `field` is what an API asks for.
+pub(super) fn format_of(mut format: Fields, field: &'static str) -> Result<Option<Grammar>, Refusal> {
     let of = format.text("type")?;
     let schema_of = |mut fields: Fields| {
         let schema = fields.need("schema")?;
@@ -117,6 +117,7 @@ pub(super) fn format_of(mut format: Fields) -> Result<Option<Grammar>, Refusal> 
         Some("json_object") => format.done().map(|()| Some(Grammar::object())),
         Some("json_schema") => match format.object("json_schema")? {
             Some(inner) => format.done().and_then(|()| schema_of(inner)),
+            None if format.peek("schema").is_none() => format.need(field).map(|_| None),
             None => schema_of(format),
         },
         _ => Err(format.wrong("type", "must be text, json_object or json_schema")),

@@ -83,7 +83,12 @@ fn list(fields: &mut Fields, beside: &'static str) -> Result<Vec<Tool>, Refusal>
             None => tool(fields, beside),
         }
     };
-    given.into_iter().enumerate().map(one).collect()
+    let list = given.into_iter().enumerate().map(one).collect::<Result<Vec<Tool>, Refusal>>()?;
+    let again = list.iter().enumerate().find(|(i, tool)| list.iter().take(*i).any(|before| before.name == tool.name));
+    match again {
+        Some((_, tool)) => Err(fields.wrong("tools", format!("has more than one function of the name {}", tool.name))),
+        None => Ok(list),
+    }
 }
 
 /// Reads a `tool_choice` that is an object.

@@ -20,11 +20,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, never, select};
 
 use super::ask::Ask;
+use super::collected::BROKE_OFF;
 use super::keep::Keep;
 use super::planner::{Planner, Wanted};
 use super::refusal::Refusal;
 use super::said::Said;
-use super::{Down, EngineIs, Shared};
+use super::{Down, EngineIs, Phase, Shared};
 use crate::base::Exit;
 use crate::desk::EngineChannels;
 use crate::desk::path::Path;
@@ -102,6 +103,9 @@ impl Worker {
     pub(super) fn run(mut self) -> Result<(), Unsaved> {
         let mut ending = false;
         loop {
+            if *self.shared.phase.borrow() == Phase::Stopping {
+                self.break_off();
+            }
             self.look_for_gone();
             self.plan_next();
             if ending && self.busy() == 0 {
@@ -159,6 +163,14 @@ impl Worker {
     /// Ends what nobody waits for any more.
     fn look_for_gone(&self) {
         self.lanes.running().filter(|r| r.ask.cancel.is_cancelled()).for_each(|r| r.cancel.cancel());
+    }
+
+    /// Ends answers where they are, and refuses what waits.
+    fn break_off(&mut self) {
+        self.lanes.running().for_each(|r| r.cancel.cancel());
+        let waiting: Vec<Ask> = self.queue.drain(..).chain(self.parked.drain(..).map(|p| p.ask)).collect();
+        self.shared.waiting.fetch_sub(waiting.len(), Ordering::Relaxed);
+        waiting.iter().for_each(|ask| self.refuse(ask, Refusal::new(503, "shutting_down", BROKE_OFF)));
     }
 
     /// A number no command had before.

@@ -266,6 +266,31 @@ pub(super) fn sweep(layout: &Layout, disk: &dyn Disk, all: bool, named: impl Fn(
     removed
 }
 
+/// Removes files of state, the oldest first, until `bytes` are free or so many went. Those that are gone.
+pub(super) fn remove_oldest(layout: &Layout, disk: &dyn Disk, bytes: u64) -> Vec<(SegmentId, FileKind)> {
+    let state = |name: PathBuf| match SegmentName::of(&name)? {
+        SegmentName::State(id, kind) => {
+            let path = layout.segments.join(&name);
+            let look = disk.look(&path).ok().filter(|l| l.is_file)?;
+            Some((look.modified, look.bytes, path, id, kind))
+        }
+        SegmentName::Unfinished => None,
+    };
+    let mut files: Vec<_> = disk.list(&layout.segments).unwrap_or_default().into_iter().filter_map(state).collect();
+    files.sort_by_key(|(modified, ..)| *modified);
+    let (mut gone, mut freed) = (Vec::new(), 0);
+    for (_, size, path, id, kind) in files {
+        if freed >= bytes || !disk.free_bytes(&layout.root).is_ok_and(|free| free < bytes) {
+            break;
+        }
+        if disk.remove(&path).is_ok() {
+            freed += size;
+            gone.push((id, kind));
+        }
+    }
+    gone
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,12 +7,17 @@ use std::sync::{Arc, Mutex};
 use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
+use super::format::FileKind;
 use super::schema::{self, Found};
 use super::scratch::Scratch;
+use super::segment::SegmentId;
 use super::store::{Access, Limits, Store};
+use crate::base::counted;
 
 /// So often a database is copied that is written to meanwhile; the last copy is taken as it is.
 const COPIES: u32 = 5;
+/// Bytes that the database needs for its own work, with much to spare.
+const ROOM: u64 = 1 << 20;
 
 /// What a store is opened for: decides what a full disk means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +26,8 @@ enum Purpose {
     Write,
     /// To look: a copy will do.
     Read,
+    /// To make room: where there is no reserve left, the oldest state goes first.
+    Free,
 }
 
 impl Store {
@@ -46,6 +53,15 @@ impl Store {
             return Store::open_nothing(Layout::new(&absolute), disk, limits);
         }
         Store::open_for(root, disk, limits, Purpose::Read)
+    }
+
+    /// As [`Store::open`], to make room: where the disk is full and there is no reserve left, files of the oldest state are removed
+    /// until there is room to work.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_to_free(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
+        Store::open_for(root, disk, limits, Purpose::Free)
     }
 
     fn open_for(root: &Path, disk: Arc<dyn Disk>, limits: Limits, purpose: Purpose) -> Result<Store> {
@@ -79,8 +95,21 @@ impl Store {
                 store.notes.push(format!("Disk full on {shown}: the reserve was given up. Free some space."));
                 return Ok(store);
             }
+            if purpose == Purpose::Free {
+                let gone = copy(String::new()).map_or_else(|_| Vec::new(), |store| store.make_room());
+                if !gone.is_empty() {
+                    let mut store = retry()?;
+                    // What cannot be recorded now is found missing when it is next looked for.
+                    store.declare_all_missing(&gone);
+                    let files = counted(gone.len() as u64, "file");
+                    let went = format!("{files} of the oldest state went first; it is read again where it is needed");
+                    store.notes.push(format!("Disk full on {shown} and no reserve left: {went}."));
+                    return Ok(store);
+                }
+            }
             copy(format!(
-                "Disk full on {shown} and no reserve left: texts can be read, nothing is saved. Free some space."
+                "Disk full on {shown} and no reserve left: texts can be read, nothing is saved. Free some space, or let old \
+                 state go: sala-chat prune"
             ))
         };
         match directory::make_ready(&layout, &*disk) {
@@ -185,6 +214,19 @@ impl Store {
             present: None,
             copy: Some(copy),
         })
+    }
+
+    /// Removes files of the oldest state until the database has room to work, unless a process is writing some right now or the
+    /// directory is not the one the database knows. This store reads a copy: what the database says of them is for whoever can
+    /// write it.
+    fn make_room(&self) -> Vec<(SegmentId, FileKind, String)> {
+        let known = self.directory_id().is_ok_and(|id| directory::read_mark(&self.layout, &*self.disk) == Some(id));
+        let lock = self.layout.open_lock("writing").ok().filter(|lock| known && lock.try_lock().is_ok());
+        if lock.is_none() {
+            return Vec::new();
+        }
+        let gone = directory::remove_oldest(&self.layout, &*self.disk, ROOM);
+        gone.into_iter().map(|(id, kind)| (id, kind, "it went when the disk was full".to_owned())).collect()
     }
 
     /// Compares the directory's mark with the database's, marking a directory of an earlier version or a new one.

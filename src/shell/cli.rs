@@ -90,7 +90,7 @@ pub struct ChatArgs {
     #[arg(long, conflicts_with = "json", requires = "prompt", help_heading = "Question")]
     pub jsonl: bool,
     /// The exact text, control characters included
-    #[arg(long, requires = "prompt", help_heading = "Question")]
+    #[arg(long, requires = "prompt", conflicts_with_all = ["json", "jsonl"], help_heading = "Question")]
     pub raw: bool,
     /// Go on in a session; without a name: choose one
     #[arg(short, long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", help_heading = "Session")]

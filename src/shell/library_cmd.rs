@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::cli::{LibraryCommand, SessionChoice};
+use super::columns::{line_cells, name_cells};
 use super::failure::Failure;
-use super::sessions_cmd::{one_line, when};
+use super::sessions_cmd::when;
 use super::signals::Ending;
 use super::{Context, open};
 use crate::app::cells::fit;
@@ -52,13 +53,15 @@ fn library_ls(context: &Context) -> Result<Exit, Failure> {
     let text = || match documents.as_slice() {
         [] => "The library is empty. /load in a chat fills it, or sala-chat library add FILE.".to_owned(),
         rows => {
-            let row = |d: &crate::session::DocumentRecord| {
+            let names: Vec<String> = rows.iter().map(|d| Clean::line(&d.document.name).to_string()).collect();
+            let column = name_cells(names.iter().map(String::as_str), line_cells());
+            let row = |(d, name): (&crate::session::DocumentRecord, &String)| {
                 let state = if d.kept { "kept" } else { "text only" };
-                let name = fit(Clean::line(&one_line(&d.document.name, 40)).as_str(), 40);
+                let name = fit(name, column);
                 let size = bytes(d.bytes);
                 format!("{name} {:>9} tokens  {state:<9} {size:>10}  {}", d.document.tokens, when(d.used_ms))
             };
-            rows.iter().map(row).collect::<Vec<_>>().join("\n")
+            rows.iter().zip(&names).map(row).collect::<Vec<_>>().join("\n")
         }
     };
     context.result(json, text)?;

@@ -10,6 +10,7 @@ pub mod calibration;
 mod chat;
 pub mod cli;
 pub mod clipboard;
+mod columns;
 pub mod config_cmd;
 mod data_check;
 pub mod devices;

@@ -32,6 +32,11 @@ use printer::Printer;
 /// What the model sees standard input as.
 const STDIN_NAME: &str = "stdin";
 
+/// Whether a path is a name of standard input.
+fn means_stdin(path: &str) -> bool {
+    [STDIN, "/dev/stdin"].contains(&path)
+}
+
 /// Standard input, if somebody put something into it.
 fn piped(most_mib: u64, quiet: bool) -> Result<Option<String>, Failure> {
     let stdin = std::io::stdin();
@@ -73,7 +78,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
             .hint("For example: sala-chat -p \"What is in it?\" -f FILE"));
     }
     let inline = piped(context.config().load.max_file_mib, context.quiet)?;
-    if inline.is_none() && ask.files.iter().any(|p| p == STDIN) {
+    if inline.is_none() && ask.files.iter().any(|p| means_stdin(p)) {
         return Err(Failure::usage("-f - means standard input, and there is nothing in it"));
     }
     let home = std::env::home_dir();
@@ -84,7 +89,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     let stop = requests.clone();
     // A desk that is gone has stopped.
     let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
-    let mut paths: Vec<String> = ask.files.iter().filter(|p| *p != STDIN).cloned().collect();
+    let mut paths: Vec<String> = ask.files.iter().filter(|p| !means_stdin(p)).cloned().collect();
     if inline.is_some() {
         paths.push(STDIN.into());
     }
@@ -105,6 +110,9 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     let listened = listen(&opened.desk.notices, &requests, &mut printer, &mut run, started);
     let joined = opened.desk.thread.join();
     let _ = opened.engine.join();
+    if run.answers.is_empty() {
+        printer.tell_held();
+    }
     if let Some(signal) = ending.signal() {
         // What there is of an answer is on standard output; the code says why there is no more.
         return match (listened, run.answers.first()) {
@@ -236,8 +244,13 @@ fn listen(
                 failed.get_or_insert(Failure::new(exit, error));
                 Ok(())
             }
+            Notice::Save(SaveState::Saved(_)) => {
+                run.written = true;
+                Ok(())
+            }
             Notice::Save(SaveState::TextOnly(_)) if run.left_out.is_some() => Ok(()),
             Notice::Save(SaveState::TextOnly(why)) => {
+                run.written = true;
                 let told = printer.note(Level::Warn, &format!("Text is saved, state is not: {why}"));
                 run.left_out = Some(why);
                 told
@@ -251,9 +264,7 @@ fn listen(
             | Notice::Served(_)
             | Notice::Beside { .. }
             | Notice::Added(_)
-            | Notice::Save(
-                SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::NotSaved(_) | SaveState::Off,
-            )
+            | Notice::Save(SaveState::Empty | SaveState::Saving | SaveState::NotSaved(_) | SaveState::Off)
             | Notice::Page { .. }
             | Notice::Looked { .. }
             | Notice::Why { .. }

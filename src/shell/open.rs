@@ -75,13 +75,25 @@ pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
 /// # Errors
 /// As [`store`]; nothing can be written there.
 pub fn store_to_change(context: &Context) -> Result<Arc<Store>, Failure> {
-    let store = store(context)?;
+    changeable(context, store(context)?)
+}
+
+fn changeable(context: &Context, store: Arc<Store>) -> Result<Arc<Store>, Failure> {
     // Known now, and said once.
     if let Access::ReadOnly { why } = store.access() {
         return Err(StoreError::ReadOnly { why: why.clone() }.into());
     }
     say_notes(context, &store);
     Ok(store)
+}
+
+/// As [`store_to_change`] for a command that makes room: on a full disk it begins with old state.
+///
+/// # Errors
+/// As [`store_to_change`].
+pub fn store_to_free(context: &Context) -> Result<Arc<Store>, Failure> {
+    let store = Store::open_to_free(&context.dirs.data, Arc::new(RealDisk), limits(context))?;
+    changeable(context, Arc::new(store))
 }
 
 /// As [`store_to_change`] for a command that only looks: works on a full disk.

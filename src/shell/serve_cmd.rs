@@ -52,11 +52,6 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
                 let message = format!("{}: not a regular file", path.display());
                 return Err(Failure::new(Exit::Usage, message).hint("Name a file with a key, or one to be made"));
             }
-            if meta.mode() & 0o077 != 0 {
-                let message = format!("{}: others can read this key", path.display());
-                return Err(Failure::new(Exit::Usage, message)
-                    .hint(format!("chmod 600 {}", shell_word(&path.to_string_lossy()))));
-            }
             let no_key = || {
                 let (least, most) = (KEY_LENGTH.start(), KEY_LENGTH.end());
                 let message = format!("{}: a key is one word of {least} to {most} ASCII characters", path.display());
@@ -69,6 +64,12 @@ fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
             let text = std::str::from_utf8(&bytes).map_err(|_| no_key())?.trim();
             if !KEY_LENGTH.contains(&text.len()) || !text.bytes().all(|b| b.is_ascii_graphic()) {
                 return Err(no_key());
+            }
+            // Of a key only: what is none may well be for all to read.
+            if meta.mode() & 0o077 != 0 {
+                let message = format!("{}: others can read this key", path.display());
+                return Err(Failure::new(Exit::Usage, message)
+                    .hint(format!("chmod 600 {}", shell_word(&path.to_string_lossy()))));
             }
             Ok((Key::new(text), false))
         }
@@ -310,5 +311,10 @@ mod tests {
             let failure = key_in(&path).unwrap_err();
             assert!(failure.exit == Exit::Usage && failure.message.contains("16 to 1024"), "{}", failure.message);
         }
+        // No file of the system is to be hidden because it was named here.
+        std::fs::write(&path, "root:x:0:0:root:/root:/bin/sh\nsomebody:x:1:1::/:/bin/false\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let failure = key_in(&path).unwrap_err();
+        assert!(failure.message.contains("16 to 1024") && failure.hint.is_none(), "{failure}");
     }
 }

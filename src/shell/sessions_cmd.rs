@@ -1,10 +1,12 @@
 //! Sessions from the shell, without loading a model: `ls show rm search export import prune`.
 
+use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal};
 
 use serde_json::{Value, json};
 
 use super::cli::{ExportArgs, FormatArg, ImportArgs, LsArgs, NameArgs, PruneArgs, RmArgs, SearchArgs};
+use super::columns::{line_cells, name_cells};
 use super::failure::Failure;
 use super::signals::Ending;
 use super::{Context, open, out};
@@ -24,8 +26,8 @@ use crate::text::sanitize::{Clean, shell_word};
 
 /// Sessions listed at most.
 const LISTED: usize = 100_000;
-/// Cells for names in the list.
-const NAME_CELLS: usize = 24;
+/// Cells of the columns of the list behind the names.
+const COLUMNS: usize = 54;
 /// Hits listed at most.
 const HITS: usize = 200;
 
@@ -51,24 +53,28 @@ pub(super) fn when(ms: i64) -> String {
 }
 
 /// One line of a terminal: what the program shows of texts it did not write.
-pub(super) fn one_line(text: &str, width: usize) -> String {
+fn one_line(text: &str, width: usize) -> String {
     crate::desk::conversation::first_words(text, width)
 }
 
-/// The list of `ls`: headings, and titles as far as a line has room for them.
-fn listed(rows: &[SessionRow], width: usize) -> Vec<String> {
+/// The list of `ls`: headings, and titles as far as a line of so many cells has room for them. Long names take the place of counts.
+fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
+    let names: Vec<String> = rows.iter().map(|r| Clean::line(&r.name).to_string()).collect();
+    let column = name_cells(names.iter().map(String::as_str), width);
+    let counts = width.is_none_or(|width| column + COLUMNS <= width);
     let line = |name: &str, [messages, tokens, state, size, changed]: [&str; 5], title: &str| {
-        let front = format!("{} {messages:>8} {tokens:>9}  {state:<5} {size:>9}  {changed:<16}", fit(name, NAME_CELLS));
-        let room = width.saturating_sub(cells(&front) + 2).min(60);
+        let counts = if counts { format!(" {messages:>8} {tokens:>9}") } else { String::new() };
+        let front = format!("{}{counts}  {state:<5} {size:>9}  {changed:<16}", fit(name, column));
+        let room = width.map_or(usize::MAX, |width| width.saturating_sub(cells(&front) + 2).min(60));
         let title = if room < 12 { String::new() } else { format!("  {}", ellipsis(title, room)) };
         format!("{front}{title}").trim_end().to_string()
     };
     let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "title")];
-    lines.extend(rows.iter().map(|r| {
+    lines.extend(rows.iter().zip(&names).map(|(r, name)| {
         let (messages, tokens) = (r.messages.to_string(), grouped(r.tokens));
         let size = r.bytes.map_or(String::new(), bytes);
         let columns = [messages.as_str(), &tokens, &r.state, &size, &when(r.updated_ms)];
-        line(Clean::line(&r.name).as_str(), columns, Clean::line(&one_line(&r.title, 60)).as_str())
+        line(name, columns, Clean::line(&r.title).as_str())
     }));
     lines
 }
@@ -85,12 +91,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
         if rows.is_empty() {
             return "No sessions yet. sala-chat starts one.".to_owned();
         }
-        // What is not a terminal has lines as long as they need to be.
-        let width = match out::is_terminal() {
-            true => crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)),
-            false => 160,
-        };
-        let mut lines = listed(&rows, width);
+        let mut lines = listed(&rows, line_cells());
         if let Some(sizes) = sizes.as_ref().filter(|_| args.sizes) {
             lines.push(format!("State {}, texts {}.", bytes(sizes.state_bytes), bytes(sizes.database_bytes)));
         }
@@ -130,7 +131,10 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
 /// `rm`.
 pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let store = open::store_to_change(context)?;
-    let records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
+    let mut records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
+    // One that is named twice goes once.
+    let mut met = HashSet::new();
+    records.retain(|r| met.insert(r.id));
     let (days, time) = (store.limits().trash_days, store.limits().trash_time());
     let what = records.iter().map(|r| Ok(format!("\"{}\" ({})", Clean::line(&r.name), store.extent(r.id)?)));
     let what = what.collect::<Result<Vec<String>, Failure>>()?;
@@ -158,7 +162,9 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
         return Err(Failure::usage("there is nothing to search for: give a word"));
     }
     let store = open::store_to_read(context)?;
-    let hits = store.search(&query, HITS)?;
+    let mut hits = store.search(&query, HITS + 1)?;
+    let more = hits.len() > HITS;
+    hits.truncate(HITS);
     let json = || {
         let hit = |h: &crate::session::SearchHit| {
             json!({
@@ -177,6 +183,10 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
         }
     };
     context.result(json, text)?;
+    if more && !context.quiet {
+        let first = format!("sala-chat: more than {HITS} hits: the first {HITS} are shown; a longer query finds fewer");
+        out::tell(&Clean::line(&first));
+    }
     Ok(Exit::Ok)
 }
 
@@ -262,7 +272,7 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
 
 /// `prune`.
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
-    let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_change(context)? };
+    let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_free(context)? };
     let requests = open::store_of_requests_if_any(context)?;
     if args.dry_run {
         return prune_dry_run(context, args, &store, requests.as_deref());
@@ -418,10 +428,15 @@ mod tests {
             updated_ms: 0,
         };
         for width in [80, 100, 160] {
-            let lines = listed(std::slice::from_ref(&row), width);
+            let lines = listed(std::slice::from_ref(&row), Some(width));
             assert!(lines.iter().all(|l| l.len() <= width), "{lines:?}");
             assert!(lines[0].starts_with("name") && lines[1].contains("2.3 GiB"), "{lines:?}");
-            assert_eq!(lines[1].contains("What does"), width >= 100);
+            assert_eq!([lines[1].contains(&row.name), lines[1].contains("41")], [width >= 100; 2], "{lines:?}");
+            assert_eq!(lines[1].contains("What does"), width >= 160);
         }
+        let title = "What does annex C say about the notice period? ".repeat(4);
+        let long = SessionRow { name: "n".repeat(200), title: title.trim().into(), ..row };
+        let lines = listed(std::slice::from_ref(&long), None);
+        assert!(lines[1].starts_with(&long.name) && lines[1].ends_with(&long.title), "{lines:?}");
     }
 }

@@ -126,3 +126,25 @@ fn a_killed_server_is_nobody_and_a_new_one_takes_its_place() {
     assert_eq!(attached["host"], host_of(&next));
     next.end();
 }
+
+#[test]
+fn a_server_that_is_told_to_end_answers_the_question_behind_the_document_that_it_reads() {
+    let home = tempfile::tempdir().unwrap();
+    let text: String = (0..300).map(|i| format!("Line {i} of the notes about the harbour.\n")).collect();
+    std::fs::write(home.path().join("notes.txt"), text).unwrap();
+    let mut serve = Serve::start(home.path());
+    let question = ["-p", QUESTION, "--jsonl", "--temp", "0", "--max-tokens", "8", "-f", "notes.txt"];
+    let mut asked = command(home.path(), &question).spawn().unwrap();
+    let (mut told, mut last) = (false, Value::Null);
+    for line in BufReader::new(asked.stdout.take().unwrap()).lines() {
+        last = serde_json::from_str(&line.unwrap()).unwrap();
+        if last["event"] == "prefill" && !std::mem::replace(&mut told, true) {
+            serve.signal(rustix::process::Signal::TERM);
+        }
+    }
+    let asked = asked.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(asked.status.success() && told && last["event"] == "end", "{last} {said}");
+    assert!(!said.contains("loaded here"), "{said}");
+    assert!(serve.child.wait().unwrap().success());
+}

@@ -53,6 +53,29 @@ fn wrong_requests_name_the_field_and_have_a_status() {
 }
 
 #[test]
+fn what_would_be_lost_without_a_word_is_refused_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let user = json!({ "role": "user", "content": "Rain in Rome?" });
+    let empty = json!([{ "role": "user", "content": [{ "type": "text" }] }]);
+    let called = json!({ "role": "assistant", "content": null, "function_call": { "name": "f", "arguments": "{}" } });
+    let function = json!({ "type": "function", "function": { "name": "weather" } });
+    for (body, param) in [
+        (json!({ "messages": empty }), "messages[0].content[0].text"),
+        (json!({ "messages": [user, called, user] }), "messages[1].function_call"),
+        (json!({ "messages": [user], "tools": [function, function] }), "tools"),
+        (json!({ "messages": [user], "response_format": { "type": "json_schema" } }), "response_format.json_schema"),
+    ] {
+        let (status, _, named) = server.post(CHAT, &body).error();
+        assert_eq!((status, named.as_str()), (400, param));
+    }
+    let message = server.post("/v1/messages", &json!({ "max_tokens": 9, "messages": empty }));
+    assert_eq!(message.status, 400);
+    assert_eq!(message.json()["error"]["message"], "messages[0].content[0].text is missing");
+    server.end();
+}
+
+#[test]
 fn wrong_paths_methods_types_and_bodies_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
@@ -94,6 +117,9 @@ fn wrong_paths_methods_types_and_bodies_are_refused() {
         assert_eq!(reply.error(), (431, "headers_too_large".into(), String::new()));
         assert!(reply.head.contains("connection: close") && reply.head.contains("application/json"), "{}", reply.head);
     }
+    let headers = format!("connection: close\r\nx: {}\r\n", "y".repeat(100_000));
+    let reply = server.raw(&format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n"));
+    assert_eq!(reply.error(), (431, "headers_too_large".into(), String::new()));
     // Of a path that is too long, whichever limit it meets first.
     let long = server.get(&format!("/{}", "a".repeat(200_000))).error();
     assert!([(414, "url_too_long"), (431, "headers_too_large")].contains(&(long.0, long.1.as_str())), "{long:?}");
@@ -176,6 +202,27 @@ fn ending_lets_a_running_answer_end_and_refuses_new_ones() {
     let mut rest = String::new();
     running.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("[DONE]") && rest.contains("friend"), "{rest}");
+    server.end();
+}
+
+#[test]
+fn a_second_stop_ends_answers_where_they_are_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_gate, permit) = crossbeam_channel::unbounded();
+    let server = Running::start(dir.path(), Setup { gate: Some(permit), side_by_side: 1, ..Setup::default() });
+    let mut streamed = server.open();
+    let body = with(question("Hi"), "stream", true.into());
+    streamed.write_all(server.request(CHAT, "", &body.to_string()).as_bytes()).unwrap();
+    let mut first = [0u8; 1];
+    streamed.read_exact(&mut first).unwrap();
+    let mut waits = server.open();
+    waits.write_all(server.request(CHAT, "", &question("Hi").to_string()).as_bytes()).unwrap();
+    server.until("the second waits", || server.metric("requests_waiting") == 1);
+    (0..2).for_each(|_| server.stop.stop());
+    let mut rest = String::new();
+    streamed.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("shutting_down") && !rest.contains("[DONE]"), "{rest}");
+    assert_eq!(Reply::read(waits).error(), (503, "shutting_down".into(), String::new()));
     server.end();
 }
 

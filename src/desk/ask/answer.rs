@@ -35,6 +35,8 @@ pub(super) struct Answer {
     before: (f64, u64),
     saved: Instant,
     dirty: bool,
+    /// It was begun once more, as the process that ran the model had ended.
+    begun_again: bool,
 }
 
 /// How an answer ended, in the transcript's words.
@@ -92,6 +94,7 @@ impl Answer {
             thought,
             saved,
             dirty,
+            begun_again: false,
         })
     }
 
@@ -217,13 +220,14 @@ impl State {
         self.when_saved(safe, move |desk| desk.go_on_writing(answer, plan, rendered, Box::new(then)))
     }
 
-    /// Runs the engine and writes what it says into the answer. Kept state that is lost before the first word is read again.
+    /// Runs the engine and writes what it says into the answer. Kept state that is lost before the first word is read again; so is
+    /// all, once, where it went with the process that ran the model.
     fn go_on_writing(&mut self, answer: Answer, plan: Plan, rendered: Arc<Rendered>, then: Finished) -> Done {
         let to_answer = ToAnswer { last: self.last_of(&answer)?, message: Some(answer.message.id) };
         let again = Arc::clone(&rendered);
         let answered = Arc::clone(&rendered);
-        self.execute(plan, rendered, Some(to_answer), answer, move |desk, answer, fed| match fed {
-            Err(lost @ DeskError::RowsLost(_)) if answer.first_token.is_none() => {
+        self.execute(plan, rendered, Some(to_answer), answer, move |desk, mut answer, fed| match fed {
+            Err(lost) if answer.first_token.is_none() && lost.is_mended_by_reading(&mut answer.begun_again) => {
                 let plan = match desk.plan_answer(&again) {
                     Ok(plan) => plan,
                     Err(e) => return desk.answer_ended(answer, &answered, Err(e), then),

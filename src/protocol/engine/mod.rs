@@ -95,6 +95,9 @@ pub enum EngineFault {
     /// The model or its device failed, and is ready for the next command.
     #[error("{0}")]
     Device(String),
+    /// The process that ran the model has ended, and all states with it; the next command goes to another one.
+    #[error("{0}")]
+    Gone(String),
     /// Nothing more can be done with this engine.
     #[error("{why}")]
     Fatal {

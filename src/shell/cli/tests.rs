@@ -148,6 +148,16 @@ fn a_command_that_writes_no_json_neither_lists_nor_takes_the_option() {
 }
 
 #[test]
+fn a_question_is_answered_in_one_form() {
+    let read = |line: &str| Cli::read(line.split_whitespace().map(OsString::from));
+    for line in ["-p x --raw --json", "-p x --jsonl --raw", "--json -p x --raw", "-p x --json --jsonl"] {
+        let error = read(&format!("sala-chat {line}")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{line}");
+    }
+    read("sala-chat -p x --raw").unwrap();
+}
+
+#[test]
 fn numbers_that_a_measurement_cannot_have_are_refused_with_their_range() {
     let options = [
         ("bench", "context", 1, 1_048_576u64),

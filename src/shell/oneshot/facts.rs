@@ -13,8 +13,10 @@ pub(super) struct Run {
     pub(super) load_ms: f64,
     /// From the start of the program to the first token of the answer, or of several answers.
     pub(super) first_token_ms: Option<f64>,
-    /// What it can be gone on in by.
+    /// What its session is called, if it has one.
     pub(super) session: Option<String>,
+    /// Some of it came to the disk.
+    pub(super) written: bool,
     /// `--no-save`: its session is gone with it.
     pub(super) discards: bool,
     pub(super) meters: Meters,
@@ -78,6 +80,11 @@ impl Run {
         self.answers.push(answer);
         let place = |m: &Message| self.beside.iter().position(|id| *id == m.id);
         self.answers.sort_by_key(place);
+    }
+
+    /// What it can be gone on in by: no session of which nothing was written.
+    pub(super) fn session(&self) -> Option<&str> {
+        self.session.as_deref().filter(|_| self.written || self.unsaved.is_none())
     }
 
     /// One object for each of several answers.
@@ -148,7 +155,7 @@ impl Run {
             "looked_at": looked_at_by(answer),
             "looked_at_by_sentence": looked_at_by_sentence(answer),
             "finish_reason": reason(answer.meta.finish),
-            "session": self.session,
+            "session": self.session(),
             "not_saved": self.unsaved.as_ref().map(|u| &u.reason),
             "state_not_saved": self.left_out,
             "model": self.model.name,
@@ -172,6 +179,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Exit;
     use crate::transcript::{MessageMeta, Role, Sources};
 
     #[test]
@@ -203,6 +211,11 @@ mod tests {
         let other = Message { id: MessageId(2), meta: other, ..answer.clone() };
         let several = Run { answers: vec![answer.clone(), other], ..Run::default() };
         assert_eq!(several.object(&answer, true)["timing"]["ttft_ms"], 25.0, "the first token of any");
+        let unsaved = |written| {
+            let unsaved = Some(Unsaved { reason: "no room".into(), exit: Exit::Disk });
+            Run { session: Some("notes".into()), written, unsaved, ..Run::default() }.object(&answer, false)
+        };
+        assert_eq!((&unsaved(true)["session"], &unsaved(false)["session"]), (&json!("notes"), &Value::Null));
         assert_eq!(object["finish_reason"], "stop");
         assert_eq!(object["looked_at"], json!([]));
         let passage = Passage {

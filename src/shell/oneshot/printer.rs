@@ -27,6 +27,10 @@ pub(super) struct Printer<'a> {
     answers: Option<u64>,
     /// Those that were heard of, where they are not written side by side.
     heard: Vec<MessageId>,
+    /// One of several was told.
+    told: bool,
+    /// Notes that came while a line of the answer was open.
+    held: Vec<(Level, String)>,
 }
 
 impl<'a> Printer<'a> {
@@ -39,6 +43,8 @@ impl<'a> Printer<'a> {
             ends_with_newline: true,
             answers,
             heard: Vec::new(),
+            told: false,
+            held: Vec::new(),
         }
     }
 
@@ -73,7 +79,8 @@ impl<'a> Printer<'a> {
             }),
             Format::Text => {
                 let seed = answer.meta.seed.map_or(String::new(), |seed| format!(" seed {seed}"));
-                self.answer(&format!("[{}]{seed}\n{}\n\n", which + 1, answer.text.trim_end()))
+                let apart = if std::mem::replace(&mut self.told, true) { "\n" } else { "" };
+                self.answer(&format!("{apart}[{}]{seed}\n{}\n", which + 1, answer.text.trim_end()))
             }
         }
     }
@@ -151,8 +158,24 @@ impl<'a> Printer<'a> {
         }
     }
 
+    /// Tells a note, behind the line of the answer that is being written.
     pub(super) fn note(&mut self, level: Level, text: &str) -> Result<(), Failure> {
         self.clear_progress();
+        match self.ends_with_newline {
+            true => self.tell(level, text),
+            false => self.held.push((level, text.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Tells the notes that waited for the end of the answer.
+    pub(super) fn tell_held(&mut self) {
+        for (level, text) in std::mem::take(&mut self.held) {
+            self.tell(level, &text);
+        }
+    }
+
+    fn tell(&self, level: Level, text: &str) {
         match level {
             Level::Info => self.context.note(text),
             Level::Warn | Level::Error => {
@@ -161,10 +184,16 @@ impl<'a> Printer<'a> {
                 }
             }
         }
-        Ok(())
     }
 
+    /// Ends the answer, with all that is known of it.
     pub(super) fn end(&mut self, run: &Run, answer: &Message) -> Result<(), Failure> {
+        let ended = self.end_answer(run, answer);
+        self.tell_held();
+        ended
+    }
+
+    fn end_answer(&mut self, run: &Run, answer: &Message) -> Result<(), Failure> {
         match self.format {
             Format::Json => Ok(out::line(&Clean::json(&run.object(answer, self.answers.is_some())))?),
             Format::JsonLines => {
@@ -173,7 +202,7 @@ impl<'a> Printer<'a> {
                     json!({ "looked_at": looked_at_by(answer), "looked_at_by_sentence": looked_at_by_sentence(answer) })
                 })?;
                 self.event("stats", || stats)?;
-                let (session, seed) = (run.session.clone(), answer.meta.seed);
+                let (session, seed) = (run.session(), answer.meta.seed);
                 let not_saved = run.unsaved.as_ref().map(|u| &u.reason);
                 self.event("end", || {
                     json!({
@@ -183,6 +212,8 @@ impl<'a> Printer<'a> {
                     })
                 })
             }
+            // A file or a program gets what the model wrote, and no more.
+            Format::Raw if !out::is_terminal() => Ok(()),
             Format::Text | Format::Raw if !self.ends_with_newline => self.answer("\n"),
             Format::Text | Format::Raw => Ok(()),
         }

@@ -121,7 +121,7 @@ pub enum SourceError {
         limit: usize,
     },
     /// A device, a pipe, a socket.
-    #[error("{0}: not a regular file. Copy it to a file first")]
+    #[error("{0}: not a regular file. Copy it to a file first, or pipe it in: COMMAND | sala-chat -p TEXT")]
     NotAFile(String),
     /// The system refused.
     #[error("{name}: {reason}. Nothing loaded.")]

@@ -99,7 +99,10 @@ fn what_has_no_end_is_refused() {
     assert!(all.starts_with("the files have together more than 4 MiB of text, the limit of one load"), "{all}");
     let pipe = f.0.path().join("pipe.txt");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    assert_eq!(f.error("pipe.txt"), "pipe.txt: not a regular file. Copy it to a file first");
+    assert_eq!(
+        f.error("pipe.txt"),
+        "pipe.txt: not a regular file. Copy it to a file first, or pipe it in: COMMAND | sala-chat -p TEXT"
+    );
     assert!(pattern::expand(f.0.path(), "**", 1, &Cancel::default()).is_err());
     let stopped = Cancel::default();
     stopped.cancel();
@@ -137,7 +140,10 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
     assert!(f.error("pics").ends_with("not text (NUL at byte 0) and 1 more). Nothing loaded."), "{}", f.error("pics"));
     std::os::unix::fs::symlink("gone.txt", f.options().base.join("link.txt")).unwrap();
     assert_eq!(f.error("link.txt"), "link.txt: a link to gone.txt, which is not there. Nothing loaded.");
-    assert_eq!(f.error("/dev/null"), "/dev/null: not a regular file. Copy it to a file first");
+    assert_eq!(
+        f.error("/dev/null"),
+        "/dev/null: not a regular file. Copy it to a file first, or pipe it in: COMMAND | sala-chat -p TEXT"
+    );
     // As it was typed, whichever file of that name is meant.
     assert_eq!(f.error("pics/a.png"), "pics/a.png: not text (NUL at byte 0). Convert it to text first.");
     assert_eq!(f.error("pics/../empty.txt"), "pics/../empty.txt: the file is empty. Nothing loaded.");

@@ -1,0 +1,40 @@
+//! What goes on by itself when the server is gone.
+
+use std::sync::atomic::Ordering;
+
+use crossbeam_channel::unbounded;
+use sala_chat::desk::Opening;
+use sala_chat::protocol::desk::{Activity, LoadOptions, Notice, Request};
+use sala_chat::transcript::{Finish, Role};
+
+use super::support::text_model;
+use super::{Server, Terminal};
+
+#[test]
+fn a_document_that_a_server_did_not_read_to_its_end_is_read_here_and_the_question_asked() {
+    let text = text_model(None);
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("notes.txt"), "A line of the document.\n".repeat(400)).unwrap();
+    let (permit, gate) = unbounded();
+    let server = Server::start(home.path(), &text, "fake-1", Some(gate));
+    let Terminal { mut talk, loaded } = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
+    talk.send(Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() });
+    talk.send(Request::Ask("One?".into()));
+    permit.send(()).unwrap();
+    talk.wait("a part of it", |n| matches!(n, Notice::Activity(Activity::Reading(_))).then_some(()));
+    server.kill();
+    let note = talk.note_with("has ended");
+    assert!(note.contains("which ran the model, has ended") && note.contains("The text is kept"), "{note}");
+    talk.note_with("is loaded here");
+    let document = talk.wait("the document", |n| match n {
+        Notice::Finished(message) if message.role == Role::Document => message.meta.document.clone(),
+        _ => None,
+    });
+    assert!(document.complete, "{document:?}");
+    let answer = talk.finished();
+    assert_eq!(answer.meta.finish, Some(Finish::Stop));
+    // The document was read before the question, not with it.
+    assert!(answer.meta.reused_tokens > answer.meta.prefilled_tokens, "{answer:?}");
+    assert_eq!(loaded.load(Ordering::Relaxed), 1);
+    talk.quit();
+}
