@@ -242,6 +242,10 @@ impl State {
             }
             let (why, about) = (desk.why_no_state(plan.base.position()), desk.about(read));
             let (read, total) = (grouped(read), grouped(total));
+            if desk.reads_unasked {
+                desk.note(Level::Warn, format!("{why} {read} of {total} tokens are read again{about}."));
+                return desk.resume_with(plan, rendered, then);
+            }
             let text = format!("{why} Text is open. {read} of {total} tokens have to be read again{about}.");
             let choices =
                 vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
