@@ -25,6 +25,7 @@ use super::format::FileKind;
 use super::schema;
 use super::segment::SegmentId;
 use crate::base::places;
+use crate::text::sanitize::shell_word;
 
 /// Names of unfinished files end in this.
 const UNFINISHED: &str = "tmp";
@@ -239,7 +240,8 @@ pub(super) fn open_to_others(layout: &Layout, disk: &dyn Disk) -> Option<String>
         (look.owner != me || look.mode & 0o022 != 0).then_some((path, whose))
     });
     wrong.map(|(path, whose)| {
-        format!("{} {whose}: they can change what was said. chmod -R go-w {}", path.display(), layout.root.display())
+        let root = shell_word(&layout.root.to_string_lossy());
+        format!("{} {whose}: they can change what was said. chmod -R go-w {root}", path.display())
     })
 }
 
