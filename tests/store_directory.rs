@@ -204,7 +204,8 @@ fn links_are_never_followed() {
     let lured = dir.path().join("lured");
     fs::create_dir(&lured).unwrap();
     symlink(root.join("sala.db"), lured.join("sala.db")).unwrap();
-    assert!(matches!(refused(&lured), StoreError::Foreign { .. }));
+    let e = refused(&lured);
+    assert!(matches!(e, StoreError::Linked { .. }) && e.to_string().contains("sala.db is a link; "), "{e}");
 }
 
 /// A folder that cannot be written, whose owner moves the log into the database while that is copied.

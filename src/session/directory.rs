@@ -117,7 +117,7 @@ impl SegmentName {
 ///
 /// # Errors
 /// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's database,
-/// [`StoreError::Damaged`] for a database that has lost its beginning or is missing beside state.
+/// [`StoreError::Linked`] for a link in its place, [`StoreError::Damaged`] for a database that has lost its beginning or is missing beside state.
 pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     let names = match disk.list(&layout.root) {
         Ok(names) => names,
@@ -128,6 +128,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     };
     let damaged = |detail: &str| StoreError::Damaged { path: layout.database.clone(), detail: detail.to_owned() };
     let look = match disk.look(&layout.database) {
+        Ok(_) if layout.database.is_symlink() => return Err(StoreError::Linked { path: layout.database.clone() }),
         Ok(look) if !look.is_file => return Err(StoreError::Foreign { path: layout.database.clone() }),
         Ok(look) => Some(look),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
