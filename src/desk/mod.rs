@@ -177,7 +177,8 @@ pub struct Options {
     pub save_state: SaveStates,
     /// Folder of the user's presets; `None`: there are only the built-in ones.
     pub presets: Option<std::path::PathBuf>,
-    /// Settings of this run that go before those a resumed session was left with: key and value as `/set` takes them.
+    /// Settings of this run that go before those a resumed session was left with, and are not kept: key and value as `/set` takes
+    /// them. `settings` have them already.
     pub overrides: Vec<(String, String)>,
     /// How often the engine's notes about the device are told.
     pub device_notes: DeviceNotes,

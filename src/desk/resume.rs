@@ -155,7 +155,7 @@ impl State {
         let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults);
         self.say_unread(&record.name, &settings, &wrong);
         for (key, value) in &self.overrides {
-            settings.set(key, value).map_err(DeskError::Refused)?;
+            settings.set_for_run(key, value).map_err(DeskError::Refused)?;
         }
         let first =
             conversation.path().first().filter(|m| m.role == Role::System && !m.meta.damaged).map(|m| m.text.clone());

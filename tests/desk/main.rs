@@ -10,6 +10,7 @@ mod errands;
 mod fault;
 mod forks;
 mod sessions;
+mod settings;
 mod stops;
 #[path = "../support/mod.rs"]
 mod support;
