@@ -183,8 +183,16 @@ impl<'a> Printer<'a> {
                     })
                 })
             }
-            Format::Text | Format::Raw if !self.ends_with_newline => self.answer("\n"),
-            Format::Text | Format::Raw => Ok(()),
+            Format::Text | Format::Raw => {
+                if !self.ends_with_newline {
+                    self.answer("\n")?;
+                }
+                // A reason is no part of the text, as it is of an object.
+                match run.answers.iter().find_map(|m| run.cut_off(m)) {
+                    Some(why) => self.note(Level::Warn, &why),
+                    None => Ok(()),
+                }
+            }
         }
     }
 }
