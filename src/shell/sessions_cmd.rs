@@ -318,7 +318,10 @@ fn spared(args: &PruneArgs, store: &Store) -> Result<Vec<SegmentId>, Failure> {
 /// Bytes of state that `prune` with these options would drop of a store, and of all it has.
 fn state_to_drop(args: &PruneArgs, store: &Store) -> Result<(u64, u64), Failure> {
     let all = store.state_bytes()?;
-    let stays = if args.state { store.state_bytes_of(&spared(args, store)?)? } else { store.limits().max_state_bytes };
+    let stays = match args.state {
+        true => store.state_bytes_of(&spared(args, store)?)?,
+        false => store.limits().max_state_bytes.max(store.state_bytes_of_marks()?),
+    };
     let dropped = all.saturating_sub(stays);
     Ok((dropped, all))
 }
