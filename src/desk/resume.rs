@@ -49,12 +49,24 @@ impl State {
         } else {
             self.keeper.store.session_named(back.as_deref().unwrap_or(name))?
         };
+        if name == record.name && self.attendance == Attendance::Present {
+            self.say_namesake_in_trash(&record)?;
+        }
         // One that is only viewed is opened anew: whoever had it may have left it, and what was not read can be.
         if self.talk.id == Some(record.id) && self.talk.rights == Rights::Write {
             self.note(Level::Info, format!("\"{}\" is open already.", record.name));
             return Ok(());
         }
         self.open_record(record)
+    }
+
+    /// A session of this name may have been deleted before: its name leads here now.
+    fn say_namesake_in_trash(&self, record: &SessionRecord) -> Done {
+        let trashed = self.keeper.store.trashed_session(&record.name)?.filter(|trashed| trashed.name == record.name);
+        if let Some(SessionRecord { id, name, .. }) = trashed {
+            self.note(Level::Info, format!("Another \"{name}\" is in the trash: /resume {} brings it back.", id.0));
+        }
+        Ok(())
     }
 
     pub(super) fn open_record(&mut self, record: SessionRecord) -> Done {

@@ -23,9 +23,9 @@ use crate::session::{
 use crate::text::sanitize::{Clean, shell_word};
 
 /// Sessions listed at most.
-const LISTED: usize = 100_000;
+pub(super) const LISTED: usize = 100_000;
 /// Cells for names in the list.
-const NAME_CELLS: usize = 24;
+pub(super) const NAME_CELLS: usize = 24;
 /// Hits listed at most.
 const HITS: usize = 200;
 
@@ -145,7 +145,7 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let names: Vec<&str> = records.iter().map(|r| r.name.as_str()).collect();
     let text = || {
         let names: Vec<String> = names.iter().map(|n| Clean::line(n).to_string()).collect();
-        format!("In the trash {time}: {}. Back with: sala-chat -r NAME", names.join(", "))
+        format!("In the trash {time}: {}. Back with: sala-chat -r NAME (ls --trash lists them)", names.join(", "))
     };
     context.result(|| json!({ "trashed": names, "days": days }), text)?;
     Ok(Exit::Ok)

@@ -15,6 +15,7 @@ mod stops;
 #[path = "../support/mod.rs"]
 mod support;
 mod titles;
+mod trash;
 mod views;
 
 use sala_chat::base::Exit;
