@@ -245,7 +245,7 @@ fn title(m: &Message) -> String {
 }
 
 /// A code fence longer than any in the text.
-fn fence(text: &str) -> String {
+pub(in crate::session) fn fence(text: &str) -> String {
     let mut longest = 0;
     let mut run = 0;
     for c in text.chars() {
