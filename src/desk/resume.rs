@@ -254,7 +254,7 @@ impl State {
             }
             let (why, about) = (desk.why_no_state(plan.base.position()), desk.about(read));
             let (read, total) = (grouped(read), grouped(total));
-            if desk.reads_unasked {
+            if desk.reads_unasked && desk.attendance == Attendance::Present {
                 desk.note(Level::Warn, format!("{why} {read} of {total} tokens are read again{about}."));
                 return desk.resume_with(plan, rendered, then);
             }

@@ -117,7 +117,8 @@ impl SegmentName {
 ///
 /// # Errors
 /// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's database,
-/// [`StoreError::Linked`] for a link in its place, [`StoreError::Damaged`] for a database that has lost its beginning or is missing beside state.
+/// [`StoreError::Linked`] for a link in its place, [`StoreError::Damaged`] for a database that has lost its beginning or is
+/// missing beside state.
 pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     let names = match disk.list(&layout.root) {
         Ok(names) => names,
