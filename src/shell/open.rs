@@ -373,7 +373,8 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
     let overrides = overrides(context);
     let mut settings = Settings::of(loaded.kept());
     for (key, value) in &overrides {
-        let internal = |why: String| Failure::new(Exit::Failure, format!("internal error: {key} was accepted once: {why}"));
+        let internal =
+            |why: String| Failure::new(Exit::Failure, format!("internal error: {key} was accepted once: {why}"));
         settings.set_for_run(key, value).map_err(internal)?;
     }
     let desk = desk::spawn(desk::Options {
