@@ -224,6 +224,20 @@ fn a_session_in_the_trash_is_said_to_be_there() {
         assert_eq!(err(&gone).trim(), said);
     }
     assert!(err(&home.run(&["show", "nothing"])).contains("no session called \"nothing\""));
+    // Where another one has its name, it is there by its number.
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    let listed = home.run(&["ls", "--trash", "--json"]);
+    let listed: serde_json::Value = serde_json::from_str(out(&listed)).unwrap();
+    let [row] = listed.as_array().unwrap().as_slice() else { panic!("{listed}") };
+    let (name, trashed, goes) = (row["name"].as_str(), row["trashed_ms"].as_i64(), row["goes_ms"].as_i64());
+    assert_eq!((name, goes.unwrap() - trashed.unwrap()), (Some("old talk"), 7 * 24 * 3600 * 1000));
+    let text = home.run(&["ls", "--trash"]);
+    assert!(out(&text).contains("old talk") && out(&text).contains("-r ID"), "{}", out(&text));
+    let id = row["id"].to_string();
+    let back = home.run(&["--demo", "--device", "cpu", "--max-tokens", "4", "--json", "-p", "hi", "-r", &id]);
+    let back: serde_json::Value = serde_json::from_str(out(&back)).unwrap();
+    assert_eq!(back["session"], "old talk-2");
+    assert_eq!(out(&home.run(&["ls", "--trash"])).trim(), "Nothing is in the trash.");
 }
 
 #[test]

@@ -484,24 +484,54 @@ fn the_budget_counts_a_child_without_rows_as_none() {
     let (head, tip, position, rendered) = (talk.head, talk.tip, talk.position, talk.rendered.clone());
     let save = talk.turn(&bench.store, "one way", "yes");
     bench.save(save);
-    let (lost, marked) = (talk.tip.unwrap(), talk.head.unwrap());
-    bench.save(Save {
-        changes: vec![Change::Mark { session: talk.session, name: "m".into(), message: marked }],
-        images: vec![],
-    });
+    let lost = talk.tip.unwrap();
+    // A fork stands there, which pins its end.
+    let (id, from) = (bench.store.new_session_id(), Some(talk.session));
+    let new = NewSession { id, name: "fork".into(), settings: "{}".into(), head: talk.head, forked_from: from };
+    bench.save(Save { changes: vec![Change::CreateSession(new)], images: vec![] });
     (talk.head, talk.tip, talk.position, talk.rendered) = (head, tip, position, rendered);
     let save = talk.turn(&bench.store, "another way", "no");
     bench.save(save);
     let store = &bench.store;
     let fault = RowsFault { segment: Some(lost.0), part: StatePart::Rows, why: "damaged".into(), lasting: true };
     assert!(store.note_fault(&fault).unwrap());
-    // Room for the rows of two: the marked state goes, then whole segments from the tips.
+    // Room for the rows of two: the pinned state goes, then whole segments from the tips.
     let rows = |id: &SegmentId| store.segment(id).unwrap().unwrap().rows;
     let both: u64 = [tip.unwrap(), talk.tip.unwrap()].iter().map(|id| rows(id).bytes()).sum();
     let limits = Limits { max_state_bytes: both, ..limits() };
     let small = Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap();
     small.keep_budget(&[]).unwrap();
     assert!(rows(&tip.unwrap()).is_kept() || !rows(&talk.tip.unwrap()).is_kept(), "rows without those before them");
+}
+
+#[test]
+fn the_budget_leaves_a_mark_its_state_until_it_is_in_the_trash() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut marked = talk_of(&bench, "marked", 2);
+    let (message, tip) = (marked.head.unwrap(), marked.tip.unwrap());
+    let mark = Change::Mark { session: marked.session, name: "here".into(), message };
+    assert!(is_saved(&bench.save(Save { changes: vec![mark], images: vec![] })));
+    let save = marked.turn(&bench.store, "more", "yes");
+    assert!(is_saved(&bench.save(save)));
+    let newer = talk_of(&bench, "newer", 3);
+    let bytes = bench.store.state_bytes_of_marks().unwrap();
+    assert!(bytes > 0 && bytes < bench.store.state_bytes().unwrap(), "{bytes}");
+    assert!(bench.close());
+    let opened = |max_state_bytes| {
+        Store::open(dir.path(), std::sync::Arc::new(RealDisk), Limits { max_state_bytes, ..limits() }).unwrap()
+    };
+    let small = opened(1);
+    small.keep_budget(&[]).unwrap();
+    assert_eq!(small.plan_restore(&tip).unwrap().usable, 2);
+    assert_eq!(small.plan_restore(&newer.tip.unwrap()).unwrap().usable, 0);
+    assert_eq!(small.state_bytes().unwrap(), bytes);
+    drop(small);
+    // A mark in the trash pins nothing.
+    let small = opened(1);
+    small.delete(marked.session).unwrap();
+    small.keep_budget(&[]).unwrap();
+    assert_eq!((small.state_bytes().unwrap(), small.state_bytes_of_marks().unwrap()), (0, 0));
 }
 
 #[test]

@@ -134,6 +134,17 @@ fn files_without_a_row_stay_some_days_and_only_in_the_folder_the_database_knows(
 }
 
 #[test]
+fn a_command_to_be_typed_names_a_folder_with_spaces_as_one_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("my data");
+    saved(&root);
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap();
+    let store = open(&root, RealDisk);
+    let command = format!("chmod -R go-w '{}'", root.canonicalize().unwrap().display());
+    assert!(store.notes().iter().any(|note| note.ends_with(&command)), "{:?}", store.notes());
+}
+
+#[test]
 fn links_are_never_followed() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("data");
@@ -193,7 +204,8 @@ fn links_are_never_followed() {
     let lured = dir.path().join("lured");
     fs::create_dir(&lured).unwrap();
     symlink(root.join("sala.db"), lured.join("sala.db")).unwrap();
-    assert!(matches!(refused(&lured), StoreError::Foreign { .. }));
+    let e = refused(&lured);
+    assert!(matches!(e, StoreError::Linked { .. }) && e.to_string().contains("sala.db is a link; "), "{e}");
 }
 
 /// A folder that cannot be written, whose owner moves the log into the database while that is copied.

@@ -157,6 +157,16 @@ impl Conversation {
         self.path().iter().map(|m| m.id).filter(|id| self.siblings(*id).len() > 1).collect()
     }
 
+    /// The messages right below the head, where there are several to go on to: it went back there.
+    pub fn branches_below(&self) -> Option<&[MessageId]> {
+        Some(self.children(self.head)).filter(|below| below.len() > 1)
+    }
+
+    /// The number that a message right below the head has.
+    pub fn number_below(&self) -> u64 {
+        self.path().len() as u64 + 1
+    }
+
     /// `(2, 3)`: second of three branches at the nearest branching point; `(1, 1)` without any.
     pub fn branch_position(&self) -> (u64, u64) {
         self.branching().map_or((1, 1), |at| self.position_beside(at))

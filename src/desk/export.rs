@@ -37,7 +37,12 @@ pub fn imported_line(imported: &Imported) -> String {
         0 => "",
         _ => " The message that the file calls the current one is not in it: the last one is taken.",
     };
-    format!("{} messages imported as {}{more}.{place}{state}", grouped(imported.messages), names.join(", "))
+    let left_out = match imported.left_out.in_words().as_slice() {
+        [] => String::new(),
+        kinds => format!(" Left out: {}.", kinds.join(", ")),
+    };
+    let messages = grouped(imported.messages);
+    format!("{messages} messages imported as {}{more}.{place}{left_out}{state}", names.join(", "))
 }
 
 impl State {

@@ -114,7 +114,8 @@ pub enum Opening {
     Named(String),
     /// An existing one by name; [`LAST`](crate::session::LAST) is the most recent.
     Resume(String),
-    /// The same where nobody can say what to do instead: if another process has it, this is the end.
+    /// The same where nobody can say what to do instead: if another process has it, this is the end; what is lost of its state is
+    /// read again.
     ResumeOrEnd(String),
 }
 
@@ -176,7 +177,8 @@ pub struct Options {
     pub save_state: SaveStates,
     /// Folder of the user's presets; `None`: there are only the built-in ones.
     pub presets: Option<std::path::PathBuf>,
-    /// Settings of this run that go before those a resumed session was left with: key and value as `/set` takes them.
+    /// Settings of this run that go before those a resumed session was left with, and are not kept: key and value as `/set` takes
+    /// them. `settings` have them already.
     pub overrides: Vec<(String, String)>,
     /// How often the engine's notes about the device are told.
     pub device_notes: DeviceNotes,
@@ -357,6 +359,8 @@ struct State {
     opening: Opening,
     /// The session to begin with is opened, and only that will do.
     must_open: bool,
+    /// From a pipe nobody answers whether lost state is read again: it is.
+    reads_unasked: bool,
     /// A session was opened and its state is not back yet.
     resume_pending: bool,
     /// The question of the present request, until it is saved: should that fail, it goes back to where it was typed.
@@ -407,6 +411,7 @@ impl State {
             drafts: drafts::Drafts::default(),
             defaults: o.settings,
             default_system: o.system,
+            reads_unasked: matches!(o.opening, Opening::ResumeOrEnd(_)),
             opening: o.opening,
             must_open: false,
             resume_pending: false,

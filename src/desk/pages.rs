@@ -70,14 +70,20 @@ impl State {
                 format!(", keys and values {pool} here and {} in the machine's memory", bytes(host))
             }
         };
+        let (kept, most) = (self.keeper.store.state_bytes()?, self.keeper.store.limits().max_state_bytes);
+        let marked = if kept > most { self.keeper.store.state_bytes_of_marks()? } else { 0 };
+        let beyond = match marked > most {
+            true => format!(": marks keep {}, more than the {} of sessions.max_state_gib", bytes(marked), bytes(most)),
+            false => String::new(),
+        };
         text.push_str(&format!(
-            "| memory | {} of {} in use |\n| of this | weights {}, state {}, work {}{host} |\n| kept state | {} on disk |\n",
+            "| memory | {} of {} in use |\n| of this | weights {}, state {}, work {}{host} |\n| kept state | {} on disk{beyond} |\n",
             bytes(memory.used),
             bytes(memory.total),
             bytes(memory.weights),
             bytes(memory.state),
             bytes(memory.work),
-            bytes(self.keeper.store.state_bytes()?),
+            bytes(kept),
         ));
         self.page("Numbers", text)
     }

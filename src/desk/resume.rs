@@ -49,12 +49,24 @@ impl State {
         } else {
             self.keeper.store.session_named(back.as_deref().unwrap_or(name))?
         };
+        if name == record.name && self.attendance == Attendance::Present {
+            self.say_namesake_in_trash(&record)?;
+        }
         // One that is only viewed is opened anew: whoever had it may have left it, and what was not read can be.
         if self.talk.id == Some(record.id) && self.talk.rights == Rights::Write {
             self.note(Level::Info, format!("\"{}\" is open already.", record.name));
             return Ok(());
         }
         self.open_record(record)
+    }
+
+    /// A session of this name may have been deleted before: its name leads here now.
+    fn say_namesake_in_trash(&self, record: &SessionRecord) -> Done {
+        let trashed = self.keeper.store.trashed_session(&record.name)?.filter(|trashed| trashed.name == record.name);
+        if let Some(SessionRecord { id, name, .. }) = trashed {
+            self.note(Level::Info, format!("Another \"{name}\" is in the trash: /resume {} brings it back.", id.0));
+        }
+        Ok(())
     }
 
     pub(super) fn open_record(&mut self, record: SessionRecord) -> Done {
@@ -155,7 +167,7 @@ impl State {
         let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults);
         self.say_unread(&record.name, &settings, &wrong);
         for (key, value) in &self.overrides {
-            settings.set(key, value).map_err(DeskError::Refused)?;
+            settings.set_for_run(key, value).map_err(DeskError::Refused)?;
         }
         let first =
             conversation.path().first().filter(|m| m.role == Role::System && !m.meta.damaged).map(|m| m.text.clone());
@@ -243,6 +255,10 @@ impl State {
             }
             let (why, about) = (desk.why_no_state(plan.base.position()), desk.about(read));
             let (read, total) = (grouped(read), grouped(total));
+            if desk.reads_unasked && desk.attendance == Attendance::Present {
+                desk.note(Level::Warn, format!("{why} {read} of {total} tokens are read again{about}."));
+                return desk.resume_with(plan, rendered, then);
+            }
             let text = format!("{why} Text is open. {read} of {total} tokens have to be read again{about}.");
             // Nothing is counted that would have to be read first.
             desk.talk.is_unread = true;

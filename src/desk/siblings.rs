@@ -2,7 +2,8 @@
 //!
 //! A branch is counted beside the message that has others beside it: the nearest one to the head, where the header counts, or the
 //! one whose number was typed. Who goes to another branch further up comes to where that was left, and it may branch again below:
-//! then the header counts there, and the way back is the number of the outer place, which is said.
+//! then the header counts there, and the way back is the number of the outer place, which is said. Who went back to where several
+//! messages go on chooses one of them by the number that it would have, or without one where the header counts nothing.
 
 use super::conversation::Conversation;
 use super::{DeskError, Done, State};
@@ -31,6 +32,11 @@ impl State {
     fn say_where_it_branches(&self) {
         let c = &self.talk.conversation;
         let places = c.branchings();
+        if let Some(below) = c.branches_below() {
+            let place = if places.is_empty() { String::new() } else { format!("#{} ", c.number_below()) };
+            let text = format!("{} branches go on from here. /branch {place}1 goes to the first.", below.len());
+            self.note(Level::Info, text);
+        }
         let (Some(nearest), true) = (places.last(), places.len() > 1) else { return };
         let all: Vec<String> = places
             .iter()
@@ -47,30 +53,43 @@ impl State {
         self.note(Level::Info, text);
     }
 
-    fn go_beside(&mut self, at: Option<u64>, sibling: Sibling) -> Done {
-        self.talk.may_write()?;
+    /// Where a branch is chosen: the message that is open there, if one is, and all that can be chosen.
+    fn to_choose(&self, at: Option<u64>) -> Done<(Option<MessageId>, Vec<MessageId>)> {
         let c = &self.talk.conversation;
+        let is_below = match at {
+            Some(number) => number == c.number_below(),
+            None => c.branching().is_none(),
+        };
+        if let Some(below) = c.branches_below().filter(|_| is_below) {
+            return Ok((None, below.to_vec()));
+        }
         let from = match at {
             Some(number) => self.talk.numbered(number)?.id,
             None => c.branching().ok_or_else(|| nothing_beside(c, None))?,
         };
-        let siblings = c.siblings(from);
-        let of = siblings.len();
-        if of < 2 {
-            return Err(nothing_beside(c, at));
+        match c.siblings(from) {
+            siblings if siblings.len() < 2 => Err(nothing_beside(c, at)),
+            siblings => Ok((Some(from), siblings.to_vec())),
         }
-        let here = siblings.iter().position(|s| *s == from).unwrap_or(0);
+    }
+
+    fn go_beside(&mut self, at: Option<u64>, sibling: Sibling) -> Done {
+        self.talk.may_write()?;
+        let (from, siblings) = self.to_choose(at)?;
+        let c = &self.talk.conversation;
+        let of = siblings.len();
+        let here = from.and_then(|from| siblings.iter().position(|s| *s == from));
         let to = match sibling {
-            Sibling::Next => Some((here + 1) % of),
-            Sibling::Prev => Some((here + of - 1) % of),
+            Sibling::Next => Some(here.map_or(0, |here| (here + 1) % of)),
+            Sibling::Prev => Some((here.unwrap_or(0) + of - 1) % of),
             Sibling::Number(n) => usize::try_from(n).ok().and_then(|n| n.checked_sub(1)),
         };
         let Some((n, to)) = to.and_then(|i| Some((i + 1, *siblings.get(i)?))) else {
-            let number = c.number_of(from);
-            return Err(DeskError::Refused(format!(
-                "There are branches 1 to {of} beside #{number}.{}",
-                others(c, from)
-            )));
+            let place = match from {
+                Some(from) => format!("beside #{}", c.number_of(from)),
+                None => "to go on to from here".to_owned(),
+            };
+            return Err(DeskError::Refused(format!("There are branches 1 to {of} {place}.{}", others(c, from))));
         };
         let leaf = c.newest_leaf(to);
         self.move_head(Some(leaf))?;
@@ -80,7 +99,8 @@ impl State {
             true => (String::new(), String::new()),
             false => {
                 let number = c.number_of(to);
-                (format!(" of #{number}"), format!(" Back: /branch #{number} {}", here + 1))
+                let back = here.map(|here| format!(" Back: /branch #{number} {}", here + 1));
+                (format!(" of #{number}"), back.unwrap_or_default())
             }
         };
         let what = format!("Branch {n}/{of}{place}, at");
@@ -93,7 +113,9 @@ impl State {
 
 /// There is no other branch at a place, or at none.
 fn nothing_beside(c: &Conversation, at: Option<u64>) -> DeskError {
-    let places: Vec<String> = c.branchings().into_iter().map(|id| format!("#{}", c.number_of(id))).collect();
+    let below = c.branches_below().map(|_| c.number_below());
+    let places = c.branchings().into_iter().map(|id| c.number_of(id)).chain(below);
+    let places: Vec<String> = places.map(|number| format!("#{number}")).collect();
     DeskError::Refused(match (at, places.is_empty()) {
         (Some(number), false) => {
             format!("There is no other branch beside #{number}, but beside {}.", places.join(", "))
@@ -103,8 +125,8 @@ fn nothing_beside(c: &Conversation, at: Option<u64>) -> DeskError {
 }
 
 /// Other places of this branch, to be chosen by their number.
-fn others(c: &Conversation, than: MessageId) -> String {
-    let mut places = c.branchings().into_iter().filter(|id| *id != than).map(|id| c.number_of(id)).peekable();
+fn others(c: &Conversation, than: Option<MessageId>) -> String {
+    let mut places = c.branchings().into_iter().filter(|id| Some(*id) != than).map(|id| c.number_of(id)).peekable();
     match places.peek() {
         None => String::new(),
         Some(first) => {

@@ -27,6 +27,50 @@ pub struct Imported {
     pub text_only: Option<String>,
     /// Sessions whose place in them could not be had from the file: they stand at their last message.
     pub without_place: u64,
+    /// What there is no place for here.
+    pub left_out: LeftOut,
+}
+
+/// How much of an import was left out, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Messages of tools.
+    pub tools: u64,
+    /// System messages.
+    pub system: u64,
+    /// Pictures.
+    pub pictures: u64,
+    /// Attached files.
+    pub files: u64,
+    /// Thoughts that no answer followed.
+    pub thoughts: u64,
+    /// Parts and messages of other kinds.
+    pub other: u64,
+}
+
+impl LeftOut {
+    pub(super) fn add(&mut self, o: LeftOut) {
+        self.tools += o.tools;
+        self.system += o.system;
+        self.pictures += o.pictures;
+        self.files += o.files;
+        self.thoughts += o.thoughts;
+        self.other += o.other;
+    }
+
+    /// Each kind of which there is something, with its number, in words.
+    pub fn in_words(&self) -> Vec<String> {
+        let kinds = [
+            (self.tools, "message of a tool", "messages of tools"),
+            (self.system, "system message", "system messages"),
+            (self.pictures, "picture", "pictures"),
+            (self.files, "attached file", "attached files"),
+            (self.thoughts, "thought without an answer", "thoughts without an answer"),
+            (self.other, "part of another kind", "parts of other kinds"),
+        ];
+        let some = kinds.into_iter().filter(|(n, ..)| *n > 0);
+        some.map(|(n, one, many)| format!("{n} {}", if n == 1 { one } else { many })).collect()
+    }
 }
 
 /// A session as a file has it.

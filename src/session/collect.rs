@@ -14,11 +14,14 @@ use super::keep::Freed;
 use super::reach::PLACES;
 use super::recorded::{ids, light, with_ancestors};
 use super::segment::SegmentId;
-use super::sessions::SessionFilter;
+use super::sessions::{SessionFilter, SessionRecord};
 use super::store::{Access, Store};
 use super::wipe;
 use crate::base::now_ms;
 use crate::transcript::SessionId;
+
+/// Milliseconds of a day.
+const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// What nothing reaches stays this long while other processes may be about to use it.
 const LEFT_ALONE_MS: i64 = 24 * 3600 * 1000;
@@ -76,6 +79,13 @@ impl Store {
         let mut trashed = self.sessions(SessionFilter::Trashed, usize::MAX)?;
         trashed.retain(|r| days == 0 || !r.damaged && r.trashed_ms.is_some_and(|at| is_old(at, now_ms(), days)));
         Ok(trashed.into_iter().map(|r| r.id).filter(|id| !self.is_in_use(*id)).collect())
+    }
+
+    /// From when on a session of the trash goes, ms since the epoch; `None` where only [`Store::empty_trash`] for all takes it.
+    pub fn leaves_trash_ms(&self, session: &SessionRecord) -> Option<i64> {
+        let days = i64::from(self.limits.trash_days);
+        let at = session.trashed_ms.filter(|_| days > 0 && !session.damaged)?;
+        Some(at.saturating_add(days * DAY_MS))
     }
 
     /// Removes the sessions of [`Store::old_in_trash`], with messages no other session reaches, collects their state, and wipes
@@ -167,7 +177,7 @@ impl Store {
 /// Whether what was put into the trash `at` has been there for so many days. A time in the future is a wrong clock's; it is waited
 /// for as long as it may be only a little wrong.
 fn is_old(at: i64, now: i64, days: u32) -> bool {
-    now.abs_diff(at) >= u64::from(days) * 24 * 3600 * 1000
+    now.abs_diff(at) >= u64::from(days) * DAY_MS.unsigned_abs()
 }
 
 /// Removes a session for good. Its messages that other sessions stand on go over to one of those; what was typed to ask the

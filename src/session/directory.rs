@@ -25,6 +25,7 @@ use super::format::FileKind;
 use super::schema;
 use super::segment::SegmentId;
 use crate::base::places;
+use crate::text::sanitize::shell_word;
 
 /// Names of unfinished files end in this.
 const UNFINISHED: &str = "tmp";
@@ -116,7 +117,8 @@ impl SegmentName {
 ///
 /// # Errors
 /// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's database,
-/// [`StoreError::Damaged`] for a database that has lost its beginning or is missing beside state.
+/// [`StoreError::Linked`] for a link in its place, [`StoreError::Damaged`] for a database that has lost its beginning or is
+/// missing beside state.
 pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     let names = match disk.list(&layout.root) {
         Ok(names) => names,
@@ -127,6 +129,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     };
     let damaged = |detail: &str| StoreError::Damaged { path: layout.database.clone(), detail: detail.to_owned() };
     let look = match disk.look(&layout.database) {
+        Ok(_) if layout.database.is_symlink() => return Err(StoreError::Linked { path: layout.database.clone() }),
         Ok(look) if !look.is_file => return Err(StoreError::Foreign { path: layout.database.clone() }),
         Ok(look) => Some(look),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -239,7 +242,8 @@ pub(super) fn open_to_others(layout: &Layout, disk: &dyn Disk) -> Option<String>
         (look.owner != me || look.mode & 0o022 != 0).then_some((path, whose))
     });
     wrong.map(|(path, whose)| {
-        format!("{} {whose}: they can change what was said. chmod -R go-w {}", path.display(), layout.root.display())
+        let root = shell_word(&layout.root.to_string_lossy());
+        format!("{} {whose}: they can change what was said. chmod -R go-w {root}", path.display())
     })
 }
 

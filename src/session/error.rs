@@ -54,6 +54,12 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// A link lies where the database should be.
+    #[error("{} is a link; links are not followed: name the folder that the database is in with --data-dir", path.display())]
+    Linked {
+        /// The link.
+        path: PathBuf,
+    },
     /// The data directory or its database is not what was opened any more.
     #[error("{} {what} while in use: put it back and saving goes on, or export the text to a file elsewhere", path.display())]
     Gone {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::text::fence;
 use super::error::{Result, StoreError};
 use super::store::Store;
 use super::watch::Watch;

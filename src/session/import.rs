@@ -10,6 +10,7 @@
 //! shortest messages and nodes there can be), one of ours twice, and six times where somebody has left out of every message
 //! what an export says of it. So what others export takes below 2 GiB up to [`files::IMPORT_BYTES`].
 
+mod contents;
 mod forms;
 mod lenient;
 mod nodes;
@@ -24,7 +25,7 @@ use self::forms::{Form, form_of};
 use self::lenient::{Fault, each};
 use self::spool::Spool;
 use self::theirs::{ChatGpt, OpenWebUi};
-use super::arrival::{Arrival, Arrived, Imported, Incoming, Place, Step, arrive};
+use super::arrival::{Arrival, Arrived, Imported, Incoming, LeftOut, Place, Step, arrive};
 use super::bundle::is_bundle;
 use super::commit::{Applied, apply_one};
 use super::disk::Disk;
@@ -95,8 +96,8 @@ impl Store {
                     .map_err(|e| unread(e, &|e| format!("a damaged sala-chat export ({e})")))?;
                 reading.take(Arrival::from(session)).map_err(Fault::Store)
             }
-            Form::ChatGpt => each(file, &mut |ChatGpt(talk)| reading.take(talk)),
-            Form::OpenWebUi => each(file, &mut |OpenWebUi(talk)| reading.take(talk)),
+            Form::ChatGpt => each(file, &mut |ChatGpt(talk)| reading.take_theirs(talk)),
+            Form::OpenWebUi => each(file, &mut |OpenWebUi(talk)| reading.take_theirs(talk)),
         };
         match read {
             Err(Fault::Store(e)) => Err(e),
@@ -153,6 +154,11 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
+    fn take_theirs(&mut self, talk: Theirs) -> Result<()> {
+        self.imported.left_out.add(talk.left_out);
+        self.take(talk.session)
+    }
+
     fn take<M: Incoming>(&mut self, session: Arrival<M>) -> Result<()> {
         let Reading { spool, talks, ids, watch, bad, imported } = self;
         imported.messages += session.messages.len() as u64;
@@ -204,7 +210,14 @@ struct Said {
     parent: Option<MessageId>,
     role: Role,
     text: String,
+    thinking: Option<Box<str>>,
     created_ms: i64,
+}
+
+/// A conversation of another program, and what of it is left out.
+struct Theirs {
+    session: Arrival<Said>,
+    left_out: LeftOut,
 }
 
 impl Incoming for Said {
@@ -217,7 +230,8 @@ impl Incoming for Said {
     }
 
     fn message(self, id: MessageId, parent: Option<MessageId>) -> Message {
-        let Said { role, text, created_ms, .. } = self;
-        Message { id, parent, role, text, thinking: String::new(), created_ms, meta: MessageMeta::default() }
+        let Said { role, text, thinking, created_ms, .. } = self;
+        let thinking = thinking.map(String::from).unwrap_or_default();
+        Message { id, parent, role, text, thinking, created_ms, meta: MessageMeta::default() }
     }
 }

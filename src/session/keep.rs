@@ -101,7 +101,8 @@ impl Store {
     }
 
     /// Drops the state unused for longest until all fits into the budget: first end states that nothing pins, then
-    /// whole segments from the tips downwards. Segments in `spare` (the open conversation's path) stay.
+    /// whole segments from the tips downwards. Segments in `spare` (the open conversation's path) stay, and so does the state of
+    /// marks with all that it builds on, unless there is to be none at all.
     ///
     /// # Errors
     /// The database cannot be written.
@@ -129,6 +130,23 @@ impl Store {
         })
     }
 
+    /// Bytes of the state that the budget leaves to marks: their own, and the rows that it builds on.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn state_bytes_of_marks(&self) -> Result<u64> {
+        if self.limits.max_state_bytes == 0 {
+            return Ok(0);
+        }
+        self.read(|db| {
+            let tree = light(db)?;
+            let marks: HashSet<SegmentId> = ids(db, MARK_SEGMENTS)?.into_iter().collect();
+            let reached = with_ancestors(&tree, marks.iter().copied());
+            let of_one = |l: &Light| l.rows_bytes + if marks.contains(&l.id) { l.end_bytes } else { 0 };
+            Ok(reached.iter().filter_map(|id| tree.get(id)).map(of_one).sum())
+        })
+    }
+
     /// Bytes of kept state of all sessions.
     ///
     /// # Errors
@@ -150,6 +168,9 @@ impl Store {
             let mut tree = light(tx)?;
             let spare: HashSet<SegmentId> = with_ancestors(&tree, spare.iter().copied());
             let pinned = pinned(tx)?;
+            // Who wants no state keeps none of a mark either.
+            let marks = if budget == 0 { Vec::new() } else { ids(tx, MARK_SEGMENTS)? };
+            let marked = with_ancestors(&tree, marks);
             let heads: HashSet<SegmentId> = ids(tx, HEAD_SEGMENTS)?.into_iter().collect();
             let mut gone = Vec::new();
             let mut by_age: Vec<(i64, SegmentId)> = tree.values().map(|l| (l.used, l.id)).collect();
@@ -184,7 +205,7 @@ impl Store {
             while total > budget
                 && let Some((_, id)) = tips.pop_first()
             {
-                if spare.contains(&id) {
+                if spare.contains(&id) || marked.contains(&id) {
                     continue;
                 }
                 let Some(l) = tree.get(&id) else { continue };
@@ -234,6 +255,10 @@ impl Store {
 /// Ends of the paths sessions stand on.
 const HEAD_SEGMENTS: &str =
     "SELECT l.segment FROM session s JOIN message_segment l ON l.message = s.head WHERE s.trashed_ms IS NULL";
+
+/// Ends of what was marked.
+const MARK_SEGMENTS: &str = "SELECT l.segment FROM mark JOIN session s ON s.id = mark.session
+  JOIN message_segment l ON l.message = mark.message WHERE s.trashed_ms IS NULL";
 
 /// Segments whose end state is never thinned: marks, heads and places where sessions were forked.
 fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {

@@ -78,7 +78,7 @@ mod watch;
 mod wipe;
 mod writer;
 
-pub use arrival::Imported;
+pub use arrival::{Imported, LeftOut};
 pub use bundle::Bundled;
 pub use check::Checked;
 pub use collect::Sizes;

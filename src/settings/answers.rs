@@ -25,6 +25,20 @@ pub struct Settings {
     pub spec: SpecMode,
     /// The preset these came from, until one is changed.
     pub preset: String,
+    /// What counts for this run only, and is not kept.
+    #[serde(skip)]
+    pub for_run: Vec<ForRun>,
+}
+
+/// A setting that was given on the command line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForRun {
+    /// Its row.
+    pub name: &'static str,
+    /// Its value in this run.
+    pub value: String,
+    /// The session's own, which is kept.
+    pub own: String,
 }
 
 impl Default for Settings {
@@ -38,6 +52,7 @@ impl Default for Settings {
             thinking_budget: 0,
             spec: SpecMode::Auto,
             preset: "default".into(),
+            for_run: Vec::new(),
         }
     }
 }

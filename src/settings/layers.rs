@@ -55,25 +55,43 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// System text of new sessions, from a preset.
     pub system: Option<String>,
+    /// What there is without the command line, where something was given there.
+    beneath: Option<Box<Loaded>>,
+}
+
+/// Which layer an origin is, from below.
+fn rank(origin: Option<&Origin>) -> u8 {
+    match origin {
+        None | Some(Origin::BuiltIn | Origin::Model(_)) => 0,
+        Some(Origin::File(_)) => 1,
+        Some(Origin::Variable(_)) => 2,
+        Some(Origin::CommandLine) => 3,
+    }
 }
 
 impl Loaded {
+    /// The settings that new sessions are given to keep: those of the command line count for one run.
+    pub fn kept(&self) -> &Config {
+        self.beneath.as_ref().map_or(&self.config, |beneath| &beneath.config)
+    }
+
     /// Puts the preset that was asked for under what was set beside it: a key set in the same layer or a higher one stays.
     ///
     /// # Errors
     /// A value that is not allowed.
     pub fn take_preset(&mut self, preset: &Preset) -> Result<(), ConfigError> {
-        let rank = |origins: &BTreeMap<String, Origin>, key: &str| match origins.get(key) {
-            None | Some(Origin::BuiltIn | Origin::Model(_)) => 0,
-            Some(Origin::File(_)) => 1,
-            Some(Origin::Variable(_)) => 2,
-            Some(Origin::CommandLine) => 3,
-        };
-        let asked = self.origins.get("sampling.preset").cloned();
-        let origin = asked.unwrap_or(Origin::BuiltIn);
-        let mine = rank(&self.origins, "sampling.preset");
+        let origin = self.origins.get("sampling.preset").cloned().unwrap_or(Origin::BuiltIn);
+        if let Some(beneath) = &mut self.beneath {
+            // A session that begins with a preset keeps it, wherever it was asked for.
+            beneath.config.sampling.preset.clone_from(&self.config.sampling.preset);
+            beneath.take(preset, &origin)?;
+        }
+        self.take(preset, &origin)
+    }
+
+    fn take(&mut self, preset: &Preset, origin: &Origin) -> Result<(), ConfigError> {
         for (key, word) in &preset.values {
-            let Some(row) = table::find(key).filter(|_| rank(&self.origins, key) < mine) else {
+            let Some(row) = table::find(key).filter(|_| rank(self.origins.get(*key)) < rank(Some(origin))) else {
                 continue;
             };
             let wrong = |expected| ConfigError::Value {
@@ -92,8 +110,19 @@ impl Loaded {
 }
 
 impl Loaded {
+    /// Puts settings over those that are there.
+    fn lay(&mut self, settings: Vec<Setting>) {
+        for setting in settings {
+            put(&mut self.config, &setting.key, &setting.value);
+            self.origins.insert(setting.key, setting.origin);
+        }
+    }
+
     /// Puts what the model's authors recommend under everything that was set.
     pub fn recommend(&mut self, recommended: &Recommended) {
+        if let Some(beneath) = &mut self.beneath {
+            beneath.recommend(recommended);
+        }
         for (name, value, source) in recommended.values() {
             let key = format!("sampling.{name}");
             if self.origins.contains_key(&key) {
@@ -128,13 +157,15 @@ pub fn load(file: &Path, variables: &[(String, String)], options: &[(&str, Value
             other => return Err(other),
         }
     }
-    let mut config = Config::default();
-    let mut origins = BTreeMap::new();
-    for setting in settings {
-        put(&mut config, &setting.key, &setting.value);
-        origins.insert(setting.key, setting.origin);
+    let (given, set): (Vec<Setting>, Vec<Setting>) =
+        settings.into_iter().partition(|setting| setting.origin == Origin::CommandLine);
+    let mut loaded = Loaded { warnings, ..Loaded::default() };
+    loaded.lay(set);
+    if !given.is_empty() {
+        loaded.beneath = Some(Box::new(loaded.clone()));
+        loaded.lay(given);
     }
-    Ok(Loaded { config, origins, warnings, system: None })
+    Ok(loaded)
 }
 
 /// Puts a checked value into its field, or into the open table it belongs to.

@@ -19,7 +19,7 @@ pub mod table;
 mod value;
 mod words;
 
-pub use answers::Settings;
+pub use answers::{ForRun, Settings};
 pub use edit::edit;
 pub use layers::{Loaded, Origin, examine, load};
 pub use row::{Flag, Kind, Way};

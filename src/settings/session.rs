@@ -1,10 +1,10 @@
 //! What `/set`, `/preset`, `/think` and `/spec` change: the answer settings of one session. Pure data, kept with the session
 //! as JSON; names and ranges are those of the table.
 
-use super::answers::Settings;
+use super::answers::{ForRun, Settings};
 use super::preset::{BUILT_IN, builtin};
 use super::row::Keeper;
-use super::table::{Row, preset_rows, session_row, session_rows};
+use super::table::{self, Row, preset_rows, session_row, session_rows};
 use super::{Config, Value};
 use crate::protocol::engine::Sampling;
 use crate::text::near::nearest;
@@ -24,12 +24,20 @@ pub struct Kept {
 const UNREAD: &str = "unread";
 
 impl Settings {
-    /// As a session keeps them, with the text of which something could not be read.
+    /// As a session keeps them, with the text of which something could not be read. What counts for this run only is left out.
     ///
     /// # Errors
     /// They cannot be written down.
     pub fn to_json(&self, unread: Option<&str>) -> serde_json::Result<String> {
-        let mut json = serde_json::to_value(self)?;
+        let mut kept = self.clone();
+        for given in &self.for_run {
+            // Changed since, it is the session's own.
+            let row = table::find(given.name).filter(|row| self.value(row).as_ref() == Some(&given.value));
+            if let Some((row, Ok(own))) = row.map(|row| (row, row.kind.parse(&given.own))) {
+                kept.put(row, &own);
+            }
+        }
+        let mut json = serde_json::to_value(&kept)?;
         if let (Some(unread), Some(fields)) = (unread, json.as_object_mut()) {
             fields.insert(UNREAD.into(), unread.into());
         }
@@ -122,11 +130,25 @@ impl Settings {
             return Err(no_setting(key));
         };
         self.put(row, &value);
+        self.for_run.retain(|given| given.name != row.name);
         // A preset says how tokens are chosen; the seed and the longest answer are beside it.
         if row.section() == "sampling" && !matches!(row.key(), "seed" | "max_tokens" | "stop_loops") {
             self.preset = "custom".into();
         }
         Ok(format!("{name} is {} from the next answer on", self.value(row).unwrap_or_default()))
+    }
+
+    /// Changes one key for this run: what the session has of its own is kept.
+    ///
+    /// # Errors
+    /// As [`Settings::set`].
+    pub fn set_for_run(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let (row, value) = parse(key, value)?;
+        let own = self.value(row).ok_or_else(|| no_setting(key))?;
+        self.put(row, &value);
+        let value = self.value(row).ok_or_else(|| no_setting(key))?;
+        self.for_run.push(ForRun { name: row.name, value, own });
+        Ok(())
     }
 
     /// All keys as a Markdown table.
@@ -220,6 +242,22 @@ mod tests {
         let back: Settings = serde_json::from_value(json).unwrap();
         assert_eq!(back, s);
         assert_eq!(back.preset, "custom");
+    }
+
+    #[test]
+    fn what_counts_for_a_run_is_not_kept_until_it_is_set() {
+        let mut s = Settings { max_tokens: 77, ..Settings::default() };
+        for (key, value) in [("max_tokens", "12"), ("temperature", "0"), ("think", "off")] {
+            s.set_for_run(key, value).unwrap();
+        }
+        assert_eq!((s.max_tokens, s.sampling.temperature, s.get("think").as_str()), (12, 0.0, "off"));
+        let own = Settings { max_tokens: 77, ..Settings::default() };
+        let kept = |s: &Settings| Settings::from_json(&s.to_json(None).unwrap(), &Settings::default()).settings;
+        assert_eq!(kept(&s), own);
+        // As given, but meant for the session.
+        s.set("max_tokens", "12").unwrap();
+        assert_eq!(kept(&s), Settings { max_tokens: 12, ..own });
+        assert!(s.set_for_run("colour", "red").is_err());
     }
 
     #[test]

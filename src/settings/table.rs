@@ -257,7 +257,7 @@ settings! {
         checkpoint_every: u64 = int(32768, 1024, TOKENS);
         /// states kept of the last turns
         keep_turns: u64 = int(16, 1, 1 << 20);
-        /// disk for state, GiB; the oldest that nothing pins is dropped, text never
+        /// disk for state, GiB; the oldest is dropped, that of marks and text never
         max_state_gib: f64 = float(40.0, 0.0, 1e6);
         /// space left free on the disk, GiB
         min_free_gib: f64 = float(5.0, 0.0, 1e6);

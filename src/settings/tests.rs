@@ -37,6 +37,24 @@ fn a_preset_lies_under_what_is_set_in_its_own_layer_and_over_lower_ones() {
 }
 
 #[test]
+fn what_is_given_on_the_command_line_is_no_part_of_what_is_kept() {
+    let (_dir, path) = with_file("[sampling]\ntemperature = 0.5\n");
+    let options = [
+        ("sampling.temperature", toml::Value::Float(0.0)),
+        ("sampling.max_tokens", toml::Value::Integer(12)),
+        ("sampling.preset", toml::Value::String("careful".into())),
+    ];
+    let mut loaded = load(&path, &[], &options).unwrap();
+    loaded.take_preset(&preset::builtin("careful").unwrap()).unwrap();
+    let kept = &loaded.kept().sampling;
+    assert_eq!((kept.temperature, kept.max_tokens, kept.top_p, kept.preset.as_str()), (0.3, 8192, 0.9, "careful"));
+    let used = &loaded.config.sampling;
+    assert_eq!((used.temperature, used.max_tokens, used.top_p), (0.0, 12, 0.9));
+    let loaded = load(&path, &[], &[]).unwrap();
+    assert_eq!(loaded.kept(), &loaded.config);
+}
+
+#[test]
 fn the_example_file_is_the_table_and_parses_to_the_built_in_values() {
     let example = include_str!("../../config.example.toml");
     if example != page::example() && std::env::var_os("UPDATE_EXAMPLE").is_some() {

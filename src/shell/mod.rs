@@ -38,6 +38,7 @@ mod sessions_cmd;
 pub mod signals;
 pub mod term;
 mod themes;
+mod trash;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -289,6 +290,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             chat::run(context, &chat)
         }
         Task::Command(command) => match command {
+            Command::Ls(args) if args.trash => trash::ls(context),
             Command::Ls(args) => sessions_cmd::ls(context, &args),
             Command::Show(args) => sessions_cmd::show(context, &args),
             Command::Rm(args) => sessions_cmd::rm(context, &args),

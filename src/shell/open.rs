@@ -284,7 +284,7 @@ pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelErro
     Ok(checkpoint)
 }
 
-/// Answer settings given on the command line: they count for this run, whatever a session was left with.
+/// Answer settings given on the command line: they count for this run, whatever a session was left with or keeps from its beginning.
 fn overrides(context: &Context) -> Vec<(String, String)> {
     let settings = Settings::of(context.config());
     let given = |name: &str| context.loaded.origins.get(name) == Some(&Origin::CommandLine);
@@ -382,13 +382,20 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         // Its lines were written before anybody could know of the question.
         false => Opening::ResumeOrEnd,
     };
+    let overrides = overrides(context);
+    let mut settings = Settings::of(loaded.kept());
+    for (key, value) in &overrides {
+        let internal =
+            |why: String| Failure::new(Exit::Failure, format!("internal error: {key} was accepted once: {why}"));
+        settings.set_for_run(key, value).map_err(internal)?;
+    }
     let desk = desk::spawn(desk::Options {
         store,
         discard: !save,
         text,
         stop,
         engine: EngineChannels { commands: engine.commands, events: engine.events },
-        settings: Settings::of(&loaded.config),
+        settings,
         system: context.loaded.system.clone(),
         opening: match session {
             SessionChoice::New | SessionChoice::Pick => Opening::New,
@@ -405,7 +412,7 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         piece,
         save_state,
         presets: Some(context.dirs.presets()),
-        overrides: overrides(context),
+        overrides,
         titles: config.sessions.titles,
         device_notes: match attendance {
             Attendance::Present => DeviceNotes::Once(context.dirs.state.join("told")),

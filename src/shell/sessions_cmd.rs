@@ -25,7 +25,7 @@ use crate::session::{
 use crate::text::sanitize::{Clean, shell_word};
 
 /// Sessions listed at most.
-const LISTED: usize = 100_000;
+pub(super) const LISTED: usize = 100_000;
 /// Cells of the columns of the list behind the names.
 const COLUMNS: usize = 54;
 /// Hits listed at most.
@@ -149,7 +149,7 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let names: Vec<&str> = records.iter().map(|r| r.name.as_str()).collect();
     let text = || {
         let names: Vec<String> = names.iter().map(|n| Clean::line(n).to_string()).collect();
-        format!("In the trash {time}: {}. Back with: sala-chat -r NAME", names.join(", "))
+        format!("In the trash {time}: {}. Back with: sala-chat -r NAME (ls --trash lists them)", names.join(", "))
     };
     context.result(|| json!({ "trashed": names, "days": days }), text)?;
     Ok(Exit::Ok)
@@ -263,7 +263,7 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
     let json = || {
         json!({
             "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens,
-            "without_place": imported.without_place
+            "without_place": imported.without_place, "left_out": imported.left_out
         })
     };
     context.result(json, || imported_line(&imported))?;
@@ -328,7 +328,10 @@ fn spared(args: &PruneArgs, store: &Store) -> Result<Vec<SegmentId>, Failure> {
 /// Bytes of state that `prune` with these options would drop of a store, and of all it has.
 fn state_to_drop(args: &PruneArgs, store: &Store) -> Result<(u64, u64), Failure> {
     let all = store.state_bytes()?;
-    let stays = if args.state { store.state_bytes_of(&spared(args, store)?)? } else { store.limits().max_state_bytes };
+    let stays = match args.state {
+        true => store.state_bytes_of(&spared(args, store)?)?,
+        false => store.limits().max_state_bytes.max(store.state_bytes_of_marks()?),
+    };
     let dropped = all.saturating_sub(stays);
     Ok((dropped, all))
 }

@@ -233,6 +233,18 @@ fn a_branch_is_counted_where_it_was_asked_for() {
     assert_eq!(said, "There are branches 1 to 2 beside #2. Others are beside #1: /branch #1 next");
     let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
     assert!(said.starts_with("Branch 1/2, at #2: "), "{said}");
+    // Gone back to before the first question, both go on from there.
+    let nearest = |sibling| Request::Branch(BranchTarget::Beside(None, sibling));
+    t.note(Request::Undo(1));
+    t.send(Request::Branch(BranchTarget::List));
+    t.note_with("2 branches go on from here. /branch 1 goes to the first.");
+    assert_eq!(t.note(nearest(Sibling::Number(3))), "There are branches 1 to 2 to go on to from here.");
+    let said = t.note(nearest(Sibling::Number(2)));
+    assert!(said.starts_with("Branch 2/2, at #2: "), "{said}");
+    assert_eq!(t.view().messages[0].text, "Uno?");
+    t.note(Request::Undo(1));
+    let said = t.note(beside(1, Sibling::Next));
+    assert!(said.starts_with("Branch 1/2 of #1, at #2: ") && !said.contains("Back:"), "{said}");
 }
 
 #[test]

@@ -10,10 +10,12 @@ mod errands;
 mod fault;
 mod forks;
 mod sessions;
+mod settings;
 mod stops;
 #[path = "../support/mod.rs"]
 mod support;
 mod titles;
+mod trash;
 mod views;
 
 use sala_chat::base::Exit;

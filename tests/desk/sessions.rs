@@ -44,6 +44,14 @@ fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
     assert_eq!(t.view().messages.len(), 3);
     assert_eq!(t.work(), (0, 0));
     t.quit();
+    // Lines of a pipe were written before anybody could know of the question.
+    let opening = Opening::ResumeOrEnd(name.clone());
+    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-3".into(), opening, ..Setup::default() });
+    let said = t.note_with("State is from another model. ");
+    assert!(said.contains(" tokens are read again"), "{said}");
+    assert_eq!(t.ask("Still there?").meta.finish, Some(Finish::Stop));
+    assert!(!t.seen.iter().any(|n| matches!(n, Notice::Question { .. })));
+    t.quit();
     // What is stopped in the middle is done with the next question.
     let (permit, gate) = crossbeam_channel::unbounded();
     let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), gate: Some(gate), ..resume(&name) });

@@ -238,12 +238,14 @@ fn speaker(role: Role) -> &'static str {
     }
 }
 
-fn title(m: &Message) -> &str {
-    m.meta.document.as_ref().map_or("untitled", |d| &d.name)
+fn title(m: &Message) -> String {
+    let Some(document) = &m.meta.document else { return "untitled".to_owned() };
+    let part = if document.complete { "" } else { " (read in part)" };
+    format!("{}{part}", document.name)
 }
 
 /// A code fence longer than any in the text.
-fn fence(text: &str) -> String {
+pub(in crate::session) fn fence(text: &str) -> String {
     let mut longest = 0;
     let mut run = 0;
     for c in text.chars() {
@@ -258,7 +260,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::transcript::{Finish, MessageMeta, Sources};
+    use crate::transcript::{DocumentInfo, Finish, MessageMeta, Sources};
 
     /// Message `i` hangs on `parent(i)`, and each looked at the first one of its branch.
     fn session(count: i64, parent: impl Fn(i64) -> Option<i64>) -> SessionJson {
@@ -302,6 +304,25 @@ mod tests {
         // Of another program nobody knows how it ended.
         session.messages[5].meta.model = None;
         assert!(!plain(&session).contains("not written"));
+    }
+
+    #[test]
+    fn a_document_that_was_read_in_part_says_so() {
+        let mut session = session(2, |i| (i > 0).then(|| i - 1));
+        for (m, complete) in session.messages.iter_mut().zip([true, false]) {
+            let name = format!("{complete}.txt");
+            (m.role, m.meta.looked) = (Role::Document, None);
+            m.meta.document = Some(DocumentInfo { complete, ..DocumentInfo::new(&name, None, &m.text) });
+        }
+        let (lines, marks) = (plain(&session), markdown(&session));
+        assert!(
+            lines.contains("Document true.txt:\n") && lines.contains("Document false.txt (read in part):\n"),
+            "{lines}"
+        );
+        assert!(
+            marks.contains("Document: true.txt\n") && marks.contains("Document: false.txt (read in part)\n"),
+            "{marks}"
+        );
     }
 
     #[test]

@@ -106,26 +106,36 @@ impl Lenient for f64 {
 #[derive(serde::Deserialize)]
 #[serde(field_identifier, rename_all = "snake_case")]
 pub(super) enum Key {
+    Attachments,
     Author,
     Chat,
     Content,
+    ContentType,
     CreateTime,
     #[serde(rename = "currentId")]
     CurrentId,
     CurrentNode,
+    Files,
     Format,
     History,
+    Language,
     Mapping,
     Message,
     Messages,
+    Metadata,
+    #[serde(alias = "mimeType")]
+    MimeType,
     Parent,
     #[serde(rename = "parentId")]
     ParentId,
     Parts,
     Role,
+    Summary,
     Text,
+    Thoughts,
     Timestamp,
     Title,
+    Type,
     Version,
     #[serde(other)]
     Other,

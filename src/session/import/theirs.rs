@@ -2,52 +2,15 @@
 
 use serde::de::{MapAccess, SeqAccess};
 
+use super::Theirs;
+use super::contents::{Attached, Parts, Thoughts, code_block, split_reasoning};
 use super::lenient::{Any, Key, Lenient, step_over, value};
-use super::nodes::{Node, Nodes, Words, conversation, role};
-use super::{Arrival, Said};
-use crate::transcript::MessageId;
-
-/// Text in parts: strings, or objects with a text; others, such as pictures, have none.
-struct Parts(String);
-
-impl Lenient for Parts {
-    fn list<'de, A: SeqAccess<'de>>(mut items: A) -> Result<Option<Parts>, A::Error> {
-        let mut all = String::new();
-        while let Some(Any(part)) = items.next_element::<Any<Part>>()? {
-            match part {
-                Some(Part(text)) if all.is_empty() => all = text,
-                Some(Part(text)) if !text.is_empty() => {
-                    all.push_str("\n\n");
-                    all.push_str(&text);
-                }
-                Some(_) | None => {}
-            }
-        }
-        Ok(Some(Parts(all)))
-    }
-}
-
-struct Part(String);
-
-impl Lenient for Part {
-    fn text(text: &str) -> Option<Part> {
-        Some(Part(text.to_owned()))
-    }
-
-    fn object<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Option<Part>, A::Error> {
-        let mut text = None;
-        while let Some(key) = fields.next_key()? {
-            match key {
-                Key::Text => text = value(&mut fields)?,
-                _ => step_over(&mut fields)?,
-            }
-        }
-        Ok(text.map(Part))
-    }
-}
+use super::nodes::{Node, Nodes, Words, conversation, role, unheard};
+use crate::session::arrival::LeftOut;
+use crate::transcript::{MessageId, Role};
 
 /// A conversation of `conversations.json`: nodes with parents; empty, system and tool nodes are stepped over.
-pub(super) struct ChatGpt(pub Arrival<Said>);
+pub(super) struct ChatGpt(pub Theirs);
 
 impl Lenient for ChatGpt {
     fn object<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Option<ChatGpt>, A::Error> {
@@ -78,7 +41,10 @@ impl Lenient for ChatGptNode {
         while let Some(key) = fields.next_key()? {
             match key {
                 Key::Parent => node.parent = value(&mut fields)?,
-                Key::Message => node.words = value::<ChatGptMessage, A>(&mut fields)?.and_then(|m| m.0),
+                Key::Message => {
+                    let message = value::<ChatGptMessage, A>(&mut fields)?;
+                    (node.words, node.left_out) = message.map_or_else(Default::default, |m| (m.0, m.1));
+                }
                 _ => step_over(&mut fields)?,
             }
         }
@@ -86,23 +52,42 @@ impl Lenient for ChatGptNode {
     }
 }
 
-struct ChatGptMessage(Option<Words>);
+struct ChatGptMessage(Option<Words>, LeftOut);
 
 impl Lenient for ChatGptMessage {
     fn object<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Option<ChatGptMessage>, A::Error> {
-        let (mut author, mut content, mut created) = (None, None, None);
+        let (mut author, mut content, mut created, mut metadata) = (None, None, None, None);
         while let Some(key) = fields.next_key()? {
             match key {
                 Key::Author => author = value::<Author, A>(&mut fields)?,
                 Key::Content => content = value::<Content, A>(&mut fields)?,
                 Key::CreateTime => created = value(&mut fields)?,
+                Key::Metadata => metadata = value::<Metadata, A>(&mut fields)?,
                 _ => step_over(&mut fields)?,
             }
         }
-        let role = author.and_then(|author| role(author.0.as_deref()));
-        let text = content.and_then(|content| content.0).map(|parts| parts.0).filter(|text| !text.is_empty());
-        let words = role.zip(text).map(|(role, text)| Words { role, text, created_s: created.unwrap_or_default() });
-        Ok(Some(ChatGptMessage(words)))
+        let by = author.and_then(|author| author.0);
+        let (words, mut left_out) = content.unwrap_or_default().words(by.as_deref(), created.unwrap_or_default());
+        left_out.files += metadata.map_or(0, |metadata| metadata.files);
+        Ok(Some(ChatGptMessage(words, left_out)))
+    }
+}
+
+/// What a message carries. Its pictures are among its parts.
+struct Metadata {
+    files: u64,
+}
+
+impl Lenient for Metadata {
+    fn object<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Option<Metadata>, A::Error> {
+        let mut files = 0;
+        while let Some(key) = fields.next_key()? {
+            match key {
+                Key::Attachments => files = value::<Attached, A>(&mut fields)?.map_or(0, |attached| attached.files),
+                _ => step_over(&mut fields)?,
+            }
+        }
+        Ok(Some(Metadata { files }))
     }
 }
 
@@ -121,23 +106,68 @@ impl Lenient for Author {
     }
 }
 
-struct Content(Option<Parts>);
+#[derive(Default)]
+struct Content {
+    kind: Option<String>,
+    parts: Option<Parts>,
+    text: Option<String>,
+    language: Option<String>,
+    thoughts: Option<Thoughts>,
+}
+
+impl Content {
+    /// What is said by somebody, and what of it is left out.
+    fn words(self, by: Option<&str>, created_s: f64) -> (Option<Words>, LeftOut) {
+        let Content { kind, parts, text, language, thoughts } = self;
+        let (Parts { text: said, mut left_out }, text) = (parts.unwrap_or_default(), text.unwrap_or_default());
+        let Some(role) = role(by) else { return (None, unheard(by, !said.is_empty() || !text.is_empty())) };
+        let words = Words { role, text: String::new(), thinking: None, created_s, is_thought: false };
+        let words = match kind.as_deref() {
+            Some("code") => Words { text: code_block(&text, language.as_deref()), ..words },
+            Some("thoughts") => {
+                let thoughts = thoughts.map(|thoughts| thoughts.0).filter(|thoughts| !thoughts.is_empty());
+                Words { is_thought: thoughts.is_some(), thinking: thoughts.map(String::into_boxed_str), ..words }
+            }
+            None | Some("text" | "multimodal_text") => Words { text: said, ..words },
+            Some(_) if !said.is_empty() => Words { text: said, ..words },
+            Some(_) => {
+                left_out.other += 1;
+                words
+            }
+        };
+        let is_something = words.is_thought || !words.text.is_empty();
+        (is_something.then_some(words), left_out)
+    }
+}
 
 impl Lenient for Content {
     fn object<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Option<Content>, A::Error> {
-        let mut parts = None;
+        let mut content = Content::default();
         while let Some(key) = fields.next_key()? {
             match key {
-                Key::Parts => parts = value(&mut fields)?,
+                Key::ContentType => content.kind = value(&mut fields)?,
+                Key::Parts => content.parts = value::<PartsOnly, A>(&mut fields)?.map(|parts| parts.0),
+                Key::Text => content.text = value(&mut fields)?,
+                Key::Language => content.language = value(&mut fields)?,
+                Key::Thoughts => content.thoughts = value(&mut fields)?,
                 _ => step_over(&mut fields)?,
             }
         }
-        Ok(Some(Content(parts)))
+        Ok(Some(content))
+    }
+}
+
+/// Parts as a list: a text in their place is none.
+struct PartsOnly(Parts);
+
+impl Lenient for PartsOnly {
+    fn list<'de, A: SeqAccess<'de>>(items: A) -> Result<Option<PartsOnly>, A::Error> {
+        Ok(Parts::list(items)?.map(PartsOnly))
     }
 }
 
 /// An exported chat: a map of messages with parents, or (older) a plain list; system and tool messages are stepped over.
-pub(super) struct OpenWebUi(pub Arrival<Said>);
+pub(super) struct OpenWebUi(pub Theirs);
 
 impl Lenient for OpenWebUi {
     fn object<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Option<OpenWebUi>, A::Error> {
@@ -161,14 +191,15 @@ struct Chat {
 }
 
 impl Chat {
-    fn conversation(self, outer_title: Option<String>) -> Option<Arrival<Said>> {
+    fn conversation(self, outer_title: Option<String>) -> Option<Theirs> {
         let title = self.title.or(outer_title).unwrap_or_default();
         if let Some(nodes) = self.history.nodes {
             return nodes.conversation(title, self.history.current);
         }
-        let messages = self.list?.0.into_iter().zip(1..);
+        let Listed(all, left_out) = self.list?;
+        let messages = all.into_iter().zip(1..);
         let messages = messages.map(|(words, n)| words.said(MessageId(n), (n > 1).then_some(MessageId(n - 1))));
-        conversation(title, None, messages.collect())
+        conversation(title, None, messages.collect(), left_out)
     }
 }
 
@@ -210,15 +241,17 @@ impl Lenient for History {
 }
 
 /// What is said in a plain list, one after the other.
-struct Listed(Vec<Words>);
+struct Listed(Vec<Words>, LeftOut);
 
 impl Lenient for Listed {
     fn list<'de, A: SeqAccess<'de>>(mut items: A) -> Result<Option<Listed>, A::Error> {
-        let mut all = Vec::new();
+        let (mut all, mut left_out) = (Vec::new(), LeftOut::default());
         while let Some(Any(node)) = items.next_element::<Any<OpenWebUiNode>>()? {
-            all.extend(node.and_then(|node| node.0.words));
+            let Some(OpenWebUiNode(node)) = node else { continue };
+            all.extend(node.words);
+            left_out.add(node.left_out);
         }
-        Ok(Some(Listed(all)))
+        Ok(Some(Listed(all, left_out)))
     }
 }
 
@@ -232,31 +265,32 @@ impl From<OpenWebUiNode> for Node {
 
 impl Lenient for OpenWebUiNode {
     fn object<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Option<OpenWebUiNode>, A::Error> {
-        let (mut parent, mut by, mut text, mut created) = (None, None, None, None);
+        let (mut parent, mut by, mut text, mut created) = (None, None::<String>, None::<Parts>, None);
+        let mut files = Attached::default();
         while let Some(key) = fields.next_key()? {
             match key {
                 Key::ParentId => parent = value(&mut fields)?,
-                Key::Role => by = value::<String, A>(&mut fields)?,
-                Key::Content => text = value::<TextOrParts, A>(&mut fields)?,
+                Key::Role => by = value(&mut fields)?,
+                Key::Content => text = value(&mut fields)?,
+                Key::Files => files = value(&mut fields)?.unwrap_or_default(),
                 Key::Timestamp => created = value(&mut fields)?,
                 _ => step_over(&mut fields)?,
             }
         }
-        let text = text.map(|text| text.0).unwrap_or_default();
-        let words = role(by.as_deref()).map(|role| Words { role, text, created_s: created.unwrap_or_default() });
-        Ok(Some(OpenWebUiNode(Node { parent, words })))
-    }
-}
-
-/// A text, or one in parts.
-struct TextOrParts(String);
-
-impl Lenient for TextOrParts {
-    fn text(text: &str) -> Option<TextOrParts> {
-        Some(TextOrParts(text.to_owned()))
-    }
-
-    fn list<'de, A: SeqAccess<'de>>(items: A) -> Result<Option<TextOrParts>, A::Error> {
-        Ok(Parts::list(items)?.map(|parts| TextOrParts(parts.0)))
+        let Parts { text, mut left_out } = text.unwrap_or_default();
+        let Some(role) = role(by.as_deref()) else {
+            let left_out = unheard(by.as_deref(), !text.is_empty());
+            return Ok(Some(OpenWebUiNode(Node { parent, words: None, left_out })));
+        };
+        left_out.files += files.files;
+        left_out.pictures += files.pictures;
+        let (thinking, text) = match role {
+            Role::Assistant => split_reasoning(text),
+            Role::User | Role::System | Role::Document => (String::new(), text),
+        };
+        let thinking = (!thinking.is_empty()).then(|| thinking.into_boxed_str());
+        let created_s = created.unwrap_or_default();
+        let words = Some(Words { role, text, thinking, created_s, is_thought: false });
+        Ok(Some(OpenWebUiNode(Node { parent, words, left_out })))
     }
 }

@@ -94,6 +94,9 @@ pub struct LsArgs {
     /// With the disk space that each session alone needs
     #[arg(long)]
     pub sizes: bool,
+    /// What is in the trash, and when it goes
+    #[arg(long, conflicts_with = "sizes")]
+    pub trash: bool,
 }
 
 /// `show`.

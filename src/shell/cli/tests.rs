@@ -48,7 +48,7 @@ fn options_before_and_after_a_command_are_the_same() {
     {
         let cli = parse(line);
         assert!(cli.global.json && cli.global.data_dir == Some("/d".into()));
-        assert!(matches!(cli.task(false).unwrap(), Task::Command(Command::Ls(LsArgs { sizes: true }))));
+        assert!(matches!(cli.task(false).unwrap(), Task::Command(Command::Ls(LsArgs { sizes: true, .. }))));
     }
     let Task::Command(Command::Bench(bench)) = task("bench --context 1,2 --decode 9") else { panic!() };
     assert_eq!((bench.what, bench.context, bench.decode), (BenchWhat::Model, vec![1, 2], 9));

@@ -102,6 +102,28 @@ impl Run {
         self.answers.iter().map(one).collect()
     }
 
+    /// Which limit cut an answer off, and what to do about it.
+    pub(super) fn cut_off(&self, answer: &Message) -> Option<String> {
+        match answer.meta.finish? {
+            Finish::Length => {
+                let limit = self.meters.settings.iter().find(|(name, _)| *name == "max_tokens").map(|(_, limit)| limit);
+                let at = limit.map_or(String::new(), |limit| format!(" at {limit} tokens"));
+                Some(format!("the answer was cut off{at} (sampling.max_tokens): --max-tokens N sets another limit"))
+            }
+            Finish::Context => {
+                let limit = self.meters.context_limit;
+                Some(format!("the answer was cut off: the context of {limit} tokens is full (--ctx N sets another)"))
+            }
+            Finish::Repeats => {
+                let after = answer.meta.completion_tokens;
+                Some(format!(
+                    "the answer was cut off after {after} tokens: it began to repeat itself (sampling.stop_loops)"
+                ))
+            }
+            Finish::Stop | Finish::Stopped | Finish::Failed => None,
+        }
+    }
+
     pub(super) fn usage(&self, answer: &Message) -> Value {
         let prefilled = answer.meta.prefilled_tokens + self.documents_read;
         let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
@@ -216,6 +238,16 @@ mod tests {
             Run { session: Some("notes".into()), written, unsaved, ..Run::default() }.object(&answer, false)
         };
         assert_eq!((&unsaved(true)["session"], &unsaved(false)["session"]), (&json!("notes"), &Value::Null));
+        let cut_off = |finish| {
+            let settings = vec![("max_tokens", "12".to_owned())];
+            let run = Run { meters: Meters { settings, context_limit: 4_096, ..Meters::default() }, ..Run::default() };
+            let meta = MessageMeta { finish, completion_tokens: 7, ..MessageMeta::default() };
+            run.cut_off(&Message { meta, ..answer.clone() }).unwrap_or_default()
+        };
+        assert!(cut_off(Some(Finish::Length)).contains("at 12 tokens"));
+        assert!(cut_off(Some(Finish::Context)).contains("4096 tokens is full"));
+        assert!(cut_off(Some(Finish::Repeats)).contains("after 7 tokens"));
+        assert_eq!([cut_off(Some(Finish::Stop)), cut_off(None)], ["", ""]);
         assert_eq!(object["finish_reason"], "stop");
         assert_eq!(object["looked_at"], json!([]));
         let passage = Passage {

@@ -212,10 +212,18 @@ impl<'a> Printer<'a> {
                     })
                 })
             }
-            // A file or a program gets what the model wrote, and no more.
-            Format::Raw if !out::is_terminal() => Ok(()),
-            Format::Text | Format::Raw if !self.ends_with_newline => self.answer("\n"),
-            Format::Text | Format::Raw => Ok(()),
+            Format::Text | Format::Raw => {
+                // A file or a program gets what the model wrote, and no more.
+                let exact = self.format == Format::Raw && !out::is_terminal();
+                if !self.ends_with_newline && !exact {
+                    self.answer("\n")?;
+                }
+                // A reason is no part of the text, as it is of an object.
+                match run.answers.iter().find_map(|m| run.cut_off(m)) {
+                    Some(why) => self.note(Level::Warn, &why),
+                    None => Ok(()),
+                }
+            }
         }
     }
 }

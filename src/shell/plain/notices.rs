@@ -68,9 +68,14 @@ impl Plain {
                     let messages = counted(view.messages.len() as u64, "message");
                     out.push(Out::Line(format!("Session {}, {messages}.", sanitize_line(&view.name))));
                 }
-                if let Some(last) = view.messages.last().filter(|m| m.role == Role::Assistant) {
+                let last = view.messages.last().filter(|m| m.role == Role::Assistant);
+                if let Some(last) = last {
                     out.push(Out::Line(format!("sala: {}", sanitize(&last.text))));
                 }
+                // What it is gone on with follows what is shown of it.
+                self.printed = last.map_or(0, |m| m.text.len());
+                self.pending.clear();
+                self.speaking = false;
             }
             Notice::Named { name, opened } => {
                 let news = !opened.is_empty() && !self.opened.iter().any(|o| o.name == name);
@@ -284,6 +289,9 @@ impl Plain {
         }
         self.speak(true, out);
         out.push(Out::Line(String::new()));
+        // It may be gone on with, and what follows begins a line.
+        self.printed = m.text.len();
+        self.speaking = false;
         self.ending(m, out);
     }
 

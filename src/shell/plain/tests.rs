@@ -4,6 +4,8 @@ use crate::base::Exit;
 use crate::protocol::desk::Notice;
 use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 
+mod questions;
+
 fn answer(text: &str, finish: Option<Finish>) -> Message {
     Message {
         id: MessageId(2),
@@ -42,6 +44,24 @@ fn answers_are_appended_by_sentence_and_never_twice() {
     assert_eq!(shown, "sala: First one. Second \\x1b[2J one. ");
     shown.push_str(&printed(&p.notice(Notice::Finished(answer(text, Some(Finish::Stopped))))));
     assert_eq!(shown, "sala: First one. Second \\x1b[2J one. Third\n(stopped; /continue goes on)\n");
+}
+
+#[test]
+fn an_answer_that_is_gone_on_with_is_printed_from_where_it_stood() {
+    use crate::protocol::desk::SessionView;
+    let goes_on = |p: &mut Plain, more: &str, all: &str| {
+        let delta = Notice::Delta { message: MessageId(2), thinking: false, text: more.into() };
+        let mut shown = printed(&p.notice(delta));
+        shown.push_str(&printed(&p.notice(Notice::Finished(answer(all, Some(Finish::Stop))))));
+        shown
+    };
+    let messages = vec![answer("A mouse went", Some(Finish::Length))];
+    let view = SessionView { serial: 1, name: "one".into(), messages, ..SessionView::default() };
+    let mut p = Plain::new(None, true);
+    assert_eq!(printed(&p.notice(Notice::Session(view))), "Session one, 1 message.\nsala: A mouse went\n");
+    assert_eq!(goes_on(&mut p, " home. And", "A mouse went home. And"), "sala:  home. And\n");
+    assert_eq!(goes_on(&mut p, " slept", "A mouse went home. And slept well"), "sala:  slept well\n");
+    assert_eq!(goes_on(&mut p, "", "A mouse went home. And slept well!"), "sala: !\n");
 }
 
 #[test]
@@ -189,33 +209,6 @@ fn what_goes_on_in_another_session_is_said_when_it_is_complete() {
 }
 
 #[test]
-fn files_of_a_plan_are_chosen_by_number() {
-    let mut p = Plain::new(None, true);
-    let plan = Notice::Plan {
-        id: 7,
-        text: "3 files".into(),
-        choices: vec![
-            Choice { key: 'e', label: "choose files".into() },
-            Choice { key: '\x1b', label: "cancel".into() },
-        ],
-        plan: crate::protocol::desk::LoadPlan {
-            files: ["a.txt", "b.txt", "c.txt"]
-                .map(|name| crate::protocol::desk::PlanFile { name: name.into(), tokens: 1_200, kept: false })
-                .into(),
-            ..Default::default()
-        },
-    };
-    let shown = printed(&p.notice(plan.clone()));
-    assert!(shown.starts_with("1: a.txt, 1,200 tokens\n2: b.txt"), "{shown}");
-    assert!(printed(&p.line("2-4")).starts_with("2-4 is none of the files"));
-    let files = vec![0, 2];
-    let question = 7;
-    assert_eq!(p.line("3, 1"), [Out::Send(Request::ChooseFiles { question, files })]);
-    p.notice(plan);
-    assert_eq!(p.line("esc"), [Out::Send(Request::Choose { question: 7, key: '\x1b' })]);
-}
-
-#[test]
 fn progress_is_a_sentence_each_tenth() {
     let mut p = Plain::new(None, true);
     let reading = |done| {
@@ -359,44 +352,6 @@ fn what_is_wrong_with_a_line_of_a_pipe_is_said_in_its_turn() {
     // Who types is told at once.
     let mut typed = Plain::new(None, true);
     assert!(printed(&typed.line("/undo 0")).starts_with("/undo: 0 is no count"));
-}
-
-#[test]
-fn the_line_of_a_pipe_behind_a_question_answers_it_however_early_it_came() {
-    let question = || {
-        let choices = vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "cancel".into() }];
-        Notice::Question { id: 5, text: "11 files".into(), choices }
-    };
-    let chosen = |key| Some(Out::Send(Request::Choose { question: 5, key }));
-    for (line, key, after) in [("", '\n', None), ("esc", '\x1b', None), ("/docs", '\x1b', Some(Request::Docs))] {
-        for early in [true, false] {
-            let mut p = Plain::new(None, false);
-            p.notice(Notice::Activity(Activity::Idle));
-            assert_eq!(p.line("/save"), [Out::Send(Request::Save)]);
-            let mut out = if early { p.line(line) } else { p.notice(question()) };
-            out.extend(if early { p.notice(question()) } else { p.line(line) });
-            assert_eq!(out.last().cloned(), chosen(key), "{line}: {out:?}");
-            let then = p.notice(Notice::Served(2));
-            assert_eq!(then.last().cloned(), after.clone().map(Out::Send), "{line}: {then:?}");
-        }
-    }
-}
-
-#[test]
-fn no_is_the_opposite_of_yes() {
-    for (prompts, line) in [(false, "n"), (false, "No"), (true, "n"), (true, "no")] {
-        let mut p = Plain::new(None, prompts);
-        p.notice(Notice::Activity(Activity::Idle));
-        let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];
-        p.notice(Notice::Question { id: 5, text: "Delete?".into(), choices });
-        assert_eq!(p.line(line), [Out::Send(Request::Choose { question: 5, key: '\x1b' })], "{line}");
-    }
-    // To another question it is none.
-    let mut p = Plain::new(None, true);
-    p.notice(Notice::Activity(Activity::Idle));
-    let choices = vec![Choice { key: '1', label: "go on".into() }, Choice { key: '\x1b', label: "keep it".into() }];
-    p.notice(Notice::Question { id: 5, text: "Stopped.".into(), choices });
-    assert_eq!(printed(&p.line("n")), "1 go on, Esc (e) keep it\n");
 }
 
 #[test]
