@@ -12,7 +12,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `run`, `inbox`, `dispatch`, `engine_events`, `work`, `errand` | the loop; requests; each request's verb; what the engine says; what takes long, as states; what another thread does |
+//! | `run`, `inbox`, `dispatch`, `engine_events`, `work`, `errand`, `error` | the loop; requests; each request's verb; what the engine says; what takes long, as states; what another thread does; why a request was not done |
 //! | `talk`, `conversation`, `question` | messages and settings; the tree of messages with a head; questions to the user |
 //! | `feeder`, `link`, `path`, `plan`, `segments`, `render` | the engine and the live path; a rendered conversation as segments, and how it becomes live |
 //! | `keeper`, `record` | store and writer; what is said and read goes to talk and keeper at once |
@@ -42,6 +42,7 @@ mod dispatch;
 mod drafts;
 mod engine_events;
 mod errand;
+mod error;
 mod execute;
 pub mod export;
 mod feeder;
@@ -84,15 +85,15 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::base::{Exit, grouped};
+use crate::base::grouped;
 use crate::protocol::desk::{Activity, Level, Meters, Notice, Request};
-use crate::protocol::engine::{EngineFault, RowsFault};
-use crate::session::{Store, StoreError, Writer};
+use crate::session::{Store, Writer};
 use crate::settings::SaveStates;
 pub use crate::settings::Settings;
-use crate::text::{TextError, TextModel};
+use crate::text::TextModel;
 pub use ask::fresh_seed;
 use errand::Errand;
+use error::{DeskError, Done};
 use feeder::Feeder;
 use inbox::Inbox;
 use keeper::Keeper;
@@ -228,95 +229,6 @@ impl Out {
         self.tell(Notice::Note(level, text.into()));
     }
 }
-
-/// Why a request was not done. Shown as one line.
-#[derive(Debug, thiserror::Error)]
-enum DeskError {
-    /// The engine failed or is not there.
-    #[error(transparent)]
-    Engine(EngineFault),
-    /// Part of the saved state that was in use turned out damaged and was set aside: a new plan leaves it out.
-    #[error("Saved state cannot be used: {0}. It was set aside.")]
-    RowsLost(RowsFault),
-    /// It was tried and did not work out.
-    #[error("{0}")]
-    Failed(String),
-    /// The store failed.
-    #[error(transparent)]
-    Store(StoreError),
-    /// Text could not be rendered or tokenised.
-    #[error(transparent)]
-    Text(TextError),
-    /// It cannot be done as asked: what to do instead.
-    #[error("{0}")]
-    Refused(String),
-    /// A message is damaged, so that the model cannot be given the conversation: what to do instead.
-    #[error("{0}")]
-    Damaged(String),
-    /// A file that was named is not there.
-    #[error("{0}")]
-    NotThere(String),
-    /// The context is too small for it.
-    #[error("{0}")]
-    TooLong(String),
-    /// The user stopped it. Nothing to say.
-    #[error("stopped")]
-    Stopped,
-}
-
-impl From<StoreError> for DeskError {
-    fn from(error: StoreError) -> DeskError {
-        if matches!(error, StoreError::Stopped) { DeskError::Stopped } else { DeskError::Store(error) }
-    }
-}
-
-impl From<TextError> for DeskError {
-    fn from(error: TextError) -> DeskError {
-        if matches!(error, TextError::Stopped) { DeskError::Stopped } else { DeskError::Text(error) }
-    }
-}
-
-impl From<EngineFault> for DeskError {
-    fn from(fault: EngineFault) -> DeskError {
-        match fault {
-            EngineFault::Stopped => DeskError::Stopped,
-            fault @ (EngineFault::RowsLost(_)
-            | EngineFault::Evicted
-            | EngineFault::Stuck(_)
-            | EngineFault::Device(_)
-            | EngineFault::Gone(_)
-            | EngineFault::Fatal { .. }) => DeskError::Engine(fault),
-        }
-    }
-}
-
-impl DeskError {
-    /// How a one-shot run ends because of it.
-    fn exit(&self) -> Exit {
-        match self {
-            DeskError::Engine(EngineFault::Fatal { exit, .. }) => *exit,
-            DeskError::RowsLost(_) => Exit::Unreadable,
-            DeskError::Engine(
-                EngineFault::RowsLost(_)
-                | EngineFault::Evicted
-                | EngineFault::Stuck(_)
-                | EngineFault::Device(_)
-                | EngineFault::Gone(_),
-            )
-            | DeskError::Refused(_)
-            | DeskError::Failed(_) => Exit::Failure,
-            DeskError::Text(e) => e.exit(),
-            DeskError::Damaged(_) => Exit::Unreadable,
-            DeskError::TooLong(_) => Exit::TooLong,
-            DeskError::NotThere(_) => Exit::NoInput,
-            DeskError::Engine(EngineFault::Stopped) | DeskError::Stopped => Exit::Stopped,
-            DeskError::Store(e) => e.exit(),
-        }
-    }
-}
-
-/// A result of the desk's own.
-type Done<T = ()> = Result<T, DeskError>;
 
 /// What is done with the thing that was waited for.
 type Then<T> = Box<dyn FnOnce(&mut State, T) -> Done + Send>;
