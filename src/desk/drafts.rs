@@ -6,22 +6,38 @@
 
 use std::collections::BTreeMap;
 
+use super::State;
 use super::talk::Rights;
-use super::{Attendance, State};
 use crate::commands::{is_command, message_text};
 use crate::protocol::desk::{Level, Notice};
 use crate::session::{Access, Change, NO_ROW, SessionLock};
 use crate::transcript::SessionId;
 
+/// Where what is said to the desk is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// On the screen: what stands there is told, and comes back.
+    Screen,
+    /// Nowhere, or line by line: what is entered is sent.
+    Lines,
+}
+
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Drafts {
+    input: Input,
     /// The place for a session without a row is ours.
     lock: Option<SessionLock>,
     /// The session whose draft stands there, and the text.
     rowless: Option<(u64, String)>,
     /// Those without a place, by the serials of their sessions.
     homeless: BTreeMap<u64, String>,
+}
+
+impl Drafts {
+    pub(super) fn new(input: Input) -> Drafts {
+        Drafts { input, lock: None, rowless: None, homeless: BTreeMap::new() }
+    }
 }
 
 /// Where a draft belongs.
@@ -96,10 +112,10 @@ impl State {
         }
     }
 
-    /// Whether somebody types here, and what is typed may be kept.
+    /// Whether there is an input, and what stands there may be kept.
     fn keeps_drafts(&self) -> bool {
         let store = &self.keeper.store;
-        self.attendance == Attendance::Present && self.keeper.lasts() && *store.access() == Access::Writable
+        self.drafts.input == Input::Screen && self.keeper.lasts() && *store.access() == Access::Writable
     }
 
     fn write_draft(&mut self, session: SessionId, text: String) {

@@ -92,6 +92,7 @@ use crate::settings::SaveStates;
 pub use crate::settings::Settings;
 use crate::text::{TextError, TextModel};
 pub use ask::fresh_seed;
+pub use drafts::Input;
 use errand::Errand;
 use feeder::Feeder;
 use inbox::Inbox;
@@ -164,6 +165,8 @@ pub struct Options {
     pub opening: Opening,
     /// Whether questions can be asked.
     pub attendance: Attendance,
+    /// Whether drafts are kept.
+    pub input: Input,
     /// Tokens kept free for an answer.
     pub reserve_answer: u64,
     /// When to ask before reading.
@@ -399,7 +402,7 @@ impl State {
             off_screen: false,
             quitting: false,
             opened: Opened::default(),
-            drafts: drafts::Drafts::default(),
+            drafts: drafts::Drafts::new(o.input),
             defaults: o.settings,
             default_system: o.system,
             opening: o.opening,

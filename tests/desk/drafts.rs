@@ -172,3 +172,20 @@ fn without_saving_no_draft_is_written() {
     assert_eq!((store.draft(session).unwrap(), store.draft(NO_ROW).unwrap()), (None, None));
     assert_eq!(store.prompts(10).unwrap(), ["One?"]);
 }
+
+#[test]
+fn where_there_is_no_input_no_draft_is_taken_up() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    t.send(draft(t.view().serial, "never asked"));
+    t.quit();
+    let mut lines = Talk::new(dir.path(), Setup { input: Input::Lines, ..Setup::default() });
+    lines.ask("One?");
+    assert_eq!(told(&lines), Vec::<String>::new());
+    lines.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    assert_eq!(told(&t), ["never asked"]);
+    t.quit();
+}
