@@ -496,20 +496,3 @@ fn the_model_speaks_the_truth_about_every_key() {
         }
     }
 }
-
-#[test]
-fn lines_from_a_pipe_leave_a_draft_to_the_screen() {
-    let home = tempfile::tempdir().unwrap();
-    let mut screen = Terminal::start(home.path(), 80, 24, &["--device", "cpu", "--demo"]);
-    screen.wait_for("DEMO");
-    screen.send(b"never asked");
-    screen.wait_for("never asked");
-    // Whatever ends the program keeps it.
-    screen.hang_up();
-    let _ = screen.exit();
-    let mut child = program(home.path(), &["--device", "cpu", "--demo"]).stdin(Stdio::piped()).spawn().unwrap();
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"What is sala-chat?\n").unwrap();
-    assert!(child.wait_with_output().unwrap().status.success());
-    let screen = Terminal::start(home.path(), 80, 24, &["--device", "cpu", "--demo"]);
-    screen.wait_for("never asked");
-}
