@@ -288,7 +288,7 @@ fn what_was_typed_stands_in_the_input_again_after_the_program_was_killed() {
     t.exit();
     // Line mode has no input: it is left to the screen.
     let mut lines = Command::new(PROGRAM)
-        .args(["--device", "cpu", "--quiet"])
+        .args(["--device", "cpu"])
         .env_clear()
         .envs(environment(home.path()))
         .current_dir(home.path())
