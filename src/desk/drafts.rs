@@ -32,11 +32,13 @@ pub(super) struct Drafts {
     rowless: Option<(u64, String)>,
     /// Those without a place, by the serials of their sessions.
     homeless: BTreeMap<u64, String>,
+    /// The save that each session's last one went with.
+    given: BTreeMap<SessionId, u64>,
 }
 
 impl Drafts {
     pub(super) fn new(input: Input) -> Drafts {
-        Drafts { input, lock: None, rowless: None, homeless: BTreeMap::new() }
+        Drafts { input, lock: None, rowless: None, homeless: BTreeMap::new(), given: BTreeMap::new() }
     }
 }
 
@@ -73,10 +75,14 @@ impl State {
         }
     }
 
-    /// Tells what stood in the input of a session that was just opened.
-    pub(super) fn tell_draft(&self, session: SessionId) {
+    /// Tells what stands in the input of a session that was just opened. Where that was open before in this run, another terminal may
+    /// have had it meanwhile: that nothing stands there is told as well.
+    pub(super) fn tell_draft(&self, session: SessionId, known: bool) {
+        // What is on its way to the disk is the interface's own, and newer.
+        let comes = self.drafts.given.get(&session).is_some_and(|save| !self.keeper.is_told(*save));
         if self.keeps_drafts()
-            && let Some(text) = self.stored_draft(session)
+            && !comes
+            && let Some(text) = self.stored_draft(session).filter(|text| known || !text.is_empty())
         {
             self.tell(Notice::Draft(text));
         }
@@ -90,7 +96,7 @@ impl State {
         // Another terminal's is left to it.
         let Ok(lock) = self.keeper.store.lock_session(NO_ROW, "") else { return };
         self.drafts.lock = Some(lock);
-        if let Some(text) = self.stored_draft(NO_ROW) {
+        if let Some(text) = self.stored_draft(NO_ROW).filter(|text| !text.is_empty()) {
             self.drafts.rowless = Some((self.talk.serial, text.clone()));
             self.tell(Notice::Draft(text));
         }
@@ -119,12 +125,14 @@ impl State {
     }
 
     fn write_draft(&mut self, session: SessionId, text: String) {
-        self.keeper.remember(Change::Draft { session, text });
+        let save = self.keeper.remember(Change::Draft { session, text });
+        self.drafts.given.insert(session, save);
     }
 
+    /// Empty where there is none; `None` where that cannot be read.
     fn stored_draft(&self, session: SessionId) -> Option<String> {
         match self.keeper.store.draft(session) {
-            Ok(text) => text,
+            Ok(text) => Some(text.unwrap_or_default()),
             Err(e) => {
                 self.note(Level::Warn, e.to_string());
                 None
