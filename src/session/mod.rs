@@ -80,7 +80,7 @@ mod writer;
 
 pub use arrival::Imported;
 pub use bundle::Bundled;
-pub use check::Checked;
+pub use check::{Checked, not_looked_at};
 pub use collect::Sizes;
 pub use commit::{Change, NewDocument, NewSession, Save, TitleBy};
 pub use directory::check_folder;
