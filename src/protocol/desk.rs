@@ -87,6 +87,8 @@ pub enum Notice {
     Save(SaveState),
     /// One line for the transcript, not part of the conversation.
     Note(Level, String),
+    /// The database is damaged, or could not be looked at: a sentence. Comes at any moment, and is no word to anything that was asked.
+    Damage(String),
     /// Something longer to read: title and text (markdown).
     Page {
         /// Heading.
