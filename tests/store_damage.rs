@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sala_chat::session::{Change, Disk, DiskFile, Look, NewDocument, RealDisk, Save, SessionFilter, Store};
+use sala_chat::session::{Access, Change, Disk, DiskFile, Look, NewDocument, RealDisk, Save, SessionFilter, Store};
 use sala_chat::transcript::MessageId;
 use store_support::fault::FaultDisk;
 use store_support::*;
@@ -377,6 +377,27 @@ fn a_database_that_could_not_be_looked_at_is_not_called_damaged() {
     fs::rename(dir.path().join("sala.db"), dir.path().join("elsewhere.db")).unwrap();
     let said = store.damage().unwrap();
     assert!(said.contains("was not looked at (") && !said.contains("damaged"), "{said}");
+}
+
+/// No page can be had from the list of free ones: nothing can be added, and all that was said can be read.
+#[test]
+fn a_database_that_nothing_can_be_added_to_is_shown_as_far_as_it_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    // As a version left it that kept no drafts: their table is made at the first start.
+    tamper(dir.path(), "DROP TRIGGER session_gone; DROP TABLE draft; PRAGMA wal_checkpoint(TRUNCATE);");
+    let database = dir.path().join("sala.db");
+    let mut bytes = fs::read(&database).unwrap();
+    bytes[36..40].copy_from_slice(&i32::MAX.to_be_bytes());
+    fs::write(&database, &bytes).unwrap();
+    let store = open(dir.path(), RealDisk);
+    let Access::ReadOnly { why } = store.access() else { panic!("{:?}", store.access()) };
+    assert!(why.contains("is damaged (") && why.contains("nothing is saved"), "{why}");
+    assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6);
+    let checked = store.check().unwrap();
+    assert!(checked.damaged.iter().any(|d| d.contains("draft")), "{checked:?}");
+    drop(store);
+    assert_eq!(fs::read(&database).unwrap(), bytes, "it is left as it was");
 }
 
 #[test]

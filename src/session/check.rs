@@ -95,6 +95,11 @@ fn found<T: Default>(result: rusqlite::Result<T>, faults: &mut Vec<String>) -> R
 fn page_faults(db: &Connection) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for table in TABLES {
+        let there = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+        if !found(db.prepare_cached(there).and_then(|mut query| query.exists([table])), &mut faults)? {
+            faults.push(format!("{table} is missing"));
+            continue;
+        }
         let lines = db.prepare(&format!("PRAGMA integrity_check('{table}')")).and_then(|mut query| {
             let lines = query.query_map([], |r| r.get::<_, String>(0))?;
             lines.collect::<rusqlite::Result<Vec<_>>>()
