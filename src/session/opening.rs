@@ -27,8 +27,7 @@ impl Store {
     /// Opens a data directory, making it if needed, and removes what an earlier process left unfinished.
     ///
     /// A directory that cannot be written, a database of a newer program, or a damaged one to which nothing can be added opens
-    /// read-only: see [`Store::access`]. Where
-    /// the disk is full the reserve is given up.
+    /// read-only: see [`Store::access`]. Where the disk is full the reserve is given up.
     ///
     /// # Errors
     /// No directory, one with other things in it, a foreign database, or one so damaged that no session can be read.
