@@ -98,6 +98,7 @@ use feeder::Feeder;
 use inbox::Inbox;
 use keeper::Keeper;
 pub use link::EngineChannels;
+pub use load::LoadLimits;
 use opened::Opened;
 use seats::{Apart, Seat};
 pub use sessions::session_rows;
@@ -127,21 +128,6 @@ pub enum Attendance {
     Present,
     /// One-shot use: the first choice is taken.
     Absent,
-}
-
-/// When `/load` shows a plan first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadLimits {
-    /// Above so many tokens.
-    pub confirm_tokens: u64,
-    /// Above so many files.
-    pub confirm_files: usize,
-}
-
-impl Default for LoadLimits {
-    fn default() -> Self {
-        LoadLimits { confirm_tokens: 50_000, confirm_files: 20 }
-    }
 }
 
 /// All a desk needs to begin.
@@ -284,6 +270,7 @@ impl From<EngineFault> for DeskError {
             fault @ (EngineFault::RowsLost(_)
             | EngineFault::Evicted
             | EngineFault::Stuck(_)
+            | EngineFault::ReadAgain(_)
             | EngineFault::Device(_)
             | EngineFault::Fatal { .. }) => DeskError::Engine(fault),
         }
@@ -297,7 +284,11 @@ impl DeskError {
             DeskError::Engine(EngineFault::Fatal { exit, .. }) => *exit,
             DeskError::RowsLost(_) => Exit::Unreadable,
             DeskError::Engine(
-                EngineFault::RowsLost(_) | EngineFault::Evicted | EngineFault::Stuck(_) | EngineFault::Device(_),
+                EngineFault::RowsLost(_)
+                | EngineFault::Evicted
+                | EngineFault::Stuck(_)
+                | EngineFault::ReadAgain(_)
+                | EngineFault::Device(_),
             )
             | DeskError::Refused(_)
             | DeskError::Failed(_) => Exit::Failure,
