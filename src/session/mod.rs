@@ -85,7 +85,7 @@ pub use collect::Sizes;
 pub use commit::{Change, NewDocument, NewSession, Save, TitleBy};
 pub use directory::check_folder;
 pub use disk::{Disk, DiskFile, Look, RealDisk};
-pub use drafts::NO_ROW;
+pub use drafts::{NO_ROW, draft_places};
 pub use error::{Result, StoreError};
 pub use export::{Overwrite, Scope};
 pub use keep::{Freed, PRUNED};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use sala_chat::session::{NO_ROW, Store};
+use sala_chat::session::{NO_ROW, Store, draft_places};
 use sala_chat::transcript::SessionId;
 
 use super::fault::FaultDisk;
@@ -84,7 +84,7 @@ fn a_draft_without_a_session_stands_in_the_next_new_one_and_goes_to_its_row() {
     let mut t = Talk::new(dir.path(), Setup::default());
     t.sync();
     t.send(draft(t.view().serial, "never asked"));
-    // Another terminal neither has it nor takes its place.
+    // Another terminal neither has it nor takes its place: its own has another one.
     let mut other = Talk::new(dir.path(), Setup::default());
     other.sync();
     assert_eq!(told(&other), Vec::<String>::new());
@@ -93,9 +93,14 @@ fn a_draft_without_a_session_stands_in_the_next_new_one_and_goes_to_its_row() {
     t.quit();
     let mut t = Talk::new(dir.path(), Setup::default());
     t.sync();
-    assert_eq!((told(&t), prompts(&t)), (vec!["never asked".into()], vec!["elsewhere".into()]));
+    assert_eq!((told(&t), prompts(&t)), (vec!["never asked".into()], vec![]));
     t.ask("Something else?");
     let name = t.name();
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    assert_eq!(told(&t), ["elsewhere"]);
+    t.send(draft(t.view().serial, ""));
     t.quit();
     let mut t = Talk::new(dir.path(), Setup::default());
     t.sync();
@@ -124,7 +129,28 @@ fn what_an_earlier_run_left_is_not_written_over_by_one_that_began_with_another_s
     let mut t = Talk::new(dir.path(), Setup::default());
     t.sync();
     assert_eq!(told(&t), ["never asked"]);
-    assert!(prompts(&t).contains(&"another".to_owned()));
+    let mut other = Talk::new(dir.path(), Setup::default());
+    other.sync();
+    assert_eq!(told(&other), ["another"]);
+    other.quit();
+    t.quit();
+}
+
+#[test]
+fn a_draft_for_which_there_is_no_place_is_found_with_up() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    let places = draft_places().count();
+    for n in 0..=places {
+        t.send(draft(t.view().serial, &format!("draft {n}")));
+        t.send(Request::New(None));
+        t.sync();
+    }
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    assert_eq!((told(&t), prompts(&t)), (vec!["draft 0".into()], vec![format!("draft {places}")]));
     t.quit();
 }
 
