@@ -84,6 +84,7 @@ fn a_draft_without_a_session_stands_in_the_next_new_one_and_goes_to_its_row() {
     let mut t = Talk::new(dir.path(), Setup::default());
     t.sync();
     t.send(draft(t.view().serial, "never asked"));
+    t.sync();
     // Another terminal neither has it nor takes its place: its own has another one.
     let mut other = Talk::new(dir.path(), Setup::default());
     other.sync();
