@@ -367,16 +367,6 @@ fn a_question_whose_file_was_not_read_waits() {
 }
 
 #[test]
-fn what_is_said_of_the_database_keeps_no_question_from_being_asked() {
-    let mut s = open(80, 24);
-    s.type_text("Sum up @big.txt").press("esc").press("enter");
-    s.event(Event::FoundPaths(vec!["big.txt".into()])).effects.clear();
-    s.tell(Notice::Damage("sala.db is damaged in places".into())).tell(Notice::Activity(Activity::Idle));
-    assert_eq!(s.sent(), [Request::Ask("Sum up big.txt".into())]);
-    assert!(s.screen().contains("damaged in places"), "{}", s.screen());
-}
-
-#[test]
 fn dropped_paths_are_offered_for_loading() {
     let mut s = open(80, 24);
     s.event(Event::Paste("'/home/x/a b.txt' ".into()));
