@@ -7,11 +7,12 @@ mod store_support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sala_chat::session::{Change, NewDocument, RealDisk, Save, SessionFilter, Store};
+use sala_chat::session::{Access, Change, Disk, DiskFile, Look, NewDocument, RealDisk, Save, SessionFilter, Store};
 use sala_chat::transcript::MessageId;
 use store_support::fault::FaultDisk;
 use store_support::*;
@@ -305,6 +306,98 @@ fn a_state_whose_files_are_both_gone_is_named_once() {
     let checked = open(dir.path(), RealDisk).check().unwrap();
     let named = checked.repaired.iter().filter(|line| line.contains(&last.short())).count();
     assert_eq!((named, checked.damaged.len()), (1, 0), "{checked:?}");
+}
+
+/// A disk on which another process puts a file back as soon as what is in its place was read.
+#[derive(Debug)]
+struct PutBack {
+    path: PathBuf,
+    whole: Mutex<Option<Vec<u8>>>,
+}
+
+impl Disk for PutBack {
+    fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        let read = RealDisk.read_at(path, offset, len);
+        if path == self.path
+            && let Some(whole) = self.whole.lock().unwrap().take()
+        {
+            let other = path.with_extension("other");
+            fs::write(&other, whole)?;
+            fs::rename(&other, path)?;
+        }
+        read
+    }
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        RealDisk.create(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(dir)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+    fn look(&self, path: &Path) -> io::Result<Look> {
+        RealDisk.look(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        RealDisk.list(dir)
+    }
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.make_dir(dir)
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        RealDisk.free_bytes(dir)
+    }
+}
+
+#[test]
+fn a_state_that_is_saved_anew_while_it_is_checked_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    let last = talk.segments[2].id();
+    let store = open(dir.path(), RealDisk);
+    let path = store.root().join("segments").join(format!("{}.rows", last.hex()));
+    drop(store);
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, [vec![0xff; 8], whole[8..].to_vec()].concat()).unwrap();
+    let store = open(dir.path(), PutBack { path, whole: Mutex::new(Some(whole)) });
+    let checked = store.check().unwrap();
+    assert_eq!((checked.repaired.len(), checked.damaged.len()), (0, 0), "{checked:?}");
+    assert_eq!(store.plan_restore(&talk.tip.unwrap()).unwrap().usable, 3);
+}
+
+#[test]
+fn a_database_that_could_not_be_looked_at_is_not_called_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    one_talk(dir.path());
+    let store = open(dir.path(), RealDisk);
+    fs::rename(dir.path().join("sala.db"), dir.path().join("elsewhere.db")).unwrap();
+    let said = store.damage().unwrap();
+    assert!(said.contains("was not looked at (") && !said.contains("damaged"), "{said}");
+}
+
+/// No page can be had from the list of free ones: nothing can be added, and all that was said can be read.
+#[test]
+fn a_database_that_nothing_can_be_added_to_is_shown_as_far_as_it_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    // As a version left it that kept no drafts: their table is made at the first start.
+    tamper(dir.path(), "DROP TRIGGER session_gone; DROP TABLE draft; PRAGMA wal_checkpoint(TRUNCATE);");
+    let database = dir.path().join("sala.db");
+    let mut bytes = fs::read(&database).unwrap();
+    bytes[36..40].copy_from_slice(&i32::MAX.to_be_bytes());
+    fs::write(&database, &bytes).unwrap();
+    let store = open(dir.path(), RealDisk);
+    let Access::ReadOnly { why } = store.access() else { panic!("{:?}", store.access()) };
+    assert!(why.contains("is damaged (") && why.contains("nothing is saved"), "{why}");
+    assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6);
+    let checked = store.check().unwrap();
+    assert!(checked.damaged.iter().any(|d| d.contains("draft")), "{checked:?}");
+    drop(store);
+    assert_eq!(fs::read(&database).unwrap(), bytes, "it is left as it was");
 }
 
 #[test]

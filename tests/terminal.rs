@@ -4,12 +4,14 @@
 
 mod pty;
 
+use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portable_pty::CommandBuilder;
-use pty::{PATIENCE, Terminal};
+use pty::{PATIENCE, PROGRAM, Terminal, environment};
 use rustix::process::{Pid, Signal, kill_process};
 use sala_chat::app::options::UiConfig;
 use sala_chat::protocol::desk::{Activity, Notice, Request, SessionView};
@@ -284,6 +286,18 @@ fn what_was_typed_stands_in_the_input_again_after_the_program_was_killed() {
     }
     signal(&t, Signal::KILL);
     t.exit();
+    // Line mode has no input: it is left to the screen.
+    let mut lines = Command::new(PROGRAM)
+        .args(["--device", "cpu"])
+        .env_clear()
+        .envs(environment(home.path()))
+        .current_dir(home.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    lines.stdin.take().unwrap().write_all(b"What is sala-chat?\n").unwrap();
+    assert!(lines.wait().unwrap().success());
     let t = Terminal::start(home.path(), 80, 24, &["--device", "cpu"]);
     t.wait_for("half a question");
 }

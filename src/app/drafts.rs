@@ -2,6 +2,7 @@
 //! program; what was sent or cleared is forgotten at once. A moment is waited for after an edit and at no other time.
 
 use super::acts::{offer, remember};
+use super::cleaned::clean;
 use super::composer::Composer;
 use super::keys::Action;
 use super::{App, Effect};
@@ -101,10 +102,31 @@ pub(super) fn keep_all(app: &mut App, effects: &mut Vec<Effect>) {
     keep(app, effects);
 }
 
-/// The desk has kept this for the session that was just opened. What is typed by now stays where it is.
+/// This is kept of the session that was just opened: since an earlier run, or by another terminal that had the session meanwhile. What
+/// is typed by now stays where it is.
 pub(super) fn brought_back(app: &mut App, text: &str, now: u64) {
-    app.drafts.kept = text.to_owned();
-    if app.composer.expanded() != text && !app.composer.recall(text) {
-        offer(app, "What stood here before is set aside", Action::Yank, "brings it back", now + ASIDE_MS);
+    if clean(&app.drafts.kept) == text {
+        return;
     }
+    let before = std::mem::replace(&mut app.drafts.kept, text.to_owned());
+    let typed = app.composer.expanded();
+    if typed == text {
+        return;
+    }
+    let said = if typed.is_empty() || typed != before {
+        if text.is_empty() || app.composer.recall(text) {
+            return;
+        }
+        "What stood here before is set aside"
+    } else {
+        // Nothing was typed since it was kept: what the other terminal made of it goes on here.
+        app.composer.clear_to_cut();
+        if text.is_empty() {
+            "Another terminal sent or cleared this"
+        } else {
+            app.composer.recall(text);
+            "Another terminal changed this"
+        }
+    };
+    offer(app, said, Action::Yank, "brings it back", now + ASIDE_MS);
 }

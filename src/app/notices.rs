@@ -112,6 +112,10 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             note(app, level, &text);
             Redraw::Now
         }
+        Notice::Damage(text) => {
+            note(app, Level::Warn, &text);
+            Redraw::Now
+        }
         Notice::Page { title, text } => {
             late::arrive(app, Overlay::Page(Page::new(line(&title), clean(&text))));
             Redraw::Now

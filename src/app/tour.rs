@@ -133,6 +133,7 @@ impl Tour {
             | Notice::Tree(_)
             | Notice::Meters(_)
             | Notice::Save(_)
+            | Notice::Damage(_)
             | Notice::Display(_)
             | Notice::Prompts(_)
             | Notice::Draft(_)

@@ -15,7 +15,7 @@ use crate::protocol::engine::{
 };
 
 /// Changes with every change of what is sent. Both sides have the same, or do not speak.
-pub(super) const VERSION: u32 = 8;
+pub(super) const VERSION: u32 = 9;
 
 /// The server's first words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,27 +1,70 @@
 //! What stands in the input of a session and was not sent. The interface tells of it, and it is kept with the session, so that it
 //! stands there again whatever ended the program.
 //!
-//! One of a session that somebody else has is never written over. There is one place for a session that has no row yet; it is
-//! one process's at a time, and in it one session's. A draft that has no place is among the prompts of the next start.
+//! One of a session that somebody else has is never written over. For sessions that have no row yet there are places; each is one
+//! process's at a time, and in it one session's. What an earlier run left in them comes back at the next starts, one at each. A draft
+//! that has no place is among the prompts of the next start.
 
 use std::collections::BTreeMap;
 
+use super::State;
 use super::talk::Rights;
-use super::{Attendance, State};
 use crate::commands::{is_command, message_text};
 use crate::protocol::desk::{Level, Notice};
-use crate::session::{Access, Change, NO_ROW, SessionLock};
+use crate::session::{Access, Change, SessionLock, Store, draft_places};
 use crate::transcript::SessionId;
 
+/// Where what is said to the desk is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// On the screen: what stands there is told, and comes back.
+    Screen,
+    /// Nowhere, or line by line: what is entered is sent.
+    Lines,
+}
+
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Drafts {
-    /// The place for a session without a row is ours.
-    lock: Option<SessionLock>,
-    /// The session whose draft stands there, and the text.
-    rowless: Option<(u64, String)>,
+    input: Input,
+    /// The places for sessions without a row that are ours.
+    places: Vec<Place>,
     /// Those without a place, by the serials of their sessions.
     homeless: BTreeMap<u64, String>,
+    /// The save that each session's last one went with.
+    given: BTreeMap<SessionId, u64>,
+}
+
+impl Drafts {
+    pub(super) fn new(input: Input) -> Drafts {
+        Drafts { input, places: Vec::new(), homeless: BTreeMap::new(), given: BTreeMap::new() }
+    }
+
+    /// Takes the draft of a session without a row out of its place.
+    fn take_out(&mut self, serial: u64) -> Option<(SessionId, String)> {
+        self.places.iter_mut().find_map(|place| {
+            let (_, text) = place.holds.take_if(|(of, _)| *of == serial)?;
+            Some((place.id, text))
+        })
+    }
+}
+
+/// A place for the draft of a session without a row.
+#[derive(Debug)]
+struct Place {
+    id: SessionId,
+    /// Makes it ours.
+    _lock: SessionLock,
+    /// The session whose draft stands there, and the text.
+    holds: Option<(u64, String)>,
+}
+
+impl Place {
+    /// None where it is another process's.
+    fn claim(store: &Store, id: SessionId) -> Option<Place> {
+        let lock = store.lock_session(id, "").ok()?;
+        Some(Place { id, _lock: lock, holds: None })
+    }
 }
 
 /// Where a draft belongs.
@@ -42,49 +85,64 @@ impl State {
             return;
         }
         let home = self.home_of_draft(serial);
-        if home != Home::Rowless && self.drafts.rowless.take_if(|(of, _)| *of == serial).is_some() {
-            self.write_draft(NO_ROW, String::new());
+        if (home != Home::Rowless || text.is_empty())
+            && let Some((place, _)) = self.drafts.take_out(serial)
+        {
+            self.write_draft(place, String::new());
         }
         self.drafts.homeless.remove(&serial);
         match home {
             Home::Session(id) => self.write_draft(id, text),
-            Home::Rowless if self.takes_rowless(serial) => {
-                self.drafts.rowless = (!text.is_empty()).then(|| (serial, text.clone()));
-                self.write_draft(NO_ROW, text);
-            }
             Home::Rowless | Home::Nowhere if text.is_empty() => {}
-            Home::Rowless | Home::Nowhere => drop(self.drafts.homeless.insert(serial, text)),
+            Home::Rowless => match self.place_for(serial) {
+                Some(place) => {
+                    place.holds = Some((serial, text.clone()));
+                    let id = place.id;
+                    self.write_draft(id, text);
+                }
+                None => drop(self.drafts.homeless.insert(serial, text)),
+            },
+            Home::Nowhere => drop(self.drafts.homeless.insert(serial, text)),
         }
     }
 
-    /// Tells what stood in the input of a session that was just opened.
-    pub(super) fn tell_draft(&self, session: SessionId) {
+    /// Tells what stands in the input of a session that was just opened. Where that was open before in this run, another terminal may
+    /// have had it meanwhile: that nothing stands there is told as well.
+    pub(super) fn tell_draft(&self, session: SessionId, known: bool) {
+        // What is on its way to the disk is the interface's own, and newer.
+        let comes = self.drafts.given.get(&session).is_some_and(|save| !self.keeper.is_told(*save));
         if self.keeps_drafts()
-            && let Some(text) = self.stored_draft(session)
+            && !comes
+            && let Some(text) = self.stored_draft(session).filter(|text| known || !text.is_empty())
         {
             self.tell(Notice::Draft(text));
         }
     }
 
-    /// What was typed into a session that got no row stands in the first new one of the next run.
+    /// What was typed into a session that got no row stands in the first new one of a later run.
     pub(super) fn tell_rowless_draft(&mut self) {
         if !self.keeps_drafts() {
             return;
         }
-        // Another terminal's is left to it.
-        let Ok(lock) = self.keeper.store.lock_session(NO_ROW, "") else { return };
-        self.drafts.lock = Some(lock);
-        if let Some(text) = self.stored_draft(NO_ROW) {
-            self.drafts.rowless = Some((self.talk.serial, text.clone()));
-            self.tell(Notice::Draft(text));
+        let left = self.keeper.store.drafts_without_row().unwrap_or_else(|e| {
+            self.note(Level::Warn, e.to_string());
+            Vec::new()
+        });
+        for id in left {
+            // Another terminal's is left to it.
+            let Some(mut place) = Place::claim(&self.keeper.store, id) else { continue };
+            if let Some(text) = self.stored_draft(id).filter(|text| !text.is_empty()) {
+                place.holds = Some((self.talk.serial, text.clone()));
+                self.drafts.places.push(place);
+                return self.tell(Notice::Draft(text));
+            }
         }
     }
 
     /// The open session gets its row: its draft is kept with it from now on.
     pub(super) fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
-        let serial = self.talk.serial;
-        if let Some((_, text)) = self.drafts.rowless.take_if(|(of, _)| *of == serial) {
-            changes.push(Change::Draft { session: NO_ROW, text: String::new() });
+        if let Some((place, text)) = self.drafts.take_out(self.talk.serial) {
+            changes.push(Change::Draft { session: place, text: String::new() });
             changes.push(Change::Draft { session, text });
         }
     }
@@ -96,19 +154,21 @@ impl State {
         }
     }
 
-    /// Whether somebody types here, and what is typed may be kept.
+    /// Whether there is an input, and what stands there may be kept.
     fn keeps_drafts(&self) -> bool {
         let store = &self.keeper.store;
-        self.attendance == Attendance::Present && self.keeper.lasts() && *store.access() == Access::Writable
+        self.drafts.input == Input::Screen && self.keeper.lasts() && *store.access() == Access::Writable
     }
 
     fn write_draft(&mut self, session: SessionId, text: String) {
-        self.keeper.remember(Change::Draft { session, text });
+        let save = self.keeper.remember(Change::Draft { session, text });
+        self.drafts.given.insert(session, save);
     }
 
+    /// Empty where there is none; `None` where that cannot be read.
     fn stored_draft(&self, session: SessionId) -> Option<String> {
         match self.keeper.store.draft(session) {
-            Ok(text) => text,
+            Ok(text) => Some(text.unwrap_or_default()),
             Err(e) => {
                 self.note(Level::Warn, e.to_string());
                 None
@@ -140,14 +200,23 @@ impl State {
         }
     }
 
-    /// Whether the place for a session without a row is this one's, or can be. What an earlier run left there waits for the start of
-    /// a later one.
-    fn takes_rowless(&mut self, serial: u64) -> bool {
-        if self.drafts.lock.is_none() {
-            let store = &self.keeper.store;
-            let lock = store.lock_session(NO_ROW, "").ok();
-            self.drafts.lock = lock.filter(|_| matches!(store.draft(NO_ROW), Ok(None)));
-        }
-        self.drafts.lock.is_some() && self.drafts.rowless.as_ref().is_none_or(|(of, _)| *of == serial)
+    /// The place of the draft of a session without a row, or one that is free: what an earlier run left in one waits for the start
+    /// of a later one.
+    fn place_for(&mut self, serial: u64) -> Option<&mut Place> {
+        let places = &self.drafts.places;
+        let own = places.iter().position(|place| place.holds.as_ref().is_some_and(|(of, _)| *of == serial));
+        let at = match own.or_else(|| places.iter().position(|place| place.holds.is_none())) {
+            Some(at) => at,
+            None => {
+                let store = &self.keeper.store;
+                let is_free = |id: SessionId| matches!(store.draft(id), Ok(None));
+                // Asked again once it is ours: another process may have left something meanwhile.
+                let claim = |id| Place::claim(store, id).filter(|place| is_free(place.id));
+                let free = draft_places().filter(|id| is_free(*id)).find_map(claim)?;
+                self.drafts.places.push(free);
+                self.drafts.places.len() - 1
+            }
+        };
+        self.drafts.places.get_mut(at)
     }
 }

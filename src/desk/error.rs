@@ -59,6 +59,7 @@ impl From<EngineFault> for DeskError {
             fault @ (EngineFault::RowsLost(_)
             | EngineFault::Evicted
             | EngineFault::Stuck(_)
+            | EngineFault::ReadAgain(_)
             | EngineFault::Device(_)
             | EngineFault::Gone(_)
             | EngineFault::Fatal { .. }) => DeskError::Engine(fault),
@@ -76,6 +77,7 @@ impl DeskError {
                 EngineFault::RowsLost(_)
                 | EngineFault::Evicted
                 | EngineFault::Stuck(_)
+                | EngineFault::ReadAgain(_)
                 | EngineFault::Device(_)
                 | EngineFault::Gone(_),
             )

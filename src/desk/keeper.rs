@@ -150,8 +150,13 @@ impl Keeper {
     }
 
     /// Hands over what is of no session: how saving stands is not about it, unless it fails.
-    pub(super) fn remember(&mut self, change: Change) {
-        self.writer.save(Save { changes: vec![change], images: Vec::new() });
+    pub(super) fn remember(&mut self, change: Change) -> u64 {
+        self.writer.save(Save { changes: vec![change], images: Vec::new() })
+    }
+
+    /// Whether the texts of a save are on disk, or will never be.
+    pub(super) fn is_told(&self, save: u64) -> bool {
+        self.pending.done >= save
     }
 
     /// Hands changes over and waits until they are on disk, or it is clear that they will not be.

@@ -34,6 +34,21 @@ use progress::Progressing;
 /// How often the tree of the conversation is shown while documents are added: it is made of all of them.
 const TREE_SHOWN: Duration = Duration::from_millis(500);
 
+/// When `/load` shows a plan first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadLimits {
+    /// Above so many tokens.
+    pub confirm_tokens: u64,
+    /// Above so many files.
+    pub confirm_files: usize,
+}
+
+impl Default for LoadLimits {
+    fn default() -> Self {
+        LoadLimits { confirm_tokens: 50_000, confirm_files: 20 }
+    }
+}
+
 /// A document of a load.
 struct Item {
     name: String,

@@ -92,12 +92,14 @@ use crate::settings::SaveStates;
 pub use crate::settings::Settings;
 use crate::text::TextModel;
 pub use ask::fresh_seed;
+pub use drafts::Input;
 use errand::Errand;
 use error::{DeskError, Done};
 use feeder::Feeder;
 use inbox::Inbox;
 use keeper::Keeper;
 pub use link::EngineChannels;
+pub use load::LoadLimits;
 use opened::Opened;
 use seats::{Apart, Seat};
 pub use sessions::session_rows;
@@ -130,21 +132,6 @@ pub enum Attendance {
     Absent,
 }
 
-/// When `/load` shows a plan first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadLimits {
-    /// Above so many tokens.
-    pub confirm_tokens: u64,
-    /// Above so many files.
-    pub confirm_files: usize,
-}
-
-impl Default for LoadLimits {
-    fn default() -> Self {
-        LoadLimits { confirm_tokens: 50_000, confirm_files: 20 }
-    }
-}
-
 /// All a desk needs to begin.
 #[derive(Debug)]
 pub struct Options {
@@ -166,6 +153,8 @@ pub struct Options {
     pub opening: Opening,
     /// Whether questions can be asked.
     pub attendance: Attendance,
+    /// Whether drafts are kept.
+    pub input: Input,
     /// Tokens kept free for an answer.
     pub reserve_answer: u64,
     /// When to ask before reading.
@@ -320,7 +309,7 @@ impl State {
             off_screen: false,
             quitting: false,
             opened: Opened::default(),
-            drafts: drafts::Drafts::default(),
+            drafts: drafts::Drafts::new(o.input),
             defaults: o.settings,
             default_system: o.system,
             reads_unasked: matches!(o.opening, Opening::ResumeOrEnd(_)),

@@ -195,9 +195,8 @@ impl State {
         self.keeper.forget_left_out();
         self.keeper.show(SaveState::Saved(record.updated_ms));
         self.show_session();
-        // The interface has the one of a session that was open before in this run.
-        if !known && self.talk.rights == Rights::Write {
-            self.tell_draft(record.id);
+        if self.talk.rights == Rights::Write {
+            self.tell_draft(record.id, known);
         }
         self.begin_position(record.tokens);
         Ok(())

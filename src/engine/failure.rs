@@ -44,10 +44,10 @@ pub(super) fn fault_of(error: &DecodeError) -> EngineFault {
         DecodeError::Model(ModelError::Backend(BackendError::Stopped)) => EngineFault::Stopped,
         DecodeError::Model(ModelError::Backend(BackendError::Rows(fault))) => EngineFault::RowsLost(fault.clone()),
         DecodeError::Stuck(_) => EngineFault::Stuck(error.to_string()),
+        DecodeError::OnlyLikeliest => EngineFault::ReadAgain(error.to_string()),
         DecodeError::Model(_)
         | DecodeError::Draft(_)
         | DecodeError::NotFinite { .. }
-        | DecodeError::OnlyLikeliest
         | DecodeError::Panic(_)
         | DecodeError::Order(_) => EngineFault::Device(error.to_string()),
     }
@@ -61,6 +61,6 @@ mod tests {
     fn a_grammar_that_is_stuck_is_no_failure_of_the_device() {
         let stuck = fault_of(&DecodeError::Stuck("too many rules".into()));
         assert!(matches!(&stuck, EngineFault::Stuck(why) if why.contains("too many rules")), "{stuck:?}");
-        assert!(matches!(fault_of(&DecodeError::OnlyLikeliest), EngineFault::Device(_)));
+        assert!(matches!(fault_of(&DecodeError::OnlyLikeliest), EngineFault::ReadAgain(_)));
     }
 }

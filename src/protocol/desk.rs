@@ -87,6 +87,8 @@ pub enum Notice {
     Save(SaveState),
     /// One line for the transcript, not part of the conversation.
     Note(Level, String),
+    /// The database is damaged, or could not be looked at: a sentence. Comes at any moment, and is no word to anything that was asked.
+    Damage(String),
     /// Something longer to read: title and text (markdown).
     Page {
         /// Heading.
@@ -158,7 +160,8 @@ pub enum Notice {
         /// Set when sending it edits this message.
         editing: Option<MessageId>,
     },
-    /// What stood in the input of the open session when it was left or the program ended. Told once, when the session is opened first.
+    /// What is kept of the input of the open session: it was left, or the program ended, with that in it. Told when the session is opened, also
+    /// of one that was open before, which another terminal may have had meanwhile; empty where nothing is kept any more.
     Draft(String),
     /// Questions asked earlier, in all sessions, oldest first: for Up and Ctrl-R. Sent once at the start; at most the
     /// newest 2,000 are used.

@@ -95,6 +95,11 @@ fn found<T: Default>(result: rusqlite::Result<T>, faults: &mut Vec<String>) -> R
 fn page_faults(db: &Connection) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for table in TABLES {
+        let there = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+        if !found(db.prepare_cached(there).and_then(|mut query| query.exists([table])), &mut faults)? {
+            faults.push(format!("{table} is missing"));
+            continue;
+        }
         let lines = db.prepare(&format!("PRAGMA integrity_check('{table}')")).and_then(|mut query| {
             let lines = query.query_map([], |r| r.get::<_, String>(0))?;
             lines.collect::<rusqlite::Result<Vec<_>>>()
@@ -148,8 +153,13 @@ fn all_ids(db: &Connection, table: &str) -> Result<Vec<i64>> {
     }
 }
 
+/// A sentence: the database was not looked at on this start, and why.
+pub fn not_looked_at(why: &impl std::fmt::Display) -> String {
+    format!("The database was not looked at ({why}): sala-chat doctor --check does")
+}
+
 impl Store {
-    /// A sentence about damage in a database that is small enough to be looked at on every start. Goes through all of it on a
+    /// A sentence about damage in a database that is small enough to be looked at on every start, or why it was not. Goes through all of it on a
     /// connection of its own: for another thread, where somebody waits for something.
     pub fn damage(&self) -> Option<String> {
         let copy = self.copy.as_ref().map(|copy| copy.path().join("sala.db"));
@@ -163,8 +173,13 @@ impl Store {
             let moment = db.unchecked_transaction()?;
             first_fault(&moment)
         };
-        // So damaged that it cannot even be looked at.
-        let first = look().unwrap_or_else(|e| Some(e.to_string()))?;
+        let first = match look() {
+            Ok(first) => first?,
+            // A disk that does not read, another process that holds it: nothing is known.
+            Err(e) if e.is_disk() => return Some(not_looked_at(&e)),
+            // So damaged that it cannot even be looked at.
+            Err(e) => e.to_string(),
+        };
         Some(format!(
             "{} is damaged in places ({first}): what can be read is shown. sala-chat doctor --check tells more and \
              repairs what can be.",
@@ -278,9 +293,11 @@ impl Store {
         for (id, rows, end) in kept {
             for kind in [rows.then_some(FileKind::Rows), end.then_some(FileKind::End)].into_iter().flatten() {
                 out.states += 1;
+                // As it is before it is read: what takes its place meanwhile is another one.
+                let look = self.disk.look(&self.layout.file(&id, kind)).ok();
                 match self.state_fault(&id, kind) {
                     Ok(None) => {}
-                    Ok(Some(why)) => found.push(((id, kind, why), self.disk.look(&self.layout.file(&id, kind)).ok())),
+                    Ok(Some(why)) => found.push(((id, kind, why), look)),
                     Err(e) => out.damaged.push(e.to_string()),
                 }
             }

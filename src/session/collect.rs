@@ -44,6 +44,7 @@ impl Store {
     /// # Errors
     /// The database cannot be written.
     pub fn collect(&self) -> Result<Freed> {
+        self.write_uses();
         let cutoff = if self.is_alone() { i64::MAX } else { now_ms() - LEFT_ALONE_MS };
         let gone = self.transaction(|tx| {
             let tree = light(tx)?;

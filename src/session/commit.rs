@@ -117,7 +117,7 @@ pub enum Change {
     Prompt(String),
     /// What stands in the input of a session, in the place of what stood there before; an empty text takes that away.
     Draft {
-        /// Whose; [`super::NO_ROW`] for one that is not made yet.
+        /// Whose; one of [`super::draft_places`] for one that is not made yet.
         session: SessionId,
         /// As typed.
         text: String,

@@ -8,8 +8,15 @@ use super::seal::text_at;
 use super::store::Store;
 use crate::transcript::{LONGEST_PROMPT, SessionId};
 
-/// The place for the draft of a session without a row: ids begin at 1. It has a lock as sessions have.
+/// The first place for the draft of a session without a row: ids begin at 1.
 pub const NO_ROW: SessionId = SessionId(0);
+/// So many sessions without a row have drafts.
+const PLACES: i64 = 8;
+
+/// All places for drafts of sessions without a row. Each has a lock as sessions have.
+pub fn draft_places() -> impl Iterator<Item = SessionId> {
+    (0..PLACES).map(|n| SessionId(NO_ROW.0 - n))
+}
 
 /// Puts a draft in the place of the one before; an empty one takes that away, and one that is too long leaves it.
 pub(super) fn put(tx: &Transaction<'_>, session: SessionId, text: &str) -> Result<()> {
@@ -19,7 +26,7 @@ pub(super) fn put(tx: &Transaction<'_>, session: SessionId, text: &str) -> Resul
         // Another process may have deleted the session meanwhile.
         tx.prepare_cached(
             "INSERT OR REPLACE INTO draft(session, text)
-             SELECT ?1, ?2 WHERE ?1 = ?3 OR EXISTS (SELECT 1 FROM session WHERE id = ?1)",
+             SELECT ?1, ?2 WHERE ?1 <= ?3 OR EXISTS (SELECT 1 FROM session WHERE id = ?1)",
         )?
         .execute(params![session.0, text, NO_ROW.0])?;
     }
@@ -27,6 +34,18 @@ pub(super) fn put(tx: &Transaction<'_>, session: SessionId, text: &str) -> Resul
 }
 
 impl Store {
+    /// The places of [`draft_places`] in which something stands.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn drafts_without_row(&self) -> Result<Vec<SessionId>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached("SELECT session FROM draft WHERE session <= ?1 ORDER BY session DESC")?;
+            let rows = query.query_map([NO_ROW.0], |r| Ok(SessionId(r.get(0)?)))?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
     /// What stood in the input of a session when it was left or the program ended.
     ///
     /// # Errors

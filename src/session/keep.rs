@@ -163,6 +163,8 @@ impl Store {
             return Ok(Freed::default());
         }
         self.write_uses();
+        // What could not be written is in use all the same.
+        let spare: Vec<SegmentId> = spare.iter().copied().chain(self.noted_uses()).collect();
         let gone = self.transaction(|tx| {
             let mut total = all;
             let mut tree = light(tx)?;

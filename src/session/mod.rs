@@ -80,12 +80,12 @@ mod writer;
 
 pub use arrival::{Imported, LeftOut};
 pub use bundle::Bundled;
-pub use check::Checked;
+pub use check::{Checked, not_looked_at};
 pub use collect::Sizes;
 pub use commit::{Change, NewDocument, NewSession, Save, TitleBy};
 pub use directory::check_folder;
 pub use disk::{Disk, DiskFile, Look, RealDisk};
-pub use drafts::NO_ROW;
+pub use drafts::{NO_ROW, draft_places};
 pub use error::{Result, StoreError};
 pub use export::{Overwrite, Scope};
 pub use keep::{Freed, PRUNED};

@@ -33,11 +33,11 @@ enum Purpose {
 impl Store {
     /// Opens a data directory, making it if needed, and removes what an earlier process left unfinished.
     ///
-    /// A directory that cannot be written, or a database of a newer program, opens read-only: see [`Store::access`]. Where
-    /// the disk is full the reserve is given up.
+    /// A directory that cannot be written, a database of a newer program, or a damaged one to which nothing can be added opens
+    /// read-only: see [`Store::access`]. Where the disk is full the reserve is given up.
     ///
     /// # Errors
-    /// No directory, one with other things in it, a foreign or damaged database.
+    /// No directory, one with other things in it, a foreign database, or one so damaged that no session can be read.
     pub fn open(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         Store::open_for(root, disk, limits, Purpose::Write)
     }
@@ -77,12 +77,20 @@ impl Store {
         let layout = resolved(&root);
         let open = |e: StoreError| -> Result<Store> {
             let shown = layout.root.display();
-            let full = e.is_full();
             let copy = |why: String| Store::open_readable(layout.clone(), Arc::clone(&disk), limits.clone(), why);
             let retry = || Store::open_writable(layout.clone(), Arc::clone(&disk), limits.clone());
             let reserve =
                 || disk.look(&layout.reserve).is_ok_and(|l| l.is_file) && disk.remove(&layout.reserve).is_ok();
-            if !full {
+            if let StoreError::Damaged { detail, .. } = &e {
+                let why = format!(
+                    "{} is damaged ({detail}), so that nothing can be added to it: what can be read is shown, nothing is saved. \
+                     Bring back a copy, or move the folder away to start afresh.",
+                    layout.database.display()
+                );
+                // Where not even the list of sessions can be read there is nothing to show.
+                return copy(why).ok().filter(|store| store.last_session().is_ok()).ok_or(e);
+            }
+            if !e.is_full() {
                 return Err(e);
             }
             if purpose == Purpose::Read

@@ -152,7 +152,7 @@ CREATE TABLE property(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOU
 /// with its session there, too.
 const LATER: &str = "
 CREATE TABLE IF NOT EXISTS draft(
-  session INTEGER PRIMARY KEY,            -- 0: of one that has no row yet
+  session INTEGER PRIMARY KEY,            -- 0 and below: of ones that have no row yet
   text TEXT NOT NULL
 ) STRICT;
 CREATE TRIGGER IF NOT EXISTS session_gone AFTER DELETE ON session BEGIN

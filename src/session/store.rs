@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
@@ -14,6 +14,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::schema;
 use super::segment::SegmentId;
+use super::writer::Shared;
 use crate::base::{counted, now_ms};
 use crate::transcript::{MessageId, SessionId};
 
@@ -116,6 +117,8 @@ pub(super) struct Uses {
     pub count: u64,
     /// The last path each segment was on, by its number, and when that was, ms since the epoch.
     pub last: HashMap<SegmentId, (u64, i64)>,
+    /// Whoever writes them by the way.
+    pub writer: Weak<Shared>,
 }
 
 impl Store {

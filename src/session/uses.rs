@@ -1,7 +1,8 @@
 //! Which state was used when: what was unused for longest goes first where the disk budget asks for it.
 //!
-//! A use is noted at once and written by the way, so that whoever restores state waits for no disk. What a killed process had
-//! noted is lost: that is an order, no state.
+//! A use is noted at once and written by the way, so that whoever restores state waits for no disk: by the writer, once it has nothing
+//! else to do, so that what other processes drop and collect goes by it. What a killed process had noted is lost: that is an order,
+//! no state.
 
 use rusqlite::params;
 
@@ -19,9 +20,19 @@ impl Store {
         noted.count += 1;
         let now = (noted.count, now_ms());
         noted.last.extend(path.iter().map(|segment| (segment.id, now)));
+        let writer = noted.writer.upgrade();
+        drop(noted);
+        if let Some(writer) = writer {
+            writer.wake_for_uses();
+        }
     }
 
-    /// Writes what was noted. Best effort: it only orders what is dropped first.
+    /// Segments whose use is not written yet.
+    pub(super) fn noted_uses(&self) -> Vec<SegmentId> {
+        lock(&self.uses).last.keys().copied().collect()
+    }
+
+    /// Writes what was noted. Best effort: it only orders what is dropped first, and what cannot be written now stays noted.
     pub(super) fn write_uses(&self) {
         let noted = std::mem::take(&mut lock(&self.uses).last);
         if noted.is_empty() {
@@ -41,6 +52,11 @@ impl Store {
         });
         if let Err(e) = written {
             tracing::debug!("which state was used is not written: {e}");
+            // What was used again meanwhile is newer.
+            let mut uses = lock(&self.uses);
+            for (id, at) in noted {
+                uses.last.entry(id).or_insert(at);
+            }
         }
     }
 }

@@ -104,12 +104,13 @@ pub struct Writer {
     max_pending_bytes: u64,
 }
 
+/// What the threads and whoever hands something over have in common.
 #[derive(Debug, Default)]
-struct Shared {
+pub(super) struct Shared {
     queue: Mutex<Queue>,
     /// Something was queued, or the end was asked for.
     work: Condvar,
-    /// The text of something was saved, or no more will be.
+    /// The text of something was saved, or no more will be; or uses were noted.
     state_work: Condvar,
     /// A text or a state was saved, or will not be.
     done: Condvar,
@@ -122,6 +123,8 @@ struct Queue {
     states: VecDeque<Arc<State>>,
     /// Sessions that have come to a segment since they were last thinned.
     grown: Vec<SessionId>,
+    /// Uses were noted since some were written last.
+    uses_noted: bool,
     /// Bytes of state in `saves`, in hand, and in `states`.
     pending_bytes: u64,
     last_id: u64,
@@ -139,6 +142,14 @@ struct Queue {
     /// No more state will be written.
     states_over: bool,
     ended: bool,
+}
+
+impl Shared {
+    /// Uses were noted that are to be written once there is nothing else to do.
+    pub(super) fn wake_for_uses(&self) {
+        lock(&self.queue).uses_noted = true;
+        self.state_work.notify_one();
+    }
 }
 
 impl Queue {
@@ -173,6 +184,7 @@ impl Writer {
     /// The system gives no thread.
     pub fn start(store: Arc<Store>, events: Sender<SaveEvent>) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared::default());
+        lock(&store.uses).writer = Arc::downgrade(&shared);
         let max_pending_bytes = store.limits().max_pending_bytes;
         let worker = States::new(Arc::clone(&store), events.clone(), Arc::clone(&shared));
         let (last_words, queue) = (events.clone(), Arc::clone(&shared));

@@ -46,6 +46,7 @@ impl Heard {
             Notice::Activity(Activity::Reading(p)) if watched && p.total > 0 => {
                 out::progress(&Clean::line(&format!("reading {}%", p.done * 100 / p.total)));
             }
+            Notice::Damage(text) => return self.take(context, Notice::Note(Level::Warn, text)),
             Notice::Note(level, text) => {
                 if watched {
                     out::clear_progress();

@@ -141,7 +141,10 @@ fn part(
     tour: Option<Tour>,
 ) -> Result<(Exit, Option<Tour>), Failure> {
     let mut ui = ui_config(context)?;
-    let opened = open::desk(context, &chat.session, chat.save, Attendance::Present)?;
+    let opened = match lines {
+        Some(_) => open::desk(context, &chat.session, chat.save, Attendance::Present),
+        None => open::desk_of_screen(context, &chat.session, chat.save),
+    }?;
     ui.settings = opened.loaded;
     let requests = opened.desk.requests.clone();
     if chat.session == SessionChoice::Pick {

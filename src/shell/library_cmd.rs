@@ -84,7 +84,7 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     for notice in &opened.desk.notices {
         match notice {
             Notice::Fatal { error, exit } => failed = Some(Failure::new(exit, error)),
-            Notice::Note(_, text) => said.push(text),
+            Notice::Note(_, text) | Notice::Damage(text) => said.push(text),
             Notice::Bye { farewell, unsaved } => {
                 said.extend(farewell);
                 let unsaved = unsaved.map(|u| Failure::new(u.exit, format!("not saved: {}", u.reason)));

@@ -238,6 +238,7 @@ fn listen(
                 Ok(())
             }
             Notice::Note(level, text) => printer.note(level, &text),
+            Notice::Damage(text) => printer.note(Level::Warn, &text),
             Notice::Fatal { error, exit } => {
                 printer.clear_progress();
                 // What could not be written comes first: that the desk has stopped follows from it.

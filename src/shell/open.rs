@@ -11,7 +11,7 @@ use super::devices::{self, Chosen};
 use super::failure::Failure;
 use super::{Context, attach_engine, downloaded, out, remote_engine};
 use crate::base::Exit;
-use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
+use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, Input, LoadLimits, Opening, Settings};
 use crate::engine::Engine;
 use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
@@ -351,11 +351,29 @@ fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
     Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
 }
 
-/// Starts engine and desk.
+/// Starts engine and desk, for whoever has no input on a screen.
 ///
 /// # Errors
 /// No data directory, no model, no thread.
 pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: Attendance) -> Result<Opened, Failure> {
+    desk_for(context, session, save, attendance, Input::Lines)
+}
+
+/// As [`desk`], for the screen.
+///
+/// # Errors
+/// As [`desk`].
+pub fn desk_of_screen(context: &Context, session: &SessionChoice, save: bool) -> Result<Opened, Failure> {
+    desk_for(context, session, save, Attendance::Present, Input::Screen)
+}
+
+fn desk_for(
+    context: &Context,
+    session: &SessionChoice,
+    save: bool,
+    attendance: Attendance,
+    input: Input,
+) -> Result<Opened, Failure> {
     let config = context.config();
     if !save && matches!(session, SessionChoice::Last | SessionChoice::Named(_)) {
         // What is kept is left alone, so there is nothing to go on in.
@@ -403,6 +421,7 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
             SessionChoice::Named(name) => resume(name.clone()),
         },
         attendance,
+        input,
         reserve_answer: config.model.reserve_answer,
         load: LoadLimits {
             confirm_tokens: config.load.confirm_tokens,

@@ -358,15 +358,21 @@ impl Loop {
         }
     }
 
-    /// Lets the desk save what it can within a second.
+    /// Lets the desk save what it can within a second, what stands in the input with it.
     fn end_without_terminal(&mut self) -> End {
         let exit = self.dying.map_or(Exit::HANGUP, |d| d.0);
         let deadline = Instant::now() + Duration::from_secs(1);
-        if self.desk.requests.send(Request::Quit).is_ok() {
-            while let Ok(notice) = self.desk.notices.recv_deadline(deadline) {
-                if matches!(notice, Notice::Bye { .. } | Notice::Fatal { .. }) {
-                    break;
-                }
+        let now = self.now_ms();
+        for effect in update(&mut self.app, Event::Terminate, now) {
+            // Everything else is for the terminal.
+            if let Effect::Send(request) = effect {
+                // A desk that is gone has closed the other channel, too.
+                let _ = self.desk.requests.send(request);
+            }
+        }
+        while let Ok(notice) = self.desk.notices.recv_deadline(deadline) {
+            if matches!(notice, Notice::Bye { .. } | Notice::Fatal { .. }) {
+                break;
             }
         }
         End { exit, farewell: None }

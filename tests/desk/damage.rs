@@ -367,7 +367,7 @@ fn damage_in_the_database_is_told_at_every_start() {
         let mut t = Talk::new(dir.path(), Setup { attendance, ..Setup::default() });
         t.send(Request::Quit);
         t.wait("goodbye", |n| matches!(n, Notice::Bye { .. }).then_some(()));
-        let told = |n: &&Notice| matches!(n, Notice::Note(Level::Warn, text) if text.contains("damaged in places"));
+        let told = |n: &&Notice| matches!(n, Notice::Damage(text) if text.contains("damaged in places"));
         assert_eq!(t.seen.iter().filter(told).count(), 1, "{:?}", t.seen);
     }
 }

@@ -1,10 +1,12 @@
 //! Drafts: what stands in the input of a session is there again at its next start, whoever else has it.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use sala_chat::session::{NO_ROW, Store};
+use sala_chat::session::{NO_ROW, Store, draft_places};
 use sala_chat::transcript::SessionId;
 
+use super::fault::FaultDisk;
 use super::*;
 
 fn draft(serial: u64, text: &str) -> Request {
@@ -53,13 +55,7 @@ fn a_draft_is_on_disk_before_the_end_and_back_at_the_next_start() {
     t.quit();
     let mut t = again(dir.path(), &name);
     assert_eq!((told(&t), prompts(&t)), (vec!["half a question".into()], vec!["One?".into()]));
-    // In this run the interface has it.
     let serial = t.view().serial;
-    t.send(Request::New(None));
-    t.sync();
-    t.send(Request::Switch(serial));
-    t.sync();
-    assert_eq!(told(&t).len(), 1);
     t.send(draft(serial, ""));
     t.quit();
     let t = again(dir.path(), &name);
@@ -88,7 +84,8 @@ fn a_draft_without_a_session_stands_in_the_next_new_one_and_goes_to_its_row() {
     let mut t = Talk::new(dir.path(), Setup::default());
     t.sync();
     t.send(draft(t.view().serial, "never asked"));
-    // Another terminal neither has it nor takes its place.
+    t.sync();
+    // Another terminal neither has it nor takes its place: its own has another one.
     let mut other = Talk::new(dir.path(), Setup::default());
     other.sync();
     assert_eq!(told(&other), Vec::<String>::new());
@@ -97,9 +94,14 @@ fn a_draft_without_a_session_stands_in_the_next_new_one_and_goes_to_its_row() {
     t.quit();
     let mut t = Talk::new(dir.path(), Setup::default());
     t.sync();
-    assert_eq!((told(&t), prompts(&t)), (vec!["never asked".into()], vec!["elsewhere".into()]));
+    assert_eq!((told(&t), prompts(&t)), (vec!["never asked".into()], vec![]));
     t.ask("Something else?");
     let name = t.name();
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    assert_eq!(told(&t), ["elsewhere"]);
+    t.send(draft(t.view().serial, ""));
     t.quit();
     let mut t = Talk::new(dir.path(), Setup::default());
     t.sync();
@@ -128,7 +130,28 @@ fn what_an_earlier_run_left_is_not_written_over_by_one_that_began_with_another_s
     let mut t = Talk::new(dir.path(), Setup::default());
     t.sync();
     assert_eq!(told(&t), ["never asked"]);
-    assert!(prompts(&t).contains(&"another".to_owned()));
+    let mut other = Talk::new(dir.path(), Setup::default());
+    other.sync();
+    assert_eq!(told(&other), ["another"]);
+    other.quit();
+    t.quit();
+}
+
+#[test]
+fn a_draft_for_which_there_is_no_place_is_found_with_up() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    let places = draft_places().count();
+    for n in 0..=places {
+        t.send(draft(t.view().serial, &format!("draft {n}")));
+        t.send(Request::New(None));
+        t.sync();
+    }
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    assert_eq!((told(&t), prompts(&t)), (vec!["draft 0".into()], vec![format!("draft {places}")]));
     t.quit();
 }
 
@@ -171,4 +194,71 @@ fn without_saving_no_draft_is_written() {
     let session = store.session_named(&name).unwrap().id;
     assert_eq!((store.draft(session).unwrap(), store.draft(NO_ROW).unwrap()), (None, None));
     assert_eq!(store.prompts(10).unwrap(), ["One?"]);
+}
+
+#[test]
+fn where_there_is_no_input_no_draft_is_taken_up() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    t.send(draft(t.view().serial, "never asked"));
+    t.quit();
+    let mut lines = Talk::new(dir.path(), Setup { input: Input::Lines, ..Setup::default() });
+    lines.ask("One?");
+    assert_eq!(told(&lines), Vec::<String>::new());
+    lines.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    assert_eq!(told(&t), ["never asked"]);
+    t.quit();
+}
+
+#[test]
+fn what_another_terminal_made_of_a_draft_is_told_to_whoever_comes_back() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.on_disk();
+    let (name, serial) = (t.name(), t.view().serial);
+    t.send(draft(serial, "mine"));
+    t.send(Request::New(None));
+    t.sync();
+    let store = support::store(&dir.path().join("data"));
+    kept(&store, store.session_named(&name).unwrap().id, "mine");
+    for text in ["theirs", ""] {
+        let mut other = again(dir.path(), &name);
+        other.send(draft(other.view().serial, text));
+        other.quit();
+        t.send(Request::Switch(serial));
+        t.sync();
+        assert_eq!(told(&t).last().map(String::as_str), Some(text));
+        t.send(Request::New(None));
+        t.sync();
+    }
+    t.quit();
+}
+
+#[test]
+fn a_draft_on_its_way_to_the_disk_is_not_taken_for_the_one_before() {
+    let dir = dir();
+    let disk = FaultDisk::new();
+    let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
+    t.ask("One?");
+    t.on_disk();
+    let (name, serial) = (t.name(), t.view().serial);
+    t.send(draft(serial, "before"));
+    let store = support::store(&dir.path().join("data"));
+    kept(&store, store.session_named(&name).unwrap().id, "before");
+    let held = disk.hold("store-writer");
+    t.send(draft(serial, "now"));
+    t.send(Request::New(None));
+    t.sync();
+    t.send(Request::Switch(serial));
+    t.sync();
+    assert_eq!(told(&t), Vec::<String>::new());
+    drop(held);
+    t.quit();
+    let t = again(dir.path(), &name);
+    assert_eq!(told(&t), ["now"]);
+    t.quit();
 }

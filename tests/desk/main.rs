@@ -20,7 +20,7 @@ mod views;
 
 use sala_chat::base::Exit;
 use sala_chat::commands::{BranchTarget, Sibling};
-use sala_chat::desk::{Attendance, LoadLimits, Opening};
+use sala_chat::desk::{Attendance, Input, LoadLimits, Opening};
 use sala_chat::protocol::desk::{
     Activity, GotoTarget, Level, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, Place, PresetAction,
     Request, SaveState,

@@ -107,3 +107,30 @@ fn the_end_of_the_program_keeps_the_draft() {
     s.type_text("early").wait(1_000).event(Event::Terminate);
     assert_eq!(s.all_sent(), [Request::Remember("early".into()), Request::Quit]);
 }
+
+#[test]
+fn what_another_terminal_made_of_a_draft_takes_its_place() {
+    let back = |typed: &str, told: &str| {
+        let mut s = first();
+        s.type_text("mine").press("alt-2").tell(Notice::Session(opened(2)));
+        s.press("alt-1").tell(Notice::Session(opened(1))).type_text(typed).tell(Notice::Draft(told.into()));
+        s.all_sent();
+        s
+    };
+    let mut s = back("", "theirs");
+    assert_eq!(s.app.composer.text(), "theirs");
+    assert!(s.screen().contains("Ctrl-Y brings it back"), "{}", s.screen());
+    s.wait(9_000);
+    assert_eq!((s.all_sent(), s.app.deadline()), (vec![], None), "it is kept already");
+    // It was sent there.
+    assert_eq!(back("", "").app.composer.text(), "");
+    // What is typed by now stays, and is kept.
+    let mut s = back(" and more", "theirs");
+    assert_eq!(s.app.composer.text(), "mine and more");
+    s.wait(1_000);
+    assert_eq!(s.all_sent(), [draft(1, "mine and more")]);
+    // Its own says nothing.
+    let mut s = back("", "mine");
+    assert_eq!(s.app.composer.text(), "mine");
+    assert!(!s.screen().contains("Ctrl-Y"), "{}", s.screen());
+}

@@ -234,3 +234,13 @@ fn what_is_sent_from_the_queue_leaves_the_view_of_whoever_reads_further_up() {
     s.type_text("sent now").press("enter");
     assert_eq!(s.app.transcript.scroll(), Scroll::Follow);
 }
+
+#[test]
+fn what_is_said_of_the_database_keeps_no_question_from_being_asked() {
+    let mut s = open(80, 24);
+    s.type_text("Sum up @big.txt").press("esc").press("enter");
+    s.event(Event::FoundPaths(vec!["big.txt".into()])).effects.clear();
+    s.tell(Notice::Damage("sala.db is damaged in places".into())).tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Ask("Sum up big.txt".into())]);
+    assert!(s.screen().contains("damaged in places"), "{}", s.screen());
+}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use fake_engine::{Fake, Script};
-use sala_chat::desk::{self, Attendance, Desk, EngineChannels, LoadLimits, Opening, Options, Settings};
+use sala_chat::desk::{self, Attendance, Desk, EngineChannels, Input, LoadLimits, Opening, Options, Settings};
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use sala_chat::protocol::engine::Token;
@@ -77,6 +77,7 @@ pub struct Setup {
     pub text: TextModel,
     pub opening: Opening,
     pub attendance: Attendance,
+    pub input: Input,
     pub settings: Settings,
     pub system: Option<String>,
     pub context_limit: u64,
@@ -107,6 +108,7 @@ impl Default for Setup {
             text,
             opening: Opening::New,
             attendance: Attendance::Present,
+            input: Input::Screen,
             settings: Settings::default(),
             system: None,
             context_limit: 100_000,
@@ -133,6 +135,7 @@ pub struct How {
     pub text: TextModel,
     pub opening: Opening,
     pub attendance: Attendance,
+    pub input: Input,
     pub settings: Settings,
     pub system: Option<String>,
     pub load: LoadLimits,
@@ -148,6 +151,7 @@ impl Default for How {
             text: text_model(None),
             opening: Opening::New,
             attendance: Attendance::Present,
+            input: Input::Screen,
             settings: Settings::default(),
             system: None,
             load: LoadLimits::default(),
@@ -222,6 +226,7 @@ impl Talk {
             text: setup.text,
             opening: setup.opening,
             attendance: setup.attendance,
+            input: setup.input,
             settings: setup.settings,
             system: setup.system,
             load: setup.load,
@@ -238,7 +243,7 @@ impl Talk {
 
     /// With any engine.
     pub fn with_engine(dir: &Path, engine: EngineChannels, how: How) -> Talk {
-        let How { text, opening, attendance, settings, system, load, titles, save_state, disk, discard } = how;
+        let How { text, opening, attendance, input, settings, system, load, titles, save_state, disk, discard } = how;
         let mut sources = SourceOptions::new(&Config::default().load);
         sources.base = dir.to_owned();
         let desk = desk::spawn(Options {
@@ -251,6 +256,7 @@ impl Talk {
             system,
             opening,
             attendance,
+            input,
             reserve_answer: 64,
             load,
             sources,

@@ -82,8 +82,12 @@ impl State {
                 let answer =
                     ToAnswer { last: Last::Generate(desk.generate(desk.next_sampling(), begin, 0)?), message: None };
                 desk.execute(plan, rendered, Some(answer), watch, move |desk, mut watch, fed| {
-                    if let (Some(apart), Err(DeskError::Engine(EngineFault::Device(why) | EngineFault::Gone(why)))) =
-                        (&mut desk.apart, &fed)
+                    if let (
+                        Some(apart),
+                        Err(DeskError::Engine(
+                            EngineFault::Device(why) | EngineFault::ReadAgain(why) | EngineFault::Gone(why),
+                        )),
+                    ) = (&mut desk.apart, &fed)
                         && watch.text.is_empty()
                     {
                         apart.put_off = Some(why.clone());

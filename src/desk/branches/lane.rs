@@ -177,7 +177,10 @@ impl Branching {
         self.lanes[at].path = Path::default();
         let others = self.lanes.iter().any(|lane| lane.doing.is_some());
         let nothing = doing.step.as_ref().is_none_or(|(_, generated)| generated.is_empty());
-        if nothing && others && matches!(fault, EngineFault::Device(_) | EngineFault::Gone(_)) {
+        if nothing
+            && others
+            && matches!(fault, EngineFault::Device(_) | EngineFault::ReadAgain(_) | EngineFault::Gone(_))
+        {
             tracing::debug!(%fault, "a sequence less");
             let lane = self.lanes.remove(at);
             self.most = self.lanes.len();

@@ -32,11 +32,11 @@ impl State {
         let (id, name, lasts) = (talk.id, talk.id.map(|_| talk.name), keeper.lasts());
         let store = Arc::clone(&keeper.store);
         let said = matches!(keeper.shown(), SaveState::TextOnly(_));
+        let closed = keeper.close(Duration::from_secs(60));
         // Damage is told before the end, and whoever opens the directory next finds it left.
         if looking.is_some_and(|thread| thread.join().is_err()) {
             out.note(Level::Error, "internal error: the look for damage ended unexpectedly");
         }
-        let closed = keeper.close(Duration::from_secs(60));
         // Where nobody reads the farewell.
         if let Ok(Some(why)) = &closed
             && absent

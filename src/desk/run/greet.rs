@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::{Attendance, DeskError, Done, Opening, State};
 use crate::commands::line_of;
 use crate::protocol::desk::{Activity, Level, Notice, SaveState};
-use crate::session::{Access, StoreError};
+use crate::session::{Access, StoreError, not_looked_at};
 
 /// Typed prompts handed to the input's history.
 const PROMPTS: usize = 2_000;
@@ -40,14 +40,12 @@ impl State {
         let (store, out) = (Arc::clone(&self.keeper.store), self.out.clone());
         let look = move || {
             if let Some(damage) = store.damage() {
-                out.note(Level::Warn, damage);
+                out.tell(Notice::Damage(damage));
             }
         };
         match std::thread::Builder::new().name("store-look".into()).spawn(look) {
             Ok(thread) => self.looking = Some(thread),
-            Err(e) => {
-                self.note(Level::Warn, format!("The database was not looked at ({e}): sala-chat doctor --check does"))
-            }
+            Err(e) => self.tell(Notice::Damage(not_looked_at(&e))),
         }
     }
 

@@ -25,6 +25,8 @@ const LOCK: &str = ".sala-chat.lock";
 const TRIES: usize = 100;
 /// Written at once.
 const BUFFER_BYTES: usize = 1 << 20;
+/// From so many bytes on several cores hash faster than one.
+const FOR_ALL_CORES: usize = 128 << 10;
 
 /// The right to write a folder, given back on drop.
 #[derive(Debug)]
@@ -198,7 +200,11 @@ struct Hashed<W> {
 impl<W: Write> Write for Hashed<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
-        self.hasher.update(bytes.get(..written).unwrap_or_default());
+        let taken = bytes.get(..written).unwrap_or_default();
+        match taken.len() < FOR_ALL_CORES {
+            true => self.hasher.update(taken),
+            false => self.hasher.update_rayon(taken),
+        };
         Ok(written)
     }
 
@@ -243,7 +249,8 @@ mod tests {
     #[test]
     fn files_of_tensors_are_those_of_the_library_and_are_read_by_others() {
         let dir = tempfile::tempdir().unwrap();
-        let bytes: Vec<u8> = (0..24).collect();
+        let large = 2 * BUFFER_BYTES + 1;
+        let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(large).collect();
         let tensors = || {
             let new = |name: &str, dtype, shape: &[usize], size: usize| {
                 (name.to_owned(), TensorView::new(dtype, shape.to_vec(), &bytes[..size]).unwrap())
@@ -254,6 +261,7 @@ mod tests {
                 new("z.floats", safetensors::Dtype::F32, &[2, 3], 24),
                 new("halves", safetensors::Dtype::BF16, &[2], 4),
                 new("none", safetensors::Dtype::F32, &[0], 0),
+                new("large", safetensors::Dtype::U8, &[large], large),
             ]
         };
         let metadata = || HashMap::from([("made_from".to_owned(), "a hash 1e-4".to_owned())]);

@@ -92,6 +92,9 @@ pub enum EngineFault {
     /// No token may come next in an answer that is kept to a grammar. It is the grammar's, and the same at every try.
     #[error("{0}")]
     Stuck(String),
+    /// The live state is not enough to go on from, and neither memory nor the device is to blame: what is read again is.
+    #[error("{0}")]
+    ReadAgain(String),
     /// The model or its device failed, and is ready for the next command.
     #[error("{0}")]
     Device(String),

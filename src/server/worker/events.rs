@@ -192,8 +192,10 @@ impl Worker {
             EngineFault::Device(why) if running.answer.generated.is_empty() && self.release_idle() => {
                 self.plan_again(*running, &why, None);
             }
-            // Its lane was given to another before it began.
-            fault @ EngineFault::Evicted => self.plan_again(*running, &fault.to_string(), None),
+            // Its lane was given to another before it began, or held too little to begin with: it is empty now.
+            fault @ (EngineFault::Evicted | EngineFault::ReadAgain(_)) => {
+                self.plan_again(*running, &fault.to_string(), None);
+            }
             EngineFault::Device(why) if matches!(running.doing, Doing::Restoring(..)) => {
                 self.plan_again(*running, &why, None);
             }

@@ -85,10 +85,14 @@ impl States {
             if queue.texts_over {
                 return None;
             }
-            if !tidied && !queue.closing && queue.stuck.is_none() {
+            let uses = queue.uses_noted && queue.saves.is_empty();
+            if (!tidied || uses) && !queue.closing && queue.stuck.is_none() {
+                queue.uses_noted = false;
                 drop(queue);
-                self.tidy();
-                tidied = true;
+                match std::mem::replace(&mut tidied, true) {
+                    false => self.tidy(),
+                    true => self.store.write_uses(),
+                }
                 queue = lock(&self.shared.queue);
                 continue;
             }
@@ -148,12 +152,12 @@ impl States {
         if matches!(self.store.access(), Access::ReadOnly { .. }) {
             return;
         }
+        self.store.write_uses();
         self.empty_trash();
         if self.saves == 0 {
             return;
         }
         // The names of the files that were written.
-        self.store.write_uses();
         self.store.checkpoint();
         if self.state_off.is_some() {
             return;

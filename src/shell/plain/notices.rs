@@ -142,6 +142,7 @@ impl Plain {
                     self.not_read(&mut out);
                 }
             }
+            Notice::Damage(text) => out.push(Out::Line(format!("Note: {}", sanitize(&text)))),
             Notice::Page { title, text } | Notice::Looked { title, text, .. } | Notice::Why { title, text, .. } => {
                 out.push(Out::Line(format!("{}:", sanitize_line(&title))));
                 out.extend(

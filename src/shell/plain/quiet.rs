@@ -20,6 +20,7 @@ pub(super) fn weight(notice: &Notice) -> Weight {
     match notice {
         // A warning says that something that was asked for did not happen, or not wholly.
         Notice::Note(Level::Error | Level::Warn, _)
+        | Notice::Damage(_)
         | Notice::Save(_)
         | Notice::Fatal { .. }
         | Notice::Bye { unsaved: Some(_), .. } => Weight::Trouble,
