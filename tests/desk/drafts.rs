@@ -53,7 +53,7 @@ fn a_draft_is_on_disk_before_the_end_and_back_at_the_next_start() {
     // Whatever ends the program now.
     kept(&store, store.session_named(&name).unwrap().id, "half a question");
     t.quit();
-    let mut t = again(dir.path(), &name);
+    let t = again(dir.path(), &name);
     assert_eq!((told(&t), prompts(&t)), (vec!["half a question".into()], vec!["One?".into()]));
     let serial = t.view().serial;
     t.send(draft(serial, ""));
@@ -226,7 +226,7 @@ fn what_another_terminal_made_of_a_draft_is_told_to_whoever_comes_back() {
     let store = support::store(&dir.path().join("data"));
     kept(&store, store.session_named(&name).unwrap().id, "mine");
     for text in ["theirs", ""] {
-        let mut other = again(dir.path(), &name);
+        let other = again(dir.path(), &name);
         other.send(draft(other.view().serial, text));
         other.quit();
         t.send(Request::Switch(serial));
