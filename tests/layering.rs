@@ -196,7 +196,6 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/model",
     "src/model/draft",
     "src/model/published",
-    "src/model/weights",
     "src/protocol",
     "src/remote",
     "src/server",

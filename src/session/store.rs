@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
@@ -14,7 +14,6 @@ use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::schema;
 use super::segment::SegmentId;
-use super::writer::Shared;
 use crate::base::{counted, now_ms};
 use crate::transcript::{MessageId, SessionId};
 
@@ -110,15 +109,24 @@ pub struct Store {
     pub(super) copy: Option<super::scratch::Scratch>,
 }
 
+/// Called when uses were noted.
+pub(super) type Noted = Arc<dyn Fn() + Send + Sync>;
+
 /// Uses of segments that are not written yet.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Uses {
     /// Paths noted so far.
     pub count: u64,
     /// The last path each segment was on, by its number, and when that was, ms since the epoch.
     pub last: HashMap<SegmentId, (u64, i64)>,
-    /// Whoever writes them by the way.
-    pub writer: Weak<Shared>,
+    /// Tells whoever writes them by the way.
+    pub noted: Option<Noted>,
+}
+
+impl std::fmt::Debug for Uses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uses").field("count", &self.count).field("last", &self.last).finish_non_exhaustive()
+    }
 }
 
 impl Store {

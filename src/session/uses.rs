@@ -20,10 +20,10 @@ impl Store {
         noted.count += 1;
         let now = (noted.count, now_ms());
         noted.last.extend(path.iter().map(|segment| (segment.id, now)));
-        let writer = noted.writer.upgrade();
+        let tell = noted.noted.clone();
         drop(noted);
-        if let Some(writer) = writer {
-            writer.wake_for_uses();
+        if let Some(tell) = tell {
+            tell();
         }
     }
 

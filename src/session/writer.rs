@@ -106,7 +106,7 @@ pub struct Writer {
 
 /// What the threads and whoever hands something over have in common.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+struct Shared {
     queue: Mutex<Queue>,
     /// Something was queued, or the end was asked for.
     work: Condvar,
@@ -146,7 +146,7 @@ struct Queue {
 
 impl Shared {
     /// Uses were noted that are to be written once there is nothing else to do.
-    pub(super) fn wake_for_uses(&self) {
+    fn wake_for_uses(&self) {
         lock(&self.queue).uses_noted = true;
         self.state_work.notify_one();
     }
@@ -184,7 +184,12 @@ impl Writer {
     /// The system gives no thread.
     pub fn start(store: Arc<Store>, events: Sender<SaveEvent>) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared::default());
-        lock(&store.uses).writer = Arc::downgrade(&shared);
+        let listener = Arc::downgrade(&shared);
+        lock(&store.uses).noted = Some(Arc::new(move || {
+            if let Some(shared) = listener.upgrade() {
+                shared.wake_for_uses();
+            }
+        }));
         let max_pending_bytes = store.limits().max_pending_bytes;
         let worker = States::new(Arc::clone(&store), events.clone(), Arc::clone(&shared));
         let (last_words, queue) = (events.clone(), Arc::clone(&shared));
