@@ -193,6 +193,8 @@ pub(super) fn longest(context: &Context) -> u64 {
 pub(super) fn apart(context: &Context, scratch: &Path, tokens: u64) -> Context {
     let mut quiet = context.clone();
     quiet.dirs.data = scratch.join("data");
+    // What is set from here on is a setting of its sessions.
+    quiet.loaded.keep_all();
     let config = &mut quiet.loaded.config;
     if config.model.max_context == 0 {
         // Later entries of the ledger have longer numbers than those its length is reckoned from.

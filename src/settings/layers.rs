@@ -75,6 +75,11 @@ impl Loaded {
         self.beneath.as_ref().map_or(&self.config, |beneath| &beneath.config)
     }
 
+    /// What the command line gave is kept like the rest: for sessions that are nobody's, as those of a measurement.
+    pub fn keep_all(&mut self) {
+        self.beneath = None;
+    }
+
     /// Puts the preset that was asked for under what was set beside it: a key set in the same layer or a higher one stays.
     ///
     /// # Errors

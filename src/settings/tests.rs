@@ -50,6 +50,10 @@ fn what_is_given_on_the_command_line_is_no_part_of_what_is_kept() {
     assert_eq!((kept.temperature, kept.max_tokens, kept.top_p, kept.preset.as_str()), (0.3, 8192, 0.9, "careful"));
     let used = &loaded.config.sampling;
     assert_eq!((used.temperature, used.max_tokens, used.top_p), (0.0, 12, 0.9));
+    // A measurement's own values reach the sessions it makes, whatever else was asked for.
+    loaded.keep_all();
+    loaded.config.sampling.max_tokens = 64;
+    assert_eq!(loaded.kept().sampling.max_tokens, 64);
     let loaded = load(&path, &[], &[]).unwrap();
     assert_eq!(loaded.kept(), &loaded.config);
 }
