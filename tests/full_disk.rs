@@ -140,7 +140,8 @@ fn on_a_disk_that_is_only_read_that_is_said_and_nothing_else() {
     assert!(codes.contains("second=74") && codes.contains("rm=74"), "{output:?}");
     let read = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
     let said = read("second.err");
-    let lines: Vec<&str> = said.lines().collect();
+    // Answers of these tests are cut off, which is said too.
+    let lines: Vec<&str> = said.lines().filter(|l| !l.contains("cut off at")).collect();
     assert!(lines.len() == 2 && lines.iter().all(|l| l.contains("nothing is saved")), "{said}");
     assert!(lines[1].starts_with("sala-chat: not saved: "), "{said}");
     // A lock that cannot be written either is no news.
