@@ -71,12 +71,17 @@ impl Feeder {
                 };
                 chain.append(segment);
             }
-            // Inside the next step somebody may have stopped.
-            let part = keeper.stopped_part(&chain, self.fingerprint(), &rendered.text)?;
-            let Some(part) = part.filter(|part| part.content.start == chain.position()) else {
+            // Inside the next step somebody may have stopped, or read on in pieces of another length. All of those in a row come
+            // before the rest is tokenised again.
+            let before = chain.segments().len();
+            while let Some(part) = keeper.stopped_part(&chain, self.fingerprint(), &rendered.text)?
+                && part.content.start == chain.position()
+            {
+                chain.append(part);
+            }
+            if chain.segments().len() == before {
                 break;
-            };
-            chain.append(part);
+            }
             steps = self.steps(rendered, &chain, halt)?;
             known = chain.segments().len();
         }

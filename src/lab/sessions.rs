@@ -52,7 +52,7 @@ use crate::desk::Attendance;
 use crate::protocol::desk::{LoadOptions, Request};
 use crate::protocol::engine::BUILT_IN;
 use crate::session::{SegmentId, Store};
-use crate::settings::{Device, SaveStates};
+use crate::settings::{Device, Origin, SaveStates};
 use crate::shell::cli::{BenchArgs, FillArg, SessionChoice};
 use crate::shell::{Context, Exit, Failure, open};
 use crate::transcript::{Message, MessageId, MessageMeta, Role};
@@ -202,6 +202,9 @@ pub(super) fn apart(context: &Context, scratch: &Path, tokens: u64) -> Context {
     }
     config.model.reserve_answer = config.model.reserve_answer.min(ROOM / 4);
     config.sampling.temperature = 0.0;
+    // Whatever the model's own folder recommends.
+    quiet.loaded.origins.insert("sampling.temperature".into(), Origin::BuiltIn);
+    let config = &mut quiet.loaded.config;
     (config.sessions.save_state, config.sessions.keep_turns) = (SaveStates::Turn, 64);
     (config.sessions.min_free_gib, config.sessions.max_state_gib) = (0.0, 1e6);
     (config.load.confirm_tokens, config.load.max_file_mib) = (u64::MAX, 1 << 20);

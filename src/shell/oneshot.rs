@@ -110,7 +110,8 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     let listened = listen(&opened.desk.notices, &requests, &mut printer, &mut run, started);
     let joined = opened.desk.thread.join();
     let _ = opened.engine.join();
-    if run.answers.is_empty() {
+    // Where no end of an answer comes any more that could tell them.
+    if run.answers.is_empty() || listened.is_err() || joined.is_err() {
         printer.tell_held();
     }
     if let Some(signal) = ending.signal() {
