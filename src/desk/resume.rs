@@ -164,7 +164,7 @@ impl State {
             labels.extend(at.map(|at| (fork.name, at)));
         }
         labels.extend(self.keeper.store.marks(record.id)?.into_iter().map(|m| (m.name, m.message)));
-        let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults);
+        let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults.own());
         self.say_unread(&record.name, &settings, &wrong);
         for (key, value) in &self.overrides {
             settings.set_for_run(key, value).map_err(DeskError::Refused)?;
