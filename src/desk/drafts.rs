@@ -108,13 +108,20 @@ impl State {
 
     /// Tells what stands in the input of a session that was just opened. Where that was open before in this run, another terminal may
     /// have had it meanwhile: that nothing stands there is told as well.
-    pub(super) fn tell_draft(&self, session: SessionId, known: bool) {
-        // What is on its way to the disk is the interface's own, and newer.
-        let comes = self.drafts.given.get(&session).is_some_and(|save| !self.keeper.is_told(*save));
-        if self.keeps_drafts()
-            && !comes
-            && let Some(text) = self.stored_draft(session).filter(|text| known || !text.is_empty())
-        {
+    pub(super) fn tell_draft(&mut self, session: SessionId, known: bool) {
+        if !self.keeps_drafts() {
+            return;
+        }
+        // It stands in the input still, and could not be kept as long as somebody else had the session.
+        if let Some(text) = self.drafts.homeless.remove(&self.talk.serial) {
+            if let Some(before) = self.stored_draft(session).filter(|before| *before != text) {
+                self.remember_draft(&before);
+            }
+            return self.write_draft(session, text);
+        }
+        // What is not on the disk is the interface's own, and newer.
+        let is_newer = self.drafts.given.get(&session).is_some_and(|save| !self.keeper.is_saved(*save));
+        if !is_newer && let Some(text) = self.stored_draft(session).filter(|text| known || !text.is_empty()) {
             self.tell(Notice::Draft(text));
         }
     }
@@ -149,8 +156,14 @@ impl State {
 
     /// At the end: what has no place is found with Up.
     pub(super) fn remember_homeless(&mut self) {
-        for text in std::mem::take(&mut self.drafts.homeless).into_values().filter(|text| !is_command(text)) {
-            self.remember_prompt(&message_text(&text));
+        for text in std::mem::take(&mut self.drafts.homeless).into_values() {
+            self.remember_draft(&text);
+        }
+    }
+
+    fn remember_draft(&mut self, text: &str) {
+        if !text.is_empty() && !is_command(text) {
+            self.remember_prompt(&message_text(text));
         }
     }
 

@@ -261,11 +261,14 @@ impl State {
         let started = Instant::now();
         let of = Arc::clone(&rendered);
         let planner = if answer.is_some() { State::plan_answer } else { State::plan };
+        // What leaves no trace goes back to what was live before it.
+        let stays = answer.as_ref().is_none_or(|a| a.message.is_some());
         self.activate(plan, of, planner, move |desk, plan| {
             let plan = match plan {
                 Ok(plan) => plan,
                 Err(e) => return then(desk, watch, Err(e)),
             };
+            desk.talk.is_unread &= !stays;
             for (message, segment) in &plan.found {
                 desk.point(*message, *segment);
             }

@@ -33,6 +33,8 @@ struct Pending {
     states: HashMap<u64, SegmentId>,
     /// Texts of all saves up to this one were committed, or will never be.
     done: u64,
+    /// Those of them that will never be.
+    refused: HashSet<u64>,
     /// The last save.
     last: u64,
     /// Saves whose text is not on disk yet, and whose it is.
@@ -154,9 +156,9 @@ impl Keeper {
         self.writer.save(Save { changes: vec![change], images: Vec::new() })
     }
 
-    /// Whether the texts of a save are on disk, or will never be.
-    pub(super) fn is_told(&self, save: u64) -> bool {
-        self.pending.done >= save
+    /// Whether the texts of a save are on disk.
+    pub(super) fn is_saved(&self, save: u64) -> bool {
+        self.pending.done >= save && !self.pending.refused.contains(&save)
     }
 
     /// Hands changes over and waits until they are on disk, or it is clear that they will not be.
@@ -224,6 +226,7 @@ impl Keeper {
                 if lasting {
                     pending.lost.extend(pending.waiting.iter().filter(|(save, _)| *save == id).map(|(_, of)| *of));
                     pending.committed(id);
+                    pending.refused.insert(id);
                     pending.given_up = Some(reason.clone());
                     self.out.note(Level::Error, format!("Something could not be saved: {reason}"));
                 }

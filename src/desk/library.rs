@@ -259,7 +259,9 @@ impl State {
             // These messages are in no conversation: nothing may point at them.
             plan.steps.iter_mut().for_each(|s| s.message = None);
             plan.found.clear();
+            let is_unread = desk.talk.is_unread;
             desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| {
+                desk.talk.is_unread = is_unread;
                 let read = fed.map(|fed| {
                     if !desk.feeder.stopped() {
                         desk.library_has(info, &text, &fed);

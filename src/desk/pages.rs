@@ -179,7 +179,7 @@ impl State {
     /// `/think`.
     pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
         self.may_think(mode).map_err(DeskError::Refused)?;
-        self.talk.settings.think = mode;
+        self.talk.settings.set_to("think", &mode).map_err(DeskError::Refused)?;
         self.settings_changed(format!("Thinking is {} from the next answer on", self.talk.settings.get("think")))
     }
 
@@ -187,7 +187,7 @@ impl State {
     pub(super) fn spec(&mut self, mode: Option<SpecMode>) -> Done {
         match mode {
             Some(mode) => {
-                self.talk.settings.spec = mode;
+                self.talk.settings.set_to("spec", &mode).map_err(DeskError::Refused)?;
                 self.settings_changed(format!(
                     "Speculation is {} from the next answer on",
                     self.talk.settings.get("spec")

@@ -143,8 +143,8 @@ impl State {
         })?;
         settings.preset = name.to_owned();
         let mut said = format!("Preset {name}: {}", summary(&preset, &self.defaults));
-        if let Err(why) = self.may_think(settings.think) {
-            settings.think = self.talk.settings.think;
+        if let (Err(why), Some(row)) = (self.may_think(settings.think), table::session_row("think")) {
+            settings.take(row, &self.talk.settings);
             said.push_str(&format!(". Of thoughts nothing was taken: {why}"));
         }
         let path = self.talk.conversation.path();
@@ -201,6 +201,7 @@ impl State {
             false => String::new(),
         };
         self.talk.settings.preset = name.to_owned();
+        self.talk.settings.keep_preset();
         self.save_settings()?;
         self.note(Level::Info, format!("Preset {name} saved: {}.{before}", file.display()));
         Ok(())

@@ -164,7 +164,7 @@ impl State {
             labels.extend(at.map(|at| (fork.name, at)));
         }
         labels.extend(self.keeper.store.marks(record.id)?.into_iter().map(|m| (m.name, m.message)));
-        let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults);
+        let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults.own());
         self.say_unread(&record.name, &settings, &wrong);
         for (key, value) in &self.overrides {
             settings.set_for_run(key, value).map_err(DeskError::Refused)?;
@@ -182,7 +182,7 @@ impl State {
             unread,
             system: first.or_else(|| self.default_system.clone()),
             rights,
-            is_unread: false,
+            is_unread: true,
             ends,
             labels,
             cut,
@@ -260,7 +260,6 @@ impl State {
             }
             let text = format!("{why} Text is open. {read} of {total} tokens have to be read again{about}.");
             // Nothing is counted that would have to be read first.
-            desk.talk.is_unread = true;
             desk.report_meters();
             let choices =
                 vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
@@ -277,7 +276,6 @@ impl State {
 
     fn resume_with(&mut self, plan: Plan, rendered: Arc<Rendered>, then: Then<()>) -> Done {
         let plan = self.fitting(Ok(plan), THIS_CONVERSATION)?;
-        self.talk.is_unread = false;
         self.execute(plan, rendered, None, PromptReading::begun(), |desk, _, fed| {
             let fed = fed?;
             let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));

@@ -29,6 +29,7 @@ impl State {
         self.with_engine(move |desk| {
             let rendered = desk.known_size(desk.past(), THIS_CONVERSATION)?;
             if desk.feeder.is_synced(&desk.talk, &rendered) {
+                desk.talk.is_unread = false;
                 let fed = Fed { reused: desk.feeder.live.position(), ..Fed::default() };
                 return then(desk, fed);
             }

@@ -35,8 +35,6 @@ pub struct Settings {
 pub struct ForRun {
     /// Its row.
     pub name: &'static str,
-    /// Its value in this run.
-    pub value: String,
     /// The session's own, which is kept.
     pub own: String,
 }

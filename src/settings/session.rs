@@ -5,6 +5,7 @@ use super::answers::{ForRun, Settings};
 use super::preset::{BUILT_IN, builtin};
 use super::row::Keeper;
 use super::table::{self, Row, preset_rows, session_row, session_rows};
+use super::value::Field;
 use super::{Config, Value};
 use crate::protocol::engine::Sampling;
 use crate::text::near::nearest;
@@ -29,19 +30,22 @@ impl Settings {
     /// # Errors
     /// They cannot be written down.
     pub fn to_json(&self, unread: Option<&str>) -> serde_json::Result<String> {
-        let mut kept = self.clone();
-        for given in &self.for_run {
-            // Changed since, it is the session's own.
-            let row = table::find(given.name).filter(|row| self.value(row).as_ref() == Some(&given.value));
-            if let Some((row, Ok(own))) = row.map(|row| (row, row.kind.parse(&given.own))) {
-                kept.put(row, &own);
-            }
-        }
-        let mut json = serde_json::to_value(&kept)?;
+        let mut json = serde_json::to_value(self.own())?;
         if let (Some(unread), Some(fields)) = (unread, json.as_object_mut()) {
             fields.insert(UNREAD.into(), unread.into());
         }
         serde_json::to_string(&json)
+    }
+
+    /// Without what counts for this run only.
+    pub fn own(&self) -> Settings {
+        let mut own = Settings { for_run: Vec::new(), ..self.clone() };
+        for given in &self.for_run {
+            if let Some((row, Ok(value))) = table::find(given.name).map(|row| (row, row.kind.parse(&given.own))) {
+                own.put(row, &value);
+            }
+        }
+        own
     }
 
     /// What a session kept. A setting that cannot be read, or that is out of its range, is as in `base`.
@@ -138,16 +142,37 @@ impl Settings {
         Ok(format!("{name} is {} from the next answer on", self.value(row).unwrap_or_default()))
     }
 
+    /// As [`Settings::set`], with a value of the setting's own type.
+    ///
+    /// # Errors
+    /// As [`Settings::set`].
+    pub fn set_to(&mut self, key: &str, value: &impl Field) -> Result<String, String> {
+        let row = session_row(key).ok_or_else(|| no_setting(key))?;
+        self.set(key, &row.kind.show(&value.to_value()))
+    }
+
+    /// Takes one setting from others, with what counts there for this run only.
+    pub fn take(&mut self, row: &Row, from: &Settings) {
+        if let Some(Keeper::Session(get, _)) = row.session.map(|way| way.keeper) {
+            self.put(row, &get(from));
+            self.for_run.retain(|given| given.name != row.name);
+            self.for_run.extend(from.for_run.iter().filter(|given| given.name == row.name).cloned());
+        }
+    }
+
     /// Changes one key for this run: what the session has of its own is kept.
     ///
     /// # Errors
     /// As [`Settings::set`].
     pub fn set_for_run(&mut self, key: &str, value: &str) -> Result<(), String> {
         let (row, value) = parse(key, value)?;
-        let own = self.value(row).ok_or_else(|| no_setting(key))?;
+        let earlier = self.for_run.iter().position(|given| given.name == row.name);
+        let own = match earlier.map(|at| self.for_run.remove(at)) {
+            Some(earlier) => earlier.own,
+            None => self.value(row).ok_or_else(|| no_setting(key))?,
+        };
         self.put(row, &value);
-        let value = self.value(row).ok_or_else(|| no_setting(key))?;
-        self.for_run.push(ForRun { name: row.name, value, own });
+        self.for_run.push(ForRun { name: row.name, own });
         Ok(())
     }
 
@@ -171,10 +196,13 @@ impl Settings {
     /// stays.
     pub fn begin_preset(&mut self, base: &Settings) {
         for row in preset_rows().filter(|row| row.section() == "sampling") {
-            if let Some(Keeper::Session(get, _)) = row.session.map(|way| way.keeper) {
-                self.put(row, &get(base));
-            }
+            self.take(row, base);
         }
+    }
+
+    /// A preset was made of the settings: what it holds is the session's own from now on.
+    pub fn keep_preset(&mut self) {
+        self.for_run.retain(|given| !preset_rows().any(|row| row.name == given.name));
     }
 
     /// Takes a built-in preset. `base` are the configured settings, which `default` returns to.
@@ -217,6 +245,7 @@ fn no_setting(key: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ThinkMode;
     use super::*;
 
     #[test]
@@ -256,8 +285,40 @@ mod tests {
         assert_eq!(kept(&s), own);
         // As given, but meant for the session.
         s.set("max_tokens", "12").unwrap();
-        assert_eq!(kept(&s), Settings { max_tokens: 12, ..own });
+        assert_eq!(kept(&s), Settings { max_tokens: 12, ..own.clone() });
         assert!(s.set_for_run("colour", "red").is_err());
+        // There and back again.
+        s.set_to("think", &ThinkMode::On).unwrap();
+        s.set_to("think", &ThinkMode::Off).unwrap();
+        assert_eq!(kept(&s), Settings { max_tokens: 12, think: ThinkMode::Off, ..own });
+    }
+
+    #[test]
+    fn what_was_given_for_a_run_more_than_once_leaves_what_was_there_before() {
+        let mut s = Settings { max_tokens: 77, ..Settings::default() };
+        for value in ["12", "13"] {
+            s.set_for_run("max_tokens", value).unwrap();
+        }
+        assert_eq!((s.max_tokens, s.own()), (13, Settings { max_tokens: 77, ..Settings::default() }));
+    }
+
+    #[test]
+    fn a_preset_keeps_what_is_configured_and_not_what_counts_for_a_run() {
+        let mut base = Settings::default();
+        base.set_for_run("top_p", "0.5").unwrap();
+        let mut s = Settings::default();
+        s.preset("careful", &Settings::default()).unwrap();
+        s.set_for_run("top_p", "0.5").unwrap();
+        s.preset("default", &base).unwrap();
+        assert_eq!((s.get("top_p").as_str(), s.own()), ("0.5", Settings::default()));
+        // What a preset says is meant for the session.
+        s.preset("careful", &base).unwrap();
+        assert_eq!((s.get("top_p").as_str(), s.own().get("top_p").as_str()), ("0.9", "0.9"));
+        // So is what a preset was made of.
+        s.set_for_run("top_p", "0.4").unwrap();
+        s.set_for_run("spec", "off").unwrap();
+        s.keep_preset();
+        assert_eq!((s.own().get("top_p").as_str(), s.own().get("spec").as_str()), ("0.4", "auto"));
     }
 
     #[test]

@@ -373,6 +373,18 @@ fn damage_in_the_database_is_told_at_every_start() {
 }
 
 #[test]
+fn what_is_used_for_a_setting_that_cannot_be_read_is_configured_and_not_given_for_the_run() {
+    let dir = dir();
+    let name = tampered(dir.path(), r#"UPDATE session SET settings = '{"sampling":{"temperature":"hot"}}'"#);
+    let mut settings = sala_chat::desk::Settings::default();
+    settings.set_for_run("temperature", "0.1").unwrap();
+    let mut t = Talk::new(dir.path(), Setup { settings, ..resume(&name) });
+    let said = t.note_with("cannot be read");
+    assert!(said.contains("temperature (\"hot\"), 0.7 is used."), "{said}");
+    t.quit();
+}
+
+#[test]
 fn settings_that_cannot_be_read_are_named_and_kept() {
     let dir = dir();
     let sql = r#"UPDATE session SET settings = '{"sampling":{"temperature":"hot","top_k":3}}'"#;

@@ -180,6 +180,55 @@ fn a_session_that_is_open_elsewhere_keeps_its_draft() {
 }
 
 #[test]
+fn what_was_typed_while_another_terminal_had_the_session_is_kept_with_it_afterwards() {
+    for left in ["", "mine"] {
+        let dir = dir();
+        let mut t = Talk::new(dir.path(), Setup::default());
+        t.ask("One?");
+        t.on_disk();
+        let name = t.name();
+        t.send(draft(t.view().serial, left));
+        let mut second = Talk::new(dir.path(), resume(&name));
+        let (id, _) = question(&mut second);
+        second.send(Request::Choose { question: id, key: 'v' });
+        second.note_with("Resumed");
+        second.send(draft(second.view().serial, "theirs"));
+        second.send(Request::Ask("May I?".into()));
+        second.note_with("view only");
+        t.quit();
+        second.send(Request::Resume(name.clone()));
+        second.note_with("Resumed");
+        assert_eq!(told(&second), Vec::<String>::new(), "it stands there");
+        second.quit();
+        let t = again(dir.path(), &name);
+        assert_eq!(told(&t), ["theirs"]);
+        assert_eq!(prompts(&t).contains(&"mine".to_owned()), left == "mine");
+        t.quit();
+    }
+}
+
+#[test]
+fn a_draft_that_cannot_be_saved_is_not_taken_for_the_one_before() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.on_disk();
+    let (name, serial) = (t.name(), t.view().serial);
+    t.send(draft(serial, "before"));
+    let store = support::store(&dir.path().join("data"));
+    kept(&store, store.session_named(&name).unwrap().id, "before");
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON draft BEGIN SELECT RAISE(ABORT, 'refused'); END";
+    rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap().execute_batch(refuse).unwrap();
+    t.send(draft(serial, "now"));
+    t.note_with("Something could not be saved");
+    t.send(Request::New(None));
+    t.sync();
+    t.send(Request::Switch(serial));
+    t.sync();
+    assert_eq!(told(&t), Vec::<String>::new());
+}
+
+#[test]
 fn without_saving_no_draft_is_written() {
     let dir = dir();
     let mut t = Talk::new(dir.path(), Setup { discard: true, ..Setup::default() });

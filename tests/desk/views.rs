@@ -78,6 +78,39 @@ fn reading_again_that_was_declined_is_offered_again() {
     assert!(!t.view().view_only);
 }
 
+/// Tokens in the context, as they were told last.
+fn used(t: &Talk) -> u64 {
+    let meters = |n: &Notice| if let Notice::Meters(m) = n { Some(m.context_used) } else { None };
+    t.seen.iter().rev().find_map(meters).unwrap()
+}
+
+fn what_was_too_long_to_be_read_is_counted_once_it_is_gone_back_in() {
+    let dir = dir();
+    let facts = "Some facts about the garden club and its members.\n";
+    std::fs::write(dir.path().join("notes.txt"), facts.repeat(250)).unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.load("notes.txt");
+    t.ask(&facts.repeat(10));
+    let name = t.name();
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
+    let (id, text) = question(&mut t);
+    t.send(Request::Choose { question: id, key: '\x1b' });
+    let (_, total) = text.split_once(" of ").unwrap();
+    let total: u64 = total.split_once(" tokens").unwrap().0.replace(',', "").parse().unwrap();
+    t.quit();
+    // It fits, and leaves too little for an answer.
+    let context_limit = total + 10;
+    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), context_limit, ..resume(&name) });
+    let (id, _) = question(&mut t);
+    assert_eq!(used(&t), 0);
+    t.send(Request::Choose { question: id, key: '\n' });
+    t.note_with("are kept free for the answer");
+    t.send(Request::Undo(1));
+    t.sync();
+    assert!(used(&t) > 2_048, "{}", used(&t));
+}
+
 fn a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read() {
     let dir = dir();
     std::fs::write(dir.path().join("notes.txt"), "Some facts about the garden club and its members.\n".repeat(250))
@@ -91,10 +124,6 @@ fn a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read(
     t.ask("One?");
     t.on_disk();
     support::store(&dir.path().join("data")).drop_all_state(&[]).unwrap();
-    let used = |t: &Talk| {
-        let meters = |n: &Notice| if let Notice::Meters(m) = n { Some(m.context_used) } else { None };
-        t.seen.iter().rev().find_map(meters).unwrap()
-    };
     t.send(Request::Resume(name.clone()));
     let (id, text) = question(&mut t);
     assert!(text.starts_with("Kept state cannot be used: it was pruned. Text is open."), "{text}");
@@ -113,5 +142,6 @@ fn a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read(
 with_both_tokenizers!(
     what_was_viewed_is_written_in_once_nobody_else_has_it_open,
     reading_again_that_was_declined_is_offered_again,
+    what_was_too_long_to_be_read_is_counted_once_it_is_gone_back_in,
     a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read,
 );
