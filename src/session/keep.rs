@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::Transaction;
 
+use super::directory::Turn;
 use super::error::Result;
 use super::format::FileKind;
 use super::reach::REACHED_BY_SESSION;
@@ -238,6 +239,16 @@ impl Store {
             Ok(gone)
         })?;
         Ok(self.remove_files(&gone))
+    }
+
+    /// When the state of each segment goes where room has to be made at once.
+    pub(super) fn turns_to_go(&self) -> Result<HashMap<SegmentId, Turn>> {
+        self.read(|db| {
+            let tree = light(db)?;
+            let needed = ids(db, MARK_SEGMENTS)?.into_iter().chain(ids(db, HEAD_SEGMENTS)?);
+            let needed = with_ancestors(&tree, needed);
+            Ok(tree.values().map(|l| (l.id, (needed.contains(&l.id), l.used))).collect())
+        })
     }
 
     pub(super) fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {

@@ -232,7 +232,7 @@ impl Store {
         })
     }
 
-    /// Removes files of the oldest state until the database has room to work, unless a process is writing some right now or the
+    /// Removes files of the state unused for longest until the database has room to work, unless a process is writing some right now or the
     /// directory is not the one the database knows. This store reads a copy: what the database says of them is for whoever can
     /// write it.
     fn make_room(&self) -> Vec<(SegmentId, FileKind, String)> {
@@ -241,7 +241,9 @@ impl Store {
         if lock.is_none() {
             return Vec::new();
         }
-        let gone = directory::remove_oldest(&self.layout, &*self.disk, ROOM);
+        // Where they cannot be read, nothing says what may go.
+        let Ok(turns) = self.turns_to_go() else { return Vec::new() };
+        let gone = directory::remove_oldest(&self.layout, &*self.disk, ROOM, &turns);
         gone.into_iter().map(|(id, kind)| (id, kind, "it went when the disk was full".to_owned())).collect()
     }
 
