@@ -82,7 +82,9 @@ impl State {
     pub(super) fn read_lost_again(&mut self, lost: &DeskError, plan: &Plan) {
         self.resume_pending = false;
         self.note(Level::Warn, lost.to_string());
-        self.say_reading_again(plan);
+        if plan.to_read() > 0 {
+            self.say_reading_again(plan);
+        }
     }
 
     /// After an answer: where the template drops thoughts, the answer is read again without them, so that the next
