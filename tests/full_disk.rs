@@ -125,6 +125,37 @@ fn prune_makes_room_on_a_full_disk_that_has_no_reserve_left() {
 }
 
 #[test]
+fn prune_says_what_went_where_that_was_not_room_enough_and_does_not_advise_itself() {
+    let home = tempfile::tempdir().unwrap();
+    // A file of state without bytes: its removal makes no room.
+    let script = r#"
+        say() { echo "$1=$2"; }
+        export SALA_CHAT_SESSIONS_MIN_FREE_GIB=0
+        run -p "Hello there" > first.txt 2>&1; say first $?
+        rm -f full/data/reserve full/data/segments/*
+        : > full/data/segments/$(printf 'ab%.0s' $(seq 32)).rows
+        dd if=/dev/zero of=full/ballast bs=4k 2> /dev/null
+        rm -f full/data/sala.db-wal full/data/sala.db-shm
+        dd if=/dev/zero of=full/more bs=1 2> /dev/null
+        run prune > some.txt 2>&1; say some $?
+        run prune > none.txt 2>&1; say none $?
+        rm -f full/ballast full/more
+        run -c -p "And now" > next.txt 2>&1; say next $?
+        exit 0
+    "#;
+    let Some(output) = on_small_disk(home.path(), script) else { return };
+    let codes = String::from_utf8_lossy(&output.stdout);
+    let read = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
+    let (some, none) = (read("some.txt"), read("none.txt"));
+    for code in ["first=0", "some=74", "none=74", "next=0"] {
+        assert!(codes.lines().any(|line| line == code), "{code}: {codes}{some}{none}{}", read("next.txt"));
+    }
+    assert!(some.contains("1 file of the oldest state went, and the disk is full still"), "{some}");
+    assert!(none.contains("no state that could be removed now"), "{none}");
+    assert!(!some.contains("sala-chat prune") && !none.contains("sala-chat prune"), "{some}{none}");
+}
+
+#[test]
 fn on_a_disk_that_is_only_read_that_is_said_and_nothing_else() {
     let home = tempfile::tempdir().unwrap();
     let script = r#"

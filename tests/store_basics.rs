@@ -535,6 +535,35 @@ fn the_budget_leaves_a_mark_its_state_until_it_is_in_the_trash() {
 }
 
 #[test]
+fn what_the_budget_leaves_to_marks_is_counted_with_the_ends_below_them_that_stay() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let (mut marked, save) = Talk::begin(&bench.store, "marked");
+    assert!(is_saved(&bench.save(save)));
+    let save = marked.document(&bench.store, "a document below the mark", 2);
+    assert!(is_saved(&bench.save(save)));
+    let save = marked.turn(&bench.store, "where another session stands", "yes");
+    assert!(is_saved(&bench.save(save)));
+    let (id, head) = (bench.store.new_session_id(), marked.head);
+    let new = NewSession { id, name: "fork".into(), settings: "{}".into(), head, forked_from: Some(marked.session) };
+    assert!(is_saved(&bench.save(Save { changes: vec![Change::CreateSession(new)], images: vec![] })));
+    // Nobody stands on the next one.
+    for question in ["more", "and more"] {
+        let save = marked.turn(&bench.store, question, "yes");
+        assert!(is_saved(&bench.save(save)));
+    }
+    let mark = Change::Mark { session: marked.session, name: "here".into(), message: marked.head.unwrap() };
+    assert!(is_saved(&bench.save(Save { changes: vec![mark], images: vec![] })));
+    assert!(bench.close());
+    let limits = Limits { max_state_bytes: 1, ..limits() };
+    let small = Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap();
+    let bytes = small.state_bytes_of_marks().unwrap();
+    assert!(bytes < small.state_bytes().unwrap());
+    small.keep_budget(&[]).unwrap();
+    assert_eq!(small.state_bytes().unwrap(), bytes);
+}
+
+#[test]
 fn the_budget_drops_old_state_but_spares_the_open_path_and_never_text() {
     let dir = folder();
     let bench = Bench::new(open(dir.path(), RealDisk));

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, at, bounded, never, select, unbounded};
+use ending::Ending;
 
 use crate::base::Exit;
 use crate::protocol::engine::{Cancel, Command, EngineEvent, EngineFault, Job, ModelInfo, SequenceId};
@@ -93,20 +94,7 @@ impl Board {
         let (calls, inbox) = unbounded();
         let (told, heard) = unbounded();
         let (server, orders) = bounded(COMMANDS);
-        let users = HashMap::from([(SERVER, Seats::new(told))]);
-        let table = Table {
-            commands: Some(commands),
-            users,
-            needed,
-            sequences: UNKNOWN,
-            free: BTreeSet::new(),
-            model: None,
-            loading: None,
-            open: HashMap::new(),
-            next_id: 0,
-            ending: false,
-            hurried: false,
-        };
+        let table = Table::new(commands, told, needed);
         std::thread::Builder::new().name("board".into()).spawn(move || table.run(&inbox, events))?;
         let to = calls.clone();
         // Ends with the server's channel, which ends the board.
@@ -173,15 +161,32 @@ struct Table {
     loading: Option<(String, f64)>,
     open: HashMap<u64, Open>,
     next_id: u64,
-    ending: bool,
+    /// Set when the server has left.
+    ending: Option<Ending>,
     /// Nobody is waited for.
     hurried: bool,
 }
 
 impl Table {
+    fn new(commands: Sender<Command>, server: Sender<EngineEvent>, needed: usize) -> Table {
+        Table {
+            commands: Some(commands),
+            users: HashMap::from([(SERVER, Seats::new(server))]),
+            needed,
+            sequences: UNKNOWN,
+            free: BTreeSet::new(),
+            model: None,
+            loading: None,
+            open: HashMap::new(),
+            next_id: 0,
+            ending: None,
+            hurried: false,
+        }
+    }
+
     fn run(mut self, calls: &Receiver<Call>, mut events: Receiver<EngineEvent>) {
         let mut due: Receiver<Instant> = never();
-        while !(self.ending && self.open.is_empty() && self.users.is_empty()) {
+        while !(self.ending.is_some() && self.open.is_empty() && self.users.is_empty()) {
             select! {
                 recv(calls) -> call => match call {
                     Ok(call) => self.on_call(call),
@@ -196,7 +201,7 @@ impl Table {
                 },
                 recv(due) -> _ => {}
             }
-            if self.ending {
+            if self.ending.is_some() {
                 due = self.dismiss_idle().map_or_else(never, at);
             }
         }
@@ -220,7 +225,7 @@ impl Table {
     fn on_call(&mut self, call: Call) {
         match call {
             Call::Join { user, events, seated } => {
-                let room = !self.ending && self.commands.is_some() && self.has_room();
+                let room = self.ending.is_none() && self.commands.is_some() && self.has_room();
                 // Whoever asked may be gone by now.
                 let _ = seated.send(room);
                 if room {
@@ -228,11 +233,12 @@ impl Table {
                     self.greet(user);
                 }
             }
+            Call::Command(..) if self.begins_nothing() => {}
             Call::Command(user, command) => self.on_command(user, command),
             Call::Tell(user, event) => self.tell(user, event),
             Call::Leave(SERVER) => {
                 self.leave(SERVER);
-                self.ending = true;
+                self.ending = Some(Ending { last: self.next_id, until: None });
             }
             Call::Leave(user) => self.leave(user),
             Call::Hurry => {
@@ -291,6 +297,9 @@ impl Table {
 
     /// Gives the engine a command under a number of its own.
     fn hand_over(&mut self, user: User, id: u64, cancel: Option<Cancel>, command: impl FnOnce(u64) -> Command) {
+        if self.hurried {
+            cancel.iter().for_each(Cancel::cancel);
+        }
         self.next_id += 1;
         let number = self.next_id;
         self.open.insert(number, Open { user, id, cancel });

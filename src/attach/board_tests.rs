@@ -200,6 +200,55 @@ fn at_the_end_a_terminal_that_was_answered_a_moment_ago_may_ask_what_comes_next(
 }
 
 #[test]
+fn at_the_end_what_is_asked_after_the_grace_is_not_begun_and_what_runs_is_waited_for() {
+    let (to, commands) = unbounded();
+    let (told, _server) = unbounded();
+    let mut table = Table::new(to, told, 1);
+    let engine = Engine { commands, events: unbounded().0 };
+    table.on_engine(EngineEvent::Ready(ModelInfo { max_sequences: 16, ..ModelInfo::default() }));
+    let (events, heard) = unbounded();
+    table.on_call(Call::Join { user: 1, events, seated: bounded(1).0 });
+    table.on_call(Call::Command(1, Command::Run(job(1, 0))));
+    let ran_before = engine.run();
+    table.on_call(Call::Leave(SERVER));
+    table.dismiss_idle();
+    let until = |table: &Table| table.ending.as_ref().unwrap().until;
+    assert!(until(&table).is_none(), "what ran before takes its time");
+    table.on_call(Call::Command(1, Command::Run(job(2, 0))));
+    let asked_next = engine.run();
+    table.on_engine(done(ran_before.id));
+    table.dismiss_idle();
+    let bound = until(&table).expect("an instant");
+    table.on_call(Call::Command(1, Command::Run(job(3, 0))));
+    let asked_then = engine.run();
+    table.on_engine(done(asked_next.id));
+    table.dismiss_idle();
+    assert_eq!(until(&table), Some(bound), "an answer renews nothing");
+    table.ending = Some(Ending { last: 1, until: Some(Instant::now()) });
+    table.on_call(Call::Command(1, Command::Run(job(4, 0))));
+    assert!(engine.commands.is_empty(), "nothing is begun any more");
+    table.dismiss_idle();
+    assert!(table.users.contains_key(&1) && !asked_then.cancel.is_cancelled());
+    table.on_engine(done(asked_then.id));
+    assert!(
+        table.dismiss_idle().is_none() && table.users.is_empty(),
+        "it was answered a moment ago, and is not waited for"
+    );
+    let over: Vec<u64> = heard.try_iter().filter_map(|mut e| e.id_mut().copied()).collect();
+    assert_eq!(over, [1, 2, 3]);
+}
+
+#[test]
+fn a_job_that_comes_after_the_hurry_is_stopped_as_well() {
+    let (board, share, engine) = start(1, 16);
+    let (seat, _events) = joined(&board);
+    board.hurry();
+    assert!(seat.command(Command::Run(job(1, 0))));
+    assert!(engine.run().cancel.is_cancelled());
+    drop(share);
+}
+
+#[test]
 fn an_engine_of_no_more_use_is_told_to_everybody() {
     let (board, share, engine) = start(1, 16);
     let (seat, events) = joined(&board);

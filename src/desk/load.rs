@@ -242,6 +242,9 @@ impl State {
             let plan = match plan {
                 Ok(plan) => plan,
                 Err(DeskError::Stopped) => return desk.load_stopped(load),
+                Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => {
+                    return desk.load_again(load, Some(lost));
+                }
                 Err(e) => return desk.load_failed(&load, e),
             };
             load.restored = begun.elapsed().as_secs_f64();

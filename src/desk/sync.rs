@@ -26,30 +26,45 @@ impl DeskError {
 impl State {
     /// Makes the state at the head live, as the next question will find it; reads what is missing.
     pub(super) fn sync(&mut self, then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static) -> Done {
+        self.try_sync(move |desk, fed| then(desk, fed?))
+    }
+
+    /// The same; `then` gets what failed once it was begun.
+    pub(super) fn try_sync(&mut self, then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static) -> Done {
         self.with_engine(move |desk| {
             let rendered = desk.known_size(desk.past(), THIS_CONVERSATION)?;
             if desk.feeder.is_synced(&desk.talk, &rendered) {
                 desk.talk.is_unread = false;
                 let fed = Fed { reused: desk.feeder.live.position(), ..Fed::default() };
-                return then(desk, fed);
+                return then(desk, Ok(fed));
             }
             desk.when_planned(rendered, State::plan_past, move |desk, rendered, plan| {
-                let plan = desk.fitting(plan, THIS_CONVERSATION)?;
+                let plan = match desk.fitting(plan, THIS_CONVERSATION) {
+                    Ok(plan) => plan,
+                    Err(e) => return then(desk, Err(e)),
+                };
                 if plan.to_read() > 0 {
                     desk.say_reading_again(&plan);
                 }
-                desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| then(desk, fed?))
+                desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| then(desk, fed))
             })
         })
     }
 
     /// The same with all messages to their ends: none of it is left for the next question to bring.
-    pub(super) fn sync_to_the_end(&mut self, then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static) -> Done {
+    pub(super) fn try_sync_to_the_end(
+        &mut self,
+        then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
+    ) -> Done {
         self.with_engine(move |desk| {
             let rendered = desk.known_size(desk.past(), THIS_CONVERSATION)?;
             desk.when_planned(rendered, State::plan, move |desk, rendered, plan| {
-                let plan = desk.fitting(plan, THIS_CONVERSATION)?;
-                desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| then(desk, fed?))
+                match desk.fitting(plan, THIS_CONVERSATION) {
+                    Ok(plan) => {
+                        desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| then(desk, fed))
+                    }
+                    Err(e) => then(desk, Err(e)),
+                }
             })
         })
     }
@@ -68,7 +83,9 @@ impl State {
     pub(super) fn read_lost_again(&mut self, lost: &DeskError, plan: &Plan) {
         self.resume_pending = false;
         self.note(Level::Warn, lost.to_string());
-        self.say_reading_again(plan);
+        if plan.to_read() > 0 {
+            self.say_reading_again(plan);
+        }
     }
 
     /// After an answer: where the template drops thoughts, the answer is read again without them, so that the next

@@ -12,6 +12,8 @@
 //! Invariants: a directory with other things in it is never taken over; a name that is not of our form is never opened for
 //! writing or removed; nothing is removed unless the mark and the database name the same directory.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -270,8 +272,17 @@ pub(super) fn sweep(layout: &Layout, disk: &dyn Disk, all: bool, named: impl Fn(
     removed
 }
 
-/// Removes files of state, the oldest first, until `bytes` are free or so many went. Those that are gone.
-pub(super) fn remove_oldest(layout: &Layout, disk: &dyn Disk, bytes: u64) -> Vec<(SegmentId, FileKind)> {
+/// When the state of a segment goes where room has to be made: what marks and heads need (`true`) last, else in the order of use.
+pub(super) type Turn = (bool, i64);
+
+/// Removes files of state until `bytes` are free or so many went: first what `turns` does not know, then in that order, of what has
+/// one turn the newest file first, as the others are of use without it. Those that are gone.
+pub(super) fn remove_oldest(
+    layout: &Layout,
+    disk: &dyn Disk,
+    bytes: u64,
+    turns: &HashMap<SegmentId, Turn>,
+) -> Vec<(SegmentId, FileKind)> {
     let state = |name: PathBuf| match SegmentName::of(&name)? {
         SegmentName::State(id, kind) => {
             let path = layout.segments.join(&name);
@@ -281,7 +292,7 @@ pub(super) fn remove_oldest(layout: &Layout, disk: &dyn Disk, bytes: u64) -> Vec
         SegmentName::Unfinished => None,
     };
     let mut files: Vec<_> = disk.list(&layout.segments).unwrap_or_default().into_iter().filter_map(state).collect();
-    files.sort_by_key(|(modified, ..)| *modified);
+    files.sort_by_key(|(modified, _, _, id, _)| (turns.get(id).copied(), Reverse(*modified)));
     let (mut gone, mut freed) = (Vec::new(), 0);
     for (_, size, path, id, kind) in files {
         if freed >= bytes || !disk.free_bytes(&layout.root).is_ok_and(|free| free < bytes) {
@@ -297,7 +308,28 @@ pub(super) fn remove_oldest(layout: &Layout, disk: &dyn Disk, bytes: u64) -> Vec
 
 #[cfg(test)]
 mod tests {
+    use super::super::disk::RealDisk;
     use super::*;
+
+    #[test]
+    fn to_make_room_state_goes_in_the_order_of_use_whatever_the_age_of_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path());
+        std::fs::create_dir(&layout.segments).unwrap();
+        let id = |n: u8| SegmentId([n; 32]);
+        let begun = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        for n in 1..=5 {
+            let path = layout.file(&id(n), FileKind::End);
+            std::fs::write(&path, b"state").unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(begun + Duration::from_secs(u64::from(n))).unwrap();
+        }
+        // The first is marked, the second was used last, two are of one path, and the last is nobody's.
+        let turns = [(1, (true, 1)), (2, (false, 9)), (3, (false, 2)), (4, (false, 2))];
+        let turns: HashMap<SegmentId, Turn> = turns.into_iter().map(|(n, turn)| (id(n), turn)).collect();
+        let gone = remove_oldest(&layout, &RealDisk, u64::MAX, &turns);
+        assert_eq!(gone, [5, 4, 3, 2, 1].map(|n| (id(n), FileKind::End)));
+    }
 
     #[test]
     fn only_names_we_give_are_ours() {

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::Transaction;
 
+use super::directory::Turn;
 use super::error::Result;
 use super::format::FileKind;
 use super::reach::REACHED_BY_SESSION;
@@ -130,7 +131,8 @@ impl Store {
         })
     }
 
-    /// Bytes of the state that the budget leaves to marks: their own, and the rows that it builds on.
+    /// Bytes of the state that the budget leaves to marks: their own, the rows that it builds on, and of the ends below it those that
+    /// are dropped with their rows only.
     ///
     /// # Errors
     /// The database cannot be read.
@@ -140,9 +142,9 @@ impl Store {
         }
         self.read(|db| {
             let tree = light(db)?;
-            let marks: HashSet<SegmentId> = ids(db, MARK_SEGMENTS)?.into_iter().collect();
-            let reached = with_ancestors(&tree, marks.iter().copied());
-            let of_one = |l: &Light| l.rows_bytes + if marks.contains(&l.id) { l.end_bytes } else { 0 };
+            let reached = with_ancestors(&tree, ids(db, MARK_SEGMENTS)?);
+            let pinned = pinned(db)?;
+            let of_one = |l: &Light| l.rows_bytes + if end_goes_first(l, &pinned) { 0 } else { l.end_bytes };
             Ok(reached.iter().filter_map(|id| tree.get(id)).map(of_one).sum())
         })
     }
@@ -173,7 +175,6 @@ impl Store {
             // Who wants no state keeps none of a mark either.
             let marks = if budget == 0 { Vec::new() } else { ids(tx, MARK_SEGMENTS)? };
             let marked = with_ancestors(&tree, marks);
-            let heads: HashSet<SegmentId> = ids(tx, HEAD_SEGMENTS)?.into_iter().collect();
             let mut gone = Vec::new();
             let mut by_age: Vec<(i64, SegmentId)> = tree.values().map(|l| (l.used, l.id)).collect();
             by_age.sort();
@@ -181,11 +182,10 @@ impl Store {
                 if total <= budget {
                     break;
                 }
-                let safe = spare.contains(id) || pinned.contains(id) || heads.contains(id);
                 if let Some(l) = tree.get_mut(id)
                     && l.has_end
-                    && !safe
-                    && l.kind != SegmentKind::DocumentEnd
+                    && !spare.contains(id)
+                    && end_goes_first(l, &pinned)
                 {
                     total = total.saturating_sub(l.end_bytes);
                     l.has_end = false;
@@ -241,6 +241,16 @@ impl Store {
         Ok(self.remove_files(&gone))
     }
 
+    /// When the state of each segment goes where room has to be made at once.
+    pub(super) fn turns_to_go(&self) -> Result<HashMap<SegmentId, Turn>> {
+        self.read(|db| {
+            let tree = light(db)?;
+            let needed = ids(db, MARK_SEGMENTS)?.into_iter().chain(ids(db, HEAD_SEGMENTS)?);
+            let needed = with_ancestors(&tree, needed);
+            Ok(tree.values().map(|l| (l.id, (needed.contains(&l.id), l.used))).collect())
+        })
+    }
+
     pub(super) fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
         let mut freed = Freed::default();
         for (id, kind, bytes) in gone {
@@ -270,6 +280,11 @@ fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
          UNION {HEAD_SEGMENTS}"
     );
     Ok(ids(db, &sql)?.into_iter().collect())
+}
+
+/// Whether the end state of a segment goes before anybody's rows do: nothing pins it, and no document ends there.
+fn end_goes_first(l: &Light, pinned: &HashSet<SegmentId>) -> bool {
+    l.kind != SegmentKind::DocumentEnd && !pinned.contains(&l.id)
 }
 
 /// The segments of a session whose end state stays.

@@ -105,15 +105,23 @@ impl Store {
             }
             if purpose == Purpose::Free {
                 let gone = copy(String::new()).map_or_else(|_| Vec::new(), |store| store.make_room());
-                if !gone.is_empty() {
-                    let mut store = retry()?;
-                    // What cannot be recorded now is found missing when it is next looked for.
-                    store.declare_all_missing(&gone);
-                    let files = counted(gone.len() as u64, "file");
-                    let went = format!("{files} of the oldest state went first; it is read again where it is needed");
-                    store.notes.push(format!("Disk full on {shown} and no reserve left: {went}."));
-                    return Ok(store);
+                let full = format!("Disk full on {shown} and no reserve left");
+                if gone.is_empty() {
+                    return copy(format!("{full}, and no state that could be removed now. Free some space elsewhere."));
                 }
+                let went = format!("{} of the oldest state went", counted(gone.len() as u64, "file"));
+                return match retry() {
+                    Ok(mut store) => {
+                        // What cannot be recorded now is found missing when it is next looked for.
+                        store.declare_all_missing(&gone);
+                        store.notes.push(format!("{full}: {went} first; it is read again where it is needed."));
+                        Ok(store)
+                    }
+                    Err(e) if e.is_full() => {
+                        copy(format!("{full}: {went}, and the disk is full still. Free some space elsewhere."))
+                    }
+                    Err(e) => Err(e),
+                };
             }
             copy(format!(
                 "Disk full on {shown} and no reserve left: texts can be read, nothing is saved. Free some space, or let old \
@@ -224,7 +232,7 @@ impl Store {
         })
     }
 
-    /// Removes files of the oldest state until the database has room to work, unless a process is writing some right now or the
+    /// Removes files of the state unused for longest until the database has room to work, unless a process is writing some right now or the
     /// directory is not the one the database knows. This store reads a copy: what the database says of them is for whoever can
     /// write it.
     fn make_room(&self) -> Vec<(SegmentId, FileKind, String)> {
@@ -233,7 +241,9 @@ impl Store {
         if lock.is_none() {
             return Vec::new();
         }
-        let gone = directory::remove_oldest(&self.layout, &*self.disk, ROOM);
+        // Where they cannot be read, nothing says what may go.
+        let Ok(turns) = self.turns_to_go() else { return Vec::new() };
+        let gone = directory::remove_oldest(&self.layout, &*self.disk, ROOM, &turns);
         gone.into_iter().map(|(id, kind)| (id, kind, "it went when the disk was full".to_owned())).collect()
     }
 

@@ -38,3 +38,62 @@ fn a_document_that_a_server_did_not_read_to_its_end_is_read_here_and_the_questio
     assert_eq!(loaded.load(Ordering::Relaxed), 1);
     talk.quit();
 }
+
+#[test]
+fn whoever_goes_back_from_a_stopped_load_is_back_though_the_server_is_gone() {
+    let text = text_model(None);
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("notes.txt"), "A line of the document.\n".repeat(400)).unwrap();
+    let (permit, gate) = unbounded();
+    let server = Server::start(home.path(), &text, "fake-1", Some(gate));
+    let Terminal { mut talk, .. } = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
+    talk.send(Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() });
+    (0..3).for_each(|_| permit.send(()).unwrap());
+    talk.wait("a part of it", |n| {
+        matches!(n, Notice::Activity(Activity::Reading(p)) if p.done >= 3 * 64).then_some(())
+    });
+    talk.send(Request::Stop);
+    let question = talk.wait("a question", |n| if let Notice::Question { id, .. } = n { Some(*id) } else { None });
+    talk.send(Request::Choose { question, key: '2' });
+    talk.note_with("Kept what was read");
+    // The end of the part waits at the gate.
+    server.kill();
+    talk.note_with("has ended");
+    talk.sync();
+    assert!(talk.view().messages.is_empty(), "{:?}", talk.view().messages);
+    talk.quit();
+}
+
+#[test]
+fn a_load_whose_base_was_being_restored_by_a_server_that_is_killed_goes_on_here() {
+    let text = text_model(None);
+    let home = tempfile::tempdir().unwrap();
+    for name in ["notes", "other"] {
+        std::fs::write(home.path().join(format!("{name}.txt")), format!("A line of {name}.\n").repeat(400)).unwrap();
+    }
+    let load = |name: &str| Request::Load { paths: vec![name.into()], options: LoadOptions::default() };
+    let (permit, gate) = unbounded();
+    let server = Server::start(home.path(), &text, "fake-1", Some(gate.clone()));
+    let attached = || Terminal::attached(home.path(), &text, Opening::New, "fake-1");
+    let mut first = attached().talk;
+    (0..1_000).for_each(|_| permit.send(()).unwrap());
+    first.load("notes.txt");
+    first.on_disk();
+    first.quit();
+    while gate.try_recv().is_ok() {}
+    // The engine has something to do, and what is to be restored waits behind it.
+    let mut busy = attached().talk;
+    busy.send(load("other.txt"));
+    permit.send(()).unwrap();
+    busy.wait("a part of it", |n| matches!(n, Notice::Activity(Activity::Reading(p)) if p.done > 0).then_some(()));
+    let Terminal { mut talk, loaded } = attached();
+    talk.send(load("notes.txt"));
+    talk.wait("the base", |n| matches!(n, Notice::Activity(Activity::Restoring { .. })).then_some(()));
+    server.kill();
+    talk.note_with("has ended");
+    let said = talk.note_with("from library");
+    assert!(said.starts_with("notes.txt: "), "{said}");
+    assert_eq!(loaded.load(Ordering::Relaxed), 1);
+    talk.quit();
+    busy.quit();
+}

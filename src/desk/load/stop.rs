@@ -1,9 +1,10 @@
 //! A load that was stopped inside a document: what the user wants then, and keeping the part that was read.
 
 use super::super::execute::Fed;
-use super::super::{Attendance, Done, State, grouped};
+use super::super::{Attendance, DeskError, Done, State, grouped};
 use super::Load;
 use crate::protocol::desk::{Choice, Level};
+use crate::transcript::MessageId;
 
 impl State {
     pub(super) fn load_stopped(&mut self, load: Box<Load>) -> Done {
@@ -36,7 +37,12 @@ impl State {
                 }
                 '2' => {
                     let begun_at = load.begun_at;
-                    desk.keep_part(load, move |desk, _| desk.go(begun_at, "Went back to"))
+                    let kept = desk.keep_part(load, move |desk, kept| match kept {
+                        Ok(_) => desk.go(begun_at, "Went back to"),
+                        Err(e) => desk.go_back_unkept(begun_at, e),
+                    });
+                    // What failed before it was begun.
+                    kept.or_else(|e| desk.go_back_unkept(begun_at, e))
                 }
                 _ => desk.keep_part(load, metered),
             }
@@ -44,7 +50,11 @@ impl State {
     }
 
     /// Ends a load inside a document: what was read of it becomes the document, and its state is kept.
-    fn keep_part(&mut self, mut load: Box<Load>, then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static) -> Done {
+    fn keep_part(
+        &mut self,
+        mut load: Box<Load>,
+        then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
+    ) -> Done {
         self.feeder.begin();
         let at = load.at;
         if let Some(message) = load.messages.get_mut(at).filter(|_| at < load.added) {
@@ -64,17 +74,25 @@ impl State {
                 self.note(Level::Info, format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
                 self.show_session();
                 // To its end, few words as that is: after a restart state is found by a document that ends in it.
-                return self.sync_to_the_end(then);
+                return self.try_sync_to_the_end(then);
             }
             self.move_head(message.parent)?;
             self.note(Level::Info, format!("Nothing of {name} was read; it is left out."));
         }
         self.show_session();
-        self.sync(then)
+        self.try_sync(then)
+    }
+
+    /// Goes back to where a load began though what was read of it could not be kept; says why not.
+    fn go_back_unkept(&mut self, head: Option<MessageId>, why: DeskError) -> Done {
+        self.move_head(head)?;
+        self.show_session();
+        Err(why)
     }
 }
 
-fn metered(desk: &mut State, _: Fed) -> Done {
+fn metered(desk: &mut State, fed: Done<Fed>) -> Done {
+    fed?;
     desk.report_meters();
     Ok(())
 }
