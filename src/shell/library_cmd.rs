@@ -39,6 +39,11 @@ pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit
     }
 }
 
+/// Cells of the columns of the list behind the names.
+const COLUMNS: usize = 57;
+/// Cells of a name at least, however narrow the terminal is.
+const LEAST_NAME: usize = 12;
+
 fn library_ls(context: &Context) -> Result<Exit, Failure> {
     let documents = open::store_to_read(context)?.documents()?;
     let json = || {
@@ -54,7 +59,9 @@ fn library_ls(context: &Context) -> Result<Exit, Failure> {
         [] => "The library is empty. /load in a chat fills it, or sala-chat library add FILE.".to_owned(),
         rows => {
             let names: Vec<String> = rows.iter().map(|d| Clean::line(&d.document.name).to_string()).collect();
-            let column = name_cells(names.iter().map(String::as_str), line_cells());
+            let line = line_cells();
+            let room = line.map_or(usize::MAX, |line| line.saturating_sub(COLUMNS).max(LEAST_NAME));
+            let column = name_cells(names.iter().map(String::as_str), line).min(room);
             let row = |(d, name): (&crate::session::DocumentRecord, &String)| {
                 let state = if d.kept { "kept" } else { "text only" };
                 let name = fit(name, column);

@@ -5,6 +5,7 @@
 //! 33 ms while only text arrives. Every way out leaves the terminal as it was.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -61,7 +62,8 @@ struct Loop {
     desk: DeskHandle,
     guard: Guard,
     modes: Modes,
-    terminal: Terminal<CrosstermBackend<io::Stdout>>,
+    /// Never dropped: it would complain on standard error of a terminal that is gone, and that may be gone as well. The guard shows the cursor.
+    terminal: ManuallyDrop<Terminal<CrosstermBackend<io::Stdout>>>,
     input: Input,
     keys: KeySignals,
     jobs: Sender<Job>,
@@ -118,7 +120,7 @@ pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result
     }
     let input = start_input(events_to.clone(), modes.mouse)?;
     let jobs = start_jobs(events_to)?;
-    let terminal = Terminal::new(CrosstermBackend::new(out::screen()))?;
+    let terminal = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(out::screen()))?);
     let mut this = Loop {
         app: App::new(config, size.0, size.1),
         desk,

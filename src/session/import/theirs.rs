@@ -3,7 +3,7 @@
 use serde::de::{MapAccess, SeqAccess};
 
 use super::Theirs;
-use super::contents::{Attached, Parts, Thoughts, code_block, split_reasoning};
+use super::contents::{Attached, Parts, Split, Thoughts, code_block, split_answer};
 use super::lenient::{Any, Key, Lenient, step_over, value};
 use super::nodes::{Node, Nodes, Words, conversation, role, unheard};
 use crate::session::arrival::LeftOut;
@@ -284,10 +284,11 @@ impl Lenient for OpenWebUiNode {
         };
         left_out.files += files.files;
         left_out.pictures += files.pictures;
-        let (thinking, text) = match role {
-            Role::Assistant => split_reasoning(text),
-            Role::User | Role::System | Role::Document => (String::new(), text),
+        let Split { thinking, tools, text } = match role {
+            Role::Assistant => split_answer(text),
+            Role::User | Role::System | Role::Document => Split { thinking: String::new(), tools: 0, text },
         };
+        left_out.tools += tools;
         let thinking = (!thinking.is_empty()).then(|| thinking.into_boxed_str());
         let created_s = created.unwrap_or_default();
         let words = Some(Words { role, text, thinking, created_s, is_thought: false });
