@@ -58,7 +58,8 @@ fn whoever_goes_back_from_a_stopped_load_is_back_though_the_server_is_gone() {
     talk.note_with("Kept what was read");
     // The end of the part waits at the gate.
     server.kill();
-    talk.note_with("has ended");
+    let is_why = |text: &str| text.contains("has ended") || text.contains("went with the server");
+    talk.wait("why it is not kept", |n| matches!(n, Notice::Note(_, text) if is_why(text)).then_some(()));
     talk.sync();
     assert!(talk.view().messages.is_empty(), "{:?}", talk.view().messages);
     talk.quit();
