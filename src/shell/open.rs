@@ -359,10 +359,10 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
     desk_for(context, session, save, attendance, Input::Lines)
 }
 
-/// As [`desk`], for the screen.
+/// As [`desk()`], for the screen.
 ///
 /// # Errors
-/// As [`desk`].
+/// As [`desk()`].
 pub fn desk_of_screen(context: &Context, session: &SessionChoice, save: bool) -> Result<Opened, Failure> {
     desk_for(context, session, save, Attendance::Present, Input::Screen)
 }
