@@ -2,8 +2,8 @@
 //! stands there again whatever ended the program.
 //!
 //! One of a session that somebody else has is never written over. For sessions that have no row yet there are places; each is one
-//! process's at a time, and in it one session's. What an earlier run left in them comes back at the next starts, one at each. A draft
-//! that has no place is among the prompts of the next start.
+//! process's at a time, and in it one session's. What an earlier run left in them comes back at the next starts, the next one once
+//! the one before is sent or cleared. A draft that has no place is among the prompts of the next start.
 
 use std::collections::BTreeMap;
 
