@@ -1,10 +1,10 @@
 //! Lightning attention of verify passes.
 
-use super::{DeviceInfo, skinny};
+use super::{DeviceInfo, ring};
 
 /// Multiprocessors that a product with so many columns leaves alone, from whose results lightning rows are made.
 fn aside(columns: u32, device: &DeviceInfo) -> u32 {
-    device.multiprocessors.saturating_sub(skinny::shares(columns, device.multiprocessors))
+    device.multiprocessors.saturating_sub(ring::shares(columns, device.multiprocessors))
 }
 
 kernels! { "lightning.cu", device:

@@ -1,5 +1,5 @@
 //! One table of kernels: a row is a kernel's symbols, its parameters, grid, block and shared memory, and what it does. One
-//! module per file of `kernels/`.
+//! module per file of `kernels/`, and `ring`, which those of GEMMs of 1..=16 rows share.
 //!
 //! [`kernels!`] makes of a row a structure with a named field per parameter and the launch that hands them over in the
 //! kernel's order. The table of signatures in `kernels/README.md` is written from the same rows, and `tests` compares both
@@ -125,9 +125,9 @@ macro_rules! skinny_kernels {
                 mul: f32, scale: f32, next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
                 next_n: u32, rows: u32, stages: u32, places: u32, deep: u32,
             )
-            grid [super::skinny::shares(out, device.multiprocessors), 1, 1],
+            grid [super::ring::shares(out, device.multiprocessors), 1, 1],
             threads $threads,
-            shared super::skinny::shared_bytes(&$ring, detail, [stages, places, deep, rows], device.shared_limit);
+            shared super::ring::shared_bytes(&$ring, detail, [stages, places, deep, rows], device.shared_limit);
         }
     };
 }
@@ -140,6 +140,7 @@ mod lightning;
 mod lightning_prefill;
 mod packed;
 mod pool;
+mod ring;
 mod rows;
 mod skinny;
 mod skinny_group4;

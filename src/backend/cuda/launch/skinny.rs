@@ -1,5 +1,6 @@
 //! GEMMs of 1..=16 rows.
 
+use super::ring::{Ring, SKINNY_TILE, used_bytes};
 use super::skinny_group4::{self, SkinnyGroup4};
 use super::skinny_int4::{self, SkinnyInt4};
 use super::skinny_int5::{self, SkinnyInt5};
@@ -9,9 +10,6 @@ use super::skinny_mixed::{self, SkinnyMixed};
 use super::skinny_nvfp4::{self, SkinnyNvfp4};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 use crate::backend::{Form, Result, internal};
-
-/// Weight rows a block of a skinny GEMM works on at a time.
-const SKINNY_TILE: u32 = 32;
 
 /// Turns, at most, whose parts are kept before the warps of a block meet to add them up: the more, the less often they wait for
 /// each other. In a turn each team of warps (`teams` of `kernels/skinny.cuh`) works on a tile of its own and leaves as many parts fewer; rows that stay are shared by the teams:
@@ -23,21 +21,6 @@ const BESIDE: u32 = 44 << 10;
 
 /// Left for arrays of the kernels' own, which a block has within its limit, too: a factor of each row, and what the start of the rest is rounded up by.
 const OWN_BYTES: u32 = 256;
-
-/// How the weights of a form pass through a block.
-pub(super) struct Ring {
-    /// Warps of a block, each with a ring of its own.
-    pub(super) warps: u32,
-    /// Columns of a stage.
-    pub(super) columns: u32,
-    /// Bytes of weights in a stage, by the form's detail.
-    pub(super) stage: fn(u32) -> u32,
-    /// Fewest stages worth having: where shared memory is too small for them, rows go in two halves.
-    pub(super) least: u32,
-    /// Most stages. Packed weights do best with few: what a block leaves of a multiprocessor's shared memory lets the small
-    /// kernels after it start beside it, and what travels ahead keeps activations waiting.
-    pub(super) most: u32,
-}
 
 /// bf16 weights.
 pub(super) const RING: Ring = Ring { warps: 8, columns: 64, stage: |_| SKINNY_TILE * 128, least: 2, most: 6 };
@@ -172,27 +155,6 @@ fn room(d: &dyn Driver) -> u32 {
     d.info().shared_limit.saturating_sub(OWN_BYTES)
 }
 
-/// The warps' parts of a tile, `LD_PART` of `kernels/skinny.cuh` floats a row.
-fn part_bytes(ring: &Ring, rows: u32) -> u32 {
-    ring.warps * (SKINNY_TILE + 4) * rows * 4
-}
-
-/// What a step takes of the rows, of all warps.
-fn place_bytes(ring: &Ring, rows: u32) -> u32 {
-    ring.warps * ring.columns * 2 * rows
-}
-
-/// What a block uses, for `[stages, places, deep, rows]`.
-fn used_bytes(ring: &Ring, detail: u32, [stages, places, deep, rows]: [u32; 4]) -> u32 {
-    stages * ring.warps * (ring.stage)(detail) + places * place_bytes(ring, rows) + deep * part_bytes(ring, rows)
-}
-
-/// What a block gets: more than half of what a multiprocessor has, so that two blocks of a launch never meet on one while another
-/// idles.
-pub(super) fn shared_bytes(ring: &Ring, detail: u32, sizes: [u32; 4], limit: u32) -> u32 {
-    used_bytes(ring, detail, sizes).max((limit / 2 + 2048).min(limit))
-}
-
 /// Stages of the ring, places of rows and tiles whose parts are kept. The ring gets what one tile's parts leave, up to what the form can use; rows
 /// that several tiles need stay, if there is room for them.
 fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner]: [u32; 2], limit: u32) -> [u32; 3] {
@@ -208,14 +170,6 @@ fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner]: [u32; 2], limit
     let beside = if to == SkinnyTo::Swiglu && ring.warps > 8 { 0 } else { BESIDE };
     let deep = (1..=MOST_DEEP).rev().find(|n| used(stages, places, *n) + beside <= limit).unwrap_or(1);
     [stages, places, deep]
-}
-
-/// As many blocks as give every one the same number of tiles, unless that leaves many multiprocessors without any.
-pub(super) fn shares(out: u32, multiprocessors: u32) -> u32 {
-    let processors = multiprocessors.max(1);
-    let tiles = out.div_ceil(SKINNY_TILE);
-    let even = tiles.div_ceil(tiles.div_ceil(processors));
-    if even * 10 >= processors * 9 { even } else { tiles.min(processors) }
 }
 
 skinny_kernels! {
@@ -316,6 +270,7 @@ pub unsafe fn skinny(
 
 #[cfg(test)]
 mod tests {
+    use super::super::ring::shared_bytes;
     use super::super::{skinny_group4, skinny_int4, skinny_int5, skinny_int6, skinny_int8, skinny_mixed, skinny_nvfp4};
     use super::*;
 

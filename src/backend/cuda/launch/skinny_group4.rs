@@ -1,6 +1,6 @@
 //! GEMMs of 1..=16 rows with a weight in the form group4.
 
-use super::skinny::Ring;
+use super::ring::Ring;
 
 /// A unit is a warp's stage.
 pub(super) const RING: Ring =

@@ -1,6 +1,6 @@
 //! GEMMs of 1..=16 rows with a weight in the form int5.
 
-use super::skinny::Ring;
+use super::ring::Ring;
 
 /// A unit is a warp's stage.
 pub(super) const RING: Ring = Ring { warps: 16, columns: 128, stage: |_| 2560 + 256, least: 1, most: 2 };

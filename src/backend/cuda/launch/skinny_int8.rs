@@ -1,6 +1,6 @@
 //! GEMMs of 1..=16 rows with a weight in the form int8.
 
-use super::skinny::Ring;
+use super::ring::Ring;
 
 /// A unit is a warp's stage.
 pub(super) const RING: Ring = Ring { warps: 8, columns: 128, stage: |_| 4096 + 64, least: 2, most: 3 };

@@ -1,6 +1,6 @@
 //! GEMMs of 1..=16 rows with a weight that begins in 4, 5 or 6 bits and ends in 8.
 
-use super::skinny::Ring;
+use super::ring::Ring;
 
 /// A unit of either form is a warp's stage; that of int8 is the larger one.
 pub(super) const RING: Ring = Ring { warps: 16, columns: 128, stage: |_| 4096 + 64, least: 1, most: 2 };
