@@ -14,6 +14,8 @@ mod ends;
 #[cfg(feature = "cuda")]
 mod fp8;
 #[cfg(feature = "cuda")]
+mod operations;
+#[cfg(feature = "cuda")]
 mod packed;
 #[cfg(feature = "cuda")]
 mod rates;
@@ -21,9 +23,13 @@ mod rates;
 mod ready;
 #[cfg(feature = "cuda")]
 mod reference;
+#[cfg(feature = "cuda")]
+mod subject;
 
 #[cfg(feature = "cuda")]
 pub use ends::run as whole_model;
+#[cfg(feature = "cuda")]
+pub use operations::operations;
 
 use crate::shell::cli::DoctorArgs;
 use crate::shell::{Context, Exit, Failure};
@@ -69,7 +75,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
         (_, None) => Extent::Device,
     };
     if args.kernels {
-        checks::operations(&mut checks, &mut crate::backend::cpu::Cpu::new(), &mut device, extent);
+        operations(&mut checks, &mut crate::backend::cpu::Cpu::new(), &mut device, extent);
         drop(device);
         ends::run(&mut checks, || open(false).map_err(|f| f.message), extent);
     }

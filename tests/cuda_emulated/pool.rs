@@ -2,7 +2,8 @@
 
 use sala_chat::backend::cuda::Cache;
 use sala_chat::backend::{Group, Place, synthetic_value};
-use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
+use sala_chat::lab::kernels::checks::{Checks, Extent};
+use sala_chat::lab::kernels::operations;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Several sequences in one pass on a device: each must keep every bit that it has alone.
 
-use super::checks::{Checks, Outcome};
-use super::ends::{Subject, prompt, same, words};
+use super::checks::{Checks, Outcome, words};
+use super::subject::{Subject, prompt, same};
 use crate::backend::prelude::*;
 use crate::backend::{MAX_VERIFY_ROWS, MassOf, TopLogits};
 use crate::model::{Live, Sequence};

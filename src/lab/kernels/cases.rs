@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use crate::backend::forms::Packed;
 use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, Result, StepKey, WeightView, synthetic_value};
-use crate::protocol::engine::{Dtype, Token};
+use crate::protocol::engine::{Dtype, ImageTensor, Token};
 
 pub use draft::{draft, draft_normed};
 pub use lightning::{lightning, lightning_spec};
@@ -93,6 +93,15 @@ pub fn tokens(seed: u64, n: usize, vocab: usize) -> Vec<Token> {
 
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// The values of an image as f32.
+pub fn numbers(tensor: &ImageTensor) -> Vec<f32> {
+    match tensor.dtype {
+        Dtype::F32 => tensor.data.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])).collect(),
+        Dtype::Bf16 => tensor.data.chunks_exact(2).map(|v| bf16::from_le_bytes([v[0], v[1]]).to_f32()).collect(),
+        Dtype::U32 | Dtype::U8 => Vec::new(),
+    }
 }
 
 /// A weight of the case's form, read as the case says.

@@ -1,7 +1,7 @@
 //! The same rows cut into other passes: outputs, states, caches and attention mass must keep every bit, and rows that were
 //! refused must leave nothing behind. The ground of resumption and of lossless speculation.
 
-use super::cases::{Sizes, lightning_spec, sparse_spec, values};
+use super::cases::{Sizes, cache_rows, lightning_spec, numbers, sparse_spec, values};
 use super::checks::{Checks, Outcome, first_difference};
 use crate::backend::{Backend, BufKind, MassOf, Pass, Result};
 use crate::protocol::engine::{Dtype, ImageTensor, TensorData};
@@ -128,7 +128,7 @@ fn sparse<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part]) 
     let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(wide, BufKind::Wide)?);
     let (mut cache, mut selection) = (b.cache(&spec, limit)?, b.selection(&spec, limit)?);
     b.reserve(&mut cache, limit)?;
-    let before = super::cases::cache_rows(&spec, position, 43);
+    let before = cache_rows(&spec, position, 43);
     b.write_rows(&mut cache, &spec, 0, &before.iter().collect::<Vec<_>>())?;
     let input = values(44, READ.max(VERIFIED) * width, 1.5);
     b.seek(position)?;
@@ -148,7 +148,7 @@ fn sparse<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part]) 
         b.advance(part.pass, part.accepted)?;
     }
     for tensor in b.read_rows(&cache, &spec, position..end)? {
-        out.extend(super::reference::numbers(&tensor));
+        out.extend(numbers(&tensor));
     }
     // Whole numbers below 2^53, in two halves that f32 holds exactly.
     let halves = |n: u64| [(n >> 24) as f32, (n & 0xff_ffff) as f32];

@@ -4,22 +4,12 @@
 use rayon::prelude::*;
 
 use crate::backend::MASS;
-use crate::protocol::engine::{Dtype, ImageTensor};
 use crate::spec::SparseSpec;
 
-use super::cases::SparseRun;
+use super::cases::{SparseRun, numbers};
 
 /// Scores closer than this share of the larger one may swap: they are rounded to bf16 on a device.
 const TIE: f64 = 0.02;
-
-/// The values of an image as f32.
-pub fn numbers(tensor: &ImageTensor) -> Vec<f32> {
-    match tensor.dtype {
-        Dtype::F32 => tensor.data.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])).collect(),
-        Dtype::Bf16 => tensor.data.chunks_exact(2).map(|v| half::bf16::from_le_bytes([v[0], v[1]]).to_f32()).collect(),
-        Dtype::U32 | Dtype::U8 => Vec::new(),
-    }
-}
 
 /// What was found about one run.
 #[derive(Clone, Debug, Default, PartialEq)]

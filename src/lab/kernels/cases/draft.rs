@@ -1,7 +1,6 @@
 //! The draft head, up to its MLP.
 
-use super::super::reference::numbers;
-use super::{Case, EPS, HEAD, Run, Sizes, bytes, matrix, norm, perform, tokens, values};
+use super::{Case, EPS, HEAD, Run, Sizes, bytes, matrix, norm, numbers, perform, tokens, values};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{BufKind, Result};
 use crate::protocol::engine::{Dtype, ImageTensor};
