@@ -7,6 +7,7 @@
 
 mod check;
 mod folder;
+mod header;
 mod notes;
 mod statistics;
 mod write;
@@ -31,9 +32,10 @@ pub use super::seal::is_finished;
 pub use check::{Compared, Condition, check, remove_damaged};
 use folder::written;
 pub use folder::{
-    Holds, KeptFolder, Removed, Stage, free_bytes, holds, is_outdated, is_unfinished, kept_folders, remove_kept,
+    Holds, KeptFolder, Removed, Stage, free_bytes, holds, is_aside, is_outdated, is_unfinished, kept_folders,
+    remove_kept,
 };
-pub use write::{Claim, is_aside};
+pub use write::Claim;
 use write::{remove, write_tensors, write_text};
 
 const CONFIG: &str = "config.json";

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use super::folder::{errors_from, is_part, read_header};
+use super::folder::{errors_from, is_part};
+use super::header::read_header;
 use super::notes::{self, Hashes, NOTES};
 use super::write::{Claim, remove};
 use super::{HASHES, WEIGHTS_INDEX, part_file, parts};

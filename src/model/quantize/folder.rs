@@ -1,11 +1,11 @@
 //! What a folder that is packed into holds, and what of it is ours.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::header::header;
 use super::notes::NOTES;
 use super::statistics::STATISTICS;
-use super::write::{is_claimed, is_partial, remove_lock};
+use super::write::{LOCK, is_claimed, is_partial, remove_lock};
 use super::{CONFIG, Errors, METHOD, WEIGHTS, WEIGHTS_INDEX, part_file, parts};
 use crate::model::published::is_of_an_earlier_version;
 use crate::model::seal::{MADE_FROM, is_finished, is_passing, read_index};
@@ -129,29 +129,6 @@ pub(super) fn errors_from(meta: &serde_json::Value, id: &str) -> Option<Errors> 
     }
 }
 
-/// The metadata of a safetensors file.
-pub(super) fn header(path: &Path) -> Option<serde_json::Value> {
-    read_header(path).ok().flatten()
-}
-
-/// The same; `None` where it is no such file, or has none.
-pub(super) fn read_header(path: &Path) -> std::io::Result<Option<serde_json::Value>> {
-    let (mut file, bytes) = files::open(path)?;
-    let mut size = [0u8; 8];
-    match file.read_exact(&mut size) {
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
-        read => read?,
-    }
-    let length = u64::from_le_bytes(size);
-    if length > bytes.min(files::HEADER_BYTES) {
-        return Ok(None);
-    }
-    let mut head = Vec::new();
-    file.take(length).read_to_end(&mut head)?;
-    let head: Option<serde_json::Value> = serde_json::from_slice(&head).ok();
-    Ok(head.and_then(|mut head| head.get_mut("__metadata__").map(serde_json::Value::take)))
-}
-
 /// How far the packing of a kept folder is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -249,10 +226,25 @@ pub(super) fn is_part(name: &str) -> bool {
     number.is_some_and(|n| n.parse::<usize>().is_ok_and(|i| part_file(i) == name))
 }
 
+/// Whether a file of a packed folder is on the way to another, says who writes it or what is written so far: none of the model's.
+pub fn is_aside(name: &str) -> bool {
+    name == LOCK || name == NOTES || is_partial(name)
+}
+
 /// Files of a kept folder whose names are those that [`quantize`](super::quantize) writes, whole or on the way.
 fn own_files(folder: &Path) -> Vec<PathBuf> {
     let own = [CONFIG, WEIGHTS_INDEX, NOTES];
     let is_ours = |name: &str| own.contains(&name) || is_partial(name) || is_part(name);
     let files = entries(folder).into_iter();
     files.filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_ours) && !is_folder(p)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_beside_the_parts_is_known_by_its_name() {
+        assert!(is_aside(LOCK) && is_aside(NOTES) && is_aside(".part-x1y2z3") && !is_aside(".hidden"));
+    }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use safetensors::tensor::TensorView;
 
-use super::folder::header;
+use super::header::header;
 use super::write::write_tensors;
 use crate::backend::forms::UNIT_COLUMNS;
 use crate::model::calibrate::{BLOCK, Statistics};

@@ -10,7 +10,6 @@ use safetensors::tensor::{Metadata, TensorInfo, TensorView};
 use tempfile::NamedTempFile;
 
 use super::at;
-use super::notes::NOTES;
 use crate::model::{ModelError, Result};
 use crate::text::files;
 
@@ -20,7 +19,7 @@ const PARTIAL: &str = ".part-";
 const PARTIAL_OF_LIBRARY: &str = ".tmp";
 const LETTERS_OF_LIBRARY: usize = 6;
 /// Held by whoever writes the folder, whose process it names.
-const LOCK: &str = ".sala-chat.lock";
+pub(super) const LOCK: &str = ".sala-chat.lock";
 /// A lock whose file its owner removed is looked for again this often.
 const TRIES: usize = 100;
 /// Written at once.
@@ -144,11 +143,6 @@ fn no_follow() -> i32 {
 pub(super) fn is_partial(name: &str) -> bool {
     let of_library = |rest: &str| rest.len() == LETTERS_OF_LIBRARY && rest.bytes().all(|b| b.is_ascii_alphanumeric());
     name.starts_with(PARTIAL) || name.strip_prefix(PARTIAL_OF_LIBRARY).is_some_and(of_library)
-}
-
-/// Whether a file of a packed folder is on the way to another, says who writes it or what is written so far: none of the model's.
-pub fn is_aside(name: &str) -> bool {
-    name == LOCK || name == NOTES || is_partial(name)
 }
 
 /// Removes a file, if there is one.
@@ -318,6 +312,5 @@ mod tests {
         file(".part-x1y2z3");
         Claim::take(dir.path()).unwrap().remove_left().unwrap();
         assert_eq!(names(), [".hidden", ".tmp-notes", "part-000.safetensors"]);
-        assert!(is_aside(LOCK) && is_aside(NOTES) && is_aside(".part-x1y2z3") && !is_aside(".hidden"));
     }
 }
