@@ -45,6 +45,7 @@ mod state;
 mod tensors;
 #[cfg(test)]
 mod tests;
+mod verdict;
 mod weights;
 
 pub use demo::{

@@ -1,6 +1,6 @@
 //! Replays golden data on any backend: what `doctor --fixtures` and the tests judge a device by.
 //!
-//! Owns the reading of fixture folders, the budgets, and the verdicts. A fixture that a device cannot run is reported as
+//! Owns the reading of fixture folders and the budgets; a verdict is a [`Check`]. A fixture that a device cannot run is reported as
 //! not run, with the reason; it never counts as passed. What the tensors mean: `tests/fixtures/README.md`.
 //!
 //! Budgets depend on the device's arithmetic. In f32, logits and rows must agree within 1e-4 and selections exactly, except
@@ -14,46 +14,12 @@ use std::path::Path;
 
 use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
-use crate::backend::prelude::*;
-use crate::protocol::engine::Dtype;
 
 use super::draft::{self, DraftError};
+use super::verdict::{Precision, max_error, rms_ratio};
 use super::{ModelError, Result, Tensors};
 
-/// One compared tensor.
-#[derive(Clone, Debug)]
-pub struct Check {
-    /// Folder and file, `ops/rope`, `tiny-mixed`.
-    pub fixture: String,
-    /// Name in the golden file.
-    pub tensor: String,
-    /// What came out.
-    pub outcome: Outcome,
-}
-
-/// The verdict on one tensor.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    /// Compared: passed iff `error <= budget`.
-    Compared {
-        /// By the device's measure.
-        error: f64,
-        /// Most that is allowed.
-        budget: f64,
-    },
-    /// The device cannot do it; why.
-    NotRun(String),
-}
-
-impl Check {
-    /// Whether the tensor was compared and missed its budget. A NaN misses.
-    pub fn missed(&self) -> bool {
-        match self.outcome {
-            Outcome::Compared { error, budget } => error.is_nan() || error > budget,
-            Outcome::NotRun(_) => false,
-        }
-    }
-}
+pub use super::verdict::{Check, Outcome};
 
 /// Replays every fixture of a folder: `ops`, `tiny-mixed`, `tiny-real-sparse`, `eagle3`, whichever are there.
 ///
@@ -84,24 +50,6 @@ pub fn replay<B: DraftOps>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
         });
     }
     Ok(report.checks)
-}
-
-/// How a device computes, and so how it is judged.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::model) enum Precision {
-    /// f32 throughout.
-    Single,
-    /// bf16 activations and caches.
-    Half,
-}
-
-impl Precision {
-    pub(in crate::model) fn of<B: Backend>(b: &B) -> Precision {
-        match b.cache_dtype() {
-            Dtype::F32 => Precision::Single,
-            Dtype::Bf16 | Dtype::U32 | Dtype::U8 => Precision::Half,
-        }
-    }
 }
 
 /// What kind of number is compared; decides measure and budget.
@@ -180,21 +128,6 @@ impl Report {
             other => other,
         }
     }
-}
-
-pub(in crate::model) fn max_error(found: &[f32], golden: &[f32]) -> f64 {
-    // A NaN must win: `f64::max` would drop it.
-    found.iter().zip(golden).fold(0.0, |worst, (a, b)| {
-        let error = f64::from((a - b).abs());
-        if error > worst || error.is_nan() { error } else { worst }
-    })
-}
-
-pub(in crate::model) fn rms_ratio(found: &[f32], golden: &[f32]) -> f64 {
-    let square = |v: f64| v * v;
-    let error: f64 = found.iter().zip(golden).map(|(a, b)| square(f64::from(a - b))).sum();
-    let size: f64 = golden.iter().map(|b| square(f64::from(*b))).sum();
-    (error / size.max(f64::MIN_POSITIVE)).sqrt()
 }
 
 /// Reading of golden files.

@@ -1,0 +1,72 @@
+//! Verdicts on tensors that were compared with golden data, and what they are measured by.
+
+use crate::backend::prelude::*;
+use crate::protocol::engine::Dtype;
+
+/// One compared tensor.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// Folder and file, `ops/rope`, `tiny-mixed`.
+    pub fixture: String,
+    /// Name in the golden file.
+    pub tensor: String,
+    /// What came out.
+    pub outcome: Outcome,
+}
+
+/// The verdict on one tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Compared: passed iff `error <= budget`.
+    Compared {
+        /// By the device's measure.
+        error: f64,
+        /// Most that is allowed.
+        budget: f64,
+    },
+    /// The device cannot do it; why.
+    NotRun(String),
+}
+
+impl Check {
+    /// Whether the tensor was compared and missed its budget. A NaN misses.
+    pub fn missed(&self) -> bool {
+        match self.outcome {
+            Outcome::Compared { error, budget } => error.is_nan() || error > budget,
+            Outcome::NotRun(_) => false,
+        }
+    }
+}
+
+/// How a device computes, and so how it is judged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Precision {
+    /// f32 throughout.
+    Single,
+    /// bf16 activations and caches.
+    Half,
+}
+
+impl Precision {
+    pub(super) fn of<B: Backend>(b: &B) -> Precision {
+        match b.cache_dtype() {
+            Dtype::F32 => Precision::Single,
+            Dtype::Bf16 | Dtype::U32 | Dtype::U8 => Precision::Half,
+        }
+    }
+}
+
+pub(super) fn max_error(found: &[f32], golden: &[f32]) -> f64 {
+    // A NaN must win: `f64::max` would drop it.
+    found.iter().zip(golden).fold(0.0, |worst, (a, b)| {
+        let error = f64::from((a - b).abs());
+        if error > worst || error.is_nan() { error } else { worst }
+    })
+}
+
+pub(super) fn rms_ratio(found: &[f32], golden: &[f32]) -> f64 {
+    let square = |v: f64| v * v;
+    let error: f64 = found.iter().zip(golden).map(|(a, b)| square(f64::from(a - b))).sum();
+    let size: f64 = golden.iter().map(|b| square(f64::from(*b))).sum();
+    (error / size.max(f64::MIN_POSITIVE)).sqrt()
+}
