@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::execute::{Fed, PromptReading};
+use super::execute::{Fed, Planner, PromptReading};
 use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
@@ -38,16 +38,12 @@ impl State {
                 let fed = Fed { reused: desk.feeder.live.position(), ..Fed::default() };
                 return then(desk, Ok(fed));
             }
-            desk.when_planned(rendered, State::plan_past, move |desk, rendered, plan| {
-                let plan = match desk.fitting(plan, THIS_CONVERSATION) {
-                    Ok(plan) => plan,
-                    Err(e) => return then(desk, Err(e)),
-                };
+            let said = |desk: &State, plan: &Plan| {
                 if plan.to_read() > 0 {
-                    desk.say_reading_again(&plan);
+                    desk.say_reading_again(plan);
                 }
-                desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| then(desk, fed))
-            })
+            };
+            desk.read_missing(rendered, State::plan_past, said, then)
         })
     }
 
@@ -58,14 +54,24 @@ impl State {
     ) -> Done {
         self.with_engine(move |desk| {
             let rendered = desk.known_size(desk.past(), THIS_CONVERSATION)?;
-            desk.when_planned(rendered, State::plan, move |desk, rendered, plan| {
-                match desk.fitting(plan, THIS_CONVERSATION) {
-                    Ok(plan) => {
-                        desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| then(desk, fed))
-                    }
-                    Err(e) => then(desk, Err(e)),
-                }
-            })
+            desk.read_missing(rendered, State::plan, |_, _| (), then)
+        })
+    }
+
+    /// Reads what the plan for this conversation says, if it has room; `said` is told of it before.
+    fn read_missing(
+        &mut self,
+        rendered: Arc<Rendered>,
+        planner: Planner,
+        said: impl FnOnce(&State, &Plan) + Send + 'static,
+        then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
+    ) -> Done {
+        self.when_planned(rendered, planner, move |desk, rendered, plan| match desk.fitting(plan, THIS_CONVERSATION) {
+            Ok(plan) => {
+                said(desk, &plan);
+                desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| then(desk, fed))
+            }
+            Err(e) => then(desk, Err(e)),
         })
     }
 
