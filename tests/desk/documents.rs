@@ -639,8 +639,7 @@ with_both_tokenizers!(
 #[test]
 fn pages_count_what_is_being_read_as_the_header_does() {
     let dir = dir();
-    std::fs::write(dir.path().join("notes.txt"), "Some facts about the garden club and its members.\n".repeat(250))
-        .unwrap();
+    write_notes(dir.path());
     let (permit, gate) = crossbeam_channel::unbounded();
     let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
     (0..10).for_each(|_| permit.send(()).unwrap());

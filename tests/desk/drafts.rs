@@ -34,6 +34,18 @@ fn kept(store: &Store, session: SessionId, text: &str) {
     }
 }
 
+/// A session that was saved, and then this in its input: who has it, its name and its serial.
+fn with_draft(dir: &std::path::Path, setup: Setup, text: &str) -> (Talk, String, u64) {
+    let mut t = Talk::new(dir, setup);
+    t.ask("One?");
+    t.on_disk();
+    let (name, serial) = (t.name(), t.view().serial);
+    t.send(draft(serial, text));
+    let store = support::store(&dir.join("data"));
+    kept(&store, store.session_named(&name).unwrap().id, text);
+    (t, name, serial)
+}
+
 /// The session again, as the next run has it.
 fn again(dir: &std::path::Path, name: &str) -> Talk {
     let mut t = Talk::new(dir, resume(name));
@@ -158,17 +170,8 @@ fn a_draft_for_which_there_is_no_place_is_found_with_up() {
 #[test]
 fn a_session_that_is_open_elsewhere_keeps_its_draft() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
-    t.ask("One?");
-    t.on_disk();
-    let (name, serial) = (t.name(), t.view().serial);
-    t.send(draft(serial, "mine"));
-    let store = support::store(&dir.path().join("data"));
-    kept(&store, store.session_named(&name).unwrap().id, "mine");
-    let mut second = Talk::new(dir.path(), resume(&name));
-    let (id, _) = question(&mut second);
-    second.send(Request::Choose { question: id, key: 'v' });
-    second.note_with("Resumed");
+    let (t, name, _) = with_draft(dir.path(), Setup::default(), "mine");
+    let mut second = viewing(dir.path(), &name);
     assert_eq!(told(&second), Vec::<String>::new());
     second.send(draft(second.view().serial, "theirs"));
     second.quit();
@@ -188,10 +191,7 @@ fn what_was_typed_while_another_terminal_had_the_session_is_kept_with_it_afterwa
         t.on_disk();
         let name = t.name();
         t.send(draft(t.view().serial, left));
-        let mut second = Talk::new(dir.path(), resume(&name));
-        let (id, _) = question(&mut second);
-        second.send(Request::Choose { question: id, key: 'v' });
-        second.note_with("Resumed");
+        let mut second = viewing(dir.path(), &name);
         second.send(draft(second.view().serial, "theirs"));
         second.send(Request::Ask("May I?".into()));
         second.note_with("view only");
@@ -210,13 +210,7 @@ fn what_was_typed_while_another_terminal_had_the_session_is_kept_with_it_afterwa
 #[test]
 fn a_draft_that_cannot_be_saved_is_not_taken_for_the_one_before() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
-    t.ask("One?");
-    t.on_disk();
-    let (name, serial) = (t.name(), t.view().serial);
-    t.send(draft(serial, "before"));
-    let store = support::store(&dir.path().join("data"));
-    kept(&store, store.session_named(&name).unwrap().id, "before");
+    let (mut t, _, serial) = with_draft(dir.path(), Setup::default(), "before");
     let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON draft BEGIN SELECT RAISE(ABORT, 'refused'); END";
     rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap().execute_batch(refuse).unwrap();
     t.send(draft(serial, "now"));
@@ -265,15 +259,9 @@ fn where_there_is_no_input_no_draft_is_taken_up() {
 #[test]
 fn what_another_terminal_made_of_a_draft_is_told_to_whoever_comes_back() {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
-    t.ask("One?");
-    t.on_disk();
-    let (name, serial) = (t.name(), t.view().serial);
-    t.send(draft(serial, "mine"));
+    let (mut t, name, serial) = with_draft(dir.path(), Setup::default(), "mine");
     t.send(Request::New(None));
     t.sync();
-    let store = support::store(&dir.path().join("data"));
-    kept(&store, store.session_named(&name).unwrap().id, "mine");
     for text in ["theirs", ""] {
         let other = again(dir.path(), &name);
         other.send(draft(other.view().serial, text));
@@ -291,13 +279,8 @@ fn what_another_terminal_made_of_a_draft_is_told_to_whoever_comes_back() {
 fn a_draft_on_its_way_to_the_disk_is_not_taken_for_the_one_before() {
     let dir = dir();
     let disk = FaultDisk::new();
-    let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
-    t.ask("One?");
-    t.on_disk();
-    let (name, serial) = (t.name(), t.view().serial);
-    t.send(draft(serial, "before"));
-    let store = support::store(&dir.path().join("data"));
-    kept(&store, store.session_named(&name).unwrap().id, "before");
+    let setup = Setup { disk: Arc::new(disk.clone()), ..Setup::default() };
+    let (mut t, name, serial) = with_draft(dir.path(), setup, "before");
     let held = disk.hold("store-writer");
     t.send(draft(serial, "now"));
     t.send(Request::New(None));

@@ -57,3 +57,29 @@ fn question(t: &mut Talk) -> (u64, String) {
         _ => None,
     })
 }
+
+/// What `notes.txt` says, over and over.
+const FACTS: &str = "Some facts about the garden club and its members.\n";
+
+/// A document that is long, `notes.txt`.
+fn write_notes(dir: &std::path::Path) {
+    std::fs::write(dir.join("notes.txt"), FACTS.repeat(250)).unwrap();
+}
+
+/// A session that has read it, and was asked something about it.
+fn with_notes(dir: &std::path::Path, question: &str) -> Talk {
+    write_notes(dir);
+    let mut t = Talk::new(dir, Setup::default());
+    t.load("notes.txt");
+    t.ask(question);
+    t
+}
+
+/// Another terminal, with a session that is open elsewhere: to view only.
+fn viewing(dir: &std::path::Path, name: &str) -> Talk {
+    let mut t = Talk::new(dir, resume(name));
+    let (id, _) = question(&mut t);
+    t.send(Request::Choose { question: id, key: 'v' });
+    t.note_with("Resumed");
+    t
+}

@@ -25,11 +25,7 @@ fn a_resumed_session_reads_nothing_again_and_answers_as_if_never_left() {
 
 fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
     let dir = dir();
-    std::fs::write(dir.path().join("notes.txt"), "Some facts about the garden club and its members.\n".repeat(250))
-        .unwrap();
-    let mut t = Talk::new(dir.path(), Setup::default());
-    t.load("notes.txt");
-    t.ask("Well?");
+    let t = with_notes(dir.path(), "Well?");
     let name = t.name();
     t.quit();
     let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
@@ -74,7 +70,7 @@ fn state_of_the_beginning_only_is_not_called_none() {
     let dir = dir();
     let mut t = Talk::new(dir.path(), Setup::default());
     t.ask("One?");
-    t.ask(&"Some facts about the garden club and its members.\n".repeat(250));
+    t.ask(&FACTS.repeat(250));
     let name = t.name();
     t.quit();
     // As a program that is killed before the state of the second exchange is on disk.

@@ -17,8 +17,7 @@ fn read_some_and_stop(t: &mut Talk) {
 
 fn a_past_whose_reading_was_stopped_waits_for_the_next_question() {
     let dir = dir();
-    std::fs::write(dir.path().join("notes.txt"), "Some facts about the garden club and its members.\n".repeat(250))
-        .unwrap();
+    write_notes(dir.path());
     let mut t = Talk::new(dir.path(), Setup::default());
     t.load("notes.txt");
     let (all, name) = (t.work().0, t.name());

@@ -16,15 +16,11 @@ fn what_was_viewed_is_written_in_once_nobody_else_has_it_open() {
     owner.ask("One?");
     owner.on_disk();
     let name = owner.name();
-    let mut viewer = Talk::new(dir.path(), resume(&name));
-    let (id, _) = question(&mut viewer);
-    viewer.send(Request::Choose { question: id, key: 'v' });
+    let mut viewer = viewing(dir.path(), &name);
     may_not_write(&mut viewer);
     // A place in the timeline is forked in one request: what cannot be gone to is not forked elsewhere.
     let first = viewer.view().messages[0].id;
-    let mut forker = Talk::new(dir.path(), resume(&name));
-    let (id, _) = question(&mut forker);
-    forker.send(Request::Choose { question: id, key: 'v' });
+    let mut forker = viewing(dir.path(), &name);
     may_not_write(&mut forker);
     forker.send(Request::ForkFrom(first));
     forker.note_with("forked at #2");
@@ -58,11 +54,7 @@ fn what_was_viewed_is_written_in_once_nobody_else_has_it_open() {
 
 fn reading_again_that_was_declined_is_offered_again() {
     let dir = dir();
-    std::fs::write(dir.path().join("notes.txt"), "Some facts about the garden club and its members.\n".repeat(250))
-        .unwrap();
-    let mut t = Talk::new(dir.path(), Setup::default());
-    t.load("notes.txt");
-    t.ask("Well?");
+    let t = with_notes(dir.path(), "Well?");
     let name = t.name();
     t.quit();
     let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
@@ -86,11 +78,7 @@ fn used(t: &Talk) -> u64 {
 
 fn what_was_too_long_to_be_read_is_counted_once_it_is_gone_back_in() {
     let dir = dir();
-    let facts = "Some facts about the garden club and its members.\n";
-    std::fs::write(dir.path().join("notes.txt"), facts.repeat(250)).unwrap();
-    let mut t = Talk::new(dir.path(), Setup::default());
-    t.load("notes.txt");
-    t.ask(&facts.repeat(10));
+    let t = with_notes(dir.path(), &FACTS.repeat(10));
     let name = t.name();
     t.quit();
     let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
@@ -113,11 +101,7 @@ fn what_was_too_long_to_be_read_is_counted_once_it_is_gone_back_in() {
 
 fn a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read() {
     let dir = dir();
-    std::fs::write(dir.path().join("notes.txt"), "Some facts about the garden club and its members.\n".repeat(250))
-        .unwrap();
-    let mut t = Talk::new(dir.path(), Setup::default());
-    t.load("notes.txt");
-    t.ask("Well?");
+    let mut t = with_notes(dir.path(), "Well?");
     let name = t.name();
     t.on_disk();
     t.send(Request::New(None));
