@@ -1,0 +1,137 @@
+//! Sessions: brought in, given out, removed.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sala_chat::session::{Limits, RealDisk, SessionFilter, Store};
+
+use super::{Home, err, out};
+
+/// A conversation as `export` writes it.
+fn exported(name: &str, title: &str) -> String {
+    let message = |id: i64, parent: Option<i64>, role: &str, text: &str| {
+        serde_json::json!({
+            "id": id, "parent": parent, "role": role, "text": text, "thinking": "", "created_ms": 1, "meta": {}
+        })
+    };
+    let messages = [message(1, None, "user", title), message(2, Some(1), "assistant", "An answer.")];
+    serde_json::json!({
+        "format": "sala-chat session", "version": 1, "name": name, "messages": messages, "head": 2, "marks": [], "settings": {}
+    })
+    .to_string()
+}
+
+#[test]
+fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_number() {
+    let home = Home::new();
+    let missing = home.run(&["import", "/missing"]);
+    assert_eq!(missing.status.code(), Some(66));
+    assert!(err(&missing).starts_with("sala-chat: /missing: No such file"), "{}", err(&missing));
+    let folder = home.run(&["import", "."]);
+    assert!(matches!(folder.status.code(), Some(1 | 7 | 74)), "{}", err(&folder));
+    for name in ["hello", "hello-18446744073709551615", "hello", "hello"] {
+        let file = home.write("in.json", exported(name, "hi"));
+        let output = home.run(&["import", file.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", err(&output));
+    }
+    let listed: serde_json::Value = serde_json::from_str(out(&home.run(&["ls", "--json"]))).unwrap();
+    let sessions = listed.as_array().or(listed["sessions"].as_array()).unwrap();
+    let mut names: Vec<&str> = sessions.iter().filter_map(|s| s["name"].as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["hello", "hello-18446744073709551615", "hello-2", "hello-3"]);
+}
+
+#[test]
+fn an_import_that_is_interrupted_ends_with_130_and_leaves_nothing() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let home = Home::new();
+    let one = r#"{"chat":{"title":"New Chat","messages":[{"role":"user","content":"Hi"}]}}"#;
+    let file = home.write("in.json", format!("[{}]", vec![one; 100_000].join(",")));
+    let mut child = home.command(&["import", file.to_str().unwrap()]).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    // Some of it is in the log already, and nothing is committed.
+    let log = home.path("data/sala.db-wal");
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while std::fs::metadata(&log).map_or(0, |log| log.len()) < 1 << 20 {
+        assert!(child.try_wait().unwrap().is_none() && std::time::Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    kill_process(pid, Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(err(&output).contains("stopped: nothing was imported"), "{}", err(&output));
+    assert_eq!(out(&home.run(&["ls", "--json"])).trim(), "[]");
+}
+
+#[test]
+fn an_export_to_standard_output_is_json_where_json_is_asked_for() {
+    let home = Home::new();
+    let file = home.write("in.json", exported("talk", "hi"));
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    let json: serde_json::Value = serde_json::from_str(out(&home.run(&["export", "talk", "-", "--json"]))).unwrap();
+    assert_eq!(json["messages"][0]["text"], "hi");
+    let text = home.run(&["export", "talk", "-", "--json", "--format", "md"]);
+    assert!(out(&text).starts_with("# "), "{}", out(&text));
+}
+
+#[test]
+fn a_session_open_elsewhere_is_not_removed_and_what_to_do_is_said() {
+    let home = Home::new();
+    let file = home.write("in.json", exported("held", "hi"));
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    let store = Store::open(&home.path("data"), Arc::new(RealDisk), Limits::default()).unwrap();
+    let record = store.sessions(SessionFilter::Live, 9).unwrap().remove(0);
+    let _held = store.lock_session(record.id, &record.name).unwrap();
+    let output = home.run(&["rm", "held", "--yes"]);
+    assert_eq!(output.status.code(), Some(6), "{}", err(&output));
+    assert!(err(&output).starts_with("sala-chat: \"held\" is in use by PID "), "{}", err(&output));
+    assert!(err(&output).trim_end().ends_with(". Close it there first"), "{}", err(&output));
+    // Nobody can say what to do instead, in line mode no more than with -p.
+    let asked = home.run(&["--demo", "--device", "cpu", "-p", "hi", "-r", "held"]);
+    let lines = home.run(&["--demo", "--device", "cpu", "--plain", "-r", "held"]);
+    assert_eq!((asked.status.code(), lines.status.code()), (Some(6), Some(6)), "{}", out(&lines));
+    let why = err(&asked).trim().strip_prefix("sala-chat: ").unwrap();
+    assert_eq!(out(&lines).lines().last(), Some(why));
+}
+
+#[test]
+fn one_of_a_thing_is_not_called_several() {
+    let home = Home::new();
+    let file = home.write("in.json", exported("one", "hi"));
+    assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    let checked = home.run(&["doctor", "--check"]);
+    assert!(out(&checked).contains(": 1 session, 2 messages and 0 state files looked at."), "{}", out(&checked));
+    // Nobody is asked without a terminal, and nothing goes.
+    let unasked = home.run(&["rm", "one", "--json"]);
+    assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
+    assert_eq!(home.run(&["rm", "one", "--yes", "--json"]).status.code(), Some(0));
+    let pruned = home.run(&["prune", "--all"]);
+    assert!(out(&pruned).contains("0 files; 1 session of the trash deleted for good."), "{}", out(&pruned));
+}
+
+#[test]
+fn a_dry_run_names_what_would_go() {
+    let home = Home::new();
+    for name in ["stays", "goes"] {
+        let file = home.write("in.json", exported(name, "hi"));
+        assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    }
+    assert_eq!(home.run(&["rm", "goes", "--yes"]).status.code(), Some(0));
+    let young = home.run(&["prune", "--dry-run"]);
+    assert!(out(&young).starts_with("Nothing would go.\n"), "{}", out(&young));
+    // Text is promised to stay with that exception only.
+    let help = home.run(&["prune", "--help"]);
+    let (about, all) =
+        (out(&help).lines().next().unwrap(), out(&help).split_whitespace().collect::<Vec<_>>().join(" "));
+    assert!(about.ends_with("text stays, but for the trash"), "{about}");
+    assert!(all.contains("delete all sessions in the trash for good"), "{all}");
+    let all = home.run(&["prune", "--dry-run", "--all"]);
+    assert!(out(&all).starts_with("This would go:\nsession   goes, 2 messages, in the trash since "), "{}", out(&all));
+    let json: serde_json::Value =
+        serde_json::from_str(out(&home.run(&["prune", "--dry-run", "--all", "--json"]))).unwrap();
+    assert_eq!((&json["sessions"], &json["trashed_sessions"]), (&serde_json::json!(["goes"]), &serde_json::json!(1)));
+    assert_eq!(home.run(&["prune", "--all"]).status.code(), Some(0));
+    let after = home.run(&["prune", "--dry-run", "--all"]);
+    assert!(out(&after).starts_with("Nothing would go.\n"), "{}", out(&after));
+}
