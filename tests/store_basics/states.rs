@@ -1,0 +1,240 @@
+//! State: saved, on its way, restored in parts, lost.
+
+use std::time::{Duration, Instant};
+
+use sala_chat::protocol::engine::{Arriving, RowSource as _, RowsFault, StatePart, TensorData};
+use sala_chat::session::{
+    Access, Change, Limits, RealDisk, Save, SaveEvent, SegmentId, Store, TextBoundary, unchanged_prefix,
+};
+use sala_chat::transcript::Role;
+
+use super::store_support::*;
+use super::{folder, talk_of};
+
+#[test]
+fn what_was_saved_is_there_after_reopening_bit_for_bit() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "first", 2);
+    let save = talk.document(&bench.store, "a document", 3);
+    assert!(is_saved(&bench.save(save)));
+    assert!(bench.close());
+
+    let store = open(dir.path(), RealDisk);
+    assert_eq!(*store.access(), Access::Writable);
+    assert!(store.notes().is_empty(), "{:?}", store.notes());
+    assert_eq!(store.damage(), None);
+    let session = store.session_named("first").unwrap();
+    assert_eq!((session.head, session.messages, session.tokens), (talk.head, 5, talk.position));
+    assert_eq!(session.title, "question 0 of first");
+    assert_eq!(session.state_of.as_deref(), Some(MODEL));
+    let texts: Vec<String> = store.path(talk.head.unwrap()).unwrap().into_iter().map(|m| m.text).collect();
+    assert_eq!(texts, ["question 0 of first", "answer 0", "question 1 of first", "answer 1", "a document"]);
+
+    let saved = restore(&store, &talk.tip.unwrap(), 0).unwrap();
+    assert_eq!((saved.plan.usable, saved.plan.replay_tokens()), (5, 0));
+    for (rows, segment) in saved.rows.iter().zip(&talk.segments) {
+        assert!(same_rows(rows, &image(segment).rows));
+    }
+    assert!(same_end(&saved.end.unwrap(), &image(talk.segments.last().unwrap()).end.unwrap()));
+    // What the caller still has is not read again.
+    assert_eq!(restore(&store, &talk.tip.unwrap(), 3).unwrap().rows.len(), 2);
+}
+
+#[test]
+fn state_on_its_way_from_a_device_is_saved_once_it_has_come() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "late", 1);
+    let late = |save: &mut Save| -> (Arriving, Vec<u8>) {
+        let (data, arriving) = TensorData::later();
+        let there = std::mem::replace(&mut save.images[0].1.rows.tensors[0].data, data);
+        (arriving, there.to_vec())
+    };
+    let mut save = talk.turn(&bench.store, "a question", "an answer");
+    let (arriving, bytes) = late(&mut save);
+    let device = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        arriving.set(Ok(bytes));
+    });
+    assert!(is_saved(&bench.save(save)));
+    device.join().unwrap();
+    let saved = restore(&bench.store, &talk.tip.unwrap(), 0).unwrap();
+    assert!(same_rows(saved.rows.last().unwrap(), &image(talk.segments.last().unwrap()).rows));
+
+    let mut save = talk.turn(&bench.store, "another question", "another answer");
+    drop(late(&mut save).0);
+    let event = bench.save(save);
+    assert!(matches!(&event, SaveEvent::TextOnly { reason, .. } if reason.contains("did not come")), "{event:?}");
+    assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().last().unwrap().text, "another answer");
+    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 2);
+    assert!(bench.close());
+}
+
+#[test]
+fn text_does_not_wait_for_state_that_was_handed_over_before_it() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "slow", 1);
+    let mut late = Vec::new();
+    let mut handed = Vec::new();
+    // A disk that is slower than the reading of a document: of all that was read nothing is written yet.
+    for part in 0..3 {
+        let mut save = talk.document(&bench.store, &format!("document {part}"), 1);
+        let (data, arriving) = TensorData::later();
+        let there = std::mem::replace(&mut save.images[0].1.rows.tensors[0].data, data);
+        late.push((arriving, there.to_vec()));
+        handed.push(bench.writer.save(save));
+    }
+    let answer = message(&bench.store, talk.head, Role::Assistant, "the end of the answer");
+    let head = answer.id;
+    let put = Change::PutMessage { session: talk.session, message: Box::new(answer) };
+    let to = Change::MoveHead { session: talk.session, head: Some(head) };
+    assert!(is_saved(&bench.save(Save { changes: vec![put, to], images: vec![] })));
+    assert!(!bench.writer.flush(Instant::now()), "state is still to come");
+    assert_eq!(bench.store.session(talk.session).unwrap().head, Some(head));
+    // Until then what is before it is restored.
+    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 1);
+    for ((arriving, bytes), id) in late.into_iter().zip(handed) {
+        arriving.set(Ok(bytes));
+        assert!(is_saved(&bench.outcome(id)));
+    }
+    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 4);
+    assert!(bench.close());
+}
+
+#[test]
+fn a_state_that_ends_inside_a_character_is_saved() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "cut", 1);
+    let mut save = talk.turn(&bench.store, "a question", "half a sig");
+    for change in &mut save.changes {
+        if let Change::AddSegment(new) = change {
+            new.boundary = TextBoundary::NOWHERE;
+        }
+    }
+    assert!(is_saved(&bench.save(save)));
+}
+
+#[test]
+fn parts_of_rows_are_read_and_checked_on_their_own() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "parts", 1);
+    // Longer than one checksum chunk per tensor: 90,000 rows of 16 bytes.
+    let save = talk.document(&bench.store, &"x".repeat(90_000), 1);
+    assert!(is_saved(&bench.save(save)));
+    let segment = talk.segments.last().unwrap();
+    let whole = image(segment).rows;
+    let id = segment.id();
+
+    let opened = bench.store.open_path(&id, 0).unwrap();
+    let feed = opened.rows.last().unwrap();
+    // A block of 64 positions, at the edge of a checksum and across one.
+    for position in [65_536, 65_600] {
+        let at = usize::try_from(position - whole.start).unwrap() * 16;
+        for name in ["k.0", "v.0"] {
+            let mut part = vec![0; 64 * 16];
+            feed.fill(name, at, &mut part).unwrap();
+            let all = whole.tensors.iter().find(|t| t.name == name).unwrap();
+            assert_eq!(part, all.data[at..at + 64 * 16]);
+        }
+    }
+    assert!(feed.fill("k.0", 90_000 * 16, &mut [0; 16]).is_err());
+    assert!(feed.load("k.7").is_err());
+    assert_eq!(feed.load("k1.0").unwrap().name, "k1.0");
+    assert!(same_rows(&bench.store.read_rows(&id).unwrap(), &whole));
+
+    // Any safetensors reader can open the file.
+    let file = std::fs::read(dir.path().join("segments").join(format!("{}.rows", id.hex()))).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+    assert_eq!(tensors.tensor("k.0").unwrap().shape(), [90_000, 1, 8]);
+}
+
+#[test]
+fn state_behind_lost_rows_is_not_called_kept_until_they_are_back() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let talk = talk_of(&bench, "holes", 3);
+    let store = &bench.store;
+    let tip = talk.tip.unwrap();
+    let shown = || {
+        let kept = |n: &sala_chat::session::MessageNode| n.segment.is_some() && n.kept;
+        let turns = store.tree(talk.session, MODEL, 0).unwrap().iter().filter(|n| kept(n)).count();
+        (store.session(talk.session).unwrap().state_of.is_some(), turns, store.kept_of(&tip).unwrap().unwrap().0)
+    };
+    assert_eq!(shown(), (true, 3, true));
+    let (second, image) = (talk.segments[1].id(), image(&talk.segments[1]));
+    let fault = |part| RowsFault { segment: Some(second.0), part, why: "damaged".into(), lasting: true };
+    // The state at the end of one in the middle is its own affair.
+    assert!(store.note_fault(&fault(StatePart::End)).unwrap());
+    assert_eq!(shown(), (true, 2, true));
+    assert!(store.note_fault(&fault(StatePart::Rows)).unwrap());
+    assert_eq!(shown(), (false, 1, false));
+    assert_eq!(store.plan_restore(&tip).unwrap().usable, 1);
+    assert!(is_saved(&bench.save(Save { changes: vec![], images: vec![(second, image)] })));
+    assert_eq!(shown(), (true, 3, true));
+}
+
+#[test]
+fn whoever_restores_state_waits_for_no_transaction_and_what_was_used_is_dropped_last() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let used = talk_of(&bench, "used", 3);
+    let unused = talk_of(&bench, "unused", 3);
+    let tip = used.tip.unwrap();
+    assert!(bench.writer.flush(soon()));
+    let busy = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
+    busy.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let begun = Instant::now();
+    assert_eq!(restore(&bench.store, &tip, 0).unwrap().plan.usable, 3);
+    assert!(begun.elapsed().as_secs() < 5, "it waited for a transaction: {:?}", begun.elapsed());
+    busy.execute_batch("ROLLBACK").unwrap();
+    drop(busy);
+    let bytes = bench.store.state_bytes_of(&[tip]).unwrap();
+    assert!(bench.close());
+    let limits = Limits { max_state_bytes: bytes, ..limits() };
+    let store = Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap();
+    store.keep_budget(&[]).unwrap();
+    assert_eq!(store.plan_restore(&tip).unwrap().usable, 3);
+    assert!(store.plan_restore(&unused.tip.unwrap()).unwrap().usable < 3);
+}
+
+#[test]
+fn segments_that_build_on_nothing_lose_state_not_text() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "hole", 1);
+    // The state of this turn is never handed over, so the next one's would be of no use.
+    let mut save = talk.turn(&bench.store, "two", "2");
+    save.images.clear();
+    assert!(is_saved(&bench.save(save)));
+    let save = talk.turn(&bench.store, "three", "3");
+    let event = bench.save(save);
+    assert!(matches!(&event, SaveEvent::TextOnly { reason, .. } if reason.contains("earlier state")), "{event:?}");
+    let plan = bench.store.plan_restore(&talk.tip.unwrap()).unwrap();
+    assert_eq!((plan.usable, plan.replay().len()), (1, 2));
+    assert_eq!(plan.replay()[1].content, talk.segments[2]);
+
+    // Neither is one whose parent was never recorded: the text is saved all the same.
+    talk.tip = Some(SegmentId([7; 32]));
+    let save = talk.turn(&bench.store, "four", "4");
+    assert!(matches!(bench.save(save), SaveEvent::TextOnly { .. }));
+    assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().len(), 8);
+}
+
+#[test]
+fn the_unchanged_past_is_found_by_text() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let talk = talk_of(&bench, "past", 3);
+    let path = bench.store.load_path(&talk.tip.unwrap()).unwrap();
+    assert_eq!(unchanged_prefix(&path, &format!("{} and more", talk.rendered)), 3);
+    assert_eq!(unchanged_prefix(&path, &talk.rendered.replace("question 2", "Question 2")), 2);
+    assert_eq!(unchanged_prefix(&path, &talk.rendered[..talk.rendered.len() - 1]), 2);
+    assert_eq!(unchanged_prefix(&path, "something else"), 0);
+    let tip = bench.store.tip_segment(talk.head.unwrap(), MODEL).unwrap();
+    assert_eq!(tip, Some((talk.head.unwrap(), talk.tip.unwrap())));
+    assert_eq!(bench.store.tip_segment(talk.head.unwrap(), "another model").unwrap(), None);
+}

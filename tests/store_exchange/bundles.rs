@@ -1,0 +1,184 @@
+//! Bundles: a conversation with its state, which nobody vouches for.
+
+use std::path::Path;
+
+use sala_chat::session::{Overwrite, SegmentId, StoreError, Watch};
+
+use super::store_support::*;
+use super::{bench, branched};
+
+#[test]
+fn a_bundle_resumes_elsewhere_bit_for_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = bench(&dir.path().join("from"));
+    let talk = branched(&from);
+    let file = dir.path().join("tree.sala");
+    let bundled = from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    assert_eq!((bundled.state_tokens, bundled.replay_tokens), (talk.position, 0));
+    assert_eq!(bundled.bytes, std::fs::metadata(&file).unwrap().len());
+    assert!(matches!(
+        from.store.export_bundle(talk.session, "another model", &dir.path().join("x"), Overwrite::No, &Watch::NOBODY),
+        Err(StoreError::NoState { .. })
+    ));
+
+    let to = bench(&dir.path().join("to"));
+    let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
+    assert_eq!((imported.state_tokens, imported.text_only), (talk.position, None));
+    let session = to.store.session_named("tree").unwrap();
+    assert_eq!((session.messages, session.tokens, session.state_of.as_deref()), (5, talk.position, Some(MODEL)));
+    let tip = to.store.tip_segment(session.head.unwrap(), MODEL).unwrap().unwrap().1;
+    assert_ne!(Some(tip), talk.tip, "reading the same tokens here finds nothing of it");
+    assert!(to.store.segment(&talk.tip.unwrap()).unwrap().is_none());
+    let (here, there) = (restore(&to.store, &tip, 0).unwrap(), restore(&from.store, &talk.tip.unwrap(), 0).unwrap());
+    assert_eq!(here.plan.usable, 4);
+    assert!(here.rows.iter().zip(&there.rows).all(|(a, b)| same_rows(a, b)));
+    assert!(same_end(&here.end.unwrap(), &there.end.unwrap()));
+    // A second time the files are there already.
+    assert_eq!(to.store.import(&file, &Watch::NOBODY).unwrap().state_tokens, talk.position);
+}
+
+#[test]
+fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = bench(&dir.path().join("from"));
+    let talk = branched(&from);
+    let file = dir.path().join("tree.sala");
+    from.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    let whole = std::fs::read(&file).unwrap();
+    let to = bench(&dir.path().join("to"));
+    // In the state: text comes, state does not, nothing is left behind.
+    let mut bytes = whole.clone();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, &bytes).unwrap();
+    let imported = to.store.import(&file, &Watch::NOBODY).unwrap();
+    assert!(imported.text_only.unwrap().contains("damaged"), "said so");
+    assert_eq!((imported.messages, imported.state_tokens), (5, 0));
+    assert_eq!(std::fs::read_dir(dir.path().join("to/segments")).unwrap().count(), 0);
+    // Without its last byte.
+    std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+    let why = to.store.import(&file, &Watch::NOBODY).unwrap().text_only.unwrap();
+    assert!(why.contains("it ends before the state does"), "{why}");
+    // In the manifest, or cut short.
+    for damaged in [
+        &{
+            let mut b = whole.clone();
+            b[100] ^= 1;
+            b
+        }[..],
+        &whole[..80],
+        &whole[..30],
+    ] {
+        std::fs::write(&file, damaged).unwrap();
+        assert!(to.store.import(&file, &Watch::NOBODY).is_err());
+    }
+    assert_eq!(to.store.sessions(sala_chat::session::SessionFilter::Live, 10).unwrap().len(), 2);
+    assert!(to.store.segment(&SegmentId([0; 32])).unwrap().is_none());
+}
+
+/// A bundle of one turn whose state was made by `spoil`: an attacker can put anything under checksums of their own.
+fn hostile(
+    dir: &Path,
+    name: &str,
+    spoil: impl Fn(&mut sala_chat::protocol::engine::StateImage),
+) -> (std::path::PathBuf, Talk) {
+    let theirs = bench(&dir.join(format!("theirs {name}")));
+    let (mut talk, save) = Talk::begin(&theirs.store, "gift");
+    theirs.save(save);
+    let mut save = talk.document(&theirs.store, "a document everybody reads", 1);
+    spoil(&mut save.images[0].1);
+    assert!(is_saved(&theirs.save(save)));
+    let file = dir.join(format!("{name}.sala"));
+    theirs.store.export_bundle(talk.session, MODEL, &file, Overwrite::No, &Watch::NOBODY).unwrap();
+    (file, talk)
+}
+
+#[test]
+fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let zero = |image: &mut sala_chat::protocol::engine::StateImage| {
+        let end = image.end.as_mut().unwrap();
+        for t in image.rows.tensors.iter_mut().chain(&mut end.tensors) {
+            t.data = vec![0; t.data.len()].into();
+        }
+    };
+    let (file, gift) = hostile(dir.path(), "zeros", zero);
+    let ours = bench(&dir.path().join("ours"));
+    let imported = ours.store.import(&file, &Watch::NOBODY).unwrap();
+    assert_eq!((imported.state_tokens, &imported.text_only), (gift.position, &None));
+    let theirs = ours.store.session(imported.sessions[0].0).unwrap();
+    let given = ours.store.tip_segment(theirs.head.unwrap(), MODEL).unwrap().unwrap().1;
+    assert_eq!(restore(&ours.store, &given, 0).unwrap().plan.usable, 1, "for the session it came with it is there");
+
+    // The same document read here has another name, before and after ours is saved, and keeps its own state.
+    assert_ne!(Some(given), gift.tip);
+    assert!(ours.store.segment(&gift.tip.unwrap()).unwrap().is_none());
+    let (mut honest, save) = Talk::begin(&ours.store, "honest");
+    ours.save(save);
+    assert!(is_saved(&ours.save(honest.document(&ours.store, "a document everybody reads", 1))));
+    assert_eq!(honest.tip, gift.tip);
+    let here = restore(&ours.store, &honest.tip.unwrap(), 0).unwrap();
+    assert!(same_rows(&here.rows[0], &image(&honest.segments[0]).rows));
+    // Going on from it stays apart as well: the next segment builds on its name.
+    let next = sala_chat::session::SegmentId::compute(MODEL, Some(&given), &[1], &[2]);
+    assert_ne!(next, sala_chat::session::SegmentId::compute(MODEL, gift.tip.as_ref(), &[1], &[2]));
+    // What we export and take back is ours no more, but works for what came with it.
+    let again = dir.path().join("again.sala");
+    ours.store.export_bundle(theirs.id, MODEL, &again, Overwrite::No, &Watch::NOBODY).unwrap();
+    assert_eq!(ours.store.import(&again, &Watch::NOBODY).unwrap().state_tokens, gift.position);
+
+    // Without its sessions it goes.
+    for session in ours.store.sessions(sala_chat::session::SessionFilter::Live, 10).unwrap() {
+        if session.name.starts_with("gift") {
+            ours.store.delete(session.id).unwrap();
+        }
+    }
+    ours.store.empty_trash(Some(0)).unwrap();
+    assert!(ours.store.segment(&given).unwrap().is_none());
+    assert_eq!(restore(&ours.store, &honest.tip.unwrap(), 0).unwrap().plan.usable, 1);
+    let left = std::fs::read_dir(dir.path().join("ours/segments")).unwrap().count();
+    assert_eq!(left, 2, "rows and state of the honest session");
+}
+
+#[test]
+fn wild_values_and_other_shapes_are_found_at_import_and_cost_the_state_only() {
+    use sala_chat::protocol::engine::{Dtype, StateImage, TensorData};
+    let dir = tempfile::tempdir().unwrap();
+    let ours = bench(&dir.path().join("ours"));
+    // State of the same model made here says what shapes it has.
+    let (mut own, save) = Talk::begin(&ours.store, "own");
+    ours.save(save);
+    assert!(is_saved(&ours.save(own.turn(&ours.store, "q", "a"))));
+    fn put(data: &mut TensorData, at: usize, bytes: &[u8]) {
+        let mut copy = data.to_vec();
+        copy[at..at + bytes.len()].copy_from_slice(bytes);
+        *data = copy.into();
+    }
+    type Spoil = fn(&mut StateImage);
+    let cases: [(&str, &str, Spoil); 7] = [
+        ("nan", "is no number", |i| put(&mut i.end.as_mut().unwrap().tensors[0].data, 8, &f32::NAN.to_le_bytes())),
+        ("inf", "is no number", |i| put(&mut i.rows.tensors[1].data, 4, &[0x80, 0x7f])),
+        ("heads", "belongs", |i| {
+            for t in &mut i.rows.tensors {
+                t.shape = vec![t.shape[0], 2, 4];
+            }
+        }),
+        ("type", "belongs", |i| {
+            for t in &mut i.rows.tensors {
+                (t.dtype, t.shape) = (Dtype::F32, vec![t.shape[0], 1, 4]);
+            }
+        }),
+        ("state", "belongs", |i| i.end.as_mut().unwrap().tensors[0].shape = vec![8, 2, 8]),
+        ("missing", "has no v.0", |i| i.rows.tensors.retain(|t| t.name != "v.0")),
+        ("another", "is no array", |i| i.rows.tensors[0].name = "weights".into()),
+    ];
+    for (name, why, spoil) in cases {
+        let (file, _) = hostile(dir.path(), name, spoil);
+        let imported = ours.store.import(&file, &Watch::NOBODY).unwrap();
+        let said = imported.text_only.unwrap_or_default();
+        assert!(said.contains(why), "{name}: {said:?}");
+        assert_eq!((imported.messages, imported.state_tokens), (1, 0), "{name}");
+        let session = ours.store.session(imported.sessions[0].0).unwrap();
+        assert_eq!(ours.store.tip_segment(session.head.unwrap(), MODEL).unwrap(), None, "{name}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path().join("ours/segments")).unwrap().count(), 2, "nothing is left of them");
+}
