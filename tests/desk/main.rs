@@ -9,8 +9,11 @@ mod errands;
 #[path = "../store_support/fault.rs"]
 mod fault;
 mod forks;
+mod plans;
+mod presets;
 mod sessions;
 mod settings;
+mod stopped_loads;
 mod stops;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,240 @@
+//! Loads that are stopped: what is asked, what was read of them, and how they go on.
+
+use super::*;
+
+fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
+    let dir = dir();
+    std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    for _ in 0..6 {
+        permit.send(()).unwrap();
+    }
+    t.send(Request::Load { paths: vec!["long.txt".into()], options: Default::default() });
+    t.wait("reading", |n| match n {
+        Notice::Activity(Activity::Reading(p)) if p.done >= 6 * 64 => Some(()),
+        _ => None,
+    });
+    t.send(Request::Stop);
+    let (id, text) = t.wait("a question", |n| match n {
+        Notice::Question { id, text, .. } => Some((*id, text.clone())),
+        _ => None,
+    });
+    assert!(text.starts_with("Stopped at 384 of "), "{text}");
+    drop(permit);
+    t.send(Request::Choose { question: id, key: '\x1b' });
+    let note = t.note_with("Kept what was read");
+    assert!(note.contains("long.txt ends at line"), "{note}");
+    t.sync();
+    let view = t.view();
+    let document = view.messages[0].meta.document.clone().unwrap();
+    assert!(!document.complete);
+    assert!(document.tokens < 400, "{document:?}");
+    let before: usize = t.work().0;
+    t.ask("What is it about?");
+    assert!(before < 384 + 40, "what was read is not read again: {before}");
+    // The file is what it was, however much of it was kept.
+    assert!(t.load("long.txt").starts_with("Read long.txt"));
+    t.sync();
+    let changed = |n: &&Notice| matches!(n, Notice::Note(_, text) if text.contains("changed on disk"));
+    assert!(t.seen.iter().find(changed).is_none());
+}
+
+/// Loads `long.txt` until so many chunks of it are read, before the first piece of it is kept, and stops there.
+fn stopped_after(t: &mut Talk, chunks: u64) -> u64 {
+    t.send(Request::Load { paths: vec!["long.txt".into()], options: Default::default() });
+    t.wait("reading", |n| match n {
+        Notice::Activity(Activity::Reading(p)) if p.done >= chunks * 64 => Some(()),
+        _ => None,
+    });
+    t.send(Request::Stop);
+    question(t).0
+}
+
+/// A load of `long.txt`, 200 lines, that was stopped in the middle, and the question what is to become of it.
+fn stopped_load(dir: &std::path::Path) -> (Talk, u64) {
+    std::fs::write(dir.join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Talk::new(dir, Setup { gate: Some(gate), ..Setup::default() });
+    for _ in 0..3 {
+        permit.send(()).unwrap();
+    }
+    let question = stopped_after(&mut t, 3);
+    (t, question)
+}
+
+fn a_load_that_fails_after_it_was_stopped_leaves_no_document_open() {
+    let dir = dir();
+    let (mut t, question) = stopped_load(dir.path());
+    let tamper = rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap();
+    tamper.execute_batch("ALTER TABLE segment RENAME TO elsewhere").unwrap();
+    t.send(Request::Choose { question, key: '1' });
+    let document = t.wait("the document", |n| match n {
+        Notice::Finished(m) => m.meta.document.clone(),
+        _ => None,
+    });
+    // All of it is there: what was not read is read with the next question.
+    assert!(document.complete);
+    t.note_with("no such table");
+}
+
+fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
+    let quit = |t: Talk, _| t.quit();
+    let keep = |mut t: Talk, id| {
+        t.send(Request::Choose { question: id, key: '\x1b' });
+        t.note_with("Kept what was read");
+        t.sync();
+        t.quit()
+    };
+    // A stop while it is asked is no way to lose it.
+    let stop = |mut t: Talk, _| {
+        t.send(Request::Stop);
+        t.note_with("Kept what was read");
+        t.sync();
+        t.quit()
+    };
+    for leave in [quit, keep, stop] {
+        let dir = dir();
+        let (t, question) = stopped_load(dir.path());
+        leave(t, question);
+
+        let mut t = Talk::new(dir.path(), resume("long"));
+        let note = t.note_with("Resumed ");
+        assert!(t.work().0 == 0, "{note}");
+        assert!(t.view().messages[0].text.len() < 200 * 33);
+        t.ask("What is it about?");
+        assert!(t.work().0 < 40);
+    }
+}
+
+fn going_back_from_a_stopped_load_keeps_what_was_read() {
+    let dir = dir();
+    let (mut t, question) = stopped_load(dir.path());
+    t.send(Request::Choose { question, key: '2' });
+    t.note_with("Kept what was read: long.txt ends at line");
+    let said = t.note_with("Went back to the beginning");
+    assert!(said.contains(": 0 tokens shared, 0 read again"), "{said}");
+    t.sync();
+    assert!(t.view().messages.is_empty());
+    // What is read stays read: on a branch of its own, and for the next load of it.
+    t.work();
+    t.send(Request::Redo(1));
+    t.note_with("Went forward to #1");
+    t.sync();
+    let part = t.view().messages[0].clone();
+    assert!(!part.text.is_empty() && part.text.len() < 200 * 33, "{}", part.text.len());
+    t.send(Request::Undo(1));
+    t.note_with("Went back one exchange");
+    t.sync();
+    assert_eq!(t.work().0, 0);
+    t.on_disk();
+    assert!(t.load("long.txt").starts_with("Read long.txt"));
+    t.sync();
+    let (read, whole) = (t.work().0 as u64, t.view().documents[0].tokens);
+    assert!(read + 150 < whole, "{read} of {whole}");
+    // Whoever loads it elsewhere finds all of it, the part and what was read behind it.
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    let said = t.load("long.txt");
+    assert!(said.contains("from library"), "{said}");
+    assert_eq!(t.work().0, 0);
+}
+
+/// Text that neither tokenizer finds easy: characters outside its vocabulary, spaces at odd places.
+fn awkward(lines: usize) -> String {
+    (0..lines)
+        .map(|i| format!("  {i}. naïve 你好 \u{1F642}\u{1F468}\u{200D}\u{1F469} \u{2581}x <|im_end|> end \n"))
+        .collect()
+}
+
+fn a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole() {
+    let text = awkward(300);
+    let load = || Request::Load { paths: vec!["long.txt".into()], options: Default::default() };
+    let straight = dir();
+    std::fs::write(straight.path().join("long.txt"), &text).unwrap();
+    let mut t = Talk::new(straight.path(), Setup::default());
+    assert!(t.load("long.txt").starts_with("Read long.txt"));
+    let jobs: Vec<Vec<u32>> = t.log.as_ref().unwrap().try_iter().map(|j| j.0).collect();
+    assert!(jobs.len() > 5, "{} pieces", jobs.len());
+    assert!(jobs.iter().all(|j| j.len() < support::PIECE + 8), "every piece is kept by itself");
+    let whole = t.text.tokenizer.spell(&jobs.concat(), Before::Edge);
+    // Where a piece stands for a space, the character itself cannot be told from one.
+    let spelled = if t.text.tokenizer.id("▁").is_some() { text.replace('\u{2581}', " ") } else { text.clone() };
+    assert!(whole.contains(&spelled));
+
+    let dir = dir();
+    std::fs::write(dir.path().join("long.txt"), &text).unwrap();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    for _ in 0..40 {
+        permit.send(()).unwrap();
+    }
+    t.send(load());
+    t.wait("reading", |n| match n {
+        // The end of each piece takes a permit of its own.
+        Notice::Activity(Activity::Reading(p)) if p.done >= 38 * 64 => Some(()),
+        _ => None,
+    });
+    t.send(Request::Stop);
+    let id = t.wait("a question", |n| if let Notice::Question { id, .. } = n { Some(*id) } else { None });
+    drop(permit);
+    let before: Vec<u32> = t.log.as_ref().unwrap().try_iter().flat_map(|j| j.0).collect();
+    t.send(Request::Choose { question: id, key: '1' });
+    t.note_with("Read long.txt");
+    let after: Vec<u32> = t.log.as_ref().unwrap().try_iter().flat_map(|j| j.0).collect();
+    assert!(
+        before.len() + after.len() < jobs.concat().len() + support::PIECE,
+        "at most the piece it stopped in is read again"
+    );
+    let begin = t.text.tokenizer.before_next(&before, Before::Edge);
+    assert!(
+        whole.ends_with(&t.text.tokenizer.spell(&after, begin)),
+        "no space of the tokenizer's where it was stopped"
+    );
+}
+
+#[test]
+fn a_load_that_goes_on_after_a_stop_shows_progress_and_can_be_stopped_again() {
+    let dir = dir();
+    std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    t.send(Request::Load { paths: vec!["long.txt".into()], options: Default::default() });
+    let mut seen = 0;
+    for stopped_at in [3 * 64, 6 * 64] {
+        for _ in 0..3 {
+            permit.send(()).unwrap();
+        }
+        let from = t.seen.len();
+        t.wait("reading", |n| match n {
+            Notice::Activity(Activity::Reading(p)) if p.done >= stopped_at => Some(()),
+            _ => None,
+        });
+        let said: Vec<&Notice> = t.seen[from..].iter().collect();
+        assert!(!said.iter().any(|n| matches!(n, Notice::Activity(Activity::Stopping))), "{said:#?}");
+        // The meter goes along with the reading, and stays where it stopped.
+        let meter = |n: &Notice| if let Notice::Meters(m) = n { Some(m.context_used) } else { None };
+        let now = t.seen.iter().rev().find_map(meter).unwrap();
+        assert!(now > seen && now <= stopped_at, "{now}");
+        seen = now;
+        t.send(Request::Stop);
+        let (id, text) = question(&mut t);
+        assert!(text.starts_with(&format!("Stopped at {stopped_at} of ")), "{text}");
+        assert_eq!(t.seen.iter().rev().find_map(meter), Some(stopped_at));
+        t.send(Request::Choose { question: id, key: '1' });
+    }
+    drop(permit);
+    t.note_with("Read long.txt: ");
+    t.sync();
+    assert!(t.view().messages[0].meta.document.as_ref().unwrap().complete);
+    t.ask("What is it about?");
+    assert!(t.view().messages[0].meta.prefill_ms > 0.0);
+}
+
+with_both_tokenizers!(
+    a_load_that_fails_after_it_was_stopped_leaves_no_document_open,
+    a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read,
+    what_a_stopped_load_has_read_is_not_read_again_after_a_restart,
+    going_back_from_a_stopped_load_keeps_what_was_read,
+    a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole,
+);
