@@ -4,6 +4,8 @@
 
 #[path = "screens/answers.rs"]
 mod answers;
+#[path = "screens/beside.rs"]
+mod beside;
 #[path = "screens/drafts.rs"]
 mod drafts;
 #[path = "screens/edits.rs"]

@@ -1,0 +1,165 @@
+//! Answers beside each other: to one question, and of all documents of the library.
+
+use sala_chat::app::Event;
+use sala_chat::protocol::desk::{Activity, Choice, Notice, Request, SessionView, Shelf, ShelfRow};
+use sala_chat::transcript::{Finish, Message, MessageId, Passage};
+
+use super::stage::*;
+
+#[test]
+fn answers_side_by_side() {
+    for (w, h) in [(80, 24), (160, 50)] {
+        let mut s = open(w, h);
+        s.tell(Notice::Several(vec![(MessageId(11), Some(41)), (MessageId(12), Some(42)), (MessageId(13), Some(43))]));
+        s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+        let text =
+            "It is **Natasha** who breaks it to him, but not in words: Pierre sees it in her face before she speaks.";
+        s.tell(Notice::Delta { message: MessageId(11), thinking: false, text: text.into() });
+        s.tell(Notice::Delta { message: MessageId(12), thinking: true, text: "Let me see".into() });
+        let screen = s.screen();
+        assert!(screen.contains("1  seed 41  writing") && screen.contains("2  seed 42  thinking"), "{screen}");
+        assert!(screen.contains("3  seed 43  waiting") && screen.contains("Natasha who breaks"), "{screen}");
+        let long = "Natasha does, at Princess Marya's, without saying it.\n\n".repeat(9);
+        for (id, text) in [(11, text), (12, long.as_str()), (13, "Nobody: he guesses.")] {
+            s.tell(Notice::Finished(Message { text: text.into(), ..answer(id, text) }));
+        }
+        let choice = |key, label: &str| Choice { key, label: label.into() };
+        s.tell(Notice::Question {
+            id: 1,
+            text: "Which answer goes on?".into(),
+            choices: vec![
+                choice('1', "It is Natasha"),
+                choice('2', "Natasha does"),
+                choice('3', "Nobody"),
+                choice('\x1b', "keep the last; /branch shows the others"),
+            ],
+        });
+        let screen = s.screen();
+        assert!(screen.contains("Which answer goes on?") && screen.contains("Esc keep the last"), "{screen}");
+        assert!(screen.contains("Princess Marya") && screen.contains("2  seed 42"), "{screen}");
+        s.sent();
+        s.press("2");
+        assert_eq!(s.sent(), [Request::Choose { question: 1, key: '2' }]);
+        s.tell(Notice::Session(SessionView { branch: (2, 3), ..SessionView::default() }));
+        assert!(s.app.several.is_none());
+    }
+    // Esc stops what is being written; what there is stays to be chosen from.
+    let mut s = open(80, 24);
+    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+    s.sent();
+    let screen = s.screen();
+    assert!(!screen.contains("seed"), "nothing is drawn: {screen}");
+    s.press("esc");
+    assert_eq!(s.sent(), [Request::Stop]);
+    assert!(s.app.several.is_some());
+}
+
+#[test]
+fn whoever_writes_goes_on_writing_below_answers_side_by_side() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+    s.sent();
+    s.type_text("abc q j");
+    let screen = s.screen();
+    assert!(screen.contains("> abc q j\n") && screen.contains("Answers side by side"), "{screen}");
+    assert!(screen.ends_with("caret 9,21\n"), "{screen}");
+    // It waits for its turn, in sight.
+    s.press("enter");
+    let screen = s.screen();
+    assert!(screen.contains("queued: \"abc q j\"") && screen.contains("Answers side by side"), "{screen}");
+    // A page lies over them and takes nothing away.
+    s.type_text("/keys").press("enter");
+    s.tell(Notice::Delta { message: MessageId(12), thinking: false, text: "So it is.".into() });
+    assert!(!s.screen().contains("So it is."));
+    assert!(s.press("esc").screen().contains("So it is."));
+    for id in [11, 12] {
+        s.tell(Notice::Finished(answer(id, "So it is.")));
+    }
+    s.tell(Notice::Activity(Activity::Idle));
+    let choices = [('1', "one"), ('2', "two"), ('\x1b', "keep the last")];
+    let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
+    s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+    s.sent();
+    s.event(Event::Frame).type_text(" 1 2");
+    assert_eq!((s.sent(), s.app.composer.text()), (vec![], " 1 2"), "a number behind a letter is no choice");
+    s.press("backspace backspace backspace backspace 2");
+    assert_eq!(s.sent(), [Request::Choose { question: 7, key: '2' }]);
+}
+
+#[test]
+fn a_line_sent_beside_the_choice_of_an_answer_waits_for_it() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
+    let choices = [('1', ""), ('2', ""), ('\x1b', "keep the last")];
+    let choices = choices.map(|(key, label)| Choice { key, label: label.into() }).to_vec();
+    s.tell(Notice::Activity(Activity::Idle)).tell(Notice::Question { id: 7, text: "Which goes on?".into(), choices });
+    s.sent();
+    s.event(Event::Frame).type_text("typed while choosing").press("enter");
+    assert_eq!(s.sent(), []);
+    s.press("1").tell(Notice::Session(SessionView { branch: (1, 2), ..SessionView::default() }));
+    let ask = Request::Ask("typed while choosing".into());
+    assert_eq!(s.sent(), [Request::Choose { question: 7, key: '1' }, ask]);
+    // A command is one here too.
+    s.tell(Notice::Several(vec![(MessageId(21), None), (MessageId(22), None)])).tell(Notice::Activity(Activity::Idle));
+    let choices = vec![Choice { key: '1', label: String::new() }];
+    s.tell(Notice::Question { id: 8, text: "Which goes on?".into(), choices });
+    s.event(Event::Frame).type_text("/new").press("enter");
+    assert_eq!(s.sent(), [Request::New(None)]);
+}
+
+#[test]
+fn a_question_to_the_library_is_a_table() {
+    let passage = Passage {
+        document: Some("war-and-peace.txt".into()),
+        number: 1,
+        first_line: 41_210,
+        last_line: 41_262,
+        ..Passage::default()
+    };
+    let row = |document: &str, text: &str| ShelfRow {
+        document: document.into(),
+        text: text.into(),
+        finish: Some(Finish::Stop),
+        log_probability: Some(-0.0726),
+        ..ShelfRow::default()
+    };
+    let war = "Natasha Rostova, in the house of Princess Marya; she says nothing, and he understands it from her face and \
+               from her silence, which is the way in which such things are said in this book.";
+    let rows = vec![
+        ShelfRow { passages: vec![passage], ..row("war-and-peace.txt", war) },
+        row("minutes.md", "The minutes do not say."),
+        ShelfRow { document: "contract.pdf".into(), text: "In annex".into(), ..ShelfRow::default() },
+        ShelfRow {
+            document: "old.txt".into(),
+            failed: Some("no kept state of this model; --read reads it".into()),
+            ..ShelfRow::default()
+        },
+    ];
+    let mut shelf = Shelf { question: "Who tells Pierre that Andrei is dying?".into(), rows, over: false };
+    for (w, h) in [(80, 24), (160, 50)] {
+        let mut s = open(w, h);
+        s.tell(Notice::Activity(Activity::Busy { what: "2 of 3 documents answered".into() }));
+        shelf.over = false;
+        s.tell(Notice::Shelf(shelf.clone()));
+        let screen = s.screen();
+        let first = screen.lines().find(|l| l.contains("war-and-peace.txt")).unwrap();
+        assert!(
+            first.contains("Natasha") && first.contains("41,210-41,262") && first.trim_end().ends_with("93%"),
+            "{screen}"
+        );
+        // The chosen answer is there as a whole.
+        assert!(screen.contains("(no kept state of this mo") && screen.contains("in this book."), "{screen}");
+        // Not before all have answered.
+        s.sent();
+        s.press("enter");
+        assert_eq!(s.sent(), []);
+        shelf.over = true;
+        s.press("down");
+        s.tell(Notice::Shelf(shelf.clone()));
+        s.tell(Notice::Activity(Activity::Idle));
+        s.press("enter");
+        assert_eq!(s.sent(), [Request::OpenAsked(1)]);
+    }
+}
