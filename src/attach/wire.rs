@@ -3,16 +3,19 @@
 //! Rows are named by the file they lie in, what steers an answer by what it looks for, a stop is a message of its own, and
 //! numbers of which every bit counts go as bits.
 
+mod image;
+
 use std::io;
 
 use serde::{Deserialize, Serialize};
 
 use super::frame::Blob;
 use crate::protocol::engine::{
-    Cancel, CheckpointImage, Dtype, Ended, EngineEvent, EngineFault, Generate, ImageTensor, Job, JobDone, JobStats,
-    Likely, Look, Looked, LookedAt, MemoryInfo, ModelInfo, Quoting, RowsImage, RowsPlace, Sampling, Scoring,
-    SequenceId, SpecMode, StateImage, Token, Watching,
+    Cancel, Ended, EngineEvent, EngineFault, Generate, Job, JobDone, JobStats, Likely, Look, Looked, LookedAt,
+    MemoryInfo, ModelInfo, Quoting, RowsPlace, Sampling, Scoring, SequenceId, SpecMode, Token, Watching,
 };
+pub(super) use image::Checkpoint;
+use image::State;
 
 /// Changes with every change of what is sent. Both sides have the same, or do not speak.
 pub(super) const VERSION: u32 = 9;
@@ -40,76 +43,6 @@ pub(super) enum Greeting {
 
 /// The answer to one who takes part: why there is no place, if there is none.
 pub(super) type Seated = Option<String>;
-
-/// A named array of a frame.
-#[derive(Debug, Serialize, Deserialize)]
-struct Array {
-    name: String,
-    dtype: Dtype,
-    shape: Vec<usize>,
-}
-
-fn arrays(tensors: Vec<ImageTensor>, blobs: &mut Vec<Blob>) -> Vec<Array> {
-    let array = |t: ImageTensor| {
-        blobs.push(t.data.shared());
-        Array { name: t.name, dtype: t.dtype, shape: t.shape }
-    };
-    tensors.into_iter().map(array).collect()
-}
-
-fn tensors(arrays: Vec<Array>, blobs: &mut impl Iterator<Item = Blob>) -> io::Result<Vec<ImageTensor>> {
-    let tensor = |Array { name, dtype, shape }: Array| {
-        let data = blobs.next().ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
-        let values = shape.iter().try_fold(dtype.size(), |n, axis| n.checked_mul(*axis));
-        if values != Some(data.len()) {
-            let what = format!("{name} of shape {shape:?} in {} bytes", data.len());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        }
-        Ok(ImageTensor { name, dtype, shape, data: data.into() })
-    };
-    arrays.into_iter().map(tensor).collect()
-}
-
-/// A [`CheckpointImage`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Checkpoint {
-    position: u64,
-    arrays: Vec<Array>,
-}
-
-impl Checkpoint {
-    pub(super) fn pack(image: CheckpointImage, blobs: &mut Vec<Blob>) -> Checkpoint {
-        Checkpoint { position: image.position, arrays: arrays(image.tensors, blobs) }
-    }
-
-    pub(super) fn unpack(self, blobs: &mut impl Iterator<Item = Blob>) -> io::Result<CheckpointImage> {
-        Ok(CheckpointImage { position: self.position, tensors: tensors(self.arrays, blobs)? })
-    }
-}
-
-/// A [`StateImage`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct State {
-    start: u64,
-    rows: u64,
-    arrays: Vec<Array>,
-    end: Option<Checkpoint>,
-}
-
-impl State {
-    fn pack(image: StateImage, blobs: &mut Vec<Blob>) -> State {
-        let StateImage { rows: RowsImage { start, rows, tensors, segment: _ }, end } = image;
-        let arrays = arrays(tensors, blobs);
-        State { start, rows, arrays, end: end.map(|end| Checkpoint::pack(end, blobs)) }
-    }
-
-    fn unpack(self, blobs: &mut impl Iterator<Item = Blob>) -> io::Result<StateImage> {
-        let tensors = tensors(self.arrays, blobs)?;
-        // Of use to the engine alone, and rows go to it as the file they lie in.
-        let rows = RowsImage { start: self.start, rows: self.rows, tensors, segment: None };
-        Ok(StateImage { rows, end: self.end.map(|end| end.unpack(blobs)).transpose()? })
-    }
-}
 
 /// A [`Generate`].
 #[derive(Debug, Serialize, Deserialize)]
@@ -325,7 +258,7 @@ mod tests {
     use super::*;
     use crate::attach::frame;
     use crate::base::Exit;
-    use crate::protocol::engine::BlockLook;
+    use crate::protocol::engine::{BlockLook, CheckpointImage, Dtype, ImageTensor, RowsImage, StateImage};
 
     fn across(event: EngineEvent) -> EngineEvent {
         let (mut blobs, mut wire) = (Vec::new(), Vec::new());
@@ -393,17 +326,6 @@ mod tests {
     fn a_rate_that_is_none_does_not_break_the_line() {
         let event = across(EngineEvent::Reading { id: 1, done: 2, total: 3, tokens_per_s: f64::INFINITY });
         assert!(matches!(event, EngineEvent::Reading { tokens_per_s: 0.0, .. }), "{event:?}");
-    }
-
-    #[test]
-    fn an_array_of_another_size_than_its_shape_is_refused() {
-        let mut blobs = Vec::new();
-        let image = CheckpointImage { position: 0, tensors: vec![tensor("a", Dtype::F32, &[2], vec![0; 4])] };
-        let packed = Checkpoint::pack(image, &mut blobs);
-        assert_eq!(packed.unpack(&mut blobs.into_iter()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        let image = CheckpointImage { position: 0, tensors: vec![tensor("a", Dtype::F32, &[1], vec![0; 4])] };
-        let packed = Checkpoint::pack(image, &mut Vec::new());
-        assert!(packed.unpack(&mut std::iter::empty()).is_err());
     }
 
     #[test]
