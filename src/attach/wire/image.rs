@@ -83,8 +83,12 @@ mod tests {
 
     #[test]
     fn an_array_of_another_size_than_its_shape_is_refused() {
-        let tensor =
-            |values| ImageTensor { name: "a".into(), dtype: Dtype::F32, shape: vec![values], data: vec![0u8; 4].into() };
+        let tensor = |values| ImageTensor {
+            name: "a".into(),
+            dtype: Dtype::F32,
+            shape: vec![values],
+            data: vec![0u8; 4].into(),
+        };
         let mut blobs = Vec::new();
         let image = CheckpointImage { position: 0, tensors: vec![tensor(2)] };
         let packed = Checkpoint::pack(image, &mut blobs);
