@@ -30,6 +30,7 @@ pub mod open;
 mod out;
 mod panic;
 pub mod plain;
+mod prune;
 mod quantize_cmd;
 mod remote_engine;
 pub mod run;
@@ -297,7 +298,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Search(args) => sessions_cmd::search(context, &args),
             Command::Export(args) => sessions_cmd::export(context, &args),
             Command::Import(args) => sessions_cmd::import(context, &args),
-            Command::Prune(args) => sessions_cmd::prune(context, &args),
+            Command::Prune(args) => prune::prune(context, &args),
             Command::Library(args) => library_cmd::library(context, &args.action),
             Command::Serve(args) => serve_cmd::run(context, &args),
             Command::AskAll(args) => ask_all::run(context, &args),
