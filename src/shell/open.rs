@@ -1,15 +1,15 @@
-//! From settings to a running desk: data directory, model, engine thread. Shared by the chat, `-p` and `library add`.
+//! From settings to a running desk: data directory (`stores`), model, engine thread. Shared by the chat, `-p` and `library add`.
+
+mod stores;
 
 use std::io::IsTerminal;
 use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cli::SessionChoice;
 use super::devices::{self, Chosen};
 use super::failure::Failure;
-use super::{Context, attach_engine, downloaded, out, remote_engine};
+use super::{Context, attach_engine, downloaded, remote_engine};
 use crate::base::Exit;
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, Input, LoadLimits, Opening, Settings};
 use crate::engine::Engine;
@@ -19,14 +19,16 @@ use crate::model::{
 };
 use crate::protocol::engine::{BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
 use crate::remote::{self, RemoteOptions};
-use crate::session::{Access, LAST, Limits, RealDisk, Scratch, Store, StoreError};
+use crate::session::{LAST, Scratch};
 use crate::settings::table::session_rows;
 use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
-use crate::text::sanitize::Clean;
 use crate::text::sources::SourceOptions;
 use crate::text::{self, TextModel, files};
+pub(super) use stores::{library_names, limits};
+pub use stores::{
+    scratch, store, store_of_requests, store_of_requests_if_any, store_to_change, store_to_free, store_to_read,
+};
 
-const GIB: f64 = (1u64 << 30) as f64;
 /// How long an engine that is not needed after all may take to notice.
 const GIVEN_UP: Duration = Duration::from_secs(3);
 
@@ -40,128 +42,6 @@ pub struct Opened {
     pub loaded: Loaded,
     /// With `--no-save`: where things lie until the end.
     pub scratch: Option<Scratch>,
-}
-
-impl From<StoreError> for Failure {
-    fn from(e: StoreError) -> Failure {
-        let exit = e.exit();
-        let failure = Failure::new(exit, e.to_string());
-        if exit == Exit::InUse { failure.hint("Close it there first") } else { failure }
-    }
-}
-
-/// What the settings allow a store.
-pub(super) fn limits(context: &Context) -> Limits {
-    let s = &context.config().sessions;
-    Limits {
-        keep_turns: s.keep_turns,
-        max_state_bytes: (s.max_state_gib * GIB) as u64,
-        min_free_bytes: (s.min_free_gib * GIB) as u64,
-        trash_days: u32::try_from(s.trash_days).unwrap_or(u32::MAX),
-        ..Limits::default()
-    }
-}
-
-/// Opens the data directory.
-///
-/// # Errors
-/// It cannot be made or read.
-pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
-    Ok(Arc::new(Store::open(&context.dirs.data, Arc::new(RealDisk), limits(context))?))
-}
-
-/// As [`store`] for a command that says on standard error what the start found.
-///
-/// # Errors
-/// As [`store`]; nothing can be written there.
-pub fn store_to_change(context: &Context) -> Result<Arc<Store>, Failure> {
-    changeable(context, store(context)?)
-}
-
-fn changeable(context: &Context, store: Arc<Store>) -> Result<Arc<Store>, Failure> {
-    // Known now, and said once.
-    if let Access::ReadOnly { why } = store.access() {
-        return Err(StoreError::ReadOnly { why: why.clone() }.into());
-    }
-    say_notes(context, &store);
-    Ok(store)
-}
-
-/// As [`store_to_change`] for a command that makes room: on a full disk it begins with old state.
-///
-/// # Errors
-/// As [`store_to_change`].
-pub fn store_to_free(context: &Context) -> Result<Arc<Store>, Failure> {
-    let store = Store::open_to_free(&context.dirs.data, Arc::new(RealDisk), limits(context))?;
-    changeable(context, Arc::new(store))
-}
-
-/// As [`store_to_change`] for a command that only looks: works on a full disk.
-///
-/// # Errors
-/// As [`store`].
-pub fn store_to_read(context: &Context) -> Result<Arc<Store>, Failure> {
-    let store = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), limits(context))?;
-    say_notes(context, &store);
-    Ok(Arc::new(store))
-}
-
-/// Names of the library's documents, for mentions in a question; none where it cannot be read, which is said when it is opened.
-pub(super) fn library_names(context: &Context) -> Vec<String> {
-    let store = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), limits(context));
-    let names = store.and_then(|store| store.document_names()).unwrap_or_default();
-    names.into_iter().map(|(name, _)| name).collect()
-}
-
-/// The store of the server's requests, beside that of the conversations: the terminal's list is not flooded, and the two have
-/// limits of their own.
-///
-/// # Errors
-/// As [`store`].
-pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
-    let (folder, limits) = requests(context);
-    super::dirs::make_private(&context.dirs.data)
-        .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display())))?;
-    Ok(Arc::new(Store::open(&folder, Arc::new(RealDisk), limits)?)).inspect(|store| say_notes(context, store))
-}
-
-/// The same where a server has ever kept something.
-///
-/// # Errors
-/// As [`store`].
-pub fn store_of_requests_if_any(context: &Context) -> Result<Option<Arc<Store>>, Failure> {
-    if requests(context).0.is_dir() { store_of_requests(context).map(Some) } else { Ok(None) }
-}
-
-/// Where requests are kept, and how much of them.
-fn requests(context: &Context) -> (PathBuf, Limits) {
-    let max_state_bytes = (context.config().serve.max_state_gib * GIB) as u64;
-    (
-        context.dirs.data.join(crate::base::places::REQUESTS),
-        Limits { max_state_bytes, trash_days: 0, ..limits(context) },
-    )
-}
-
-fn say_notes(context: &Context, store: &Store) {
-    if context.quiet {
-        return;
-    }
-    for note in store.notes().iter().cloned().chain(store.damage()) {
-        out::tell(&Clean::line(&format!("sala-chat: {note}")));
-    }
-}
-
-/// A store that goes away with the returned folder; in memory where the system has such a place.
-///
-/// # Errors
-/// There is no such place.
-pub fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
-    let dir = Scratch::new();
-    let dir = dir.map_err(|e| Failure::new(Exit::Disk, format!("no room for a session without saving: {e}")))?;
-    let limits = Limits { min_free_bytes: 0, ..limits(context) };
-    let data = dir.path().join("data");
-    let store = Store::open(&data, Arc::new(RealDisk), limits)?;
-    Ok((Arc::new(store), dir))
 }
 
 /// The model that the settings mean.
