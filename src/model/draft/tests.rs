@@ -3,7 +3,8 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
-use crate::model::Recipe;
+use crate::model::{Recipe, Tensors};
+use crate::spec::ModelSpec;
 
 mod variants;
 
