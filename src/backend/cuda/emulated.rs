@@ -13,7 +13,6 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::Path;
-use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Instant;
@@ -24,19 +23,10 @@ use super::driver::{
     failed,
 };
 use super::emulator::Emulator;
+use super::guarded::{self, POISON};
 use super::host_pages::HostPages;
 use crate::backend::{Result, fp8};
 
-/// Bytes of guard before an allocation.
-const GUARD: usize = 256;
-/// Allocations start at multiples of this: what kernels load at once.
-const ALIGNMENT: usize = 16;
-/// Of the host; larger ones only leave a page more unused.
-const PAGE: usize = 4096;
-/// What guards hold.
-const GUARD_BYTE: u8 = 0xA5;
-/// What fresh memory holds: NaN in bf16 and in f32.
-const POISON: u8 = 0xFF;
 /// Reserved ranges are mapped in these steps: small, so that tests cross it often.
 const GRANULARITY: usize = 64 << 10;
 /// What the device claims to have.
@@ -161,34 +151,12 @@ impl Emulated {
 
     /// Guard words that something has written over: `(start of the allocation, its size)`.
     fn broken_guard(&self) -> Option<(u64, usize)> {
-        self.state().allocations.iter().find(|(at, bytes)| !guards_hold(**at, **bytes)).map(|(at, bytes)| (*at, *bytes))
+        self.state()
+            .allocations
+            .iter()
+            .find(|(at, bytes)| !guarded::holds(**at, **bytes))
+            .map(|(at, bytes)| (*at, *bytes))
     }
-}
-
-/// Where an allocation lies: a page that faults ends it, so that a kernel that reads beyond it does not get far.
-struct Room {
-    /// Of the mapping, the last page included.
-    bytes: usize,
-    /// From its start to the allocation.
-    before: usize,
-}
-
-fn room_of(bytes: usize) -> Room {
-    let used = bytes.next_multiple_of(ALIGNMENT);
-    let room = (used + GUARD).next_multiple_of(PAGE);
-    Room { bytes: room + PAGE, before: room - used }
-}
-
-/// The guard words before an allocation and those between its end and the page that faults.
-fn guards_hold(at: u64, bytes: usize) -> bool {
-    // SAFETY: `alloc` made the mapping with both.
-    let (before, after) = unsafe {
-        (
-            std::slice::from_raw_parts((at as usize - GUARD) as *const u8, GUARD),
-            std::slice::from_raw_parts((at as usize + bytes) as *const u8, bytes.next_multiple_of(ALIGNMENT) - bytes),
-        )
-    };
-    before.iter().chain(after).all(|b| *b == GUARD_BYTE)
 }
 
 /// Plain equations, every sum in the order of the columns.
@@ -234,22 +202,7 @@ impl Driver for Emulated {
 
     fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
         self.not_capturing("alloc")?;
-        let room = room_of(bytes);
-        // SAFETY: a fresh anonymous mapping, filled up to its last page, which nothing may touch.
-        let at = unsafe {
-            let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            let block = libc::mmap(null_mut(), room.bytes, rights, kind, -1, 0);
-            if block == libc::MAP_FAILED {
-                return Err(failed("alloc", format!("{bytes} bytes refused by the host")));
-            }
-            let block = block.cast::<u8>();
-            if libc::mprotect(block.add(room.bytes - PAGE).cast(), PAGE, libc::PROT_NONE) != 0 {
-                return Err(failed("alloc", std::io::Error::last_os_error()));
-            }
-            std::ptr::write_bytes(block, GUARD_BYTE, room.bytes - PAGE);
-            std::ptr::write_bytes(block.add(room.before), POISON, bytes);
-            block.add(room.before) as u64
-        };
+        let at = guarded::alloc(bytes)?;
         self.state().allocations.insert(at, bytes);
         Ok(at)
     }
@@ -258,10 +211,9 @@ impl Driver for Emulated {
         let Some(bytes) = self.state().allocations.remove(&ptr) else {
             return;
         };
-        debug_assert!(guards_hold(ptr, bytes), "something wrote outside of an allocation of {bytes} bytes");
-        let room = room_of(bytes);
-        // SAFETY: from `alloc`, with the same room.
-        unsafe { libc::munmap((ptr as usize - room.before) as *mut c_void, room.bytes) };
+        debug_assert!(guarded::holds(ptr, bytes), "something wrote outside of an allocation of {bytes} bytes");
+        // SAFETY: from `alloc`, of this size.
+        unsafe { guarded::free(ptr, bytes) };
     }
 
     fn granularity(&self, _home: Home) -> Option<usize> {
