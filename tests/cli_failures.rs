@@ -391,13 +391,13 @@ fn a_list_that_a_program_reads_is_whole_or_says_that_it_is_not() {
 }
 
 #[test]
-fn standard_input_is_known_by_both_its_names_and_another_pipe_is_said_how_to_be_given() {
+fn standard_input_is_known_by_both_its_names_and_of_a_device_it_is_said_how_to_give_it() {
     let home = Home::new();
     for name in ["-", "/dev/stdin"] {
         let asked = home.run(&["-p", "hi", "-f", name]);
         assert_eq!(asked.status.code(), Some(2), "{}", err(&asked));
         assert!(err(&asked).contains("standard input, and there is nothing in it"), "{}", err(&asked));
     }
-    let pipe = home.run(&["-p", "hi", "-f", "/dev/zero"]);
-    assert!(err(&pipe).contains("or pipe it in: COMMAND | sala-chat -p TEXT"), "{}", err(&pipe));
+    let device = home.run(&["-p", "hi", "-f", "/dev/zero"]);
+    assert!(err(&device).contains("or pipe it in: COMMAND | sala-chat -p TEXT"), "{}", err(&device));
 }

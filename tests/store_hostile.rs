@@ -273,7 +273,8 @@ fn databases() {
                     let _ = store.export(session.id, ExportFormat::Json, Scope::Tree);
                     let _ = store.thin(session.id);
                 }
-                let _ = (store.search("question", 10), store.documents(), store.sizes(), store.prompts(10));
+                let _ =
+                    (store.search("question", 10, &Watch::NOBODY), store.documents(), store.sizes(), store.prompts(10));
                 let _ = (store.check(), store.collect(), store.empty_trash(Some(0)));
             }
         }

@@ -67,3 +67,60 @@ fn reasoning_of_open_webui_is_thought_and_no_part_of_the_answer() {
     let words = " Left out: 1 system message, 1 picture, 2 attached files.";
     assert!(imported_line(&imported).contains(words), "{}", imported_line(&imported));
 }
+
+#[test]
+fn thoughts_above_a_branch_are_of_every_answer_below_them() {
+    let thought = |above: &str, text: &str| {
+        format!(
+            r#"{{"parent": "{above}", "message": {{"author": {{"role": "assistant"}},
+                "content": {{"content_type": "thoughts", "thoughts": [{{"content": "{text}"}}]}}}}}}"#
+        )
+    };
+    let said = |above: &str, role: &str, text: &str| {
+        format!(
+            r#"{{"parent": "{above}", "message": {{"author": {{"role": "{role}"}}, "content": {{"parts": ["{text}"]}}}}}}"#
+        )
+    };
+    let file = |head: &str| {
+        let nodes = [
+            ("ask", said("", "user", "How?")),
+            ("one", thought("ask", "First.")),
+            ("tool", said("one", "tool", "")),
+            ("a", said("tool", "assistant", "A.")),
+            ("b", said("tool", "assistant", "B.")),
+            ("two", thought("tool", "Second.")),
+            ("c", said("two", "assistant", "C.")),
+            ("d", said("two", "assistant", "D.")),
+            ("on", said("d", "assistant", "On.")),
+            ("then", said("two", "user", "Then?")),
+            ("last", thought("then", "Never answered.")),
+        ];
+        let nodes: Vec<String> = nodes.iter().map(|(name, node)| format!("\"{name}\": {node}")).collect();
+        format!(r#"[{{"title": "n", "current_node": "{head}", "mapping": {{{}}}}}]"#, nodes.join(","))
+    };
+    for (head, expected) in [
+        ("a", &[("", "How?"), ("First.", "A.")][..]),
+        ("b", &[("", "How?"), ("First.", "B.")][..]),
+        ("c", &[("", "How?"), ("First.\n\nSecond.", "C.")][..]),
+        ("on", &[("", "How?"), ("First.\n\nSecond.", "D."), ("", "On.")][..]),
+        ("last", &[("", "How?"), ("", "Then?")][..]),
+    ] {
+        let (imported, said) = imported(&file(head));
+        let said: Vec<(&str, &str)> = said.iter().map(|m| (m.thinking.as_str(), m.text.as_str())).collect();
+        assert_eq!(said, expected, "{head}");
+        assert_eq!(imported.left_out, LeftOut { tools: 1, thoughts: 1, ..LeftOut::default() });
+    }
+}
+
+#[test]
+fn code_that_open_webui_ran_is_a_block_and_calls_of_tools_are_counted_wherever_they_stand() {
+    let file = r#"[{"chat": {"title": "Rows", "history": {"currentId": "2", "messages": {
+        "1": {"parentId": null, "role": "user", "content": "How many rows?"},
+        "2": {"parentId": "1", "role": "assistant", "content":
+            "I count.\n<details type=\"code_interpreter\" done=\"true\" output=\"{&quot;stdout&quot;: &quot;12\\n&quot;}\">\n<summary>Analyzed</summary>\n```python\nprint(len(rows))\n```\n</details>\n<details type=\"tool_calls\" done=\"true\" name=\"note\">\n<summary>Tool Executed</summary>\n</details>\nTwelve."}}}}}]"#;
+    let (imported, said) = imported(file);
+    let said: Vec<&str> = said.iter().map(|m| m.text.as_str()).collect();
+    let answer = "I count.\n\n```python\nprint(len(rows))\n```\n\n```\n12\n```\n\nTwelve.";
+    assert_eq!(said, ["How many rows?", answer]);
+    assert_eq!(imported.left_out, LeftOut { tools: 1, ..LeftOut::default() });
+}

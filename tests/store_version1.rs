@@ -4,7 +4,7 @@ mod store_support;
 
 use std::path::Path;
 
-use sala_chat::session::{Access, RealDisk, SegmentId, SessionFilter, Store};
+use sala_chat::session::{Access, RealDisk, SegmentId, SessionFilter, Store, Watch};
 use sala_chat::transcript::Role;
 use store_support::*;
 
@@ -63,7 +63,7 @@ fn check_texts(store: &Store) {
         (library.len(), library[0].document.name.as_str(), library[0].document.tokens),
         (1, "lighthouse.txt", 97)
     );
-    assert!(!store.search("kerosene", 10).unwrap().is_empty());
+    assert!(!store.search("kerosene", 10, &Watch::NOBODY).unwrap().is_empty());
     assert!(store.prompts(10).unwrap().contains(&"What is a lamp?".to_owned()));
 }
 

@@ -277,7 +277,7 @@ impl State {
         let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
         self.elsewhere(
             order,
-            move |doing| doing.watched(indexed, |watch| store.search_watched(&asked, HITS, watch)),
+            move |doing| doing.watched(indexed, |watch| store.search(&asked, HITS, watch)),
             move |desk, hits| {
                 let row = |h: SearchHit| SearchRow {
                     session: h.name,

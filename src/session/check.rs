@@ -13,6 +13,7 @@ use super::schema;
 use super::seal::{self, seal_session};
 use super::segment::SegmentId;
 use super::store::{Access, Store};
+use super::watch::Watch;
 use crate::transcript::{MessageId, SessionId};
 
 /// A database up to this size is looked at on every start; a larger one by `doctor --check`.
@@ -268,7 +269,8 @@ impl Store {
         }
         let compare = "INSERT INTO message_text(message_text, rank) VALUES ('integrity-check', 1)";
         // Texts that are not in it yet would count as missing.
-        let compared = self.index_texts().and_then(|_| self.transaction(|tx| Ok(tx.execute_batch(compare)?)));
+        let compared =
+            self.index_texts(&Watch::NOBODY).and_then(|_| self.transaction(|tx| Ok(tx.execute_batch(compare)?)));
         if let Err(e) = compared {
             if e.is_disk() {
                 return Err(e);

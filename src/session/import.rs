@@ -8,8 +8,10 @@
 //! What is in memory is the conversation at hand, once as it is read and once as its messages: 2 MiB each of a file of many
 //! talks, whatever its size. A file that is one conversation takes at most three and a half times its size (measured: 50 MB of the
 //! shortest messages and nodes there can be), one of ours twice, and six times where somebody has left out of every message
-//! what an export says of it. So what others export takes below 2 GiB up to [`files::IMPORT_BYTES`].
+//! what an export says of it; to that come at most 16 MiB of thoughts that several answers follow. So what others export takes
+//! below 2 GiB up to [`files::IMPORT_BYTES`].
 
+mod answer;
 mod contents;
 mod forms;
 mod lenient;
@@ -20,6 +22,7 @@ mod theirs;
 use std::cell::RefCell;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
+use std::rc::Rc;
 
 use self::forms::{Form, form_of};
 use self::lenient::{Fault, each};
@@ -210,7 +213,7 @@ struct Said {
     parent: Option<MessageId>,
     role: Role,
     text: String,
-    thinking: Option<Box<str>>,
+    thinking: Option<Rc<str>>,
     created_ms: i64,
 }
 
@@ -231,7 +234,7 @@ impl Incoming for Said {
 
     fn message(self, id: MessageId, parent: Option<MessageId>) -> Message {
         let Said { role, text, thinking, created_ms, .. } = self;
-        let thinking = thinking.map(String::from).unwrap_or_default();
+        let thinking = thinking.as_deref().unwrap_or_default().to_owned();
         Message { id, parent, role, text, thinking, created_ms, meta: MessageMeta::default() }
     }
 }

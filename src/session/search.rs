@@ -41,19 +41,12 @@ pub struct SearchHit {
 }
 
 impl Store {
-    /// Puts texts that are not in the index yet into it. Returns how many.
+    /// Puts texts that are not in the index yet into it. Returns how many. Whoever waits is told messages that are in it now, of so
+    /// many that were not.
     ///
     /// # Errors
-    /// The database cannot be written.
-    pub fn index_texts(&self) -> Result<u64> {
-        self.index_texts_watched(&Watch::NOBODY)
-    }
-
-    /// The same for somebody who waits for it: messages that are in the index now, of so many that were not.
-    ///
-    /// # Errors
-    /// As [`Store::index_texts`]; [`StoreError::Stopped`], and then what was put into the index stays there.
-    pub fn index_texts_watched(&self, watch: &Watch<'_>) -> Result<u64> {
+    /// The database cannot be written; [`StoreError::Stopped`], and then what was put into the index stays there.
+    pub fn index_texts(&self, watch: &Watch<'_>) -> Result<u64> {
         let count =
             |db: &Connection| Ok(db.query_row("SELECT count(*) FROM message WHERE indexed = 0", [], |r| r.get(0))?);
         let of: u64 = self.read(count)?;
@@ -101,22 +94,14 @@ impl Store {
     }
 
     /// Messages that contain every word of `query` (`"in quotes"`: the words as they stand), best first. Upper and
-    /// lower case are the same.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn search(&self, query: &str, limit: usize) -> Result<Vec<SearchHit>> {
-        self.search_watched(query, limit, &Watch::NOBODY)
-    }
-
-    /// The same for somebody who waits for it, and is told how new texts come into the index. The database is asked for a
+    /// lower case are the same. Whoever waits is told as by [`Store::index_texts`], which comes first. The database is asked for a
     /// little at a time: others read it meanwhile.
     ///
     /// # Errors
-    /// As [`Store::search`]; [`StoreError::Stopped`].
-    pub fn search_watched(&self, query: &str, limit: usize, watch: &Watch<'_>) -> Result<Vec<SearchHit>> {
+    /// The database cannot be read; [`StoreError::Stopped`].
+    pub fn search(&self, query: &str, limit: usize, watch: &Watch<'_>) -> Result<Vec<SearchHit>> {
         // What cannot be indexed now (a full disk) is missing from the result, not a reason to have none.
-        if let Err(StoreError::Stopped) = self.index_texts_watched(watch) {
+        if let Err(StoreError::Stopped) = self.index_texts(watch) {
             return Err(StoreError::Stopped);
         }
         let words = words(query);

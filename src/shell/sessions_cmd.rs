@@ -158,7 +158,7 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
         return Err(Failure::usage("there is nothing to search for: give a word"));
     }
     let store = open::store_to_read(context)?;
-    let mut hits = store.search(&query, HITS + 1)?;
+    let mut hits = store.search(&query, HITS + 1, &Watch::NOBODY)?;
     let more = hits.len() > HITS;
     hits.truncate(HITS);
     let json = || {

@@ -26,14 +26,22 @@ pub const IMPORT_BYTES: u64 = 512 << 20;
 /// # Errors
 /// There is none, it cannot be read, or it is a folder, a pipe, a device or a socket.
 pub fn open(path: &Path) -> Result<(File, u64)> {
-    // Without waiting: a pipe whose writer never comes would hold the program up before it can be looked at.
-    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let file = open_at_once(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
     Ok((file, meta.len()))
+}
+
+/// Opens whatever there is without waiting: a pipe whose writer never comes would hold the program up before it can be looked at.
+/// Reading a pipe does not wait then, either.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub(super) fn open_at_once(path: &Path) -> Result<File> {
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
 /// Whether there is a regular file, or a link to one.

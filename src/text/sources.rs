@@ -8,6 +8,7 @@
 mod error;
 mod pages;
 mod pattern;
+mod pipe;
 mod read;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,7 +102,7 @@ pub enum Chosen {
 pub struct Document {
     /// The name the model sees.
     pub name: String,
-    /// Where it was read from; `None` for standard input.
+    /// Where it was read from; `None` for standard input and other pipes.
     pub path: Option<PathBuf>,
     /// Its text, never empty.
     pub text: String,

@@ -168,7 +168,7 @@ fn json_comes_back_with_all_branches_and_marks() {
         assert_eq!((marks.len(), marks[0].name.as_str()), (1, "here"));
         assert_eq!(to.store.message(marks[0].message).unwrap().role, Role::Document);
     }
-    assert_eq!(to.store.search("forgotten", 10).unwrap().len(), 2);
+    assert_eq!(to.store.search("forgotten", 10, &Watch::NOBODY).unwrap().len(), 2);
 }
 
 #[test]

@@ -79,8 +79,8 @@ impl Plain<'_> {
 /// The tensors by their short names.
 struct Names<'a> {
     tensors: &'a Tensors,
-    /// Short name to name in the file.
-    names: BTreeMap<String, String>,
+    /// Short name to names in the file: one each, in a head that is whole.
+    names: BTreeMap<String, Vec<String>>,
 }
 
 impl<'a> Names<'a> {
@@ -89,10 +89,14 @@ impl<'a> Names<'a> {
             let name = name.strip_prefix("model.").unwrap_or(name);
             name.strip_prefix("layers.0.").map_or_else(|| name.to_string(), |rest| format!("midlayer.{rest}"))
         };
-        let mut names: BTreeMap<_, _> = tensors.names().map(|n| (short(n), n.to_string())).collect();
+        let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
         // A packed weight has no tensor of its own name.
-        for weight in tensors.names().filter_map(published::owner).filter(|_| tensors.format().is_some()) {
-            names.entry(short(&weight)).or_insert(weight);
+        let packed = tensors.names().filter_map(published::owner).filter(|_| tensors.format().is_some());
+        for name in tensors.names().map(str::to_owned).chain(packed) {
+            let known = names.entry(short(&name)).or_default();
+            if !known.contains(&name) {
+                known.push(name);
+            }
         }
         Names { tensors, names }
     }
@@ -102,9 +106,14 @@ impl<'a> Names<'a> {
     }
 
     fn file_name(&self, short: &str) -> Result<&str> {
-        let absent =
-            || DraftError::Refused(format!("tensor `{short}` is missing; it is not an EAGLE-3 head or is incomplete"));
-        self.names.get(short).map(String::as_str).ok_or_else(absent)
+        let refused = |why: String| Err(DraftError::Refused(why));
+        match self.names.get(short).map(Vec::as_slice).unwrap_or_default() {
+            [name] => Ok(name),
+            [] => refused(format!("tensor `{short}` is missing; it is not an EAGLE-3 head or is incomplete")),
+            [name, other, ..] => {
+                refused(format!("tensor `{other}` is there beside `{name}`: one of the two is of another download"))
+            }
+        }
     }
 
     /// A floating-point tensor, plain or NVFP4, of exactly this shape. `parts` are the (projection, rows) whose scales an
@@ -173,7 +182,8 @@ impl<'a> Names<'a> {
     /// What the inputs of the first of the projections that has such scales are multiplied with, one number per column.
     fn input_scales(&self, projections: &[&str], inner: usize) -> Result<Option<Vec<f32>>> {
         let mut names = projections.iter().map(|p| format!("{p}.{}", published::INPUT_SCALES));
-        let Some(name) = names.find_map(|n| self.names.get(&n)) else { return Ok(None) };
+        let Some(short) = names.find(|n| self.has(n)) else { return Ok(None) };
+        let name = self.file_name(&short)?;
         let shape = if self.tensors.shape(name) == Some(&[1, inner][..]) { vec![1, inner] } else { vec![inner] };
         let wide = self.tensors.get(name, &shape)?.into_f32();
         let data = wide.view().data;

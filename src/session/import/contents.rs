@@ -145,77 +145,9 @@ pub(super) fn code_block(code: &str, language: Option<&str>) -> String {
     format!("{fence}{language}\n{}\n{fence}", code.trim_end())
 }
 
-/// What Open WebUI writes before an answer, taken off it.
-#[derive(Debug, PartialEq)]
-pub(super) struct Split {
-    pub thinking: String,
-    /// Calls of tools with their results, which are left out.
-    pub tools: u64,
-    pub text: String,
-}
-
-/// The thoughts and the calls of tools that Open WebUI writes at the beginning of an answer, and the answer.
-pub(super) fn split_answer(text: String) -> Split {
-    let (mut thoughts, mut tools, mut rest) = (Vec::new(), 0, text.as_str());
-    loop {
-        if let Some((thought, after)) = leading_reasoning(rest) {
-            thoughts.push(thought);
-            rest = after;
-        } else if let Some((_, after)) = leading_block(rest, "tool_calls") {
-            tools += 1;
-            rest = after;
-        } else {
-            break;
-        }
-    }
-    if thoughts.is_empty() && tools == 0 {
-        return Split { thinking: String::new(), tools, text };
-    }
-    Split { thinking: thoughts.join("\n\n"), tools, text: rest.trim_start().to_owned() }
-}
-
-/// What is in a block `<details type="KIND" …>…</details>` that a text begins with, and what follows it.
-fn leading_block<'a>(text: &'a str, kind: &str) -> Option<(&'a str, &'a str)> {
-    let tag = text.trim_start().strip_prefix("<details type=\"")?.strip_prefix(kind)?.strip_prefix('"')?;
-    tag.split_once('>')?.1.split_once("</details>")
-}
-
-/// A block `<details type="reasoning" …><summary>…</summary>…</details>`: its lines are quoted, its characters written for HTML.
-fn leading_reasoning(text: &str) -> Option<(String, &str)> {
-    let (block, after) = leading_block(text, "reasoning")?;
-    let block = block.trim();
-    let body = block.strip_prefix("<summary>").and_then(|heading| heading.split_once("</summary>"));
-    let mut body = body.map_or(block, |(_, body)| body).trim().to_owned();
-    // The ampersand last: what it begins was written so.
-    for (written, meant) in
-        [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#x27;", "'"), ("&#39;", "'"), ("&amp;", "&")]
-    {
-        body = body.replace(written, meant);
-    }
-    let lines = body.lines().map(|line| line.strip_prefix("> ").or_else(|| line.strip_prefix('>')).unwrap_or(line));
-    Some((lines.collect::<Vec<_>>().join("\n"), after))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reasoning_at_the_beginning_is_no_part_of_the_answer() {
-        let text = "<details type=\"reasoning\" done=\"true\" duration=\"5\">\n<summary>Thought for 5 seconds</summary>\n\
-                    &gt; Is 1 &lt; 2?\n&gt; &amp;lt; is &quot;less&quot;\n</details>\n<details type=\"reasoning\">\n> plain\n</details>\nYes.";
-        let split = |text: &str| {
-            let Split { thinking, tools, text } = split_answer(text.to_owned());
-            (thinking, tools, text)
-        };
-        assert_eq!(split(text), ("Is 1 < 2?\n&lt; is \"less\"\n\nplain".into(), 0, "Yes.".into()));
-        let used = "<details type=\"reasoning\">\n> ask\n</details>\n<details type=\"tool_calls\" arguments=\"&quot;{}&quot;\" \
-                    result=\"42\">\n<summary>Tool Executed</summary>\n</details>\n<details type=\"reasoning\">\n> 42\n</details>\nIt is 42.";
-        assert_eq!(split(used), ("ask\n\n42".into(), 1, "It is 42.".into()));
-        for whole in ["Yes.", "Yes. <details type=\"reasoning\">no</details>", "<details type=\"reasoning\">no end"] {
-            assert_eq!(split(whole), (String::new(), 0, whole.to_owned()));
-        }
-    }
 
     #[test]
     fn code_is_a_block_that_ends_behind_it() {

@@ -129,7 +129,10 @@ pub(super) enum Key {
     #[serde(rename = "parentId")]
     ParentId,
     Parts,
+    Result,
     Role,
+    Stderr,
+    Stdout,
     Summary,
     Text,
     Thoughts,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
+use std::rc::Rc;
 
 use serde::de::MapAccess;
 
@@ -12,14 +13,22 @@ use super::{Arrival, Said, Theirs};
 use crate::session::arrival::LeftOut;
 use crate::transcript::{MessageId, Role};
 
+/// Thoughts that are gone through once more than for one answer, in bytes, in one conversation. Past it a thought goes to one more
+/// answer at most: of many short answers below long thoughts a file could make more than any disk holds.
+const AGAIN_BYTES: usize = 16 << 20;
+/// What a thought counts for besides its length.
+const STEP_BYTES: usize = 64;
+
 /// Who says something, what, what was thought before, and when in seconds.
 pub(super) struct Words {
     pub role: Role,
     pub text: String,
-    pub thinking: Option<Box<str>>,
+    pub thinking: Option<Rc<str>>,
     pub created_s: f64,
-    /// It is a thought alone, of the answer below it.
+    /// It is a thought alone, of the answers below it.
     pub is_thought: bool,
+    /// Such a thought, and there is an answer below it.
+    pub is_answered: bool,
 }
 
 impl Words {
@@ -57,7 +66,7 @@ pub(super) struct Node {
 }
 
 /// Number of a node's name in its conversation.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct NodeId(NonZeroU32);
 
 impl NodeId {
@@ -78,6 +87,8 @@ pub(super) struct Nodes<N> {
     /// In the order of the file.
     order: Vec<NodeId>,
     left_out: LeftOut,
+    /// Counted against [`AGAIN_BYTES`].
+    again: usize,
     read_as: PhantomData<N>,
 }
 
@@ -118,26 +129,43 @@ impl<N> Nodes<N> {
     }
 
     /// The nearest node from here upwards that says something, and what was only thought below it. The silent ones on the way hang
-    /// on it from now on, so that a long row of them is gone through once.
-    fn spoken(&mut self, from: Option<NodeId>) -> (Option<NodeId>, Vec<Box<str>>) {
-        let (mut silent, mut next) = (Vec::new(), from);
+    /// on what is above them from now on, so that a long row of them is gone through once. `by_answer`: an answer takes the thoughts.
+    fn spoken(&mut self, from: Option<NodeId>, by_answer: bool) -> (Option<NodeId>, Vec<Rc<str>>) {
+        let (mut passed, mut next) = (Vec::new(), from);
+        // One passed before, where they go round: the newest of 1, 2, 4 … passed.
+        let (mut before, mut until) = (None, 1);
+        let mut go_round = false;
         let found = loop {
             let Some((id, link)) = next.and_then(|id| Some((id, self.links.get(id.index())?))) else { break None };
             if link.words.as_ref().is_some_and(|words| !words.is_thought) {
                 break Some(id);
             }
-            // They go round.
-            if silent.len() > self.links.len() {
+            if before == Some(id) {
+                go_round = true;
                 break None;
             }
-            silent.push(id);
+            passed.push(id);
+            if passed.len() == until {
+                (before, until) = (Some(id), 2 * until);
+            }
             next = link.parent;
         };
-        let mut thoughts = Vec::new();
-        for id in silent.into_iter().rev() {
-            if let Some(link) = self.links.get_mut(id.index()) {
-                link.parent = found;
-                thoughts.extend(link.words.take().and_then(|words| words.thinking));
+        let stay = !go_round && self.again <= AGAIN_BYTES;
+        let (mut above, mut thoughts) = (found, Vec::new());
+        for id in passed.into_iter().rev() {
+            let Some(link) = self.links.get_mut(id.index()) else { continue };
+            link.parent = above;
+            let Some(thought) = &mut link.words else { continue };
+            if thought.is_answered || !by_answer {
+                self.again += STEP_BYTES + thought.thinking.as_ref().map_or(0, |text| text.len());
+            }
+            thought.is_answered |= by_answer;
+            thoughts.extend(thought.thinking.clone());
+            if stay {
+                above = Some(id);
+            } else {
+                self.left_out.thoughts += u64::from(!thought.is_answered);
+                link.words = None;
             }
         }
         (found, thoughts)
@@ -154,30 +182,29 @@ impl<N> Nodes<N> {
             if words.is_thought {
                 continue;
             }
-            let (above, thoughts) = self.spoken(*parent);
+            let is_answer = words.role == Role::Assistant;
+            let (above, thoughts) = self.spoken(*parent, is_answer);
             if let Some(Link { parent, words: Some(words), .. }) = self.links.get_mut(id.index()) {
                 *parent = above;
-                match words.role {
-                    Role::Assistant if !thoughts.is_empty() => {
-                        let all: Vec<Box<str>> = thoughts.into_iter().chain(words.thinking.take()).collect();
-                        words.thinking = Some(all.join("\n\n").into_boxed_str());
-                    }
-                    Role::Assistant | Role::User | Role::System | Role::Document => {
-                        self.left_out.thoughts += thoughts.len() as u64;
-                    }
+                if is_answer {
+                    let all: Vec<Rc<str>> = thoughts.into_iter().chain(words.thinking.take()).collect();
+                    words.thinking = match all.as_slice() {
+                        [] => None,
+                        [one] => Some(Rc::clone(one)),
+                        all => Some(all.join("\n\n").into()),
+                    };
                 }
             }
             speaking += 1;
         }
-        let (head, thoughts) = self.spoken(head);
-        self.left_out.thoughts += thoughts.len() as u64;
+        let (head, _) = self.spoken(head, false);
         let mut messages = Vec::with_capacity(speaking);
         for id in order {
             if let Some(link) = self.links.get_mut(id.index())
                 && let Some(words) = link.words.take()
             {
                 match words.is_thought {
-                    true => self.left_out.thoughts += 1,
+                    true => self.left_out.thoughts += u64::from(!words.is_answered),
                     false => messages.push(words.said(id.message(), link.parent.map(NodeId::message))),
                 }
             }
@@ -189,7 +216,7 @@ impl<N> Nodes<N> {
 impl<N: Lenient + Into<Node>> Lenient for Nodes<N> {
     fn object<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Option<Self>, A::Error> {
         let (ids, links, order, left_out) = (HashMap::new(), Vec::new(), Vec::new(), LeftOut::default());
-        let mut nodes = Nodes { ids, links, order, left_out, read_as: PhantomData };
+        let mut nodes = Nodes { ids, links, order, left_out, again: 0, read_as: PhantomData };
         while let Some(name) = fields.next_key::<String>()? {
             let node = value::<N, A>(&mut fields)?;
             nodes.put(name, node.map(N::into).unwrap_or_default());
@@ -209,4 +236,50 @@ pub(super) fn conversation(
         session: Arrival { name, title: None, settings: serde_json::Value::Null, head, messages, marks: Vec::new() },
         left_out,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes() -> Nodes<Node> {
+        let (ids, links, order, left_out) = (HashMap::new(), Vec::new(), Vec::new(), LeftOut::default());
+        Nodes { ids, links, order, left_out, again: 0, read_as: PhantomData }
+    }
+
+    fn node(parent: &str, role: Role, text: &str, thought: Option<&str>) -> Node {
+        let (text, thinking, is_thought) = (text.to_owned(), thought.map(Rc::from), thought.is_some());
+        let words = Words { role, text, thinking, created_s: 0.0, is_thought, is_answered: false };
+        Node { parent: Some(parent.to_owned()), words: Some(words), left_out: LeftOut::default() }
+    }
+
+    #[test]
+    fn a_long_thought_above_many_answers_is_copied_so_often_and_no_more() {
+        let (mut nodes, thought) = (nodes(), "long ".repeat(1 << 18));
+        nodes.put("u".into(), node("", Role::User, "question", None));
+        nodes.put("t".into(), node("u", Role::Assistant, "", Some(&thought)));
+        for n in 0..100 {
+            nodes.put(format!("a{n}"), node("t", Role::Assistant, "answer", None));
+        }
+        let Theirs { session, left_out } = nodes.conversation("n".into(), None).unwrap();
+        assert_eq!((session.messages.len(), left_out), (101, LeftOut::default()));
+        assert!(session.messages.iter().skip(1).all(|m| m.parent == Some(session.messages[0].id)));
+        let with = session.messages.iter().filter(|m| m.thinking.as_deref() == Some(thought.as_str())).count();
+        // The first, those that are counted, the one that is past it, and the last that takes it away.
+        assert_eq!(with, 1 + AGAIN_BYTES / (thought.len() + STEP_BYTES) + 2);
+    }
+
+    #[test]
+    fn silent_ones_that_go_round_are_left_soon() {
+        let mut nodes = nodes();
+        let silent = |parent: String| Node { parent: Some(parent), ..Node::default() };
+        for n in 0..200_000 {
+            nodes.put(format!("a{n}"), silent(format!("b{n}")));
+            nodes.put(format!("b{n}"), silent(format!("a{n}")));
+            nodes.put(format!("m{n}"), node(&format!("a{n}"), Role::User, "word", None));
+        }
+        // One look at each of them for each ring took hours.
+        let Theirs { session, .. } = nodes.conversation("n".into(), None).unwrap();
+        assert!(session.messages.len() == 200_000 && session.messages.iter().all(|m| m.parent.is_none()));
+    }
 }

@@ -1,9 +1,12 @@
 //! The conversations of other programs' exports.
 
+use std::rc::Rc;
+
 use serde::de::{MapAccess, SeqAccess};
 
 use super::Theirs;
-use super::contents::{Attached, Parts, Split, Thoughts, code_block, split_answer};
+use super::answer::{Split, split_answer};
+use super::contents::{Attached, Parts, Thoughts, code_block};
 use super::lenient::{Any, Key, Lenient, step_over, value};
 use super::nodes::{Node, Nodes, Words, conversation, role, unheard};
 use crate::session::arrival::LeftOut;
@@ -121,12 +124,13 @@ impl Content {
         let Content { kind, parts, text, language, thoughts } = self;
         let (Parts { text: said, mut left_out }, text) = (parts.unwrap_or_default(), text.unwrap_or_default());
         let Some(role) = role(by) else { return (None, unheard(by, !said.is_empty() || !text.is_empty())) };
-        let words = Words { role, text: String::new(), thinking: None, created_s, is_thought: false };
+        let words =
+            Words { role, text: String::new(), thinking: None, created_s, is_thought: false, is_answered: false };
         let words = match kind.as_deref() {
             Some("code") => Words { text: code_block(&text, language.as_deref()), ..words },
             Some("thoughts") => {
                 let thoughts = thoughts.map(|thoughts| thoughts.0).filter(|thoughts| !thoughts.is_empty());
-                Words { is_thought: thoughts.is_some(), thinking: thoughts.map(String::into_boxed_str), ..words }
+                Words { is_thought: thoughts.is_some(), thinking: thoughts.map(Rc::from), ..words }
             }
             None | Some("text" | "multimodal_text") => Words { text: said, ..words },
             Some(_) if !said.is_empty() => Words { text: said, ..words },
@@ -284,14 +288,14 @@ impl Lenient for OpenWebUiNode {
         };
         left_out.files += files.files;
         left_out.pictures += files.pictures;
-        let Split { thinking, tools, text } = match role {
+        let split = match role {
             Role::Assistant => split_answer(text),
-            Role::User | Role::System | Role::Document => Split { thinking: String::new(), tools: 0, text },
+            Role::User | Role::System | Role::Document => Split { text, ..Split::default() },
         };
-        left_out.tools += tools;
-        let thinking = (!thinking.is_empty()).then(|| thinking.into_boxed_str());
-        let created_s = created.unwrap_or_default();
-        let words = Some(Words { role, text, thinking, created_s, is_thought: false });
+        left_out.add(split.left_out);
+        let thinking = (!split.thinking.is_empty()).then(|| split.thinking.into());
+        let (text, created_s) = (split.text, created.unwrap_or_default());
+        let words = Some(Words { role, text, thinking, created_s, is_thought: false, is_answered: false });
         Ok(Some(OpenWebUiNode(Node { parent, words, left_out })))
     }
 }

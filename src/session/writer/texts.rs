@@ -177,7 +177,7 @@ impl Texts {
             let queue = lock(&self.shared.queue);
             queue.closing || !queue.saves.is_empty()
         };
-        let _ = self.store.index_texts_watched(&Watch { stop: &wanted, ..Watch::NOBODY });
+        let _ = self.store.index_texts(&Watch { stop: &wanted, ..Watch::NOBODY });
     }
 
     fn reason(&self, e: &StoreError) -> String {

@@ -120,7 +120,7 @@ pub enum SourceError {
         /// The limit.
         limit: usize,
     },
-    /// A device, a pipe, a socket.
+    /// A device, a socket, or a pipe that was not named.
     #[error("{0}: not a regular file. Copy it to a file first, or pipe it in: COMMAND | sala-chat -p TEXT")]
     NotAFile(String),
     /// The system refused.

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::super::child::{self, Failed, Limits};
 use super::super::encoding::{self, NotText};
 use super::super::files;
-use super::{Document, Found, OddByte, SourceError, SourceOptions, pages, plain, refuse_nothing};
+use super::{Document, Found, OddByte, SourceError, SourceOptions, pages, pipe, plain, refuse_nothing};
 use crate::protocol::engine::Cancel;
 
 /// Extensions that hold text only after conversion.
@@ -35,6 +35,9 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     }
     // Looked at again: opening a pipe would wait for its writer.
     let meta = std::fs::metadata(&found.path).map_err(io)?;
+    if pipe::is_one(found, &meta) {
+        return pipe::read(found, options, cancel);
+    }
     if !meta.is_file() {
         return Err(SourceError::NotAFile(name()));
     }

@@ -99,10 +99,7 @@ fn what_has_no_end_is_refused() {
     assert!(all.starts_with("the files have together more than 4 MiB of text, the limit of one load"), "{all}");
     let pipe = f.0.path().join("pipe.txt");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    assert_eq!(
-        f.error("pipe.txt"),
-        "pipe.txt: not a regular file. Copy it to a file first, or pipe it in: COMMAND | sala-chat -p TEXT"
-    );
+    assert!(f.error("*.txt").contains("skipped pipe.txt: not a regular file"), "{}", f.error("*.txt"));
     assert!(pattern::expand(f.0.path(), "**", 1, &Cancel::default()).is_err());
     let stopped = Cancel::default();
     stopped.cancel();

@@ -157,3 +157,32 @@ fn a_prediction_that_is_not_there_or_has_no_place_in_the_vocabulary_is_an_error(
         assert!(matches!(in_model_ids(rows, map), Err(BackendError::Internal { op: "draft", .. })));
     }
 }
+
+#[test]
+fn a_tensor_under_two_names_is_refused_where_it_is_used() {
+    let (config, all, spec) = tiny();
+    let beside = |name: &str, second: &str| {
+        let mut all = all.clone();
+        let form = take(&mut all, name).clone();
+        all.push((second.to_owned(), form));
+        refusal(&config, &all, &spec)
+    };
+    let says =
+        |one: &str, two: &str| format!("tensor `{two}` is there beside `{one}`: one of the two is of another download");
+    for (name, second, says) in [
+        ("fc.weight", "model.fc.weight", says("fc.weight", "model.fc.weight")),
+        ("d2t", "model.d2t", says("d2t", "model.d2t")),
+        (
+            "midlayer.mlp.down_proj.weight",
+            "layers.0.mlp.down_proj.weight",
+            says("layers.0.mlp.down_proj.weight", "midlayer.mlp.down_proj.weight"),
+        ),
+    ] {
+        let text = beside(name, second);
+        assert!(text.contains(&says) && !text.contains('\n'), "{text}");
+    }
+    // What is not used may be there twice.
+    let mut more = all.clone();
+    more.extend(["rotary.inv_freq", "model.rotary.inv_freq"].map(|name| (name.to_owned(), all[0].1.clone())));
+    assert!(load(&config, &more, &spec).is_ok());
+}

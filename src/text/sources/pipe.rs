@@ -1,0 +1,134 @@
+//! A pipe that somebody names, as a shell's `<(COMMAND)` is one: read once, to its end.
+
+use std::fs::Metadata;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::{Chosen, Document, Found, OddByte, SourceError, SourceOptions, plain, refuse_nothing};
+use crate::protocol::engine::Cancel;
+use crate::text::encoding::{self, NotText};
+use crate::text::files;
+
+/// Where a shell's pipes lie, called by numbers.
+const NUMBERED: &str = "/dev/fd";
+/// Read at a time.
+const PIECE: usize = 64 << 10;
+/// Whoever waits for a writer may end it that often.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Whether it is one that is read. Standard input has readers of its own.
+pub(super) fn is_one(found: &Found, meta: &Metadata) -> bool {
+    let is_stdin = std::fs::metadata("/dev/stdin").is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()));
+    found.chosen == Chosen::Named && meta.file_type().is_fifo() && !is_stdin
+}
+
+/// Reads it. One that nobody writes to is empty: its writer may never come.
+pub(super) fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
+    let shown = || found.shown.clone();
+    let io = |e: std::io::Error| SourceError::Io { name: shown(), reason: plain(&e) };
+    if options.pages.is_some() {
+        return Err(SourceError::NoPages(shown()));
+    }
+    let mut pipe = files::open_at_once(&found.path).map_err(io)?;
+    let (mut bytes, mut piece) = (Vec::new(), vec![0; PIECE]);
+    loop {
+        if cancel.is_cancelled() {
+            return Err(SourceError::Cancelled);
+        }
+        match pipe.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => bytes.extend_from_slice(piece.get(..n).unwrap_or(&piece)),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&LOOK)) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(e) => return Err(io(e.into())),
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(io(e)),
+        }
+        let length = bytes.len() as u64;
+        if length > options.max_file_bytes {
+            return Err(SourceError::TooLarge {
+                name: shown(),
+                bytes: length,
+                limit_mib: options.max_file_bytes >> 20,
+            });
+        }
+    }
+    let read = encoding::decode(bytes, options.force).map_err(|NotText::Control { byte, offset }| {
+        SourceError::Binary { name: shown(), offset, byte: OddByte(byte), next: options.not_text }
+    })?;
+    refuse_nothing(&found.shown, &read.text)?;
+    let is_numbered = found.path.parent() == Some(Path::new(NUMBERED));
+    let name = if is_numbered { format!("pipe-{}", found.name) } else { found.name.clone() };
+    Ok(Document { name, path: None, text: read.text, note: None, guessed: read.guessed })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::time::Duration;
+
+    use super::super::gather;
+    use super::*;
+
+    fn options() -> SourceOptions {
+        SourceOptions::new(&crate::settings::Config::default().load)
+    }
+
+    #[test]
+    fn a_pipe_that_is_named_is_read_to_its_end() {
+        let (from, mut to) = std::io::pipe().unwrap();
+        let number = from.as_raw_fd();
+        let path = format!("/dev/fd/{number}");
+        let writer = std::thread::spawn(move || {
+            for piece in ["from a ", "pipe\n"] {
+                std::thread::sleep(Duration::from_millis(150));
+                to.write_all(piece.as_bytes()).unwrap();
+            }
+        });
+        let read = gather(&[path], &options(), &Cancel::default()).unwrap().documents;
+        writer.join().unwrap();
+        let [one] = read.as_slice() else { panic!("{read:?}") };
+        assert_eq!(
+            (one.name.as_str(), &one.path, one.text.as_str()),
+            (format!("pipe-{number}").as_str(), &None, "from a pipe\n")
+        );
+    }
+
+    #[test]
+    fn a_pipe_neither_holds_anybody_up_nor_fills_the_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe.txt");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = |path: &str, options: &SourceOptions, cancel: &Cancel| {
+            gather(&[path.to_owned()], options, cancel).unwrap_err()
+        };
+        // Nobody writes, and nobody will.
+        let nobody = error(path.to_str().unwrap(), &options(), &Cancel::default());
+        assert!(matches!(nobody, SourceError::Empty(_)), "{nobody}");
+        // Somebody could, and does not.
+        let (from, mut to) = std::io::pipe().unwrap();
+        let path = format!("/dev/fd/{}", from.as_raw_fd());
+        let cancel = Cancel::default();
+        let stop = cancel.clone();
+        let stopper = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(150));
+            stop.cancel();
+        });
+        assert!(matches!(error(&path, &options(), &cancel), SourceError::Cancelled));
+        stopper.join().unwrap();
+        to.write_all(b"some bytes..\0").unwrap();
+        let small = SourceOptions { max_file_bytes: 2, ..options() };
+        assert!(matches!(error(&path, &small, &Cancel::default()), SourceError::TooLarge { bytes: 13, .. }));
+        to.write_all(b"some bytes..\0").unwrap();
+        drop(to);
+        assert!(matches!(error(&path, &options(), &Cancel::default()), SourceError::Binary { offset: 12, .. }));
+    }
+}
