@@ -57,6 +57,25 @@ KERNEL(256, 2) unpack_int6(bf16* dst, const unsigned char* w, u32 out, u32 inner
 KERNEL(256, 2) unpack_group4(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Group4>(dst, w, out, inner, detail); }
 KERNEL(256, 2) unpack_nvfp4(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Nvfp4>(dst, w, out, inner, detail); }
 
+// ---- gate and up as one weight (src/backend/forms/interleave.rs) ----------------------------------------------------------------
+
+// Couples of pairs of tiles, gate's and behind it up's, become the two pairs that hold their rows in eights, in place. A block: what both pairs of a
+// couple have in `bytes` bytes, `first` bytes into a pair and so on `units` times; half-word i of it, gate's first, is what from[i] was.
+KERNEL(256, 4) take_turns(unsigned char* w, const u16* from, u32 first, u32 bytes, u32 pair_bytes, u32 units, u32 couples) {
+    SHARED_BYTES(shared);
+    wait_for_previous();
+    if (blockIdx.x < units && blockIdx.y < couples) {
+        const u32 words = bytes / 4;
+        unsigned char* gate = w + u64(blockIdx.y) * 2 * pair_bytes + first + u64(blockIdx.x) * bytes;
+        auto word = [&](u32 e) { return reinterpret_cast<u32*>(gate + (e < words ? 0 : pair_bytes - bytes)) + e; };
+        for (u32 e = threadIdx.x; e < 2 * words; e += blockDim.x) reinterpret_cast<u32*>(shared)[e] = *word(e);
+        __syncthreads();  // all of it is here, before any of it is written over
+        const u16* held = reinterpret_cast<const u16*>(shared);
+        for (u32 e = threadIdx.x; e < 2 * words; e += blockDim.x) *word(e) = u32(held[from[2 * e]]) | u32(held[from[2 * e + 1]]) << 16;
+    }
+    allow_next();
+}
+
 // ---- packing: the same choices in the same arithmetic as src/backend/forms/, so that both sides hold the same bits ---------------
 
 DEVICE float nearest(float x) { return add_rn(add_rn(x, 12582912.f), -12582912.f); }  // |x| < 2^22, ties to even

@@ -3,38 +3,45 @@
 
 mod read;
 
-use std::cell::RefCell;
-
 use super::device::{Account, DeviceBuffer};
 use super::driver::{DevicePtr, Queue};
 use super::staging::Outgoing;
 use super::tensors::{Matrix, Part};
-use super::{Cuda, launch, shape};
+use super::{Cuda, launch, shape, u32_of};
 use crate::backend::forms::{Interleaving, PAIR_ROWS, Packed};
 use crate::backend::{Form, Result, Wanted, WeightView, internal};
 use crate::protocol::engine::Dtype;
-use read::{bytes_of, fill_rows};
-
-thread_local! {
-    /// Pieces of gate and up on their way into one weight. Kept: memory of this size would be got from the system and given back for
-    /// each of them.
-    static READ: RefCell<[Vec<u8>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
-}
+use read::{bytes_of, fill_parts, fill_rows};
 
 /// bf16 rows on the device at a time while a weight is packed.
 const SLICE_BYTES: usize = 64 << 20;
 
+/// Gate and up on their way to one place, whose rows take turns there.
+struct Couples {
+    memory: DevicePtr,
+    form: Form,
+    pairs: Interleaving,
+}
+
+/// What travels together.
+#[derive(Default)]
+struct Travelling<'v> {
+    outgoing: Vec<Outgoing<'v>>,
+    couples: Vec<Couples>,
+}
+
 impl Cuda {
     /// Weights that travel together: threads wait for each other once, not for each of them.
     pub(super) fn weights(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Matrix>> {
-        let (mut made, mut outgoing) = (Vec::new(), Vec::new());
+        let (mut made, mut travelling) = (Vec::new(), Travelling::default());
         for wanted in wanted {
             made.push(match wanted {
-                Wanted::Stack(parts) => self.stack(parts, &mut outgoing)?,
-                Wanted::GateUp([gate, up]) => self.interleave(gate, up, &mut outgoing)?,
+                Wanted::Stack(parts) => self.stack(parts, &mut travelling.outgoing)?,
+                Wanted::GateUp([gate, up]) => self.interleave(gate, up, &mut travelling)?,
             });
         }
-        self.staging.send_wide(&outgoing)?;
+        self.staging.send_wide(&travelling.outgoing)?;
+        travelling.couples.iter().try_for_each(|couples| self.take_turns(couples))?;
         Ok(made)
     }
 
@@ -84,7 +91,7 @@ impl Cuda {
         &mut self,
         gate: &'v WeightView<'v>,
         up: &'v WeightView<'v>,
-        outgoing: &mut Vec<Outgoing<'v>>,
+        travelling: &mut Travelling<'v>,
     ) -> Result<Matrix> {
         let inner = gate.shape.get(1).copied().unwrap_or(0);
         let half = rows_of(gate, inner)?;
@@ -97,13 +104,13 @@ impl Cuda {
             ));
         }
         let memory = if gate.dtype == Dtype::U8 {
-            self.packed_pairs(form, half, inner, [gate, up], outgoing)?
+            self.packed_pairs(form, half, inner, [gate, up], travelling)?
         } else {
             let from = move |packed: usize| {
                 let (block, r) = (packed / 16, packed % 16);
                 Some(if r < 8 { (gate, 8 * block + r) } else { (up, 8 * block + r - 8) })
             };
-            self.formed_rows(form, 2 * half, inner, from, outgoing)?
+            self.formed_rows(form, 2 * half, inner, from, &mut travelling.outgoing)?
         };
         Ok(Matrix::whole(memory, form, 2 * half, inner))
     }
@@ -166,40 +173,60 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// Gate and up that their folder holds packed, their rows put in eights on the way.
+    /// Gate and up that their folder holds packed, a pair of tiles of each in turns: their rows take turns when they are there. The host
+    /// only reads.
     fn packed_pairs<'v>(
         &mut self,
         form: Form,
         half: usize,
         inner: usize,
         weights: [&'v WeightView<'v>; 2],
-        outgoing: &mut Vec<Outgoing<'v>>,
+        travelling: &mut Travelling<'v>,
     ) -> Result<DeviceBuffer> {
         let pairs = Interleaving::new(form, half, inner)
             .ok_or_else(|| shape("gate_up_matrix", "a multiple of 16 rows in a packed form", half))?;
-        let (bytes, pair_bytes) = (form.bytes(2 * half, inner), pairs.pair_bytes());
+        let pair_bytes = pairs.pair_bytes();
+        let bytes = 2 * pairs.couples() * pair_bytes;
         let memory = self.device.alloc("weights", bytes, Account::Weights)?;
         let fill = move |at: usize, to: &mut [u8]| {
-            let (first, count) = (at / pair_bytes, to.len().div_ceil(pair_bytes));
-            let from = first / 2 * pair_bytes;
-            let here = ((first + count).div_ceil(2) - first / 2) * pair_bytes;
-            READ.with_borrow_mut(|read| {
-                for (view, read) in weights.iter().zip(read.iter_mut()) {
-                    read.resize(here, 0);
-                    bytes_of(view, from, read)?;
-                }
-                let [gate, up] = &*read;
-                for (i, to) in to.chunks_mut(pair_bytes).enumerate() {
-                    let at = ((first + i) / 2 - first / 2) * pair_bytes;
-                    let of = |all: &[u8]| at..all.len().min(at + pair_bytes);
-                    let [gate, up] = [gate, up].map(|all| all.get(of(all)).unwrap_or_default());
-                    pairs.pair(first + i, gate, up, to);
-                }
-                Ok(())
-            })
+            let [gate, up] = weights;
+            let parts = to.chunks_mut(pair_bytes).enumerate().map(|(i, to)| {
+                let pair = at / pair_bytes + i;
+                (if pair.is_multiple_of(2) { gate } else { up }, pair / 2 * pair_bytes, to)
+            });
+            fill_parts(parts)
         };
-        outgoing.push(Outgoing::new(memory.ptr(), bytes, pair_bytes, fill));
+        travelling.outgoing.push(Outgoing::new(memory.ptr(), bytes, pair_bytes, fill));
+        travelling.couples.push(Couples { memory: memory.ptr(), form, pairs });
         Ok(memory)
+    }
+
+    /// Rows of gate and up in eights, where a pair of tiles of each lies in turns.
+    fn take_turns(&mut self, couples: &Couples) -> Result<()> {
+        let Couples { memory: w, form, pairs } = couples;
+        for (i, turns) in pairs.turns().iter().enumerate() {
+            let from = self.places_of(*form, i, &turns.from)?;
+            let [first, bytes, pair_bytes] = [turns.first, turns.bytes, pairs.pair_bytes()].map(u32_of);
+            let (first, bytes, pair_bytes) = (first?, bytes?, pair_bytes?);
+            let (units, couples) = (u32_of(turns.units)?, u32_of(pairs.couples())?);
+            // SAFETY: the memory was made for so many pairs of both, the table for what they have at one place.
+            unsafe {
+                launch::TakeTurns { w: *w, from, first, bytes, pair_bytes, units, couples }
+                    .launch(self.device.driver())?
+            };
+        }
+        Ok(())
+    }
+
+    /// The table of [`launch::TakeTurns`] of one form on the device; sent with the first weight of it.
+    fn places_of(&mut self, form: Form, which: usize, from: &[u16]) -> Result<DevicePtr> {
+        if let Some(there) = self.scratch.places.get(&(form, which)) {
+            return Ok(there.ptr());
+        }
+        let table: Vec<u8> = from.iter().flat_map(|at| at.to_le_bytes()).collect();
+        let made = self.device.alloc("working buffers", table.len(), Account::Work)?;
+        self.staging.send_bytes(made.ptr(), &table)?;
+        Ok(self.scratch.places.entry((form, which)).or_insert(made).ptr())
     }
 
     /// Synthetic values, see [`crate::backend::synthetic_value`].
@@ -286,10 +313,8 @@ impl Cuda {
             let joined = Interleaving::new(form, half, inner).filter(|_| half.is_multiple_of(PAIR_ROWS));
             let joined =
                 joined.ok_or_else(|| shape("gate_up_matrix", "a multiple of 32 rows in a published form", half))?;
-            let mut two = vec![0; 2 * joined.pair_bytes()];
-            for (i, to) in two.chunks_exact_mut(joined.pair_bytes()).enumerate() {
-                joined.pair(i, pair.bytes(), pair.bytes(), to);
-            }
+            let mut two = [pair.bytes(), pair.bytes()].concat();
+            joined.join(&mut two);
             let memory = self.repeated(&two, form.bytes(2 * half, inner))?;
             return Ok(Matrix::whole(memory, form, 2 * half, inner));
         }

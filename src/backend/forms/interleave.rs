@@ -3,29 +3,24 @@
 use super::{Form, PAIR_ROWS, Place, UNIT_COLUMNS, nvfp4};
 
 /// Gate and up weights of equally many rows, packed, as one weight with their rows in eights: tile b holds gate rows `8b..8b + 8`, then
-/// up rows `8b..8b + 8`. Made pair by pair of the joined weight, so that nobody needs room for all of it.
+/// up rows `8b..8b + 8`. A pair of tiles of gate and the same one of up, a couple, hold what two pairs of the joined weight do: bytes
+/// only change places within a couple.
 pub struct Interleaving {
-    unit_bytes: usize,
-    units: usize,
     pair_bytes: usize,
-    /// Of even pairs of tiles and of odd ones: they take the lower and the upper half of a pair of each weight.
-    moves: [Moves; 2],
+    couples: usize,
+    turns: Vec<Turns>,
 }
 
-/// Of every unit, and of what is behind the units.
-struct Moves {
-    unit: Vec<Move>,
-    behind: Vec<Move>,
-}
-
-/// Bytes of a unit, by where they go and where they come from.
-#[derive(Clone, Copy)]
-struct Move {
-    to: usize,
-    from: usize,
-    up: bool,
-    /// Four of them, else two.
-    word: bool,
+/// What both pairs of a couple have at one place, and how it changes places.
+pub struct Turns {
+    /// Where the first of them begins in a pair.
+    pub first: usize,
+    /// Bytes of each in a pair.
+    pub bytes: usize,
+    /// How many follow each other.
+    pub units: usize,
+    /// Half-word i of both, the first pair's before the second's, is what half-word `from[i]` was.
+    pub from: Vec<u16>,
 }
 
 impl Interleaving {
@@ -35,16 +30,14 @@ impl Interleaving {
         if !half.is_multiple_of(16) || !form.fits(inner) {
             return None;
         }
-        let moves = [0, 1].map(|odd| {
-            let there = |r: usize| 16 * odd + r / 16 * 8 + r % 8;
-            let pieces = |r: usize| (row.pieces)(Place::of(r), row.detail).into_iter();
-            Moves {
-                unit: moves(|r| pieces(r).zip(pieces(there(r)))),
-                behind: moves(|r| behind_pieces(form, r).zip(behind_pieces(form, there(r)))),
-            }
-        });
-        let pair_bytes = form.pair_bytes(inner);
-        Some(Interleaving { unit_bytes: row.unit_bytes, units: inner / UNIT_COLUMNS, pair_bytes, moves })
+        let units = inner / UNIT_COLUMNS;
+        let pieces = |r: usize| (row.pieces)(Place::of(r), row.detail).into_iter();
+        let mut turns = vec![Turns { first: 0, bytes: row.unit_bytes, units, from: places(row.unit_bytes, pieces) }];
+        if row.behind > 0 {
+            let from = places(row.behind, |r| behind_pieces(form, r));
+            turns.push(Turns { first: units * row.unit_bytes, bytes: row.behind, units: 1, from });
+        }
+        Some(Interleaving { pair_bytes: form.pair_bytes(inner), couples: half.div_ceil(PAIR_ROWS), turns })
     }
 
     /// Bytes of a pair of tiles, of each weight and of the joined one.
@@ -52,53 +45,53 @@ impl Interleaving {
         self.pair_bytes
     }
 
-    /// Pair `pair` of the joined weight, from pair `pair / 2` of each.
-    pub fn pair(&self, pair: usize, gate: &[u8], up: &[u8], to: &mut [u8]) {
-        let [even, odd] = &self.moves;
-        let moves = if pair.is_multiple_of(2) { even } else { odd };
-        let [units, to_units] = [gate.len(), to.len()].map(|all| all.min(self.units * self.unit_bytes));
-        let ((gate, gate_behind), (up, up_behind)) = (gate.split_at(units), up.split_at(units.min(up.len())));
-        let (to, to_behind) = to.split_at_mut(to_units);
-        let units = gate.chunks_exact(self.unit_bytes).zip(up.chunks_exact(self.unit_bytes));
-        for (to, (gate, up)) in to.chunks_exact_mut(self.unit_bytes).zip(units) {
-            run(&moves.unit, gate, up, to);
-        }
-        run(&moves.behind, gate_behind, up_behind, to_behind);
+    /// How many pairs each weight has.
+    pub fn couples(&self) -> usize {
+        self.couples
     }
-}
 
-/// Moves of the rows of a pair, `of(row)` from where to where; neighbours are joined.
-fn moves<I: Iterator<Item = ((usize, usize), (usize, usize))>>(of: impl Fn(usize) -> I) -> Vec<Move> {
-    let mut moves: Vec<Move> = Vec::new();
-    for r in 0..PAIR_ROWS {
-        let up = r / 8 % 2 == 1;
-        for (to, from) in of(r).flat_map(|((to, n), (from, _))| (0..n).step_by(2).map(move |at| (to + at, from + at))) {
-            match moves.last_mut() {
-                Some(m) if !m.word && m.up == up && (m.to + 2, m.from + 2) == (to, from) => m.word = true,
-                _ => moves.push(Move { to, from, up, word: false }),
+    /// All that changes places in a couple.
+    pub fn turns(&self) -> &[Turns] {
+        &self.turns
+    }
+
+    /// A couple, gate's pair and behind it up's, as two pairs of the joined weight.
+    pub fn join(&self, couple: &mut [u8]) {
+        let before = couple.to_vec();
+        for Turns { first, bytes, units, from } in &self.turns {
+            let place = |unit: usize, i: usize| {
+                let at = 2 * i;
+                first + unit * bytes + at % bytes + if at < *bytes { 0 } else { self.pair_bytes }
+            };
+            for unit in 0..*units {
+                for (i, from) in from.iter().enumerate() {
+                    let (to, from) = (place(unit, i), place(unit, usize::from(*from)));
+                    if let (Some(to), Some(from)) = (couple.get_mut(to..to + 2), before.get(from..from + 2)) {
+                        to.copy_from_slice(from);
+                    }
+                }
             }
         }
     }
-    moves
 }
 
-fn run(moves: &[Move], gate: &[u8], up: &[u8], to: &mut [u8]) {
-    for m in moves {
-        let from = if m.up { up } else { gate };
-        // Of fixed sizes: these are single instructions.
-        if m.word {
-            copy::<4>(to, m.to, from, m.from);
-        } else {
-            copy::<2>(to, m.to, from, m.from);
+/// By half-word of two times `bytes` bytes where it comes from; `of(row)` are the pieces (first byte, bytes) of a row of a pair. What
+/// belongs to no row stays where it is.
+fn places<I: Iterator<Item = (usize, usize)>>(bytes: usize, of: impl Fn(usize) -> I) -> Vec<u16> {
+    let mut from: Vec<u16> = (0..bytes as u16).collect();
+    for row in 0..2 * PAIR_ROWS {
+        // Rows of the joined weight: eight of gate, eight of up.
+        let (source, up) = (row / 16 * 8 + row % 8, row / 8 % 2);
+        let (pair, row) = (row / PAIR_ROWS, row % PAIR_ROWS);
+        for ((to, n), (at, _)) in of(row).zip(of(source)) {
+            for i in (0..n).step_by(2) {
+                if let Some(from) = from.get_mut((pair * bytes + to + i) / 2) {
+                    *from = ((up * bytes + at + i) / 2) as u16;
+                }
+            }
         }
     }
-}
-
-fn copy<const N: usize>(to: &mut [u8], at: usize, from: &[u8], first: usize) {
-    let to = to.get_mut(at..).and_then(|to| to.first_chunk_mut::<N>());
-    if let (Some(to), Some(from)) = (to, from.get(first..).and_then(|from| from.first_chunk::<N>())) {
-        *to = *from;
-    }
+    from
 }
 
 /// Where the bytes of one row lie behind the units of a pair: (first, count).

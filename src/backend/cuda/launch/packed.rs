@@ -33,6 +33,13 @@ kernels! { "packed.cu", device:
     )
     grid [up(units(inner), 8), pairs(out), 1], threads 256, shared 0;
 
+    /// Pairs of tiles of gate and up in turns become the two that hold their rows in eights, in place: half-word i of the
+    /// `bytes` bytes that both have at `first`, and so on `units` times, is what `from[i]` was
+    TakeTurns [take_turns] (
+        w: Ptr("unsigned char*"), from: Ptr("const u16*"), first: u32, bytes: u32, pair_bytes: u32, units: u32, couples: u32,
+    )
+    grid [units, couples, 1], threads 256, shared 2 * bytes;
+
     /// bf16 rows `[rows, inner]` as int8, a thread 128 columns; `bad` is set where a value is not finite
     PackInt8 [pack_int8] (
         dst: Ptr("unsigned char*"), src: Ptr("const bf16*"), rows: u32, inner: u32, bad: Ptr("u32*"),

@@ -1,9 +1,11 @@
 //! Scratch of prefill passes.
 
+use std::collections::HashMap;
+
 use super::super::Cuda;
 use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::{DevicePtr, GEMM_ROWS};
-use crate::backend::Result;
+use crate::backend::{Form, Result};
 
 /// Scratch of prefill passes, made when first needed and kept.
 #[derive(Default)]
@@ -22,6 +24,8 @@ pub(in crate::backend::cuda) struct Scratch {
     pub(in crate::backend::cuda) narrow_input: Option<DeviceBuffer>,
     /// 0, 1, 2, … to look rows of a packed table up by.
     pub(in crate::backend::cuda) ascending: Option<DeviceBuffer>,
+    /// Where half-words of gate and up go that become one weight, by form and place in a pair of tiles.
+    pub(in crate::backend::cuda) places: HashMap<(Form, usize), DeviceBuffer>,
     /// Set by packing where a value is not finite.
     pub(in crate::backend::cuda) not_finite: Option<DeviceBuffer>,
 }

@@ -48,19 +48,22 @@ fn row_of(view: &WeightView<'_>, row: usize, inner: usize, to: &mut [u8]) -> Res
     Ok(())
 }
 
-/// Bytes of a weight from `at` on, from its file where it lies in one.
-pub(super) fn bytes_of(view: &WeightView<'_>, at: usize, to: &mut [u8]) -> Result<()> {
-    let end = at + to.len();
-    match (view.file, view.data.get(at..end)) {
-        (_, None) => Err(internal("matrix", "a weight shorter than its shape")),
-        (Some((file, start)), Some(_)) => {
-            Read { file, at: start + at as u64, end: 0, into: vec![IoSliceMut::new(to)] }.run()
-        }
-        (None, Some(data)) => {
-            to.copy_from_slice(data);
-            Ok(())
+/// Bytes of weights from some place on, each to where they go: neighbours of a file together.
+pub(super) fn fill_parts<'v, 'b>(parts: impl Iterator<Item = (&'v WeightView<'v>, usize, &'b mut [u8])>) -> Result<()> {
+    let mut reads: Vec<Read<'v, 'b>> = Vec::new();
+    for (view, at, to) in parts {
+        match (view.file, view.data.get(at..at + to.len())) {
+            (_, None) => return Err(internal("matrix", "a weight shorter than its shape")),
+            (Some((file, start)), Some(_)) => Read::add(&mut reads, file, start + at as u64, to),
+            (None, Some(data)) => to.copy_from_slice(data),
         }
     }
+    reads.into_iter().try_for_each(Read::run)
+}
+
+/// Bytes of a weight from `at` on, from its file where it lies in one.
+pub(super) fn bytes_of(view: &WeightView<'_>, at: usize, to: &mut [u8]) -> Result<()> {
+    fill_parts(std::iter::once((view, at, to)))
 }
 
 /// Neighbouring bytes of a file, and the places they go to. Read rather than copied out of a map: a map's pages would have to be
