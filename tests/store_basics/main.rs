@@ -8,7 +8,7 @@ mod store_support;
 use std::time::Instant;
 
 use sala_chat::session::{
-    Change, NewDocument, NewSession, RealDisk, Save, SegmentId, SegmentKind, SessionFilter, StoreError,
+    Change, NewDocument, NewSession, RealDisk, Save, SegmentId, SegmentKind, SessionFilter, StoreError, Watch,
 };
 use sala_chat::transcript::Role;
 use store_support::*;
