@@ -114,11 +114,19 @@ pub trait Images: Memory {
     fn read_state(&mut self, state: &Self::Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
         self.read_states(&[state], spec)?.pop().ok_or_else(|| internal("read_state", "no image of a state"))
     }
-    /// The inverse. `None` sets zero.
+    /// The inverse of [`Images::read_states`]: each state with its image. `None` sets zero.
+    fn write_states(
+        &mut self,
+        states: &mut [(&mut Self::Recurrent, Option<&ImageTensor>)],
+        spec: &LightningSpec,
+    ) -> Result<()>;
+    /// The same of one layer.
     fn write_state(
         &mut self,
         state: &mut Self::Recurrent,
         spec: &LightningSpec,
         image: Option<&ImageTensor>,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        self.write_states(&mut [(state, image)], spec)
+    }
 }

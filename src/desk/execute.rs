@@ -313,6 +313,7 @@ impl State {
         path: Path,
         then: impl FnOnce(&mut State, Done<bool>) -> Done + Send + 'static,
     ) -> Done {
+        let begun = Instant::now();
         let have = self.feeder.live.common(&path);
         let keep = path.prefix(have).position();
         let (rows, end) = match path.head() {
@@ -329,6 +330,7 @@ impl State {
                 Err(e) => return then(self, Err(e.into())),
             },
         };
+        let open_ms = begun.elapsed().as_secs_f64() * 1e3;
         let coming = rows.clone();
         let id = match self.feeder.start_restore(&path, keep, rows, end) {
             Ok(id) => id,
@@ -337,7 +339,7 @@ impl State {
         let then = move |desk: &mut State, done: Done<f64>| {
             let done = match done {
                 Ok(restore_ms) => {
-                    tracing::debug!(restore_ms, "state put back");
+                    tracing::debug!(open_ms, restore_ms, "state put back");
                     desk.feeder.in_flight = coming;
                     Ok(true)
                 }

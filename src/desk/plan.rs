@@ -98,13 +98,17 @@ impl Feeder {
         Ok(Plan { base, found, steps })
     }
 
-    /// The deepest stored path of the open branch under a rendering.
-    fn stored_under(&self, talk: &Talk, keeper: &Keeper, text: &str) -> Done<Path> {
+    /// The deepest stored path of the open branch under a rendering; empty where none is deeper than `known`, whose text is unchanged.
+    fn stored_under(&self, talk: &Talk, keeper: &Keeper, text: &str, known: &Path) -> Done<Path> {
         let mut tried: HashSet<SegmentId> = HashSet::new();
         for message in talk.conversation.path().iter().rev() {
             let Some(id) = talk.ends.get(&message.id).filter(|id| !tried.contains(*id)) else {
                 continue;
             };
+            if known.segments().iter().any(|s| s.id == *id) {
+                // A name stands for the whole path: no need to read it to find as much of it. Earlier messages end further up.
+                break;
+            }
             let path = keeper.stored_path(id)?;
             let unchanged = path.unchanged(text);
             if !unchanged.segments().is_empty() {
@@ -125,11 +129,11 @@ impl Feeder {
         let live = self.live.segments().len();
         let from_live = if self.live.common(path) == live { live } else { 0 };
         for n in (from_live + 1..=path.segments().len()).rev() {
-            let Some(tip) = path.prefix(n).head() else {
+            let Some(tip) = path.segments().get(n - 1) else {
                 break;
             };
             // Unknown to the store: never saved. What comes before it may be.
-            if let Some(plan) = keeper.restorable(&tip)? {
+            if let Some(plan) = keeper.restorable(&tip.id)? {
                 return Ok(path.prefix(plan.usable.max(from_live)));
             }
         }
@@ -158,7 +162,7 @@ impl State {
     pub(super) fn plan(&self, rendered: &Rendered) -> Done<Plan> {
         let mut chain = self.feeder.live.unchanged(&rendered.text);
         if self.feeder.may_be_deeper_on_disk(&self.talk, &chain) {
-            let stored = self.feeder.stored_under(&self.talk, &self.keeper, &rendered.text)?;
+            let stored = self.feeder.stored_under(&self.talk, &self.keeper, &rendered.text, &chain)?;
             if stored.text_bytes() > chain.text_bytes() {
                 chain = stored;
             }

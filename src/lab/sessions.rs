@@ -30,7 +30,10 @@
 //! # How to read it
 //!
 //! A fork waits for the disk once, for the transaction that makes its session; an undo does not. Both are asked for once the store's
-//! writer has come to rest. On a GPU `resume` includes the way
+//! writer has come to rest. The transcript as it is now, and the question that was undone, are told before state is put back: only who
+//! asks at once waits for as long as an undo is said to take. With `-vv` the log says of each what opening kept state took (`open_ms`:
+//! its path in the database, and reading and checking the recurrent states) and what the engine took (`restore_ms`); the rest is
+//! rendering and planning. On a GPU `resume` includes the way
 //! over PCIe. Loading the model is in none of them.
 
 pub(super) mod direct;

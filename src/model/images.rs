@@ -126,16 +126,14 @@ impl<B: Backend> Live<B> {
             }
         };
         self.reserve(b, length)?;
-        let mut caches = Vec::new();
+        let (mut caches, mut states) = (Vec::new(), Vec::new());
         for (i, layer) in self.now.layers.iter_mut().enumerate() {
             match layer {
                 LayerState::Sparse(cache) => caches.push((i, cache)),
-                LayerState::Lightning(state) => {
-                    let image = end.and_then(|end| state_of(end, i));
-                    b.write_state(state, &self.work.lightning_spec, image)?;
-                }
+                LayerState::Lightning(state) => states.push((state, end.and_then(|end| state_of(end, i)))),
             }
         }
+        b.write_states(&mut states, &self.work.lightning_spec)?;
         if !coming.is_empty() {
             b.restore_rows(&mut caches, &self.work.sparse_spec, coming)?;
         }

@@ -32,6 +32,20 @@ fn what_is_read_together_is_what_was_written_each_on_its_own() {
         );
         assert!(b.read_states(&[], &lightning).unwrap().is_empty());
 
+        // The other way round: written together, in another order and the first to zero, and read each on its own.
+        let images: Vec<ImageTensor> = states.iter().rev().map(|(_, image)| image.clone()).collect();
+        let wanted = |of: usize| images.get(of).filter(|_| of > 0);
+        let mut all: Vec<_> = states.iter_mut().enumerate().map(|(of, (state, _))| (state, wanted(of))).collect();
+        b.write_states(&mut all, &lightning).unwrap();
+        for (of, (state, _)) in states.iter().enumerate() {
+            let read = b.read_state(state, &lightning).unwrap();
+            match wanted(of) {
+                Some(image) => assert!(read.data == image.data, "state {of}"),
+                None => assert!(read.data.iter().all(|byte| *byte == 0)),
+            }
+        }
+        b.write_states(&mut [], &lightning).unwrap();
+
         let mut caches = Vec::new();
         for of in 0..4u8 {
             let mut rows = image(&spec, 0, 5_003);

@@ -129,10 +129,16 @@ impl Images for Cpu {
         Ok(states.iter().map(|state| image("state", shape.to_vec(), &state.read())).collect())
     }
 
-    fn write_state(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
-        match image {
-            Some(image) => state.write(&image_values(image, &[spec.heads, spec.head_dim, spec.head_dim])?),
-            None => state.clear(),
+    fn write_states(
+        &mut self,
+        states: &mut [(&mut Recurrent, Option<&ImageTensor>)],
+        spec: &LightningSpec,
+    ) -> Result<()> {
+        for (state, image) in states {
+            match *image {
+                Some(image) => state.write(&image_values(image, &[spec.heads, spec.head_dim, spec.head_dim])?),
+                None => state.clear(),
+            }
         }
         Ok(())
     }

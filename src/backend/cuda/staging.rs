@@ -45,6 +45,11 @@ impl<'a> Outgoing<'a> {
     ) -> Self {
         Outgoing { dst: Stretch::plain(dst, bytes), unit: unit.max(1), fill: Box::new(fill) }
     }
+
+    /// Bytes as they are.
+    pub(super) fn plain(dst: DevicePtr, data: &'a [u8]) -> Self {
+        Outgoing::new(dst, data.len(), PART_ALIGN, move |at, into| copy_pieces(into, data.get(at..)))
+    }
 }
 
 /// A piece of an array on its way: which one, from which byte, and where to.

@@ -14,7 +14,7 @@ use super::driver::{DevicePtr, Home, Queue};
 use super::lazy_restore::{InFlight, LazyRestore, Source};
 use super::readback::Readback;
 use super::selection::Selection;
-use super::staging::Incoming;
+use super::staging::{Incoming, Outgoing};
 use super::stretch::Stretch;
 use super::tensors::{Buf, HEAD, Recurrent, floats};
 use super::{Cuda, shape};
@@ -245,15 +245,24 @@ impl Images for Cuda {
         Ok(self.leave(&places)?.into_iter().map(image).collect())
     }
 
-    fn write_state(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
-        let Some(image) = image else {
-            return self.zero(&state.state);
-        };
+    fn write_states(
+        &mut self,
+        states: &mut [(&mut Recurrent, Option<&ImageTensor>)],
+        spec: &LightningSpec,
+    ) -> Result<()> {
         let expected = [spec.heads, HEAD, HEAD];
-        if image.shape != expected || image.dtype != Dtype::F32 || image.data.len() != state.state.bytes() {
-            return Err(shape("write_state", format!("f32 {expected:?}"), format!("{image:?}")));
+        let mut outgoing = Vec::with_capacity(states.len());
+        for (state, image) in states.iter() {
+            let Some(image) = *image else {
+                self.zero(&state.state)?;
+                continue;
+            };
+            if image.shape != expected || image.dtype != Dtype::F32 || image.data.len() != state.state.bytes() {
+                return Err(shape("write_states", format!("f32 {expected:?}"), format!("{image:?}")));
+            }
+            outgoing.push(Outgoing::plain(state.state.ptr(), &image.data));
         }
-        self.staging.send_bytes(state.state.ptr(), &image.data)
+        self.staging.send_wide(&outgoing)
     }
 }
 
