@@ -209,7 +209,11 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
         None if library => "in library".to_string(),
         None => "not read yet".to_string(),
     };
-    let kept = if r.kept { "kept" } else { "text only" };
+    let kept = match (r.complete, r.kept) {
+        (false, _) => "in part",
+        (true, true) => "kept",
+        (true, false) => "text only",
+    };
     let size = match r.bytes {
         0 => String::new(),
         n => bytes(n),
