@@ -250,6 +250,26 @@ impl StoreError {
         }
     }
 
+    /// What was read and is not what was written, a phrase, if that is why.
+    pub(super) fn damage(&self) -> Option<String> {
+        match self {
+            StoreError::Damaged { detail, .. } => Some(detail.clone()),
+            StoreError::Database(e) => Some(one_line(e)).filter(|_| is_damage(e)),
+            _ => None,
+        }
+    }
+
+    /// Whether something that was to be built on is not there: so fails what follows a text that was not saved.
+    pub(super) fn lacks_another(&self) -> bool {
+        match self {
+            StoreError::NoMessage { .. } => true,
+            StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) => {
+                e.code == rusqlite::ErrorCode::ConstraintViolation
+            }
+            _ => false,
+        }
+    }
+
     /// Whether another process holds the database.
     pub fn is_busy(&self) -> bool {
         use rusqlite::ErrorCode as C;
