@@ -33,7 +33,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The database cannot be read any more.
-    #[error("{} is damaged ({detail}): bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
+    #[error("{} is damaged ({detail}): sala-chat doctor --check makes a new one of what can be read; if nothing can, bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
     Damaged {
         /// The database.
         path: PathBuf,
