@@ -211,6 +211,11 @@ impl Message {
         self.role == Role::Assistant && self.meta.model.is_some() && self.meta.finish.is_none()
     }
 
+    /// Whether it is all of a document that is read in part only: its load goes on, or broke off.
+    pub fn is_half_read(&self) -> bool {
+        self.meta.document.as_ref().is_some_and(|d| !d.complete && d.is_whole(&self.text))
+    }
+
     /// What cut an answer off, in words; `None` where all of it is there.
     pub fn cut_off(&self) -> Option<&'static str> {
         match self.meta.finish {

@@ -310,6 +310,19 @@ fn a_state_whose_files_are_both_gone_is_named_once() {
     assert_eq!((named, checked.damaged.len()), (1, 0), "{checked:?}");
 }
 
+#[test]
+fn what_follows_a_text_that_damage_kept_from_being_saved_names_the_damage_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut talk = one_talk(dir.path());
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    tamper(dir.path(), "UPDATE message SET role = CAST(x'ff80' AS TEXT) WHERE text = 'answer 2'");
+    for question in ["one", "two"] {
+        let event = bench.save(talk.turn(&bench.store, question, "answer"));
+        let SaveEvent::NotSaved { reason, lasting: true, .. } = &event else { panic!("{question}: {event:?}") };
+        assert!(reason.contains("sala.db is damaged (") && reason.contains("sala-chat doctor --check"), "{reason}");
+    }
+}
+
 /// A disk on which another process puts a file back as soon as what is in its place was read.
 #[derive(Debug)]
 struct PutBack {

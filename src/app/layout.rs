@@ -135,6 +135,9 @@ pub fn regions(app: &App) -> Regions {
     let below = composer + 3;
     let body = height.saturating_sub(2 + below);
     let top = 2;
+    let question = app.questions.front().filter(|_| app.several.is_some());
+    let question = question.map_or(0, |q| q.rows(usize::from(width), usize::from(body)).len() + 1);
+    let question = u16::try_from(question).unwrap_or(body).min(body);
     let marker = u16::from(app.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
     let transcript_rows = body.saturating_sub(banner + note + queue + marker);
     let side = app.tabs.side(width);
@@ -169,7 +172,7 @@ pub fn regions(app: &App) -> Regions {
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, 1),
         hint: row(top + body + 2 + composer, 1),
-        several: row(top, body.saturating_sub(banner + note + queue)),
+        several: row(top, body.saturating_sub((banner + note + queue).max(question))),
         overlay: row(top, body),
         column_cells: usize::from(cells),
     }

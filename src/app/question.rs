@@ -4,10 +4,17 @@
 //! somebody who writes goes on writing beside it, until the input is empty or [`super::keys::TAKE_UP`] is pressed. A letter that is none of
 //! its choices begins to write, and so does a paste.
 
+use super::cells::{ellipsis, fit, width};
+use super::keys::TAKE_UP;
 use super::overlay::Overlay;
 use super::pick::FilePick;
+use super::rows::{Face, Role, Row, Span};
+use super::wrap::wrap_text;
 use super::{App, Find};
 use crate::protocol::desk::Choice;
+
+/// Least cells of a choice that stands beside others.
+const CHOICE_CELLS: usize = 12;
 
 /// Who asks a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +67,63 @@ impl Question {
     /// About a paste, once it is known that files were: keys may have been typed since.
     pub(super) fn of_pasted(text: String, choices: Vec<Choice>) -> Question {
         Question { asker: Asker::Pasted, text, choices, pick: None, standing: Standing::Unseen }
+    }
+
+    /// What is to be pressed, and what that means.
+    pub fn keys(&self) -> impl Iterator<Item = (String, &str)> {
+        let name = |key: char| match key {
+            '\n' => "Enter".to_string(),
+            '\x1b' => "Esc".to_string(),
+            k => k.to_string(),
+        };
+        self.choices.iter().map(move |c| (name(c.key), c.label.as_str()))
+    }
+
+    /// Whether its choices stand in the input's place, of so many cells.
+    pub fn is_in_the_input(&self, cells: usize) -> bool {
+        let wanted: usize = self.keys().map(|(key, what)| width(&key) + width(what) + 4).sum();
+        self.standing == Standing::Asks && wanted <= cells
+    }
+
+    /// Its rows above the input, in a body of so many cells and rows.
+    pub fn rows(&self, cells: usize, height: usize) -> Vec<Row> {
+        let mut rows = wrap_text(&self.text, Face::from(Role::Warn).bold(), cells.saturating_sub(4));
+        if !self.is_in_the_input(cells) {
+            let others = rows.len() + 1 + usize::from(self.standing != Standing::Asks);
+            rows.append(&mut self.choice_rows(cells, height, others));
+        }
+        if self.standing != Standing::Asks {
+            let hint = format!("{TAKE_UP} answers, or an empty input");
+            rows.push(Row { spans: vec![Span::new(hint, Role::Dim)], ..Row::default() });
+        }
+        rows
+    }
+
+    /// A row for each choice; where they are too many for that, several in a row, below so many `others`.
+    fn choice_rows(&self, cells: usize, height: usize, others: usize) -> Vec<Row> {
+        let keys: Vec<(String, &str)> = self.keys().collect();
+        if keys.len() + others <= height {
+            let room = cells.saturating_sub(12);
+            let row = |(key, what): &(String, &str)| Row {
+                spans: vec![
+                    Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold()),
+                    Span::new(ellipsis(what, room), Role::Text),
+                ],
+                ..Row::default()
+            };
+            return keys.iter().map(row).collect();
+        }
+        let cells = cells.saturating_sub(4);
+        let rows = (height / 2).saturating_sub(others).max(1);
+        let columns = keys.len().div_ceil(rows).clamp(1, (cells / CHOICE_CELLS).max(1));
+        let choice = |(key, what): &(String, &str)| {
+            let room = (cells / columns).saturating_sub(width(key) + 2);
+            [
+                Span::new(format!("{key} "), Face::from(Role::Key).bold()),
+                Span::new(format!("{} ", fit(what, room)), Role::Text),
+            ]
+        };
+        keys.chunks(columns).map(|row| Row { spans: row.iter().flat_map(choice).collect(), ..Row::default() }).collect()
     }
 
     /// Whether the desk asks: work stands until that is decided.

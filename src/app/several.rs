@@ -8,6 +8,8 @@ use crate::transcript::{Finish, Message, MessageId};
 
 /// Narrower columns are no good to read.
 const COLUMN: usize = 36;
+/// Fewer rows say too little of an answer: its heading, and some of its text.
+const LEAST_ROWS: usize = 3;
 /// Cells between two columns.
 pub const GAP: usize = 3;
 
@@ -32,6 +34,8 @@ pub struct Several {
     answers: Vec<Alternative>,
     /// First row shown of answers that are complete.
     top: usize,
+    /// First row of the grid that is shown, where not all are.
+    first: usize,
     size: (usize, usize),
 }
 
@@ -84,17 +88,18 @@ impl Several {
         self.answers.iter().all(|a| a.finish.is_some())
     }
 
-    /// Columns and rows of the grid.
-    fn grid(&self) -> (usize, usize) {
+    /// Columns and rows of the grid, and how many of its rows are shown at a time.
+    fn grid(&self) -> (usize, usize, usize) {
         let most = ((self.size.0 + GAP) / (COLUMN + GAP)).max(1);
         let columns = self.answers.len().clamp(1, most);
-        (columns, self.answers.len().div_ceil(columns).max(1))
+        let rows = self.answers.len().div_ceil(columns).max(1);
+        (columns, rows, rows.min(self.size.1 / LEAST_ROWS).max(1))
     }
 
     /// Cells and rows of one place of the grid.
     pub fn place(&self) -> (usize, usize) {
-        let (columns, rows) = self.grid();
-        (((self.size.0 + GAP) / columns).saturating_sub(GAP).max(1), (self.size.1 / rows).max(2))
+        let (columns, _, shown) = self.grid();
+        (((self.size.0 + GAP) / columns).saturating_sub(GAP).max(1), (self.size.1 / shown).max(2))
     }
 
     /// Lays it out for its place on the screen.
@@ -120,26 +125,43 @@ impl Several {
 
     /// Keys shown at its foot.
     pub fn footer(&self) -> &'static str {
-        if self.done() { "Up/Down PgUp/PgDn scroll" } else { "answering   Esc stops" }
+        let (_, rows, shown) = self.grid();
+        match (self.done(), rows > shown) {
+            (true, false) => "Up/Down PgUp/PgDn scroll",
+            (true, true) => "Up/Down scroll   PgUp/PgDn other answers",
+            (false, false) => "answering   Esc stops",
+            (false, true) => "answering   Esc stops   PgUp/PgDn other answers",
+        }
     }
 
-    /// Rows of a page of it.
-    pub(super) fn page(&self) -> isize {
-        isize::try_from(self.place().1.saturating_sub(2).max(1)).unwrap_or(1)
+    /// So many pages on or back: to other answers where not all are in sight, else in what is complete.
+    pub(super) fn turn(&mut self, pages: isize) {
+        let (_, rows, shown) = self.grid();
+        let by = |rows: usize| pages.saturating_mul(isize::try_from(rows).unwrap_or(1));
+        if rows > shown {
+            self.first = self.first.saturating_add_signed(by(shown));
+            self.top = 0;
+            self.scroll(0);
+        } else {
+            self.scroll(by(self.place().1.saturating_sub(2).max(1)));
+        }
     }
 
     /// Scrolls what is complete.
     pub(super) fn scroll(&mut self, by: isize) {
+        let (_, rows, shown) = self.grid();
+        self.first = self.first.min(rows - shown);
         let room = self.place().1 - 1;
         let most = self.answers.iter().map(|a| a.rows.len().saturating_sub(room)).max().unwrap_or(0);
         self.top = self.top.saturating_add_signed(by).min(most);
     }
 
-    /// Each answer: column and row of its place, its heading, and its rows that are shown: the end of what is being written.
+    /// Each answer in sight: column and row of its place, its heading, and its rows that are shown: the end of what is being written.
     pub fn shown(&self) -> impl Iterator<Item = (usize, usize, String, &[Row])> {
-        let (columns, _) = self.grid();
-        let room = self.place().1 - 1;
-        self.answers.iter().enumerate().map(move |(i, a)| {
+        let (columns, _, shown) = self.grid();
+        let (first, room) = (self.first, self.place().1 - 1);
+        let in_sight = self.answers.iter().enumerate().skip(first * columns).take(shown * columns);
+        in_sight.map(move |(i, a)| {
             let state = match (a.finish, a.thinks) {
                 (None, true) => "thinking",
                 (None, false) if a.text.is_empty() => "waiting",
@@ -157,7 +179,7 @@ impl Several {
             };
             let rows = a.rows.get(top..(top + room).min(a.rows.len())).unwrap_or(&[]);
             let seed = a.seed.map_or(String::new(), |seed| format!("  seed {seed}"));
-            (i % columns, i / columns, format!("{}{seed}  {state}", i + 1), rows)
+            (i % columns, i / columns - first, format!("{}{seed}  {state}", i + 1), rows)
         })
     }
 }
@@ -178,8 +200,15 @@ mod tests {
                 let (cells, rows) = several.place();
                 for (column, row, _, shown) in several.shown() {
                     assert!(column * (cells + GAP) + cells <= width, "{width} {n} {cells}");
-                    assert!(shown.len() < rows && (rows == 2 || (row + 1) * rows <= height), "{height} {n} {rows}");
+                    assert!(shown.len() < rows && (row + 1) * rows <= height, "{height} {n} {rows}");
                 }
+                // Each can be reached.
+                let mut seen = std::collections::BTreeSet::new();
+                for _ in 0..n {
+                    seen.extend(several.shown().map(|(.., heading, _)| heading));
+                    several.turn(1);
+                }
+                assert_eq!(seen.len() as i64, n, "{width}x{height}: {seen:?}");
             }
         }
     }

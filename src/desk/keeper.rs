@@ -227,8 +227,14 @@ impl Keeper {
                     pending.lost.extend(pending.waiting.iter().filter(|(save, _)| *save == id).map(|(_, of)| *of));
                     pending.committed(id);
                     pending.refused.insert(id);
-                    pending.given_up = Some(reason.clone());
-                    self.out.note(Level::Error, format!("Something could not be saved: {reason}"));
+                    // The first: what fails after it mostly does so because of it.
+                    let first = pending.given_up.get_or_insert_with(|| {
+                        self.out.note(Level::Error, format!("Something could not be saved: {reason}"));
+                        reason.clone()
+                    });
+                    if *first != reason {
+                        self.out.note(Level::Error, format!("Something else could not be saved: {reason}"));
+                    }
                 }
                 self.show(SaveState::NotSaved(reason));
             }

@@ -44,6 +44,7 @@ impl State {
                 tokens: d.tokens,
                 position: live.map(|s| s.end_position().saturating_sub(d.tokens)),
                 lines: d.lines,
+                complete: d.complete,
                 hash: short(&d.hash),
                 kept,
                 bytes,
@@ -71,7 +72,10 @@ impl State {
 
     /// Documents whose load broke off go to the library as soon as what followed has read them to their end.
     pub(super) fn shelve_what_is_read(&mut self) {
-        for id in std::mem::take(&mut self.talk.to_shelve) {
+        if self.talk.complete_what_is_read() {
+            self.show_session();
+        }
+        for id in std::mem::take(&mut self.talk.broken_off) {
             let segment = self.talk.ends.get(&id);
             let end = segment.and_then(|segment| self.feeder.live.segments().iter().find(|s| s.id == *segment));
             let end = end.map(|segment| (segment.id, segment.end_position()));
@@ -79,11 +83,13 @@ impl State {
             match (end, message) {
                 (Some((segment, end)), Some(message)) => {
                     let Some(info) = message.meta.document.as_ref().filter(|d| d.complete) else { continue };
-                    self.add_to_library(info, end.saturating_sub(info.tokens), segment);
+                    if !info.once {
+                        self.add_to_library(info, end.saturating_sub(info.tokens), segment);
+                    }
                     // From now on it says so itself.
                     self.amend(&message);
                 }
-                (None, Some(_)) => drop(self.talk.to_shelve.insert(id)),
+                (None, Some(_)) => drop(self.talk.broken_off.insert(id)),
                 (_, None) => {}
             }
         }
@@ -152,6 +158,7 @@ impl State {
                         tokens: d.document.tokens,
                         position: None,
                         lines: d.document.lines,
+                        complete: true,
                         hash: short(&d.document.hash),
                         kept: d.kept,
                         bytes: d.bytes,

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use super::execute::Fed;
 use super::plan::Plan;
-use super::record::as_left;
 use super::render::Rendered;
 use super::segments::Step;
 use super::work::Wanted;
@@ -287,15 +286,13 @@ impl State {
         })
     }
 
-    /// A load that failed inside a document leaves it in the conversation: the next question brings what was not read of it.
+    /// A load that failed inside a document leaves it in the conversation, read in part: the next question brings what was not read of it.
     /// Where the reading began anew, that is the last one that was added, wherever the reading is.
     fn load_failed(&mut self, load: &Load, e: DeskError) -> Done {
         let last = load.added.checked_sub(1).and_then(|at| load.messages.get(at));
-        if let Some(message) = last.filter(|m| m.meta.document.as_ref().is_some_and(|d| !d.complete)) {
-            let message = as_left(message.clone());
-            self.talk.to_shelve.extend(Some(message.id).filter(|_| load.library));
-            self.amend(&message);
-            self.tell(Notice::Finished(message));
+        if let Some(message) = last.filter(|m| m.is_half_read()) {
+            self.talk.broken_off.insert(message.id);
+            self.tell(Notice::Finished(message.clone()));
         }
         self.show_tree();
         Err(e)

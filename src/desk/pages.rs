@@ -30,15 +30,15 @@ impl State {
         let mut text = format!(
             "| | |\n|---|---|\n| model | {} on {}, {} |\n| context | {} of {} tokens |\n| last answer | {} |\n| reading | {} |\n\
              | speculation | {}, draft head: {} |\n| accepted | {} |\n",
-            m.model.name,
-            m.model.device,
-            m.model.dtype,
+            in_markdown(&m.model.name),
+            in_markdown(&m.model.device),
+            in_markdown(&m.model.dtype),
             grouped(m.context_used),
             grouped(m.context_limit),
             answered.unwrap_or_else(none),
             read.unwrap_or_else(none),
             self.talk.settings.get("spec"),
-            m.model.draft.as_deref().unwrap_or("none"),
+            in_markdown(m.model.draft.as_deref().unwrap_or("none")),
             accepted.unwrap_or_else(none),
         );
         if s.eagle_rounds + s.ngram_rounds + s.plain_rounds > 0 {
@@ -104,8 +104,8 @@ impl State {
             "| | |\n|---|---|\n| model | {} |\n| server | {} |\n| context | {}{} of {} tokens |\n| last answer | {} |\n| counted there | {} |\n\n\
              A server tells nothing of drafts, of its memory and of where it looked, and keeps no state for this program: a \
              resumed conversation is read again by the server. `~` marks an estimate.\n",
-            m.model.name,
-            m.model.device,
+            in_markdown(&m.model.name),
+            in_markdown(&m.model.device),
             if m.estimated { "~" } else { "" },
             grouped(m.context_used),
             if m.context_limit == 0 { "an unknown number of".to_owned() } else { grouped(m.context_limit) },
@@ -221,6 +221,7 @@ impl State {
     pub(super) fn doctor(&mut self) -> Done {
         let network = match self.feeder.server() {
             Some(server) => {
+                let server = in_markdown(server);
                 format!("What you ask and load goes to {server}. No telemetry, no update check, no other network use")
             }
             None => "No telemetry, no update check, no network use outside a download you ask for".to_owned(),
@@ -235,19 +236,45 @@ impl State {
             Some(host) => format!("{}, in {host}", m.device),
             None => m.device.clone(),
         };
-        let notes: String = m.notes.iter().map(|n| format!("- {n}\n")).collect();
         let text = format!(
-            "| | |\n|---|---|\n| program | sala-chat {} |\n| model | {} |\n| device | {} |\n| context | {} |\n| draft head | {} |\n| data | {} |\n| kept state | {} |\n| texts | {} |\n\n{notes}\n{network}. More \
+            "| | |\n|---|---|\n| program | sala-chat {} |\n| model | {} |\n| device | {} |\n| context | {} |\n| draft head | {} |\n| data | {} |\n| kept state | {} |\n| texts | {} |\n\n{}\n{network}. More \
              checks: `sala-chat doctor` in a shell.\n",
             env!("CARGO_PKG_VERSION"),
-            what,
-            device,
+            in_markdown(&what),
+            in_markdown(&device),
             m.holds(),
-            m.draft.as_deref().unwrap_or("none"),
-            self.keeper.store.root().display(),
+            in_markdown(m.draft.as_deref().unwrap_or("none")),
+            in_markdown(&self.keeper.store.root().display().to_string()),
             bytes(sizes.state_bytes),
             bytes(sizes.database_bytes),
+            listed(&m.notes),
         );
         self.page("Doctor", text)
+    }
+}
+
+/// What others say, a list with an item each, as they wrote it.
+fn listed(notes: &[String]) -> String {
+    notes.iter().map(|note| format!("- {}\n", in_markdown(note))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use pulldown_cmark::{Event, Parser};
+
+    use super::listed;
+
+    #[test]
+    fn notes_of_others_are_shown_as_they_are_written() {
+        let notes = ["*a* `b` <c> | __d__ [e](f) & ~g~", "# 1. first", "- second"].map(str::to_owned);
+        let (mut shown, mut item) = (Vec::new(), String::new());
+        for event in Parser::new(&listed(&notes)) {
+            match event {
+                Event::Text(text) => item.push_str(&text),
+                Event::End(pulldown_cmark::TagEnd::Item) => shown.push(std::mem::take(&mut item)),
+                _ => {}
+            }
+        }
+        assert_eq!(shown, notes);
     }
 }

@@ -15,31 +15,22 @@ use crate::text::sanitize::is_unseen;
 use crate::transcript::{Finish, Message, MessageId, Role, SessionId};
 
 /// A message as it stands when nobody is at it any more. A run that was killed leaves an answer without an end: it was stopped, by
-/// whatever that was. And it leaves a document open: where its text is the whole one, what was not read of it is read with the next
-/// question, as any other text of the conversation.
+/// whatever that was.
 pub(super) fn as_left(mut message: Message) -> Message {
     if message.is_open() {
         message.meta.finish = Some(Finish::Stopped);
     }
-    if let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete) {
-        info.complete = info.is_whole(&message.text);
-    }
     message
 }
 
-/// A message that was read from the store. Of a session that is only viewed, somebody else may be at it. A document that is whole
-/// after all comes to those that are to go to the library.
-pub(super) fn restored(message: Message, rights: &Rights, to_shelve: &mut HashSet<MessageId>) -> Message {
+/// A message that was read from the store. Of a session that is only viewed, somebody else may be at it. A document whose load broke
+/// off comes to those: what was not read of it is read with the next question, as any other text of the conversation.
+pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashSet<MessageId>) -> Message {
     if *rights != Rights::Write {
         return message;
     }
-    let complete = |m: &Message| m.meta.document.as_ref().is_none_or(|d| d.complete || d.once);
-    let broke_off = !complete(&message);
-    let message = as_left(message);
-    if broke_off && complete(&message) {
-        to_shelve.insert(message.id);
-    }
-    message
+    broken_off.extend(Some(message.id).filter(|_| message.is_half_read()));
+    as_left(message)
 }
 
 impl State {
@@ -171,9 +162,10 @@ impl State {
             for m in self.keeper.store.path(id)? {
                 if self.talk.cut.remove(&m.id) || self.talk.conversation.get(m.id).is_none() {
                     let talk = &mut self.talk;
-                    talk.conversation.restore(restored(m, &talk.rights, &mut talk.to_shelve));
+                    talk.conversation.restore(restored(m, &talk.rights, &mut talk.broken_off));
                 }
             }
+            self.talk.complete_what_is_read();
         }
         Ok(())
     }

@@ -151,12 +151,12 @@ impl State {
         let nodes = self.keeper.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
         let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
-        let mut to_shelve = HashSet::new();
+        let mut broken_off = HashSet::new();
         let mut conversation = Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
         if let Some(head) = conversation.head() {
             for message in self.keeper.store.path(head)? {
                 cut.remove(&message.id);
-                conversation.restore(restored(message, &rights, &mut to_shelve));
+                conversation.restore(restored(message, &rights, &mut broken_off));
             }
         }
         let mut labels: BTreeMap<String, MessageId> = BTreeMap::new();
@@ -171,7 +171,7 @@ impl State {
         }
         let first =
             conversation.path().first().filter(|m| m.role == Role::System && !m.meta.damaged).map(|m| m.text.clone());
-        let talk = Talk {
+        let mut talk = Talk {
             serial: 0,
             id: Some(record.id),
             name: record.name.clone(),
@@ -186,8 +186,9 @@ impl State {
             ends,
             labels,
             cut,
-            to_shelve,
+            broken_off,
         };
+        talk.complete_what_is_read();
         let known = self.opened.has(record.id);
         self.become_open(talk, lock);
         self.warned = 0;
@@ -252,13 +253,14 @@ impl State {
             if read <= UNASKED || desk.feeder.server().is_some() || desk.talk.rights != Rights::Write {
                 return desk.resume_with(plan, rendered, then);
             }
-            let (why, about) = (desk.why_no_state(plan.base.position()), desk.about(read));
-            let (read, total) = (grouped(read), grouped(total));
+            let about = desk.about(read);
+            let why = desk.why_broken_off(&plan, &rendered).unwrap_or_else(|| desk.why_no_state(plan.base.position()));
+            let (read, total, again) = (grouped(read), grouped(total), desk.talk.again());
             if desk.reads_unasked && desk.attendance == Attendance::Present {
-                desk.note(Level::Warn, format!("{why} {read} of {total} tokens are read again{about}."));
+                desk.note(Level::Warn, format!("{why} {read} of {total} tokens are read{again}{about}."));
                 return desk.resume_with(plan, rendered, then);
             }
-            let text = format!("{why} Text is open. {read} of {total} tokens have to be read again{about}.");
+            let text = format!("{why} Text is open. {read} of {total} tokens have to be read{again}{about}.");
             // Nothing is counted that would have to be read first.
             desk.report_meters();
             let choices =
@@ -295,6 +297,16 @@ impl State {
             desk.report_meters();
             then(desk, ())
         })
+    }
+
+    /// A sentence where what has to be read begins inside a document whose load broke off: it was not read before.
+    fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {
+        let document = self.talk.half_read()?;
+        let at = rendered.cuts.iter().position(|c| c.message == document.id)?;
+        let begin = at.checked_sub(1).and_then(|i| rendered.cuts.get(i)).map_or(0, |c| c.end);
+        let name = &document.meta.document.as_ref()?.name;
+        let why = format!("The reading of {name} broke off. What was read of it is kept, the rest is not read yet.");
+        Some(why).filter(|_| plan.base.text_bytes() > begin)
     }
 
     /// A sentence: why the open branch has no usable state behind so many tokens.

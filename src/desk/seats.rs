@@ -237,7 +237,11 @@ impl State {
     /// A copy of the talk with what can be asked about now: what is written so far of an answer, and no document that is being read.
     fn talk_as_it_stands(&self) -> Talk {
         // One that was kept in part has another text than what it was loaded with, and is in the state to its end.
-        let half = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| !d.complete && d.is_whole(&m.text));
+        let is_live = |m: &Message| {
+            let end = self.talk.ends.get(&m.id);
+            end.is_some_and(|end| self.feeder.live.segments().iter().any(|s| s.id == *end))
+        };
+        let half = |m: &&Message| m.is_half_read() && !is_live(m);
         let path = self.talk.conversation.path();
         let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
         let says_nothing = |m: &Message| match m.role {

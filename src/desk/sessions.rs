@@ -114,7 +114,10 @@ impl State {
         let Some(id) = self.talk.id else { return };
         let fingerprint = self.feeder.fingerprint().to_owned();
         match self.keeper.store.tree(id, &fingerprint, 0) {
-            Ok(nodes) => self.talk.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect(),
+            Ok(nodes) => {
+                self.talk.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
+                self.talk.complete_what_is_read();
+            }
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
         self.show_session();
@@ -153,6 +156,7 @@ impl State {
         let fork = Talk {
             id: Some(id),
             name,
+            broken_off: path.iter().filter(|m| m.is_half_read()).map(|m| m.id).collect(),
             conversation: Conversation::new(path, head),
             ends: self.talk.ends.clone(),
             cut: self.talk.cut.clone(),

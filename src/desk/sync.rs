@@ -81,8 +81,8 @@ impl State {
             return;
         }
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
-        let about = self.about(plan.to_read());
-        self.note(Level::Info, format!("Reading {read} of {total} tokens again{about}."));
+        let (again, about) = (self.talk.again(), self.about(plan.to_read()));
+        self.note(Level::Info, format!("Reading {read} of {total} tokens{again}{about}."));
     }
 
     /// Says what was lost, and what reading it again with the work at hand takes.

@@ -47,8 +47,8 @@ pub(super) struct Talk {
     pub(super) labels: BTreeMap<String, MessageId>,
     /// Messages whose texts are not here in full: they are off the open branch.
     pub(super) cut: HashSet<MessageId>,
-    /// Documents whose load broke off, that are to go to the library once they are read.
-    pub(super) to_shelve: HashSet<MessageId>,
+    /// Documents whose load broke off, until it is recorded that they are read to their ends after all.
+    pub(super) broken_off: HashSet<MessageId>,
 }
 
 impl Talk {
@@ -69,7 +69,7 @@ impl Talk {
             ends: HashMap::new(),
             labels: BTreeMap::new(),
             cut: HashSet::new(),
-            to_shelve: HashSet::new(),
+            broken_off: HashSet::new(),
         }
     }
 
@@ -108,6 +108,31 @@ impl Talk {
         self.settings
             .to_json(self.unread.as_deref())
             .map_err(|e| DeskError::Failed(format!("The settings cannot be written down: {e}.")))
+    }
+
+    /// A document whose load broke off is complete as soon as it is read to its end. Whether there is one that is so from now on.
+    pub(super) fn complete_what_is_read(&mut self) -> bool {
+        let read = self.broken_off.iter().filter(|id| self.ends.contains_key(*id));
+        let open = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| !d.complete);
+        let read: Vec<Message> = read.filter_map(|id| self.conversation.get(*id)).filter(open).cloned().collect();
+        let any = !read.is_empty();
+        for mut message in read {
+            if let Some(info) = &mut message.meta.document {
+                info.complete = true;
+            }
+            self.conversation.amend(message);
+        }
+        any
+    }
+
+    /// The first document of the open branch whose load broke off and that is not read to its end.
+    pub(super) fn half_read(&self) -> Option<&Message> {
+        self.conversation.path().into_iter().find(|m| self.broken_off.contains(&m.id) && m.is_half_read())
+    }
+
+    /// ` again`, unless some of what has to be read of the open branch was never read to its end.
+    pub(super) fn again(&self) -> &'static str {
+        if self.half_read().is_some() { "" } else { " again" }
     }
 
     /// Message `#number` of the open branch.
@@ -187,10 +212,11 @@ impl Talk {
         }
     }
 
-    /// The complete documents of the open branch with this text, if it was loaded already.
+    /// The documents of the open branch that have all of this text, if it was loaded already.
     pub(super) fn documents_with(&self, hash: &str) -> impl Iterator<Item = &DocumentInfo> {
-        let path = self.conversation.path();
-        let documents = path.into_iter().filter(|m| m.role == Role::Document).filter_map(|m| m.meta.document.as_ref());
-        documents.filter(move |d| d.complete && d.hash == hash)
+        let documents = self.conversation.path().into_iter().filter(|m| m.role == Role::Document);
+        let documents = documents.filter_map(|m| Some((m, m.meta.document.as_ref()?)));
+        let whole = move |(m, d): &(&Message, &DocumentInfo)| d.hash == hash && (d.complete || m.is_half_read());
+        documents.filter(whole).map(|(_, d)| d)
     }
 }

@@ -20,7 +20,7 @@ use crate::transcript::{MessageId, SessionId};
 const CHECKED_BYTES: u64 = 16 << 20;
 
 /// Tables whose pages and indexes are compared: all of `schema.rs`. Not asked of the database, which may have lost one.
-const TABLES: [&str; 11] = [
+pub(super) const TABLES: [&str; 11] = [
     "counter",
     "session",
     "message",
@@ -33,6 +33,10 @@ const TABLES: [&str; 11] = [
     "property",
     "draft",
 ];
+
+/// Said where the structure of the database stays damaged.
+const STAYS: &str = "sala.db stays as it is: save what can be read (sala-chat export), then bring back a copy, or move the folder \
+     away to start afresh";
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -203,9 +207,21 @@ impl Store {
             faults = left;
         }
         out.damaged.extend(faults.iter().take(3).map(|f| format!("sala.db: {f}")));
-        self.check_texts(&mut out)?;
-        self.check_search(&mut out)?;
-        self.check_states(&mut out)?;
+        let parts: [fn(&Store, &mut Checked) -> Result<()>; 3] =
+            [Store::check_texts, Store::check_search, Store::check_states];
+        for part in parts {
+            if let Err(e) = part(self, &mut out) {
+                // What it would have told is hidden by that.
+                let fault = e.damage().ok_or(e)?;
+                if faults.is_empty() {
+                    out.damaged.push(format!("sala.db: {fault}"));
+                }
+                faults.push(fault);
+            }
+        }
+        if !faults.is_empty() {
+            out.damaged.push(STAYS.to_owned());
+        }
         if let (Ok(wanted), true) = (self.directory_id(), self.may_repair()) {
             let mark = directory::read_mark(&self.layout, &*self.disk);
             if mark.is_some_and(|mark| mark != wanted)

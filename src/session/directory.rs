@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `sala-chat.id` | the mark: this directory is ours, and which one it is |
 //! | `sala.db`, `-wal`, `-shm` | SQLite |
+//! | `sala.db.damaged-<time>`, `-wal` | one that could not be opened, beside the one that was made of it (`rescue.rs`) |
 //! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written |
 //! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `parts.rs`) |
 //! | `locks/serve.*` | where a running `sala-chat serve` is found (`attach::Place`) |

@@ -33,7 +33,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The database cannot be read any more.
-    #[error("{} is damaged ({detail}): bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
+    #[error("{} is damaged ({detail}): sala-chat doctor --check makes a new one of what can be read; if nothing can, bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
     Damaged {
         /// The database.
         path: PathBuf,
@@ -245,6 +245,26 @@ impl StoreError {
             StoreError::Io { source, .. } => is_full(source),
             StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) => {
                 e.code == rusqlite::ErrorCode::DiskFull || FULL_SHM.contains(&e.extended_code)
+            }
+            _ => false,
+        }
+    }
+
+    /// What was read and is not what was written, a phrase, if that is why.
+    pub(super) fn damage(&self) -> Option<String> {
+        match self {
+            StoreError::Damaged { detail, .. } => Some(detail.clone()),
+            StoreError::Database(e) => Some(one_line(e)).filter(|_| is_damage(e)),
+            _ => None,
+        }
+    }
+
+    /// Whether something that was to be built on is not there: so fails what follows a text that was not saved.
+    pub(super) fn lacks_another(&self) -> bool {
+        match self {
+            StoreError::NoMessage { .. } => true,
+            StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) => {
+                e.code == rusqlite::ErrorCode::ConstraintViolation
             }
             _ => false,
         }

@@ -84,7 +84,7 @@ impl Store {
             if let StoreError::Damaged { detail, .. } = &e {
                 let why = format!(
                     "{} is damaged ({detail}), so that nothing can be added to it: what can be read is shown, nothing is saved. \
-                     Bring back a copy, or move the folder away to start afresh.",
+                     sala-chat doctor --check makes a new one of what can be read.",
                     layout.database.display()
                 );
                 // Where not even the list of sessions can be read there is nothing to show.
@@ -287,7 +287,7 @@ impl Store {
 
 /// Copies the database and its log, again where one of them changed meanwhile: a writer that moves the log into the database
 /// after that was copied leaves what it moved in neither copy.
-fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> {
+pub(super) fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> {
     let (wal, wal_copy) = (layout.root.join("sala.db-wal"), target.with_extension("db-wal"));
     let files = [(&layout.database, target), (&wal, &*wal_copy)];
     for left in (0..COPIES).rev() {
@@ -310,7 +310,7 @@ fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> 
 }
 
 /// Where a database lies that is read in the place of another one.
-fn private_place() -> Result<Scratch> {
+pub(super) fn private_place() -> Result<Scratch> {
     Scratch::new().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))
 }
 

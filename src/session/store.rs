@@ -20,7 +20,7 @@ use crate::transcript::{MessageId, SessionId};
 /// Ids handed out by one process before it has to ask the database again.
 const ID_BLOCK: i64 = 1 << 20;
 /// Ids from here on were taken while the database could not be asked: some of a block for each millisecond.
-const FAR: i64 = 1 << 61;
+pub(super) const FAR: i64 = 1 << 61;
 
 /// What may be kept, and for how long. Defaults as in `config.example.toml`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::{Context, open};
 use crate::base::Exit;
 use crate::base::counted;
-use crate::session::{Checked, Store};
+use crate::session::{Checked, RealDisk, Store};
 use crate::text::sanitize::sanitize_line;
 
 /// Runs it. Exit code 7 when something stays damaged.
@@ -14,8 +14,13 @@ use crate::text::sanitize::sanitize_line;
 /// # Errors
 /// The data directory cannot be opened or read.
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
+    let rescued = Store::rescue(&context.dirs.data, &RealDisk)?;
     let store = open::store(context)?;
-    let checked = store.check()?;
+    let mut checked = store.check()?;
+    if let Some(rescued) = rescued {
+        checked.repaired.insert(0, rescued.said());
+        checked.damaged.extend(rescued.said_lost());
+    }
     // What serve kept, if it ever did, lies in a store of its own.
     let requests = match open::store_of_requests_if_any(context)? {
         Some(store) => Some((store.check()?, store)),

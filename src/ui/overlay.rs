@@ -7,7 +7,6 @@ use super::paint::Painter;
 use crate::app::cells::{ellipsis, fit, width};
 use crate::app::complete::Popup;
 use crate::app::entry::{clock, grouped};
-use crate::app::keys::TAKE_UP;
 use crate::app::overlay::{Overlay, Page};
 use crate::app::rows::{Face, Role, Row, Span};
 use crate::app::shelf::{self, ShelfView};
@@ -209,7 +208,11 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
         None if library => "in library".to_string(),
         None => "not read yet".to_string(),
     };
-    let kept = if r.kept { "kept" } else { "text only" };
+    let kept = match (r.complete, r.kept) {
+        (false, _) => "in part",
+        (true, true) => "kept",
+        (true, false) => "text only",
+    };
     let size = match r.bytes {
         0 => String::new(),
         n => bytes(n),
@@ -264,50 +267,17 @@ pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
 
 /// A question: over the last rows of the body, its keys in the input's place.
 pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rect, composer: Rect) {
-    let cells: usize = choices(question).map(|(k, what)| width(&k) + width(what) + 4).sum();
-    let in_a_row = cells <= usize::from(composer.width);
-    let mut rows = question_text(question, body);
-    // Choices that would run out of the line get a row each.
-    rows.extend(choices(question).filter(|_| !in_a_row).map(|choice| choice_row(choice, body)));
-    above_input(painter, body, &rows);
-    match in_a_row {
-        true => keys(painter, composer, choices(question)),
+    let cells = usize::from(body.width);
+    above_input(painter, body, &question.rows(cells, usize::from(body.height)));
+    match question.is_in_the_input(cells) {
+        true => keys(painter, composer, question.keys()),
         false => keys(painter, composer, std::iter::empty()),
     }
 }
 
 /// A question above what somebody writes: its choices, and the key that takes it up.
 pub(super) fn question_beside(question: &Question, painter: &mut Painter<'_>, body: Rect) {
-    let mut rows = question_text(question, body);
-    rows.extend(choices(question).map(|choice| choice_row(choice, body)));
-    let hint = format!("{TAKE_UP} answers, or an empty input");
-    rows.push(Row { spans: vec![Span::new(hint, Role::Dim)], ..Row::default() });
-    above_input(painter, body, &rows);
-}
-
-fn question_text(question: &Question, body: Rect) -> Vec<Row> {
-    wrap_text(&question.text, Face::from(Role::Warn).bold(), usize::from(body.width).saturating_sub(4))
-}
-
-/// What is to be pressed, and what that means.
-fn choices(question: &Question) -> impl Iterator<Item = (String, &str)> {
-    let name = |key: char| match key {
-        '\n' => "Enter".to_string(),
-        '\x1b' => "Esc".to_string(),
-        k => k.to_string(),
-    };
-    question.choices.iter().map(move |c| (name(c.key), c.label.as_str()))
-}
-
-fn choice_row((key, what): (String, &str), body: Rect) -> Row {
-    let room = usize::from(body.width).saturating_sub(12);
-    Row {
-        spans: vec![
-            Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold()),
-            Span::new(crate::app::cells::ellipsis(what, room), Role::Text),
-        ],
-        ..Row::default()
-    }
+    above_input(painter, body, &question.rows(usize::from(body.width), usize::from(body.height)));
 }
 
 /// Rows at the bottom of the text, below a rule.

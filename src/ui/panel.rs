@@ -132,7 +132,11 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     if !documents.is_empty() {
         lines.title("documents");
         for d in documents.iter().take(5) {
-            let kept = if d.kept { "library" } else { "" };
+            let kept = match (d.complete, d.kept) {
+                (false, _) => "in part",
+                (true, true) => "library",
+                (true, false) => "",
+            };
             lines.line(&format!("{} {:>9} tok  {kept}", fit(&d.name, 18), grouped(d.tokens)), Role::Text);
         }
         if documents.len() > 5 {

@@ -355,8 +355,25 @@ fn a_document_that_is_whole_after_a_kill_goes_to_the_library_once_it_is_read() {
         assert_eq!(names, if once { &[][..] } else { &["notes.txt"][..] });
         let record = store.session_named(&name).unwrap();
         let document = store.path(record.head.unwrap()).unwrap()[0].meta.document.clone().unwrap();
-        assert_eq!(document.complete, !once, "once it is in the library that is kept");
+        assert!(document.complete, "that it is read is kept");
     }
+}
+
+#[test]
+fn damage_that_keeps_something_from_being_saved_is_what_the_banner_goes_on_saying() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.on_disk();
+    let sql = "UPDATE message SET role = CAST(x'ff80' AS TEXT) WHERE role = 'assistant'";
+    rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap().execute_batch(sql).unwrap();
+    t.send(Request::Ask("Two?".into()));
+    t.note_with("Something could not be saved");
+    t.sync();
+    let SaveState::NotSaved(why) = t.saved() else { panic!("{:?}", t.saved()) };
+    assert!(why.contains("is damaged (") && why.contains("sala-chat doctor --check"), "{why}");
+    let other = |n: &Notice| matches!(n, Notice::Note(_, text) if text.contains("not in the database"));
+    assert!(!t.seen.iter().any(other), "{:?}", t.seen);
 }
 
 #[test]

@@ -73,8 +73,8 @@ fn a_load_that_fails_after_it_was_stopped_leaves_no_document_open() {
         Notice::Finished(m) => m.meta.document.clone(),
         _ => None,
     });
-    // All of it is there: what was not read is read with the next question.
-    assert!(document.complete);
+    // It is what it is until the next question reads the rest.
+    assert!(!document.complete);
     t.note_with("no such table");
 }
 
@@ -105,6 +105,52 @@ fn what_a_stopped_load_has_read_is_not_read_again_after_a_restart() {
         t.ask("What is it about?");
         assert!(t.work().0 < 40);
     }
+}
+
+/// The data folder as a kill leaves it now.
+fn killed_now(from: &std::path::Path, to: &std::path::Path) {
+    let (from, to) = (from.join("data"), to.join("data"));
+    std::fs::create_dir_all(to.join("segments")).unwrap();
+    let db = rusqlite::Connection::open(from.join("sala.db")).unwrap();
+    db.execute("VACUUM INTO ?1", [to.join("sala.db").to_str().unwrap()]).unwrap();
+    std::fs::copy(from.join("sala-chat.id"), to.join("sala-chat.id")).unwrap();
+    for file in std::fs::read_dir(from.join("segments")).unwrap() {
+        let path = file.unwrap().path();
+        std::fs::copy(&path, to.join("segments").join(path.file_name().unwrap())).unwrap();
+    }
+}
+
+fn what_a_kill_left_unread_is_said_to_be_that_until_it_is_read() {
+    let (dir, after) = (dir(), dir());
+    std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(1_000)).unwrap();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    for _ in 0..3 {
+        permit.send(()).unwrap();
+    }
+    stopped_after(&mut t, 3);
+    t.on_disk();
+    killed_now(dir.path(), after.path());
+
+    let mut t = Talk::new(after.path(), resume("long"));
+    let (id, text) = question(&mut t);
+    assert!(text.starts_with("The reading of long.txt broke off. What was read of it is kept, "), "{text}");
+    assert!(text.contains(" have to be read") && !text.contains("again"), "{text}");
+    let shown = |t: &Talk| {
+        let view = t.view();
+        (view.messages[0].meta.document.as_ref().unwrap().complete, view.documents[0].complete)
+    };
+    assert_eq!(shown(&t), (false, false));
+    t.send(Request::Choose { question: id, key: '\n' });
+    t.note_with("Resumed 192 of ");
+    t.sync();
+    assert_eq!(shown(&t), (true, true));
+    assert!(t.work().0 as u64 + 192 <= t.view().documents[0].tokens + 40);
+    t.quit();
+    let mut t = Talk::new(after.path(), resume("long"));
+    t.note_with("Resumed ");
+    assert_eq!((t.work().0, shown(&t)), (0, (true, true)));
+    t.quit();
 }
 
 fn going_back_from_a_stopped_load_keeps_what_was_read() {
@@ -235,6 +281,7 @@ with_both_tokenizers!(
     a_load_that_fails_after_it_was_stopped_leaves_no_document_open,
     a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read,
     what_a_stopped_load_has_read_is_not_read_again_after_a_restart,
+    what_a_kill_left_unread_is_said_to_be_that_until_it_is_read,
     going_back_from_a_stopped_load_keeps_what_was_read,
     a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole,
 );

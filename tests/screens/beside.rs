@@ -56,6 +56,45 @@ fn answers_side_by_side() {
 }
 
 #[test]
+fn every_answer_and_every_choice_is_reached_in_a_small_window() {
+    let mut s = open(60, 15);
+    s.tell(Notice::Several((1..=9).map(|n| (MessageId(10 + n), Some(40 + n as u64))).collect()));
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+    let screen = s.screen();
+    assert!(screen.contains("1  seed 41") && !screen.contains("9  seed 49"), "{screen}");
+    assert!(screen.contains("PgUp/PgDn other answers"), "{screen}");
+    for _ in 0..9 {
+        s.press("pgdn");
+    }
+    let screen = s.screen();
+    assert!(screen.contains("9  seed 49  waiting") && !screen.contains("1  seed 41"), "{screen}");
+    for n in 1..=9 {
+        s.tell(Notice::Finished(answer(10 + n, &format!("Answer {n} says so."))));
+    }
+    let choice = |key, label: String| Choice { key, label };
+    let mut choices: Vec<Choice> = ('1'..='9').map(|key| choice(key, format!("Answer {key}"))).collect();
+    choices.push(choice('\x1b', "keep the last; /branch shows the others".into()));
+    s.tell(Notice::Activity(Activity::Idle));
+    s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+    s.sent();
+    let screen = s.screen();
+    for key in '1'..='9' {
+        assert!(screen.contains(&format!("{key} Answer {key} ")), "{key}: {screen}");
+    }
+    assert!(screen.contains("Esc keep"), "{screen}");
+    // They can be looked at while one is to be chosen.
+    s.press("pgdn");
+    for n in (1..=9).rev() {
+        let screen = s.screen();
+        assert!(screen.contains(&format!("Answer {n} says so.")), "{n}: {screen}");
+        s.press("pgup");
+    }
+    assert_eq!(s.sent(), []);
+    s.press("9");
+    assert_eq!(s.sent(), [Request::Choose { question: 7, key: '9' }]);
+}
+
+#[test]
 fn whoever_writes_goes_on_writing_below_answers_side_by_side() {
     let mut s = open(80, 24);
     s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));

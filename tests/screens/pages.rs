@@ -1,7 +1,7 @@
 //! Pictures of pages, lists and questions.
 
 use sala_chat::protocol::desk::{
-    Activity, Choice, LoadPlan, Notice, PlanFile, Request, SearchRow, SessionRow, TreeView,
+    Activity, Choice, DocumentRow, LoadPlan, Notice, PlanFile, Request, SearchRow, SessionRow, TreeView,
 };
 use sala_chat::transcript::MessageId;
 
@@ -188,6 +188,10 @@ fn search_results_and_documents() {
     assert!(s.screen().contains(" Esc closes") && !s.screen().contains("Enter opens"), "{}", s.screen());
     s.tell(Notice::Documents { title: "This conversation".into(), rows: documents() });
     picture("documents_80x24", &mut s);
+    let rows = documents().into_iter().map(|row| DocumentRow { complete: false, ..row }).collect();
+    s.tell(Notice::Documents { title: "This conversation".into(), rows });
+    let screen = s.screen();
+    assert_eq!(screen.matches("in part").count(), 2, "{screen}");
 }
 
 #[test]

@@ -357,6 +357,7 @@ pub fn documents() -> Vec<sala_chat::protocol::desk::DocumentRow> {
         tokens,
         position: Some(position),
         lines: tokens / 12,
+        complete: true,
         hash: "ab12cd".into(),
         kept,
         bytes: tokens * 9_000,

@@ -6,6 +6,7 @@ use super::super::mention::{self, Found};
 use super::super::question::{self, Asker, Standing};
 use super::super::quit::quit;
 use super::super::{App, Armed, Effect, Find, pick};
+use super::several::several_key;
 use super::{insert_pasted, place_key, write};
 use crate::protocol::desk::Request;
 
@@ -72,6 +73,11 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
         Code::Char(c) if !key.ctrl && !key.alt => c,
         Code::Enter => '\n',
         Code::Esc => '\x1b',
+        // The answers it is about lie above it.
+        _ if app.overlay.is_none() => {
+            several_key(app, key);
+            return;
+        }
         _ => return,
     };
     let same = |k: char| k == pressed || k.to_lowercase().eq(pressed.to_lowercase());

@@ -11,10 +11,10 @@ pub(super) fn several_key(app: &mut App, key: Key) -> bool {
     match (action, key.code) {
         // They went on in nothing: it failed, as a line below them says.
         (Some(Action::Escape), _) if idle && several.done() => app.several = None,
-        (Some(Action::PageUp), _) => several.scroll(-several.page()),
-        (Some(Action::PageDown), _) => several.scroll(several.page()),
-        (Some(Action::Top), _) => several.scroll(isize::MIN / 2),
-        (Some(Action::Follow), _) => several.scroll(isize::MAX / 2),
+        (Some(Action::PageUp), _) => several.turn(-1),
+        (Some(Action::PageDown), _) => several.turn(1),
+        (Some(Action::Top), _) => several.turn(isize::MIN),
+        (Some(Action::Follow), _) => several.turn(isize::MAX),
         // In what is written they move the caret.
         (_, Code::Up) if app.composer.is_empty() => several.scroll(-1),
         (_, Code::Down) if app.composer.is_empty() => several.scroll(1),

@@ -94,6 +94,8 @@ pub struct DocumentRow {
     pub position: Option<u64>,
     /// Lines.
     pub lines: u64,
+    /// All of it is read.
+    pub complete: bool,
     /// Short hash.
     pub hash: String,
     /// Its state is on disk.

@@ -128,7 +128,8 @@ impl Texts {
             Ok(applied) => applied,
             Err(e) => {
                 let lasting = !e.is_disk();
-                let reason = self.reason(&e);
+                let earlier = lock(&self.shared.queue).given_up.clone().filter(|_| e.lacks_another());
+                let reason = earlier.unwrap_or_else(|| self.reason(&e));
                 self.text_off = !lasting;
                 if !lasting {
                     return Outcome::Stuck(reason);
@@ -193,7 +194,13 @@ impl Texts {
         if e.is_busy() {
             return format!("another program holds {}: it is tried again", self.store.layout.database.display());
         }
-        e.to_string()
+        match e.damage() {
+            Some(detail) => format!(
+                "{} is damaged ({detail}): sala-chat doctor --check tells more and repairs what can be",
+                self.store.layout.database.display()
+            ),
+            None => e.to_string(),
+        }
     }
 
     /// One event for the save and each it has taken in.

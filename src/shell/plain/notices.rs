@@ -219,7 +219,8 @@ impl Plain {
                 out.push(Out::Line(format!("{}: {documents}.", sanitize_line(&title))));
                 out.extend(rows.iter().map(|r| {
                     let (tokens, lines) = (counted(r.tokens, "token"), counted(r.lines, "line"));
-                    Out::Line(format!("{}, {tokens}, {lines}", sanitize_line(&r.name)))
+                    let state = if r.complete { "" } else { ", read in part" };
+                    Out::Line(format!("{}, {tokens}, {lines}{state}", sanitize_line(&r.name)))
                 }));
             }
             Notice::Bye { farewell, unsaved } => {
