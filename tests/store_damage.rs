@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sala_chat::session::{
-    Access, Change, Disk, DiskFile, Look, NewDocument, RealDisk, Save, SessionFilter, Store, Watch,
+    Access, Change, Disk, DiskFile, Look, NewDocument, RealDisk, Save, SaveEvent, SessionFilter, Store, Watch,
 };
 use sala_chat::transcript::MessageId;
 use store_support::fault::FaultDisk;

@@ -171,7 +171,7 @@ fn a_draft_for_which_there_is_no_place_is_found_with_up() {
 fn a_session_that_is_open_elsewhere_keeps_its_draft() {
     let dir = dir();
     let (t, name, _) = with_draft(dir.path(), Setup::default(), "mine");
-    let mut second = viewing(dir.path(), &name);
+    let second = viewing(dir.path(), &name);
     assert_eq!(told(&second), Vec::<String>::new());
     second.send(draft(second.view().serial, "theirs"));
     second.quit();
