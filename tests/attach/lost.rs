@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Sender, unbounded};
 use sala_chat::desk::Opening;
-use sala_chat::protocol::desk::{Activity, LoadOptions, Notice, Request};
+use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request};
 use sala_chat::transcript::{Finish, Role};
 
 use super::support::{Talk, text_model};
@@ -67,8 +67,7 @@ fn whoever_goes_back_from_a_stopped_load_is_back_though_the_server_is_gone() {
     talk.note_with("Kept what was read");
     // The end of the part waits at the gate.
     server.kill();
-    let is_why = |text: &str| text.contains("has ended") || text.contains("went with the server");
-    talk.wait("why it is not kept", |n| matches!(n, Notice::Note(_, text) if is_why(text)).then_some(()));
+    talk.note_with("has ended");
     talk.sync();
     assert!(talk.view().messages.is_empty(), "{:?}", talk.view().messages);
     talk.quit();
@@ -91,6 +90,32 @@ fn the_part_that_was_read_of_a_stopped_load_is_kept_though_the_server_ends_while
         _ => None,
     });
     assert!(note.starts_with("Kept what was read: notes.txt ends at line "), "{note}");
+    talk.quit();
+}
+
+#[test]
+fn a_load_that_was_left_goes_on_when_the_server_ends_beside_it() {
+    let text = text_model(None);
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("notes.txt"), "A line of the document.\n".repeat(400)).unwrap();
+    let (permit, gate) = unbounded();
+    let server = Server::start(home.path(), &text, "fake-1", Some(gate));
+    let Terminal { mut talk, loaded } = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
+    stopped(&mut talk, &permit);
+    talk.send(Request::New(None));
+    talk.wait("another session", |n| matches!(n, Notice::Session(view) if view.serial == 2).then_some(()));
+    server.kill();
+    talk.note_with("has ended");
+    talk.send(Request::Switch(1));
+    let asked = question(&mut talk);
+    talk.send(Request::Choose { question: asked, key: '1' });
+    let end = talk.wait("the end of the load", |n| match n {
+        Notice::Note(Level::Error, text) => Some(text.clone()),
+        Notice::Note(_, text) if text.starts_with("Read notes.txt") => Some(text.clone()),
+        _ => None,
+    });
+    assert!(end.starts_with("Read notes.txt: "), "{end}");
+    assert_eq!(loaded.load(Ordering::Relaxed), 1);
     talk.quit();
 }
 
