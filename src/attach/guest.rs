@@ -5,7 +5,7 @@
 //! wait until the model is there; should it have another form than before (another fingerprint), they fail, so that the desk
 //! plans anew.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -62,7 +62,7 @@ pub fn spawn(link: Link, way: Way) -> io::Result<Engine> {
         held: VecDeque::new(),
         pending: HashMap::new(),
         used: BTreeSet::new(),
-        lost: BTreeSet::new(),
+        lost: BTreeMap::new(),
         heard: Instant::now(),
     };
     let thread = std::thread::Builder::new().name("attached engine".into()).spawn(move || guest.run(&inbox))?;
@@ -134,8 +134,8 @@ struct Guest {
     pending: HashMap<u64, Pending>,
     /// Sequences that have a state.
     used: BTreeSet<SequenceId>,
-    /// Sequences whose state went with the server.
-    lost: BTreeSet<SequenceId>,
+    /// Sequences whose state went with the server, and how that was told.
+    lost: BTreeMap<SequenceId, EngineFault>,
     /// When the server last said something.
     heard: Instant,
 }
@@ -221,13 +221,13 @@ impl Guest {
     fn on_command(&mut self, command: Command) {
         let (sequence, id, rests_on) = about(&command);
         if let (Some(id), Some(base)) = (id, rests_on)
-            && self.lost.contains(&base)
+            && let Some(fault) = self.lost.get(&base)
         {
             // Its own state is as good as empty now.
-            return self.fail(id, "The state it rests on went with the server. Ask again.");
+            return self.send(EngineEvent::Failed { id, fault: fault.clone() });
         }
         if !matches!(command, Command::MayEvict { .. }) {
-            self.lost.retain(|lost| Some(*lost) != sequence);
+            self.lost.retain(|lost, _| Some(*lost) != sequence);
         }
         if matches!(self.side, Side::Away) {
             if id.is_none() {
@@ -350,8 +350,9 @@ impl Guest {
         let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
         let next = "what comes next looks for a server again, and loads the model here if there is none";
         let line = format!("{host}, which ran the model, has ended{why}. The text is kept; {next}.");
-        let failed = |id| EngineEvent::Failed { id, fault: EngineFault::Gone(line.clone()) };
-        self.lost.extend(std::mem::take(&mut self.used));
+        let fault = EngineFault::Gone(line);
+        let failed = |id| EngineEvent::Failed { id, fault: fault.clone() };
+        self.lost.extend(std::mem::take(&mut self.used).into_iter().map(|sequence| (sequence, fault.clone())));
         // First: what waits may be tried again at once, and must not rest on what is gone.
         self.send(failed(0));
         let pending = std::mem::take(&mut self.pending).into_keys();

@@ -2,24 +2,33 @@
 
 use super::*;
 
-#[test]
-fn a_server_that_is_ready_and_gone_fails_all_that_waited_for_it() {
-    let (to, other) = UnixStream::pair().unwrap();
-    drop(other);
+/// With a server whose end of the socket is closed, and what it tells.
+fn guest() -> (Guest, Receiver<EngineEvent>) {
+    let (to, _) = UnixStream::pair().unwrap();
     let (events, told) = unbounded();
-    let fork = |id| Command::Fork { id, from: SequenceId(0), to: SequenceId(1) };
-    let mut guest = Guest {
+    let guest = Guest {
         way: Way { find: Box::new(|| Found::Nobody), load: Box::new(|| Err(io::ErrorKind::NotFound.into())) },
         events,
         side: Side::Server { to, from: never(), host: "a server".into() },
         ready: false,
         known: Some("f".into()),
-        held: [fork(7), fork(8), fork(9)].into(),
+        held: VecDeque::new(),
         pending: HashMap::new(),
         used: BTreeSet::new(),
-        lost: BTreeSet::new(),
+        lost: BTreeMap::new(),
         heard: Instant::now(),
     };
+    (guest, told)
+}
+
+fn fork(id: u64) -> Command {
+    Command::Fork { id, from: SequenceId(0), to: SequenceId(1) }
+}
+
+#[test]
+fn a_server_that_is_ready_and_gone_fails_all_that_waited_for_it() {
+    let (mut guest, told) = guest();
+    guest.held = [fork(7), fork(8), fork(9)].into();
     guest.now_ready(ModelInfo { fingerprint: "f".into(), ..ModelInfo::default() });
     let failed = |event| match event {
         EngineEvent::Failed { id, .. } => Some(id),
@@ -28,4 +37,19 @@ fn a_server_that_is_ready_and_gone_fails_all_that_waited_for_it() {
     // The first is the line that belongs to no command.
     assert_eq!(told.try_iter().filter_map(failed).collect::<Vec<_>>(), [0, 7, 8, 9]);
     assert!(guest.pending.is_empty() && guest.held.is_empty());
+}
+
+#[test]
+fn what_rests_on_a_state_that_went_with_the_server_hears_that_it_is_gone() {
+    let (mut guest, told) = guest();
+    guest.used = [SequenceId(0)].into();
+    guest.gone(None);
+    guest.on_command(fork(7));
+    let gone = |event| match event {
+        EngineEvent::Failed { id, fault: EngineFault::Gone(why) } => Some((id, why)),
+        _ => None,
+    };
+    let said: Vec<(u64, String)> = told.try_iter().filter_map(gone).collect();
+    assert_eq!(said.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 7]);
+    assert!(said[0].1.contains("has ended") && said[0].1 == said[1].1, "{said:?}");
 }

@@ -20,6 +20,13 @@ impl State {
                     |desk: &mut State| desk.on_engine_in_hand(EngineEvent::Failed { id: 0, fault: fault.clone() });
                 self.beside_each(Work::needs_engine, told);
             }
+            (None, EngineEvent::Failed { id: 0, fault: fault @ EngineFault::Gone(_) }) => {
+                // Whoever waits for a command hears it as the end of that.
+                let fault = fault.clone();
+                self.on_engine_in_hand(event);
+                let no_command = |work: &Work| !matches!(work, Work::Restoring { .. } | Work::Feeding(_));
+                self.beside_each(no_command, |desk| desk.feeder.failed(&fault));
+            }
             (None, EngineEvent::Ready(_)) => {
                 self.on_engine_in_hand(event);
                 self.beside_each(|work| matches!(work, Work::Starting(_)), State::engine_is_there);

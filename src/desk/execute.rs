@@ -289,6 +289,7 @@ impl State {
         then: impl FnOnce(&mut State, Done<Plan>) -> Done + Send + 'static,
     ) -> Done {
         if self.feeder.is_at(&plan.base) {
+            self.feeder.read_as(&plan.base);
             return then(self, Ok(plan));
         }
         self.activity(Activity::Restoring { share: None, tokens: plan.base.position() });

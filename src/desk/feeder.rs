@@ -126,12 +126,17 @@ impl Feeder {
 
     /// Whatever failed, the engine's state is empty; after some failures there is no engine.
     pub(super) fn failed(&mut self, fault: &EngineFault) {
-        self.live = Path::default();
-        self.doubtful = true;
-        self.in_flight.clear();
+        self.lose();
         if let EngineFault::Fatal { why, exit } = fault {
             self.link.down(why.clone(), *exit);
         }
+    }
+
+    /// What the engine's state holds is not known: it counts as empty until it was made anew.
+    fn lose(&mut self) {
+        self.live = Path::default();
+        self.doubtful = true;
+        self.in_flight.clear();
     }
 
     /// Takes another conversation's place, and leaves the present one there.
@@ -267,6 +272,14 @@ impl Feeder {
         !self.doubtful && common == self.live.segments().len() && common == path.segments().len()
     }
 
+    /// Where the state is just this path, its text may be another than it was read as: a tokenizer may write two texts as the same
+    /// tokens.
+    pub(super) fn read_as(&mut self, path: &Path) {
+        if self.live.text_bytes() != path.text_bytes() {
+            self.live = path.clone();
+        }
+    }
+
     /// Takes into the live path what a job did. Returns the segment, and whether all of the step was read; `None` when
     /// nothing was done.
     pub(super) fn absorb(
@@ -277,7 +290,10 @@ impl Feeder {
     ) -> Done<Option<(NewSegment, bool)>> {
         let mut live = std::mem::take(&mut self.live);
         let absorbed = self.absorb_in(&mut live, rendered, step, end);
-        self.live = live;
+        match absorbed {
+            Ok(_) => self.live = live,
+            Err(_) => self.lose(),
+        }
         absorbed
     }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::execute::Fed;
+use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
 use super::segments::Step;
@@ -85,6 +86,8 @@ struct Load {
     added: usize,
     /// When the conversation's tree was shown with the documents that are in it.
     tree_shown: Option<Instant>,
+    /// The path that is live as far as the load knows: the rest of the plan was cut for what follows it.
+    base: Path,
     /// Of the present plan: what is left to read, and what need not be.
     steps: VecDeque<Step>,
     found: Vec<(MessageId, SegmentId)>,
@@ -226,6 +229,7 @@ impl State {
             at: 0,
             added: 0,
             tree_shown: None,
+            base: Path::default(),
             steps: VecDeque::new(),
             found: Vec::new(),
             restored: 0.0,
@@ -242,12 +246,13 @@ impl State {
                 Ok(plan) => plan,
                 Err(DeskError::Stopped) => return desk.load_stopped(load),
                 Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => {
-                    return desk.load_again(load, Some(lost));
+                    return desk.load_lost(load, lost);
                 }
                 Err(e) => return desk.load_failed(&load, e),
             };
             load.restored = begun.elapsed().as_secs_f64();
-            (load.at, load.steps, load.found) = (0, plan.steps.into(), plan.found);
+            load.at = 0;
+            (load.base, load.steps, load.found) = (plan.base, plan.steps.into(), plan.found);
             desk.read_next(load)
         })
     }
@@ -271,8 +276,11 @@ impl State {
             Wanted::Texts(0)
         };
         self.when_saved(saved, move |desk| {
-            // The plan's base is live, and all documents before this one.
-            let plan = Plan { base: desk.feeder.live.clone(), found, steps };
+            if !desk.feeder.is_at(&load.base) {
+                // The process that ran the model has ended while this was saved.
+                return desk.load_again(load, |desk, plan| desk.say_reading_again(plan));
+            }
+            let plan = Plan { base: std::mem::take(&mut load.base), found, steps };
             let (to_read, began) = (plan.to_read(), Instant::now());
             load.progress.begin(load.at, &load.items, to_read);
             let rendered = Arc::clone(&load.rendered);
@@ -280,7 +288,7 @@ impl State {
                 Ok(fed) if fed.read < to_read => desk.load_stopped(load),
                 Ok(fed) => desk.document_read(load, &fed, began),
                 Err(DeskError::Stopped) => desk.load_stopped(load),
-                Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => desk.load_again(load, Some(lost)),
+                Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => desk.load_lost(load, lost),
                 Err(e) => desk.load_failed(&load, e),
             })
         })
@@ -298,23 +306,27 @@ impl State {
         Err(e)
     }
 
-    /// Plans the rest of a load once more and goes on.
-    fn load_again(&mut self, load: Box<Load>, lost: Option<DeskError>) -> Done {
+    /// Goes on with a load whose state was lost.
+    fn load_lost(&mut self, load: Box<Load>, lost: DeskError) -> Done {
+        self.load_again(load, move |desk, plan| desk.read_lost_again(&lost, plan))
+    }
+
+    /// Plans the rest of a load once more and goes on; `said` is told of the plan before.
+    fn load_again(&mut self, load: Box<Load>, said: impl FnOnce(&mut State, &Plan) + Send + 'static) -> Done {
         self.when_planned(Arc::clone(&load.rendered), State::plan, move |desk, _, plan| {
             let plan = match plan {
                 Err(DeskError::Stopped) => return desk.load_stopped(load),
                 Err(e) => return desk.load_failed(&load, e),
                 Ok(plan) => plan,
             };
-            if let Some(lost) = lost {
-                desk.read_lost_again(&lost, &plan);
-            }
+            said(desk, &plan);
             desk.read_load(load, plan)
         })
     }
 
     /// A document is read: says so in the transcript and puts it into the library.
     fn document_read(&mut self, mut load: Box<Load>, fed: &Fed, began: Instant) -> Done {
+        load.base = self.feeder.live.clone();
         load.progress.end(load.at, fed, began.elapsed(), load.restored);
         let shown = load.progress.shown();
         self.working(shown);

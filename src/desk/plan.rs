@@ -66,7 +66,9 @@ impl Feeder {
             for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
                 let boundary = boundary(rendered, step.text_end);
                 let content = self.content(&chain, &step.prompt, &[], boundary, step.kind);
-                let Some(segment) = keeper.stored_segment(&content.id())? else {
+                // The name is that of the tokens: what is read behind it begins where its text ends.
+                let stored = keeper.stored_segment(&content.id())?;
+                let Some(segment) = stored.filter(|s| s.content.boundary == content.boundary) else {
                     break;
                 };
                 chain.append(segment);

@@ -14,6 +14,8 @@ use crate::transcript::MessageId;
 pub struct Step {
     /// Its tokens.
     pub prompt: Vec<Token>,
+    /// Bytes of the rendered text before it: where the path has to end that it is read behind.
+    pub text_start: usize,
     /// Bytes of the rendered text at its end.
     pub text_end: usize,
     /// What it holds.
@@ -60,6 +62,10 @@ pub fn steps(
             TextError::TooLong { .. } => TextError::TooLong { most: halt.most },
             e => e,
         })?;
+        if tokens.is_empty() {
+            // A tokenizer may leave characters out: there is nothing to read, and no place in the text behind them.
+            continue;
+        }
         count = count.saturating_add(tokens.len());
         cut(renderer, piece, slice, at, &tokens, before, &mut steps);
         if let Some(step) = steps.last_mut() {
@@ -81,14 +87,16 @@ fn cut(
     before: Before,
     steps: &mut Vec<Step>,
 ) {
-    let mut start = 0;
+    let (mut start, mut text_start) = (0, at);
     for (end, bytes) in renderer.piece_ends(slice, tokens, before, piece) {
         let prompt = tokens.get(start..end).unwrap_or(&[]).to_vec();
-        steps.push(Step { prompt, text_end: at + bytes, kind: SegmentKind::DocumentPart, message: None });
-        start = end;
+        let text_end = at + bytes;
+        steps.push(Step { prompt, text_start, text_end, kind: SegmentKind::DocumentPart, message: None });
+        (start, text_start) = (end, text_end);
     }
-    let rest = tokens.get(start..).unwrap_or(&[]).to_vec();
-    steps.push(Step { prompt: rest, text_end: at + slice.len(), kind: SegmentKind::Turn, message: None });
+    let prompt = tokens.get(start..).unwrap_or(&[]).to_vec();
+    let text_end = at + slice.len();
+    steps.push(Step { prompt, text_start, text_end, kind: SegmentKind::Turn, message: None });
 }
 
 /// The text of a document called `name`, spelled from the tokens of the path that ends with it; `prefix` is the segment before it.
@@ -136,7 +144,8 @@ fn in_state<'a>(tokens: &'a [Token], said: u64, what: &str) -> Result<&'a [Token
 /// done.
 ///
 /// # Errors
-/// The job speaks of more tokens than there are: a phrase.
+/// The job speaks of more tokens than there are, or the step does not begin where the path ends: a phrase. What the state holds is
+/// not known any more then.
 pub fn absorb(
     renderer: &Renderer,
     fingerprint: &str,
@@ -149,6 +158,10 @@ pub fn absorb(
     let completion = in_state(generated, done.generated_in_state, "generated")?;
     if prompt.is_empty() && completion.is_empty() {
         return Ok(None);
+    }
+    let (at, begins) = (live.text_bytes(), step.text_start);
+    if at != begins {
+        return Err(format!("internal error: what was read begins at byte {begins} of the text, its state at {at}"));
     }
     let complete = prompt.len() == step.prompt.len();
     let tokenizer = &renderer.model().tokenizer;
@@ -164,4 +177,39 @@ pub fn absorb(
     let content = content(fingerprint, live, prompt, completion, boundary, kind);
     live.push(content.clone());
     Ok(Some((content, complete)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::render::Cut;
+    use super::*;
+    use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+    use crate::protocol::engine::Ended;
+    use crate::text::TextModel;
+
+    #[test]
+    fn a_step_is_taken_in_only_where_the_text_before_it_ends() {
+        let text =
+            TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();
+        let renderer = Renderer::new(text);
+        let cut = Cut { end: 7, message: MessageId(1), kind: SegmentKind::DocumentEnd };
+        let rendered = Rendered { text: "one two three".into(), cuts: vec![cut] };
+        let empty = Path::default();
+        let steps = steps(&renderer, 1_024, &rendered, &empty, &Halt::NEVER).unwrap();
+        let places: Vec<(usize, usize)> = steps.iter().map(|s| (s.text_start, s.text_end)).collect();
+        assert_eq!(places, [(0, 7), (7, 13)]);
+        let take = |live: &mut Path, step: &Step| {
+            let done = JobDone { prompt_in_state: step.prompt.len() as u64, ..JobDone::new(Ended::Read) };
+            absorb(&renderer, "f", live, &rendered, step, (&done, &[]))
+        };
+        // The state went between the two.
+        let mut live = Path::default();
+        let why = take(&mut live, &steps[1]).unwrap_err();
+        assert!(why.starts_with("internal error: ") && why.contains("byte 7") && why.ends_with("state at 0"), "{why}");
+        assert_eq!(live, empty);
+        for step in &steps {
+            assert!(take(&mut live, step).unwrap().is_some());
+        }
+        assert_eq!(live.text_bytes(), 13);
+    }
 }

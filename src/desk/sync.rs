@@ -38,12 +38,7 @@ impl State {
                 let fed = Fed { reused: desk.feeder.live.position(), ..Fed::default() };
                 return then(desk, Ok(fed));
             }
-            let said = |desk: &State, plan: &Plan| {
-                if plan.to_read() > 0 {
-                    desk.say_reading_again(plan);
-                }
-            };
-            desk.read_missing(rendered, State::plan_past, said, then)
+            desk.read_missing(rendered, State::plan_past, State::say_reading_again, then)
         })
     }
 
@@ -76,7 +71,7 @@ impl State {
     }
 
     pub(super) fn say_reading_again(&self, plan: &Plan) {
-        if self.feeder.server().is_some() {
+        if self.feeder.server().is_some() || plan.to_read() == 0 {
             // Nothing is read here.
             return;
         }
@@ -89,9 +84,7 @@ impl State {
     pub(super) fn read_lost_again(&mut self, lost: &DeskError, plan: &Plan) {
         self.resume_pending = false;
         self.note(Level::Warn, lost.to_string());
-        if plan.to_read() > 0 {
-            self.say_reading_again(plan);
-        }
+        self.say_reading_again(plan);
     }
 
     /// After an answer: where the template drops thoughts, the answer is read again without them, so that the next

@@ -134,7 +134,8 @@ fn steps(shared: &Shared, ask: &Ask, base: &Path, limit: u64) -> Result<Vec<Step
     if let Some(tokens) = &ask.prompt.tokens {
         let from = usize::try_from(base.position()).unwrap_or(usize::MAX);
         let prompt = tokens.get(from..).unwrap_or_default().to_vec();
-        return Ok(vec![Step { prompt, text_end: rendered.text.len(), kind: SegmentKind::Turn, message: None }]);
+        let (text_start, text_end) = (base.text_bytes(), rendered.text.len());
+        return Ok(vec![Step { prompt, text_start, text_end, kind: SegmentKind::Turn, message: None }]);
     }
     let most = usize::try_from(limit).unwrap_or(usize::MAX);
     let halt = Halt { stop: &|| ask.cancel.is_cancelled(), most };

@@ -1,14 +1,16 @@
 //! `doctor --check`: everything in a data directory is looked at, and what can be put right is.
 //!
 //! Put right: indexes of the database and of the search (made anew from the rows), sessions whose row is damaged (the log of
-//! heads knows where they stand), state whose file is not what was saved (dropped, so that it is read again), the mark of a
-//! directory that was put together from two. Not put right: the text of a damaged message; it is named.
+//! heads knows where they stand), state whose file is not what was saved or that was read without what stands before it
+//! (dropped, so that it is read again), the mark of a directory that was put together from two. Not put right: the text of a
+//! damaged message; it is named.
 
 use rusqlite::Connection;
 
 use super::directory;
 use super::error::{Result, StoreError, is_damage, one_line};
 use super::format::{self, FileKind};
+use super::misplaced::misplaced;
 use super::schema;
 use super::seal::{self, seal_session};
 use super::segment::SegmentId;
@@ -207,8 +209,8 @@ impl Store {
             faults = left;
         }
         out.damaged.extend(faults.iter().take(3).map(|f| format!("sala.db: {f}")));
-        let parts: [fn(&Store, &mut Checked) -> Result<()>; 3] =
-            [Store::check_texts, Store::check_search, Store::check_states];
+        let parts: [fn(&Store, &mut Checked) -> Result<()>; 4] =
+            [Store::check_texts, Store::check_search, Store::check_places, Store::check_states];
         for part in parts {
             if let Err(e) = part(self, &mut out) {
                 // What it would have told is hidden by that.
@@ -300,6 +302,13 @@ impl Store {
         Ok(())
     }
 
+    /// Looks for state that was read at another place than its message's.
+    fn check_places(&self, out: &mut Checked) -> Result<()> {
+        let lost = self.read(misplaced)?;
+        self.drop_states(lost, out);
+        Ok(())
+    }
+
     /// Reads every kept state file. Those that are not what was saved are declared missing, all at once.
     fn check_states(&self, out: &mut Checked) -> Result<()> {
         let kept: Vec<(SegmentId, bool, bool)> = self.read(|db| {
@@ -322,11 +331,16 @@ impl Store {
         }
         // Another process may have met it meanwhile, read its text again and saved its state anew.
         found.retain(|((id, kind, _), look)| self.disk.look(&self.layout.file(id, *kind)).ok() == *look);
-        let lost: Vec<(SegmentId, FileKind, String)> = found.into_iter().map(|(lost, _)| lost).collect();
+        self.drop_states(found.into_iter().map(|(lost, _)| lost).collect(), out);
+        Ok(())
+    }
+
+    /// Declares state missing, and says why.
+    fn drop_states(&self, lost: Vec<(SegmentId, FileKind, String)>, out: &mut Checked) {
         if !self.declare_all_missing(&lost) {
             let lines = lost.into_iter().map(|(id, _, why)| StoreError::StateLost { id, why }.to_string());
             out.damaged.extend(lines);
-            return Ok(());
+            return;
         }
         let mut dropped: Vec<(SegmentId, String)> = Vec::new();
         for (id, _, why) in lost {
@@ -343,7 +357,6 @@ impl Store {
         let line =
             |(id, why): (SegmentId, String)| format!("state {} was dropped and will be read again: {why}", id.short());
         out.repaired.extend(dropped.into_iter().map(line));
-        Ok(())
     }
 
     /// What is wrong with a kept state file and will not get better, a phrase.

@@ -2,13 +2,28 @@
 
 use std::sync::atomic::Ordering;
 
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{Sender, unbounded};
 use sala_chat::desk::Opening;
-use sala_chat::protocol::desk::{Activity, LoadOptions, Notice, Request};
+use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request};
 use sala_chat::transcript::{Finish, Role};
 
-use super::support::text_model;
-use super::{Server, Terminal};
+use super::support::{Talk, text_model};
+use super::{PATIENCE, Server, Terminal, local};
+
+/// Loads `notes.txt`, which the gate lets a server read three chunks of, and stops there: the question what is to become of it.
+fn stopped(talk: &mut Talk, permit: &Sender<()>) -> u64 {
+    talk.send(Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() });
+    (0..3).for_each(|_| permit.send(()).unwrap());
+    talk.wait("a part of it", |n| {
+        matches!(n, Notice::Activity(Activity::Reading(p)) if p.done >= 3 * 64).then_some(())
+    });
+    talk.send(Request::Stop);
+    question(talk)
+}
+
+fn question(talk: &mut Talk) -> u64 {
+    talk.wait("a question", |n| if let Notice::Question { id, .. } = n { Some(*id) } else { None })
+}
 
 #[test]
 fn a_document_that_a_server_did_not_read_to_its_end_is_read_here_and_the_question_asked() {
@@ -47,22 +62,106 @@ fn whoever_goes_back_from_a_stopped_load_is_back_though_the_server_is_gone() {
     let (permit, gate) = unbounded();
     let server = Server::start(home.path(), &text, "fake-1", Some(gate));
     let Terminal { mut talk, .. } = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
-    talk.send(Request::Load { paths: vec!["notes.txt".into()], options: LoadOptions::default() });
-    (0..3).for_each(|_| permit.send(()).unwrap());
-    talk.wait("a part of it", |n| {
-        matches!(n, Notice::Activity(Activity::Reading(p)) if p.done >= 3 * 64).then_some(())
-    });
-    talk.send(Request::Stop);
-    let question = talk.wait("a question", |n| if let Notice::Question { id, .. } = n { Some(*id) } else { None });
-    talk.send(Request::Choose { question, key: '2' });
+    let asked = stopped(&mut talk, &permit);
+    talk.send(Request::Choose { question: asked, key: '2' });
     talk.note_with("Kept what was read");
     // The end of the part waits at the gate.
     server.kill();
-    let is_why = |text: &str| text.contains("has ended") || text.contains("went with the server");
-    talk.wait("why it is not kept", |n| matches!(n, Notice::Note(_, text) if is_why(text)).then_some(()));
+    talk.note_with("has ended");
     talk.sync();
     assert!(talk.view().messages.is_empty(), "{:?}", talk.view().messages);
     talk.quit();
+}
+
+#[test]
+fn the_part_that_was_read_of_a_stopped_load_is_kept_though_the_server_ends_while_it_is_asked() {
+    let text = text_model(None);
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("notes.txt"), "A line of the document.\n".repeat(400)).unwrap();
+    let (permit, gate) = unbounded();
+    let server = Server::start(home.path(), &text, "fake-1", Some(gate));
+    let Terminal { mut talk, .. } = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
+    let asked = stopped(&mut talk, &permit);
+    server.kill();
+    talk.note_with("has ended");
+    talk.send(Request::Choose { question: asked, key: '\x1b' });
+    let note = talk.wait("what is kept", |n| match n {
+        Notice::Note(_, text) if text.contains("was read") => Some(text.clone()),
+        _ => None,
+    });
+    assert!(note.starts_with("Kept what was read: notes.txt ends at line "), "{note}");
+    talk.quit();
+}
+
+#[test]
+fn a_load_that_was_left_goes_on_when_the_server_ends_beside_it() {
+    let text = text_model(None);
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("notes.txt"), "A line of the document.\n".repeat(400)).unwrap();
+    let (permit, gate) = unbounded();
+    let server = Server::start(home.path(), &text, "fake-1", Some(gate));
+    let Terminal { mut talk, loaded } = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
+    stopped(&mut talk, &permit);
+    talk.send(Request::New(None));
+    talk.wait("another session", |n| matches!(n, Notice::Session(view) if view.serial == 2).then_some(()));
+    server.kill();
+    talk.note_with("has ended");
+    talk.send(Request::Switch(1));
+    let asked = question(&mut talk);
+    talk.send(Request::Choose { question: asked, key: '1' });
+    let end = talk.wait("the end of the load", |n| match n {
+        Notice::Note(Level::Error, text) => Some(text.clone()),
+        Notice::Note(_, text) if text.starts_with("Read notes.txt") => Some(text.clone()),
+        _ => None,
+    });
+    assert!(end.starts_with("Read notes.txt: "), "{end}");
+    assert_eq!(loaded.load(Ordering::Relaxed), 1);
+    talk.quit();
+}
+
+#[test]
+fn a_load_goes_on_behind_the_same_text_when_the_server_ends_between_two_files() {
+    let text = text_model(None);
+    let (home, alone) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for home in [home.path(), alone.path()] {
+        std::fs::create_dir(home.join("docs")).unwrap();
+        for n in 1..=3 {
+            std::fs::write(home.join(format!("docs/{n}.txt")), format!("A line of file {n}.\n").repeat(60)).unwrap();
+        }
+    }
+    let load = || Request::Load { paths: vec!["docs".into()], options: LoadOptions::default() };
+    let mut own = local(alone.path(), &text, Opening::New);
+    own.ask("One?");
+    own.send(load());
+    own.note_with("Read 3 files");
+    let (permit, gate) = unbounded();
+    let server = Server::start(home.path(), &text, "fake-1", Some(gate.clone()));
+    let Terminal { mut talk, loaded } = Terminal::attached(home.path(), &text, Opening::New, "fake-1");
+    (0..1_000).for_each(|_| permit.send(()).unwrap());
+    talk.ask("One?");
+    talk.on_disk();
+    while gate.try_recv().is_ok() {}
+    talk.send(load());
+    permit.send(()).unwrap();
+    talk.wait("the first file", |n| matches!(n, Notice::Activity(Activity::Reading(p)) if p.done > 0).then_some(()));
+    // From here on no text comes to the disk, and the next file waits for its own.
+    let mut db = rusqlite::Connection::open(home.path().join("data/sala.db")).unwrap();
+    db.busy_timeout(PATIENCE).unwrap();
+    let held = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    (0..1_000).for_each(|_| permit.send(()).unwrap());
+    talk.wait("the second file", |n| {
+        matches!(n, Notice::Added(m) if m.meta.document.as_ref().is_some_and(|d| d.name.ends_with("2.txt")))
+            .then_some(())
+    });
+    server.kill();
+    talk.note_with("has ended");
+    held.rollback().unwrap();
+    talk.note_with("Read 3 files");
+    // The answer names all that the model has read.
+    assert_eq!(talk.ask("Two?").text, own.ask("Two?").text);
+    assert_eq!(loaded.load(Ordering::Relaxed), 1);
+    talk.quit();
+    own.quit();
 }
 
 #[test]

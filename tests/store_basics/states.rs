@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sala_chat::protocol::engine::{Arriving, RowSource as _, RowsFault, StatePart, TensorData};
 use sala_chat::session::{
-    Access, Change, Limits, RealDisk, Save, SaveEvent, SegmentId, Store, TextBoundary, unchanged_prefix,
+    Access, Change, Limits, RealDisk, Save, SaveEvent, SegmentId, Store, TextBoundary, Watch, unchanged_prefix,
 };
 use sala_chat::transcript::Role;
 
@@ -237,4 +237,31 @@ fn the_unchanged_past_is_found_by_text() {
     let tip = bench.store.tip_segment(talk.head.unwrap(), MODEL).unwrap();
     assert_eq!(tip, Some((talk.head.unwrap(), talk.tip.unwrap())));
     assert_eq!(bench.store.tip_segment(talk.head.unwrap(), "another model").unwrap(), None);
+}
+
+#[test]
+fn state_that_was_read_without_what_stands_before_it_is_dropped_by_the_check() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "first", 1);
+    assert!(is_saved(&bench.save(talk.document(&bench.store, "a document", 2))));
+    let whole = talk.tip.unwrap();
+    // What follows is read on top of nothing, as text behind all the rest.
+    (talk.tip, talk.position) = (None, 0);
+    assert!(is_saved(&bench.save(talk.document(&bench.store, "another one", 5))));
+    assert!(is_saved(&bench.save(talk.turn(&bench.store, "a question", "an answer"))));
+    let astray = talk.tip.unwrap();
+    assert!(bench.close());
+
+    let store = open(dir.path(), RealDisk);
+    store.index_texts(&Watch::NOBODY).unwrap();
+    assert_eq!(store.plan_restore(&astray).unwrap().usable, 6);
+    let checked = store.check().unwrap();
+    assert_eq!((checked.repaired.len(), checked.damaged.len()), (6, 0), "{checked:?}");
+    assert!(checked.repaired.iter().all(|line| line.ends_with("read without what stands before it")), "{checked:?}");
+    assert_eq!(store.plan_restore(&whole).unwrap().usable, 3);
+    assert_eq!(store.plan_restore(&astray).unwrap().usable, 0);
+    assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6);
+    let again = store.check().unwrap();
+    assert_eq!((again.repaired.len(), again.damaged.len()), (0, 0), "{again:?}");
 }

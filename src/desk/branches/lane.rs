@@ -44,7 +44,10 @@ impl Branching {
         };
         let grown = Grown { path: branch.base.clone(), ..Grown::default() };
         let begun = match lane.is_at(&branch.base) {
-            true => Ok(None),
+            true => {
+                lane.path = branch.base.clone();
+                Ok(None)
+            }
             false => lane.make(desk, &branch.base).map(Some),
         };
         let done = begun.and_then(|making| {

@@ -8,6 +8,8 @@ use crate::transcript::MessageId;
 
 impl State {
     pub(super) fn load_stopped(&mut self, load: Box<Load>) -> Done {
+        // What was read is read, whatever becomes of the state while it is asked.
+        let upto = self.feeder.live.text_bytes();
         let begun: u64 = load.items.first().map_or(0, |i| i.end - i.tokens);
         let done = self.feeder.live.position().saturating_sub(begun);
         let name = load.items.get(load.at).map_or("", |i| i.name.as_str());
@@ -24,41 +26,42 @@ impl State {
         self.show_tree();
         self.report_meters();
         if self.attendance == Attendance::Absent || self.quitting {
-            return self.keep_part(load, metered);
+            return self.keep_part(load, upto, metered);
         }
-        self.ask_user(text, choices, |desk, key| {
+        self.ask_user(text, choices, move |desk, key| {
             // What comes now can be stopped again.
             desk.feeder.begin();
             match key {
                 '1' => {
                     let shown = load.progress.shown();
                     desk.activity(shown);
-                    desk.load_again(load, None)
+                    desk.load_again(load, |_, _| ())
                 }
                 '2' => {
                     let begun_at = load.begun_at;
-                    let kept = desk.keep_part(load, move |desk, kept| match kept {
+                    let kept = desk.keep_part(load, upto, move |desk, kept| match kept {
                         Ok(_) => desk.go(begun_at, "Went back to"),
                         Err(e) => desk.go_back_unkept(begun_at, e),
                     });
                     // What failed before it was begun.
                     kept.or_else(|e| desk.go_back_unkept(begun_at, e))
                 }
-                _ => desk.keep_part(load, metered),
+                _ => desk.keep_part(load, upto, metered),
             }
         })
     }
 
-    /// Ends a load inside a document: what was read of it becomes the document, and its state is kept.
+    /// Ends a load inside a document: what was read of it, `upto` so many bytes of the text, becomes the document, and its state is
+    /// kept.
     fn keep_part(
         &mut self,
         mut load: Box<Load>,
+        upto: usize,
         then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
     ) -> Done {
         self.feeder.begin();
         let at = load.at;
         if let Some(message) = load.messages.get_mut(at).filter(|_| at < load.added) {
-            let upto = self.feeder.live.text_bytes();
             let text = self.feeder.renderer.read_part(&load.rendered, message, upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
             if !text.trim().is_empty() {

@@ -89,11 +89,13 @@ impl Worker {
 
     /// Makes `base` live in a lane; rows it shares with the live path stay where they are.
     fn make_live(&mut self, at: usize, mut running: Box<Running>, base: Path, kept: Option<Kept>) {
-        let Some(lane) = self.lanes.get(at) else {
+        let Some(lane) = self.lanes.get_mut(at) else {
             return self.refuse(&running.ask, Refusal::internal("internal error: there is no such lane"));
         };
         let (sequence, common) = (lane.sequence, lane.live.common(&base));
         if common == lane.live.segments().len() && common == base.segments().len() {
+            // The same tokens may have been read as another text.
+            lane.live = base;
             return self.next_step(at, running);
         }
         let Kept { rows, end, .. } = kept.unwrap_or_default();
