@@ -137,7 +137,7 @@ impl Keep {
     /// Writes what is left, and forgets what is to be forgotten.
     ///
     /// # Errors
-    /// What is not on disk.
+    /// Texts that are not on disk.
     pub(super) fn close(mut self, records: &Records) -> Result<(), Unsaved> {
         if let Some(tidying) = self.tidying.take() {
             // It has no result; a panic of it was printed.
@@ -149,7 +149,10 @@ impl Keep {
             records.forget();
             tidy(&self.store);
         }
-        self.writer.close(until)
+        if let Some(why) = self.writer.close(until)? {
+            tracing::warn!("not all state of requests is kept: {why}");
+        }
+        Ok(())
     }
 }
 
