@@ -11,7 +11,7 @@
 //!   when it does not fit, or after a failed write, until a probe file shows that the disk works again.
 //!
 //! The queue is bounded in state bytes; in texts it is bounded by what a person can type, since the steps of one
-//! growing answer replace each other while they wait.
+//! growing answer replace each other while they wait. A server, which nobody types into, hands over no more than it has said.
 
 mod states;
 mod texts;
@@ -75,7 +75,8 @@ pub enum SaveEvent {
         /// A sentence: why, and what it means.
         reason: String,
     },
-    /// Nothing of it is on disk. It stays queued and is tried again, unless `lasting`.
+    /// Nothing of it is on disk. It stays queued and is tried again, unless `lasting`. Told once of each save, and of the first that
+    /// waits where another attempt fails.
     NotSaved {
         /// From [`Writer::save`]; 0 when the thread itself has failed and nothing more will be saved.
         id: u64,
