@@ -388,7 +388,7 @@ impl Keeper {
                 _ => {}
             }
         }
-        saved.map(|()| lost.or(before))
+        saved.map(|late| lost.or(before).or(late))
     }
 
     /// Whether the store is kept after the program ends.

@@ -2,8 +2,11 @@
 //!
 //! Each request that added state is a session of one message, whose link holds the path in the store; the session changed
 //! longest ago goes first. The terminal's own store and list are another place.
+//!
+//! Requests are answered whatever the disk does. Where it takes nothing, or less than comes, so much waits for it in memory
+//! ([`MOST_WAITING`]); what comes beyond that is not kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,12 +20,14 @@ use crate::protocol::engine::StateImage;
 use crate::session::{
     Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, Unsaved, Writer,
 };
-use crate::transcript::{Message, MessageMeta, Role};
+use crate::transcript::{Message, MessageId, MessageMeta, Role};
 
 /// Requests that are remembered, at most.
 const REMEMBERED: usize = 2_000;
 /// Requests between two looks at how many there are.
 const TIDY_EVERY: u64 = 128;
+/// Saves whose text is not on disk yet, at most; a request is two or more.
+const MOST_WAITING: u64 = 1_000;
 /// How long the end waits for what is being written.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -35,11 +40,20 @@ pub(super) struct Keep {
     /// What is on its way to disk, and with which save.
     pub fresh: Fresh,
     pending: HashMap<u64, SegmentId>,
+    /// The last save handed over, and the last one whose text is on disk or was given up.
+    last: u64,
+    settled: u64,
+    /// [`MOST_WAITING`].
+    most_waiting: u64,
+    /// Answers that were not handed over: what builds on one cannot be kept either.
+    left_out: HashSet<MessageId>,
     saves: u64,
     /// Forgets old requests.
     tidying: Option<JoinHandle<()>>,
     /// A failure was told.
     said: bool,
+    /// It was told that not all is handed over.
+    said_left_out: bool,
 }
 
 impl Keep {
@@ -52,14 +66,22 @@ impl Keep {
             events,
             fresh: Fresh::default(),
             pending: HashMap::new(),
+            last: 0,
+            settled: 0,
+            most_waiting: MOST_WAITING,
+            left_out: HashSet::new(),
             saves: 0,
             tidying: None,
             said: false,
+            said_left_out: false,
         })
     }
 
     /// Records a segment and its state.
     pub(super) fn segment(&mut self, content: NewSegment, image: Option<StateImage>) {
+        if self.is_full() {
+            return;
+        }
         let segment = content.id();
         if let Some(image) = &image {
             let most = self.store.limits().max_pending_bytes;
@@ -68,10 +90,28 @@ impl Keep {
         let images = image.map(|image| (segment, image)).into_iter().collect();
         let id = self.writer.save(Save { changes: vec![Change::AddSegment(Box::new(content))], images });
         self.pending.insert(id, segment);
+        self.last = id;
+    }
+
+    /// Whether too much waits for the disk for anything more to be handed over.
+    fn is_full(&mut self) -> bool {
+        let full = self.last - self.settled >= self.most_waiting;
+        if full && !std::mem::replace(&mut self.said_left_out, true) {
+            let most = self.most_waiting;
+            tracing::warn!(
+                "{most} saves wait for the disk: until it has taken them, answers and their state are not kept"
+            );
+        }
+        full
     }
 
     /// Holds the path that ends in `tip` in the store, for an answer or for its state alone; an answer whose state is not kept has none.
     pub(super) fn hold(&mut self, tip: Option<SegmentId>, record: Option<&Record>) {
+        let on_nothing = record.and_then(|r| r.parent).is_some_and(|parent| self.left_out.contains(&parent));
+        if on_nothing || self.is_full() {
+            self.left_out.extend(record.map(|r| r.message));
+            return;
+        }
         let message = record.map_or_else(|| self.store.new_message_id(None), |r| r.message);
         let session = self.store.new_session_id();
         let created_ms = now_ms();
@@ -97,7 +137,7 @@ impl Keep {
             Change::MoveHead { session, head: Some(message) },
         ];
         changes.extend(tip.map(|segment| Change::Link { message, segment }));
-        self.writer.save(Save { changes, images: Vec::new() });
+        self.last = self.writer.save(Save { changes, images: Vec::new() });
         self.saves += 1;
         if self.saves.is_multiple_of(TIDY_EVERY) && self.tidying.as_ref().is_none_or(JoinHandle::is_finished) {
             let store = Arc::clone(&self.store);
@@ -109,7 +149,8 @@ impl Keep {
     /// What the writer said.
     pub(super) fn on_event(&mut self, event: SaveEvent) {
         match event {
-            SaveEvent::Named { .. } | SaveEvent::Text { .. } => {}
+            SaveEvent::Named { .. } => {}
+            SaveEvent::Text { id } => self.settle(id),
             SaveEvent::Saved { id, .. } => self.written(id),
             // It is tried again: until then it is had from memory.
             SaveEvent::NotSaved { lasting: false, reason, .. } => self.warn(&reason),
@@ -117,12 +158,18 @@ impl Keep {
                 self.written(id);
                 self.warn(&reason);
             }
-            SaveEvent::Recovered => self.said = false,
+            SaveEvent::Recovered => (self.said, self.said_left_out) = (false, false),
         }
+    }
+
+    /// The texts up to this save are on disk, or will never be.
+    fn settle(&mut self, save: u64) {
+        self.settled = self.settled.max(save);
     }
 
     /// Its state is on disk, or will never be.
     fn written(&mut self, save: u64) {
+        self.settle(save);
         if let Some(segment) = self.pending.remove(&save) {
             self.fresh.remove(&segment);
         }
@@ -137,7 +184,7 @@ impl Keep {
     /// Writes what is left, and forgets what is to be forgotten.
     ///
     /// # Errors
-    /// What is not on disk.
+    /// Texts that are not on disk.
     pub(super) fn close(mut self, records: &Records) -> Result<(), Unsaved> {
         if let Some(tidying) = self.tidying.take() {
             // It has no result; a panic of it was printed.
@@ -149,7 +196,10 @@ impl Keep {
             records.forget();
             tidy(&self.store);
         }
-        self.writer.close(until)
+        if let Some(why) = self.writer.close(until)? {
+            tracing::warn!("not all state of requests is kept: {why}");
+        }
+        Ok(())
     }
 }
 
@@ -163,5 +213,59 @@ fn tidy(store: &Store) {
     };
     if let Err(e) = forget() {
         tracing::warn!("old requests are not forgotten: {e}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::response::Sent;
+    use crate::session::{Limits, RealDisk};
+
+    fn record(message: MessageId, parent: Option<MessageId>) -> Record {
+        let sent = Sent {
+            id: Records::id(message),
+            created: 7,
+            completed: Arc::default(),
+            model: "m".into(),
+            asked: serde_json::json!({}),
+            thoughts_id: "rs".into(),
+            message_id: "msg".into(),
+        };
+        Record::new(message, parent, Vec::new(), sent)
+    }
+
+    #[test]
+    fn a_disk_that_takes_nothing_has_so_much_to_wait_for_it_and_the_rest_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, away) = (dir.path().join("data"), dir.path().join("away"));
+        let limits = Limits { min_free_bytes: 0, reserve_bytes: 4096, ..Limits::default() };
+        let open = || Arc::new(Store::open(&root, Arc::new(RealDisk), limits.clone()).unwrap());
+        let store = open();
+        let ids: Vec<MessageId> = (0..6).map(|_| store.new_message_id(None)).collect();
+        let mut keep = Keep::new(Arc::clone(&store)).unwrap();
+        keep.most_waiting = 3;
+        std::fs::rename(&root, &away).unwrap();
+        for id in &ids[..5] {
+            keep.hold(None, Some(&record(*id, None)));
+        }
+        assert_eq!((keep.last, keep.left_out.len()), (3, 2));
+
+        // The disk is back: it takes what waited, and what comes then but for what builds on something that it never had.
+        std::fs::rename(&away, &root).unwrap();
+        keep.last = keep.writer.save(Save::default());
+        while keep.settled < 3 {
+            let event = keep.events.recv_timeout(Duration::from_secs(20)).unwrap();
+            keep.on_event(event);
+        }
+        keep.hold(None, Some(&record(ids[5], Some(ids[4]))));
+        assert!(keep.left_out.contains(&ids[5]));
+        keep.hold(None, None);
+        keep.close(&Records::new(Arc::clone(&store))).unwrap();
+        drop(store);
+        let store = open();
+        let kept: Vec<bool> = ids.iter().map(|id| store.message(*id).is_ok()).collect();
+        assert_eq!(kept, [true, true, true, false, false, false]);
+        assert_eq!(store.sessions(SessionFilter::Live, usize::MAX).unwrap().len(), 4);
     }
 }

@@ -28,7 +28,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
-use super::save::{Written, name_in};
+use super::save::Written;
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::store::Store;
 use super::vet::Vetted;
@@ -224,7 +224,7 @@ impl Store {
         let mut imported = Imported { messages, without_place, ..Imported::default() };
         let _writing = self.announce_writing();
         let mut written = Vec::new();
-        // State first, still without a name; then all in one transaction.
+        // State first, still without a name; then the text in one transaction, and the names, which may fail, in another.
         let state = self.take_state(path, HEAD_BYTES + length..total, &origin, &segments, &mut written, watch);
         let recorded = match state {
             Ok((recorded, tokens)) => {
@@ -252,12 +252,16 @@ impl Store {
                     link(tx, *message, segment)?;
                 }
             }
-            name_in(tx, &written)?;
             super::summary::touch_session(tx, id)
         });
         if let Err(e) = done {
             self.forget_files(&written);
             return Err(e);
+        }
+        if let Err(e) = self.name_files(&written) {
+            self.forget_files(&written);
+            imported.state_tokens = 0;
+            imported.text_only = Some(format!("Text only: {e}"));
         }
         imported.sessions.push((id, self.session(id)?.name));
         Ok(imported)
@@ -325,8 +329,6 @@ impl Store {
                 tokens = segment.start + segment.tokens();
             }
         }
-        let dir = &self.layout.segments;
-        self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
         Ok((path.recorded, tokens))
     }
 

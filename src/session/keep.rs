@@ -1,7 +1,7 @@
 //! Which state is worth its bytes: thinning by age, and the disk budget.
 //!
-//! Never touches text. Every removal is: the database forgets first, then the file goes; a crash in between leaves a
-//! file no row names, which the next start removes.
+//! Never touches text. Every removal is: the database forgets first, then the file goes, unless it is named again; a crash in
+//! between leaves a file no row names, which is removed some days later.
 
 use std::collections::{HashMap, HashSet};
 
@@ -254,8 +254,9 @@ impl Store {
     pub(super) fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
         let mut freed = Freed::default();
         for (id, kind, bytes) in gone {
-            // What stays behind is named by no row: the next start removes it.
-            if *bytes > 0 && self.disk.remove(&self.layout.file(id, *kind)).is_ok() {
+            // Another process may have saved it anew meanwhile. What else stays behind is named by no row: it is removed some days
+            // later.
+            if *bytes > 0 && self.remove_unnamed(id, *kind).unwrap_or(false) {
                 freed.files += 1;
                 freed.bytes += bytes;
             }

@@ -15,6 +15,8 @@
 //! 6. Only our own files are written or removed: names of our form, in a directory that carries our mark, through no link.
 //! 7. A message whose bytes have turned is shown as damaged; it hides no other (`seal.rs`).
 //! 8. State that came from a file answers only for the sessions that came with it (`bundle.rs`).
+//! 9. A state file that a row names is never replaced or removed: files come to their places, and leave them, only while the
+//!    database is this process's to write (`save.rs`).
 //!
 //! # Files
 //!

@@ -1,12 +1,14 @@
-//! Saving model state: files first (write, sync, rename, sync directory), then the transaction that names their
-//! checksums. A segment file without a name in the database is garbage, and is made only under the writing lock, so that
-//! whoever holds that lock alone may remove such files.
+//! Saving model state: files first (written and synced under names of this process's own), then the transaction in which they take
+//! their places (rename, sync directory) and their checksums are named. Several processes may save one segment at once, and their
+//! files differ: a file is placed or removed only while the database is this process's to write, and never where a row names one.
+//!
+//! A segment file without a name in the database is garbage, and is made only under the writing lock, so that whoever holds that
+//! lock alone may remove such files.
 
 use std::fs::File;
 
-use rusqlite::{Transaction, params};
+use rusqlite::{OptionalExtension, Transaction, params};
 
-use super::disk::DiskFile;
 use super::error::{Result, StoreError};
 use super::format::{self, FileKind, Head};
 use super::segment::SegmentId;
@@ -18,12 +20,14 @@ use crate::protocol::engine::{ImageTensor, StateImage};
 /// Size of one write. Large enough for full speed, small enough that a stop is noticed.
 const WRITE_BYTES: usize = 8 << 20;
 
-/// A file that is in place but not yet named by the database.
+/// A file that is on disk, not in its place yet, nor named by the database.
 pub(super) struct Written {
-    pub id: SegmentId,
-    pub kind: FileKind,
-    pub root: [u8; 32],
-    pub bytes: u64,
+    id: SegmentId,
+    kind: FileKind,
+    root: [u8; 32],
+    bytes: u64,
+    /// Which file it is, wherever it lies: [`super::Look::identity`].
+    identity: (u64, u64),
 }
 
 /// Says to other processes that unnamed files may be somebody's work in progress.
@@ -96,13 +100,10 @@ impl Store {
                 written.push(self.write_file(id, FileKind::End, &head, &tensors)?);
             }
         }
-        if !written.is_empty() {
-            let dir = &self.layout.segments;
-            self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
-        }
         Ok(())
     }
 
+    /// Writes a segment's file, synced, under a name of this process's own.
     pub(super) fn write_file(
         &self,
         id: &SegmentId,
@@ -110,51 +111,54 @@ impl Store {
         head: &Head,
         tensors: &[&ImageTensor],
     ) -> Result<Written> {
-        self.place_file(id, kind, |file| {
+        let unfinished = self.layout.unfinished(id, kind);
+        let write = || -> std::io::Result<(u64, u64)> {
+            let mut file = self.disk.create(&unfinished)?;
             file.write(&head.bytes)?;
             for tensor in tensors {
                 for part in tensor.data.chunks(WRITE_BYTES) {
                     file.write(part)?;
                 }
             }
-            Ok(())
-        })?;
-        Ok(Written { id: *id, kind, root: head.root, bytes: head.total_bytes })
-    }
-
-    /// Makes a segment's file with what `fill` writes, synced, under its name. The directory is not synced yet.
-    fn place_file(
-        &self,
-        id: &SegmentId,
-        kind: FileKind,
-        fill: impl FnOnce(&mut dyn DiskFile) -> std::io::Result<()>,
-    ) -> Result<()> {
-        let unfinished = self.layout.unfinished(id, kind);
-        let write = || -> std::io::Result<()> {
-            let mut file = self.disk.create(&unfinished)?;
-            fill(&mut *file)?;
-            file.sync()
+            file.sync()?;
+            Ok(self.disk.look(&unfinished)?.identity)
         };
-        let done = write().map_err(StoreError::io("write", &unfinished)).and_then(|()| {
-            let path = self.layout.file(id, kind);
-            self.disk.rename(&unfinished, &path).map_err(StoreError::io("rename", &unfinished))
-        });
-        if done.is_err() {
-            let _ = self.disk.remove(&unfinished);
-        }
-        done
-    }
-
-    /// Removes files that were written but could not be named.
-    pub(super) fn forget_files(&self, written: &[Written]) {
-        for file in written {
-            // Another process may have named the same file meanwhile. What cannot be removed now goes at the next start.
-            if let Err(StoreError::StateLost { .. } | StoreError::NoSegment { .. }) =
-                self.file_root(&file.id, file.kind)
-            {
-                let _ = self.disk.remove(&self.layout.file(&file.id, file.kind));
+        match write() {
+            Ok(identity) => Ok(Written { id: *id, kind, root: head.root, bytes: head.total_bytes, identity }),
+            Err(e) => {
+                let _ = self.disk.remove(&unfinished);
+                Err(StoreError::io("write", &unfinished)(e))
             }
         }
+    }
+
+    /// Removes files that were written and could not be named.
+    pub(super) fn forget_files(&self, written: &[Written]) {
+        for file in written {
+            // What cannot be removed now goes at the next start.
+            let _ = self.disk.remove(&self.layout.unfinished(&file.id, file.kind));
+            // It had come to its place before the transaction failed.
+            if self.is_in_place(file) {
+                let _ = self.remove_unnamed(&file.id, file.kind);
+            }
+        }
+    }
+
+    /// Removes a segment's file, unless a row names it. Returns whether it is gone.
+    pub(super) fn remove_unnamed(&self, id: &SegmentId, kind: FileKind) -> Result<bool> {
+        let path = self.layout.file(id, kind);
+        self.exclusively(|tx| {
+            if is_named(tx, id, kind)? == Some(true) {
+                return Ok(false);
+            }
+            self.disk.remove(&path).map_err(StoreError::io("remove", &path))?;
+            Ok(true)
+        })
+    }
+
+    fn is_in_place(&self, file: &Written) -> bool {
+        let found = self.disk.look(&self.layout.file(&file.id, file.kind));
+        found.is_ok_and(|look| look.identity == file.identity)
     }
 
     /// The checksum under which a kept file is known.
@@ -163,11 +167,50 @@ impl Store {
         root.ok_or_else(|| StoreError::StateLost { id: *id, why: "it is not kept".into() })
     }
 
-    fn name_files(&self, written: &[Written]) -> Result<()> {
+    /// Gives files their places and names them. Nothing is kept of any of them on error.
+    pub(super) fn name_files(&self, written: &[Written]) -> Result<()> {
         if written.is_empty() {
             return Ok(());
         }
-        self.transaction(|tx| name_in(tx, written))
+        for late in self.transaction(|tx| self.place_and_name(tx, written))? {
+            let _ = self.disk.remove(&self.layout.unfinished(&late.id, late.kind));
+        }
+        Ok(())
+    }
+
+    /// From the commit on they are the segments' state. Returns those that came too late: another process's is named already.
+    fn place_and_name<'a>(&self, tx: &Transaction<'_>, written: &'a [Written]) -> Result<Vec<&'a Written>> {
+        let mut late = Vec::new();
+        for file in written {
+            let Written { id, kind, root, bytes, .. } = file;
+            match is_named(tx, id, *kind)? {
+                None => return Err(StoreError::NoSegment { id: *id }),
+                Some(true) => late.push(file),
+                Some(false) => {
+                    self.place(file)?;
+                    let k = kind.extension();
+                    let sql = format!("UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1");
+                    tx.prepare_cached(&sql)?.execute(params![id.0, root, bytes])?;
+                }
+            }
+        }
+        let dir = &self.layout.segments;
+        self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
+        let ids: Vec<SegmentId> = written.iter().map(|file| file.id).collect();
+        for session in sessions_behind(tx, &ids)? {
+            refresh_session(tx, session)?;
+        }
+        Ok(late)
+    }
+
+    fn place(&self, file: &Written) -> Result<()> {
+        // A transaction that met a full disk is run again.
+        if self.is_in_place(file) {
+            return Ok(());
+        }
+        let from = self.layout.unfinished(&file.id, file.kind);
+        let renamed = self.disk.rename(&from, &self.layout.file(&file.id, file.kind));
+        renamed.map_err(StoreError::io("rename", &from))
     }
 
     pub(super) fn require_room(&self, need_bytes: u64) -> Result<()> {
@@ -193,21 +236,72 @@ impl Store {
     }
 }
 
-/// Names files that are in place: from this commit on they are the segments' state.
-pub(super) fn name_in(tx: &Transaction<'_>, written: &[Written]) -> Result<()> {
-    for file in written {
-        let k = file.kind.extension();
-        tx.prepare_cached(&format!("UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1"))?
-            .execute(params![file.id.0, file.root, file.bytes])?;
-    }
-    let ids: Vec<SegmentId> = written.iter().map(|file| file.id).collect();
-    for session in sessions_behind(tx, &ids)? {
-        refresh_session(tx, session)?;
-    }
-    Ok(())
+/// Whether a row names a segment's file; `None`: there is no row.
+fn is_named(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind) -> Result<Option<bool>> {
+    let sql = format!("SELECT {}_root IS NOT NULL FROM segment WHERE id = ?1", kind.extension());
+    Ok(tx.prepare_cached(&sql)?.query_row([id.0], |r| r.get(0)).optional()?)
 }
 
 /// Bytes an image takes on disk, about.
 pub(super) fn image_bytes(image: &StateImage) -> u64 {
     image.bytes() + 256 * image.tensors().count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::commit::Change;
+    use super::super::disk::RealDisk;
+    use super::super::segment::{NewSegment, SegmentKind, TextBoundary};
+    use super::super::store::Limits;
+    use super::*;
+    use crate::protocol::engine::{Dtype, RowsImage};
+
+    /// Rows of a segment of two tokens.
+    fn rows(value: u8) -> RowsImage {
+        let k = ImageTensor { name: "k.0".into(), dtype: Dtype::U8, shape: vec![2, 8], data: vec![value; 16].into() };
+        RowsImage { start: 0, rows: 2, tensors: vec![k], segment: None }
+    }
+
+    #[test]
+    fn a_file_that_a_row_names_is_neither_replaced_nor_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits { min_free_bytes: 0, reserve_bytes: 4096, ..Limits::default() };
+        let store = Store::open(dir.path(), Arc::new(RealDisk), limits).unwrap();
+        let segment = NewSegment {
+            fingerprint: "m".into(),
+            parent: None,
+            start: 0,
+            prompt: vec![1, 2],
+            completion: Vec::new(),
+            boundary: TextBoundary::of("one two"),
+            kind: SegmentKind::Turn,
+        };
+        let id = segment.id();
+        store.apply(&[Change::AddSegment(Box::new(segment))]).unwrap();
+        // Another process's, which found no name when it began to write.
+        let late = rows(2);
+        let tensors = format::in_file_order(&late.tensors);
+        let head = format::head(FileKind::Rows, &id, 0, 2, &tensors).unwrap();
+        let late = [store.write_file(&id, FileKind::Rows, &head, &tensors).unwrap()];
+        let aside = dir.path().join("aside");
+        let unfinished = store.layout.unfinished(&id, FileKind::Rows);
+        std::fs::rename(&unfinished, &aside).unwrap();
+
+        store.save_images(&[(id, StateImage { rows: rows(1), end: None })]).unwrap();
+        std::fs::rename(&aside, &unfinished).unwrap();
+        store.name_files(&late).unwrap();
+        store.forget_files(&late);
+        let is_first = || store.read_rows(&id).unwrap().tensors[0].data == rows(1).tensors[0].data;
+        assert!(is_first());
+        // Somebody dropped it, and it was saved anew before its file was removed.
+        assert_eq!(store.remove_files(&[(id, FileKind::Rows, head.total_bytes)]).files, 0);
+        assert!(is_first());
+        assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 1);
+        // What nobody names goes.
+        assert!(store.declare_missing(&id, FileKind::Rows, "dropped"));
+        assert_eq!(store.remove_files(&[(id, FileKind::Rows, head.total_bytes)]).files, 1);
+        assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 0);
+    }
 }

@@ -242,6 +242,15 @@ impl Store {
         Ok(out)
     }
 
+    /// Runs `f` while nobody else can change the database, and changes nothing in it.
+    pub(super) fn exclusively<T>(&self, f: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.writable()?;
+        let mut db = lock(&self.writer);
+        // Dropped, it is rolled back.
+        let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        f(&tx)
+    }
+
     /// Moves the write-ahead log into the database, so that a damaged log has nothing to lose. What cannot be moved now (a
     /// full disk, another process that reads) is safe in the log and goes with the next one.
     pub(super) fn checkpoint(&self) {

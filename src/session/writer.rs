@@ -11,7 +11,7 @@
 //!   when it does not fit, or after a failed write, until a probe file shows that the disk works again.
 //!
 //! The queue is bounded in state bytes; in texts it is bounded by what a person can type, since the steps of one
-//! growing answer replace each other while they wait.
+//! growing answer replace each other while they wait. A server, which nobody types into, hands over no more than it has said.
 
 mod states;
 mod texts;
@@ -36,6 +36,8 @@ use texts::Texts;
 const RETRY: Duration = Duration::from_secs(30);
 /// Said when the thread itself has failed.
 const STOPPED: &str = "saving has stopped after an internal error: restart sala-chat to go on saving";
+/// Why what is left at the end is not waited for any longer.
+const TOO_LONG: &str = "the disk takes too long";
 /// Said of state when its thread has failed.
 const STATES_STOPPED: &str = "an internal error has stopped it: restart sala-chat to keep state again";
 /// Saves with state between two looks at the disk budget.
@@ -73,7 +75,8 @@ pub enum SaveEvent {
         /// A sentence: why, and what it means.
         reason: String,
     },
-    /// Nothing of it is on disk. It stays queued and is tried again, unless `lasting`.
+    /// Nothing of it is on disk. It stays queued and is tried again, unless `lasting`. Told once of each save, and of the first that
+    /// waits where another attempt fails.
     NotSaved {
         /// From [`Writer::save`]; 0 when the thread itself has failed and nothing more will be saved.
         id: u64,
@@ -128,6 +131,8 @@ struct Queue {
     /// Bytes of state in `saves`, in hand, and in `states`.
     pending_bytes: u64,
     last_id: u64,
+    /// The last save with texts; what comes behind it is state alone.
+    last_text: u64,
     /// The texts of all saves up to this id are on disk or given up.
     texts: u64,
     closing: bool,
@@ -225,6 +230,9 @@ impl Writer {
         let mut queue = lock(&self.shared.queue);
         queue.last_id += 1;
         let id = queue.last_id;
+        if !save.changes.is_empty() {
+            queue.last_text = id;
+        }
         let bytes: u64 = save.images.iter().map(|(_, image)| image_bytes(image)).sum();
         let mut skipped = None;
         if bytes > 0 && queue.pending_bytes > 0 && queue.pending_bytes + bytes > self.max_pending_bytes {
@@ -255,29 +263,31 @@ impl Writer {
     }
 
     /// Saves what is queued and ends the thread, waiting until `deadline`. After the deadline the thread is left behind: it
-    /// ends with the process, and what was acknowledged is safe.
+    /// ends with the process, and what was acknowledged is safe. Returns why not all state is there by then though all texts are, if
+    /// so; state that was given up before was told by [`SaveEvent::TextOnly`].
     ///
     /// # Errors
-    /// Something that was handed over in this writer's life is not on disk.
-    pub fn close(mut self, deadline: Instant) -> Result<(), Unsaved> {
+    /// Some text that was handed over in this writer's life is not on disk.
+    pub fn close(mut self, deadline: Instant) -> Result<Option<String>, Unsaved> {
         let mut queue = lock(&self.shared.queue);
         queue.closing = true;
         self.shared.work.notify_one();
         let queue = self.wait(queue, deadline, |q| q.ended);
         let ended = queue.ended;
-        let unsaved = match (&queue.given_up, &queue.stuck_why) {
-            (Some(why), _) => Some(Unsaved { reason: why.clone(), disk: false }),
-            _ if ended && queue.finished(queue.last_id) => None,
-            (None, Some(why)) => Some(Unsaved { reason: why.clone(), disk: true }),
-            (None, None) if ended => Some(Unsaved { reason: STOPPED.into(), disk: false }),
-            (None, None) => Some(Unsaved { reason: "the disk takes too long".into(), disk: true }),
+        let late = queue.stuck_why.as_deref().unwrap_or(TOO_LONG);
+        let closed = match &queue.given_up {
+            Some(why) => Err(Unsaved { reason: why.clone(), disk: false }),
+            None if queue.finished(queue.last_id) => Ok(None),
+            None if ended && queue.stuck_why.is_none() => Err(Unsaved { reason: STOPPED.into(), disk: false }),
+            None if queue.texts >= queue.last_text => Ok(Some(late.to_owned())),
+            None => Err(Unsaved { reason: late.to_owned(), disk: true }),
         };
         drop(queue);
         if let Some(thread) = self.thread.take_if(|_| ended) {
             // Only now has the thread let go of the store and its locks.
             let _ = thread.join();
         }
-        unsaved.map_or(Ok(()), Err)
+        closed
     }
 
     fn wait<'a>(

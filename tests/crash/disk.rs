@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sala_chat::protocol::engine::RowSource;
 use sala_chat::session::{Access, RealDisk, SaveEvent, Store, StoreError, Stored};
@@ -103,6 +104,29 @@ fn a_full_disk_takes_text_first_and_recovers_by_itself() {
     assert!(is_saved(&bench.save(save)));
     assert!(bench.close());
     check_no_orphans(&open(dir.path(), RealDisk));
+}
+
+#[test]
+fn what_waits_for_the_disk_is_told_so_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = FaultDisk::new();
+    let bench = Bench::new(open(dir.path(), disk.clone()));
+    let (mut talk, save) = Talk::begin(&bench.store, "patience");
+    assert!(is_saved(&bench.save(save)));
+    disk.full_after(0);
+    let (mut handed, mut told) = (Vec::new(), Vec::new());
+    for n in 0..5 {
+        let save = talk.turn(&bench.store, &format!("question {n}"), "answer");
+        handed.push(bench.writer.save(save));
+        while told.last() != handed.last() {
+            let event = bench.events.recv_timeout(Duration::from_secs(20)).unwrap();
+            let SaveEvent::NotSaved { id, lasting: false, .. } = event else { panic!("{event:?}") };
+            told.push(id);
+        }
+    }
+    assert_eq!(told, handed);
+    disk.heal();
+    assert!(bench.close());
 }
 
 #[test]

@@ -1,9 +1,14 @@
 //! Others at the same files: another model, a newer program, a second process, or somebody else's data.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use sala_chat::session::{Access, Change, RealDisk, Save, SaveEvent, SessionFilter, Store, StoreError, Watch};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use sala_chat::session::{
+    Access, Change, Disk, DiskFile, Look, RealDisk, Save, SaveEvent, SessionFilter, Store, StoreError, Watch,
+};
 
 use crate::store_support::*;
 use crate::{check_no_orphans, saved};
@@ -115,4 +120,81 @@ fn two_at_a_time_do_not_disturb_each_other() {
     assert!(a.close() && b.close());
     drop(c);
     check_no_orphans(&open(dir.path(), RealDisk));
+}
+
+/// A disk that says when files of state are about to keep their new names, and waits there.
+#[derive(Debug)]
+struct Paused {
+    reached: Sender<()>,
+    go_on: Receiver<()>,
+}
+
+impl Disk for Paused {
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        if dir.ends_with("segments") {
+            let _ = self.reached.send(());
+            // Nothing is ever sent: it goes on when the other end is dropped.
+            let _ = self.go_on.recv();
+        }
+        RealDisk.sync_dir(dir)
+    }
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        RealDisk.create(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+    fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        RealDisk.read_at(path, offset, len)
+    }
+    fn look(&self, path: &Path) -> io::Result<Look> {
+        RealDisk.look(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        RealDisk.list(dir)
+    }
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.make_dir(dir)
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        RealDisk.free_bytes(dir)
+    }
+}
+
+#[test]
+fn two_that_save_one_state_at_once_leave_it_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let (mut talk, save) = Talk::begin(&bench.store, "both");
+    assert!(is_saved(&bench.save(save)));
+    let mut save = talk.turn(&bench.store, "question", "answer");
+    let first = std::mem::take(&mut save.images);
+    assert!(is_saved(&bench.save(save)));
+    // The same tokens, and what goes with them differs by process.
+    let mut second = first.clone();
+    let drafts = &mut second[0].1.end.as_mut().unwrap().tensors[1];
+    drafts.data = vec![0; drafts.data.len()].into();
+
+    let (reached, at) = bounded(1);
+    let (release, go_on) = bounded(0);
+    let slow = open(dir.path(), Paused { reached, go_on });
+    let slow = std::thread::spawn(move || slow.save_images(&first));
+    at.recv_timeout(Duration::from_secs(20)).unwrap();
+    let (done, finished) = bounded(1);
+    let store = Arc::clone(&bench.store);
+    let other = std::thread::spawn(move || done.send(store.save_images(&second)));
+    // It may have to wait for the first.
+    let early = finished.recv_timeout(Duration::from_millis(500)).ok();
+    drop(release);
+    slow.join().unwrap().unwrap();
+    early.unwrap_or_else(|| finished.recv_timeout(Duration::from_secs(20)).unwrap()).unwrap();
+    other.join().unwrap().unwrap();
+
+    let checked = bench.store.check().unwrap();
+    assert_eq!((checked.states, checked.repaired, checked.damaged), (2, vec![], vec![]));
+    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 1);
+    assert_eq!(std::fs::read_dir(dir.path().join("segments")).unwrap().count(), 2, "nothing else is left");
 }

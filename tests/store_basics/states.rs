@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use sala_chat::protocol::engine::{Arriving, RowSource as _, RowsFault, StatePart, TensorData};
 use sala_chat::session::{
-    Access, Change, Limits, RealDisk, Save, SaveEvent, SegmentId, Store, TextBoundary, Watch, unchanged_prefix,
+    Access, Change, Limits, RealDisk, Save, SaveEvent, SegmentId, Store, TextBoundary, Unsaved, Watch, unchanged_prefix,
 };
 use sala_chat::transcript::Role;
 
+use super::store_support::fault::FaultDisk;
 use super::store_support::*;
 use super::{folder, talk_of};
 
@@ -101,6 +102,31 @@ fn text_does_not_wait_for_state_that_was_handed_over_before_it() {
     }
     assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 4);
     assert!(bench.close());
+}
+
+#[test]
+fn state_that_is_late_at_the_end_takes_no_text_with_it() {
+    let dir = folder();
+    let disk = FaultDisk::new();
+    let bench = Bench::new(open(dir.path(), disk.clone()));
+    let mut talk = talk_of(&bench, "late", 1);
+    let mut save = talk.turn(&bench.store, "a question", "an answer");
+    let (data, arriving) = TensorData::later();
+    save.images[0].1.rows.tensors[0].data = data;
+    let images = save.images.clone();
+    let id = bench.writer.save(save);
+    while bench.events.recv_timeout(Duration::from_secs(20)).unwrap() != (SaveEvent::Text { id }) {}
+    // State alone, as it is handed over at the end where it is written then.
+    bench.writer.save(Save { changes: vec![], images });
+    let too_long = "the disk takes too long".to_owned();
+    assert_eq!(bench.writer.close(Instant::now()), Ok(Some(too_long.clone())));
+    drop(arriving);
+
+    let bench = Bench::new(open(dir.path(), disk.clone()));
+    let held = disk.hold("store-writer");
+    bench.writer.save(talk.turn(&bench.store, "another question", "another answer"));
+    assert_eq!(bench.writer.close(Instant::now()), Err(Unsaved { reason: too_long, disk: true }));
+    drop(held);
 }
 
 #[test]

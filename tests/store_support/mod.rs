@@ -208,7 +208,7 @@ impl Bench {
     }
 
     pub fn close(self) -> bool {
-        self.writer.close(soon()).is_ok()
+        self.writer.close(soon()) == Ok(None)
     }
 }
 

@@ -316,7 +316,7 @@ fn gaps(direct: &mut Direct, store: &Arc<Store>, tip: &SegmentId, decode: u64) -
         })?;
         on.extend(saving.gaps);
     }
-    if writer.close(Instant::now() + PATIENCE).is_err() {
+    if !matches!(writer.close(Instant::now() + PATIENCE), Ok(None)) {
         return Err(Failure::new(Exit::Disk, "state was not written in time"));
     }
     let tokens = on.len();

@@ -19,6 +19,8 @@ pub(super) struct Texts {
     shared: Arc<Shared>,
     /// The last attempt to save text failed.
     text_off: bool,
+    /// Up to this save those that could not be written were told.
+    told: u64,
     saves: u64,
 }
 
@@ -33,7 +35,7 @@ enum Outcome {
 
 impl Texts {
     pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> Texts {
-        Texts { store, events, shared, text_off: false, saves: 0 }
+        Texts { store, events, shared, text_off: false, told: 0, saves: 0 }
     }
 
     /// Saves until the end is asked for and everything is saved, or has been tried once more.
@@ -70,7 +72,14 @@ impl Texts {
                     queue.saves.push_front(queued);
                     queue.stuck = Some(last_id);
                     queue.stuck_why = Some(reason.clone());
-                    waiting = queue.saves.iter().flat_map(|q| q.merged.iter().copied().chain([q.id])).collect();
+                    // Order must hold, so what is behind a stuck save is not saved either. Who was told that waits for another word.
+                    let ids = queue.saves.iter().flat_map(|q| q.merged.iter().copied().chain([q.id]));
+                    waiting = ids.filter(|id| *id > self.told).collect();
+                    // That it fails still, and why by now.
+                    if waiting.is_empty() {
+                        waiting.extend(queue.saves.front().map(|q| q.id));
+                    }
+                    self.told = waiting.iter().copied().fold(self.told, u64::max);
                 }
             }
             drop(queue);
@@ -78,7 +87,6 @@ impl Texts {
                 let at_ms = now_ms();
                 let _ = self.events.send(SaveEvent::TextOnly { id, at_ms, reason: STATES_STOPPED.into() });
             }
-            // Order must hold, so what is behind a stuck save is not saved either.
             for id in waiting {
                 let _ = self.events.send(SaveEvent::NotSaved { id, reason: reason.clone(), lasting: false });
             }
