@@ -214,7 +214,7 @@ impl Cuda {
         rayon::current_num_threads();
         let info = device.driver().info();
         let prefill_rows = options.rows(info);
-        Ok(Cuda {
+        let mut cuda = Cuda {
             graphs: Graphs::new(&device),
             step: Step::new(&device, prefill_rows.max(PAGED_ROWS))?,
             tables: Tables::new(&device)?,
@@ -237,7 +237,9 @@ impl Cuda {
             numbered: 0,
             notes: Vec::new(),
             device,
-        })
+        };
+        cuda.rehearse()?;
+        Ok(cuda)
     }
 
     /// Whether passes over keys and values in the host's memory may be longer than others: nobody asked for a number, and memory is not tight.

@@ -31,6 +31,25 @@ struct Travelling<'v> {
 }
 
 impl Cuda {
+    /// Does once, with a few bytes and on all threads, what loading does. The first call of each kind looks a symbol up, and that waits
+    /// as long as the GEMM library is being put in place, which happens beside the loading: 70 ms on an H200.
+    pub(super) fn rehearse(&mut self) -> Result<()> {
+        const BYTES: usize = 4096;
+        let bytes = BYTES * rayon::current_num_threads();
+        let memory = self.device.alloc("weights in flight", bytes, Account::Work)?;
+        let fill = |_: usize, to: &mut [u8]| {
+            to.fill(0);
+            Ok(())
+        };
+        self.staging.send_wide(&[Outgoing::new(memory.ptr(), bytes, 1, fill)])?;
+        self.staging.send_bytes(memory.ptr(), &[0; 4])?;
+        // SAFETY: so many words are there.
+        unsafe {
+            launch::FillF32 { dst: memory.ptr(), n: (bytes / 4) as u64, value: 0.0 }.launch(self.device.driver())?
+        };
+        self.device.driver().synchronize(Queue::Compute)
+    }
+
     /// Weights that travel together: threads wait for each other once, not for each of them.
     pub(super) fn weights(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Matrix>> {
         let (mut made, mut travelling) = (Vec::new(), Travelling::default());
