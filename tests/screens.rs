@@ -18,6 +18,8 @@ mod leaving;
 mod lists;
 #[path = "screens/pages.rs"]
 mod pages;
+#[path = "screens/questions.rs"]
+mod questions;
 #[path = "screens/several.rs"]
 mod several;
 #[path = "screens/stage.rs"]
