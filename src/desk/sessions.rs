@@ -245,8 +245,7 @@ impl State {
             self.keeper.store.extent(record.id)?,
             crate::base::bytes(own)
         );
-        let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];
-        self.ask_user(text, choices, move |desk, key| {
+        self.ask_user(text, Choice::yes_or_no("delete", "keep"), move |desk, key| {
             if key != 'y' {
                 return Ok(());
             }

@@ -262,14 +262,14 @@ pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
     }
 }
 
-/// A question: over the last rows of the body, its keys in the input's place.
-pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rect, composer: Rect) {
+/// A question: over the last rows of the body but for those `below`, its keys in the input's place.
+pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rect, below: u16, composer: Rect) {
     let cells: usize = choices(question).map(|(k, what)| width(&k) + width(what) + 4).sum();
     let in_a_row = cells <= usize::from(composer.width);
     let mut rows = question_text(question, body);
     // Choices that would run out of the line get a row each.
     rows.extend(choices(question).filter(|_| !in_a_row).map(|choice| choice_row(choice, body)));
-    above_input(painter, body, &rows);
+    above_input(painter, body, below, &rows);
     match in_a_row {
         true => keys(painter, composer, choices(question)),
         false => keys(painter, composer, std::iter::empty()),
@@ -277,12 +277,12 @@ pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rec
 }
 
 /// A question above what somebody writes: its choices, and the key that takes it up.
-pub(super) fn question_beside(question: &Question, painter: &mut Painter<'_>, body: Rect) {
+pub(super) fn question_beside(question: &Question, painter: &mut Painter<'_>, body: Rect, below: u16) {
     let mut rows = question_text(question, body);
     rows.extend(choices(question).map(|choice| choice_row(choice, body)));
     let hint = format!("{TAKE_UP} answers, or an empty input");
     rows.push(Row { spans: vec![Span::new(hint, Role::Dim)], ..Row::default() });
-    above_input(painter, body, &rows);
+    above_input(painter, body, below, &rows);
 }
 
 fn question_text(question: &Question, body: Rect) -> Vec<Row> {
@@ -310,10 +310,11 @@ fn choice_row((key, what): (String, &str), body: Rect) -> Row {
     }
 }
 
-/// Rows at the bottom of the text, below a rule.
-fn above_input(painter: &mut Painter<'_>, body: Rect, rows: &[Row]) {
+/// Rows at the bottom of the text, below a rule. The rows `below` stay in sight where there is room for both.
+fn above_input(painter: &mut Painter<'_>, body: Rect, below: u16, rows: &[Row]) {
     let height = u16::try_from(rows.len() + 1).unwrap_or(body.height).min(body.height);
-    let area = Rect { y: body.bottom() - height, height, ..body };
+    let bottom = body.bottom() - below.min(body.height - height);
+    let area = Rect { y: bottom - height, height, ..body };
     painter.clear(area);
     painter.rule(Rect { height: 1, ..area });
     for (i, row) in rows.iter().enumerate() {

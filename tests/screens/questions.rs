@@ -95,3 +95,34 @@ fn what_is_queued_does_not_go_before_a_question_that_ends_what_went_on() {
     s.tell(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask("what does it say?".into())]);
 }
+
+#[test]
+fn a_line_that_waits_for_a_decision_is_in_sight_and_can_be_taken_back() {
+    for (width, height) in super::SIZES {
+        let mut s = open(width, height);
+        s.tell(question(1, &[('y', "delete"), ('n', "keep")])).event(Event::Frame);
+        s.type_text("AAAA one").press("enter");
+        let screen = s.screen();
+        assert!(screen.contains("queued: \"AAAA one\"") && screen.contains("What now?"), "{screen}");
+        assert!(screen.contains("y delete   n keep"), "{screen}");
+        s.press("ctrl-x");
+        assert_eq!((s.sent(), s.queued(), s.app.composer.text()), (vec![], vec![], "AAAA one"));
+        // It is written on; the question is still there.
+        s.press("y");
+        assert_eq!((s.sent(), s.app.composer.text()), (vec![], "AAAA oney"));
+        assert!(s.screen().contains("What now?"), "{}", s.screen());
+    }
+    // Where a page lies over what waits, there is nothing to be taken back in sight.
+    let mut s = beside(question(1, &[('y', "delete"), ('n', "keep")]), "one");
+    s.tell(Notice::Page { title: "Found".into(), text: "a page".into() }).press("ctrl-x");
+    assert_eq!(s.queued(), ["one"]);
+}
+
+#[test]
+fn no_and_esc_decline() {
+    for key in ["n", "N", "esc"] {
+        let mut s = open(80, 24);
+        s.tell(question(1, &[('y', "delete"), ('n', "keep")])).press(key);
+        assert_eq!(s.sent(), [choose(1, 'n')], "{key}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Keys while a question stands.
 
 use super::super::acts::{hold, send, stop};
-use super::super::keys::{Code, Key, TAKE_UP};
+use super::super::keys::{Action, Code, Key, TAKE_UP};
 use super::super::mention::{self, Found};
 use super::super::question::{self, Asker, Standing};
 use super::super::quit::quit;
@@ -67,6 +67,14 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
             return;
         }
         Some(_) | None => {}
+    }
+    // What is queued can be taken back, and is written on beside the question.
+    if app.overlay.is_none() && app.config.keys.action(key) == Some(Action::Unqueue) {
+        place_key(app, key, now, effects);
+        if !app.composer.is_empty() {
+            question::give_way(app);
+        }
+        return;
     }
     let pressed = match key.code {
         Code::Char(c) if !key.ctrl && !key.alt => c,
