@@ -345,6 +345,11 @@ impl App {
         [hint, self.armed.until(), self.drafts.deadline()].into_iter().flatten().min()
     }
 
+    /// Whether something was said in the open session, be it undone.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.transcript.messages().next().is_some() || !self.session.timeline.is_empty()
+    }
+
     /// Whether the open model is the built-in demo.
     pub fn is_demo(&self) -> bool {
         self.model.as_ref().is_some_and(|model| model.built_in)

@@ -55,7 +55,7 @@ const UNSAVED: &str =
 
 /// Whether something of the conversation is nowhere but here.
 pub(super) fn is_unsaved(app: &App) -> bool {
-    matches!(app.save, SaveState::NotSaved(_)) && app.transcript.messages().next().is_some()
+    matches!(app.save, SaveState::NotSaved(_)) && app.has_begun()
 }
 
 /// Where a message that was not sent is found at the next start, and where several are.

@@ -11,6 +11,7 @@ use super::render::Rendered;
 use super::sync::THIS_CONVERSATION;
 use super::talk::Rights;
 use super::{Attendance, DeskError, Done, Settings, State, Talk, Then, grouped};
+use crate::base::counted;
 use crate::protocol::desk::{Choice, Level, SaveState};
 use crate::session::{Access, LAST, SessionLock, SessionRecord, StoreError};
 use crate::settings::session::Kept;
@@ -199,7 +200,22 @@ impl State {
             self.tell_draft(record.id, known);
         }
         self.begin_position(record.tokens);
+        self.say_all_is_undone();
         Ok(())
+    }
+
+    /// Nothing on the screen tells of what was said where all of it is undone.
+    fn say_all_is_undone(&self) {
+        let conversation = &self.talk.conversation;
+        let path = conversation.path();
+        let undone = !conversation.is_empty() && path.iter().all(|m| m.role == Role::System);
+        if undone && self.attendance == Attendance::Present {
+            let kept = counted(conversation.all().count().saturating_sub(path.len()) as u64, "message");
+            let text = format!(
+                "This stands before its first message. What is kept ({kept}) comes back with /redo; /timeline shows all."
+            );
+            self.note(Level::Info, text);
+        }
     }
 
     /// Says which settings of a session could not be read.

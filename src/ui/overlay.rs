@@ -162,7 +162,7 @@ fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
     let tail = if cells + 4 < usize::from(ALL_COLUMNS) {
         format!("{tokens:>9}  {when:<12}")
     } else {
-        format!("{:>8} {tokens:>9}  {:<5} {size:>10}  {when:<12}", r.messages, r.state)
+        format!("{:>8} {tokens:>9}  {:<5} {size:>10}  {when:<12}", r.counted(), r.state)
     };
     let room = cells.saturating_sub(width(&tail) + 1);
     let name = fit(&r.name, room.min(24));
