@@ -154,6 +154,8 @@ impl State {
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
         let mut to_shelve = HashSet::new();
         let mut conversation = Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
+        // A damaged log keeps nobody from opening it: the newest line will do.
+        conversation.stood_at(self.keeper.store.heads_left(record.id).unwrap_or_default());
         if let Some(head) = conversation.head() {
             for message in self.keeper.store.path(head)? {
                 cut.remove(&message.id);
