@@ -18,6 +18,8 @@ mod leaving;
 mod lists;
 #[path = "screens/pages.rs"]
 mod pages;
+#[path = "screens/questions.rs"]
+mod questions;
 #[path = "screens/several.rs"]
 mod several;
 #[path = "screens/stage.rs"]
@@ -29,7 +31,7 @@ mod typing;
 
 use sala_chat::app::options::UiConfig;
 use sala_chat::app::tour::Tour;
-use sala_chat::protocol::desk::{Activity, FileProgress, FileState, Notice, ReadingProgress, SaveState};
+use sala_chat::protocol::desk::{Activity, FileProgress, FileState, Notice, ReadingProgress, SaveState, SessionView};
 use sala_chat::protocol::engine::ModelInfo;
 use stage::*;
 
@@ -169,4 +171,15 @@ fn without_colour_nothing_is_coloured() {
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false, snapshot_path => "snapshots" }, {
         insta::assert_snapshot!("no_colour_styles_80x24", s.styles());
     });
+}
+
+#[test]
+fn a_session_that_is_undone_to_its_beginning_is_a_saved_one() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(SessionView { messages: Vec::new(), ..conversation() }));
+    let screen = s.screen();
+    assert!(screen.contains("saved 14:01") && !screen.contains("not saved yet"), "{screen}");
+    // A new one is none.
+    s.tell(Notice::Session(SessionView::default()));
+    assert!(s.screen().contains("not saved yet"), "{}", s.screen());
 }

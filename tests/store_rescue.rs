@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sala_chat::session::{RealDisk, SessionFilter, Store};
+use sala_chat::session::{RealDisk, SessionFilter, Store, Watch};
 use store_support::*;
 
 fn one_talk(root: &Path) -> Talk {
@@ -71,7 +71,7 @@ fn what_a_damaged_schema_hides_is_in_a_new_database() {
         assert!(store.new_message_id(None) > talk.head.unwrap(), "{n}");
         let checked = store.check().unwrap();
         assert_eq!((checked.repaired, checked.damaged), (vec![], vec![]), "{n}");
-        assert_eq!(store.search("question 1", 10).unwrap().len(), 1, "{n}");
+        assert_eq!(store.search("question 1", 10, &Watch::NOBODY).unwrap().len(), 1, "{n}");
         drop(store);
         assert_eq!(Store::rescue(&root, &RealDisk).unwrap(), None, "{n}: once");
         assert_eq!(set_aside(&root).len(), 1, "{n}");

@@ -34,8 +34,10 @@ pub(super) fn open_page(app: &mut App, title: &str, text: String) {
 pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.requests += 1;
     app.sent += 1;
-    // An answer to a question belongs to what asked it.
-    if !matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
+    // An answer to a question belongs to what asked it, and what is queued waits for what comes of it.
+    if matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
+        (app.waiting, app.answered) = (true, true);
+    } else {
         app.tabs.forget_wish();
         app.show_after_open = None;
     }
@@ -62,6 +64,11 @@ pub(super) fn why_not_now(app: &App) -> Option<&'static str> {
     (!app.questions.is_empty()).then_some("A question stands: answer it first")
 }
 
+/// What is queued waits for somebody who sends it.
+pub(super) fn hold(app: &mut App) {
+    app.queue.held = !app.queue.lines.is_empty();
+}
+
 /// Asks the model to stop, once.
 pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
     if app.goes_on() && app.activity != Activity::Stopping {
@@ -70,7 +77,7 @@ pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
             app.activity = Activity::Stopping;
         }
         app.waiting = false;
-        app.queue.held = !app.queue.lines.is_empty();
+        hold(app);
         // Not counted as a request of its own: notes of the stopped one still belong to it.
         app.sent += 1;
         effects.push(Effect::Send(Request::Stop));

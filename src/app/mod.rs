@@ -221,12 +221,16 @@ pub struct App {
     /// Sessions seen last, for completion.
     sessions: Vec<SessionRow>,
     armed: Armed,
-    /// A question was sent and the desk has not said yet that it is served or what has to be decided first.
+    /// A question was sent, or an answer to one of the desk's, and the desk has not said yet that it is served or what has to be
+    /// decided first.
     waiting: bool,
+    /// A question of the desk was answered, and what comes of that is not over.
+    answered: bool,
     /// The desk is at a queued command that leads elsewhere, and has not got there yet.
     leads: bool,
-    /// Requests sent to the desk, as it counts them.
+    /// Requests sent to the desk, as it counts them, and how many of them it has served.
     sent: u64,
+    served: u64,
     /// Paths are being looked up, or asked about.
     lookup: Option<mention::Lookup>,
     /// Files are read because the first queued question mentions them.
@@ -287,6 +291,8 @@ impl App {
             sessions: Vec::new(),
             armed: Armed::Nothing,
             waiting: false,
+            answered: false,
+            served: 0,
             leads: false,
             lookup: None,
             reading_for_question: false,
@@ -337,6 +343,11 @@ impl App {
     pub fn deadline(&self) -> Option<u64> {
         let hint = self.hint.as_ref().and_then(|h| h.1);
         [hint, self.armed.until(), self.drafts.deadline()].into_iter().flatten().min()
+    }
+
+    /// Whether something was said in the open session, be it undone.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.transcript.messages().next().is_some() || !self.session.timeline.is_empty()
     }
 
     /// Whether the open model is the built-in demo.

@@ -1,7 +1,7 @@
 //! What the desk says, and what that changes. Foreign text is cleaned here, except message texts, which the
 //! transcript cleans itself because it keeps the original for copying.
 
-use super::acts::{note, notify, offer, send};
+use super::acts::{hold, note, notify, offer, send};
 use super::cleaned::{clean, document_row, line, opened, session_row, timeline_row};
 use super::entry::grouped;
 use super::keys::Action;
@@ -81,7 +81,9 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Served(count) => {
             // One that was sent a moment ago is not among those that were served before it came.
+            app.served = count;
             app.waiting &= count < app.sent;
+            app.answered &= count < app.sent;
             app.leads &= app.waiting;
             app.tabs.served(count);
             Redraw::No
@@ -165,7 +167,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Stream
         }
         Notice::Question { id, text, mut choices } => {
-            app.waiting = false;
+            (app.waiting, app.answered) = (false, false);
             if app.several.is_some() && app.overlay.is_none() {
                 // The answers themselves stand on the screen.
                 choices.iter_mut().filter(|c| c.key.is_ascii_digit()).for_each(|c| c.label.clear());
@@ -174,7 +176,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Now
         }
         Notice::Plan { id, text, choices, mut plan } => {
-            app.waiting = false;
+            (app.waiting, app.answered) = (false, false);
             for f in &mut plan.files {
                 f.name = line(&f.name);
             }
@@ -283,9 +285,13 @@ fn left_out(app: &mut App, why: String) -> String {
 
 fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>) {
     let place = app.tabs.place();
+    let led_away = perform::led_away(app, &view);
     super::tabs::arrived(app, view.serial, opened(view.opened), now, effects);
     if app.tabs.place() != place {
         late::session_left(app);
+    }
+    if led_away {
+        hold(app);
     }
     app.leads = false;
     app.session = SessionHead {

@@ -9,7 +9,7 @@ use super::quit::quit_or_ask;
 use super::themes;
 use super::{App, Effect, Queued, verbatim};
 use crate::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
-use crate::protocol::desk::{Level, PresetAction, Request};
+use crate::protocol::desk::{Level, PresetAction, Request, SessionView};
 use crate::settings::{Row, page};
 use crate::transcript::{MessageId, Role};
 
@@ -109,9 +109,10 @@ fn queue(app: &mut App, effects: &mut Vec<Effect>) {
     app.queue.lines.push_back(Queued { line, edits: app.editing.take() });
 }
 
-/// Sends what waits, as soon as the model is free; not while another session is on its way to the screen, which it would be asked in.
+/// Sends what waits, as soon as the model is free and the desk has no more to say of what it was sent: it may have something to ask.
+/// Not while another session is on its way to the screen, which it would be asked in.
 pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
-    while !app.busy() && !app.queue.held && app.questions.is_empty() && !app.tabs.is_leaving() {
+    while !app.queue.held && is_free(app) {
         let Some(Queued { line, edits }) = app.queue.lines.pop_front() else {
             return;
         };
@@ -130,6 +131,10 @@ pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
             ask(app, &line, edits, effects);
         }
     }
+}
+
+fn is_free(app: &App) -> bool {
+    !app.busy() && app.served >= app.sent && app.questions.is_empty() && !app.tabs.is_leaving()
 }
 
 /// Whether a command leads to another place or session: what is typed behind it is meant for there.
@@ -154,6 +159,12 @@ pub(super) fn not_led(app: &mut App) {
     if std::mem::take(&mut app.leads) || app.tabs.has_for_another(queued) {
         app.queue.held = queued > 0;
     }
+}
+
+/// Whether an answer to a question leads to another session, or back in this one: what was typed beside it was meant for what is left.
+pub(super) fn led_away(app: &App, view: &SessionView) -> bool {
+    let elsewhere = view.serial != app.tabs.serial() || view.messages.len() < app.transcript.messages().count();
+    app.answered && !app.tabs.is_leaving() && elsewhere
 }
 
 fn ask(app: &mut App, line: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) {

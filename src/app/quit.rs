@@ -29,8 +29,7 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
 /// all is on disk.
 pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
     let Some(text) = lost_by_quitting(app) else { return quit(app, effects) };
-    let choices = vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }];
-    app.questions.push_front(Question::of_quitting(text, choices));
+    app.questions.push_front(Question::of_quitting(text, Choice::yes_or_no("quit", "stay")));
 }
 
 /// Whether to quit is asked of what goes on now: of what has ended meanwhile nothing is said, and with nothing left the question
@@ -56,7 +55,7 @@ const UNSAVED: &str =
 
 /// Whether something of the conversation is nowhere but here.
 pub(super) fn is_unsaved(app: &App) -> bool {
-    matches!(app.save, SaveState::NotSaved(_)) && app.transcript.messages().next().is_some()
+    matches!(app.save, SaveState::NotSaved(_)) && app.has_begun()
 }
 
 /// Where a message that was not sent is found at the next start, and where several are.

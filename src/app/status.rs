@@ -136,9 +136,7 @@ pub fn saved(app: &App) -> (String, Role) {
         SaveState::Empty | SaveState::Saved(_) | SaveState::Saving if app.toured => ("not kept".into(), Role::Dim),
         SaveState::Empty => ("not saved yet".into(), Role::Dim),
         // What is or was being written is of a session that was left.
-        SaveState::Saved(_) | SaveState::Saving if app.transcript.messages().next().is_none() => {
-            ("not saved yet".into(), Role::Dim)
-        }
+        SaveState::Saved(_) | SaveState::Saving if !app.has_begun() => ("not saved yet".into(), Role::Dim),
         SaveState::Saved(ms) => (format!("saved {}", clock(*ms, app.config.utc_offset_min)), Role::Dim),
         SaveState::Saving => ("saving".into(), Role::Dim),
         SaveState::TextOnly(_) => ("text saved, state not".into(), Role::Warn),

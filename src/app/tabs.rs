@@ -371,7 +371,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>, now: u
     }
     if leaving.is_some() {
         // What was asked there goes on there.
-        app.waiting = false;
+        (app.waiting, app.answered) = (false, false);
     }
     // What is about the session that is left. Its questions are put again there.
     app.questions.retain(|q| !q.is_the_desks());

@@ -206,6 +206,11 @@ impl Conversation {
         }
     }
 
+    /// It stood there when it was open before, newest last: [`Conversation::redo`] returns to them.
+    pub fn stood_at(&mut self, heads: Vec<MessageId>) {
+        self.left = heads;
+    }
+
     /// Moves the head. Remembers where it was, for [`Conversation::redo`].
     pub fn go(&mut self, head: Option<MessageId>) {
         if head == self.head || head.is_some_and(|h| !self.messages.contains_key(&h)) {
@@ -316,9 +321,12 @@ mod tests {
         c.go(Some(MessageId(1)));
         assert_eq!(c.redo(1), Some((MessageId(3), 1)));
         assert_eq!(c.redo(2), Some((MessageId(6), 2)));
-        // Another run of the program has no memory of it and takes the newest line.
-        let fresh = Conversation::new(c.all().cloned().collect(), Some(MessageId(1)));
+        // Opened again, it returns there if that is known, and else to the newest line.
+        let mut fresh = Conversation::new(c.all().cloned().collect(), Some(MessageId(1)));
         assert_eq!(fresh.redo(5), Some((MessageId(8), 2)));
+        // The last one is where it stands; one is not there any more.
+        fresh.stood_at([8, 99, 6, 1].map(MessageId).into());
+        assert_eq!(fresh.redo(5), Some((MessageId(6), 2)));
         assert_eq!(tree().redo(1), None);
     }
 

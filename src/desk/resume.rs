@@ -11,6 +11,7 @@ use super::render::Rendered;
 use super::sync::THIS_CONVERSATION;
 use super::talk::Rights;
 use super::{Attendance, DeskError, Done, Settings, State, Talk, Then, grouped};
+use crate::base::counted;
 use crate::protocol::desk::{Choice, Level, SaveState};
 use crate::session::{Access, LAST, SessionLock, SessionRecord, StoreError};
 use crate::settings::session::Kept;
@@ -153,6 +154,8 @@ impl State {
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
         let mut broken_off = HashSet::new();
         let mut conversation = Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
+        // A damaged log keeps nobody from opening it: the newest line will do.
+        conversation.stood_at(self.keeper.store.heads_left(record.id).unwrap_or_default());
         if let Some(head) = conversation.head() {
             for message in self.keeper.store.path(head)? {
                 cut.remove(&message.id);
@@ -200,7 +203,22 @@ impl State {
             self.tell_draft(record.id, known);
         }
         self.begin_position(record.tokens);
+        self.say_all_is_undone();
         Ok(())
+    }
+
+    /// Nothing on the screen tells of what was said where all of it is undone.
+    fn say_all_is_undone(&self) {
+        let conversation = &self.talk.conversation;
+        let path = conversation.path();
+        let undone = !conversation.is_empty() && path.iter().all(|m| m.role == Role::System);
+        if undone && self.attendance == Attendance::Present {
+            let kept = counted(conversation.all().count().saturating_sub(path.len()) as u64, "message");
+            let text = format!(
+                "This stands before its first message. What is kept ({kept}) comes back with /redo; /timeline shows all."
+            );
+            self.note(Level::Info, text);
+        }
     }
 
     /// Says which settings of a session could not be read.

@@ -8,7 +8,7 @@ use super::record::as_left;
 use super::talk::Rights;
 use super::{DeskError, Done, State, Talk, grouped};
 use crate::protocol::desk::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
-use crate::session::{Change, LAST, NewSession, SearchHit, SessionFilter, SessionRecord, Sizes, StoreError};
+use crate::session::{Change, LAST, NewSession, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError};
 use crate::text::sanitize::command_word;
 use crate::transcript::{Message, MessageId};
 
@@ -18,8 +18,19 @@ const LISTED: usize = 10_000;
 const HITS: usize = 200;
 
 /// Sessions as the picker shows them.
-pub fn session_rows(records: Vec<SessionRecord>, fingerprint: Option<&str>, sizes: Option<&Sizes>) -> Vec<SessionRow> {
+pub fn session_rows(
+    store: &Store,
+    records: Vec<SessionRecord>,
+    fingerprint: Option<&str>,
+    sizes: Option<&Sizes>,
+) -> Vec<SessionRow> {
+    // Asked for the few that need it. Where it cannot be told, the list matters more.
+    let undone = |r: &SessionRecord| match r.messages {
+        0 => store.extent(r.id).map_or(0, |extent| extent.messages),
+        _ => 0,
+    };
     let row = |r: SessionRecord| SessionRow {
+        undone: undone(&r),
         state: match (&r.state_of, fingerprint) {
             (None, _) => "none",
             (Some(have), Some(want)) if have != want => "stale",
@@ -179,7 +190,7 @@ impl State {
         let fingerprint = self.feeder.model().map(|m| m.fingerprint.clone());
         // The list matters more than its sizes.
         let sizes = self.keeper.store.sizes().ok();
-        self.tell(Notice::Sessions(session_rows(records, fingerprint.as_deref(), sizes.as_ref())));
+        self.tell(Notice::Sessions(session_rows(&self.keeper.store, records, fingerprint.as_deref(), sizes.as_ref())));
         Ok(())
     }
 
@@ -249,8 +260,7 @@ impl State {
             self.keeper.store.extent(record.id)?,
             crate::base::bytes(own)
         );
-        let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];
-        self.ask_user(text, choices, move |desk, key| {
+        self.ask_user(text, Choice::yes_or_no("delete", "keep"), move |desk, key| {
             if key != 'y' {
                 return Ok(());
             }

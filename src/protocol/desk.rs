@@ -44,6 +44,13 @@ pub struct Choice {
     pub label: String,
 }
 
+impl Choice {
+    /// `y` and `n`, and what they do.
+    pub fn yes_or_no(yes: &str, no: &str) -> Vec<Choice> {
+        [('y', yes), ('n', no)].map(|(key, label)| Choice { key, label: label.to_owned() }).into()
+    }
+}
+
 /// Desk to interface.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {

@@ -118,6 +118,9 @@ fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
     Ok(record)
 }
 
+/// Places that are told of where a session stood before.
+const LEFT: i64 = 100;
+
 /// Message ?1 and all above it.
 const UP: &str = "WITH RECURSIVE up(id, parent, depth) AS (
   SELECT id, parent, depth FROM message WHERE id = ?1
@@ -334,6 +337,21 @@ impl Store {
             ))?;
             let rows = query.query_map([session.0], |r| Ok((session_row(r)?, number_at(r, 6).map(MessageId))))?;
             Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Where a session stood before, the last place last; as far back as `/redo` may ask for.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn heads_left(&self, session: SessionId) -> Result<Vec<MessageId>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached(
+                "SELECT head FROM (SELECT key, head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT ?2) ORDER BY key",
+            )?;
+            let rows = query.query_map(params![session.0, LEFT], |r| Ok(number_at(r, 0).map(MessageId)))?;
+            let heads: Vec<Option<MessageId>> = rows.collect::<rusqlite::Result<_>>()?;
+            Ok(heads.into_iter().flatten().collect())
         })
     }
 

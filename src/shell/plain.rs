@@ -65,9 +65,7 @@ impl Asked {
 /// The choice of a key that was typed as a letter.
 fn choice(choices: &[Choice], typed: char) -> Option<&Choice> {
     let same = |c: &&Choice| c.key.to_lowercase().eq(typed.to_lowercase());
-    // Where yes is a choice, no is its opposite.
-    let no = typed.eq_ignore_ascii_case(&'n') && choices.iter().any(|c| c.key == 'y');
-    choices.iter().find(same).or_else(|| choices.iter().find(|c| c.key == '\x1b' && (typed == 'e' || no)))
+    choices.iter().find(same).or_else(|| choices.iter().find(|c| c.key == '\x1b' && typed == 'e'))
 }
 
 /// State of line mode.

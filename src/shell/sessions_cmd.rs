@@ -12,7 +12,7 @@ use super::signals::Ending;
 use super::{Context, open, out};
 use crate::app::cells::{ellipsis, fit, width as cells};
 use crate::app::entry::grouped;
-use crate::base::{Exit, bytes};
+use crate::base::{Exit, bytes, counted};
 use crate::desk::export::imported_line;
 use crate::desk::session_rows;
 use crate::protocol::desk::{ExportFormat, SessionRow};
@@ -67,7 +67,7 @@ fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
     };
     let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "title")];
     lines.extend(rows.iter().zip(&names).map(|(r, name)| {
-        let (messages, tokens) = (r.messages.to_string(), grouped(r.tokens));
+        let (messages, tokens) = (r.counted(), grouped(r.tokens));
         let size = r.bytes.map_or(String::new(), bytes);
         let columns = [messages.as_str(), &tokens, &r.state, &size, &when(r.updated_ms)];
         line(name, columns, Clean::line(&r.title).as_str())
@@ -81,7 +81,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let records = store.sessions(SessionFilter::Live, LISTED)?;
     // The list matters more than its sizes.
     let sizes = store.sizes().ok();
-    let rows = session_rows(records, None, sizes.as_ref());
+    let rows = session_rows(&store, records, None, sizes.as_ref());
     let json = || json!(rows);
     let text = || {
         if rows.is_empty() {
@@ -105,12 +105,30 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
         Some(head) => store.path(head)?,
         None => Vec::new(),
     };
-    let json = || json!({ "name": record.name, "messages": messages, "tokens": record.tokens, "updated_ms": record.updated_ms });
+    let undone = if messages.is_empty() { store.extent(record.id)?.messages } else { 0 };
+    let json = || {
+        json!({
+            "name": record.name, "messages": messages, "undone": undone, "tokens": record.tokens,
+            "updated_ms": record.updated_ms
+        })
+    };
     // Not within `result`: rendering can fail.
     let text =
         if context.json { String::new() } else { store.export(record.id, ExportFormat::Markdown, Scope::Branch)? };
     context.result(json, || text.trim_end().to_owned())?;
+    if undone > 0 && !context.json {
+        context.note(&all_undone(&record.name, undone));
+    }
     Ok(Exit::Ok)
+}
+
+/// What is said of a session that stands before its first message, and of which so many are kept.
+fn all_undone(name: &str, kept: u64) -> String {
+    let kept = counted(kept, "message");
+    format!(
+        "It stands before its first message. What is kept ({kept}) comes back with: sala-chat -r {}, then /redo",
+        shell_word(name)
+    )
 }
 
 /// Asks on the terminal; without one the answer is no.
@@ -276,6 +294,7 @@ mod tests {
             name: "a-name-that-is-rather-longer-than-its-column".into(),
             title: "What does annex C say about the notice period?".into(),
             messages: 41,
+            undone: 0,
             tokens: 612_204,
             state: "stale".into(),
             bytes: Some(2_400 << 20),
@@ -288,6 +307,10 @@ mod tests {
             assert_eq!([lines[1].contains(&row.name), lines[1].contains("41")], [width >= 100; 2], "{lines:?}");
             assert_eq!(lines[1].contains("What does"), width >= 160);
         }
+        let none = SessionRow { messages: 0, undone: 4, ..row.clone() };
+        assert!(listed(&[none], Some(160))[1].contains(" 0 of 4 "));
+        let said = all_undone("two words", 1);
+        assert!(said.contains("(1 message)") && said.contains("sala-chat -r 'two words', then /redo"), "{said}");
         let title = "What does annex C say about the notice period? ".repeat(4);
         let long = SessionRow { name: "n".repeat(200), title: title.trim().into(), ..row };
         let lines = listed(std::slice::from_ref(&long), None);

@@ -154,7 +154,8 @@ pub(super) fn note(app: &App, painter: &mut Painter<'_>, area: Rect) {
 /// Messages that wait.
 pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let keys = &app.config.keys;
-    let sends = keys.does(Action::Send, "sends it").filter(|_| app.queue.held);
+    // Beside a question Enter may be the answer.
+    let sends = keys.does(Action::Send, "sends it").filter(|_| app.queue.held && app.questions.is_empty());
     let first = [sends, keys.does(Action::Unqueue, "edits it")].into_iter().flatten().collect::<Vec<_>>().join(", ");
     let more = app.queue.lines.len().saturating_sub(usize::from(area.height));
     for (i, queued) in app.queue.lines.iter().take(usize::from(area.height)).enumerate() {

@@ -90,8 +90,13 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         Some(question) if question.standing == Standing::Asks => (None, Some(question)),
         beside => (beside, None),
     };
+    // What waits is in sight, but for where a page lies over it.
+    let below = match app.overlay {
+        Some(_) => 0,
+        None => regions.overlay.height.saturating_sub(regions.several.height),
+    };
     if let Some(question) = beside {
-        overlay::question_beside(question, &mut painter, rect(regions.overlay));
+        overlay::question_beside(question, &mut painter, rect(regions.overlay), below);
     }
     if let Some(popup) = &app.popup {
         overlay::popup(popup, &mut painter, rect(regions.overlay));
@@ -100,7 +105,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         let (body, keys) = (rect(regions.overlay), rect(regions.composer));
         match question.pick.as_ref().filter(|p| p.open) {
             Some(pick) => pick::draw(pick, &mut painter, body, keys),
-            None => overlay::question(question, &mut painter, body, keys),
+            None => overlay::question(question, &mut painter, body, below, keys),
         }
         caret = None;
     }

@@ -161,7 +161,7 @@ fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
     let tail = if cells + 4 < usize::from(ALL_COLUMNS) {
         format!("{tokens:>9}  {when:<12}")
     } else {
-        format!("{:>8} {tokens:>9}  {:<5} {size:>10}  {when:<12}", r.messages, r.state)
+        format!("{:>8} {tokens:>9}  {:<5} {size:>10}  {when:<12}", r.counted(), r.state)
     };
     let room = cells.saturating_sub(width(&tail) + 1);
     let name = fit(&r.name, room.min(24));
@@ -265,10 +265,10 @@ pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
     }
 }
 
-/// A question: over the last rows of the body, its keys in the input's place.
-pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rect, composer: Rect) {
+/// A question: over the last rows of the body but for those `below`, its keys in the input's place.
+pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rect, below: u16, composer: Rect) {
     let cells = usize::from(body.width);
-    above_input(painter, body, &question.rows(cells, usize::from(body.height)));
+    above_input(painter, body, below, &question.rows(cells, usize::from(body.height)));
     match question.is_in_the_input(cells) {
         true => keys(painter, composer, question.keys()),
         false => keys(painter, composer, std::iter::empty()),
@@ -276,14 +276,15 @@ pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rec
 }
 
 /// A question above what somebody writes: its choices, and the key that takes it up.
-pub(super) fn question_beside(question: &Question, painter: &mut Painter<'_>, body: Rect) {
-    above_input(painter, body, &question.rows(usize::from(body.width), usize::from(body.height)));
+pub(super) fn question_beside(question: &Question, painter: &mut Painter<'_>, body: Rect, below: u16) {
+    above_input(painter, body, below, &question.rows(usize::from(body.width), usize::from(body.height)));
 }
 
-/// Rows at the bottom of the text, below a rule.
-fn above_input(painter: &mut Painter<'_>, body: Rect, rows: &[Row]) {
+/// Rows at the bottom of the text, below a rule. The rows `below` stay in sight where there is room for both.
+fn above_input(painter: &mut Painter<'_>, body: Rect, below: u16, rows: &[Row]) {
     let height = u16::try_from(rows.len() + 1).unwrap_or(body.height).min(body.height);
-    let area = Rect { y: body.bottom() - height, height, ..body };
+    let bottom = body.bottom() - below.min(body.height - height);
+    let area = Rect { y: bottom - height, height, ..body };
     painter.clear(area);
     painter.rule(Rect { height: 1, ..area });
     for (i, row) in rows.iter().enumerate() {

@@ -249,6 +249,25 @@ fn a_branch_is_counted_where_it_was_asked_for() {
 }
 
 #[test]
+fn redo_goes_to_what_was_undone_when_the_session_is_opened_again_too() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    let name = t.name();
+    t.note(Request::Undo(1));
+    t.ask("Another?");
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
+    assert!(said.starts_with("Branch 1/2"), "{said}");
+    t.note(Request::Undo(1));
+    t.quit();
+    let mut t = Talk::new(dir.path(), resume(&name));
+    t.note_with("before its first message");
+    t.send(Request::Redo(1));
+    t.note_with("Went forward to #2");
+    assert_eq!(t.view().messages[0].text, "One?", "the other one is newer");
+}
+
+#[test]
 fn what_is_not_edited_of_a_message_stays_as_it_was() {
     let dir = dir();
     let mut t = Talk::new(dir.path(), Setup::default());

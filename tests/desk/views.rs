@@ -123,7 +123,37 @@ fn a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read(
     assert!(used(&t) > 2_048, "{}", used(&t));
 }
 
+fn what_is_undone_to_its_beginning_says_what_is_kept() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.ask("Two?");
+    let name = t.name();
+    t.send(Request::Undo(2));
+    t.note_with("Went back 2 exchanges to the beginning");
+    t.quit();
+    let mut t = Talk::new(dir.path(), resume(&name));
+    let said = t.note_with("before its first message");
+    assert!(said.contains("(4 messages) comes back with /redo"), "{said}");
+    t.sync();
+    assert!(t.view().messages.is_empty() && t.view().timeline.len() == 2, "{:?}", t.view());
+    t.send(Request::Sessions);
+    let counted = t.wait("the list", |n| match n {
+        Notice::Sessions(rows) => Some(rows.iter().map(|r| r.counted()).collect::<Vec<_>>()),
+        _ => None,
+    });
+    assert_eq!(counted, ["0 of 4"]);
+    t.send(Request::Redo(2));
+    t.note_with("Went forward 2 exchanges to #4");
+    // One in which nothing was said has nothing to come back to.
+    t.send(Request::New(None));
+    t.note_with("New session.");
+    t.sync();
+    assert_eq!(t.seen.iter().filter(|n| matches!(n, Notice::Note(_, t) if t.contains("its first message"))).count(), 1);
+}
+
 with_both_tokenizers!(
+    what_is_undone_to_its_beginning_says_what_is_kept,
     what_was_viewed_is_written_in_once_nobody_else_has_it_open,
     reading_again_that_was_declined_is_offered_again,
     what_was_too_long_to_be_read_is_counted_once_it_is_gone_back_in,

@@ -137,9 +137,10 @@ fn a_line_sent_beside_the_choice_of_an_answer_waits_for_it() {
     s.sent();
     s.event(Event::Frame).type_text("typed while choosing").press("enter");
     assert_eq!(s.sent(), []);
-    s.press("1").tell(Notice::Session(SessionView { branch: (1, 2), ..SessionView::default() }));
-    let ask = Request::Ask("typed while choosing".into());
-    assert_eq!(s.sent(), [Request::Choose { question: 7, key: '1' }, ask]);
+    s.press("1").tell(Notice::Session(SessionView { branch: (1, 2), ..conversation() }));
+    assert_eq!(s.sent(), [Request::Choose { question: 7, key: '1' }]);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Ask("typed while choosing".into())]);
     // A command is one here too.
     s.tell(Notice::Several(vec![(MessageId(21), None), (MessageId(22), None)])).tell(Notice::Activity(Activity::Idle));
     let choices = vec![Choice { key: '1', label: String::new() }];

@@ -53,7 +53,8 @@ fn what_goes_on_beside_keeps_nothing_waiting_and_escape_ends_it() {
     assert_eq!(s.all_sent(), [Request::Remember("queued meanwhile".into())]);
     // The answer ends; an export that was asked for beside it goes on.
     let beside = || Notice::Activity(Activity::Beside { what: "exporting talk.sala".into() });
-    s.tell(beside());
+    let come = s.come;
+    s.tell(beside()).tell(Notice::Served(come));
     assert!(s.queued().is_empty());
     assert_eq!(s.sent(), [Request::Ask("queued meanwhile".into())]);
     s.tell(Notice::Served(u64::MAX));

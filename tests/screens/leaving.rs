@@ -45,6 +45,7 @@ fn what_is_queued_stays_in_its_session_when_another_one_is_picked_from_a_list() 
         name: name.into(),
         title: String::new(),
         messages: 2,
+        undone: 0,
         tokens: 9,
         state: "yes".into(),
         bytes: None,

@@ -137,6 +137,7 @@ fn sessions() -> Vec<SessionRow> {
         name: name.into(),
         title: title.into(),
         messages: 41,
+        undone: 0,
         tokens: 612_204,
         state: state.into(),
         bytes: Some(2_400 << 20),

@@ -1,7 +1,7 @@
 //! Keys while a question stands.
 
-use super::super::acts::{send, stop};
-use super::super::keys::{Code, Key, TAKE_UP};
+use super::super::acts::{hold, send, stop};
+use super::super::keys::{Action, Code, Key, TAKE_UP};
 use super::super::mention::{self, Found};
 use super::super::question::{self, Asker, Standing};
 use super::super::quit::quit;
@@ -69,6 +69,14 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
         }
         Some(_) | None => {}
     }
+    // What is queued can be taken back, and is written on beside the question.
+    if app.overlay.is_none() && app.config.keys.action(key) == Some(Action::Unqueue) {
+        place_key(app, key, now, effects);
+        if !app.composer.is_empty() {
+            question::give_way(app);
+        }
+        return;
+    }
     let pressed = match key.code {
         Code::Char(c) if !key.ctrl && !key.alt => c,
         Code::Enter => '\n',
@@ -89,10 +97,16 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
     let Some(choice) = chosen.map(|c| c.key) else {
         return begin_to_write(app, key, now, effects);
     };
-    let asker = question.asker;
+    let (asker, declined) = (question.asker, question.choices.last().is_some_and(|c| c.key == choice));
     app.questions.pop_front();
     match asker {
-        Asker::Desk(question) => send(app, Request::Choose { question, key: choice }, effects),
+        Asker::Desk(question) => {
+            // What was asked beside it may have been meant for what is not done now, or not to its end.
+            if declined {
+                hold(app);
+            }
+            send(app, Request::Choose { question, key: choice }, effects);
+        }
         Asker::Quit if choice == 'y' => {
             stop(app, effects);
             quit(app, effects);

@@ -63,7 +63,7 @@ pub(super) fn list(folder: &Path, sessions: usize) -> Result<List, Failure> {
         let store = open()?;
         opening.push(begun.elapsed().as_secs_f64() * 1e3);
         let begun = Instant::now();
-        let rows = session_rows(store.sessions(SessionFilter::Live, sessions)?, None, None);
+        let rows = session_rows(&store, store.sessions(SessionFilter::Live, sessions)?, None, None);
         listing.push(begun.elapsed().as_secs_f64() * 1e3);
         found = rows.len();
     }

@@ -115,6 +115,8 @@ pub struct SessionRow {
     pub title: String,
     /// Messages on its branch.
     pub messages: u64,
+    /// Messages that are kept where it stands before its first one; else 0.
+    pub undone: u64,
     /// Tokens of its branch.
     pub tokens: u64,
     /// `yes`, `stale` (another model), `none`.
@@ -123,6 +125,16 @@ pub struct SessionRow {
     pub bytes: Option<u64>,
     /// Last change, ms since the epoch.
     pub updated_ms: i64,
+}
+
+impl SessionRow {
+    /// Its messages, for a column: `41`; `0 of 4` where all are undone.
+    pub fn counted(&self) -> String {
+        match self.undone {
+            0 => self.messages.to_string(),
+            undone => format!("{} of {undone}", self.messages),
+        }
+    }
 }
 
 /// A search hit.

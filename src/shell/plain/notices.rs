@@ -195,7 +195,11 @@ impl Plain {
             Notice::Sessions(rows) => {
                 for r in rows.iter().take(50) {
                     let (name, title) = (sanitize_line(&r.name), sanitize_line(&r.title));
-                    let (messages, tokens) = (counted(r.messages, "message"), counted(r.tokens, "token"));
+                    let messages = match r.undone {
+                        0 => counted(r.messages, "message"),
+                        _ => format!("{} messages", r.counted()),
+                    };
+                    let tokens = counted(r.tokens, "token");
                     out.push(Out::Line(format!("{name}: {title} ({messages}, {tokens})")));
                 }
                 out.push(Out::Line("/resume NAME opens one.".into()));

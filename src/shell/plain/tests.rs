@@ -253,9 +253,9 @@ fn lines_from_a_pipe_are_answered_before_it_ends() {
     assert_eq!(p.notice(Notice::Activity(Activity::Idle)), [Out::Send(Request::Ask("one".into()))]);
     assert_eq!(printed(&p.quiet()), "", "nobody is there to be prompted");
     p.notice(Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
-    let choices = vec![Choice { key: 'y', label: "yes".into() }, Choice { key: '\x1b', label: "no".into() }];
+    let choices = Choice::yes_or_no("yes", "no");
     let out = p.notice(Notice::Question { id: 3, text: "Sure?".into(), choices });
-    assert_eq!(out.last(), Some(&Out::Send(Request::Choose { question: 3, key: '\x1b' })));
+    assert_eq!(out.last(), Some(&Out::Send(Request::Choose { question: 3, key: 'n' })));
     assert!(printed(&out).ends_with("No answer came, so: no.\n"), "{out:?}");
     assert_eq!(p.notice(Notice::Activity(Activity::Idle)), []);
     assert_eq!(p.notice(Notice::Served(2)), [Out::Send(Request::Stats)]);

@@ -55,9 +55,9 @@ fn no_is_the_opposite_of_yes() {
     for (prompts, line) in [(false, "n"), (false, "No"), (true, "n"), (true, "no")] {
         let mut p = Plain::new(None, prompts);
         p.notice(Notice::Activity(Activity::Idle));
-        let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];
+        let choices = Choice::yes_or_no("delete", "keep");
         p.notice(Notice::Question { id: 5, text: "Delete?".into(), choices });
-        assert_eq!(p.line(line), [Out::Send(Request::Choose { question: 5, key: '\x1b' })], "{line}");
+        assert_eq!(p.line(line), [Out::Send(Request::Choose { question: 5, key: 'n' })], "{line}");
     }
     // To another question it is none.
     let mut p = Plain::new(None, true);
