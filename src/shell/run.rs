@@ -20,7 +20,7 @@ use super::input::{Input, start_input, typed_ahead};
 use super::jobs::{Job, start_jobs};
 use super::out;
 use super::panic::{CrashNote, install};
-use super::signals::{KeySignals, Outside, stop_process, watch_signals, watch_terminal};
+use super::signals::{KeySignals, Outside, suspend, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
 use super::themes::Themes;
 use super::{clipboard, config_cmd, jobs};
@@ -299,8 +299,11 @@ impl Loop {
                 return self.apply(Event::Edited(edited));
             }
             Effect::Suspend => {
-                self.outside_terminal(stop_process)?;
-                return self.apply(Event::Resumed);
+                let event = match self.outside_terminal(suspend)? {
+                    Ok(()) => Event::Resumed,
+                    Err(why) => Event::NotSuspended(why),
+                };
+                return self.apply(event);
             }
             Effect::Repaint => {
                 self.repaint = true;
