@@ -139,6 +139,19 @@ fn ctrl_c_twice_quits() {
     assert_eq!(t.exit().exit_code(), 0);
 }
 
+#[test]
+fn of_a_flag_that_is_gone_nothing_stays_in_a_terminal_that_counts_its_letters() {
+    let mut t = start();
+    // Behind the words that an empty input shows.
+    t.send(format!("{}\u{1f1e9}\u{1f1ea}\u{1f1eb}\u{1f1f7}", "x".repeat(68)).as_bytes());
+    t.wait_for("x\u{1f1e9}\u{1f1ea}\u{1f1eb}\u{1f1f7}");
+    t.send(b"\x03");
+    let text = t.wait_for("Cleared");
+    assert!(!text.contains(['\u{1f1e9}', '\u{1f1ea}', '\u{1f1eb}', '\u{1f1f7}']), "{text}");
+    t.send(b"/quit\r");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
 /// A shell script, named as the editor; in the place of the shell that starts it.
 fn editor(dir: &Path, script: &str) -> String {
     let path = dir.join("editor");
