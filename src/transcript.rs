@@ -161,6 +161,9 @@ pub struct MessageMeta {
     pub reused_tokens: u64,
     /// Decode speed, tokens per second.
     pub tokens_per_s: f64,
+    /// The speed is estimated: a server wrote it, and did not tell how many tokens it is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
     /// From Enter to the first token, in milliseconds.
     pub ttft_ms: f64,
     /// Time spent thinking, in milliseconds.

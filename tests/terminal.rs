@@ -83,6 +83,18 @@ fn this(child: &str) -> CommandBuilder {
     command
 }
 
+/// Runs the child, and brings it back once it was suspended and a line was typed.
+const UNDER_A_SHELL: &str = r#"set -m; "$0" "$@"; echo It waits.; read -r line; fg"#;
+
+/// The child, started by a script of a shell, where it is `"$0" "$@"`.
+fn script(script: &str) -> CommandBuilder {
+    let mut command = CommandBuilder::new("sh");
+    command.args(["-c", script]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "child", "--nocapture"]);
+    command
+}
+
 fn is_as_it_was(t: &Terminal) {
     t.look(|s| {
         assert!(!s.alternate_screen() && !s.bracketed_paste() && !s.hide_cursor());
@@ -127,6 +139,19 @@ fn ctrl_c_twice_quits() {
     assert_eq!(t.exit().exit_code(), 0);
 }
 
+#[test]
+fn of_a_flag_that_is_gone_nothing_stays_in_a_terminal_that_counts_its_letters() {
+    let mut t = start();
+    // Behind the words that an empty input shows.
+    t.send(format!("{}\u{1f1e9}\u{1f1ea}\u{1f1eb}\u{1f1f7}", "x".repeat(68)).as_bytes());
+    t.wait_for("x\u{1f1e9}\u{1f1ea}\u{1f1eb}\u{1f1f7}");
+    t.send(b"\x03");
+    let text = t.wait_for("Cleared");
+    assert!(!text.contains(['\u{1f1e9}', '\u{1f1ea}', '\u{1f1eb}', '\u{1f1f7}']), "{text}");
+    t.send(b"/quit\r");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
 /// A shell script, named as the editor; in the place of the shell that starts it.
 fn editor(dir: &Path, script: &str) -> String {
     let path = dir.join("editor");
@@ -157,36 +182,65 @@ fn ctrl_c_in_an_editor_is_for_the_editor() {
 #[test]
 fn an_editor_that_is_stopped_stops_the_program_and_goes_on_with_it() {
     let home = tempfile::tempdir().unwrap();
-    let mut command = this("child");
+    let mut command = script(UNDER_A_SHELL);
     command.env("VISUAL", editor(home.path(), "kill -STOP $$; printf 'gone on' > \"$1\""));
     let mut t = Terminal::spawn(command, 80, 24);
     t.wait_for("Type a question");
     t.send(b"\x07");
-    let state = || {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", t.pid())).unwrap();
-        stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
-    };
-    let end = Instant::now() + PATIENCE;
-    while state() != 'T' {
-        assert!(Instant::now() < end, "it is not stopped: {}", state());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    signal(&t, Signal::CONT);
+    t.wait_for("It waits.");
+    t.send(b"\r");
     t.wait_for("gone on");
-    signal(&t, Signal::TERM);
-    assert_eq!(t.exit().exit_code(), 143);
+    t.send(b"\x03");
+    t.wait_for("Cleared");
+    t.send(b"/quit\r");
+    assert_eq!(t.exit().exit_code(), 0);
     is_as_it_was(&t);
 }
 
 #[test]
+fn ctrl_z_stops_the_script_that_waits_for_the_program_too() {
+    // The shell is told of its job, which is the inner one, and brings both back.
+    let script = script(r#"set -m; sh -c '"$0" "$@"; exit 7' "$0" "$@"; echo It waits.; read -r line; fg"#);
+    let mut t = Terminal::spawn(script, 80, 24);
+    t.wait_for("Type a question");
+    t.send(b"\x1a");
+    t.wait_for("It waits.");
+    t.send(b"\r");
+    t.wait_for("Type a question");
+    t.send(b"hello\r");
+    let text = t.wait_for("You said hello.");
+    assert!(!text.contains("Not suspended"), "{text}");
+    t.send(b"/quit\r");
+    assert_eq!(t.exit().exit_code(), 7);
+    is_as_it_was(&t);
+}
+
+#[test]
+fn where_no_shell_could_bring_it_back_the_program_goes_on() {
+    // Nobody above a script that has the terminal for itself.
+    let mut t = Terminal::spawn(script(r#""$0" "$@"; exit 7"#), 80, 24);
+    t.wait_for("Type a question");
+    t.send(b"\x1a");
+    t.wait_for("Not suspended: no shell");
+    t.send(b"hello\r");
+    t.wait_for("You said hello.");
+    t.send(b"/quit\r");
+    assert_eq!(t.exit().exit_code(), 7);
+    is_as_it_was(&t);
+
+    let home = tempfile::tempdir().unwrap();
+    let mut t = Terminal::start(home.path(), 80, 24, &["--device", "cpu", "--plain"]);
+    t.wait_for("you: ");
+    t.send(b"\x1a");
+    t.wait_for("Not suspended: no shell");
+    t.line("/quit");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
+#[test]
 fn what_was_resized_while_it_was_suspended_is_drawn_at_its_new_size() {
-    // A shell that has the terminal while the program is stopped: it alone is told of the new size.
-    let script = r#"set -m; "$0" "$@"; echo It waits.; read -r line; fg"#;
-    let mut command = CommandBuilder::new("sh");
-    command.args(["-c", script]);
-    command.arg(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "child", "--nocapture"]);
-    let mut t = Terminal::spawn(command, 80, 24);
+    // The shell has the terminal while the program is stopped: it alone is told of the new size.
+    let mut t = Terminal::spawn(script(UNDER_A_SHELL), 80, 24);
     t.wait_for("Type a question");
     t.send(b"\x1a");
     t.wait_for("It waits.");

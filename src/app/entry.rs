@@ -86,6 +86,17 @@ pub struct Look {
 /// Cells the bar before a message takes.
 pub const BAR_CELLS: usize = 3;
 
+/// How much of an entry there is: what comes later is behind it, at any width.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes of cleaned thoughts.
+    thoughts: usize,
+    /// Bytes of cleaned text.
+    text: usize,
+    /// No text is being written.
+    complete: bool,
+}
+
 /// One entry.
 #[derive(Clone, Debug)]
 pub struct Entry {

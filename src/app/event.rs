@@ -91,6 +91,8 @@ pub enum Event {
     Suspending,
     /// The process is back after being suspended.
     Resumed,
+    /// The process was to be suspended and was not: why.
+    NotSuspended(String),
 }
 
 /// Something to be done outside.
@@ -128,7 +130,7 @@ pub enum Effect {
         /// Without the fence.
         code: String,
     },
-    /// Suspend the process; answered by [`Event::Resumed`].
+    /// Suspend the process; answered by [`Event::Resumed`] or [`Event::NotSuspended`].
     Suspend,
     /// Draw everything again.
     Repaint,

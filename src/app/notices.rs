@@ -12,7 +12,7 @@ use super::overlay::{Overlay, Page};
 use super::pick::FilePick;
 use super::several::Several;
 use super::shelf::ShelfView;
-use super::status::duration;
+use super::status::{duration, writing_speed};
 use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, drafts, late, perform};
 use crate::base::{Exit, percent};
 use crate::protocol::desk::{
@@ -326,7 +326,7 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     let (mut before, mut speed) = (String::new(), String::new());
     match &activity {
         Activity::Answering { tokens_per_s } | Activity::Thinking { tokens_per_s, .. } if *tokens_per_s > 0.0 => {
-            speed = format!("{tokens_per_s:.1} t/s");
+            speed = writing_speed(app, *tokens_per_s);
             if app.speeds.len() == SPEEDS {
                 app.speeds.pop_front();
             }

@@ -27,7 +27,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-use crate::base::{bytes, percent};
+use crate::base::{about, bytes, percent};
 
 /// Time until everything is read, in seconds, once a speed is known.
 pub fn seconds_left(r: &ReadingProgress) -> Option<f64> {
@@ -53,8 +53,14 @@ pub fn context(app: &App) -> Option<String> {
         80..95 => " !",
         _ => " !!",
     };
-    let about = if app.meters.estimated { "~" } else { "" };
+    let about = about(app.meters.estimated);
     Some(format!("{about}{}/{} {share}%{mark}", short_count(used), short_count(limit)))
+}
+
+/// How fast an answer is being written. A server tells how many tokens it was when it has ended.
+pub(super) fn writing_speed(app: &App, tokens_per_s: f64) -> String {
+    let server = app.model.as_ref().is_some_and(|model| model.server.is_some());
+    format!("{}{tokens_per_s:.1} t/s", about(server))
 }
 
 fn activity(app: &App) -> (String, Role) {
@@ -72,7 +78,7 @@ fn activity(app: &App) -> (String, Role) {
             format!("reading {speed}{}%{left}", percent(r.done, r.total))
         }
         Activity::Thinking { ms, .. } => format!("thinking {:.0} s", ms / 1e3),
-        Activity::Answering { tokens_per_s } => format!("gen {tokens_per_s:.1} t/s"),
+        Activity::Answering { tokens_per_s } => format!("gen {}", writing_speed(app, *tokens_per_s)),
         Activity::Restoring { tokens, share } => {
             let percent = share.map_or(String::new(), |s| format!(" {:.0}%", 100.0 * s));
             format!("restoring {} tokens{percent}", grouped(*tokens))
@@ -171,7 +177,7 @@ pub fn parts(app: &App) -> (Vec<Part>, Vec<Part>) {
         right.push(part(5, format!("RAM {}", bytes(memory.used)), Role::Dim));
     }
     if app.activity == Activity::Idle && m.tokens_per_s > 0.0 {
-        left.push(part(6, format!("{:.1} t/s", m.tokens_per_s), Role::Dim));
+        left.push(part(6, format!("{}{:.1} t/s", about(m.speed_estimated), m.tokens_per_s), Role::Dim));
     }
     if m.ttft_ms > 0.0 {
         left.push(part(6, format!("ttft {:.2} s", m.ttft_ms / 1e3), Role::Dim));

@@ -9,7 +9,7 @@ mod view;
 
 use std::collections::{HashMap, HashSet};
 
-use super::entry::{Entry, Item, Look, Part, Progress, note_rows};
+use super::entry::{Entry, Extent, Item, Look, Part, Progress, note_rows};
 use super::markdown::Colours;
 use super::options::{Glyphs, ThinkShow};
 use super::rows::Row;
@@ -38,8 +38,8 @@ pub enum Scroll {
 pub struct Transcript {
     entries: Vec<Entry>,
     scroll: Scroll,
-    /// Entry and its row count when the view stopped following: what came later is new.
-    frozen: (usize, usize),
+    /// The last entry when the view stopped following, and how much of it there was: what came later is new.
+    frozen: (usize, Extent),
     selected: Option<usize>,
     look: Look,
     height: usize,
@@ -53,7 +53,7 @@ impl Default for Transcript {
         Transcript {
             entries: Vec::new(),
             scroll: Scroll::Follow,
-            frozen: (0, 0),
+            frozen: (0, Extent::default()),
             selected: None,
             look: Look {
                 cells: 80,
@@ -163,8 +163,8 @@ impl Transcript {
         let there = self.entries.iter().skip(message + 1).take(notes).take_while(|e| e.as_message().is_none()).count();
         self.frozen.0 = message + there;
         if there < notes {
-            // The note has gone, and its rows say nothing of what stands there now.
-            self.frozen.1 = self.rows_of(self.frozen.0);
+            // The note has gone, and how much it was says nothing of what stands there now.
+            self.frozen.1 = self.extent_of(self.frozen.0);
         }
     }
 

@@ -11,8 +11,8 @@ use crate::base::Exit;
 use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize;
 
-/// How long it is said that something was copied, in milliseconds.
-const COPIED_MS: u64 = 4_000;
+/// How long a hint stays, in milliseconds.
+const HINT_MS: u64 = 4_000;
 
 /// Changes the state by one event. `now` is in milliseconds of any steady clock.
 pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
@@ -148,6 +148,10 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             effects.push(Effect::Repaint);
             Redraw::Now
         }
+        Event::NotSuspended(why) => {
+            hint(app, why, now + HINT_MS);
+            Redraw::Now
+        }
     };
     if app.phase == Phase::Running {
         keep_quit_question_true(app, now);
@@ -202,7 +206,7 @@ fn tick(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> Redraw {
 /// Says that something was copied: at the foot, on the selected message, and in full where nothing is hidden by it.
 fn copied(app: &mut App, what: &str, now: u64) {
     let short = what.split("; ").next().unwrap_or(what);
-    hint(app, short, now + COPIED_MS);
+    hint(app, short, now + HINT_MS);
     if !app.transcript.remark_selected(short) && app.transcript.scroll() == Scroll::Follow {
         note(app, Level::Info, what);
     }

@@ -8,6 +8,6 @@ mod random;
 mod time;
 
 pub use exit::Exit;
-pub use numbers::{bytes, counted, grouped, percent};
+pub use numbers::{about, bytes, counted, grouped, percent};
 pub use random::{GOLDEN, SplitMix64, mix};
 pub use time::now_ms;

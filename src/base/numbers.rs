@@ -37,6 +37,11 @@ pub fn percent(part: u64, whole: u64) -> u64 {
     if whole == 0 { 100 } else { (part.min(whole) as u128 * 100 / whole as u128) as u64 }
 }
 
+/// What stands before a number that may be only estimated.
+pub const fn about(estimated: bool) -> &'static str {
+    if estimated { "~" } else { "" }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -155,6 +155,8 @@ pub struct Command {
     pub options: &'static [(&'static str, &'static str)],
     /// A line that parses.
     pub example: &'static str,
+    /// One that has to do with what was typed, if there is one.
+    example_of: fn(&Args<'_>) -> Option<String>,
     /// A line that is refused; empty when everything is accepted.
     pub wrong: &'static str,
     /// For Tab.
@@ -217,8 +219,11 @@ pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, Strin
     let Some(command) = find(&lower) else {
         return Err(unknown(name));
     };
-    let outcome = (command.parse)(&Args { raw: rest.trim(), split: split_words(rest, home) })
-        .map_err(|e| format!("/{}: {e}. Example: {}", command.name, command.example))?;
+    let args = Args { raw: rest.trim(), split: split_words(rest, home) };
+    let outcome = (command.parse)(&args).map_err(|e| {
+        let example = (command.example_of)(&args).unwrap_or_else(|| command.example.to_owned());
+        format!("/{}: {e}. Example: {example}", command.name)
+    })?;
     Ok(Parsed { command, outcome })
 }
 

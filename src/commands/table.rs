@@ -19,6 +19,7 @@ const ROW: Command = Command {
     help: "",
     options: &[],
     example: "",
+    example_of: |_| None,
     wrong: "",
     completes: Completes::Nothing,
     parse: |_| Err("means nothing".into()),

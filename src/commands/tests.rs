@@ -140,6 +140,20 @@ fn set_goes_to_whoever_keeps_the_setting() {
 }
 
 #[test]
+fn the_example_of_a_refused_setting_is_of_that_setting() {
+    let said = |line: &str| parse(line, None).map(|p| p.outcome).unwrap_err();
+    assert!(said("/set thinking_budget much").ends_with(". Example: /set thinking_budget 0"));
+    assert!(said("/set temp 0.9 now").ends_with(". Example: /set temperature 0.9"));
+    assert!(said("/set ui.mouse true").ends_with("for the next start. Example: /set ui.mouse true --save"));
+    assert!(said("/set colour red").ends_with(". Example: /set temperature 0.3"));
+    for row in crate::settings::table::ROWS {
+        let said = said(&format!("/set {} x y", row.name));
+        let (_, example) = said.split_once("Example: ").unwrap();
+        assert!(parse(example, None).is_ok(), "{example}");
+    }
+}
+
+#[test]
 fn help_is_grouped_searchable_and_explains_options() {
     let page = help::page(true, "- **Esc** stop\n");
     assert!(!page.contains("##") && COMMANDS.iter().all(|c| page.contains(&format!("/{}", c.name))));

@@ -1,7 +1,7 @@
 //! Pages to read: numbers, the context by item, settings, how saving stands, what this program runs on.
 
 use super::{DeskError, Done, State, grouped};
-use crate::base::{bytes, percent};
+use crate::base::{about, bytes, percent};
 use crate::protocol::desk::{Activity, Level, Notice, SaveState, ThinkMode};
 use crate::protocol::engine::SpecMode;
 use crate::text::sanitize::in_markdown;
@@ -92,8 +92,10 @@ impl State {
     fn server_stats(&self) -> Done {
         let m = &self.meters;
         let none = || "none yet".to_owned();
-        let answered = (m.tokens_per_s > 0.0)
-            .then(|| format!("{:.1} tokens/s, first token after {:.2} s", m.tokens_per_s, m.ttft_ms / 1000.0));
+        let answered = (m.tokens_per_s > 0.0).then(|| {
+            let (about, speed, first) = (about(m.speed_estimated), m.tokens_per_s, m.ttft_ms / 1000.0);
+            format!("{about}{speed:.1} tokens/s, first token after {first:.2} s")
+        });
         let last = self.talk.conversation.path().into_iter().rev().find(|m| m.role == Role::Assistant);
         let counts = last.map(|m| &m.meta).filter(|_| !m.estimated).map(|meta| {
             let prompt = meta.prefilled_tokens + meta.reused_tokens;
@@ -106,7 +108,7 @@ impl State {
              resumed conversation is read again by the server. `~` marks an estimate.\n",
             in_markdown(&m.model.name),
             in_markdown(&m.model.device),
-            if m.estimated { "~" } else { "" },
+            about(m.estimated),
             grouped(m.context_used),
             if m.context_limit == 0 { "an unknown number of".to_owned() } else { grouped(m.context_limit) },
             answered.unwrap_or_else(none),
@@ -121,7 +123,7 @@ impl State {
         let (used, limit) = (self.meters.context_used, self.meters.context_limit);
         let mut text = format!(
             "{}{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",
-            if self.meters.estimated { "~" } else { "" },
+            about(self.meters.estimated),
             grouped(used),
             grouped(limit),
             grouped(limit.saturating_sub(used))

@@ -144,7 +144,7 @@ impl Asking {
         let stats = JobStats {
             prefilled_tokens: read,
             prefill_ms: 0.0,
-            generated_tokens: usage.map_or(generated, |u| u.completion_tokens),
+            generated_tokens: usage.map_or(received.pieces, |u| u.completion_tokens),
             decode_ms: received.decode_ms(),
             usage,
             ..JobStats::default()

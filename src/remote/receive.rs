@@ -28,6 +28,8 @@ pub(super) struct Received<'a> {
     writer: Writer<'a>,
     steer: Option<Box<dyn Steer>>,
     pub(super) tokens: Vec<Token>,
+    /// Pieces it came in: most servers send each of their tokens alone.
+    pub(super) pieces: u64,
     pub(super) usage: Option<Usage>,
     ended: Option<Ended>,
     /// When it was complete.
@@ -39,7 +41,8 @@ pub(super) struct Received<'a> {
     last: Option<Instant>,
     /// A budget for thoughts was spent.
     pub(super) over_budget: bool,
-    recent: VecDeque<(Instant, usize)>,
+    /// When the last pieces came.
+    recent: VecDeque<Instant>,
 }
 
 /// A line that another sentence follows.
@@ -152,6 +155,7 @@ impl<'c> Received<'c> {
             writer: Writer::new(codec, in_thought),
             steer: steering.map(|s| (s.0)()),
             tokens: Vec::new(),
+            pieces: 0,
             usage: None,
             ended: None,
             ended_at: None,
@@ -244,14 +248,40 @@ impl<'c> Received<'c> {
         let mut tokens = tokens;
         tokens.truncate(upto);
         self.tokens.extend_from_slice(&tokens);
-        self.recent.push_back((now, tokens.len()));
-        while self.recent.front().is_some_and(|(at, _)| now.duration_since(*at) > WINDOW) {
+        // Tokens of the code here are others than the server's.
+        self.pieces += 1;
+        self.recent.push_back(now);
+        while self.recent.front().is_some_and(|at| now.duration_since(*at) > WINDOW) {
             self.recent.pop_front();
         }
-        let since = self.recent.front().map_or(0.0, |(at, _)| now.duration_since(*at).as_secs_f64());
+        let since = self.recent.front().map_or(0.0, |at| now.duration_since(*at).as_secs_f64());
         // The first of the window is where its time begins.
-        let counted: usize = self.recent.iter().skip(1).map(|(_, n)| n).sum();
-        let tokens_per_s = if since > 0.0 { counted as f64 / since } else { 0.0 };
+        let tokens_per_s = if since > 0.0 { (self.recent.len() - 1) as f64 / since } else { 0.0 };
         tell(EngineEvent::Tokens { id: self.id, tokens, tokens_per_s, looked: Vec::new(), likely: Vec::new() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::codec::text_model;
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_piece_counts_as_one_token_however_many_it_is_written_down_in() {
+        let codec = Codec::new(text_model().unwrap().tokenizer).unwrap();
+        let mut received = Received::new(1, &codec, false, None);
+        let speed = Cell::new(0.0);
+        let tell = |event: EngineEvent| match event {
+            EngineEvent::Tokens { tokens_per_s, .. } => speed.set(tokens_per_s),
+            other => panic!("{other:?}"),
+        };
+        let apart = Duration::from_millis(50);
+        for _ in 0..3 {
+            received.write(vec![7; 6], &tell);
+            std::thread::sleep(apart);
+        }
+        assert_eq!((received.pieces, received.tokens.len()), (3, 18));
+        assert!(speed.get() > 0.0 && speed.get() <= 1.0 / apart.as_secs_f64(), "{}", speed.get());
     }
 }

@@ -9,6 +9,7 @@ use super::value::Field;
 use super::{Config, Value};
 use crate::protocol::engine::Sampling;
 use crate::text::near::nearest;
+use crate::text::sanitize::shell_word;
 
 /// Settings as a session kept them.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,7 +132,7 @@ impl Settings {
     pub fn set(&mut self, key: &str, value: &str) -> Result<String, String> {
         let (row, value) = parse(key, value)?;
         let Some(name) = row.session.map(|way| way.name) else {
-            return Err(no_setting(key));
+            return Err(no_setting(key, &row.kind.show(&value)));
         };
         self.put(row, &value);
         self.for_run.retain(|given| given.name != row.name);
@@ -147,7 +148,7 @@ impl Settings {
     /// # Errors
     /// As [`Settings::set`].
     pub fn set_to(&mut self, key: &str, value: &impl Field) -> Result<String, String> {
-        let row = session_row(key).ok_or_else(|| no_setting(key))?;
+        let row = session_row(key).ok_or_else(|| no_setting(key, ""))?;
         self.set(key, &row.kind.show(&value.to_value()))
     }
 
@@ -169,7 +170,7 @@ impl Settings {
         let earlier = self.for_run.iter().position(|given| given.name == row.name);
         let own = match earlier.map(|at| self.for_run.remove(at)) {
             Some(earlier) => earlier.own,
-            None => self.value(row).ok_or_else(|| no_setting(key))?,
+            None => self.value(row).ok_or_else(|| no_setting(key, ""))?,
         };
         self.put(row, &value);
         self.for_run.push(ForRun { name: row.name, own });
@@ -231,13 +232,20 @@ impl Settings {
 /// # Errors
 /// One line: no such key, or what it must be.
 pub fn parse(key: &str, value: &str) -> Result<(&'static Row, Value), String> {
-    let row = session_row(key).ok_or_else(|| no_setting(key))?;
+    let row = session_row(key).ok_or_else(|| no_setting(key, value))?;
     let name = row.session.map_or(row.name, |way| way.name);
     let wrong = |expected: String| format!("{name} must be {expected} (got {})", value.trim());
     row.kind.parse(value).map_err(wrong).map(|value| (row, value))
 }
 
-fn no_setting(key: &str) -> String {
+/// No session has the setting: where it is set, if it is one.
+fn no_setting(key: &str, value: &str) -> String {
+    if let Some(row) = table::find_short(key).filter(|row| row.session.is_none()) {
+        let value = row.kind.parse(value).map(|value| row.kind.show(&value)).ok().filter(|value| !value.is_empty());
+        let value = value.map_or_else(|| "VALUE".to_owned(), |value| shell_word(&value));
+        let name = row.name;
+        return format!("{name} belongs to the settings file: sala-chat config set {name} {value}, for the next start");
+    }
     let names: Vec<&str> = session_rows().map(|(_, way)| way.name).collect();
     let near = nearest(key, names.iter().copied()).map_or(String::new(), |n| format!(" Did you mean {n}?"));
     format!("there is no setting {key}.{near} There are: {}", names.join(", "))
@@ -258,6 +266,15 @@ mod tests {
         assert!(s.set("spec", "16").is_err());
         assert!(s.set("colour", "red").unwrap_err().contains("temperature"));
         assert_eq!(s, before);
+    }
+
+    #[test]
+    fn a_setting_that_no_session_has_is_said_with_where_it_is_set() {
+        let said = |key: &str, value: &str| Settings::default().set(key, value).unwrap_err();
+        let expected = "ui.mouse belongs to the settings file: sala-chat config set ui.mouse true, for the next start";
+        assert_eq!((said("ui.mouse", "true"), said("mouse", "on")), (expected.to_owned(), expected.to_owned()));
+        assert!(said("ui.mouse", "perhaps").contains("config set ui.mouse VALUE,"));
+        assert!(said("model.source", "my model").contains("config set model.source 'my model',"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crossbeam_channel::{Sender, unbounded};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_current_process_group, waitpid};
 
-use super::signals::stop_process;
+use super::signals::suspend;
 use super::themes::Themes;
 use crate::app::Event;
 use crate::app::list::fuzzy;
@@ -231,13 +231,15 @@ fn edit_with(editor: &OsStr, text: &str) -> Result<String, String> {
     std::fs::read_to_string(file.path()).map_err(fail)
 }
 
-/// Waits for a program that has the terminal. When it stops (Ctrl-Z in it), so do we: the shell waits for us, not for it.
+/// Waits for a program that has the terminal. When it stops (Ctrl-Z in it), so do we: the shell waits for us, not for
+/// it.
 fn ended(program: &Child) -> io::Result<ExitStatus> {
     let pid = Pid::from_child(program);
     loop {
         match waitpid(Some(pid), WaitOptions::UNTRACED) {
             Ok(Some((_, status))) if status.stopped() => {
-                stop_process();
+                // Where no shell could continue us, the program goes on at once.
+                let _ = suspend();
                 // What stopped with it, where no shell has continued the whole group.
                 let _ = kill_current_process_group(Signal::CONT);
             }

@@ -368,6 +368,12 @@ impl Plain {
             vec![Out::Line(String::new()), Out::Line("/quit or Ctrl-D ends.".into())]
         }
     }
+
+    /// Ctrl-Z did not suspend the process: why.
+    pub fn not_suspended(&mut self, why: String) -> Vec<Out> {
+        self.prompted = false;
+        vec![Out::Line(String::new()), Out::Tell(why)]
+    }
 }
 
 /// Whether it is about what line mode shows, too: what answers looked at.

@@ -20,7 +20,7 @@ use super::input::{Input, start_input, typed_ahead};
 use super::jobs::{Job, start_jobs};
 use super::out;
 use super::panic::{CrashNote, install};
-use super::signals::{KeySignals, Outside, stop_process, watch_signals, watch_terminal};
+use super::signals::{KeySignals, Outside, suspend, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
 use super::themes::Themes;
 use super::{clipboard, config_cmd, jobs};
@@ -31,6 +31,7 @@ use crate::app::{App, Effect, Event, Phase, Redraw, status, update};
 use crate::base::Exit;
 use crate::protocol::desk::{Notice, Request};
 use crate::text::sanitize::Clean;
+use crate::ui::clusters::Clusters;
 use crate::ui::draw;
 
 /// The desk as the interface sees it. Both channels should be unbounded: the desk must never wait for a terminal.
@@ -64,6 +65,7 @@ struct Loop {
     modes: Modes,
     /// Never dropped: it would complain on standard error of a terminal that is gone, and that may be gone as well. The guard shows the cursor.
     terminal: ManuallyDrop<Terminal<CrosstermBackend<io::Stdout>>>,
+    clusters: Clusters,
     input: Input,
     keys: KeySignals,
     jobs: Sender<Job>,
@@ -127,6 +129,7 @@ pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result
         guard,
         modes: Modes { kitty: answers.kitty, ..modes },
         terminal,
+        clusters: Clusters::default(),
         input,
         keys,
         jobs,
@@ -299,8 +302,11 @@ impl Loop {
                 return self.apply(Event::Edited(edited));
             }
             Effect::Suspend => {
-                self.outside_terminal(stop_process)?;
-                return self.apply(Event::Resumed);
+                let event = match self.outside_terminal(suspend)? {
+                    Ok(()) => Event::Resumed,
+                    Err(why) => Event::NotSuspended(why),
+                };
+                return self.apply(event);
             }
             Effect::Repaint => {
                 self.repaint = true;
@@ -422,8 +428,11 @@ impl Loop {
             self.terminal.resize(Rect::new(0, 0, size.width, size.height))?;
         }
         crossterm::queue!(out::screen(), BeginSynchronizedUpdate)?;
-        let app = &self.app;
-        self.terminal.draw(|frame| draw(app, frame))?;
+        let (app, clusters) = (&self.app, &mut self.clusters);
+        self.terminal.draw(|frame| {
+            draw(app, frame);
+            clusters.clear_pieces(frame.buffer_mut());
+        })?;
         crossterm::execute!(out::screen(), EndSynchronizedUpdate)?;
         self.announcer.show(&mut out::screen(), &status::title(&self.app), status::progress(&self.app))?;
         self.last_frame = Some(Instant::now());

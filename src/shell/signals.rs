@@ -5,13 +5,16 @@
 //! ends the process itself if the loop does not do so in time.
 
 use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use rustix::event::{PollFd, PollFlags, poll};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP, SIGXFSZ};
+use rustix::process::{Signal, kill_current_process_group};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use super::{Exit, Failure, out};
@@ -76,10 +79,79 @@ pub(super) fn outlive_file_limits() {
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Stops the process as Ctrl-Z does; returns when it is continued.
-pub(super) fn stop_process() {
-    // To this thread, so that it does not run on before the process stops. If it fails we simply go on.
-    let _ = signal_hook::low_level::raise(SIGSTOP);
+/// How long word of being continued may take: another thread may be the one that hears it.
+const CONTINUED: Duration = Duration::from_millis(100);
+
+/// Suspends the process as Ctrl-Z does where the terminal acts on the key, with its whole group: a script that waits for it has to stop
+/// as well, or the shell never learns of it. Returns when it is continued.
+///
+/// # Errors
+/// Nothing stopped, and why: the system drops the signal where no shell could continue the group.
+pub(super) fn suspend() -> Result<(), String> {
+    let fail = |e: io::Error| format!("Not suspended: {e}");
+    let continued = Arc::new(AtomicBool::new(false));
+    let heard = signal_hook::flag::register(SIGCONT, Arc::clone(&continued)).map_err(fail)?;
+    let stopped = stop_group();
+    let since = Instant::now();
+    while stopped.is_ok() && !continued.load(Ordering::SeqCst) && since.elapsed() < CONTINUED {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal_hook::low_level::unregister(heard);
+    stopped.map_err(fail)?;
+    if continued.load(Ordering::SeqCst) {
+        Ok(())
+    } else {
+        Err("Not suspended: no shell is there to continue it".to_owned())
+    }
+}
+
+/// Sends SIGTSTP to the others of the group, then to this thread, so that it does not run on before the process stops.
+fn stop_group() -> io::Result<()> {
+    let handler = suspend_action(None)?;
+    let set = |disposition| {
+        let mut action = handler;
+        action.sa_sigaction = disposition;
+        suspend_action(Some(&action))
+    };
+    let stop = || -> io::Result<()> {
+        // What came by way of the group would stop the process a second time.
+        set(libc::SIG_IGN)?;
+        kill_current_process_group(Signal::TSTP)?;
+        set(libc::SIG_DFL)?;
+        unblock_suspend()?;
+        signal_hook::low_level::raise(SIGTSTP)
+    };
+    let stopped = stop();
+    suspend_action(Some(&handler))?;
+    stopped
+}
+
+/// What SIGTSTP does, before it is set to something else.
+#[allow(unsafe_code)]
+fn suspend_action(to: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    let to = to.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: `to` is null or an action that was read here, with its handler or with none. `before` has room for one; zeroes are a valid
+    // one, and the call fills it where it succeeds.
+    unsafe {
+        if libc::sigaction(SIGTSTP, to, before.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(before.assume_init())
+    }
+}
+
+/// Lets SIGTSTP reach this thread: whoever started the program may have left it blocked.
+#[allow(unsafe_code)]
+fn unblock_suspend() -> io::Result<()> {
+    let mut only = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` fills the set before it is read; the mask is that of this thread, and nobody asks for the one before.
+    let failed = unsafe {
+        libc::sigemptyset(only.as_mut_ptr());
+        libc::sigaddset(only.as_mut_ptr(), SIGTSTP);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut())
+    };
+    if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
 }
 
 /// A SIGINT this soon after the first signal is the same one, sent to the process and to its group.

@@ -5,6 +5,7 @@
 //! caret, or is hidden when nothing can be typed.
 
 mod chrome;
+pub mod clusters;
 pub mod highlight;
 mod list;
 mod map;

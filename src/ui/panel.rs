@@ -9,7 +9,7 @@ use crate::app::entry::grouped;
 use crate::app::map::cells as map_cells;
 use crate::app::rows::{Face, Role, Span};
 use crate::app::status::acceptance;
-use crate::base::{bytes, percent};
+use crate::base::{about, bytes, percent};
 use crate::protocol::desk::Meters;
 
 /// Rows of the map.
@@ -75,7 +75,7 @@ fn context(app: &App, lines: &mut Lines<'_, '_>) {
         lines.line(why, Role::Dim);
         return;
     }
-    let about = if m.estimated { "~" } else { "" };
+    let about = about(m.estimated);
     lines.title(&format!("context  {about}{} of {}", grouped(m.context_used), grouped(m.context_limit)));
     let cells = usize::from(lines.area.width).saturating_sub(4);
     let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit as f64);
@@ -179,7 +179,8 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         );
     }
     // Only what was measured: nothing is said of an answer before there is one.
-    let answer = (m.tokens_per_s > 0.0).then(|| format!("answer  {:.1} t/s", m.tokens_per_s));
+    let answer =
+        (m.tokens_per_s > 0.0).then(|| format!("answer  {}{:.1} t/s", about(m.speed_estimated), m.tokens_per_s));
     let prefill =
         (m.prefill_tokens_per_s > 0.0).then(|| format!("prefill {} t/s", grouped(m.prefill_tokens_per_s as u64)));
     let speeds: Vec<String> = answer.into_iter().chain(prefill).collect();

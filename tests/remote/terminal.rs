@@ -50,6 +50,26 @@ fn thoughts_fold_and_the_meter_turns_from_estimates_to_counts() {
 }
 
 #[test]
+fn the_speed_of_a_server_that_does_not_count_is_of_its_pieces_and_marked() {
+    let home = tempfile::tempdir().unwrap();
+    // Six pieces of some tokens of the code each, with pauses between them.
+    let mut said = vec![pieces(&[])];
+    said.extend((0..6).map(|n| events(&[delta("content", &format!("Qx{n}zj "))])));
+    said.push(events(&[end("stop")]));
+    let server = ChatServer::start(vec![Reply::Pieces(said, Duration::from_millis(300))]);
+    let mut terminal = Terminal::start(home.path(), 80, 24, &["--engine", &server.url]);
+    terminal.wait_for("tiny");
+    terminal.line("Say something");
+    let text = terminal.wait("the answer", |text| text.contains("Qx5zj") && text.contains("idle"));
+    let speed = |line: &str| line.split_once('~')?.1.split_once(" t/s")?.0.parse::<f64>().ok();
+    let speed = text.lines().filter(|line| line.contains("#2")).find_map(speed);
+    // Five pieces behind the first, in a second and a half.
+    assert!(speed.is_some_and(|speed| speed < 8.0), "{speed:?}: {text}");
+    terminal.line("/quit");
+    assert!(terminal.exit().success());
+}
+
+#[test]
 fn a_server_that_is_away_is_named_and_the_sessions_are_there() {
     let home = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -1,6 +1,7 @@
 //! Pictures of the conversation: answers, thoughts, texts of every kind.
 
-use sala_chat::protocol::desk::{Activity, Level, Notice, Request, SaveState, SessionView};
+use sala_chat::protocol::desk::{Activity, Level, Meters, Notice, Request, SaveState, SessionView};
+use sala_chat::protocol::engine::ModelInfo;
 use sala_chat::transcript::{Finish, MessageId, Role};
 
 use super::stage::*;
@@ -245,4 +246,24 @@ fn two_sessions_stand_beside_each_other_and_both_are_live() {
     s.event(sala_chat::app::Event::Resize { width: 120, height: 40 });
     s.press("alt-s");
     assert!(s.screen().contains("need 160 columns"), "{}", s.screen());
+}
+
+#[test]
+fn the_speed_of_a_server_is_marked_until_it_has_counted() {
+    let server = ModelInfo { server: Some("http://box:8000/v1".into()), ..gpu() };
+    let mut s = open(100, 24);
+    s.tell(Notice::Ready(server));
+    s.tell(Notice::Added(message(4, Role::Assistant, "")));
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 31.5 }));
+    let screen = s.screen();
+    assert!(screen.contains("gen ~31.5 t/s") && screen.contains("answering  ~31.5 t/s"), "{screen}");
+    for estimated in [true, false] {
+        let mut done = answer(4, "As far as it came");
+        (done.meta.tokens_per_s, done.meta.estimated) = (32.5, estimated);
+        s.tell(Notice::Finished(done)).tell(Notice::Activity(Activity::Idle));
+        s.tell(Notice::Meters(Meters { tokens_per_s: 33.5, speed_estimated: estimated, ..meters(gpu()) }));
+        let screen = s.screen();
+        assert_eq!([screen.contains(" ~32.5 t/s"), screen.contains(" ~33.5 t/s")], [estimated; 2], "{screen}");
+        assert!(screen.contains("32.5 t/s") && screen.contains("33.5 t/s"), "{screen}");
+    }
 }

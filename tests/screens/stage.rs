@@ -384,6 +384,7 @@ pub fn meters(model: ModelInfo) -> Meters {
             time_vs_plain: 0.4,
         },
         tokens_per_s: 96.4,
+        speed_estimated: false,
         prefill_tokens_per_s: 8_630.0,
         ttft_ms: 240.0,
         settings: Vec::new(),

@@ -86,6 +86,44 @@ fn a_view_that_only_grew_keeps_the_place() {
     assert_eq!(s.app.transcript.new_rows(), None, "after an undo the end is shown");
 }
 
+/// An answer that is being written, as it grows; nothing follows it.
+fn written(s: &mut Stage, text: &str) -> Option<usize> {
+    s.tell(Notice::Delta { message: MessageId(4), thinking: false, text: text.into() }).event(Event::Frame);
+    s.app.transcript.new_rows()
+}
+
+fn resized(s: &mut Stage, width: u16, height: u16) -> Option<usize> {
+    s.event(Event::Resize { width, height }).event(Event::Frame);
+    s.app.transcript.new_rows()
+}
+
+#[test]
+fn only_what_came_is_new_below_whatever_the_width_is() {
+    let mut s = open(160, 50);
+    s.tell(Notice::Finished(answer(4, &"many words in a row ".repeat(300)))).event(Event::Frame);
+    s.press("pgup");
+    assert_eq!(resized(&mut s, 160, 50), Some(0));
+    assert_eq!(resized(&mut s, 60, 15), Some(0), "{}", s.screen());
+
+    // In the middle of a line, which takes more rows where there is less room.
+    let mut s = open(160, 15);
+    s.tell(Notice::Added(message(4, Role::Assistant, "")));
+    assert_eq!(written(&mut s, &"as far as it was written ".repeat(5)), None);
+    s.press("pgup");
+    assert_eq!(resized(&mut s, 60, 15), Some(0), "{}", s.screen());
+    assert_eq!(written(&mut s, "\n\nand\n\non"), Some(4), "{}", s.screen());
+}
+
+#[test]
+fn what_came_and_is_in_view_is_not_below() {
+    let mut s = open(60, 15);
+    s.tell(Notice::Added(message(4, Role::Assistant, "")));
+    written(&mut s, "It begins.");
+    s.press("pgup");
+    assert!(written(&mut s, "\n\nIt goes on.\n\nAnd on.") > Some(0), "{}", s.screen());
+    assert_eq!(resized(&mut s, 160, 50), Some(0), "{}", s.screen());
+}
+
 #[test]
 fn typing_and_scrolling_work_while_the_window_changes() {
     let mut s = open(80, 24);

@@ -8,7 +8,7 @@ use super::super::markdown::{Colours, Growth, Stream, Style};
 use super::super::rows::{Role as Tone, Row};
 use super::super::verbatim;
 use super::rows::{head_rows, note_rows, tail_rows};
-use super::{BAR_CELLS, Entry, Item, Line, Look, Part, Progress};
+use super::{BAR_CELLS, Entry, Extent, Item, Line, Look, Part, Progress};
 use crate::transcript::{Message, Role};
 
 /// Rows a question may take before its middle is folded away (a pasted text, most likely).
@@ -139,6 +139,28 @@ impl Entry {
             best = i;
         }
         best
+    }
+
+    /// How much of it there is now.
+    pub fn extent(&self) -> Extent {
+        let complete = self.progress == Progress::Done;
+        self.as_message().map_or(Extent { complete, ..Extent::default() }, |m| Extent {
+            thoughts: self.clean_thoughts.as_ref().unwrap_or(&m.thinking).len(),
+            text: self.clean.as_ref().unwrap_or(&m.text).len(),
+            complete,
+        })
+    }
+
+    /// The first row of what came since it was so much; the blank one at the end where nothing came.
+    pub fn first_since(&self, then: Extent) -> usize {
+        let came = |row: &usize| match self.place(*row) {
+            (Part::Head | Part::Gap, _) => false,
+            (Part::Thoughts, source) => source >= then.thoughts,
+            (Part::Text, source) => source >= then.text,
+            (Part::Tail, _) => !then.complete,
+        };
+        let end = self.content_len();
+        (0..end).find(came).unwrap_or(end)
     }
 }
 

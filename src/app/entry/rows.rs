@@ -5,7 +5,7 @@ use super::super::options::ThinkShow;
 use super::super::rows::{Face, Role as Tone, Row, Span};
 use super::super::wrap::wrap_text;
 use super::{BAR_CELLS, Entry, Look, Progress, clock, grouped};
-use crate::base::counted;
+use crate::base::{about, counted};
 use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize_line;
 use crate::transcript::{Finish, Message, Role};
@@ -94,7 +94,7 @@ fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
         right.push(format!("thought {:.1} s", m.meta.thought_ms / 1e3));
     }
     if entry.progress == Progress::Done && m.meta.tokens_per_s > 0.0 {
-        right.push(format!("{:.1} t/s", m.meta.tokens_per_s));
+        right.push(format!("{}{:.1} t/s", about(m.meta.estimated), m.meta.tokens_per_s));
     }
     if let Some(seed) = m.meta.seed.filter(|_| look.cells >= 90) {
         right.push(format!("seed {seed}"));

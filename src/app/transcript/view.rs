@@ -1,7 +1,7 @@
 //! Where the view of the transcript stands, how it moves, and which rows it shows.
 
 use super::{Scroll, Transcript};
-use crate::app::entry::{Entry, Look};
+use crate::app::entry::{Entry, Extent, Look};
 
 impl Transcript {
     /// How it is laid out from now on. The first row on screen stays the first row.
@@ -22,6 +22,11 @@ impl Transcript {
             e.ensure(look, colours);
             e.len()
         })
+    }
+
+    /// How much there is of an entry.
+    pub(super) fn extent_of(&self, entry: usize) -> Extent {
+        self.entries.get(entry).map(Entry::extent).unwrap_or_default()
     }
 
     /// First row shown when following: as (entry, row).
@@ -53,7 +58,7 @@ impl Transcript {
     pub(super) fn stand_at(&mut self, (entry, row): (usize, usize)) {
         if self.scroll == Scroll::Follow {
             let last = self.entries.len().saturating_sub(1);
-            self.frozen = (last, self.rows_of(last));
+            self.frozen = (last, self.extent_of(last));
         }
         self.rows_of(entry);
         if let Some(e) = self.entries.get(entry) {
@@ -107,15 +112,18 @@ impl Transcript {
         self.scroll = Scroll::Follow;
     }
 
-    /// Rows that came below the view since it stopped following; `None` while following.
+    /// Rows below the window of what came since the view stopped following; `None` while following.
     pub fn new_rows(&self) -> Option<usize> {
         match self.scroll {
             Scroll::Follow => None,
             Scroll::At { .. } => {
-                let (entry, rows) = self.frozen;
-                let grown = self.entries.get(entry).map_or(0, |e| e.len().saturating_sub(rows));
-                let later: usize = self.entries.iter().skip(entry + 1).map(Entry::len).sum();
-                Some(grown + later)
+                let (entry, then) = self.frozen;
+                let came = (entry, self.entries.get(entry).map_or(0, |e| e.first_since(then)));
+                let below = self.window.last().map_or((0, 0), |(entry, row)| (*entry, row + 1));
+                let (entry, row) = came.max(below);
+                let rows: usize = self.entries.iter().skip(entry).map(Entry::len).sum();
+                // The blank row after the last entry is not missed.
+                Some(rows.saturating_sub(row + 1))
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::protocol::engine::SpecMode;
 use crate::settings::preset::BUILT_IN;
 use crate::settings::row::Keeper;
 use crate::settings::{Field, Kind, ThinkMode, session, table as settings};
+use crate::text::sanitize::command_word;
 
 /// What its rows leave out.
 const ROW: Command = Command { group: Group::Settings, ..super::ROW };
@@ -20,6 +21,7 @@ pub(super) const ROWS: &[Command] = &[
         help: "sampling and limits of this session",
         options: &[("--save", "also in the settings file: any setting, for later starts too")],
         example: "/set temperature 0.3",
+        example_of: set_example,
         wrong: "/set temperature 7",
         completes: After(set_words),
         parse: set,
@@ -139,6 +141,19 @@ fn set(a: &Args<'_>) -> Result<Outcome, String> {
         }),
         _ => Err("takes a key and a value".into()),
     }
+}
+
+/// An example of the setting that was named: with the value that was typed, if it takes that, else with its built-in one.
+fn set_example(a: &Args<'_>) -> Option<String> {
+    let mut words = a.words().ok()?.iter().filter(|w| *w != "--save");
+    let row = settings::find_short(words.next()?)?;
+    let typed = words.next().and_then(|value| row.kind.parse(value).ok());
+    let value = row.kind.show(&typed.unwrap_or_else(|| row.kind.default()));
+    let value = Some(value).filter(|value| !value.is_empty()).map(|value| command_word(&value))?;
+    Some(match &row.session {
+        Some(way) => format!("/set {} {value}", way.name),
+        None => format!("/set {} {value} --save", row.name),
+    })
 }
 
 /// One setting changed, by whoever keeps it.

@@ -298,6 +298,7 @@ impl State {
             message.meta.prefilled_tokens = *read;
             message.meta.prefill_ms = *prefill_ms;
             message.meta.tokens_per_s = decode_speed(&end.done.stats);
+            message.meta.estimated = end.done.stats.usage.is_none() && self.feeder.server().is_some();
             match end.done.stats.usage {
                 Some(usage) => self.count_as(usage, &mut message.meta, live.position()),
                 // It may have kept some of it, and does not say.
@@ -313,7 +314,8 @@ impl State {
                 (Some(before), Some(new)) => Some(before.then(new, answer.written)),
                 (before, new) => new.or(before),
             };
-            self.meters.tokens_per_s = message.meta.tokens_per_s;
+            let meta = &message.meta;
+            (self.meters.tokens_per_s, self.meters.speed_estimated) = (meta.tokens_per_s, meta.estimated);
         }
         self.amend(&message);
         let id = message.id;

@@ -122,6 +122,8 @@ pub struct Meters {
     pub spec: SpecStats,
     /// Decode speed of the last answer.
     pub tokens_per_s: f64,
+    /// That is estimated, see [`MessageMeta::estimated`](crate::transcript::MessageMeta::estimated).
+    pub speed_estimated: bool,
     /// Prefill speed of the last reading.
     pub prefill_tokens_per_s: f64,
     /// First token time of the last answer, in milliseconds.

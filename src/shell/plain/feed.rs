@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, never, select, unbounded};
 
 use super::super::run::DeskHandle;
-use super::super::signals::{Outside, watch_signals};
+use super::super::signals::{Outside, suspend, watch_signals};
 use super::super::{config_cmd, jobs, out};
 use super::{Out, Plain};
 use crate::app::options::UiConfig;
@@ -109,10 +109,7 @@ pub fn run(
                     vec![Out::Send(Request::Quit)]
                 }
                 Ok(Outside::Interrupt) => plain.interrupt(),
-                Ok(Outside::Suspend) => {
-                    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
-                    Vec::new()
-                }
+                Ok(Outside::Suspend) => suspend().map_or_else(|why| plain.not_suspended(why), |()| Vec::new()),
                 Ok(Outside::Continue) | Err(_) => Vec::new(),
             },
             default(timeout) => match dying {
