@@ -17,7 +17,7 @@ use crate::protocol::engine::StateImage;
 use crate::session::{
     Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, Unsaved, Writer,
 };
-use crate::transcript::{Message, MessageMeta, Role};
+use crate::transcript::{Message, MessageId, MessageMeta, Role};
 
 /// Requests that are remembered, at most.
 const REMEMBERED: usize = 2_000;
@@ -35,6 +35,8 @@ pub(super) struct Keep {
     /// What is on its way to disk, and with which save.
     pub fresh: Fresh,
     pending: HashMap<u64, SegmentId>,
+    /// Answers whose rows are on their way to disk, by their saves.
+    rows: HashMap<u64, MessageId>,
     saves: u64,
     /// Forgets old requests.
     tidying: Option<JoinHandle<()>>,
@@ -52,6 +54,7 @@ impl Keep {
             events,
             fresh: Fresh::default(),
             pending: HashMap::new(),
+            rows: HashMap::new(),
             saves: 0,
             tidying: None,
             said: false,
@@ -97,7 +100,10 @@ impl Keep {
             Change::MoveHead { session, head: Some(message) },
         ];
         changes.extend(tip.map(|segment| Change::Link { message, segment }));
-        self.writer.save(Save { changes, images: Vec::new() });
+        let save = self.writer.save(Save { changes, images: Vec::new() });
+        if record.is_some() {
+            self.rows.insert(save, message);
+        }
         self.saves += 1;
         if self.saves.is_multiple_of(TIDY_EVERY) && self.tidying.as_ref().is_none_or(JoinHandle::is_finished) {
             let store = Arc::clone(&self.store);
@@ -106,26 +112,34 @@ impl Keep {
         }
     }
 
-    /// What the writer said.
-    pub(super) fn on_event(&mut self, event: SaveEvent) {
+    /// What the writer said; the answer whose row is on disk from now on, if it was about one.
+    pub(super) fn on_event(&mut self, event: SaveEvent) -> Option<MessageId> {
         match event {
-            SaveEvent::Named { .. } | SaveEvent::Text { .. } => {}
+            SaveEvent::Named { .. } | SaveEvent::Text { .. } => None,
             SaveEvent::Saved { id, .. } => self.written(id),
             // It is tried again: until then it is had from memory.
-            SaveEvent::NotSaved { lasting: false, reason, .. } => self.warn(&reason),
-            SaveEvent::TextOnly { id, reason, .. } | SaveEvent::NotSaved { id, reason, .. } => {
-                self.written(id);
+            SaveEvent::NotSaved { lasting: false, reason, .. } => {
                 self.warn(&reason);
+                None
             }
-            SaveEvent::Recovered => self.said = false,
+            SaveEvent::TextOnly { id, reason, .. } | SaveEvent::NotSaved { id, reason, .. } => {
+                let row = self.written(id);
+                self.warn(&reason);
+                row
+            }
+            SaveEvent::Recovered => {
+                self.said = false;
+                None
+            }
         }
     }
 
-    /// Its state is on disk, or will never be.
-    fn written(&mut self, save: u64) {
+    /// Its state or its row is on disk, or will never be; whose row it is.
+    fn written(&mut self, save: u64) -> Option<MessageId> {
         if let Some(segment) = self.pending.remove(&save) {
             self.fresh.remove(&segment);
         }
+        self.rows.remove(&save)
     }
 
     fn warn(&mut self, reason: &str) {
