@@ -163,9 +163,9 @@ impl Fields {
         }
     }
 
-    /// Refuses what was not read.
+    /// Refuses what was not read; `null` asks for nothing.
     pub(super) fn done(self) -> Read<()> {
-        let Some(field) = self.map.keys().next() else { return Ok(()) };
+        let Some((field, _)) = self.map.iter().find(|(_, value)| !value.is_null()) else { return Ok(()) };
         let near = nearest(field, self.known.iter().copied());
         let near = near.map_or(String::new(), |n| format!(". Did you mean {}{n}?", self.at));
         let mut refusal = self.wrong(field, format!("is not known here{near}"));
@@ -189,6 +189,10 @@ mod tests {
         assert_eq!(fields.whole("max_tokens", 1..=9), Ok(None));
         let unknown = fields.done().unwrap_err();
         assert_eq!(unknown.message, "max_token is not known here. Did you mean max_tokens?");
+        // As clients send what they were sent, with every field of their own version.
+        assert_eq!(Fields::body(json!({ "functions": null, "caller": null })).unwrap().done(), Ok(()));
+        let beside = Fields::body(json!({ "functions": null, "caller": false })).unwrap();
+        assert_eq!(beside.done().unwrap_err().param.as_deref(), Some("caller"));
         assert_eq!(Fields::body(json!([])).unwrap_err().status, 400);
         let mut inner = Fields::of(json!({ "text": 1 }), "messages[0]").unwrap();
         assert_eq!(inner.text("text").unwrap_err().param.as_deref(), Some("messages[0].text"));

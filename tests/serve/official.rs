@@ -1,0 +1,58 @@
+//! What the official clients send of their own accord: what they were sent, with every field of their version, and words of
+//! their APIs that other servers take.
+
+use serde_json::{Value, json};
+
+use crate::client::{Running, Setup, answers};
+use crate::support::text_model;
+use crate::{CHAT, question, with};
+
+const RESPONSES: &str = "/v1/responses";
+const MESSAGES: &str = "/v1/messages";
+
+/// Adds fields to an object as a client does that knows them and was not sent them.
+fn with_nulls(mut object: Value, names: &[&str]) -> Value {
+    names.iter().for_each(|name| object[*name] = Value::Null);
+    object
+}
+
+#[test]
+fn what_was_sent_comes_back_with_fields_that_are_null() {
+    let dir = tempfile::tempdir().unwrap();
+    let call = "Well.<tool_call>{\"name\": \"look\", \"arguments\": {\"of\": \"Rome\"}}</tool_call>";
+    let server = Running::start(dir.path(), Setup { script: answers(text_model(None), call), ..Setup::default() });
+    let parameters = json!({ "type": "object", "properties": { "of": { "type": "string" } } });
+    let tools = json!([{ "name": "look", "input_schema": parameters }]);
+    let user = json!({ "role": "user", "content": "Rain in Rome?" });
+    let ask = json!({ "max_tokens": 200, "tools": tools, "messages": [user] });
+    let mut blocks = server.post(MESSAGES, &ask).json()["content"].clone();
+    blocks[0] = with_nulls(blocks[0].clone(), &["citations", "parsed_output"]);
+    blocks[1] = with_nulls(blocks[1].clone(), &["caller", "cache_control"]);
+    let result = json!([{ "type": "tool_result", "tool_use_id": blocks[1]["id"], "content": "Dry." }]);
+    let talk = json!([user, { "role": "assistant", "content": blocks }, { "role": "user", "content": result }]);
+    let next = server.post(MESSAGES, &with(ask, "messages", talk));
+    assert_eq!(next.status, 200, "{}", next.body);
+
+    let tools = json!([{ "type": "function", "function": { "name": "look", "parameters": parameters } }]);
+    let ask = json!({ "messages": [user], "tools": tools, "functions": null, "function_call": null });
+    let mut message = server.post(CHAT, &ask).json()["choices"][0]["message"].clone();
+    message = with_nulls(message, &["refusal", "annotations", "audio", "function_call", "parsed"]);
+    let call = with_nulls(message["tool_calls"][0].clone(), &["parsed_arguments", "index", "caller"]);
+    let id = call["id"].clone();
+    message["tool_calls"] = json!([call]);
+    let talk = json!([user, message, { "role": "tool", "tool_call_id": id, "content": "Dry." }]);
+    let next = server.post(CHAT, &with(ask, "messages", talk));
+    assert_eq!(next.status, 200, "{}", next.body);
+
+    let tools = json!([{ "type": "function", "name": "look", "parameters": parameters, "defer_loading": null }]);
+    let ask = json!({ "input": "Rain in Rome?", "tools": tools, "conversation": null, "prompt": null });
+    let output = server.post(RESPONSES, &ask).json()["output"].clone();
+    let mut input = vec![user];
+    input.extend(output.as_array().unwrap().iter().map(|item| with_nulls(item.clone(), &["namespace", "phase"])));
+    let next = server.post(RESPONSES, &with(ask, "input", input.into()));
+    assert_eq!(next.status, 200, "{}", next.body);
+    // What is not null and unknown is refused as ever.
+    let unknown = with(question("Hi"), "functions", json!([]));
+    assert_eq!(server.post(CHAT, &unknown).error(), (400, "unknown_parameter".into(), "functions".into()));
+    server.end();
+}
