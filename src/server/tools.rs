@@ -218,26 +218,18 @@ impl Tools {
         self.list.iter().map(one).collect()
     }
 
-    /// Shows them to the model: what the template takes, or else words in the system text.
+    /// Shows them to the model: what the template takes, or else words in the system text. Calls that were made are shown also
+    /// where nothing may be called any more.
     pub(super) fn show(&self, renderer: &Renderer, turns: &mut Vec<Turn>) -> Vec<Value> {
-        if !self.may_be_called() {
+        let called = turns.iter().any(|turn| !turn.calls.is_empty() || turn.role == ChatRole::Tool);
+        if !self.may_be_called() && !called {
             return Vec::new();
         }
         if takes_tools(renderer) {
-            return self.as_json();
+            return if self.may_be_called() { self.as_json() } else { Vec::new() };
         }
-        let mut text = String::from("You may call these functions. They are described by JSON schemas:\n<tools>\n");
-        for tool in self.as_json() {
-            text.push_str(&tool["function"].to_string());
-            text.push('\n');
-        }
-        text.push_str(
-            "</tools>\nA call is written as JSON between two marks, and its result is then told to you:\n\
-             <tool_call>\n{\"name\": NAME, \"arguments\": {…}}\n</tool_call>",
-        );
-        match turns.first_mut().filter(|t| t.role == ChatRole::System) {
-            Some(system) => system.text = format!("{}\n\n{text}", system.text),
-            None => turns.insert(0, Turn::new(ChatRole::System, text)),
+        if self.may_be_called() {
+            self.describe(turns);
         }
         // A template without functions knows no calls and no results either.
         for turn in turns.iter_mut() {
@@ -251,6 +243,23 @@ impl Tools {
             }
         }
         Vec::new()
+    }
+
+    /// Describes them in the system text.
+    fn describe(&self, turns: &mut Vec<Turn>) {
+        let mut text = String::from("You may call these functions. They are described by JSON schemas:\n<tools>\n");
+        for tool in self.as_json() {
+            text.push_str(&tool["function"].to_string());
+            text.push('\n');
+        }
+        text.push_str(
+            "</tools>\nA call is written as JSON between two marks, and its result is then told to you:\n\
+             <tool_call>\n{\"name\": NAME, \"arguments\": {…}}\n</tool_call>",
+        );
+        match turns.first_mut().filter(|t| t.role == ChatRole::System) {
+            Some(system) => system.text = format!("{}\n\n{text}", system.text),
+            None => turns.insert(0, Turn::new(ChatRole::System, text)),
+        }
     }
 
     /// The functions of which one must be called; `None` where none has to be.
