@@ -22,7 +22,7 @@ use super::reply::{self, render, submit};
 use super::said::{Said, Whole};
 use super::sampling::{format_of, stops, wish};
 use super::stream::{Form, event, stream};
-use super::tools::Tools;
+use super::tools::{self, Tools};
 use super::turns::{Call, Turn};
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::MOST_TOKENS;
@@ -278,7 +278,7 @@ impl Form for Events {
 fn conversation(shared: &Shared, fields: &mut Fields) -> Result<(Conversation, Option<u64>), Refusal> {
     let turns = turns(fields)?;
     let (think, budget) = thinking(shared, fields)?;
-    let tools = Tools::read(fields, "input_schema")?;
+    let tools = Tools::read(fields, tools::ANTHROPIC)?;
     let open = turns.last().is_some_and(|t| t.role == ChatRole::Assistant);
     Ok((Conversation { turns, tools, think, open }, budget))
 }

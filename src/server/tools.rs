@@ -11,6 +11,8 @@ use crate::desk::render::Renderer;
 use crate::text::grammar::Grammar;
 use crate::text::{ChatRole, RenderOptions};
 
+/// Where a schema stands in Anthropic's functions.
+pub(super) const ANTHROPIC: &str = "input_schema";
 /// Functions of one request.
 const MOST: usize = 256;
 
@@ -77,7 +79,13 @@ fn list(fields: &mut Fields, beside: &'static str) -> Result<Vec<Tool>, Refusal>
     let one = |(i, value): (usize, Value)| {
         let at = format!("tools[{i}]");
         let mut fields = Fields::of(value, &at)?;
-        fields.refuse("type", |v| v == "function" || v == "custom")?;
+        // With Anthropic a plain function; elsewhere one that takes free text, which no schema describes.
+        let custom = beside == ANTHROPIC;
+        if let Some(other) = fields.take("type").filter(|of| of != "function" && !(custom && of == "custom")) {
+            let mut refusal = fields.wrong("type", format!("is {other}, which is not supported: name a function"));
+            refusal.code = "unsupported_parameter";
+            return Err(refusal);
+        }
         match fields.object("function")? {
             Some(function) => fields.done().and_then(|()| tool(function, "parameters")),
             None => tool(fields, beside),

@@ -56,3 +56,24 @@ fn what_was_sent_comes_back_with_fields_that_are_null() {
     assert_eq!(server.post(CHAT, &unknown).error(), (400, "unknown_parameter".into(), "functions".into()));
     server.end();
 }
+
+#[test]
+fn a_tool_that_takes_free_text_is_not_made_a_function() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let beside = json!({ "type": "custom", "name": "apply_patch", "description": "Edits files." });
+    let below = json!({ "type": "custom", "custom": { "name": "apply_patch" } });
+    for (path, body) in [
+        (RESPONSES, json!({ "input": "Hi", "tools": [beside] })),
+        (CHAT, with(question("Hi"), "tools", json!([below]))),
+    ] {
+        let reply = server.post(path, &body);
+        assert_eq!(reply.error(), (400, "unsupported_parameter".into(), "tools[0].type".into()), "{path}");
+        assert!(reply.body.contains("custom"), "{}", reply.body);
+    }
+    // Anthropic's word for a function.
+    let tool = json!({ "type": "custom", "name": "look", "input_schema": { "type": "object" } });
+    let ask = json!({ "max_tokens": 9, "messages": [{ "role": "user", "content": "Hi" }], "tools": [tool] });
+    assert_eq!(server.post(MESSAGES, &ask).status, 200);
+    server.end();
+}
