@@ -153,9 +153,19 @@ impl Fields {
 
     /// Fields that would change the answer and are not served, unless they ask for what is done anyway.
     pub(super) fn refuse(&mut self, field: &'static str, unless: impl Fn(&Value) -> bool) -> Read<()> {
+        self.refuse_because(field, "is not supported by this server", unless)
+    }
+
+    /// The same with a reason.
+    pub(super) fn refuse_because(
+        &mut self,
+        field: &'static str,
+        why: impl std::fmt::Display,
+        unless: impl Fn(&Value) -> bool,
+    ) -> Read<()> {
         match self.take(field) {
             Some(value) if !unless(&value) => {
-                let mut refusal = self.wrong(field, "is not supported by this server");
+                let mut refusal = self.wrong(field, why);
                 refusal.code = "unsupported_parameter";
                 Err(refusal)
             }

@@ -129,6 +129,15 @@ fn reasoning(shared: &Shared, fields: &mut Fields) -> Result<(Option<String>, Th
     reasoning.done().map(|()| (said, think))
 }
 
+/// Reads `include`: thoughts are told anyway, in plain words, and nothing else that can be asked for is there.
+fn include(fields: &mut Fields) -> Result<(), Refusal> {
+    let mut asked = fields.list("include")?.into_iter().flatten();
+    let Some(other) = asked.find(|of| of != "reasoning.encrypted_content") else { return Ok(()) };
+    let mut refusal = fields.wrong("include", format!("asks for {other}, which is not told here"));
+    refusal.code = "unsupported_parameter";
+    Err(refusal)
+}
+
 /// A request that was read.
 struct Request {
     asked: Asked,
@@ -154,7 +163,8 @@ fn read(shared: &Shared, mut fields: Fields) -> Result<Request, Refusal> {
     let noted = Noted::read(&mut fields)?;
     fields.refuse("background", |v| v == false)?;
     fields.refuse("top_logprobs", |v| v == 0)?;
-    fields.ignore(&["include", "service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
+    include(&mut fields)?;
+    fields.ignore(&["service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
     fields.done()?;
     let sampling = wish.sampling;
     let asked = Asked { instructions, previous, max_output_tokens, store, effort, sampling, tools, text, noted };

@@ -77,3 +77,20 @@ fn a_tool_that_takes_free_text_is_not_made_a_function() {
     assert_eq!(server.post(MESSAGES, &ask).status, 200);
     server.end();
 }
+
+#[test]
+fn what_is_not_told_of_a_response_is_refused_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let ask = |include: Value| server.post(RESPONSES, &json!({ "input": "Hi", "include": include }));
+    let refused = ask(json!(["reasoning.encrypted_content", "message.output_text.logprobs"]));
+    assert_eq!(refused.error(), (400, "unsupported_parameter".into(), "include".into()));
+    assert!(refused.body.contains("message.output_text.logprobs"), "{}", refused.body);
+    let kept = ask(json!(["reasoning.encrypted_content"])).json();
+    // A client that waits for events would take a whole object for a stream without any.
+    let path = format!("{RESPONSES}/{}", kept["id"].as_str().unwrap());
+    let streamed = server.get(&format!("{path}?stream=true"));
+    assert_eq!(streamed.error(), (400, "unsupported_parameter".into(), "stream".into()));
+    assert_eq!(server.get(&format!("{path}?stream=false")).json(), kept);
+    server.end();
+}
