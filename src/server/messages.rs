@@ -54,6 +54,7 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
             let id = fields.text("id")?.unwrap_or_default();
             let name = fields.text("name")?.unwrap_or_default();
             let arguments = fields.take("input").unwrap_or_else(|| json!({}));
+            fields.ignore(&["caller"]);
             own.calls.push(Call::new(id, name, arguments));
         }
         ("document", ChatRole::User) => {
@@ -276,6 +277,8 @@ impl Form for Events {
 
 /// What both paths read.
 fn conversation(shared: &Shared, fields: &mut Fields) -> Result<(Conversation, Option<u64>), Refusal> {
+    // It may let a server leave out earlier results: none are.
+    fields.ignore(&["context_management"]);
     let turns = turns(fields)?;
     let (think, budget) = thinking(shared, fields)?;
     let tools = Tools::read(fields, tools::ANTHROPIC)?;

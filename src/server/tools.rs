@@ -65,6 +65,8 @@ fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
         Some(other) => return Err(fields.wrong(schema, format!("must be a JSON schema, it is {}", kind(&other)))),
     };
     let strict = fields.truth("strict")?;
+    // By the model, and not by a program that it writes.
+    fields.refuse("allowed_callers", |v| *v == json!(["direct"]))?;
     fields.ignore(&["cache_control", "defer_loading", "input_examples", "eager_input_streaming"]);
     fields.done()?;
     Ok(Tool { name, description, parameters, strict })

@@ -94,3 +94,32 @@ fn what_is_not_told_of_a_response_is_refused_by_its_name() {
     assert_eq!(server.get(&format!("{path}?stream=false")).json(), kept);
     server.end();
 }
+
+#[test]
+fn agents_send_what_changes_nothing_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let call = json!({ "type": "tool_use", "id": "t1", "name": "look", "input": {}, "caller": { "type": "direct" } });
+    let result = json!({ "type": "tool_result", "tool_use_id": "t1", "content": "Dry." });
+    let tool = json!({ "name": "look", "input_schema": { "type": "object" }, "allowed_callers": ["direct"] });
+    let ask = json!({
+        "max_tokens": 9,
+        "context_management": { "edits": [{ "type": "clear_thinking_20251015", "keep": "all" }] },
+        "tools": [tool],
+        "messages": [
+            { "role": "user", "content": "Rain?" },
+            { "role": "assistant", "content": [call] },
+            { "role": "user", "content": [result] },
+        ],
+    });
+    let reply = server.post(MESSAGES, &ask);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let mut counted = ask.clone();
+    counted.as_object_mut().unwrap().remove("max_tokens");
+    assert_eq!(server.post("/v1/messages/count_tokens", &counted).status, 200);
+    let mut programs = ask;
+    programs["tools"][0]["allowed_callers"] = json!(["code_execution_20250825"]);
+    let reply = server.post(MESSAGES, &programs);
+    assert!(reply.status == 400 && reply.body.contains("tools[0].allowed_callers"), "{}", reply.body);
+    server.end();
+}
