@@ -122,10 +122,16 @@ fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
     Ok(turn)
 }
 
-/// The turns of a chat.
-pub(super) fn turns(messages: Vec<Value>) -> Result<Vec<Turn>, Refusal> {
-    if messages.is_empty() {
-        return Err(Refusal::field("messages", "messages is empty: there is nothing to answer"));
+/// The messages of a conversation: there is one at least.
+pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Value>, Refusal> {
+    match fields.need("messages")? {
+        Value::Array(messages) if !messages.is_empty() => Ok(messages),
+        Value::Array(_) => Err(fields.wrong("messages", "is empty: there is nothing to answer")),
+        other => Err(fields.wrong("messages", format!("must be an array, it is {}", kind(&other)))),
     }
-    messages.into_iter().enumerate().map(|(i, value)| turn(value, &format!("messages[{i}]"))).collect()
+}
+
+/// The turns of a chat.
+pub(super) fn turns(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
+    messages(fields)?.into_iter().enumerate().map(|(i, value)| turn(value, &format!("messages[{i}]"))).collect()
 }

@@ -76,6 +76,11 @@ impl Fields {
         self.map.get(field).filter(|v| !v.is_null()).cloned()
     }
 
+    /// Whether a field is there that is read later.
+    pub(super) fn has(&self, field: &str) -> bool {
+        self.map.get(field).is_some_and(|v| !v.is_null())
+    }
+
     /// A field that must be there.
     pub(super) fn need(&mut self, field: &'static str) -> Read<Value> {
         self.take(field).ok_or_else(|| {

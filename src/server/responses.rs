@@ -148,8 +148,7 @@ struct Request {
     grammar: Option<Grammar>,
 }
 
-fn read(shared: &Shared, mut fields: Fields) -> Result<Request, Refusal> {
-    let input = input(&mut fields)?;
+fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Request, Refusal> {
     let instructions = fields.text("instructions")?;
     let previous = fields.text("previous_response_id")?;
     let max_output_tokens = fields.whole("max_output_tokens", 1..=MOST_TOKENS)?;
@@ -181,9 +180,9 @@ async fn earlier(shared: &Arc<Shared>, id: Option<String>) -> Result<(Option<Mes
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(body::json(headers, body).await?)?;
+    let (mut fields, input) = body::read(headers, body, input).await?;
     let info = model_named(shared, fields.text("model")?)?;
-    let Request { asked, input, mut wish, think, streamed, grammar } = read(shared, fields)?;
+    let Request { asked, input, mut wish, think, streamed, grammar } = read(shared, fields, input)?;
     let (parent, earlier) = earlier(shared, asked.previous.clone()).await?;
     let message = shared.records.fresh();
     let mut turns: Vec<Turn> = asked.instructions.iter().map(|text| Turn::new(ChatRole::System, text)).collect();
