@@ -33,7 +33,7 @@ pub(super) async fn read<T: Send + 'static>(
     let read = move || {
         let mut fields = Fields::body(parse(&bytes)?)?;
         let read = long(&mut fields)?;
-        Ok((fields, read))
+        Ok::<_, Refusal>((fields, read))
     };
     if !is_long {
         return read();
@@ -44,8 +44,17 @@ pub(super) async fn read<T: Send + 'static>(
 
 /// The value that the bytes of a body are.
 fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
-    let not_json = |e: serde_json::Error| Refusal::new(400, "invalid_json", format!("the body is not JSON: {e}"));
-    let value: Value = serde_json::from_slice(bytes).map_err(not_json)?;
+    let value: Value = serde_json::from_slice(bytes).map_err(|e| {
+        // The only fault that has these words in its own.
+        let why = match e.to_string().contains("hex escape") {
+            true => {
+                let (line, column) = (e.line(), e.column());
+                format!("a text has half of a surrogate pair (\\ud800 to \\udfff) at line {line} column {column}")
+            }
+            false => format!("the body is not JSON: {e}"),
+        };
+        Refusal::new(400, "invalid_json", why)
+    })?;
     if has_too_many(&value) {
         let what = "messages, parts of them and other objects; send fewer";
         let message = format!("the body has more than {BODY_OBJECTS} {what}");
@@ -139,6 +148,17 @@ mod tests {
     fn a_long_body_is_read_away_from_the_connections() {
         assert_eq!(read_of(&json!({ "tokens": [1, 2, 3] })), Ok(true));
         assert_eq!(read_of(&json!({ "tokens": vec![1; LONG_BYTES] })), Ok(false));
+    }
+
+    #[test]
+    fn half_of_a_character_is_called_so() {
+        for text in [r#"{"a": "\ud83d"}"#, r#"{"a": "\ud83d\n"}"#, r#"{"a": "\ude00"}"#, r#"{"a": "\ud83d\u0041"}"#] {
+            let refusal = parse(text.as_bytes()).unwrap_err();
+            assert!(refusal.message.contains("half of a surrogate pair"), "{text}: {}", refusal.message);
+        }
+        assert!(parse(r#"{"a": "\ud83d\ude00"}"#.as_bytes()).is_ok());
+        let other = parse(br#"{"a": "\u12"}"#).unwrap_err();
+        assert!(other.message.starts_with("the body is not JSON: "), "{}", other.message);
     }
 
     #[test]
