@@ -208,7 +208,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     fields.ignore(&IGNORED);
     fields.done()?;
     let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "response_format")));
-    let prompt = render(shared, Conversation { turns, tools, think, open: false }, "messages").await?;
+    let prompt = render(shared, Conversation { turns, tools, think, ..Conversation::default() }, "messages").await?;
     wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
     let listener = submit(shared, prompt, wish, wanted, None)?;
     let sent = Sent {

@@ -281,7 +281,7 @@ fn conversation(
     let (think, budget) = thinking(shared, fields)?;
     let tools = Tools::read(fields, tools::ANTHROPIC)?;
     let open = turns.last().is_some_and(|t| t.role == ChatRole::Assistant);
-    Ok((Conversation { turns, tools, think, open }, budget))
+    Ok((Conversation { turns, tools, think, open, ..Conversation::default() }, budget))
 }
 
 /// Reads `output_config`: the schema of the answer.

@@ -19,6 +19,7 @@ use super::ready::{model, model_named};
 use super::refusal::{Family, Refusal};
 use super::reply::render;
 use super::sampling::thinking;
+use super::tools::Tools;
 use super::{EngineIs, Shared};
 use crate::protocol::engine::{ModelInfo, Token};
 use crate::text::{Before, Specials, TextError};
@@ -108,8 +109,10 @@ async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
         }
         (None, Some(turns)) => {
             let think = thinking(shared, &mut fields)?;
+            let closed = fields.truth("add_generation_prompt")? == Some(false);
+            let tools = Tools::read(&mut fields, "parameters")?;
             fields.done()?;
-            let conversation = Conversation { turns, think, ..Conversation::default() };
+            let conversation = Conversation { turns, tools, think, closed, ..Conversation::default() };
             let text = render(shared, conversation, "messages").await?.rendered.text.clone();
             encode(shared, text, special).await?
         }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::ask::Wish;
 use super::body::{self, object};
 use super::collected::collect;
-use super::content::{content, question};
+use super::content::{REFUSAL, content, question};
 use super::fields::{Fields, kind};
 use super::ids::fresh_id;
 use super::prompt::Conversation;
@@ -40,6 +40,8 @@ use events::Events;
 
 /// Parts of messages that are texts.
 const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
+/// The same of earlier answers.
+const OWN_TEXTS: [&str; 4] = ["input_text", "output_text", "text", REFUSAL];
 
 /// Adds an item to the turns.
 fn item(value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
@@ -62,6 +64,7 @@ fn item(value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
             let value = fields.need("content")?;
             turns.push(match role {
                 ChatRole::User => question(Some(value), &place, &TEXTS)?,
+                ChatRole::Assistant => Turn::new(role, content(Some(value), &place, &OWN_TEXTS)?),
                 _ => Turn::new(role, content(Some(value), &place, &TEXTS)?),
             });
             fields.ignore(&["phase"]);
@@ -190,7 +193,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     turns.extend(input.iter().cloned());
     let grammar = asked.tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
     let tools = asked.tools.clone();
-    let prompt = render(shared, Conversation { turns, tools, think, open: false }, "input").await?;
+    let prompt = render(shared, Conversation { turns, tools, think, ..Conversation::default() }, "input").await?;
     wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
     let sent = Sent {
         id: Records::id(message),

@@ -123,3 +123,52 @@ fn agents_send_what_changes_nothing_here() {
     assert!(reply.status == 400 && reply.body.contains("tools[0].allowed_callers"), "{}", reply.body);
     server.end();
 }
+
+#[test]
+fn words_that_other_servers_take_are_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    for (field, value) in [("top_k", json!(-1)), ("reasoning_effort", json!("max"))] {
+        let reply = server.post(CHAT, &with(question("Hi"), field, value));
+        assert_eq!(reply.status, 200, "{field}: {}", reply.body);
+    }
+    assert_eq!(server.post(CHAT, &with(question("Hi"), "top_k", json!(-2))).error().2, "top_k");
+    // An earlier answer that was a refusal is its text.
+    let tokens = |part: Value, path: &str, field: &str, usage: &str| {
+        let user = json!({ "role": "user", "content": "Hi" });
+        let talk = json!([user, { "role": "assistant", "content": [part] }, user]);
+        let mut ask = json!({ "temperature": 0 });
+        ask[field] = talk;
+        let reply = server.post(path, &ask);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.json()["usage"][usage].clone()
+    };
+    let refusal = json!({ "type": "refusal", "refusal": "I will not." });
+    let chat = |part: Value| tokens(part, CHAT, "messages", "prompt_tokens");
+    assert_eq!(chat(refusal.clone()), chat(json!({ "type": "text", "text": "I will not." })));
+    let response = |part: Value| tokens(part, RESPONSES, "input", "input_tokens");
+    assert_eq!(response(refusal), response(json!({ "type": "output_text", "text": "I will not." })));
+    // A path that is not served is no response whose method is wrong.
+    let reply = server.post("/v1/responses/input_tokens", &json!({ "input": "Hi" }));
+    assert_eq!(reply.error(), (404, "unknown_url".into(), String::new()));
+    server.end();
+}
+
+#[test]
+fn a_chat_is_tokenized_with_its_functions_and_with_or_without_the_beginning_of_an_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let tools = json!([{ "type": "function", "function": { "name": "look", "parameters": { "type": "object" } } }]);
+    let ask = json!({ "messages": [{ "role": "user", "content": "Hi" }], "tools": tools });
+    let told = |ask: &Value| {
+        let reply = server.post("/tokenize", ask);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.json()["tokens"].as_array().unwrap().clone()
+    };
+    let whole = told(&with(ask.clone(), "add_generation_prompt", true.into()));
+    let chat = server.post(CHAT, &ask).json();
+    assert_eq!(chat["usage"]["prompt_tokens"], whole.len());
+    let without = told(&with(ask, "add_generation_prompt", false.into()));
+    assert!(without.len() < whole.len() && whole.starts_with(&without), "{without:?} of {whole:?}");
+    server.end();
+}
