@@ -10,6 +10,8 @@ mod faults;
 mod library;
 #[path = "serve/logs.rs"]
 mod logs;
+#[path = "serve/official.rs"]
+mod official;
 #[path = "serve/open_responses.rs"]
 mod open_responses;
 #[path = "serve/prefix.rs"]

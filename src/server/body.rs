@@ -9,17 +9,82 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Body as _;
 use serde_json::Value;
 
+use super::fields::Fields;
 use super::refusal::Refusal;
 
 /// A request's body has come by then.
 const BODY: Duration = Duration::from_secs(120);
 /// Bytes of it: several times what the longest context takes.
 pub(super) const BODY_BYTES: usize = 32 << 20;
-/// A body longer than this is parsed on a thread of its own.
+/// Objects in it (messages, parts of them, functions, what schemas consist of): more than a conversation has, and little enough
+/// to be held several times.
+const BODY_OBJECTS: usize = 100_000;
+/// A body longer than this is read on a thread of its own.
 const LONG_BYTES: usize = 64 << 10;
 
-/// Reads a JSON body.
-pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Value, Refusal> {
+/// Reads a JSON body, and with `long` those of its fields that may be long. A long one would keep all other connections waiting.
+pub(super) async fn read<T: Send + 'static>(
+    headers: &HeaderMap,
+    body: Body,
+    long: impl FnOnce(&mut Fields) -> Result<T, Refusal> + Send + 'static,
+) -> Result<(Fields, T), Refusal> {
+    let bytes = json(headers, body).await?;
+    let is_long = bytes.len() > LONG_BYTES;
+    let read = move || {
+        let mut fields = Fields::body(parse(&bytes)?)?;
+        let read = long(&mut fields)?;
+        Ok::<_, Refusal>((fields, read))
+    };
+    if !is_long {
+        return read();
+    }
+    let done = tokio::task::spawn_blocking(read).await;
+    done.map_err(|_| Refusal::internal("internal error while the body was read"))?
+}
+
+/// The value that the bytes of a body are.
+fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|e| {
+        // The only fault that has these words in its own.
+        let why = match e.to_string().contains("hex escape") {
+            true => {
+                let (line, column) = (e.line(), e.column());
+                format!("a text has half of a surrogate pair (\\ud800 to \\udfff) at line {line} column {column}")
+            }
+            false => format!("the body is not JSON: {e}"),
+        };
+        Refusal::new(400, "invalid_json", why)
+    })?;
+    if has_too_many(&value) {
+        let what = "messages, parts of them and other objects; send fewer";
+        let message = format!("the body has more than {BODY_OBJECTS} {what}");
+        return Err(Refusal::new(413, "request_too_large", message));
+    }
+    Ok(value)
+}
+
+/// Whether more than [`BODY_OBJECTS`] are in it.
+fn has_too_many(body: &Value) -> bool {
+    let (mut waiting, mut objects) = (vec![body], 0);
+    while let Some(value) = waiting.pop() {
+        match value {
+            Value::Object(map) => {
+                objects += 1;
+                waiting.extend(map.values());
+            }
+            // Most long lists are of numbers.
+            Value::Array(list) => waiting.extend(list.iter().filter(|v| v.is_object() || v.is_array())),
+            _ => {}
+        }
+        if objects > BODY_OBJECTS {
+            return true;
+        }
+    }
+    false
+}
+
+/// The bytes of a JSON body.
+async fn json(headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Refusal> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     if !kind.eq_ignore_ascii_case("application/json") {
@@ -35,16 +100,8 @@ pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Value, Refus
             "the body must be sent as it is, without Content-Encoding",
         ));
     }
-    let bytes = match tokio::time::timeout(BODY, bytes_of(body)).await {
-        Ok(bytes) => bytes?,
-        Err(_) => return Err(Refusal::new(408, "request_timeout", "the body did not come in time")),
-    };
-    let long = bytes.len() > LONG_BYTES;
-    let broken = || Refusal::internal("internal error while the body was read");
-    let parse = move || serde_json::from_slice(&bytes);
-    // Reading a long one would keep all other connections waiting.
-    let parsed = if long { tokio::task::spawn_blocking(parse).await.map_err(|_| broken())? } else { parse() };
-    parsed.map_err(|e| Refusal::new(400, "invalid_json", format!("the body is not JSON: {e}")))
+    let late = |_| Refusal::new(408, "request_timeout", "the body did not come in time");
+    tokio::time::timeout(BODY, bytes_of(body)).await.map_err(late)?
 }
 
 async fn bytes_of(mut body: Body) -> Result<Vec<u8>, Refusal> {
@@ -70,4 +127,53 @@ pub(super) fn object(value: &Value) -> Response {
     let mut response = Body::from(value.to_string()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What reading this body comes to, and whether it was done on the thread of the connections.
+    fn read_of(body: &Value) -> Result<bool, Refusal> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let body = Body::from(body.to_string());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let here = std::thread::current().id();
+        runtime.block_on(read(&headers, body, move |_| Ok(std::thread::current().id() == here))).map(|(_, here)| here)
+    }
+
+    #[test]
+    fn a_long_body_is_read_away_from_the_connections() {
+        assert_eq!(read_of(&json!({ "tokens": [1, 2, 3] })), Ok(true));
+        assert_eq!(read_of(&json!({ "tokens": vec![1; LONG_BYTES] })), Ok(false));
+    }
+
+    #[test]
+    fn half_of_a_character_is_called_so() {
+        for text in [r#"{"a": "\ud83d"}"#, r#"{"a": "\ud83d\n"}"#, r#"{"a": "\ude00"}"#, r#"{"a": "\ud83d\u0041"}"#] {
+            let refusal = parse(text.as_bytes()).unwrap_err();
+            assert!(refusal.message.contains("half of a surrogate pair"), "{text}: {}", refusal.message);
+        }
+        assert!(parse(r#"{"a": "\ud83d\ude00"}"#.as_bytes()).is_ok());
+        let other = parse(br#"{"a": "\u12"}"#).unwrap_err();
+        assert!(other.message.starts_with("the body is not JSON: "), "{}", other.message);
+    }
+
+    #[test]
+    fn a_body_of_too_many_objects_is_refused_however_they_are_nested() {
+        let parts = |count: usize| vec![json!({ "type": "text" }); count];
+        let most = json!({ "messages": [{ "content": parts(BODY_OBJECTS - 2) }] });
+        assert_eq!(read_of(&most), Ok(false));
+        for body in [
+            json!({ "messages": [{ "content": parts(BODY_OBJECTS - 1) }] }),
+            json!({ "messages": [[[parts(BODY_OBJECTS)]]] }),
+            json!({ "messages": parts(BODY_OBJECTS) }),
+        ] {
+            let refusal = read_of(&body).unwrap_err();
+            assert_eq!((refusal.status, refusal.code), (413, "request_too_large"));
+            assert!(refusal.message.contains("100000"), "{}", refusal.message);
+        }
+    }
 }

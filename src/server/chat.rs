@@ -12,7 +12,6 @@ use super::body::{self, object};
 use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
 use super::collected::{Collected, collect};
 use super::content::turns;
-use super::fields::{Fields, kind};
 use super::ids::fresh_id;
 use super::likely::{self, MOST_LIKELY};
 use super::prompt::Conversation;
@@ -181,12 +180,8 @@ impl Form for Chunks {
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(body::json(headers, body).await?)?;
+    let (mut fields, turns) = body::read(headers, body, turns).await?;
     let info = model_named(shared, fields.text("model")?)?;
-    let turns = match fields.need("messages")? {
-        Value::Array(messages) => turns(messages)?,
-        other => return Err(fields.wrong("messages", format!("must be an array, it is {}", kind(&other)))),
-    };
     let stop = stops(&mut fields, "stop")?;
     let most = fields.whole("max_completion_tokens", 1..=MOST_TOKENS)?;
     let most = most.or(fields.whole("max_tokens", 1..=MOST_TOKENS)?);
@@ -213,7 +208,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     fields.ignore(&IGNORED);
     fields.done()?;
     let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "response_format")));
-    let prompt = render(shared, Conversation { turns, tools, think, open: false }, "messages").await?;
+    let prompt = render(shared, Conversation { turns, tools, think, ..Conversation::default() }, "messages").await?;
     wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
     let listener = submit(shared, prompt, wish, wanted, None)?;
     let sent = Sent {
@@ -251,8 +246,9 @@ mod tests {
             include_str!("chat.rs").split_once("async fn answer(").unwrap().1.split_once("fields.done()").unwrap().0;
         let calls = reads.split("fields.").skip(1).filter_map(|call| call.split_once("(\"")?.1.split_once('"'));
         let mut fields: Vec<&str> = calls.map(|(field, _)| field).collect();
-        assert!(fields.contains(&"messages") && fields.contains(&"logit_bias"), "{fields:?}");
+        assert!(fields.contains(&"logit_bias") && fields.contains(&"n"), "{fields:?}");
         fields.extend(IGNORED);
+        fields.push("messages");
         // It is told above the table.
         for field in fields.into_iter().filter(|f| *f != "model") {
             assert!(table.iter().any(|line| line.contains(&format!("`{field}`"))), "{field}");

@@ -231,9 +231,9 @@ async fn answer_all(
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(body::json(headers, body).await?)?;
+    let of = Arc::clone(shared);
+    let (mut fields, given) = body::read(headers, body, move |fields| prompts(&of, fields)).await?;
     let info = model_named(shared, fields.text("model")?)?;
-    let given = prompts(shared, &mut fields)?;
     let stop = stops(&mut fields, "stop")?;
     let most = fields.whole("max_tokens", 0..=MOST_TOKENS)?.unwrap_or(TOKENS);
     let mut wish = Wish { raw: true, thinking_budget: 0, ..wish(shared, &mut fields, stop, Some(most))? };

@@ -7,6 +7,9 @@ use super::refusal::Refusal;
 use super::turns::{Call, Turn, arguments};
 use crate::text::ChatRole;
 
+/// A part of an earlier answer that is a text under this name.
+pub(super) const REFUSAL: &str = "refusal";
+
 /// The text of a message: a string, or parts that are texts.
 pub(super) fn content(value: Option<Value>, at: &str, kinds: &[&str]) -> Result<String, Refusal> {
     parts(value, at, kinds, None)
@@ -49,6 +52,7 @@ fn parts(
         let at = format!("{at}[{i}]");
         let mut part = Fields::of(part, &at)?;
         match (part.text("type")?.as_deref(), files.as_deref_mut()) {
+            (Some(REFUSAL), _) if kinds.contains(&REFUSAL) => text.push_str(&part.need_text(REFUSAL)?),
             (Some(of), _) if kinds.contains(&of) => text.push_str(&part.need_text("text")?),
             (Some("input_file"), Some(files)) => files.push(file_id(&mut part)?),
             (Some("file"), Some(files)) => {
@@ -102,6 +106,7 @@ fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
     };
     let mut turn = match role {
         ChatRole::User => question(value, &place, &["text"])?,
+        ChatRole::Assistant => Turn::new(role, content(value, &place, &["text", REFUSAL])?),
         _ => Turn::new(role, content(value, &place, &["text"])?),
     };
     if role == ChatRole::Assistant {
@@ -122,10 +127,16 @@ fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
     Ok(turn)
 }
 
-/// The turns of a chat.
-pub(super) fn turns(messages: Vec<Value>) -> Result<Vec<Turn>, Refusal> {
-    if messages.is_empty() {
-        return Err(Refusal::field("messages", "messages is empty: there is nothing to answer"));
+/// The messages of a conversation: there is one at least.
+pub(super) fn messages(fields: &mut Fields) -> Result<Vec<Value>, Refusal> {
+    match fields.need("messages")? {
+        Value::Array(messages) if !messages.is_empty() => Ok(messages),
+        Value::Array(_) => Err(fields.wrong("messages", "is empty: there is nothing to answer")),
+        other => Err(fields.wrong("messages", format!("must be an array, it is {}", kind(&other)))),
     }
-    messages.into_iter().enumerate().map(|(i, value)| turn(value, &format!("messages[{i}]"))).collect()
+}
+
+/// The turns of a chat.
+pub(super) fn turns(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
+    messages(fields)?.into_iter().enumerate().map(|(i, value)| turn(value, &format!("messages[{i}]"))).collect()
 }

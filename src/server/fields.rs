@@ -76,6 +76,11 @@ impl Fields {
         self.map.get(field).filter(|v| !v.is_null()).cloned()
     }
 
+    /// Whether a field is there that is read later.
+    pub(super) fn has(&self, field: &str) -> bool {
+        self.map.get(field).is_some_and(|v| !v.is_null())
+    }
+
     /// A field that must be there.
     pub(super) fn need(&mut self, field: &'static str) -> Read<Value> {
         self.take(field).ok_or_else(|| {
@@ -153,9 +158,19 @@ impl Fields {
 
     /// Fields that would change the answer and are not served, unless they ask for what is done anyway.
     pub(super) fn refuse(&mut self, field: &'static str, unless: impl Fn(&Value) -> bool) -> Read<()> {
+        self.refuse_because(field, "is not supported by this server", unless)
+    }
+
+    /// The same with a reason.
+    pub(super) fn refuse_because(
+        &mut self,
+        field: &'static str,
+        why: impl std::fmt::Display,
+        unless: impl Fn(&Value) -> bool,
+    ) -> Read<()> {
         match self.take(field) {
             Some(value) if !unless(&value) => {
-                let mut refusal = self.wrong(field, "is not supported by this server");
+                let mut refusal = self.wrong(field, why);
                 refusal.code = "unsupported_parameter";
                 Err(refusal)
             }
@@ -163,9 +178,9 @@ impl Fields {
         }
     }
 
-    /// Refuses what was not read.
+    /// Refuses what was not read; `null` asks for nothing.
     pub(super) fn done(self) -> Read<()> {
-        let Some(field) = self.map.keys().next() else { return Ok(()) };
+        let Some((field, _)) = self.map.iter().find(|(_, value)| !value.is_null()) else { return Ok(()) };
         let near = nearest(field, self.known.iter().copied());
         let near = near.map_or(String::new(), |n| format!(". Did you mean {}{n}?", self.at));
         let mut refusal = self.wrong(field, format!("is not known here{near}"));
@@ -189,6 +204,10 @@ mod tests {
         assert_eq!(fields.whole("max_tokens", 1..=9), Ok(None));
         let unknown = fields.done().unwrap_err();
         assert_eq!(unknown.message, "max_token is not known here. Did you mean max_tokens?");
+        // As clients send what they were sent, with every field of their own version.
+        assert_eq!(Fields::body(json!({ "functions": null, "caller": null })).unwrap().done(), Ok(()));
+        let beside = Fields::body(json!({ "functions": null, "caller": false })).unwrap();
+        assert_eq!(beside.done().unwrap_err().param.as_deref(), Some("caller"));
         assert_eq!(Fields::body(json!([])).unwrap_err().status, 400);
         let mut inner = Fields::of(json!({ "text": 1 }), "messages[0]").unwrap();
         assert_eq!(inner.text("text").unwrap_err().param.as_deref(), Some("messages[0].text"));

@@ -53,8 +53,11 @@ fn describe(record: &DocumentRecord) -> Value {
         "purpose": "user_data",
         "status": "processed",
         "filename": record.document.name,
-        "created_at": record.used_ms / 1_000,
-        "bytes": record.bytes,
+        // When it was read first is not recorded.
+        "created_at": null,
+        "bytes": record.text_bytes,
+        "state_bytes": record.bytes,
+        "used_at": record.used_ms / 1_000,
         "tokens": record.document.tokens,
         "kept": record.kept,
     })

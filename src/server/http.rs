@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, any, get, post};
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -50,7 +50,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 type Handlers = MethodRouter<Arc<Shared>>;
 
 /// Every path there is.
-const ROUTES: [(&str, fn() -> Handlers); 15] = [
+const ROUTES: [(&str, fn() -> Handlers); 16] = [
     ("/health", || get(plain::health)),
     ("/metrics", || get(plain::metrics)),
     ("/v1/models", || get(plain::models)),
@@ -63,6 +63,8 @@ const ROUTES: [(&str, fn() -> Handlers); 15] = [
     ("/v1/completions", || post(completions::completions)),
     ("/v1/responses", || post(responses::responses)),
     ("/v1/responses/{id}/input_items", || get(responses::named::input_items)),
+    // OpenAI's, not served: no id of a response.
+    ("/v1/responses/input_tokens", || any(unknown)),
     ("/v1/responses/{id}", || get(responses::named::get).delete(responses::named::delete)),
     ("/v1/messages", || post(messages::messages)),
     ("/v1/messages/count_tokens", || post(messages::count_tokens)),

@@ -47,6 +47,8 @@ pub(super) struct Keep {
     most_waiting: u64,
     /// Answers that were not handed over: what builds on one cannot be kept either.
     left_out: HashSet<MessageId>,
+    /// Answers whose rows are on their way to disk, by their saves.
+    rows: HashMap<u64, MessageId>,
     saves: u64,
     /// Forgets old requests.
     tidying: Option<JoinHandle<()>>,
@@ -70,6 +72,7 @@ impl Keep {
             settled: 0,
             most_waiting: MOST_WAITING,
             left_out: HashSet::new(),
+            rows: HashMap::new(),
             saves: 0,
             tidying: None,
             said: false,
@@ -137,7 +140,11 @@ impl Keep {
             Change::MoveHead { session, head: Some(message) },
         ];
         changes.extend(tip.map(|segment| Change::Link { message, segment }));
-        self.last = self.writer.save(Save { changes, images: Vec::new() });
+        let save = self.writer.save(Save { changes, images: Vec::new() });
+        self.last = save;
+        if record.is_some() {
+            self.rows.insert(save, message);
+        }
         self.saves += 1;
         if self.saves.is_multiple_of(TIDY_EVERY) && self.tidying.as_ref().is_none_or(JoinHandle::is_finished) {
             let store = Arc::clone(&self.store);
@@ -146,19 +153,29 @@ impl Keep {
         }
     }
 
-    /// What the writer said.
-    pub(super) fn on_event(&mut self, event: SaveEvent) {
+    /// What the writer said; the answer whose row is on disk from now on, if it was about one.
+    pub(super) fn on_event(&mut self, event: SaveEvent) -> Option<MessageId> {
         match event {
-            SaveEvent::Named { .. } => {}
-            SaveEvent::Text { id } => self.settle(id),
+            SaveEvent::Named { .. } => None,
+            SaveEvent::Text { id } => {
+                self.settle(id);
+                None
+            }
             SaveEvent::Saved { id, .. } => self.written(id),
             // It is tried again: until then it is had from memory.
-            SaveEvent::NotSaved { lasting: false, reason, .. } => self.warn(&reason),
-            SaveEvent::TextOnly { id, reason, .. } | SaveEvent::NotSaved { id, reason, .. } => {
-                self.written(id);
+            SaveEvent::NotSaved { lasting: false, reason, .. } => {
                 self.warn(&reason);
+                None
             }
-            SaveEvent::Recovered => (self.said, self.said_left_out) = (false, false),
+            SaveEvent::TextOnly { id, reason, .. } | SaveEvent::NotSaved { id, reason, .. } => {
+                let row = self.written(id);
+                self.warn(&reason);
+                row
+            }
+            SaveEvent::Recovered => {
+                (self.said, self.said_left_out) = (false, false);
+                None
+            }
         }
     }
 
@@ -167,12 +184,13 @@ impl Keep {
         self.settled = self.settled.max(save);
     }
 
-    /// Its state is on disk, or will never be.
-    fn written(&mut self, save: u64) {
+    /// Its state or its row is on disk, or will never be; whose row it is.
+    fn written(&mut self, save: u64) -> Option<MessageId> {
         self.settle(save);
         if let Some(segment) = self.pending.remove(&save) {
             self.fresh.remove(&segment);
         }
+        self.rows.remove(&save)
     }
 
     fn warn(&mut self, reason: &str) {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::body::{self, object};
 use super::collected::{BROKE_OFF, Item, Usage, collect};
-use super::content::{content, file_id};
+use super::content::{self, content, file_id};
 use super::fields::{Fields, kind};
 use super::ids::fresh_id;
 use super::plain::encode;
@@ -22,7 +22,7 @@ use super::reply::{self, render, submit};
 use super::said::{Said, Whole};
 use super::sampling::{format_of, stops, wish};
 use super::stream::{Form, event, stream};
-use super::tools::Tools;
+use super::tools::{self, Tools};
 use super::turns::{Call, Turn};
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::MOST_TOKENS;
@@ -54,6 +54,7 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
             let id = fields.text("id")?.unwrap_or_default();
             let name = fields.text("name")?.unwrap_or_default();
             let arguments = fields.take("input").unwrap_or_else(|| json!({}));
+            fields.ignore(&["caller"]);
             own.calls.push(Call::new(id, name, arguments));
         }
         ("document", ChatRole::User) => {
@@ -90,12 +91,7 @@ fn turns(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
             turns.push(Turn::new(ChatRole::System, text));
         }
     }
-    let messages = match fields.need("messages")? {
-        Value::Array(messages) if !messages.is_empty() => messages,
-        Value::Array(_) => return Err(fields.wrong("messages", "is empty: there is nothing to answer")),
-        other => return Err(fields.wrong("messages", format!("must be an array, it is {}", kind(&other)))),
-    };
-    for (i, message) in messages.into_iter().enumerate() {
+    for (i, message) in content::messages(fields)?.into_iter().enumerate() {
         let at = format!("messages[{i}]");
         let mut message = Fields::of(message, &at)?;
         let role = match message.text("role")?.as_deref() {
@@ -274,13 +270,18 @@ impl Form for Events {
     }
 }
 
-/// What both paths read.
-fn conversation(shared: &Shared, fields: &mut Fields) -> Result<(Conversation, Option<u64>), Refusal> {
-    let turns = turns(fields)?;
+/// What both paths read beside the turns.
+fn conversation(
+    shared: &Shared,
+    fields: &mut Fields,
+    turns: Vec<Turn>,
+) -> Result<(Conversation, Option<u64>), Refusal> {
+    // It may let a server leave out earlier results: none are.
+    fields.ignore(&["context_management"]);
     let (think, budget) = thinking(shared, fields)?;
-    let tools = Tools::read(fields, "input_schema")?;
+    let tools = Tools::read(fields, tools::ANTHROPIC)?;
     let open = turns.last().is_some_and(|t| t.role == ChatRole::Assistant);
-    Ok((Conversation { turns, tools, think, open }, budget))
+    Ok((Conversation { turns, tools, think, open, ..Conversation::default() }, budget))
 }
 
 /// Reads `output_config`: the schema of the answer.
@@ -297,9 +298,9 @@ fn output(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(body::json(headers, body).await?)?;
+    let (mut fields, turns) = body::read(headers, body, turns).await?;
     let info = model_named(shared, fields.text("model")?)?;
-    let (conversation, budget) = conversation(shared, &mut fields)?;
+    let (conversation, budget) = conversation(shared, &mut fields, turns)?;
     let Some(most) = fields.whole("max_tokens", 1..=MOST_TOKENS)? else {
         fields.need("max_tokens")?;
         return Err(fields.wrong("max_tokens", "is missing"));
@@ -350,9 +351,9 @@ pub(super) async fn messages(State(shared): State<Arc<Shared>>, headers: HeaderM
 }
 
 async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(body::json(headers, body).await?)?;
+    let (mut fields, turns) = body::read(headers, body, turns).await?;
     let _ = model_named(shared, fields.text("model")?)?;
-    let (conversation, _) = conversation(shared, &mut fields)?;
+    let (conversation, _) = conversation(shared, &mut fields, turns)?;
     fields.ignore(&["output_config", "cache_control"]);
     fields.done()?;
     let prompt = render(shared, conversation, "messages").await?;

@@ -19,6 +19,7 @@ use super::ready::{model, model_named};
 use super::refusal::{Family, Refusal};
 use super::reply::render;
 use super::sampling::thinking;
+use super::tools::Tools;
 use super::{EngineIs, Shared};
 use crate::protocol::engine::{ModelInfo, Token};
 use crate::text::{Before, Specials, TextError};
@@ -93,26 +94,32 @@ pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> R
 }
 
 async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(body::json(headers, body).await?)?;
+    let given = |fields: &mut Fields| {
+        let prompt = fields.text("prompt")?;
+        let turns = if fields.has("messages") { Some(content::turns(fields)?) } else { None };
+        Ok::<_, Refusal>((prompt, turns))
+    };
+    let (mut fields, given) = body::read(headers, body, given).await?;
     let info = model_named(shared, fields.text("model")?)?;
-    let (prompt, messages) = (fields.text("prompt")?, fields.list("messages")?);
     let special = fields.truth("add_special_tokens")?.unwrap_or(true);
-    let tokens = match (prompt, messages) {
+    let tokens = match given {
         (Some(prompt), None) => {
             fields.done()?;
             encode(shared, prompt, special).await?
         }
-        (None, Some(messages)) => {
+        (None, Some(turns)) => {
             let think = thinking(shared, &mut fields)?;
+            let closed = fields.truth("add_generation_prompt")? == Some(false);
+            let tools = Tools::read(&mut fields, "parameters")?;
             fields.done()?;
-            let turns = content::turns(messages)?;
-            let conversation = Conversation { turns, think, ..Conversation::default() };
+            let conversation = Conversation { turns, tools, think, closed, ..Conversation::default() };
             let text = render(shared, conversation, "messages").await?.rendered.text.clone();
             encode(shared, text, special).await?
         }
         _ => return Err(Refusal::field("prompt", "either prompt or messages must be given")),
     };
-    Ok(object(&json!({ "count": tokens.len(), "max_model_len": info.context_limit, "tokens": tokens })))
+    let told = move || object(&json!({ "count": tokens.len(), "max_model_len": info.context_limit, "tokens": tokens }));
+    tokio::task::spawn_blocking(told).await.map_err(|_| Refusal::internal("internal error while tokens were listed"))
 }
 
 /// `POST /tokenize`.
@@ -130,16 +137,18 @@ pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result
 }
 
 async fn text_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(body::json(headers, body).await?)?;
-    let _ = model_named(shared, fields.text("model")?)?;
-    let list = match fields.need("tokens")? {
-        Value::Array(list) => list,
-        other => return Err(fields.wrong("tokens", format!("must be an array, it is {}", kind(&other)))),
+    let of = Arc::clone(shared);
+    let told = move |fields: &mut Fields| {
+        let list = match fields.need("tokens")? {
+            Value::Array(list) => list,
+            other => return Err(fields.wrong("tokens", format!("must be an array, it is {}", kind(&other)))),
+        };
+        let tokens = token_list(&of, &list, "tokens")?;
+        Ok(object(&json!({ "prompt": of.renderer.model().tokenizer.decode(&tokens, Specials::Show) })))
     };
-    fields.done()?;
-    let tokens = token_list(shared, &list, "tokens")?;
-    let text = shared.renderer.model().tokenizer.decode(&tokens, Specials::Show);
-    Ok(object(&json!({ "prompt": text })))
+    let (mut fields, told) = body::read(headers, body, told).await?;
+    let _ = model_named(shared, fields.text("model")?)?;
+    fields.done().map(|()| told)
 }
 
 /// `POST /detokenize`.

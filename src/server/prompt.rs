@@ -23,6 +23,8 @@ pub(super) struct Conversation {
     pub think: ThinkMode,
     /// The last turn is an answer that is to be gone on with.
     pub open: bool,
+    /// No answer is to begin behind it.
+    pub closed: bool,
 }
 
 /// Strings of a JSON value, made harmless.
@@ -92,7 +94,7 @@ impl Conversation {
             _ => (turns.as_slice(), None),
         };
         let options = RenderOptions {
-            add_generation_prompt: true,
+            add_generation_prompt: !self.closed,
             thinking: self.think,
             tools: tools.iter().map(|t| safe_json(renderer, t)).collect(),
         };

@@ -206,13 +206,22 @@ impl Records {
         Ok(())
     }
 
-    /// Forgets what was deleted before it was on disk.
-    pub(super) fn forget(&self) {
-        for message in locked(&self.deleted).iter() {
-            let gone = self.holder(*message).and_then(|h| h.map_or(Ok(()), |holder| self.store.delete(holder.id)));
-            if let Err(e) = gone {
-                tracing::warn!("a deleted answer is not forgotten: {e}");
-            }
+    /// Whether an answer was deleted; its row may have come to disk since.
+    pub(super) fn is_deleted(&self, message: MessageId) -> bool {
+        locked(&self.deleted).contains(&message)
+    }
+
+    /// Forgets an answer that was deleted before it was on disk, now that it is.
+    pub(super) fn forget_one(&self, message: MessageId) {
+        let gone = self.holder(message).and_then(|h| h.map_or(Ok(()), |holder| self.store.delete(holder.id)));
+        if let Err(e) = gone {
+            tracing::warn!("a deleted answer is not forgotten: {e}");
         }
+    }
+
+    /// The same of all of them.
+    pub(super) fn forget(&self) {
+        let all: Vec<MessageId> = locked(&self.deleted).iter().copied().collect();
+        all.into_iter().for_each(|message| self.forget_one(message));
     }
 }

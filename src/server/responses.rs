@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::ask::Wish;
 use super::body::{self, object};
 use super::collected::collect;
-use super::content::{content, question};
+use super::content::{REFUSAL, content, question};
 use super::fields::{Fields, kind};
 use super::ids::fresh_id;
 use super::prompt::Conversation;
@@ -40,6 +40,8 @@ use events::Events;
 
 /// Parts of messages that are texts.
 const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
+/// The same of earlier answers.
+const OWN_TEXTS: [&str; 4] = ["input_text", "output_text", "text", REFUSAL];
 
 /// Adds an item to the turns.
 fn item(value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
@@ -62,6 +64,7 @@ fn item(value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
             let value = fields.need("content")?;
             turns.push(match role {
                 ChatRole::User => question(Some(value), &place, &TEXTS)?,
+                ChatRole::Assistant => Turn::new(role, content(Some(value), &place, &OWN_TEXTS)?),
                 _ => Turn::new(role, content(Some(value), &place, &TEXTS)?),
             });
             fields.ignore(&["phase"]);
@@ -129,6 +132,15 @@ fn reasoning(shared: &Shared, fields: &mut Fields) -> Result<(Option<String>, Th
     reasoning.done().map(|()| (said, think))
 }
 
+/// Reads `include`: thoughts are told anyway, in plain words, and nothing else that can be asked for is there.
+fn include(fields: &mut Fields) -> Result<(), Refusal> {
+    let mut asked = fields.list("include")?.into_iter().flatten();
+    let Some(other) = asked.find(|of| of != "reasoning.encrypted_content") else { return Ok(()) };
+    let mut refusal = fields.wrong("include", format!("asks for {other}, which is not told here"));
+    refusal.code = "unsupported_parameter";
+    Err(refusal)
+}
+
 /// A request that was read.
 struct Request {
     asked: Asked,
@@ -139,8 +151,7 @@ struct Request {
     grammar: Option<Grammar>,
 }
 
-fn read(shared: &Shared, mut fields: Fields) -> Result<Request, Refusal> {
-    let input = input(&mut fields)?;
+fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Request, Refusal> {
     let instructions = fields.text("instructions")?;
     let previous = fields.text("previous_response_id")?;
     let max_output_tokens = fields.whole("max_output_tokens", 1..=MOST_TOKENS)?;
@@ -154,7 +165,8 @@ fn read(shared: &Shared, mut fields: Fields) -> Result<Request, Refusal> {
     let noted = Noted::read(&mut fields)?;
     fields.refuse("background", |v| v == false)?;
     fields.refuse("top_logprobs", |v| v == 0)?;
-    fields.ignore(&["include", "service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
+    include(&mut fields)?;
+    fields.ignore(&["service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
     fields.done()?;
     let sampling = wish.sampling;
     let asked = Asked { instructions, previous, max_output_tokens, store, effort, sampling, tools, text, noted };
@@ -171,9 +183,9 @@ async fn earlier(shared: &Arc<Shared>, id: Option<String>) -> Result<(Option<Mes
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let mut fields = Fields::body(body::json(headers, body).await?)?;
+    let (mut fields, input) = body::read(headers, body, input).await?;
     let info = model_named(shared, fields.text("model")?)?;
-    let Request { asked, input, mut wish, think, streamed, grammar } = read(shared, fields)?;
+    let Request { asked, input, mut wish, think, streamed, grammar } = read(shared, fields, input)?;
     let (parent, earlier) = earlier(shared, asked.previous.clone()).await?;
     let message = shared.records.fresh();
     let mut turns: Vec<Turn> = asked.instructions.iter().map(|text| Turn::new(ChatRole::System, text)).collect();
@@ -181,7 +193,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     turns.extend(input.iter().cloned());
     let grammar = asked.tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
     let tools = asked.tools.clone();
-    let prompt = render(shared, Conversation { turns, tools, think, open: false }, "input").await?;
+    let prompt = render(shared, Conversation { turns, tools, think, ..Conversation::default() }, "input").await?;
     wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
     let sent = Sent {
         id: Records::id(message),

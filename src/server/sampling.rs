@@ -55,7 +55,11 @@ pub(super) fn wish(
     set(&mut sampling.presence_penalty, fields.number("presence_penalty", -2.0..=2.0)?);
     set(&mut sampling.frequency_penalty, fields.number("frequency_penalty", -2.0..=2.0)?);
     set(&mut sampling.repeat_penalty, fields.number("repetition_penalty", 0.1..=10.0)?);
-    if let Some(k) = fields.whole("top_k", 0..=TOP_LOGITS as u64)? {
+    // Other servers of open models have this for all of them.
+    if fields.peek("top_k").is_some_and(|k| k.as_i64() == Some(-1)) {
+        fields.ignore(&["top_k"]);
+        sampling.top_k = 0;
+    } else if let Some(k) = fields.whole("top_k", 0..=TOP_LOGITS as u64)? {
         sampling.top_k = u32::try_from(k).unwrap_or(u32::MAX);
     }
     if let Some(seed) = fields.take("seed") {
@@ -83,8 +87,8 @@ pub(super) fn wish(
 pub(super) fn effort(fields: &mut Fields, name: &'static str, mode: ThinkMode) -> Result<ThinkMode, Refusal> {
     match fields.text(name)?.as_deref() {
         Some("none" | "minimal") => Ok(ThinkMode::Off),
-        None | Some("low" | "medium" | "high" | "xhigh") => Ok(mode),
-        Some(_) => Err(fields.wrong(name, "must be none, minimal, low, medium, high or xhigh")),
+        None | Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(mode),
+        Some(_) => Err(fields.wrong(name, "must be none, minimal, low, medium, high, xhigh or max")),
     }
 }
 

@@ -11,6 +11,8 @@ use crate::desk::render::Renderer;
 use crate::text::grammar::Grammar;
 use crate::text::{ChatRole, RenderOptions};
 
+/// Where a schema stands in Anthropic's functions.
+pub(super) const ANTHROPIC: &str = "input_schema";
 /// Functions of one request.
 const MOST: usize = 256;
 
@@ -63,6 +65,8 @@ fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
         Some(other) => return Err(fields.wrong(schema, format!("must be a JSON schema, it is {}", kind(&other)))),
     };
     let strict = fields.truth("strict")?;
+    // By the model, and not by a program that it writes.
+    fields.refuse("allowed_callers", |v| *v == json!(["direct"]))?;
     fields.ignore(&["cache_control", "defer_loading", "input_examples", "eager_input_streaming"]);
     fields.done()?;
     Ok(Tool { name, description, parameters, strict })
@@ -77,7 +81,13 @@ fn list(fields: &mut Fields, beside: &'static str) -> Result<Vec<Tool>, Refusal>
     let one = |(i, value): (usize, Value)| {
         let at = format!("tools[{i}]");
         let mut fields = Fields::of(value, &at)?;
-        fields.refuse("type", |v| v == "function" || v == "custom")?;
+        // With Anthropic a plain function; elsewhere one that takes free text, which no schema describes.
+        let custom = beside == ANTHROPIC;
+        if let Some(other) = fields.take("type").filter(|of| of != "function" && !(custom && of == "custom")) {
+            let mut refusal = fields.wrong("type", format!("is {other}, which is not supported: name a function"));
+            refusal.code = "unsupported_parameter";
+            return Err(refusal);
+        }
         match fields.object("function")? {
             Some(function) => fields.done().and_then(|()| tool(function, "parameters")),
             None => tool(fields, beside),
@@ -218,26 +228,18 @@ impl Tools {
         self.list.iter().map(one).collect()
     }
 
-    /// Shows them to the model: what the template takes, or else words in the system text.
+    /// Shows them to the model: what the template takes, or else words in the system text. Calls that were made are shown also
+    /// where nothing may be called any more.
     pub(super) fn show(&self, renderer: &Renderer, turns: &mut Vec<Turn>) -> Vec<Value> {
-        if !self.may_be_called() {
+        let called = turns.iter().any(|turn| !turn.calls.is_empty() || turn.role == ChatRole::Tool);
+        if !self.may_be_called() && !called {
             return Vec::new();
         }
         if takes_tools(renderer) {
-            return self.as_json();
+            return if self.may_be_called() { self.as_json() } else { Vec::new() };
         }
-        let mut text = String::from("You may call these functions. They are described by JSON schemas:\n<tools>\n");
-        for tool in self.as_json() {
-            text.push_str(&tool["function"].to_string());
-            text.push('\n');
-        }
-        text.push_str(
-            "</tools>\nA call is written as JSON between two marks, and its result is then told to you:\n\
-             <tool_call>\n{\"name\": NAME, \"arguments\": {…}}\n</tool_call>",
-        );
-        match turns.first_mut().filter(|t| t.role == ChatRole::System) {
-            Some(system) => system.text = format!("{}\n\n{text}", system.text),
-            None => turns.insert(0, Turn::new(ChatRole::System, text)),
+        if self.may_be_called() {
+            self.describe(turns);
         }
         // A template without functions knows no calls and no results either.
         for turn in turns.iter_mut() {
@@ -251,6 +253,23 @@ impl Tools {
             }
         }
         Vec::new()
+    }
+
+    /// Describes them in the system text.
+    fn describe(&self, turns: &mut Vec<Turn>) {
+        let mut text = String::from("You may call these functions. They are described by JSON schemas:\n<tools>\n");
+        for tool in self.as_json() {
+            text.push_str(&tool["function"].to_string());
+            text.push('\n');
+        }
+        text.push_str(
+            "</tools>\nA call is written as JSON between two marks, and its result is then told to you:\n\
+             <tool_call>\n{\"name\": NAME, \"arguments\": {…}}\n</tool_call>",
+        );
+        match turns.first_mut().filter(|t| t.role == ChatRole::System) {
+            Some(system) => system.text = format!("{}\n\n{text}", system.text),
+            None => turns.insert(0, Turn::new(ChatRole::System, text)),
+        }
     }
 
     /// The functions of which one must be called; `None` where none has to be.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use crate::server::calls::Part;
+use crate::server::turns::Call;
 use crate::text::grammar::{Grammars, shortest};
 use crate::text::{Before, Begin, TextModel};
 
@@ -52,6 +53,28 @@ fn a_template_without_functions_is_told_of_them_in_words() {
     assert!(allowed("required", "weather").unwrap().grammar().is_some());
     assert_eq!(allowed("auto", "other").unwrap_err().param.as_deref(), Some("tool_choice"));
     assert_eq!(allowed("never", "weather").unwrap_err().param.as_deref(), Some("tool_choice.mode"));
+}
+
+#[test]
+fn calls_that_were_made_are_told_whatever_may_be_called_now() {
+    let made = Call::new("c".into(), "weather".into(), json!({ "place": "Rome" }));
+    let turns = vec![
+        Turn::new(ChatRole::User, "Rain?"),
+        Turn { calls: vec![made], ..Turn::new(ChatRole::Assistant, "") },
+        Turn::new(ChatRole::Tool, "yes"),
+    ];
+    for offered in [tools(json!("none")).unwrap(), Tools::default()] {
+        let mut told = turns.clone();
+        assert_eq!(offered.show(&renderer(None), &mut told), Vec::<Value>::new());
+        let texts: Vec<&str> = told.iter().map(|turn| turn.text.as_str()).collect();
+        let call = "<tool_call>\n{\"name\":\"weather\",\"arguments\":{\"place\":\"Rome\"}}\n</tool_call>";
+        assert_eq!(texts, ["Rain?", call, "<tool_response>\nyes\n</tool_response>"]);
+        assert_eq!(told[2].role, ChatRole::User);
+        // A template with functions has its own words for them.
+        let mut told = turns.clone();
+        assert_eq!(offered.show(&renderer(Some(RELEASED)), &mut told), Vec::<Value>::new());
+        assert_eq!(told, turns);
+    }
 }
 
 #[test]

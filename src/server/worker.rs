@@ -30,7 +30,7 @@ use crate::base::Exit;
 use crate::desk::EngineChannels;
 use crate::desk::path::Path;
 use crate::protocol::engine::{Command, EngineEvent, ModelInfo, RowsFault};
-use crate::session::Unsaved;
+use crate::session::{SaveEvent, Unsaved};
 use lanes::Lanes;
 
 /// How often questions are looked for that nobody waits for any more.
@@ -130,7 +130,7 @@ impl Worker {
                     Err(_) => self.down(GONE.to_owned(), Exit::Failure),
                 },
                 recv(saves) -> event => match event {
-                    Ok(event) => self.keep.on_event(event),
+                    Ok(event) => self.on_save(event),
                     Err(_) => self.keep.events = never(),
                 },
                 recv(self.orders) -> _ => {
@@ -146,6 +146,16 @@ impl Worker {
             let _ = commands.send_timeout(Command::Shutdown, Duration::from_secs(2));
         }
         self.keep.close(&self.shared.records)
+    }
+
+    /// What the writer said. An answer that was deleted while its row was on the way is forgotten where it has come to.
+    fn on_save(&mut self, event: SaveEvent) {
+        let row = self.keep.on_event(event);
+        let Some(message) = row.filter(|message| self.shared.records.is_deleted(*message)) else { return };
+        let shared = Arc::clone(&self.shared);
+        let forget = move || shared.records.forget_one(message);
+        // Without a thread it is done at the end.
+        let _ = std::thread::Builder::new().name("forget".into()).spawn(forget);
     }
 
     /// Questions that are planned, read or answered.

@@ -28,6 +28,8 @@ pub struct DocumentRecord {
     pub used_ms: i64,
     /// A session reaches it, too.
     pub in_use: bool,
+    /// Bytes of its text as the model reads it.
+    pub text_bytes: u64,
 }
 
 /// Columns of [`record`], and [`KEPT`]. The bytes are those of the segments from the document's end back to its prefix.
@@ -37,7 +39,8 @@ const COLUMNS: &str = "d.hash, d.name, d.path, d.prefix, d.segment, d.tokens, d.
      UNION SELECT p.id, p.parent, p.rows_bytes + p.end_bytes FROM up CROSS JOIN segment p ON p.id = up.parent
        WHERE d.prefix IS NULL OR p.id <> d.prefix)
    SELECT sum(bytes) FROM up),
-  EXISTS (SELECT 1 FROM message_segment l WHERE l.segment = s.id)";
+  EXISTS (SELECT 1 FROM message_segment l WHERE l.segment = s.id),
+  max(0, s.text_bytes - coalesce((SELECT p.text_bytes FROM segment p WHERE p.id = d.prefix), 0))";
 
 fn record(r: &Row<'_>) -> rusqlite::Result<DocumentRecord> {
     Ok(DocumentRecord {
@@ -54,7 +57,8 @@ fn record(r: &Row<'_>) -> rusqlite::Result<DocumentRecord> {
         fingerprint: r.get(8)?,
         bytes: r.get(9)?,
         in_use: r.get(10)?,
-        kept: r.get(11)?,
+        text_bytes: r.get(11)?,
+        kept: r.get(12)?,
     })
 }
 

@@ -115,6 +115,31 @@ fn nobody_waits_for_a_disk_and_what_is_being_written_is_found() {
 }
 
 #[test]
+fn an_answer_that_is_deleted_on_its_way_to_disk_is_gone_from_there_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let respond = || server.post("/v1/responses", &json!({ "input": "Hi" })).json()["id"].as_str().unwrap().to_owned();
+    let database = || rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
+    let count = |which: &str| -> i64 {
+        let sql = format!("SELECT count(*) FROM session WHERE trashed_ms IS {which}");
+        database().query_row(&sql, [], |row| row.get(0)).unwrap()
+    };
+    // Its numbers are from the database; that of the next one is there.
+    respond();
+    server.until("the first is on disk", || count("NULL") > 0);
+    let before = count("NULL");
+    let other = database();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let path = format!("/v1/responses/{}", respond());
+    let gone = server.raw(&format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
+    assert_eq!((gone.status, server.get(&path).status, count("NULL")), (200, 404, before), "{}", gone.body);
+    other.execute_batch("ROLLBACK").unwrap();
+    // So it is found by whoever comes after a server that was killed.
+    server.until("its row came and went", || count("NOT NULL") == 1);
+    server.end();
+}
+
+#[test]
 fn what_two_begin_with_is_read_once() {
     // The second comes while the first is being read, and would have a place: it is planned, and then waits.
     two_that_begin_alike(&|server| {

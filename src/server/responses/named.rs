@@ -58,8 +58,24 @@ fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value, Refus
     Ok(sent.response(Status::of(Finish::Stop, &choice), Some(&choice), None))
 }
 
+/// What stands behind the path: words and numbers without any escapes.
+fn query(uri: &Uri) -> Map<String, Value> {
+    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.into())).collect()
+}
+
+/// Refuses to send an answer a second time as it was written.
+fn not_streamed(uri: &Uri) -> Result<(), Refusal> {
+    let mut fields = Fields::body(Value::Object(query(uri)))?;
+    let what = "is for an answer that is being written: of one that is kept there is the whole object, without stream";
+    fields.refuse_because("stream", what, |word| word == "false")
+}
+
 /// `GET /v1/responses/ID`.
-pub(in crate::server) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
+pub(in crate::server) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Response {
+    if let Err(refusal) = not_streamed(&uri) {
+        return refusal.respond(Family::OpenAi);
+    }
     let wanted = id.clone();
     let found = with_records(&shared, move |records| records.get(&wanted)).await;
     respond(found.and_then(|named| match named.response.is_null() {
@@ -139,9 +155,7 @@ fn input(named: &Named, query: Map<String, Value>) -> Result<Value, Refusal> {
 
 /// `GET /v1/responses/ID/input_items`.
 pub(in crate::server) async fn input_items(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Response {
-    // Words and numbers without any escapes.
-    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let query = pairs.map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let query = query(&uri);
     let found = with_records(&shared, move |records| records.get(&id)).await;
     respond(found.and_then(|named| input(&named, query)))
 }
