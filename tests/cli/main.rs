@@ -6,6 +6,7 @@ mod models;
 mod pdfs;
 mod sessions;
 mod settings;
+mod signals;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
