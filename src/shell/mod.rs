@@ -19,6 +19,7 @@ pub mod doctor;
 pub mod downloaded;
 pub mod failure;
 pub mod hub;
+mod import_cmd;
 mod input;
 mod jobs;
 mod library_cmd;
@@ -297,7 +298,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Rm(args) => sessions_cmd::rm(context, &args),
             Command::Search(args) => sessions_cmd::search(context, &args),
             Command::Export(args) => sessions_cmd::export(context, &args),
-            Command::Import(args) => sessions_cmd::import(context, &args),
+            Command::Import(args) => import_cmd::import(context, &args),
             Command::Prune(args) => prune::prune(context, &args),
             Command::Library(args) => library_cmd::library(context, &args.action),
             Command::Serve(args) => serve_cmd::run(context, &args),

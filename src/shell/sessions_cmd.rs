@@ -1,22 +1,19 @@
-//! Sessions from the shell, without loading a model: `ls show rm search export import`.
+//! Sessions from the shell, without loading a model: `ls show rm search export`.
 
 use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal};
 
 use serde_json::{Value, json};
 
-use super::cli::{ExportArgs, FormatArg, ImportArgs, LsArgs, NameArgs, RmArgs, SearchArgs};
+use super::cli::{ExportArgs, FormatArg, LsArgs, NameArgs, RmArgs, SearchArgs};
 use super::columns::{line_cells, name_cells};
 use super::failure::Failure;
-use super::signals::Ending;
 use super::{Context, open, out};
 use crate::app::cells::{ellipsis, fit, width as cells};
 use crate::app::entry::grouped;
 use crate::base::{Exit, bytes};
-use crate::desk::export::imported_line;
 use crate::desk::session_rows;
 use crate::protocol::desk::{ExportFormat, SessionRow};
-use crate::protocol::engine::Cancel;
 use crate::session::{LAST, Overwrite, Scope, SessionFilter, SessionRecord, Store, StoreError, Watch};
 use crate::text::sanitize::{Clean, shell_word};
 
@@ -241,28 +238,6 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
     }
     let size = store.export_to(record.id, format, scope, &args.file, overwrite, &Watch::NOBODY)?;
     context.result(|| json!({ "file": file, "bytes": size }), || format!("{file} written, {}.", bytes(size)))?;
-    Ok(Exit::Ok)
-}
-
-/// `import`.
-pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
-    let store = open::store_to_change(context)?;
-    let stop = Cancel::default();
-    let asked = stop.clone();
-    let ending = Ending::watch(move || asked.cancel())?;
-    let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NOBODY };
-    let imported = store.import(&args.file, &watch).map_err(|e| match e {
-        StoreError::Stopped => ending.by_signal(Failure::new(Exit::Stopped, "stopped: nothing was imported")),
-        e => e.into(),
-    })?;
-    let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
-    let json = || {
-        json!({
-            "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens,
-            "without_place": imported.without_place, "left_out": imported.left_out
-        })
-    };
-    context.result(json, || imported_line(&imported))?;
     Ok(Exit::Ok)
 }
 
