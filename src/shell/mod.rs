@@ -53,7 +53,7 @@ pub use crate::base::Exit;
 use crate::settings::{self, Config, Loaded, Origin};
 use crate::text::sanitize::Clean;
 use crate::text::{pdf, sample, schema, sources, template};
-use cli::{Cli, Command, Task};
+use cli::{Cli, Command, ConfigCommand, Task};
 use dirs::Dirs;
 pub use failure::Failure;
 
@@ -198,7 +198,8 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     };
     let dirs = Dirs::new(cli.global.data_dir.as_deref(), cli.global.config.as_deref())?;
     let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
-    if cli.global.config.is_some() && !config_file.exists() {
+    let sets = matches!(&cli.command, Some(Command::Config(args)) if matches!(args.action, ConfigCommand::Set { .. }));
+    if cli.global.config.is_some() && !sets && !config_file.exists() {
         return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
     }
     let variables = settings_variables(std::env::vars_os())?;
