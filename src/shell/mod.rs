@@ -235,7 +235,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
             out::tell(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
         }
     }
-    // Looking at what is not there leaves nothing behind.
+    // Looking at what is not there, or asking it, leaves nothing behind.
     let logged = !task.only_looks() || context.dirs.data.exists();
     let _log = logged.then(|| logging::start(&context.dirs, &context.config().log, verbose));
     logging::catch_panics(context.dirs.state.clone());

@@ -138,6 +138,15 @@ fn nothing_to_ask_and_nothing_to_load_is_told_at_once() {
 }
 
 #[test]
+fn asking_a_library_that_is_not_there_makes_none() {
+    let home = Home::new();
+    let output = home.run(&["--demo", "--device", "cpu", "ask-all", "What is due in May?"]);
+    let said = "sala-chat: There is no document in the library. sala-chat library add FILE puts one there.\n";
+    assert_eq!((output.status.code(), err(&output)), (Some(1), said));
+    assert!(!home.path("data").exists());
+}
+
+#[test]
 fn standard_input_without_an_end_stops_at_the_limit() {
     let home = Home::new();
     let endless = std::fs::File::open("/dev/zero").unwrap();
