@@ -1,6 +1,8 @@
 //! What a person does on the first day and on the second: type, read a file, ask, quit, come back, ask again; then the
 //! same conversation from a script. What was read once is never read again.
 
+#[path = "support/command.rs"]
+mod command;
 mod pty;
 
 use std::io::{BufRead, BufReader};
@@ -74,9 +76,8 @@ fn a_document_is_read_once_and_answered_from_on_the_next_day() {
 
 /// The program without a terminal.
 fn program(home: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(arguments).env_clear().envs(environment(home)).current_dir(home);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = command::command(home, arguments);
+    command.env_clear().envs(environment(home)).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

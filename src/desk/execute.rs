@@ -16,7 +16,7 @@ use super::work::{Feed, Feeding};
 use super::{DeskError, Done, State, Then, Work};
 use crate::protocol::desk::{Activity, Level, ReadingProgress};
 use crate::protocol::engine::{Ended, Looked, Token};
-use crate::session::{Lost, PRUNED};
+use crate::session::{Lost, NOT_WRITTEN, PRUNED};
 use crate::settings::SaveStates;
 use crate::transcript::MessageId;
 
@@ -223,6 +223,10 @@ pub(super) fn cannot_be_used(lost: &Lost) -> String {
         // All of it: which part was looked for first says nothing.
         return format!("Kept state cannot be used: {PRUNED}.");
     }
+    if why.starts_with(NOT_WRITTEN) {
+        // How full the disk was then says nothing of now.
+        return "No state was kept: there was no room, or it could not be written.".into();
+    }
     format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short())
 }
 
@@ -373,5 +377,21 @@ impl State {
             elapsed_ms: started.elapsed().as_secs_f64() * 1000.0,
             left_after: self.meters.context_limit.saturating_sub(position - done + total),
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::SegmentId;
+
+    #[test]
+    fn state_that_was_never_written_is_not_said_to_be_kept() {
+        let said =
+            |why: &str| cannot_be_used(&Lost { segment: SegmentId([0x1a; 32]), what: "KV rows", why: why.into() });
+        let full = format!("{NOT_WRITTEN}State needs 800 KiB, 0 B free above the 5.0 GiB reserve.");
+        assert_eq!(said(&full), "No state was kept: there was no room, or it could not be written.");
+        assert_eq!(said(PRUNED), "Kept state cannot be used: it was pruned.");
+        assert_eq!(said("damaged: odd"), "Kept state cannot be used: KV rows of 1a1a1a1a: damaged: odd.");
     }
 }

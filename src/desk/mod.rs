@@ -103,6 +103,7 @@ pub use load::LoadLimits;
 use opened::Opened;
 use seats::{Apart, Seat};
 pub use sessions::session_rows;
+pub use shelf::no_document;
 use talk::Talk;
 pub use told::DeviceNotes;
 use work::Work;

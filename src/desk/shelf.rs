@@ -78,6 +78,16 @@ struct AskAll {
     started: Instant,
 }
 
+/// Where no document is to be asked, of all or of those that are called so.
+pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
+    let which = library.map_or(String::new(), |glob| format!(" called {glob}"));
+    let put = match attendance {
+        Attendance::Present => "/load and /library add put them there.",
+        Attendance::Absent => "sala-chat library add FILE puts one there.",
+    };
+    format!("There is no document{which} in the library. {put}")
+}
+
 impl State {
     /// `/ask-all`.
     pub(super) fn ask_all(&mut self, wish: Wish) -> Done {
@@ -98,12 +108,7 @@ impl State {
     fn ask_shelf(&mut self, wish: Wish, unread: &[Unread]) -> Done {
         let (kept, others) = self.shelved(wish.library.as_deref())?;
         if kept.is_empty() && others.is_empty() {
-            let which = wish.library.map_or(String::new(), |glob| format!(" called {glob}"));
-            let put = match self.attendance {
-                Attendance::Present => "/load and /library add put them there.",
-                Attendance::Absent => "sala-chat library add FILE puts one there.",
-            };
-            return Err(DeskError::Refused(format!("There is no document{which} in the library. {put}")));
+            return Err(DeskError::Refused(no_document(wish.library.as_deref(), self.attendance)));
         }
         // What would not be kept need not be read.
         if wish.read && !others.is_empty() && self.keeper.policy != SaveStates::Never {

@@ -2,6 +2,7 @@
 //!
 //! Files appear whole or not at all: temporary name, sync, rename. Never overwrites without being told to.
 
+mod fences;
 mod text;
 
 use std::collections::HashSet;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::text::fence;
+pub(super) use self::fences::fence;
 use super::error::{Result, StoreError};
 use super::store::Store;
 use super::watch::Watch;

@@ -40,6 +40,8 @@ use super::watch::Watch;
 use crate::text::files;
 use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
+/// In front of a text that some programs wrote.
+const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
 /// Read at a time; whoever waits is asked and told that often.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -66,8 +68,11 @@ impl Store {
         if look.bytes > files::IMPORT_BYTES {
             return Err(bad(format!("{} bytes, at most {} can be imported as text", look.bytes, files::IMPORT_BYTES)));
         }
+        let mark = BYTE_ORDER_MARK.len() as u64;
+        let marked = self.disk.read_at(&real, 0, mark).is_ok_and(|b| b == BYTE_ORDER_MARK);
+        let at = if marked { mark } else { 0 };
         let file = |watch| {
-            let pieces = Pieces { disk: &*self.disk, path: &real, at: 0, bytes: look.bytes, watch };
+            let pieces = Pieces { disk: &*self.disk, path: &real, at, bytes: look.bytes, watch };
             BufReader::with_capacity(PIECE_BYTES, pieces)
         };
         let unread = |e: serde_json::Error, what: &dyn Fn(serde_json::Error) -> String| match e.classify() {

@@ -20,6 +20,9 @@ use crate::transcript::SessionId;
 /// Why state is not kept that somebody took away, a phrase.
 pub const PRUNED: &str = "it was pruned";
 
+/// How the reason begins for which state was never written. What follows was so at that moment.
+pub const NOT_WRITTEN: &str = "not written: ";
+
 /// What a removal freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {

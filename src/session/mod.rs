@@ -92,7 +92,7 @@ pub use disk::{Disk, DiskFile, Look, RealDisk};
 pub use drafts::{NO_ROW, draft_places};
 pub use error::{Result, StoreError};
 pub use export::{Overwrite, Scope};
-pub use keep::{Freed, PRUNED};
+pub use keep::{Freed, NOT_WRITTEN, PRUNED};
 pub use library::DocumentRecord;
 pub use lock::{Owner, SessionLock};
 pub use messages::Extent;

@@ -9,7 +9,7 @@ use super::signals::Ending;
 use super::{Context, open, out};
 use crate::app::shelf::sentences;
 use crate::base::Exit;
-use crate::desk::Attendance;
+use crate::desk::{Attendance, no_document};
 use crate::protocol::desk::{Activity, Level, Notice, Request, Shelf, ShelfRow};
 use crate::text::sanitize::Clean;
 
@@ -76,6 +76,10 @@ pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure>
     if args.question.trim().is_empty() {
         return Err(Failure::new(Exit::Usage, "there is no question: ask-all needs a text")
             .hint("For example: sala-chat ask-all \"What is the code?\""));
+    }
+    // Nothing was ever kept there, and none is made to say so.
+    if !context.dirs.data.exists() {
+        return Err(Failure::new(Exit::Failure, no_document(args.library.as_deref(), Attendance::Absent)));
     }
     let opened = open::desk(context, &SessionChoice::New, true, Attendance::Absent)?;
     let requests = opened.desk.requests.clone();

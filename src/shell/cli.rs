@@ -202,7 +202,13 @@ impl Cli {
                 let answers = chat.answers;
                 Ok(Task::Ask(Ask { prompt, files: paths, session, save, format, answers }))
             }
-            None if self.global.json => Err(Failure::usage("--json needs a question (-p) or a command")),
+            None if self.global.json => {
+                let failure = Failure::usage("--json needs a question (-p) or a command");
+                Err(match command_meant(&paths) {
+                    Some(command) => failure.hint(format!("Did you mean: sala-chat {command}")),
+                    None => failure,
+                })
+            }
             None => {
                 let session = if resume_last && session == SessionChoice::New { SessionChoice::Last } else { session };
                 Ok(Task::Chat(Chat { paths, session, save, plain: chat.plain }))

@@ -194,8 +194,7 @@ fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Pa
     if let Some(twice) = key.strip_prefix("keys.").and_then(|_| bound_twice(&edited)) {
         return Err(Failure::new(Exit::Usage, twice.to_string()).hint("Nothing was changed"));
     }
-    let folder = file.parent().unwrap_or(Path::new("."));
-    let written = make_private(folder).and_then(|()| files::replace(file, edited.as_bytes()));
+    let written = make_private(files::folder_of(file)).and_then(|()| files::replace(file, edited.as_bytes()));
     written.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed"))?;
     Ok(table::find_short(key).map_or(key, |row| row.name).to_owned())
 }

@@ -19,6 +19,7 @@ pub mod doctor;
 pub mod downloaded;
 pub mod failure;
 pub mod hub;
+mod import_cmd;
 mod input;
 mod jobs;
 mod library_cmd;
@@ -52,7 +53,7 @@ pub use crate::base::Exit;
 use crate::settings::{self, Config, Loaded, Origin};
 use crate::text::sanitize::Clean;
 use crate::text::{pdf, sample, schema, sources, template};
-use cli::{Cli, Command, Task};
+use cli::{Cli, Command, ConfigCommand, Task};
 use dirs::Dirs;
 pub use failure::Failure;
 
@@ -197,7 +198,8 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     };
     let dirs = Dirs::new(cli.global.data_dir.as_deref(), cli.global.config.as_deref())?;
     let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
-    if cli.global.config.is_some() && !config_file.exists() {
+    let sets = matches!(&cli.command, Some(Command::Config(args)) if matches!(args.action, ConfigCommand::Set { .. }));
+    if cli.global.config.is_some() && !sets && !config_file.exists() {
         return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
     }
     let variables = settings_variables(std::env::vars_os())?;
@@ -233,7 +235,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
             out::tell(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
         }
     }
-    // Looking at what is not there leaves nothing behind.
+    // Looking at what is not there, or asking it, leaves nothing behind.
     let logged = !task.only_looks() || context.dirs.data.exists();
     let _log = logged.then(|| logging::start(&context.dirs, &context.config().log, verbose));
     logging::catch_panics(context.dirs.state.clone());
@@ -297,7 +299,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Rm(args) => sessions_cmd::rm(context, &args),
             Command::Search(args) => sessions_cmd::search(context, &args),
             Command::Export(args) => sessions_cmd::export(context, &args),
-            Command::Import(args) => sessions_cmd::import(context, &args),
+            Command::Import(args) => import_cmd::import(context, &args),
             Command::Prune(args) => prune::prune(context, &args),
             Command::Library(args) => library_cmd::library(context, &args.action),
             Command::Serve(args) => serve_cmd::run(context, &args),

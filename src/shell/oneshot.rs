@@ -33,7 +33,7 @@ use printer::Printer;
 const STDIN_NAME: &str = "stdin";
 
 /// Whether a path is a name of standard input.
-fn means_stdin(path: &str) -> bool {
+pub(super) fn means_stdin(path: &str) -> bool {
     [STDIN, "/dev/stdin"].contains(&path)
 }
 

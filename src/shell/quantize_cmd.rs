@@ -137,13 +137,15 @@ fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, par
             serde_json::json!({ "path": output, "bytes": total, "weights": source.recipe().name(), "parts": parts })
         },
         || {
+            // Nobody knows what those lost that were packed before.
+            let of = source.published().map_or(String::new(), |form| format!(" (of weights packed before: {form})"));
             let lost = if outputs.is_empty() {
                 format!("squared error of a part at most {:.4} %", worst * 100.0)
             } else {
                 format!("squared error of outputs {:.4} %, {:.4} % without calibration", mean(1), mean(0))
             };
             format!(
-                "{} as {} weights in {}: {}, {lost}. Use it: sala-chat --model {}",
+                "{} as {} weights in {}: {}, {lost}{of}. Use it: sala-chat --model {}",
                 source.name(),
                 source.recipe().name(),
                 output.display(),

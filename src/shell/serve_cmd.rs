@@ -11,6 +11,7 @@ use signal_hook::iterator::Signals;
 
 use super::cli::ServeArgs;
 use super::failure::Failure;
+use super::signals::heeded;
 use super::{Context, attach_engine, dirs, open, out};
 use crate::attach::{self, Board, Host, Loads};
 use crate::base::Exit;
@@ -108,7 +109,7 @@ fn addresses(from: &str, text: &str) -> Result<Vec<SocketAddr>, Failure> {
 /// SIGINT, SIGTERM and SIGHUP: the first lets running answers end, the second stops them, the third ends the process.
 fn watch_signals(stop: Stop, board: Board) -> Result<(), Failure> {
     let no_signals = |e: std::io::Error| Failure::new(Exit::Failure, format!("no signal handlers: {e}"));
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(no_signals)?;
+    let mut signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP])).map_err(no_signals)?;
     let watch = move || {
         for (count, signal) in signals.forever().enumerate() {
             if count >= 2 {

@@ -1,23 +1,20 @@
-//! Sessions from the shell, without loading a model: `ls show rm search export import`.
+//! Sessions from the shell, without loading a model: `ls show rm search export`.
 
 use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal};
 
 use serde_json::{Value, json};
 
-use super::cli::{ExportArgs, FormatArg, ImportArgs, LsArgs, NameArgs, RmArgs, SearchArgs};
+use super::cli::{ExportArgs, FormatArg, LsArgs, NameArgs, RmArgs, SearchArgs};
 use super::columns::{line_cells, name_cells};
 use super::failure::Failure;
-use super::signals::Ending;
 use super::{Context, open, out};
 use crate::app::cells::{ellipsis, fit, width as cells};
 use crate::app::entry::grouped;
 use crate::base::{Exit, bytes, counted};
-use crate::desk::export::imported_line;
 use crate::desk::session_rows;
 use crate::protocol::desk::{ExportFormat, SessionRow};
-use crate::protocol::engine::Cancel;
-use crate::session::{LAST, Overwrite, Scope, SessionFilter, SessionRecord, Store, StoreError, Watch};
+use crate::session::{LAST, Overwrite, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch};
 use crate::text::sanitize::{Clean, shell_word};
 
 /// Sessions listed at most.
@@ -169,6 +166,16 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
+/// The lines of `search`, with names as far as a line of so many cells has room for them.
+fn found(hits: &[SearchHit], width: Option<usize>) -> Vec<String> {
+    let names: Vec<String> = hits.iter().map(|h| Clean::line(&h.name).to_string()).collect();
+    let column = name_cells(names.iter().map(String::as_str), width);
+    let line = |(h, name): (&SearchHit, &String)| {
+        format!("{} #{}  {}", ellipsis(name, column), h.number, one_line(&h.snippet, 100))
+    };
+    hits.iter().zip(&names).map(line).collect()
+}
+
 /// `search`.
 pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failure> {
     let query = args.text.join(" ");
@@ -180,7 +187,7 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
     let more = hits.len() > HITS;
     hits.truncate(HITS);
     let json = || {
-        let hit = |h: &crate::session::SearchHit| {
+        let hit = |h: &SearchHit| {
             json!({
                 "session": h.name, "message": h.message.0, "number": h.number, "snippet": h.snippet, "created_ms": h.created_ms
             })
@@ -189,12 +196,7 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
     };
     let text = || match hits.as_slice() {
         [] => format!("Nothing found for {query}."),
-        hits => {
-            let line = |h: &crate::session::SearchHit| {
-                format!("{} #{}  {}", Clean::line(&h.name), h.number, one_line(&h.snippet, 100))
-            };
-            hits.iter().map(line).collect::<Vec<_>>().join("\n")
-        }
+        hits => found(hits, line_cells()).join("\n"),
     };
     context.result(json, text)?;
     if more && !context.quiet {
@@ -262,31 +264,28 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
     Ok(Exit::Ok)
 }
 
-/// `import`.
-pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
-    let store = open::store_to_change(context)?;
-    let stop = Cancel::default();
-    let asked = stop.clone();
-    let ending = Ending::watch(move || asked.cancel())?;
-    let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NOBODY };
-    let imported = store.import(&args.file, &watch).map_err(|e| match e {
-        StoreError::Stopped => ending.by_signal(Failure::new(Exit::Stopped, "stopped: nothing was imported")),
-        e => e.into(),
-    })?;
-    let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
-    let json = || {
-        json!({
-            "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens,
-            "without_place": imported.without_place, "left_out": imported.left_out
-        })
-    };
-    context.result(json, || imported_line(&imported))?;
-    Ok(Exit::Ok)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transcript::{MessageId, SessionId};
+
+    #[test]
+    fn names_of_hits_are_cut_on_a_terminal_alone() {
+        let hit = SearchHit {
+            session: SessionId(1),
+            name: "n".repeat(200),
+            message: MessageId(1),
+            number: 3,
+            snippet: "a [needle] in it".into(),
+            created_ms: 0,
+        };
+        let hits = [SearchHit { name: "short".into(), ..hit.clone() }, hit];
+        assert_eq!(
+            found(&hits, Some(80)),
+            ["short #3  a [needle] in it".to_owned(), format!("{}... #3  a [needle] in it", "n".repeat(37)),]
+        );
+        assert!(found(&hits, None)[1].starts_with(&format!("{} #3", "n".repeat(200))));
+    }
 
     #[test]
     fn the_list_has_headings_and_fits_into_the_line() {

@@ -51,8 +51,10 @@ impl KeySignals {
     /// When the handlers cannot be installed.
     pub(super) fn watch() -> io::Result<KeySignals> {
         let keys = KeySignals::default();
-        signal_hook::flag::register(SIGINT, Arc::clone(&keys.interrupt))?;
-        signal_hook::flag::register(SIGTSTP, Arc::clone(&keys.suspend))?;
+        for signal in heeded(&[SIGINT, SIGTSTP]) {
+            let came = if signal == SIGINT { &keys.interrupt } else { &keys.suspend };
+            signal_hook::flag::register(signal, Arc::clone(came))?;
+        }
         Ok(keys)
     }
 
@@ -70,6 +72,21 @@ impl KeySignals {
             Outside::Terminate | Outside::Hangup | Outside::Continue => true,
         }
     }
+}
+
+/// These signals without those that somebody had this program ignore from its start: after `nohup` a hang-up does not end it, after
+/// `trap '' INT` an interrupt does not. A handler would take the place of that.
+pub(super) fn heeded(signals: &[i32]) -> Vec<i32> {
+    signals.iter().copied().filter(|signal| !matches!(*signal, SIGHUP | SIGINT) || !is_ignored(*signal)).collect()
+}
+
+#[allow(unsafe_code)]
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: a plain C struct of numbers and an optional function: all zeros is a value of it.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: without a new action nothing is changed: what holds is written into `now`, which outlives the call.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+    asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
 /// Lets a write to a file that may not grow any more (`ulimit -f`) fail, so that it is told: left alone, the signal ends the process
@@ -168,7 +185,7 @@ const HANGUP_GRACE: Duration = Duration::from_secs(2);
 /// # Errors
 /// When the handlers cannot be installed.
 pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT])?;
+    let mut signals = Signals::new(heeded(&[SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT]))?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
             let event = match signal {
@@ -199,7 +216,7 @@ impl Ending {
     /// # Errors
     /// When the handlers cannot be installed.
     pub(super) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<Ending> {
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let mut signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP]))?;
         let first = Arc::new(AtomicU8::new(0));
         let ending = Ending(Arc::clone(&first));
         std::thread::Builder::new().name("signals".into()).spawn(move || {

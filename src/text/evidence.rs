@@ -29,6 +29,9 @@ const STOP: &str = " a about all also am an and any are as at be been being by c
     nor not of on one only or other our please re said say says shall she should so some such tell text than that the their them then there \
     these they this those to too us ve very was we were what when where which who whom whose why will with would you your ";
 
+/// Those of [`STOP`] that in this spelling are a month, a person, a country, an office.
+const NAMES: [&str; 6] = ["Don", "IT", "May", "US", "WHO", "Will"];
+
 /// What speaks for a sentence, in logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Evidence {
@@ -110,16 +113,28 @@ pub(super) fn without_frames(text: &[u8]) -> Vec<u8> {
 fn asked(question: &[u8]) -> HashMap<Vec<u8>, u32> {
     let mut asked = HashMap::new();
     let mut own = Vec::new();
-    for (_, word) in words(question) {
+    // Nothing is spelled in capitals where everything is.
+    let spelled = question.iter().any(u8::is_ascii_lowercase);
+    for (behind, word) in words(question) {
         let lower = word.to_ascii_lowercase();
         let says = lower.len() > 1 || lower.first().is_some_and(u8::is_ascii_digit);
-        if says && !STOP.split(' ').any(|stop| stop.as_bytes() == lower) && asked.len() < QUESTION_WORDS {
+        let before = question.get(..behind - word.len()).unwrap_or_default().trim_ascii_end().last();
+        let within = before.is_some_and(|byte| !matches!(*byte, b'.' | b'?' | b'!'));
+        let name = spelled && within && NAMES.iter().any(|name| name.as_bytes() == word);
+        let stop = !name && STOP.split(' ').any(|stop| stop.as_bytes() == lower);
+        if says && !stop && asked.len() < QUESTION_WORDS {
             put_stem(word, &mut own);
             let next = asked.len() as u32;
             asked.entry(own.clone()).or_insert(next);
         }
     }
     asked
+}
+
+/// Whether one of [`NAMES`] is written as the word that it is not.
+fn is_common(word: &[u8]) -> bool {
+    word.first().is_some_and(u8::is_ascii_lowercase)
+        && NAMES.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(word))
 }
 
 /// Words of a question, bit by bit.
@@ -163,7 +178,7 @@ impl<'a> Read<'a> {
             ends.extend(places.filter(|place| last(place) && ends_at(text, *place)));
             for (at, word) in words(text.get(document.clone()).unwrap_or_default()) {
                 put_stem(word, &mut stem);
-                let own = asked.get(stem.as_slice()).map_or(0, |number| 1 << number);
+                let own = asked.get(stem.as_slice()).filter(|_| !is_common(word)).map_or(0, |number| 1 << number);
                 let related = related.get(stem.as_slice()).copied().unwrap_or(0);
                 if own | related != 0 {
                     found.push((document.start + at, Found { own, related }));

@@ -50,6 +50,25 @@ fn shared_words_count_and_rare_ones_more() {
     assert_eq!(asked(""), [0.0; 4]);
 }
 
+#[test]
+fn a_month_that_is_spelled_as_a_common_word_counts() {
+    const CONTRACT: &str = "<document name=\"contract.txt\">\nCONTRACT\nThe rent of 450 euros is due in May.\nThe deposit is due in \
+        June.\nThe tenant may sublet.\nThe keys are with Will.\n</document>";
+    let asked = |question: &str| {
+        let talk = talk(&[("user", CONTRACT), ("user", question)]);
+        of(&talk, &QUOTING, &["The rent", "The deposit", "The tenant", "The keys"])
+    };
+    let [rent, deposit, tenant, keys] = asked("What is due in May?")[..] else { panic!("four sentences") };
+    assert!(rent > deposit && deposit > 0.0 && (tenant, keys) == (0.0, 0.0), "{rent} {deposit} {tenant} {keys}");
+    assert!(asked("And what has Will?")[3] > 0.0);
+    // Where it is no name, or nobody can tell.
+    for question in ["What may I do?", "May I do it?", "It is so. May I do it?", "Will he do it?", "WHAT MAY HE DO?"] {
+        assert_eq!(asked(question), [0.0; 4], "{question}");
+    }
+    let stop = |name: &&str| STOP.split(' ').any(|stop| stop == name.to_ascii_lowercase());
+    assert!(NAMES.iter().all(stop));
+}
+
 /// With these related words.
 fn knowing(thesaurus: &str) -> Quoting {
     Quoting { related: 1.0, covered: 4.0, thesaurus: thesaurus.to_owned(), ..QUOTING }

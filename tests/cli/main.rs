@@ -6,6 +6,7 @@ mod models;
 mod pdfs;
 mod sessions;
 mod settings;
+mod signals;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -134,6 +135,15 @@ fn nothing_to_ask_and_nothing_to_load_is_told_at_once() {
     assert_eq!(nothing.status.code(), Some(2));
     assert!(err(&nothing).contains("-f - means standard input, and there is nothing in it"), "{}", err(&nothing));
     assert!(!home.path("data/sala.db").exists(), "nothing was opened for it");
+}
+
+#[test]
+fn asking_a_library_that_is_not_there_makes_none() {
+    let home = Home::new();
+    let output = home.run(&["--demo", "--device", "cpu", "ask-all", "What is due in May?"]);
+    let said = "sala-chat: There is no document in the library. sala-chat library add FILE puts one there.\n";
+    assert_eq!((output.status.code(), err(&output)), (Some(1), said));
+    assert!(!home.path("data").exists());
 }
 
 #[test]

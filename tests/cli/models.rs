@@ -146,6 +146,10 @@ fn the_built_in_model_in_a_folder_answers_as_the_built_in_model() {
     let looked_at = home.run(&["--model", "packed", "doctor"]);
     let (begin, end) = ("every tensor as config.json asks. sala-chat (8-bit): ", " matrices kept as published (int8)");
     assert!(out(&looked_at).contains(begin) && out(&looked_at).contains(end), "{}", out(&looked_at));
+    // What is lost from here on is measured against these weights.
+    assert!(!out(&made).contains("packed before"), "{}", out(&made));
+    let again = home.run(&["model", "quantize", "packed", "--to", "4bit", "-o", "again"]);
+    assert!(out(&again).contains(" % (of weights packed before: sala-chat (8-bit)). Use it: "), "{again:?}");
     // It drafts, too.
     let told = home.run(&["--device", "cpu", "--model", "packed", "-p", question, "--no-save", "--json"]);
     let told: serde_json::Value = serde_json::from_str(out(&told)).unwrap();

@@ -1,5 +1,6 @@
 //! Sessions: brought in, given out, removed.
 
+use std::io::Write;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +63,31 @@ fn an_import_that_is_interrupted_ends_with_130_and_leaves_nothing() {
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     assert!(err(&output).contains("stopped: nothing was imported"), "{}", err(&output));
     assert_eq!(out(&home.run(&["ls", "--json"])).trim(), "[]");
+}
+
+#[test]
+fn an_import_takes_what_is_piped_into_it() {
+    let home = Home::new();
+    let piped = |name: &str, text: &str| {
+        let mut command = home.command(&["import", name]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    // More than a pipe holds.
+    let long = exported("talk", &"hi ".repeat(50_000));
+    for (name, called) in [("-", "talk"), ("/dev/stdin", "talk-2")] {
+        let output = piped(name, &long);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        assert!(out(&output).starts_with(&format!("2 messages imported as \"{called}\"")), "{}", out(&output));
+    }
+    let none = piped("-", "hi");
+    assert_eq!(none.status.code(), Some(1));
+    assert!(err(&none).starts_with("sala-chat: standard input: not JSON ("), "{}", err(&none));
+    // A file in its place is read as a file.
+    let file = std::fs::File::open(home.write("in.json", &long)).unwrap();
+    assert_eq!(home.command(&["import", "-"]).stdin(file).output().unwrap().status.code(), Some(0));
 }
 
 #[test]

@@ -48,6 +48,21 @@ fn settings_can_be_shown_checked_and_changed() {
 }
 
 #[test]
+fn a_settings_file_that_is_named_and_not_there_is_made_by_setting_something() {
+    let home = Home::new();
+    for name in ["new.toml", "below/new.toml"] {
+        let named = |rest: &[&str]| home.run(&[&["--config", name][..], rest].concat());
+        let shown = named(&["config", "show"]);
+        assert!(shown.status.code() == Some(2) && err(&shown).contains("no such settings file"), "{}", err(&shown));
+        let refused = named(&["config", "set", "ui.mouse", "perhaps"]);
+        assert!(refused.status.code() == Some(2) && !home.path(name).exists(), "{}", err(&refused));
+        let set = named(&["config", "set", "ui.mouse", "true"]);
+        assert_eq!(set.status.code(), Some(0), "{}", err(&set));
+        assert_eq!(std::fs::read_to_string(home.path(name)).unwrap(), "[ui]\nmouse = true\n");
+    }
+}
+
+#[test]
 fn a_check_finds_what_would_keep_the_program_from_its_work() {
     let home = Home::new();
     let file = "[sampling]\npreset = \"nix\"\n[serve]\nlisten = \"nowhere\"\n[load.converters]\ndocx = \"pandoc\"\n";

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use sala_chat::protocol::engine::{RowsFault, StatePart};
-use sala_chat::session::{Change, Limits, NewSession, PRUNED, RealDisk, Save, SegmentId, Store, Stored};
+use sala_chat::session::{
+    Change, Limits, NOT_WRITTEN, NewSession, PRUNED, RealDisk, Save, SaveEvent, SegmentId, Store, Stored,
+};
 
 use super::store_support::*;
 use super::{folder, talk_of};
@@ -154,6 +156,20 @@ fn what_the_budget_leaves_to_marks_is_counted_with_the_ends_below_them_that_stay
     assert!(bytes < small.state_bytes().unwrap());
     small.keep_budget(&[]).unwrap();
     assert_eq!(small.state_bytes().unwrap(), bytes);
+}
+
+#[test]
+fn state_that_there_was_no_room_for_is_known_not_to_have_been_written() {
+    let dir = folder();
+    let limits = Limits { min_free_bytes: u64::MAX, ..limits() };
+    let bench = Bench::new(Store::open(dir.path(), std::sync::Arc::new(RealDisk), limits).unwrap());
+    let (mut talk, save) = Talk::begin(&bench.store, "full");
+    assert!(is_saved(&bench.save(save)));
+    let save = talk.turn(&bench.store, "one", "1");
+    let event = bench.save(save);
+    assert!(matches!(&event, SaveEvent::TextOnly { reason, .. } if reason.starts_with("State needs")), "{event:?}");
+    let plan = bench.store.plan_restore(&talk.tip.unwrap()).unwrap();
+    assert!(plan.usable == 0 && plan.lost[0].why.starts_with(NOT_WRITTEN), "{:?}", plan.lost);
 }
 
 #[test]

@@ -206,6 +206,18 @@ fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
     assert!(named.chars().count() <= 200 && !named.chars().any(char::is_control), "{named:?}");
 }
 
+#[test]
+fn a_byte_order_mark_is_no_part_of_an_export() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = bench(dir.path());
+    let file = dir.path().join("marked.json");
+    let chat = r#"[{"chat":{"title":"Marked","messages":[{"role":"user","content":"Hi"}]}}]"#;
+    for (text, taken) in [(format!("\u{FEFF}{chat}"), true), (format!("\u{FEFF}\u{FEFF}{chat}"), false)] {
+        std::fs::write(&file, text).unwrap();
+        assert_eq!(bench.store.import(&file, &Watch::NOBODY).is_ok(), taken);
+    }
+}
+
 /// Files of each form with something broken or odd in them, and the texts of each of their sessions.
 #[test]
 fn what_is_broken_in_one_place_is_stepped_over_in_every_form() {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::SessionJson;
+use super::fences::{Fences, fence};
 use crate::transcript::{Message, MessageId, Passage, Role};
 
 /// Lines of a passage that are shown; a passage of a few blocks has fewer.
@@ -189,7 +190,7 @@ pub(super) fn markdown(session: &SessionJson) -> String {
                     if !m.thinking.is_empty() {
                         out.push('\n');
                     }
-                    out.push_str(&format!("\n{}\n", m.text.trim_end()));
+                    out.push_str(&format!("\n{}\n", said(&m.text)));
                     if let Some(why) = m.cut_off() {
                         out.push_str(&format!("\n*({why})*\n"));
                     }
@@ -201,6 +202,45 @@ pub(super) fn markdown(session: &SessionJson) -> String {
         }
     }
     out
+}
+
+/// A message's text on the page: it leaves no block of code open, and none of its lines is a heading of the page.
+fn said(text: &str) -> String {
+    let text = text.trim_end();
+    let fences = Fences::of(text);
+    let (mut out, mut at) = (String::with_capacity(text.len()), 0);
+    for line in text.split_inclusive('\n') {
+        let own = line.trim_start_matches(' ');
+        let begins = at + line.len() - own.len();
+        if is_heading(line) && !fences.blocks.iter().any(|block| block.contains(&begins)) {
+            out.push('\\');
+            out.push_str(own);
+        } else {
+            out.push_str(line);
+        }
+        at += line.len();
+    }
+    if let Some(end) = fences.missing {
+        out.push_str(&format!("\n{end}"));
+    }
+    out
+}
+
+/// Whether a line reads as one of the headings between messages.
+fn is_heading(line: &str) -> bool {
+    let own = line.trim_start_matches(' ');
+    let words = own.trim_start_matches('#');
+    if line.len() - own.len() > 3 || !words.starts_with([' ', '\t']) {
+        return false;
+    }
+    let title = words.trim().trim_end_matches('#').trim_end();
+    match own.len() - words.len() {
+        1 => title.starts_with("Branch after #"),
+        2 => {
+            title.starts_with("Document:") || [Role::System, Role::User, Role::Assistant].map(speaker).contains(&title)
+        }
+        _ => false,
+    }
 }
 
 /// As plain text.
@@ -216,7 +256,15 @@ pub(super) fn plain(session: &SessionJson) -> String {
                 Role::Document => format!("Document {}", title(m)),
                 Role::System | Role::User | Role::Assistant => speaker(m.role).to_owned(),
             };
-            out.push_str(&format!("{who}:\n{}\n", m.text.trim_end()));
+            out.push_str(&format!("{who}:\n"));
+            for line in m.thinking.lines() {
+                out.push_str(format!("> {line}").trim_end());
+                out.push('\n');
+            }
+            if !m.thinking.is_empty() {
+                out.push('\n');
+            }
+            out.push_str(&format!("{}\n", m.text.trim_end()));
             if let Some(why) = m.cut_off() {
                 out.push_str(&format!("({why})\n"));
             }
@@ -242,17 +290,6 @@ fn title(m: &Message) -> String {
     let Some(document) = &m.meta.document else { return "untitled".to_owned() };
     let part = if document.complete { "" } else { " (read in part)" };
     format!("{}{part}", document.name)
-}
-
-/// A code fence longer than any in the text.
-pub(in crate::session) fn fence(text: &str) -> String {
-    let mut longest = 0;
-    let mut run = 0;
-    for c in text.chars() {
-        run = if c == '`' { run + 1 } else { 0 };
-        longest = longest.max(run);
-    }
-    "`".repeat(longest.max(2) + 1)
 }
 
 #[cfg(test)]
@@ -304,6 +341,37 @@ mod tests {
         // Of another program nobody knows how it ended.
         session.messages[5].meta.model = None;
         assert!(!plain(&session).contains("not written"));
+    }
+
+    #[test]
+    fn a_message_opens_no_fence_and_writes_no_heading_of_the_page() {
+        let mut session = session(3, |i| (i > 0).then(|| i - 1));
+        let texts = [
+            "Why?\n~~~~py\n## You",
+            "So:\n```\n## Assistant\n```\n## Assistant\n ## You ##\n## Your turn\n## Document: a\n# Branch after #2",
+            "Cut\n```rust\nlet a",
+        ];
+        for (m, text) in session.messages.iter_mut().zip(texts) {
+            (m.text, m.meta.looked) = (text.to_owned(), None);
+        }
+        (session.messages[2].role, session.messages[2].meta.finish) = (Role::Assistant, Some(Finish::Stopped));
+        session.messages[2].meta.model = Some("demo".into());
+        assert_eq!(
+            markdown(&session),
+            "# s\n\n## You\n\nWhy?\n~~~~py\n## You\n~~~~\n\n## Assistant\n\nSo:\n```\n## Assistant\n```\n\\## Assistant\n\\## You ##\n\
+             ## Your turn\n\\## Document: a\n\\# Branch after #2\n\n## Assistant\n\nCut\n```rust\nlet a\n```\n\n*(stopped)*\n"
+        );
+        // Plain text has nothing to open.
+        assert!(plain(&session).contains("Assistant:\nCut\n```rust\nlet a\n(stopped)\n"));
+    }
+
+    #[test]
+    fn thoughts_are_quoted_in_front_of_their_answer() {
+        let mut session = session(2, |i| (i > 0).then(|| i - 1));
+        session.messages.iter_mut().for_each(|m| m.meta.looked = None);
+        session.messages[1].thinking = "First this.\n\nThen that.".into();
+        assert_eq!(plain(&session), "You:\nm0\n\nAssistant:\n> First this.\n>\n> Then that.\n\nm1\n\n");
+        assert!(markdown(&session).ends_with("\n> First this.\n> \n> Then that.\n\nm1\n"), "{}", markdown(&session));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crossbeam_channel::Sender;
 use super::{BUDGET_EVERY, STATES_STOPPED, SaveEvent, Shared, State};
 use crate::base::{bytes, now_ms};
 use crate::session::error::{Result, StoreError};
+use crate::session::keep::NOT_WRITTEN;
 use crate::session::save::image_bytes;
 use crate::session::segment::SegmentId;
 use crate::session::store::{Access, Store, lock};
@@ -111,7 +112,7 @@ impl States {
                 Err(e) => {
                     let why = format!("state saving is off: {e}");
                     self.state_off = Some(why.clone());
-                    self.store.note_why(images, &why);
+                    self.store.note_why(images, &format!("{NOT_WRITTEN}{why}"));
                     return Some(why);
                 }
             }
@@ -130,7 +131,7 @@ impl States {
             StoreError::StateLost { why, .. } => why.clone(),
             other => other.to_string(),
         };
-        self.store.note_why(images, &format!("not written: {why}"));
+        self.store.note_why(images, &format!("{NOT_WRITTEN}{why}"));
         Some(why)
     }
 

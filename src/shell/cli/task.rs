@@ -70,12 +70,14 @@ pub enum Task {
 }
 
 impl Task {
-    /// Whether it looks at what is kept and changes nothing.
+    /// Whether it looks at what is kept, and has nothing to do where there is none.
     pub fn only_looks(&self) -> bool {
         match self {
             Task::Ask(_) | Task::Chat(_) => false,
             Task::Command(command) => match command {
-                Command::Ls(_) | Command::Show(_) | Command::Search(_) | Command::Export(_) => true,
+                Command::Ls(_) | Command::Show(_) | Command::Search(_) | Command::Export(_) | Command::AskAll(_) => {
+                    true
+                }
                 Command::Prune(args) => args.dry_run,
                 Command::Library(args) => matches!(args.action, LibraryCommand::Ls),
                 _ => false,

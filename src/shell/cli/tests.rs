@@ -36,7 +36,9 @@ fn questions_and_chats_are_told_apart() {
     let Task::Chat(chat) = task("-c --plain") else { panic!() };
     assert!(chat.session == SessionChoice::Last && chat.plain);
     assert!(parse("-p hi -r").task(false).is_err());
-    assert!(parse("--json").task(false).is_err());
+    let hint = |line: &str| parse(line).task(false).unwrap_err().hint.unwrap();
+    assert!(hint("--json").contains("--help") && hint("notes.txt --json").contains("--help"));
+    assert_eq!(hint("serach --json"), "Did you mean: sala-chat search");
     assert!(Cli::try_parse_from(["sala-chat", "-c", "-r", "x"]).is_err());
     assert!(Cli::try_parse_from(["sala-chat", "--jsonl"]).is_err());
 }
