@@ -94,28 +94,29 @@ struct Terminal {
 
 impl Terminal {
     fn attached(home: &Path, text: &TextModel, opening: Opening, own: &'static str) -> Terminal {
+        Terminal::attached_how(home, own, None, How { text: text.clone(), opening, ..How::default() })
+    }
+
+    /// With a gate of the model that it loads itself.
+    fn attached_how(home: &Path, own: &'static str, gate: Option<Receiver<()>>, how: How) -> Terminal {
         let place = Place::of(&home.join("data"));
         let Found::Server(link) = attach::find(&place, &loads("demo")) else { panic!("no server") };
         let loaded = Arc::new(AtomicUsize::new(0));
-        let (count, model) = (Arc::clone(&loaded), text.clone());
+        let (count, model) = (Arc::clone(&loaded), how.text.clone());
         let load = move || {
             count.fetch_add(1, Ordering::Relaxed);
-            let Fake { commands, events, log: _, thread } = fake(&model, own, None);
+            let Fake { commands, events, log: _, thread } = fake(&model, own, gate.clone());
             Ok(Engine { commands, events, thread })
         };
         let find = move || attach::find(&place, &loads("demo"));
         let engine = attach::spawn(*link, Way { find: Box::new(find), load: Box::new(load) }).unwrap();
         let channels = EngineChannels { commands: engine.commands, events: engine.events };
-        Terminal { talk: talk(home, channels, text, opening), loaded }
+        Terminal { talk: Talk::with_engine(home, channels, how), loaded }
     }
 
     fn loaded(&self) -> usize {
         self.loaded.load(Ordering::Relaxed)
     }
-}
-
-fn talk(home: &Path, engine: EngineChannels, text: &TextModel, opening: Opening) -> Talk {
-    Talk::with_engine(home, engine, How { text: text.clone(), opening, ..How::default() })
 }
 
 fn local(home: &Path, text: &TextModel, opening: Opening) -> Talk {

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use crossbeam_channel::{Sender, unbounded};
 use sala_chat::desk::Opening;
 use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request};
+use sala_chat::settings::SaveStates;
 use sala_chat::transcript::{Finish, Role};
 
-use super::support::{Talk, text_model};
+use super::support::{How, Talk, text_model};
 use super::{PATIENCE, Server, Terminal, local};
 
 /// Loads `notes.txt`, which the gate lets a server read three chunks of, and stops there: the question what is to become of it.
@@ -90,6 +91,44 @@ fn the_part_that_was_read_of_a_stopped_load_is_kept_though_the_server_ends_while
         _ => None,
     });
     assert!(note.starts_with("Kept what was read: notes.txt ends at line "), "{note}");
+    talk.quit();
+}
+
+#[test]
+fn what_a_load_has_read_before_stays_whole_where_it_is_read_anew_and_stopped_again() {
+    let text = text_model(None);
+    let home = tempfile::tempdir().unwrap();
+    std::fs::create_dir(home.path().join("docs")).unwrap();
+    let first = "A line of the first file.\n".repeat(40);
+    std::fs::write(home.path().join("docs/1.txt"), &first).unwrap();
+    std::fs::write(home.path().join("docs/2.txt"), "A line of the second file.\n".repeat(800)).unwrap();
+    let ((permit, gate), (here, own_gate)) = (unbounded(), unbounded());
+    let server = Server::start(home.path(), &text, "fake-1", Some(gate));
+    // Nothing is kept that could be gone on from.
+    let how = How { text, opening: Opening::New, save_state: SaveStates::Never, ..How::default() };
+    let Terminal { mut talk, .. } = Terminal::attached_how(home.path(), "fake-1", Some(own_gate), how);
+    talk.send(Request::Load { paths: vec!["docs".into()], options: LoadOptions::default() });
+    (0..20).for_each(|_| permit.send(()).unwrap());
+    talk.wait("a part of the second file", |n| match n {
+        Notice::Activity(Activity::Reading(p)) => p.files.first().is_some_and(|f| p.done > f.tokens + 64).then_some(()),
+        _ => None,
+    });
+    talk.send(Request::Stop);
+    let asked = question(&mut talk);
+    server.kill();
+    talk.note_with("has ended");
+    talk.send(Request::Choose { question: asked, key: '1' });
+    (0..2).for_each(|_| here.send(()).unwrap());
+    talk.note_with("is loaded here");
+    talk.wait("a part of the first file", |n| matches!(n, Notice::Activity(Activity::Reading(_))).then_some(()));
+    talk.send(Request::Stop);
+    let asked = question(&mut talk);
+    (0..1_000).for_each(|_| here.send(()).unwrap());
+    talk.send(Request::Choose { question: asked, key: '\x1b' });
+    talk.note_with("2.txt was read; it is left out");
+    talk.sync();
+    let texts: Vec<String> = talk.view().messages.iter().map(|m| m.text.trim_end().to_owned()).collect();
+    assert_eq!(texts, [first.trim_end()]);
     talk.quit();
 }
 

@@ -60,8 +60,8 @@ impl State {
         then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
     ) -> Done {
         self.feeder.begin();
-        let at = load.at;
-        if let Some(message) = load.messages.get_mut(at).filter(|_| at < load.added) {
+        // Where the reading began anew, it is the last one that was added, wherever the reading is: those before it are whole.
+        if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
             let text = self.feeder.renderer.read_part(&load.rendered, message, upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
             if !text.trim().is_empty() {
