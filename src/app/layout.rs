@@ -1,11 +1,11 @@
 //! Where things are on the screen. Shared by `update` (heights for scrolling) and `ui` (painting), so that both agree.
 
-use super::App;
 use super::options::{PANEL_FROM, Panel};
 use super::rows::{Role, Row};
 use super::tabs::Side;
 use super::tour::Tour;
 use super::transcript::Scroll;
+use super::{App, Question};
 use crate::protocol::desk::SaveState;
 
 /// Smallest usable terminal.
@@ -64,8 +64,10 @@ pub struct Regions {
     pub status: Area,
     /// Hints.
     pub hint: Area,
-    /// Room for answers that are written side by side: transcript and panel.
+    /// Room for answers that are written side by side: transcript and panel, above a question.
     pub several: Area,
+    /// Rows of banner, note and queue, above which a question stands.
+    pub below_question: u16,
     /// Room for pages and lists: transcript, panel, banner and queue.
     pub overlay: Area,
     /// Cells of the text column.
@@ -117,6 +119,13 @@ pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
     rows.into_iter().take(NOTE_ROWS).collect()
 }
 
+/// The rows of a question above the input, in a body of so many rows. Answers side by side are what it is about: choices that would
+/// take half of their room stand several in a row.
+pub fn question_rows(app: &App, question: &Question, body: u16) -> Vec<Row> {
+    let height = if app.several.is_some() { body / 2 } else { body };
+    question.rows(usize::from(app.size.0), usize::from(height))
+}
+
 /// Computes all places for the current state.
 pub fn regions(app: &App) -> Regions {
     let (width, height) = app.size;
@@ -136,10 +145,11 @@ pub fn regions(app: &App) -> Regions {
     let body = height.saturating_sub(2 + below);
     let top = 2;
     let question = app.questions.front().filter(|_| app.several.is_some());
-    let question = question.map_or(0, |q| q.rows(usize::from(width), usize::from(body)).len() + 1);
+    let question = question.map_or(0, |q| question_rows(app, q, body).len() + 1);
     let question = u16::try_from(question).unwrap_or(body).min(body);
     let marker = u16::from(app.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
-    let transcript_rows = body.saturating_sub(banner + note + queue + marker);
+    let below_question = banner + note + queue;
+    let transcript_rows = body.saturating_sub(below_question + marker);
     let side = app.tabs.side(width);
     let half = width.saturating_sub(1) / 2;
     let (column, x, other_x, heading) = match side {
@@ -172,7 +182,8 @@ pub fn regions(app: &App) -> Regions {
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, 1),
         hint: row(top + body + 2 + composer, 1),
-        several: row(top, body.saturating_sub((banner + note + queue).max(question))),
+        several: row(top, body.saturating_sub(below_question + question)),
+        below_question,
         overlay: row(top, body),
         column_cells: usize::from(cells),
     }

@@ -88,6 +88,12 @@ impl Several {
         self.answers.iter().all(|a| a.finish.is_some())
     }
 
+    /// Whether all are in sight at a time.
+    pub(super) fn is_in_sight(&self) -> bool {
+        let (_, rows, shown) = self.grid();
+        rows == shown
+    }
+
     /// Columns and rows of the grid, and how many of its rows are shown at a time.
     fn grid(&self) -> (usize, usize, usize) {
         let most = ((self.size.0 + GAP) / (COLUMN + GAP)).max(1);

@@ -22,7 +22,7 @@ mod transcript;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 
-use crate::app::layout::{Area, MIN_SIZE, regions};
+use crate::app::layout::{Area, MIN_SIZE, question_rows, regions};
 use crate::app::rows::Role;
 use crate::app::wrap::wrap_text;
 use crate::app::{App, Question, Standing};
@@ -92,12 +92,10 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         beside => (beside, None),
     };
     // What waits is in sight, but for where a page lies over it.
-    let below = match app.overlay {
-        Some(_) => 0,
-        None => regions.overlay.height.saturating_sub(regions.several.height),
-    };
+    let below = if app.overlay.is_some() { 0 } else { regions.below_question };
+    let rows = |question: &Question| question_rows(app, question, regions.overlay.height);
     if let Some(question) = beside {
-        overlay::question_beside(question, &mut painter, rect(regions.overlay), below);
+        overlay::question_text(&rows(question), &mut painter, rect(regions.overlay), below);
     }
     if let Some(popup) = &app.popup {
         overlay::popup(popup, &mut painter, rect(regions.overlay));
@@ -106,7 +104,10 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         let (body, keys) = (rect(regions.overlay), rect(regions.composer));
         match question.pick.as_ref().filter(|p| p.open) {
             Some(pick) => pick::draw(pick, &mut painter, body, keys),
-            None => overlay::question(question, &mut painter, body, below, keys),
+            None => {
+                overlay::question_text(&rows(question), &mut painter, body, below);
+                overlay::question_keys(question, &mut painter, keys);
+            }
         }
         caret = None;
     }

@@ -265,23 +265,16 @@ pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
     }
 }
 
-/// A question: over the last rows of the body but for those `below`, its keys in the input's place.
-pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rect, below: u16, composer: Rect) {
-    let cells = usize::from(body.width);
-    above_input(painter, body, below, &question.rows(cells, usize::from(body.height)));
-    match question.is_in_the_input(cells) {
+/// The keys of a question, in the input's place where there is room for them.
+pub(super) fn question_keys(question: &Question, painter: &mut Painter<'_>, composer: Rect) {
+    match question.is_in_the_input(usize::from(composer.width)) {
         true => keys(painter, composer, question.keys()),
         false => keys(painter, composer, std::iter::empty()),
     }
 }
 
-/// A question above what somebody writes: its choices, and the key that takes it up.
-pub(super) fn question_beside(question: &Question, painter: &mut Painter<'_>, body: Rect, below: u16) {
-    above_input(painter, body, below, &question.rows(usize::from(body.width), usize::from(body.height)));
-}
-
-/// Rows at the bottom of the text, below a rule. The rows `below` stay in sight where there is room for both.
-fn above_input(painter: &mut Painter<'_>, body: Rect, below: u16, rows: &[Row]) {
+/// The rows of a question at the bottom of the text, below a rule. The rows `below` stay in sight where there is room for both.
+pub(super) fn question_text(rows: &[Row], painter: &mut Painter<'_>, body: Rect, below: u16) {
     let height = u16::try_from(rows.len() + 1).unwrap_or(body.height).min(body.height);
     let bottom = body.bottom() - below.min(body.height - height);
     let area = Rect { y: bottom - height, height, ..body };

@@ -95,6 +95,41 @@ fn every_answer_and_every_choice_is_reached_in_a_small_window() {
 }
 
 #[test]
+fn the_question_which_answer_goes_on_stands_below_them_and_right_above_what_waits() {
+    for (width, height) in super::SIZES {
+        for n in [3, 9] {
+            let mut s = open(width, height);
+            s.tell(Notice::Several((1..=n).map(|n| (MessageId(10 + n), None)).collect()));
+            for n in 1..=n {
+                s.tell(Notice::Finished(answer(10 + n, &format!("Answer {n} says so."))));
+            }
+            let keys = ('1'..='9').take(n as usize);
+            let mut choices: Vec<Choice> = keys.map(|key| Choice { key, label: format!("Told {key}") }).collect();
+            choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
+            s.tell(Notice::Activity(Activity::Idle));
+            s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+            // Neither blank rows below it nor answers under it.
+            let stands = |screen: &str, waiting: usize| {
+                let lines: Vec<&str> = screen.lines().collect();
+                let first = lines.iter().position(|l| l.contains("Which answer goes on?")).unwrap();
+                let last = usize::from(height) - 5 - waiting;
+                assert!(first == last || lines[last].contains(" Esc"), "{n}: {screen}");
+                assert!(lines[first - 2].contains("scroll"), "{n}: {screen}");
+            };
+            let screen = s.screen();
+            stands(&screen, 0);
+            // What is in sight is not told once more.
+            let seen = (1..=n).all(|n| screen.contains(&format!("Answer {n} says so.")));
+            assert_eq!(screen.contains("Told 1"), !seen, "{n}: {screen}");
+            s.type_text("and then?").press("enter");
+            let screen = s.screen();
+            assert!(screen.contains("queued: \"and then?\""), "{screen}");
+            stands(&screen, 1);
+        }
+    }
+}
+
+#[test]
 fn whoever_writes_goes_on_writing_below_answers_side_by_side() {
     let mut s = open(80, 24);
     s.tell(Notice::Several(vec![(MessageId(11), None), (MessageId(12), None)]));
