@@ -117,6 +117,7 @@ impl State {
 
     fn open_with(&mut self, record: &SessionRecord, lock: Option<SessionLock>, rights: Rights) -> Done {
         self.load_record(record, lock, rights)?;
+        self.say_all_is_undone(record);
         self.resume_pending = true;
         Ok(())
     }
@@ -203,21 +204,20 @@ impl State {
             self.tell_draft(record.id, known);
         }
         self.begin_position(record.tokens);
-        self.say_all_is_undone();
         Ok(())
     }
 
     /// Nothing on the screen tells of what was said where all of it is undone.
-    fn say_all_is_undone(&self) {
-        let conversation = &self.talk.conversation;
-        let path = conversation.path();
-        let undone = !conversation.is_empty() && path.iter().all(|m| m.role == Role::System);
-        if undone && self.attendance == Attendance::Present {
-            let kept = counted(conversation.all().count().saturating_sub(path.len()) as u64, "message");
-            let text = format!(
-                "This stands before its first message. What is kept ({kept}) comes back with /redo; /timeline shows all."
-            );
-            self.note(Level::Info, text);
+    fn say_all_is_undone(&self, record: &SessionRecord) {
+        // Where it cannot be told, opening matters more.
+        let kept = self.keeper.store.undone(record).unwrap_or(0);
+        if kept > 0 && self.attendance == Attendance::Present {
+            let kept = counted(kept, "message");
+            let next = match self.talk.rights {
+                Rights::Write => format!("What is kept ({kept}) comes back with /redo; /timeline shows all."),
+                Rights::View(_) => format!("/timeline shows what is kept ({kept})."),
+            };
+            self.note(Level::Info, format!("This stands before its first message. {next}"));
         }
     }
 

@@ -24,13 +24,9 @@ pub fn session_rows(
     fingerprint: Option<&str>,
     sizes: Option<&Sizes>,
 ) -> Vec<SessionRow> {
-    // Asked for the few that need it. Where it cannot be told, the list matters more.
-    let undone = |r: &SessionRecord| match r.messages {
-        0 => store.extent(r.id).map_or(0, |extent| extent.messages),
-        _ => 0,
-    };
     let row = |r: SessionRecord| SessionRow {
-        undone: undone(&r),
+        // Where it cannot be told, the list matters more.
+        undone: store.undone(&r).unwrap_or(0),
         state: match (&r.state_of, fingerprint) {
             (None, _) => "none",
             (Some(have), Some(want)) if have != want => "stale",

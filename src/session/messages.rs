@@ -3,9 +3,10 @@
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::error::{Result, StoreError, one_line};
-use super::reach::{PLACES, REACHED_BY_SESSION};
+use super::reach::{PLACES, REACHED_BY_SESSION, UP};
 use super::seal::{self, bytes_at, number_at, text_at};
 use super::segment::SegmentId;
+use super::sessions::SessionRecord;
 use super::store::Store;
 use crate::base::counted;
 use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
@@ -147,6 +148,29 @@ impl Store {
             let row = query.query_row([session.0], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?)))?;
             let number = |n: i64| u64::try_from(n).unwrap_or(0);
             Ok(Extent { messages: number(row.0), branches: number(row.1) })
+        })
+    }
+
+    /// Messages that are kept of a session where all of them are undone: it stands before the first one, with nothing but a system
+    /// text above. Else 0.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn undone(&self, session: &SessionRecord) -> Result<u64> {
+        self.read(|db| {
+            let said = "SELECT EXISTS (SELECT 1 FROM up CROSS JOIN message m ON m.id = up.id WHERE m.role <> 'system')";
+            let mut above = db.prepare_cached(&format!("{UP} {said}"))?;
+            if let Some(head) = session.head
+                && above.query_row([head.0], |r| r.get(0))?
+            {
+                return Ok(0);
+            }
+            let mut kept = db.prepare_cached(&format!(
+                "{REACHED_BY_SESSION} SELECT count(*) FROM reached CROSS JOIN message m ON m.id = reached.id
+                 WHERE m.role <> 'system'"
+            ))?;
+            let kept: i64 = kept.query_row([session.id.0], |r| r.get(0))?;
+            Ok(u64::try_from(kept).unwrap_or(0))
         })
     }
 

@@ -22,3 +22,8 @@ pub(super) const REACHED_BY_SESSION: &str = concat!(
   UNION SELECT message FROM place WHERE session = ?1
   UNION SELECT m.parent FROM reached CROSS JOIN message m ON m.id = reached.id WHERE m.parent IS NOT NULL)"
 );
+
+/// Message ?1 and all above it, itself first.
+pub(super) const UP: &str = "WITH RECURSIVE up(id, parent, depth) AS (
+  SELECT id, parent, depth FROM message WHERE id = ?1
+  UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)";

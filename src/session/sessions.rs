@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::LAST;
 use super::error::{Result, StoreError};
 use super::messages::bare_message;
-use super::reach::REACHED_BY_SESSION;
+use super::reach::{REACHED_BY_SESSION, UP};
 use super::seal::{self, bytes_at, number_at, seal_session, text_at};
 use super::segment::SegmentId;
 use super::store::Store;
@@ -120,11 +120,6 @@ fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
 
 /// Places that are told of where a session stood before.
 const LEFT: i64 = 100;
-
-/// Message ?1 and all above it.
-const UP: &str = "WITH RECURSIVE up(id, parent, depth) AS (
-  SELECT id, parent, depth FROM message WHERE id = ?1
-  UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)";
 
 /// The segments of a session that have all rows up to their end.
 fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Result<HashSet<SegmentId>> {

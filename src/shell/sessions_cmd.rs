@@ -102,7 +102,7 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
         Some(head) => store.path(head)?,
         None => Vec::new(),
     };
-    let undone = if messages.is_empty() { store.extent(record.id)?.messages } else { 0 };
+    let undone = store.undone(&record)?;
     let json = || {
         json!({
             "name": record.name, "messages": messages, "undone": undone, "tokens": record.tokens,

@@ -91,6 +91,34 @@ fn an_import_takes_what_is_piped_into_it() {
 }
 
 #[test]
+fn what_is_undone_to_its_system_text_is_counted() {
+    let home = Home::new();
+    let message = |id: i64, parent: Option<i64>, role: &str| {
+        serde_json::json!({
+            "id": id, "parent": parent, "role": role, "text": role, "thinking": "", "created_ms": 1, "meta": {}
+        })
+    };
+    let messages = [message(1, None, "system"), message(2, Some(1), "user"), message(3, Some(2), "assistant")];
+    for (name, head) in [("undone", 1), ("whole", 3)] {
+        let session = serde_json::json!({
+            "format": "sala-chat session", "version": 1, "name": name, "messages": messages, "head": head, "marks": [],
+            "settings": {}
+        });
+        let file = home.write("in.json", session.to_string());
+        assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    }
+    let listed: serde_json::Value = serde_json::from_str(out(&home.run(&["ls", "--json"]))).unwrap();
+    let undone = |name: &str| {
+        let rows = listed.as_array().unwrap();
+        rows.iter().find(|s| s["name"].as_str() == Some(name)).and_then(|s| s["undone"].as_u64())
+    };
+    assert_eq!((undone("undone"), undone("whole")), (Some(2), Some(0)));
+    assert!(out(&home.run(&["ls"])).contains(" 0 of 2 "));
+    let shown: serde_json::Value = serde_json::from_str(out(&home.run(&["show", "undone", "--json"]))).unwrap();
+    assert_eq!((shown["undone"].as_u64(), shown["messages"].as_array().unwrap().len()), (Some(2), 1));
+}
+
+#[test]
 fn an_export_to_standard_output_is_json_where_json_is_asked_for() {
     let home = Home::new();
     let file = home.write("in.json", exported("talk", "hi"));

@@ -124,19 +124,36 @@ fn a_session_whose_state_was_pruned_says_so_and_counts_nothing_that_is_not_read(
 }
 
 fn what_is_undone_to_its_beginning_says_what_is_kept() {
+    for system in [None, Some("Be brief.".to_owned())] {
+        undone_to_its_beginning(system);
+    }
+}
+
+fn undone_to_its_beginning(system: Option<String>) {
     let dir = dir();
-    let mut t = Talk::new(dir.path(), Setup::default());
+    let above = usize::from(system.is_some());
+    let mut t = Talk::new(dir.path(), Setup { system, ..Setup::default() });
     t.ask("One?");
     t.ask("Two?");
     let name = t.name();
     t.send(Request::Undo(2));
-    t.note_with("Went back 2 exchanges to the beginning");
+    t.note_with("Went back 2 exchanges to ");
     t.quit();
+    // Whoever has it to view only is not told to change it.
+    let store = support::store(&dir.path().join("data"));
+    let held = store.lock_session(store.session_named(&name).unwrap().id, &name).unwrap();
+    let mut viewer = Talk::new(dir.path(), resume(&name));
+    let (id, _) = question(&mut viewer);
+    viewer.send(Request::Choose { question: id, key: 'v' });
+    let said = viewer.note_with("before its first message");
+    assert!(said.ends_with(" /timeline shows what is kept (4 messages).") && !said.contains("/redo"), "{said}");
+    viewer.quit();
+    drop(held);
     let mut t = Talk::new(dir.path(), resume(&name));
     let said = t.note_with("before its first message");
     assert!(said.contains("(4 messages) comes back with /redo"), "{said}");
     t.sync();
-    assert!(t.view().messages.is_empty() && t.view().timeline.len() == 2, "{:?}", t.view());
+    assert_eq!((t.view().messages.len(), t.view().timeline.len()), (above, 2), "{:?}", t.view());
     t.send(Request::Sessions);
     let counted = t.wait("the list", |n| match n {
         Notice::Sessions(rows) => Some(rows.iter().map(|r| r.counted()).collect::<Vec<_>>()),
@@ -144,7 +161,7 @@ fn what_is_undone_to_its_beginning_says_what_is_kept() {
     });
     assert_eq!(counted, ["0 of 4"]);
     t.send(Request::Redo(2));
-    t.note_with("Went forward 2 exchanges to #4");
+    t.note_with(&format!("Went forward 2 exchanges to #{}", 4 + above));
     // One in which nothing was said has nothing to come back to.
     t.send(Request::New(None));
     t.note_with("New session.");

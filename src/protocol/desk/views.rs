@@ -115,7 +115,7 @@ pub struct SessionRow {
     pub title: String,
     /// Messages on its branch.
     pub messages: u64,
-    /// Messages that are kept where it stands before its first one; else 0.
+    /// Messages that are kept where all of them are undone, without a system text; else 0.
     pub undone: u64,
     /// Tokens of its branch.
     pub tokens: u64,
@@ -132,7 +132,7 @@ impl SessionRow {
     pub fn counted(&self) -> String {
         match self.undone {
             0 => self.messages.to_string(),
-            undone => format!("{} of {undone}", self.messages),
+            undone => format!("0 of {undone}"),
         }
     }
 }
