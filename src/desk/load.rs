@@ -95,6 +95,9 @@ struct Load {
     restored: f64,
     /// It was begun once more, as the process that ran the model had ended.
     begun_again: bool,
+    /// How far it had come wherever it was stopped: bytes of the text, and the position.
+    upto: usize,
+    reached: u64,
 }
 
 impl Load {
@@ -234,6 +237,8 @@ impl State {
             found: Vec::new(),
             restored: 0.0,
             begun_again: false,
+            upto: 0,
+            reached: 0,
         };
         self.read_load(Box::new(load), plan)
     }

@@ -7,12 +7,14 @@ use crate::protocol::desk::{Choice, Level};
 use crate::transcript::MessageId;
 
 impl State {
-    pub(super) fn load_stopped(&mut self, load: Box<Load>) -> Done {
-        // What was read is read, whatever becomes of the state while it is asked.
-        let upto = self.feeder.live.text_bytes();
+    pub(super) fn load_stopped(&mut self, mut load: Box<Load>) -> Done {
+        // What was read is read, whatever becomes of the state while it is asked, and where the reading began anew.
+        load.upto = load.upto.max(self.feeder.live.text_bytes());
+        load.reached = load.reached.max(self.feeder.live.position());
         let begun: u64 = load.items.first().map_or(0, |i| i.end - i.tokens);
-        let done = self.feeder.live.position().saturating_sub(begun);
-        let name = load.items.get(load.at).map_or("", |i| i.name.as_str());
+        let done = load.reached.saturating_sub(begun);
+        let last = load.at.max(load.added.saturating_sub(1));
+        let name = load.items.get(last).map_or("", |i| i.name.as_str());
         let text = format!(
             "Stopped at {} of {} tokens, inside {name}. What is read stays read.",
             grouped(done.min(load.progress.total)),
@@ -26,7 +28,7 @@ impl State {
         self.show_tree();
         self.report_meters();
         if self.attendance == Attendance::Absent || self.quitting {
-            return self.keep_part(load, upto, metered);
+            return self.keep_part(load, metered);
         }
         self.ask_user(text, choices, move |desk, key| {
             // What comes now can be stopped again.
@@ -39,30 +41,28 @@ impl State {
                 }
                 '2' => {
                     let begun_at = load.begun_at;
-                    let kept = desk.keep_part(load, upto, move |desk, kept| match kept {
+                    let kept = desk.keep_part(load, move |desk, kept| match kept {
                         Ok(_) => desk.go(begun_at, "Went back to"),
                         Err(e) => desk.go_back_unkept(begun_at, e),
                     });
                     // What failed before it was begun.
                     kept.or_else(|e| desk.go_back_unkept(begun_at, e))
                 }
-                _ => desk.keep_part(load, upto, metered),
+                _ => desk.keep_part(load, metered),
             }
         })
     }
 
-    /// Ends a load inside a document: what was read of it, `upto` so many bytes of the text, becomes the document, and its state is
-    /// kept.
+    /// Ends a load inside a document: what was read of it becomes the document, and its state is kept.
     fn keep_part(
         &mut self,
         mut load: Box<Load>,
-        upto: usize,
         then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
     ) -> Done {
         self.feeder.begin();
         // Where the reading began anew, it is the last one that was added, wherever the reading is: those before it are whole.
         if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
-            let text = self.feeder.renderer.read_part(&load.rendered, message, upto).unwrap_or_default();
+            let text = self.feeder.renderer.read_part(&load.rendered, message, load.upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
             if !text.trim().is_empty() {
                 let lines = text.lines().count() as u64;
