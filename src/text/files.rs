@@ -39,7 +39,7 @@ pub fn open(path: &Path) -> Result<(File, u64)> {
 ///
 /// # Errors
 /// There is none, or it cannot be read.
-pub(super) fn open_at_once(path: &Path) -> Result<File> {
+pub fn open_at_once(path: &Path) -> Result<File> {
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }

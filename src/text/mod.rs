@@ -15,6 +15,7 @@ pub mod near;
 mod own_space;
 mod part;
 pub mod pdf;
+pub mod pipe;
 mod quotes;
 pub mod recommended;
 pub(crate) mod references;

@@ -1,6 +1,7 @@
 //! Sessions: brought in, given out, removed.
 
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,6 +83,17 @@ fn an_import_takes_what_is_piped_into_it() {
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
         assert!(out(&output).starts_with(&format!("2 messages imported as \"{called}\"")), "{}", out(&output));
     }
+    // So is a pipe that has a name, as that of a shell's `<(COMMAND)`, whose writer takes its time.
+    let (from, mut to) = std::io::pipe().unwrap();
+    let name = format!("/proc/{}/fd/{}", std::process::id(), from.as_raw_fd());
+    let text = long.clone();
+    let writer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        to.write_all(text.as_bytes()).unwrap();
+    });
+    let output = home.run(&["import", &name]);
+    assert!(out(&output).starts_with("2 messages imported as \"talk-3\""), "{output:?}");
+    writer.join().unwrap();
     let none = piped("-", "hi");
     assert_eq!(none.status.code(), Some(1));
     assert!(err(&none).starts_with("sala-chat: standard input: not JSON ("), "{}", err(&none));

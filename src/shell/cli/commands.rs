@@ -163,7 +163,7 @@ pub struct ExportArgs {
 /// `import`.
 #[derive(Clone, Debug, Args)]
 pub struct ImportArgs {
-    /// The exported file; - is standard input
+    /// The exported file, or a pipe; - is standard input
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
 }

@@ -1,24 +1,18 @@
 //! A pipe that somebody names, as a shell's `<(COMMAND)` is one: read once, to its end.
 
 use std::fs::Metadata;
-use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 
 use super::{Chosen, Document, Found, OddByte, SourceError, SourceOptions, plain, refuse_nothing};
 use crate::protocol::engine::Cancel;
 use crate::text::encoding::{self, NotText};
 use crate::text::files;
+use crate::text::pipe::{self, PipeError};
 
 /// Where a shell's pipes lie, called by numbers.
 const NUMBERED: &str = "/dev/fd";
-/// Read at a time.
-const PIECE: usize = 64 << 10;
-/// Whoever waits for a writer may end it that often.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Whether it is one that is read. Standard input has readers of its own.
 pub(super) fn is_one(found: &Found, meta: &Metadata) -> bool {
@@ -33,33 +27,15 @@ pub(super) fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> R
     if options.pages.is_some() {
         return Err(SourceError::NoPages(shown()));
     }
-    let mut pipe = files::open_at_once(&found.path).map_err(io)?;
-    let (mut bytes, mut piece) = (Vec::new(), vec![0; PIECE]);
-    loop {
-        if cancel.is_cancelled() {
-            return Err(SourceError::Cancelled);
+    let from = files::open_at_once(&found.path).map_err(io)?;
+    let mut bytes = Vec::new();
+    pipe::read(from.as_fd(), options.max_file_bytes, cancel, &mut bytes).map_err(|e| match e {
+        PipeError::Stopped => SourceError::Cancelled,
+        PipeError::TooLarge(bytes) => {
+            SourceError::TooLarge { name: shown(), bytes, limit_mib: options.max_file_bytes >> 20 }
         }
-        match pipe.read(&mut piece) {
-            Ok(0) => break,
-            Ok(n) => bytes.extend_from_slice(piece.get(..n).unwrap_or(&piece)),
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&LOOK)) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(e) => return Err(io(e.into())),
-                }
-            }
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(io(e)),
-        }
-        let length = bytes.len() as u64;
-        if length > options.max_file_bytes {
-            return Err(SourceError::TooLarge {
-                name: shown(),
-                bytes: length,
-                limit_mib: options.max_file_bytes >> 20,
-            });
-        }
-    }
+        PipeError::Read(e) | PipeError::Write(e) => io(e),
+    })?;
     let read = encoding::decode(bytes, options.force).map_err(|NotText::Control { byte, offset }| {
         SourceError::Binary { name: shown(), offset, byte: OddByte(byte), next: options.not_text }
     })?;
