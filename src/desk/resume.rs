@@ -210,7 +210,7 @@ impl State {
     /// Nothing on the screen tells of what was said where all of it is undone.
     fn say_all_is_undone(&self, record: &SessionRecord) {
         // Where it cannot be told, opening matters more.
-        let kept = self.keeper.store.undone(record).unwrap_or(0);
+        let kept = self.keeper.store.undone(record.id, record.head).unwrap_or(0);
         if kept > 0 && self.attendance == Attendance::Present {
             let kept = counted(kept, "message");
             let next = match self.talk.rights {

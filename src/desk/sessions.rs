@@ -26,7 +26,7 @@ pub fn session_rows(
 ) -> Vec<SessionRow> {
     let row = |r: SessionRecord| SessionRow {
         // Where it cannot be told, the list matters more.
-        undone: store.undone(&r).unwrap_or(0),
+        undone: store.undone(r.id, r.head).unwrap_or(0),
         state: match (&r.state_of, fingerprint) {
             (None, _) => "none",
             (Some(have), Some(want)) if have != want => "stale",

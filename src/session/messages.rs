@@ -6,7 +6,6 @@ use super::error::{Result, StoreError, one_line};
 use super::reach::{PLACES, REACHED_BY_SESSION, UP};
 use super::seal::{self, bytes_at, number_at, text_at};
 use super::segment::SegmentId;
-use super::sessions::SessionRecord;
 use super::store::Store;
 use crate::base::counted;
 use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
@@ -151,17 +150,17 @@ impl Store {
         })
     }
 
-    /// Messages that are kept of a session where all of them are undone: it stands before the first one, with nothing but a system
-    /// text above. Else 0.
+    /// Messages that are kept of a session that stands at `head`, where all of them are undone: it stands before the first one, with
+    /// nothing but a system text above. Else 0.
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn undone(&self, session: &SessionRecord) -> Result<u64> {
+    pub fn undone(&self, session: SessionId, head: Option<MessageId>) -> Result<u64> {
         self.read(|db| {
             let said = "SELECT EXISTS (SELECT 1 FROM up CROSS JOIN message m ON m.id = up.id WHERE m.role <> 'system')";
             let mut above = db.prepare_cached(&format!("{UP} {said}"))?;
-            if let Some(head) = session.head
-                && above.query_row([head.0], |r| r.get(0))?
+            if let Some(head) = head
+                && above.query_row([head.0], |r| r.get::<_, bool>(0))?
             {
                 return Ok(0);
             }
@@ -169,7 +168,7 @@ impl Store {
                 "{REACHED_BY_SESSION} SELECT count(*) FROM reached CROSS JOIN message m ON m.id = reached.id
                  WHERE m.role <> 'system'"
             ))?;
-            let kept: i64 = kept.query_row([session.id.0], |r| r.get(0))?;
+            let kept: i64 = kept.query_row([session.0], |r| r.get(0))?;
             Ok(u64::try_from(kept).unwrap_or(0))
         })
     }
