@@ -163,6 +163,7 @@ fn links_are_never_followed() {
         ("reserve".to_owned(), victim("reserve")),
         (format!("locks/session-{}.lock", talk.session.0), victim("lock")),
         (format!("segments/{hex}.rows.{pid}.tmp"), victim("unfinished")),
+        (format!("segments/{hex}.rows.{pid}.gone"), victim("leaving")),
         (format!("segments/probe-{pid}.tmp"), victim("probe")),
         (format!("segments/{}.rows", "c".repeat(64)), victim("orphan")),
     ];

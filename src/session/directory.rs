@@ -5,7 +5,7 @@
 //! | `sala-chat.id` | the mark: this directory is ours, and which one it is |
 //! | `sala.db`, `-wal`, `-shm` | SQLite |
 //! | `sala.db.damaged-<time>`, `-wal` | one that could not be opened, beside the one that was made of it (`rescue.rs`) |
-//! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written |
+//! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written, `.<process>.gone` while they are removed |
 //! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `parts.rs`) |
 //! | `locks/serve.*` | where a running `sala-chat serve` is found (`attach::Place`) |
 //! | `reserve` | bytes given back when the disk is full |
@@ -32,6 +32,8 @@ use crate::text::sanitize::shell_word;
 
 /// Names of unfinished files end in this.
 const UNFINISHED: &str = "tmp";
+/// Names of files on their way out end in this.
+const LEAVING: &str = "gone";
 /// First line of the mark.
 const MARK: &str = "sala-chat data directory 1";
 /// State files without a row stay this long: a database brought back from a copy may know them.
@@ -76,6 +78,11 @@ impl Layout {
         self.segments.join(format!("{}.{}.{}.{UNFINISHED}", id.hex(), kind.extension(), std::process::id()))
     }
 
+    /// A file that was taken out of its place, until it is removed.
+    pub fn leaving(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
+        self.segments.join(format!("{}.{}.{}.{LEAVING}", id.hex(), kind.extension(), std::process::id()))
+    }
+
     /// A file to try the disk with.
     pub fn probe(&self) -> PathBuf {
         self.segments.join(format!("probe-{}.{UNFINISHED}", std::process::id()))
@@ -87,7 +94,7 @@ impl Layout {
 pub(super) enum SegmentName {
     /// A segment's file.
     State(SegmentId, FileKind),
-    /// One that was being written, or a probe.
+    /// One that was being written or removed, or a probe.
     Unfinished,
 }
 
@@ -110,7 +117,7 @@ impl SegmentName {
         let id = SegmentId::from_hex(stem).filter(|id| id.hex() == stem)?;
         match (parts.next(), parts.next(), parts.next()) {
             (None, ..) => Some(SegmentName::State(id, kind)),
-            (Some(p), Some(UNFINISHED), None) if process(p) => Some(SegmentName::Unfinished),
+            (Some(p), Some(UNFINISHED | LEAVING), None) if process(p) => Some(SegmentName::Unfinished),
             _ => None,
         }
     }
@@ -338,7 +345,7 @@ mod tests {
         let of = |name: &str| SegmentName::of(Path::new(name));
         assert_eq!(of(&format!("{hex}.rows")), Some(SegmentName::State(SegmentId([0xab; 32]), FileKind::Rows)));
         assert_eq!(of(&format!("{hex}.end")), Some(SegmentName::State(SegmentId([0xab; 32]), FileKind::End)));
-        for ours in [format!("{hex}.rows.17.tmp"), "probe-3.tmp".into()] {
+        for ours in [format!("{hex}.rows.17.tmp"), format!("{hex}.end.17.gone"), "probe-3.tmp".into()] {
             assert_eq!(of(&ours), Some(SegmentName::Unfinished), "{ours}");
         }
         let upper = hex.to_uppercase();
@@ -349,6 +356,7 @@ mod tests {
             "probe-x.tmp",
             ".rows",
             &format!("{hex}.rows.tmp"),
+            &format!("{hex}.rows.gone"),
             &format!("{hex}.rows.bak"),
             &format!("{hex}.rows.1.tmp.2"),
             &format!("{hex}.zip"),

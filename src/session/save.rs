@@ -19,6 +19,8 @@ use crate::protocol::engine::{ImageTensor, StateImage};
 
 /// Size of one write. Large enough for full speed, small enough that a stop is noticed.
 const WRITE_BYTES: usize = 8 << 20;
+/// Files that leave their places while others wait to write.
+const OUT_AT_ONCE: usize = 64;
 
 /// A file that is on disk, not in its place yet, nor named by the database.
 pub(super) struct Written {
@@ -137,23 +139,46 @@ impl Store {
         for file in written {
             // What cannot be removed now goes at the next start.
             let _ = self.disk.remove(&self.layout.unfinished(&file.id, file.kind));
-            // It had come to its place before the transaction failed.
-            if self.is_in_place(file) {
-                let _ = self.remove_unnamed(&file.id, file.kind);
-            }
         }
+        // Some may have come to their places before that.
+        let placed = written.iter().filter(|file| self.is_in_place(file));
+        let placed: Vec<_> = placed.map(|file| (file.id, file.kind, file.bytes)).collect();
+        self.remove_unnamed(&placed);
     }
 
-    /// Removes a segment's file, unless a row names it. Returns whether it is gone.
-    pub(super) fn remove_unnamed(&self, id: &SegmentId, kind: FileKind) -> Result<bool> {
-        let path = self.layout.file(id, kind);
-        self.exclusively(|tx| {
-            if is_named(tx, id, kind)? == Some(true) {
-                return Ok(false);
-            }
-            self.disk.remove(&path).map_err(StoreError::io("remove", &path))?;
-            Ok(true)
-        })
+    /// Removes segments' files, but for those that rows name. Returns which are gone; what else stays is named by no row, and
+    /// is removed some days later.
+    pub(super) fn remove_unnamed<'a>(
+        &self,
+        files: &'a [(SegmentId, FileKind, u64)],
+    ) -> Vec<&'a (SegmentId, FileKind, u64)> {
+        let mut gone = Vec::new();
+        for some in files.chunks(OUT_AT_ONCE) {
+            let out = self.exclusively(|tx| {
+                let mut out = Vec::new();
+                for file in some {
+                    let (id, kind, _) = file;
+                    if is_named(tx, id, *kind)? != Some(true) && self.put_out(id, *kind).is_ok() {
+                        out.push(file);
+                    }
+                }
+                Ok(out)
+            });
+            let Ok(out) = out else { break };
+            // Removing a large file takes a disk its time, in which others can write their texts.
+            let removed =
+                |(id, kind, _): &&(SegmentId, FileKind, u64)| self.disk.remove(&self.layout.leaving(id, *kind)).is_ok();
+            gone.extend(out.into_iter().filter(removed));
+        }
+        gone
+    }
+
+    /// Takes a file out of its place, if one is there.
+    fn put_out(&self, id: &SegmentId, kind: FileKind) -> std::io::Result<()> {
+        match self.disk.rename(&self.layout.file(id, kind), &self.layout.leaving(id, kind)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
     }
 
     fn is_in_place(&self, file: &Written) -> bool {
