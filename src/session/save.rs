@@ -1,6 +1,7 @@
-//! Saving model state: files first (written and synced under names of this process's own), then the transaction in which they take
-//! their places (rename, sync directory) and their checksums are named. Several processes may save one segment at once, and their
-//! files differ: a file is placed or removed only while the database is this process's to write, and never where a row names one.
+//! Saving model state: files first (written and synced under names of this process's own), which then take their places and are
+//! synced there (the directory), then the transaction that names the checksums of those that are still there. Several processes may
+//! save one segment at once, and their files differ: a file is placed or removed only while the database is this process's to write,
+//! and never where a row names one. Nobody's text waits for a file's bytes or a directory's sync meanwhile.
 //!
 //! A segment file without a name in the database is garbage, and is made only under the writing lock, so that whoever holds that
 //! lock alone may remove such files.
@@ -197,45 +198,53 @@ impl Store {
         if written.is_empty() {
             return Ok(());
         }
-        for late in self.transaction(|tx| self.place_and_name(tx, written))? {
+        self.exclusively(|tx| written.iter().try_for_each(|file| self.place(tx, file)))?;
+        let dir = &self.layout.segments;
+        self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
+        for late in self.transaction(|tx| self.name(tx, written))? {
             let _ = self.disk.remove(&self.layout.unfinished(&late.id, late.kind));
         }
         Ok(())
     }
 
+    /// Puts a file where a row may name it, unless another is named there.
+    fn place(&self, tx: &Transaction<'_>, file: &Written) -> Result<()> {
+        match is_named(tx, &file.id, file.kind)? {
+            None => Err(StoreError::NoSegment { id: file.id }),
+            Some(true) => Ok(()),
+            Some(false) => {
+                let from = self.layout.unfinished(&file.id, file.kind);
+                let renamed = self.disk.rename(&from, &self.layout.file(&file.id, file.kind));
+                renamed.map_err(StoreError::io("rename", &from))
+            }
+        }
+    }
+
     /// From the commit on they are the segments' state. Returns those that came too late: another process's is named already.
-    fn place_and_name<'a>(&self, tx: &Transaction<'_>, written: &'a [Written]) -> Result<Vec<&'a Written>> {
+    fn name<'a>(&self, tx: &Transaction<'_>, written: &'a [Written]) -> Result<Vec<&'a Written>> {
         let mut late = Vec::new();
         for file in written {
             let Written { id, kind, root, bytes, .. } = file;
             match is_named(tx, id, *kind)? {
                 None => return Err(StoreError::NoSegment { id: *id }),
                 Some(true) => late.push(file),
+                // What lies there since is not known to stay.
+                Some(false) if !self.is_in_place(file) => {
+                    let why = "another process saved or removed it at the same time".to_owned();
+                    return Err(StoreError::StateLost { id: *id, why });
+                }
                 Some(false) => {
-                    self.place(file)?;
                     let k = kind.extension();
                     let sql = format!("UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1");
                     tx.prepare_cached(&sql)?.execute(params![id.0, root, bytes])?;
                 }
             }
         }
-        let dir = &self.layout.segments;
-        self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
         let ids: Vec<SegmentId> = written.iter().map(|file| file.id).collect();
         for session in sessions_behind(tx, &ids)? {
             refresh_session(tx, session)?;
         }
         Ok(late)
-    }
-
-    fn place(&self, file: &Written) -> Result<()> {
-        // A transaction that met a full disk is run again.
-        if self.is_in_place(file) {
-            return Ok(());
-        }
-        let from = self.layout.unfinished(&file.id, file.kind);
-        let renamed = self.disk.rename(&from, &self.layout.file(&file.id, file.kind));
-        renamed.map_err(StoreError::io("rename", &from))
     }
 
     pub(super) fn require_room(&self, need_bytes: u64) -> Result<()> {
@@ -320,6 +329,11 @@ mod tests {
         store.forget_files(&late);
         let is_first = || store.read_rows(&id).unwrap().tensors[0].data == rows(1).tensors[0].data;
         assert!(is_first());
+        // One that lost its place before it was named is not named.
+        assert!(store.declare_missing(&id, FileKind::Rows, "dropped"));
+        let e = store.transaction(|tx| store.name(tx, &late).map(drop)).unwrap_err();
+        assert!(e.to_string().contains("another process saved or removed it"), "{e}");
+        store.save_images(&[(id, StateImage { rows: rows(1), end: None })]).unwrap();
         // Somebody dropped it, and it was saved anew before its file was removed.
         assert_eq!(store.remove_files(&[(id, FileKind::Rows, head.total_bytes)]).files, 0);
         assert!(is_first());
