@@ -97,7 +97,7 @@ pub use keep::{Freed, NOT_WRITTEN, PRUNED};
 pub use library::DocumentRecord;
 pub use lock::{Owner, SessionLock};
 pub use messages::Extent;
-pub use rescue::Rescued;
+pub use rescue::{Rescue, Rescued, Unread};
 pub use row_source::{Opened, StoredRows};
 pub use scratch::Scratch;
 pub use search::SearchHit;

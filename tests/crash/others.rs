@@ -67,7 +67,7 @@ fn what_is_not_ours_is_refused_in_one_line() {
     std::fs::create_dir(&garbage).unwrap();
     std::fs::write(garbage.join("sala.db"), vec![0x42; 8192]).unwrap();
     let e = refused(&garbage);
-    assert!(matches!(e, StoreError::Damaged { .. }) && e.to_string().contains("sala.db"), "{e}");
+    assert!(matches!(e, StoreError::NoDatabase { .. }) && e.to_string().contains("sala.db"), "{e}");
     assert_eq!(std::fs::read(garbage.join("sala.db")).unwrap(), vec![0x42; 8192], "it is left as it was");
 }
 
