@@ -5,11 +5,20 @@ use std::ops::Range;
 use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 
 use super::fences::missing_end;
-use super::text::speaker;
 use crate::transcript::Role;
 
 /// Looks for headings: a line that is none any more may belong to one by an underline then.
 const LOOKS: usize = 3;
+
+/// Who speaks, as the page calls it.
+pub(super) fn speaker(role: Role) -> &'static str {
+    match role {
+        Role::System => "System",
+        Role::User => "You",
+        Role::Assistant => "Assistant",
+        Role::Document => "Document",
+    }
+}
 
 /// The text as it stands on the page.
 pub(super) fn said(text: &str) -> String {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::SessionJson;
 use super::fences::fence;
-use super::said::said;
+use super::said::{said, speaker};
 use crate::transcript::{Message, MessageId, Passage, Role};
 
 /// Lines of a passage that are shown; a passage of a few blocks has fewer.
@@ -237,15 +237,6 @@ pub(super) fn plain(session: &SessionJson) -> String {
         }
     }
     out
-}
-
-pub(super) fn speaker(role: Role) -> &'static str {
-    match role {
-        Role::System => "System",
-        Role::User => "You",
-        Role::Assistant => "Assistant",
-        Role::Document => "Document",
-    }
 }
 
 fn title(m: &Message) -> String {
