@@ -6,8 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sala_chat::session::{RealDisk, SessionFilter, Store, Watch};
+use sala_chat::session::{RealDisk, Rescue, Rescued, SessionFilter, Store, Unread, Watch};
+use store_support::fault::{FaultDisk, Loss};
 use store_support::*;
+
+/// No start can read the table of messages any more.
+const UNREADABLE: &str = "UPDATE sqlite_schema SET sql = 'x' || sql WHERE type = 'table' AND name = 'message'";
 
 fn one_talk(root: &Path) -> Talk {
     let bench = Bench::new(open(root, RealDisk));
@@ -31,6 +35,17 @@ fn refused(root: &Path) -> String {
     Store::open(root, Arc::new(RealDisk), limits()).map(|_| ()).unwrap_err().to_string()
 }
 
+fn rescue(root: &Path) -> Rescue {
+    Store::rescue(root, &RealDisk).unwrap()
+}
+
+fn rescued(root: &Path) -> Rescued {
+    match rescue(root) {
+        Rescue::Done(rescued) => rescued,
+        other => panic!("{}: {other:?}", root.display()),
+    }
+}
+
 fn set_aside(root: &Path) -> Vec<PathBuf> {
     let names = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
     names.filter(|path| path.to_str().unwrap().contains("sala.db.damaged-")).collect()
@@ -50,16 +65,16 @@ fn what_a_damaged_schema_hides_is_in_a_new_database() {
     {
         let root = dir.path().join(n.to_string());
         let talk = one_talk(&root);
-        assert_eq!(Store::rescue(&root, &RealDisk).unwrap(), None, "{n}: nothing is wrong");
+        assert_eq!(rescue(&root), Rescue::Nothing, "{n}: nothing is wrong");
         tamper(&root, sql);
         let damaged = fs::read(root.join("sala.db")).unwrap();
         let said = refused(&root);
         assert!(said.contains("is damaged (") && said.contains("sala-chat doctor --check"), "{n}: {said}");
 
-        let rescued = Store::rescue(&root, &RealDisk).unwrap().expect("it is rescued");
-        assert_eq!((rescued.sessions, rescued.messages, rescued.lost), (1, 6, 0), "{n}: {rescued:?}");
+        let rescued = rescued(&root);
+        assert_eq!((rescued.sessions, rescued.messages), (1, 6), "{n}: {rescued:?}");
         assert!(rescued.said().contains("6 messages of 1 session were read"), "{n}: {}", rescued.said());
-        assert_eq!(rescued.said_lost(), None, "{n}");
+        assert_eq!((&rescued.lost, rescued.said_lost()), (&Unread::default(), vec![]), "{n}");
         assert_eq!(fs::read(&rescued.aside).unwrap(), damaged, "{n}: it is kept as it was");
         let store = open(&root, RealDisk);
         let session = store.session_named("talk").unwrap();
@@ -73,7 +88,7 @@ fn what_a_damaged_schema_hides_is_in_a_new_database() {
         assert_eq!((checked.repaired, checked.damaged), (vec![], vec![]), "{n}");
         assert_eq!(store.search("question 1", 10, &Watch::NOBODY).unwrap().len(), 1, "{n}");
         drop(store);
-        assert_eq!(Store::rescue(&root, &RealDisk).unwrap(), None, "{n}: once");
+        assert_eq!(rescue(&root), Rescue::Nothing, "{n}: once");
         assert_eq!(set_aside(&root).len(), 1, "{n}");
     }
 }
@@ -85,7 +100,7 @@ fn messages_of_a_session_that_is_lost_are_in_one_of_another_name() {
     // Where it stood is in the log of heads, whose entry in the schema is damaged, too.
     let gone = "DELETE FROM session; UPDATE sqlite_schema SET sql = 'x' || sql WHERE name = 'head_log'";
     tamper(dir.path(), &format!("PRAGMA foreign_keys = OFF; {gone}"));
-    let rescued = Store::rescue(dir.path(), &RealDisk).unwrap().expect("it is rescued");
+    let rescued = rescued(dir.path());
     assert_eq!((rescued.sessions, rescued.messages), (1, 6), "{rescued:?}");
     let store = open(dir.path(), RealDisk);
     let sessions = store.sessions(SessionFilter::Live, 10).unwrap();
@@ -101,13 +116,85 @@ fn a_database_that_is_in_use_or_has_nothing_to_read_is_left_alone() {
     let (used, bare) = (dir.path().join("used"), dir.path().join("bare"));
     one_talk(&used);
     let store = open(&used, RealDisk);
-    tamper(&used, "UPDATE sqlite_schema SET sql = 'x' || sql WHERE type = 'table' AND name = 'message'");
-    assert_eq!(Store::rescue(&used, &RealDisk).unwrap(), None);
+    tamper(&used, UNREADABLE);
+    let said = rescue(&used).said_in_use().expect("somebody has it open");
+    assert!(said.contains("close that one first") && said.contains("sala-chat doctor --check"), "{said}");
     drop(store);
-    assert!(Store::rescue(&used, &RealDisk).unwrap().is_some());
+    rescued(&used);
 
     drop(open(&bare, RealDisk));
-    tamper(&bare, "UPDATE sqlite_schema SET sql = 'x' || sql WHERE type = 'table' AND name = 'message'");
-    assert_eq!(Store::rescue(&bare, &RealDisk).unwrap(), None);
+    tamper(&bare, UNREADABLE);
+    assert_eq!(rescue(&bare), Rescue::Nothing);
     assert!(set_aside(&bare).is_empty());
+}
+
+#[test]
+fn a_table_that_is_lost_whole_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    one_talk(dir.path());
+    tamper(dir.path(), &format!("DELETE FROM sqlite_schema WHERE tbl_name IN ('mark', 'draft'); {UNREADABLE}"));
+    let rescued = rescued(dir.path());
+    // Not every version has drafts.
+    assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 0, tables: vec!["mark"] }));
+    let said = rescued.said_lost();
+    assert!(said.len() == 1 && said[0].starts_with("The table \"mark\" was not found"), "{said:?}");
+}
+
+#[test]
+fn a_table_that_cannot_be_gone_through_has_lost_something() {
+    let dir = tempfile::tempdir().unwrap();
+    one_talk(dir.path());
+    let database = dir.path().join("sala.db");
+    let db = rusqlite::Connection::open(&database).unwrap();
+    let of_segments = "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = 'segment'";
+    let root: usize = db.query_row(of_segments, [], |row| row.get::<_, u32>(0)).unwrap() as usize;
+    let page: usize = db.query_row("PRAGMA page_size", [], |row| row.get::<_, u32>(0)).unwrap() as usize;
+    drop(db);
+    tamper(dir.path(), UNREADABLE);
+    let mut bytes = fs::read(&database).unwrap();
+    bytes[(root - 1) * page..root * page].fill(0xff);
+    fs::write(&database, bytes).unwrap();
+    let rescued = rescued(dir.path());
+    assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 1, tables: vec![] }));
+    assert_eq!(rescued.said_lost(), ["1 row of the database that could not be opened could not be read"]);
+}
+
+#[test]
+fn a_database_of_a_newer_program_is_left_to_that() {
+    let dir = tempfile::tempdir().unwrap();
+    one_talk(dir.path());
+    tamper(dir.path(), &format!("PRAGMA user_version = 99; {UNREADABLE}"));
+    assert_eq!(rescue(dir.path()), Rescue::Nothing);
+    assert!(set_aside(dir.path()).is_empty());
+}
+
+#[test]
+fn a_rescue_that_is_cut_anywhere_is_done_by_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    for loss in [Loss::Keep, Loss::Drop] {
+        for n in 0.. {
+            let root = dir.path().join(format!("{loss:?} {n}"));
+            let talk = one_talk(&root);
+            tamper(&root, UNREADABLE);
+            let disk = FaultDisk::new();
+            disk.crash_at(n, loss);
+            let first = Store::rescue(&root, &disk);
+            if !disk.is_off() {
+                assert!(matches!(first, Ok(Rescue::Done(_))) && n > 6, "{n}: {first:?}");
+                break;
+            }
+            assert!(first.is_err(), "{n}: {first:?}");
+            if !root.join("sala.db").exists() {
+                let said = refused(&root);
+                assert!(said.contains("sala-chat doctor --check"), "{n}: {said}");
+            }
+            match rescue(&root) {
+                Rescue::Done(rescued) => assert_eq!(rescued.messages, 6, "{n}"),
+                // The new one was in its place.
+                other => assert_eq!(other, Rescue::Nothing, "{n}"),
+            }
+            assert_eq!(open(&root, RealDisk).path(talk.head.unwrap()).unwrap().len(), 6, "{n}");
+            assert!(set_aside(&root).len() == 1 && !root.join("sala.db.rescued").exists(), "{n}");
+        }
+    }
 }

@@ -4,9 +4,9 @@
 //! longest ago goes first. The terminal's own store and list are another place.
 //!
 //! Requests are answered whatever the disk does. Where it takes nothing, or less than comes, so much waits for it in memory
-//! ([`MOST_WAITING`]); what comes beyond that is not kept.
+//! ([`MOST_WAITING`], [`MOST_WAITING_BYTES`]); what comes beyond that is not kept.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crossbeam_channel::Receiver;
 
 use super::fresh::{Fresh, FreshState};
 use super::records::{Record, Records};
-use crate::base::now_ms;
-use crate::protocol::engine::StateImage;
+use crate::base::{bytes, now_ms};
+use crate::protocol::engine::{StateImage, Token};
 use crate::session::{
     Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, Unsaved, Writer,
 };
@@ -27,7 +27,11 @@ const REMEMBERED: usize = 2_000;
 /// Requests between two looks at how many there are.
 const TIDY_EVERY: u64 = 128;
 /// Saves whose text is not on disk yet, at most; a request is two or more.
-const MOST_WAITING: u64 = 1_000;
+const MOST_WAITING: usize = 1_000;
+/// Bytes of their texts and tokens, at most, but for those of the last one: each answer brings all turns before it.
+const MOST_WAITING_BYTES: u64 = 256 << 20;
+/// Answers that are known to have been left out, at most: many more than can be named without being on disk.
+const MOST_LEFT_OUT: usize = 2_000;
 /// How long the end waits for what is being written.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -40,13 +44,13 @@ pub(super) struct Keep {
     /// What is on its way to disk, and with which save.
     pub fresh: Fresh,
     pending: HashMap<u64, SegmentId>,
-    /// The last save handed over, and the last one whose text is on disk or was given up.
-    last: u64,
-    settled: u64,
-    /// [`MOST_WAITING`].
-    most_waiting: u64,
-    /// Answers that were not handed over: what builds on one cannot be kept either.
-    left_out: HashSet<MessageId>,
+    /// Saves whose text is neither on disk nor given up, oldest first, each with its bytes, and all their bytes.
+    waiting: VecDeque<(u64, u64)>,
+    waiting_bytes: u64,
+    /// [`MOST_WAITING`] and [`MOST_WAITING_BYTES`].
+    most_waiting: (usize, u64),
+    /// Answers that were not handed over, oldest first: what builds on one cannot be kept either.
+    left_out: VecDeque<MessageId>,
     /// Answers whose rows are on their way to disk, by their saves.
     rows: HashMap<u64, MessageId>,
     saves: u64,
@@ -68,10 +72,10 @@ impl Keep {
             events,
             fresh: Fresh::default(),
             pending: HashMap::new(),
-            last: 0,
-            settled: 0,
-            most_waiting: MOST_WAITING,
-            left_out: HashSet::new(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            most_waiting: (MOST_WAITING, MOST_WAITING_BYTES),
+            left_out: VecDeque::new(),
             rows: HashMap::new(),
             saves: 0,
             tidying: None,
@@ -91,18 +95,27 @@ impl Keep {
             self.fresh.add(FreshState { content: content.clone(), image: image.clone() }, most);
         }
         let images = image.map(|image| (segment, image)).into_iter().collect();
-        let id = self.writer.save(Save { changes: vec![Change::AddSegment(Box::new(content))], images });
+        let bytes = content.tokens() * size_of::<Token>() as u64;
+        let id = self.hand_over(Save { changes: vec![Change::AddSegment(Box::new(content))], images }, bytes);
         self.pending.insert(id, segment);
-        self.last = id;
+    }
+
+    fn hand_over(&mut self, save: Save, bytes: u64) -> u64 {
+        let id = self.writer.save(save);
+        self.waiting.push_back((id, bytes));
+        self.waiting_bytes += bytes;
+        id
     }
 
     /// Whether too much waits for the disk for anything more to be handed over.
     fn is_full(&mut self) -> bool {
-        let full = self.last - self.settled >= self.most_waiting;
+        let (most, most_bytes) = self.most_waiting;
+        let full = self.waiting.len() >= most || self.waiting_bytes >= most_bytes;
         if full && !std::mem::replace(&mut self.said_left_out, true) {
-            let most = self.most_waiting;
             tracing::warn!(
-                "{most} saves wait for the disk: until it has taken them, answers and their state are not kept"
+                "{} saves of {} wait for the disk: until it has taken them, answers and their state are not kept",
+                self.waiting.len(),
+                bytes(self.waiting_bytes)
             );
         }
         full
@@ -113,16 +126,21 @@ impl Keep {
         let on_nothing = record.and_then(|r| r.parent).is_some_and(|parent| self.left_out.contains(&parent));
         if on_nothing || self.is_full() {
             self.left_out.extend(record.map(|r| r.message));
+            if self.left_out.len() > MOST_LEFT_OUT {
+                self.left_out.pop_front();
+            }
             return;
         }
         let message = record.map_or_else(|| self.store.new_message_id(None), |r| r.message);
         let session = self.store.new_session_id();
         let created_ms = now_ms();
+        let text = record.map(Record::row).unwrap_or_default();
+        let bytes = text.len() as u64;
         let row = Message {
             id: message,
             parent: record.and_then(|r| r.parent),
             role: Role::Assistant,
-            text: record.map(Record::row).unwrap_or_default(),
+            text,
             thinking: String::new(),
             created_ms,
             meta: MessageMeta::default(),
@@ -140,8 +158,7 @@ impl Keep {
             Change::MoveHead { session, head: Some(message) },
         ];
         changes.extend(tip.map(|segment| Change::Link { message, segment }));
-        let save = self.writer.save(Save { changes, images: Vec::new() });
-        self.last = save;
+        let save = self.hand_over(Save { changes, images: Vec::new() }, bytes);
         if record.is_some() {
             self.rows.insert(save, message);
         }
@@ -173,7 +190,7 @@ impl Keep {
                 row
             }
             SaveEvent::Recovered => {
-                (self.said, self.said_left_out) = (false, false);
+                self.said = false;
                 None
             }
         }
@@ -181,7 +198,16 @@ impl Keep {
 
     /// The texts up to this save are on disk, or will never be.
     fn settle(&mut self, save: u64) {
-        self.settled = self.settled.max(save);
+        while let Some((id, bytes)) = self.waiting.front().copied()
+            && id <= save
+        {
+            self.waiting.pop_front();
+            self.waiting_bytes -= bytes;
+        }
+        let (most, most_bytes) = self.most_waiting;
+        if self.waiting.len() <= most / 2 && self.waiting_bytes <= most_bytes / 2 {
+            self.said_left_out = false;
+        }
     }
 
     /// Its state or its row is on disk, or will never be; whose row it is.
@@ -262,20 +288,22 @@ mod tests {
         let store = open();
         let ids: Vec<MessageId> = (0..6).map(|_| store.new_message_id(None)).collect();
         let mut keep = Keep::new(Arc::clone(&store)).unwrap();
-        keep.most_waiting = 3;
+        keep.most_waiting.0 = 3;
         std::fs::rename(&root, &away).unwrap();
         for id in &ids[..5] {
             keep.hold(None, Some(&record(*id, None)));
         }
-        assert_eq!((keep.last, keep.left_out.len()), (3, 2));
+        assert_eq!((keep.waiting.len(), keep.left_out.len(), keep.said_left_out), (3, 2, true));
 
         // The disk is back: it takes what waited, and what comes then but for what builds on something that it never had.
         std::fs::rename(&away, &root).unwrap();
-        keep.last = keep.writer.save(Save::default());
-        while keep.settled < 3 {
+        keep.writer.save(Save::default());
+        while !keep.waiting.is_empty() {
             let event = keep.events.recv_timeout(Duration::from_secs(20)).unwrap();
             keep.on_event(event);
         }
+        // The next time that it takes nothing is told as well.
+        assert_eq!((keep.waiting_bytes, keep.said_left_out), (0, false));
         keep.hold(None, Some(&record(ids[5], Some(ids[4]))));
         assert!(keep.left_out.contains(&ids[5]));
         keep.hold(None, None);
@@ -285,5 +313,26 @@ mod tests {
         let kept: Vec<bool> = ids.iter().map(|id| store.message(*id).is_ok()).collect();
         assert_eq!(kept, [true, true, true, false, false, false]);
         assert_eq!(store.sessions(SessionFilter::Live, usize::MAX).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_bytes_as_well_and_what_was_left_out_is_known_for_a_while() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, away) = (dir.path().join("data"), dir.path().join("away"));
+        let limits = Limits { min_free_bytes: 0, reserve_bytes: 4096, ..Limits::default() };
+        let store = Arc::new(Store::open(&root, Arc::new(RealDisk), limits).unwrap());
+        let mut keep = Keep::new(Arc::clone(&store)).unwrap();
+        let answer = |keep: &mut Keep| keep.hold(None, Some(&record(store.new_message_id(None), None)));
+        keep.most_waiting.1 = 1;
+        // Numbers are taken while there is a database to take them from.
+        store.new_message_id(None);
+        std::fs::rename(&root, &away).unwrap();
+        answer(&mut keep);
+        assert!(keep.waiting_bytes > 1 && keep.left_out.is_empty());
+        for _ in 0..MOST_LEFT_OUT + 9 {
+            answer(&mut keep);
+        }
+        assert_eq!((keep.waiting.len(), keep.left_out.len()), (1, MOST_LEFT_OUT));
+        std::fs::rename(&away, &root).unwrap();
     }
 }

@@ -5,7 +5,8 @@
 //! | `sala-chat.id` | the mark: this directory is ours, and which one it is |
 //! | `sala.db`, `-wal`, `-shm` | SQLite |
 //! | `sala.db.damaged-<time>`, `-wal` | one that could not be opened, beside the one that was made of it (`rescue.rs`) |
-//! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written |
+//! | `sala.db.rescued` | the one that is made of it, until it is in the place of that |
+//! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written, `.<process>.gone` while they are removed |
 //! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `parts.rs`) |
 //! | `locks/serve.*` | where a running `sala-chat serve` is found (`attach::Place`) |
 //! | `reserve` | bytes given back when the disk is full |
@@ -32,6 +33,10 @@ use crate::text::sanitize::shell_word;
 
 /// Names of unfinished files end in this.
 const UNFINISHED: &str = "tmp";
+/// Names of files on their way out end in this.
+const LEAVING: &str = "gone";
+/// Behind the name of a database that could not be opened; then the time.
+const DAMAGED: &str = ".damaged-";
 /// First line of the mark.
 const MARK: &str = "sala-chat data directory 1";
 /// State files without a row stay this long: a database brought back from a copy may know them.
@@ -62,6 +67,38 @@ impl Layout {
         }
     }
 
+    /// SQLite's log of a database.
+    pub fn log_of(database: &Path) -> PathBuf {
+        with_end(database, "-wal")
+    }
+
+    /// SQLite's index of that log.
+    pub fn index_of(database: &Path) -> PathBuf {
+        with_end(database, "-shm")
+    }
+
+    /// What is made of a database that cannot be opened, until it comes to the place of that.
+    pub fn rescued(&self) -> PathBuf {
+        with_end(&self.database, ".rescued")
+    }
+
+    /// A damaged database beside the one that was made of it.
+    pub fn aside(&self, time: &str) -> PathBuf {
+        with_end(&self.database, &format!("{DAMAGED}{time}"))
+    }
+
+    /// The newest of those.
+    pub fn last_aside(&self, disk: &dyn Disk) -> io::Result<Option<PathBuf>> {
+        let start = self.aside("");
+        let start = start.file_name().unwrap_or_default().as_encoded_bytes();
+        let mut names = disk.list(&self.root)?;
+        names.retain(|name| {
+            let name = name.as_os_str().as_encoded_bytes();
+            name.starts_with(start) && !name.ends_with(b"-wal")
+        });
+        Ok(names.into_iter().max().map(|name| self.root.join(name)))
+    }
+
     pub fn file(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
         self.segments.join(format!("{}.{}", id.hex(), kind.extension()))
     }
@@ -76,10 +113,22 @@ impl Layout {
         self.segments.join(format!("{}.{}.{}.{UNFINISHED}", id.hex(), kind.extension(), std::process::id()))
     }
 
+    /// A file that was taken out of its place, until it is removed.
+    pub fn leaving(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
+        self.segments.join(format!("{}.{}.{}.{LEAVING}", id.hex(), kind.extension(), std::process::id()))
+    }
+
     /// A file to try the disk with.
     pub fn probe(&self) -> PathBuf {
         self.segments.join(format!("probe-{}.{UNFINISHED}", std::process::id()))
     }
+}
+
+/// A path with more behind its name.
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    PathBuf::from(name)
 }
 
 /// What a name in `segments/` is.
@@ -87,7 +136,7 @@ impl Layout {
 pub(super) enum SegmentName {
     /// A segment's file.
     State(SegmentId, FileKind),
-    /// One that was being written, or a probe.
+    /// One that was being written or removed, or a probe.
     Unfinished,
 }
 
@@ -110,7 +159,7 @@ impl SegmentName {
         let id = SegmentId::from_hex(stem).filter(|id| id.hex() == stem)?;
         match (parts.next(), parts.next(), parts.next()) {
             (None, ..) => Some(SegmentName::State(id, kind)),
-            (Some(p), Some(UNFINISHED), None) if process(p) => Some(SegmentName::Unfinished),
+            (Some(p), Some(UNFINISHED | LEAVING), None) if process(p) => Some(SegmentName::Unfinished),
             _ => None,
         }
     }
@@ -120,8 +169,8 @@ impl SegmentName {
 ///
 /// # Errors
 /// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's database,
-/// [`StoreError::Linked`] for a link in its place, [`StoreError::Damaged`] for a database that has lost its beginning or is
-/// missing beside state.
+/// [`StoreError::Linked`] for a link in its place, [`StoreError::NoDatabase`] for a database that has lost its beginning or is
+/// missing beside state, [`StoreError::Damaged`] where it was being made anew.
 pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     let names = match disk.list(&layout.root) {
         Ok(names) => names,
@@ -130,7 +179,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
         Err(e) => return Err(StoreError::NoFolder { path: layout.root.clone(), source: e }),
     };
-    let damaged = |detail: &str| StoreError::Damaged { path: layout.database.clone(), detail: detail.to_owned() };
+    let damaged = |detail: &str| StoreError::NoDatabase { path: layout.database.clone(), detail: detail.to_owned() };
     let look = match disk.look(&layout.database) {
         Ok(_) if layout.database.is_symlink() => return Err(StoreError::Linked { path: layout.database.clone() }),
         Ok(look) if !look.is_file => return Err(StoreError::Foreign { path: layout.database.clone() }),
@@ -138,6 +187,10 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         Err(e) => return Err(StoreError::io("read", &layout.database)(e)),
     };
+    if look.is_none() && disk.look(&layout.rescued()).is_ok() {
+        let detail = "it is being made anew, or that was stopped".to_owned();
+        return Err(StoreError::Damaged { path: layout.database.clone(), detail });
+    }
     let bytes = look.map_or(0, |l| l.bytes);
     if bytes == 0 {
         let used = disk.list(&layout.segments).unwrap_or_default().iter().any(|n| {
@@ -145,7 +198,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
             matches!(SegmentName::of(n), Some(SegmentName::State(..)))
         });
         // Of an earlier version killed at the very start, whose text is in the log alone.
-        let logged = disk.look(&layout.root.join("sala.db-wal")).is_ok_and(|l| l.bytes > 0) && look.is_some();
+        let logged = disk.look(&Layout::log_of(&layout.database)).is_ok_and(|l| l.bytes > 0) && look.is_some();
         if read_mark(layout, disk).is_some() || (used && !logged) {
             return Err(damaged(if look.is_some() { "it is empty" } else { "it is missing" }));
         }
@@ -338,7 +391,7 @@ mod tests {
         let of = |name: &str| SegmentName::of(Path::new(name));
         assert_eq!(of(&format!("{hex}.rows")), Some(SegmentName::State(SegmentId([0xab; 32]), FileKind::Rows)));
         assert_eq!(of(&format!("{hex}.end")), Some(SegmentName::State(SegmentId([0xab; 32]), FileKind::End)));
-        for ours in [format!("{hex}.rows.17.tmp"), "probe-3.tmp".into()] {
+        for ours in [format!("{hex}.rows.17.tmp"), format!("{hex}.end.17.gone"), "probe-3.tmp".into()] {
             assert_eq!(of(&ours), Some(SegmentName::Unfinished), "{ours}");
         }
         let upper = hex.to_uppercase();
@@ -349,6 +402,7 @@ mod tests {
             "probe-x.tmp",
             ".rows",
             &format!("{hex}.rows.tmp"),
+            &format!("{hex}.rows.gone"),
             &format!("{hex}.rows.bak"),
             &format!("{hex}.rows.1.tmp.2"),
             &format!("{hex}.zip"),

@@ -40,6 +40,14 @@ pub enum StoreError {
         /// What was seen.
         detail: String,
     },
+    /// There is no database where one was.
+    #[error("{} is damaged ({detail}): bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
+    NoDatabase {
+        /// Where it was.
+        path: PathBuf,
+        /// What was seen.
+        detail: String,
+    },
     /// Something was to be removed from a database whose structure is damaged.
     #[error("{} is damaged ({fault}), so nothing is removed from it: sala-chat doctor --check repairs what can be", path.display())]
     Doubtful {

@@ -1,8 +1,9 @@
-//! Conversations leave the store: Markdown and plain text (`text`), JSON. What JSON holds can come back (`import.rs`).
+//! Conversations leave the store: Markdown and plain text (`text`; a message's on the page: `said`, `fences`), JSON. What JSON holds can come back (`import.rs`).
 //!
 //! Files appear whole or not at all: temporary name, sync, rename. Never overwrites without being told to.
 
 mod fences;
+mod said;
 mod text;
 
 use std::collections::HashSet;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::fences::fence;
+pub(super) use self::fences::{fence, fence_behind};
 use super::error::{Result, StoreError};
 use super::store::Store;
 use super::watch::Watch;

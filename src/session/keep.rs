@@ -255,16 +255,11 @@ impl Store {
     }
 
     pub(super) fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
-        let mut freed = Freed::default();
-        for (id, kind, bytes) in gone {
-            // Another process may have saved it anew meanwhile. What else stays behind is named by no row: it is removed some days
-            // later.
-            if *bytes > 0 && self.remove_unnamed(id, *kind).unwrap_or(false) {
-                freed.files += 1;
-                freed.bytes += bytes;
-            }
-        }
-        freed
+        let had: Vec<_> = gone.iter().filter(|(.., bytes)| *bytes > 0).copied().collect();
+        // Another process may have saved some anew meanwhile.
+        let removed = self.remove_unnamed(&had);
+        let bytes = removed.iter().map(|(.., bytes)| *bytes).sum();
+        Freed { files: removed.len() as u64, bytes, ..Freed::default() }
     }
 }
 

@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //!
-//! 1. **Text first.** A transaction holding text never waits for, and never fails because of, a state file.
+//! 1. **Text first.** A transaction holding text never waits for, and never fails because of, a state file: whoever holds
+//!    the database renames such files, and writes, syncs or removes none.
 //! 2. **One commit point per promise.** Text is safe when its transaction is; state is kept when the transaction that
 //!    names its checksum is, and its file was synced (file, then directory) before that.
 //! 3. A state file is believed only after its bytes hash to what the database says. Anything else is *declared
@@ -96,7 +97,7 @@ pub use keep::{Freed, NOT_WRITTEN, PRUNED};
 pub use library::DocumentRecord;
 pub use lock::{Owner, SessionLock};
 pub use messages::Extent;
-pub use rescue::Rescued;
+pub use rescue::{Rescue, Rescued, Unread};
 pub use row_source::{Opened, StoredRows};
 pub use scratch::Scratch;
 pub use search::SearchHit;

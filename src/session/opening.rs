@@ -288,7 +288,7 @@ impl Store {
 /// Copies the database and its log, again where one of them changed meanwhile: a writer that moves the log into the database
 /// after that was copied leaves what it moved in neither copy.
 pub(super) fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> {
-    let (wal, wal_copy) = (layout.root.join("sala.db-wal"), target.with_extension("db-wal"));
+    let (wal, wal_copy) = (Layout::log_of(&layout.database), Layout::log_of(target));
     let files = [(&layout.database, target), (&wal, &*wal_copy)];
     for left in (0..COPIES).rev() {
         let mut before = Vec::new();

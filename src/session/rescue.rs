@@ -5,6 +5,7 @@
 //! that of a new database by whatever of it is left. Nothing of the directory changes before the new database is complete and on disk.
 
 use std::collections::BTreeSet;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ToSqlOutput;
@@ -26,7 +27,35 @@ use crate::transcript::SessionId;
 /// Size of one write.
 const WRITE_BYTES: u64 = 8 << 20;
 
-/// What became of a database that could not be opened.
+/// What came of a look at a database that may be one that cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rescue {
+    /// It can be opened, or nothing can be made of it.
+    Nothing,
+    /// It cannot be opened, and another process has the directory open: that goes on writing into the damaged one.
+    InUse {
+        /// The database.
+        path: PathBuf,
+        /// What is wrong with it, a phrase.
+        detail: String,
+    },
+    /// There is a new one in its place.
+    Done(Rescued),
+}
+
+impl Rescue {
+    /// A sentence: what to do so that it can be done.
+    pub fn said_in_use(&self) -> Option<String> {
+        let Rescue::InUse { path, detail } = self else { return None };
+        Some(format!(
+            "{} cannot be opened ({detail}), and another sala-chat has it open: close that one first, then a new one is made of \
+             what can be read: sala-chat doctor --check",
+            path.display()
+        ))
+    }
+}
+
+/// What was made of a database that could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rescued {
     /// What was wrong with it, a phrase.
@@ -35,10 +64,19 @@ pub struct Rescued {
     pub sessions: u64,
     /// Messages in the new one.
     pub messages: u64,
-    /// Rows of any kind that were found and could not be read.
-    pub lost: u64,
+    /// What could not be read.
+    pub lost: Unread,
     /// Where the damaged one is.
     pub aside: PathBuf,
+}
+
+/// What of a database could not be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// Rows of any kind that were found.
+    pub rows: u64,
+    /// Tables that were not found, or not even in part.
+    pub tables: Vec<&'static str>,
 }
 
 impl Rescued {
@@ -54,71 +92,108 @@ impl Rescued {
         )
     }
 
-    /// A sentence: what could not be read, if anything.
-    pub fn said_lost(&self) -> Option<String> {
-        let rows = counted(self.lost, "row");
-        (self.lost > 0).then(|| format!("{rows} of the database that could not be opened could not be read"))
+    /// Sentences: what could not be read.
+    pub fn said_lost(&self) -> Vec<String> {
+        let Unread { rows, tables } = &self.lost;
+        let rows = (*rows > 0)
+            .then(|| format!("{} of the database that could not be opened could not be read", counted(*rows, "row")));
+        let tables = tables.iter().map(|table| {
+            format!("The table \"{table}\" was not found in the database that could not be opened: what it held is not in the new one")
+        });
+        rows.into_iter().chain(tables).collect()
     }
 }
 
 impl Store {
     /// Puts a new database in the place of one that cannot be opened for writing because it is damaged, with all that can be read of
-    /// it. `None` where that is not so, where nothing can be read, or where another process has the directory open.
+    /// it; one of a newer program is left to that. What an earlier attempt left half done is taken back first.
     ///
     /// # Errors
     /// A file cannot be read or written. The damaged database is where it was then, or beside it under its new name.
-    pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Option<Rescued>> {
+    pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Rescue> {
         let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
         let layout = Layout::new(&root.canonicalize().unwrap_or(root));
-        if directory::survey(&layout, disk).is_err() || !layout.database.is_file() {
-            return Ok(None);
-        }
-        let Err(StoreError::Damaged { detail, .. }) = schema::open_writable(&layout.database) else { return Ok(None) };
         // Whoever has it open goes on writing into the damaged one.
-        let alone = layout.open_lock("store").ok().filter(|lock| lock.try_lock().is_ok());
+        let mut alone = None;
+        if disk.look(&layout.rescued()).is_ok() {
+            alone = hold_alone(&layout)?;
+            if alone.is_some() {
+                take_back(&layout, disk)?;
+            }
+        }
+        let in_use = |detail: String| Ok(Rescue::InUse { path: layout.database.clone(), detail });
+        match directory::survey(&layout, disk) {
+            Err(StoreError::Damaged { detail, .. }) if alone.is_none() => return in_use(detail),
+            Ok(()) if layout.database.is_file() => {}
+            _ => return Ok(Rescue::Nothing),
+        }
+        let Err(StoreError::Damaged { detail, .. }) = schema::open_writable(&layout.database) else {
+            return Ok(Rescue::Nothing);
+        };
         if alone.is_none() {
-            return Ok(None);
+            alone = hold_alone(&layout)?;
+        }
+        if alone.is_none() {
+            return in_use(detail);
         }
         let place = private_place()?;
         let (copy, fresh) = (place.path().join("sala.db"), place.path().join("fresh.db"));
         copy_database(&layout, disk, &copy)?;
         directory::make_database(&fresh).map_err(StoreError::io("make", &fresh))?;
         let (mut new, _) = schema::open_writable(&fresh)?;
-        let lost = read_out(&copy, &mut new)?;
+        let Some(lost) = read_out(&copy, &mut new)? else { return Ok(Rescue::Nothing) };
         let count = |table: &str| -> Result<u64> {
             Ok(new.query_row(&format!("SELECT count(*) FROM {table}"), [], |r| r.get(0))?)
         };
         let (sessions, messages) = (count("session")?, count("message")?);
         if messages == 0 {
-            return Ok(None);
+            return Ok(Rescue::Nothing);
         }
         // One file, without a log beside it.
         new.pragma_update(None, "journal_mode", "DELETE")?;
         new.close().map_err(|(_, e)| StoreError::from(e))?;
         let aside = put_in_place(&layout, disk, &fresh)?;
-        Ok(Some(Rescued { detail, sessions, messages, lost, aside }))
+        Ok(Rescue::Done(Rescued { detail, sessions, messages, lost, aside }))
     }
 }
 
-/// Copies the rows of all tables; returns how many were found and could not be read.
-fn read_out(copy: &Path, new: &mut Connection) -> Result<u64> {
+/// The lock of a directory that nobody has open; `None` where somebody has.
+fn hold_alone(layout: &Layout) -> Result<Option<File>> {
+    let lock = layout.open_lock("store").map_err(StoreError::io("lock", &layout.locks))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(e)) => Err(StoreError::io("lock", &layout.locks)(e)),
+    }
+}
+
+/// Copies the rows of all tables; returns what could not be read. `None` for a database of a newer program.
+fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
     let mut old = open_as_it_is(copy)?;
+    let version: i32 = old.pragma_query_value(None, "user_version", |r| r.get(0))?;
+    if version > schema::VERSION {
+        return Ok(None);
+    }
     if mend_schema(&old, new)? {
         old = open_as_it_is(copy)?;
     }
     // What a row names may be lost.
     new.pragma_update(None, "foreign_keys", false)?;
     let tx = new.transaction()?;
-    let mut lost = 0;
+    let mut lost = Unread::default();
     for table in TABLES {
-        lost += copy_table(&old, &tx, table)?;
+        match copy_table(&old, &tx, table)? {
+            Some(rows) => lost.rows += rows,
+            None if schema::ADDED.contains(&table) => {}
+            None => lost.tables.push(table),
+        }
     }
     if !columns(&old, "message").iter().any(|column| column == "seal") {
         seal::seal_everything(&tx)?;
     }
     leave_out_what_leads_nowhere(&tx)?;
     tx.commit()?;
-    Ok(lost)
+    Ok(Some(lost))
 }
 
 /// Opens a database with as much of its schema as can be understood.
@@ -160,13 +235,13 @@ fn columns(db: &Connection, table: &str) -> Vec<String> {
     names().unwrap_or_default()
 }
 
-/// Copies what can be read of a table; returns how many rows were found and could not be.
-fn copy_table(old: &Connection, tx: &Transaction<'_>, table: &str) -> Result<u64> {
+/// Copies what can be read of a table; returns how many rows were found and could not be. `None`: the table is not there.
+fn copy_table(old: &Connection, tx: &Transaction<'_>, table: &str) -> Result<Option<u64>> {
     let there = columns(old, table);
     let mut names = columns(tx, table);
     names.retain(|name| there.contains(name));
     if names.is_empty() {
-        return Ok(0);
+        return Ok(None);
     }
     let (count, names) = (names.len(), names.join(", "));
     // A new database has counters already.
@@ -174,15 +249,15 @@ fn copy_table(old: &Connection, tx: &Transaction<'_>, table: &str) -> Result<u64
     let places = vec!["?"; count].join(", ");
     let mut insert = tx.prepare(&format!("INSERT OR {instead} INTO {table}({names}) VALUES ({places})"))?;
     let mut lost = 0;
-    let Some(ids) = row_ids(old, table)? else {
+    let Some((ids, whole)) = row_ids(old, table)? else {
         let mut query = old.prepare(&format!("SELECT {names} FROM {table}"))?;
         let mut rows = query.query([])?;
         loop {
             match rows.next() {
                 Ok(Some(row)) => lost += u64::from(!put(&mut insert, row, count)?),
-                Ok(None) => return Ok(lost),
+                Ok(None) => return Ok(Some(lost)),
                 // The rest hangs on a damaged page, and how much that is nobody knows.
-                Err(e) if is_damage(&e) => return Ok(lost + 1),
+                Err(e) if is_damage(&e) => return Ok(Some(lost + 1)),
                 Err(e) => return Err(e.into()),
             }
         }
@@ -198,11 +273,13 @@ fn copy_table(old: &Connection, tx: &Transaction<'_>, table: &str) -> Result<u64
         };
         lost += u64::from(!copied);
     }
-    Ok(lost)
+    // What lies between the two ends nobody knows.
+    Ok(Some(lost + u64::from(!whole)))
 }
 
-/// The rows of a table as far as it can be gone through from either end; `None` for one whose rows have no ids.
-fn row_ids(old: &Connection, table: &str) -> Result<Option<BTreeSet<i64>>> {
+/// The rows of a table as far as it can be gone through from either end, and whether those are all; `None` for one whose rows
+/// have no ids.
+fn row_ids(old: &Connection, table: &str) -> Result<Option<(BTreeSet<i64>, bool)>> {
     let mut ids = BTreeSet::new();
     for order in ["ASC", "DESC"] {
         let sql = format!("SELECT rowid FROM {table} NOT INDEXED ORDER BY rowid {order}");
@@ -211,13 +288,13 @@ fn row_ids(old: &Connection, table: &str) -> Result<Option<BTreeSet<i64>>> {
         loop {
             match rows.next() {
                 Ok(Some(row)) => ids.extend(seal::number_at(row, 0)),
-                Ok(None) => return Ok(Some(ids)),
+                Ok(None) => return Ok(Some((ids, true))),
                 Err(e) if is_damage(&e) => break,
                 Err(e) => return Err(e.into()),
             }
         }
     }
-    Ok(Some(ids))
+    Ok(Some((ids, false)))
 }
 
 /// Puts a row into the new database, as it is. False where it cannot be there: its values are damaged, or another row has its name.
@@ -272,7 +349,18 @@ fn leave_out_what_leads_nowhere(tx: &Transaction<'_>) -> Result<()> {
 
 /// Moves the damaged database aside, with its log, and the new one into its place. Returns where the damaged one is.
 fn put_in_place(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Result<PathBuf> {
-    let ready = layout.root.join("sala.db.rescued");
+    let aside = layout.aside(&clock::local().strftime("%Y%m%d-%H%M%S").to_string());
+    let done = make_ready(layout, disk, fresh).and_then(|()| exchange(layout, disk, &aside));
+    if done.is_err() {
+        // What cannot be taken back now is at the next attempt.
+        let _ = take_back(layout, disk);
+    }
+    done.map(|()| aside)
+}
+
+/// Puts the new database beside the damaged one, whole and on disk.
+fn make_ready(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Result<()> {
+    let ready = layout.rescued();
     let bytes = disk.look(fresh).map_err(StoreError::io("read", fresh))?.bytes;
     let mut file = disk.create(&ready).map_err(StoreError::io("make", &ready))?;
     let mut at = 0;
@@ -282,22 +370,47 @@ fn put_in_place(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Result<PathBu
         at += part.len() as u64;
     }
     file.sync().map_err(StoreError::io("sync", &ready))?;
-    drop(file);
-    let aside = layout.root.join(format!("sala.db.damaged-{}", clock::local().strftime("%Y%m%d-%H%M%S")));
-    let beside = |path: &Path, end: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(end);
-        PathBuf::from(name)
-    };
-    let (log, shared) = (beside(&layout.database, "-wal"), beside(&layout.database, "-shm"));
-    let rename = |from: &Path, to: &Path| disk.rename(from, to).map_err(StoreError::io("rename", from));
-    rename(&layout.database, &aside)?;
-    // A log that stays would be taken for one of the new database.
+    sync(layout, disk)
+}
+
+fn exchange(layout: &Layout, disk: &dyn Disk, aside: &Path) -> Result<()> {
+    rename(disk, &layout.database, aside)?;
+    let (log, index) = (Layout::log_of(&layout.database), Layout::index_of(&layout.database));
     if disk.look(&log).is_ok() {
-        rename(&log, &beside(&aside, "-wal"))?;
+        rename(disk, &log, &Layout::log_of(aside))?;
     }
-    disk.remove(&shared).map_err(StoreError::io("remove", &shared))?;
-    rename(&ready, &layout.database)?;
-    disk.sync_dir(&layout.root).map_err(StoreError::io("sync", &layout.root))?;
-    Ok(aside)
+    disk.remove(&index).map_err(StoreError::io("remove", &index))?;
+    // A log that stays would be taken for one of the new database.
+    sync(layout, disk)?;
+    rename(disk, &layout.rescued(), &layout.database)?;
+    sync(layout, disk)
+}
+
+/// Undoes what was done while the new database is not in its place: the damaged one comes back there, with its log, and the new one
+/// goes, which is made again.
+fn take_back(layout: &Layout, disk: &dyn Disk) -> Result<()> {
+    let ready = layout.rescued();
+    if disk.look(&ready).is_err() {
+        return Ok(());
+    }
+    if disk.look(&layout.database).is_err() {
+        let aside = layout.last_aside(disk).map_err(StoreError::io("read", &layout.root))?;
+        // There is nothing else to go on from.
+        let Some(aside) = aside else { return Ok(()) };
+        let log = Layout::log_of(&aside);
+        if disk.look(&log).is_ok() {
+            rename(disk, &log, &Layout::log_of(&layout.database))?;
+        }
+        rename(disk, &aside, &layout.database)?;
+        sync(layout, disk)?;
+    }
+    disk.remove(&ready).map_err(StoreError::io("remove", &ready))
+}
+
+fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> Result<()> {
+    disk.rename(from, to).map_err(StoreError::io("rename", from))
+}
+
+fn sync(layout: &Layout, disk: &dyn Disk) -> Result<()> {
+    disk.sync_dir(&layout.root).map_err(StoreError::io("sync", &layout.root))
 }

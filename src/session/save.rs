@@ -1,6 +1,7 @@
-//! Saving model state: files first (written and synced under names of this process's own), then the transaction in which they take
-//! their places (rename, sync directory) and their checksums are named. Several processes may save one segment at once, and their
-//! files differ: a file is placed or removed only while the database is this process's to write, and never where a row names one.
+//! Saving model state: files first (written and synced under names of this process's own), which then take their places and are
+//! synced there (the directory), then the transaction that names the checksums of those that are still there. Several processes may
+//! save one segment at once, and their files differ: a file is placed or removed only while the database is this process's to write,
+//! and never where a row names one. Nobody's text waits for a file's bytes or a directory's sync meanwhile.
 //!
 //! A segment file without a name in the database is garbage, and is made only under the writing lock, so that whoever holds that
 //! lock alone may remove such files.
@@ -19,6 +20,8 @@ use crate::protocol::engine::{ImageTensor, StateImage};
 
 /// Size of one write. Large enough for full speed, small enough that a stop is noticed.
 const WRITE_BYTES: usize = 8 << 20;
+/// Files that leave their places while others wait to write.
+const OUT_AT_ONCE: usize = 64;
 
 /// A file that is on disk, not in its place yet, nor named by the database.
 pub(super) struct Written {
@@ -137,23 +140,46 @@ impl Store {
         for file in written {
             // What cannot be removed now goes at the next start.
             let _ = self.disk.remove(&self.layout.unfinished(&file.id, file.kind));
-            // It had come to its place before the transaction failed.
-            if self.is_in_place(file) {
-                let _ = self.remove_unnamed(&file.id, file.kind);
-            }
         }
+        // Some may have come to their places before that.
+        let placed = written.iter().filter(|file| self.is_in_place(file));
+        let placed: Vec<_> = placed.map(|file| (file.id, file.kind, file.bytes)).collect();
+        self.remove_unnamed(&placed);
     }
 
-    /// Removes a segment's file, unless a row names it. Returns whether it is gone.
-    pub(super) fn remove_unnamed(&self, id: &SegmentId, kind: FileKind) -> Result<bool> {
-        let path = self.layout.file(id, kind);
-        self.exclusively(|tx| {
-            if is_named(tx, id, kind)? == Some(true) {
-                return Ok(false);
-            }
-            self.disk.remove(&path).map_err(StoreError::io("remove", &path))?;
-            Ok(true)
-        })
+    /// Removes segments' files, but for those that rows name. Returns which are gone; what else stays is named by no row, and
+    /// is removed some days later.
+    pub(super) fn remove_unnamed<'a>(
+        &self,
+        files: &'a [(SegmentId, FileKind, u64)],
+    ) -> Vec<&'a (SegmentId, FileKind, u64)> {
+        let mut gone = Vec::new();
+        for some in files.chunks(OUT_AT_ONCE) {
+            let out = self.exclusively(|tx| {
+                let mut out = Vec::new();
+                for file in some {
+                    let (id, kind, _) = file;
+                    if is_named(tx, id, *kind)? != Some(true) && self.put_out(id, *kind).is_ok() {
+                        out.push(file);
+                    }
+                }
+                Ok(out)
+            });
+            let Ok(out) = out else { break };
+            // Removing a large file takes a disk its time, in which others can write their texts.
+            let removed =
+                |(id, kind, _): &&(SegmentId, FileKind, u64)| self.disk.remove(&self.layout.leaving(id, *kind)).is_ok();
+            gone.extend(out.into_iter().filter(removed));
+        }
+        gone
+    }
+
+    /// Takes a file out of its place, if one is there.
+    fn put_out(&self, id: &SegmentId, kind: FileKind) -> std::io::Result<()> {
+        match self.disk.rename(&self.layout.file(id, kind), &self.layout.leaving(id, kind)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
     }
 
     fn is_in_place(&self, file: &Written) -> bool {
@@ -172,45 +198,53 @@ impl Store {
         if written.is_empty() {
             return Ok(());
         }
-        for late in self.transaction(|tx| self.place_and_name(tx, written))? {
+        self.exclusively(|tx| written.iter().try_for_each(|file| self.place(tx, file)))?;
+        let dir = &self.layout.segments;
+        self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
+        for late in self.transaction(|tx| self.name(tx, written))? {
             let _ = self.disk.remove(&self.layout.unfinished(&late.id, late.kind));
         }
         Ok(())
     }
 
+    /// Puts a file where a row may name it, unless another is named there.
+    fn place(&self, tx: &Transaction<'_>, file: &Written) -> Result<()> {
+        match is_named(tx, &file.id, file.kind)? {
+            None => Err(StoreError::NoSegment { id: file.id }),
+            Some(true) => Ok(()),
+            Some(false) => {
+                let from = self.layout.unfinished(&file.id, file.kind);
+                let renamed = self.disk.rename(&from, &self.layout.file(&file.id, file.kind));
+                renamed.map_err(StoreError::io("rename", &from))
+            }
+        }
+    }
+
     /// From the commit on they are the segments' state. Returns those that came too late: another process's is named already.
-    fn place_and_name<'a>(&self, tx: &Transaction<'_>, written: &'a [Written]) -> Result<Vec<&'a Written>> {
+    fn name<'a>(&self, tx: &Transaction<'_>, written: &'a [Written]) -> Result<Vec<&'a Written>> {
         let mut late = Vec::new();
         for file in written {
             let Written { id, kind, root, bytes, .. } = file;
             match is_named(tx, id, *kind)? {
                 None => return Err(StoreError::NoSegment { id: *id }),
                 Some(true) => late.push(file),
+                // What lies there since is not known to stay.
+                Some(false) if !self.is_in_place(file) => {
+                    let why = "another process saved or removed it at the same time".to_owned();
+                    return Err(StoreError::StateLost { id: *id, why });
+                }
                 Some(false) => {
-                    self.place(file)?;
                     let k = kind.extension();
                     let sql = format!("UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1");
                     tx.prepare_cached(&sql)?.execute(params![id.0, root, bytes])?;
                 }
             }
         }
-        let dir = &self.layout.segments;
-        self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
         let ids: Vec<SegmentId> = written.iter().map(|file| file.id).collect();
         for session in sessions_behind(tx, &ids)? {
             refresh_session(tx, session)?;
         }
         Ok(late)
-    }
-
-    fn place(&self, file: &Written) -> Result<()> {
-        // A transaction that met a full disk is run again.
-        if self.is_in_place(file) {
-            return Ok(());
-        }
-        let from = self.layout.unfinished(&file.id, file.kind);
-        let renamed = self.disk.rename(&from, &self.layout.file(&file.id, file.kind));
-        renamed.map_err(StoreError::io("rename", &from))
     }
 
     pub(super) fn require_room(&self, need_bytes: u64) -> Result<()> {
@@ -295,6 +329,11 @@ mod tests {
         store.forget_files(&late);
         let is_first = || store.read_rows(&id).unwrap().tensors[0].data == rows(1).tensors[0].data;
         assert!(is_first());
+        // One that lost its place before it was named is not named.
+        assert!(store.declare_missing(&id, FileKind::Rows, "dropped"));
+        let e = store.transaction(|tx| store.name(tx, &late).map(drop)).unwrap_err();
+        assert!(e.to_string().contains("another process saved or removed it"), "{e}");
+        store.save_images(&[(id, StateImage { rows: rows(1), end: None })]).unwrap();
         // Somebody dropped it, and it was saved anew before its file was removed.
         assert_eq!(store.remove_files(&[(id, FileKind::Rows, head.total_bytes)]).files, 0);
         assert!(is_first());

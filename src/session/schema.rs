@@ -160,6 +160,9 @@ CREATE TRIGGER IF NOT EXISTS session_gone AFTER DELETE ON session BEGIN
 END;
 ";
 
+/// Tables that a database of ours may be without: those of [`SECOND`] and of [`LATER`].
+pub(super) const ADDED: [&str; 2] = ["property", "draft"];
+
 /// What earlier programs made and nothing asks for: no program misses it, so the version stays.
 const OUT_OF_USE: &str = "DROP INDEX IF EXISTS document_hash;";
 

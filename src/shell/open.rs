@@ -24,7 +24,7 @@ use crate::settings::table::session_rows;
 use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
 use crate::text::sources::SourceOptions;
 use crate::text::{self, TextModel, files};
-pub(super) use stores::{library_names, limits};
+pub(super) use stores::{folder_of_requests, library_names, limits};
 pub use stores::{
     scratch, store, store_of_requests, store_of_requests_if_any, store_to_change, store_to_free, store_to_read,
 };

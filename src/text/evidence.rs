@@ -120,7 +120,9 @@ fn asked(question: &[u8]) -> HashMap<Vec<u8>, u32> {
         let says = lower.len() > 1 || lower.first().is_some_and(u8::is_ascii_digit);
         let before = question.get(..behind - word.len()).unwrap_or_default().trim_ascii_end().last();
         let within = before.is_some_and(|byte| !matches!(*byte, b'.' | b'?' | b'!'));
-        let name = spelled && within && NAMES.iter().any(|name| name.as_bytes() == word);
+        // At the beginning of a sentence the other word has a capital as well, and no more than one.
+        let told = within || is_capitals(word);
+        let name = spelled && told && NAMES.iter().any(|name| name.as_bytes() == word);
         let stop = !name && STOP.split(' ').any(|stop| stop.as_bytes() == lower);
         if says && !stop && asked.len() < QUESTION_WORDS {
             put_stem(word, &mut own);
@@ -131,10 +133,17 @@ fn asked(question: &[u8]) -> HashMap<Vec<u8>, u32> {
     asked
 }
 
+fn is_capitals(word: &[u8]) -> bool {
+    word.iter().all(u8::is_ascii_uppercase)
+}
+
 /// Whether one of [`NAMES`] is written as the word that it is not.
 fn is_common(word: &[u8]) -> bool {
-    word.first().is_some_and(u8::is_ascii_lowercase)
-        && NAMES.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(word))
+    let name = NAMES.iter().map(|name| name.as_bytes()).find(|name| name.eq_ignore_ascii_case(word));
+    name.is_some_and(|name| match is_capitals(name) {
+        true => name != word,
+        false => word.first().is_some_and(u8::is_ascii_lowercase),
+    })
 }
 
 /// Words of a question, bit by bit.

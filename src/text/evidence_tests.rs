@@ -69,6 +69,25 @@ fn a_month_that_is_spelled_as_a_common_word_counts() {
     assert!(NAMES.iter().all(stop));
 }
 
+#[test]
+fn a_name_in_capitals_counts_wherever_it_stands() {
+    const CONTRACT: &str = "<document name=\"contract.txt\">\nThe US firm is a tenant.\nIt pays the rent to us.\nAll IT is \
+        rented.\n</document>";
+    let asked = |question: &str| {
+        let talk = talk(&[("user", CONTRACT), ("user", question)]);
+        of(&talk, &QUOTING, &["The US", "It pays", "All IT"])
+    };
+    for question in ["US address?", "It is so. US address?", "Which address in the US?"] {
+        let [firm, rent, it] = asked(question)[..] else { panic!("three sentences") };
+        assert!(firm > 0.0 && (rent, it) == (0.0, 0.0), "{question}: {firm} {rent} {it}");
+    }
+    let [firm, rent, it] = asked("IT costs?")[..] else { panic!("three sentences") };
+    assert!(it > 0.0 && (firm, rent) == (0.0, 0.0), "{firm} {rent} {it}");
+    for question in ["It costs what?", "Is it for us?", "US ADDRESS?"] {
+        assert_eq!(asked(question), [0.0; 3], "{question}");
+    }
+}
+
 /// With these related words.
 fn knowing(thesaurus: &str) -> Quoting {
     Quoting { related: 1.0, covered: 4.0, thesaurus: thesaurus.to_owned(), ..QUOTING }

@@ -177,6 +177,47 @@ fn one_of_a_thing_is_not_called_several() {
 }
 
 #[test]
+fn what_serve_kept_is_made_anew_or_named_beside_the_conversations() {
+    let home = Home::new();
+    let requests = home.path("data/requests");
+    let file = home.write("in.json", exported("one", "hi"));
+    let places: [&[&str]; 2] = [&[], &["--data-dir", requests.to_str().unwrap()]];
+    for place in places {
+        let output = home.run(&[&["import", file.to_str().unwrap()][..], place].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    }
+    let database = requests.join("sala.db");
+    let tamper = || {
+        let unreadable = "UPDATE sqlite_schema SET sql = 'x' || sql WHERE type = 'table' AND name = 'message'";
+        let db = rusqlite::Connection::open(&database).unwrap();
+        db.execute_batch(&format!("PRAGMA writable_schema = ON; {unreadable}; PRAGMA wal_checkpoint(TRUNCATE)"))
+            .unwrap();
+    };
+    let held = Store::open(&requests, Arc::new(RealDisk), Limits::default()).unwrap();
+    tamper();
+    let seen = "data: 1 session, 2 messages and 0 state files looked at.";
+    let used = home.run(&["doctor", "--check"]);
+    assert_eq!(used.status.code(), Some(7), "{used:?}");
+    assert!(out(&used).contains(seen) && out(&used).contains("close that one first"), "{}", out(&used));
+    drop(held);
+    let made = home.run(&["doctor", "--check"]);
+    assert_eq!(made.status.code(), Some(0), "{made:?}");
+    assert!(out(&made).contains("2 messages of 1 session were read out of it into a new one"), "{}", out(&made));
+    // Nothing can be read out of it.
+    std::fs::write(&database, vec![0x42; 8192]).unwrap();
+    let lost = home.run(&["doctor", "--check"]);
+    assert_eq!(lost.status.code(), Some(7), "{lost:?}");
+    let text = out(&lost);
+    assert!(
+        text.contains(seen) && text.contains("sala.db is damaged (it is no database): bring back a copy"),
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_str(out(&home.run(&["doctor", "--check", "--json"]))).unwrap();
+    assert_eq!((json["ok"].as_bool(), json["messages"].as_u64()), (Some(false), Some(2)), "{json}");
+    assert_eq!(json["requests"]["damaged"].as_array().map(Vec::len), Some(1), "{json}");
+}
+
+#[test]
 fn a_dry_run_names_what_would_go() {
     let home = Home::new();
     for name in ["stays", "goes"] {

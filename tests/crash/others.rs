@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{bounded, unbounded};
 use sala_chat::session::{
     Access, Change, Disk, DiskFile, Look, RealDisk, Save, SaveEvent, SessionFilter, Store, StoreError, Watch,
 };
@@ -67,7 +67,7 @@ fn what_is_not_ours_is_refused_in_one_line() {
     std::fs::create_dir(&garbage).unwrap();
     std::fs::write(garbage.join("sala.db"), vec![0x42; 8192]).unwrap();
     let e = refused(&garbage);
-    assert!(matches!(e, StoreError::Damaged { .. }) && e.to_string().contains("sala.db"), "{e}");
+    assert!(matches!(e, StoreError::NoDatabase { .. }) && e.to_string().contains("sala.db"), "{e}");
     assert_eq!(std::fs::read(garbage.join("sala.db")).unwrap(), vec![0x42; 8192], "it is left as it was");
 }
 
@@ -122,30 +122,41 @@ fn two_at_a_time_do_not_disturb_each_other() {
     check_no_orphans(&open(dir.path(), RealDisk));
 }
 
-/// A disk that says when files of state are about to keep their new names, and waits there.
-#[derive(Debug)]
-struct Paused {
-    reached: Sender<()>,
-    go_on: Receiver<()>,
+/// What a disk is about to do in the folder of state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Make its names durable.
+    Sync,
+    Remove,
 }
 
-impl Disk for Paused {
+/// A disk that tells what it is about to do in the folder of state, and does it when that returns.
+struct Told<F>(F);
+
+impl<F> std::fmt::Debug for Told<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Told")
+    }
+}
+
+impl<F: Fn(Step) + Send + Sync> Disk for Told<F> {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         if dir.ends_with("segments") {
-            let _ = self.reached.send(());
-            // Nothing is ever sent: it goes on when the other end is dropped.
-            let _ = self.go_on.recv();
+            (self.0)(Step::Sync);
         }
         RealDisk.sync_dir(dir)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        if path.parent().is_some_and(|dir| dir.ends_with("segments")) {
+            (self.0)(Step::Remove);
+        }
+        RealDisk.remove(path)
     }
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         RealDisk.create(path)
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         RealDisk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove(path)
     }
     fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         RealDisk.read_at(path, offset, len)
@@ -179,22 +190,51 @@ fn two_that_save_one_state_at_once_leave_it_whole() {
     drafts.data = vec![0; drafts.data.len()].into();
 
     let (reached, at) = bounded(1);
-    let (release, go_on) = bounded(0);
-    let slow = open(dir.path(), Paused { reached, go_on });
+    let (release, go_on) = bounded::<()>(0);
+    let slow = open(
+        dir.path(),
+        Told(move |step: Step| {
+            if step == Step::Sync {
+                let _ = reached.send(());
+                // Nothing is ever sent: it goes on when the other end is dropped.
+                let _ = go_on.recv();
+            }
+        }),
+    );
     let slow = std::thread::spawn(move || slow.save_images(&first));
     at.recv_timeout(Duration::from_secs(20)).unwrap();
-    let (done, finished) = bounded(1);
-    let store = Arc::clone(&bench.store);
-    let other = std::thread::spawn(move || done.send(store.save_images(&second)));
-    // It may have to wait for the first.
-    let early = finished.recv_timeout(Duration::from_millis(500)).ok();
+    // Nobody waits for the first: neither another one's text nor its state.
+    let (_, save) = Talk::begin(&bench.store, "meanwhile");
+    assert!(is_saved(&bench.save(save)));
+    bench.store.save_images(&second).unwrap();
     drop(release);
     slow.join().unwrap().unwrap();
-    early.unwrap_or_else(|| finished.recv_timeout(Duration::from_secs(20)).unwrap()).unwrap();
-    other.join().unwrap().unwrap();
 
     let checked = bench.store.check().unwrap();
     assert_eq!((checked.states, checked.repaired, checked.damaged), (2, vec![], vec![]));
     assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 1);
     assert_eq!(std::fs::read_dir(dir.path().join("segments")).unwrap().count(), 2, "nothing else is left");
+}
+
+#[test]
+fn while_state_is_removed_others_can_write() {
+    let dir = tempfile::tempdir().unwrap();
+    saved(dir.path());
+    let database = dir.path().join("sala.db");
+    let (told, asked) = unbounded();
+    let store = open(
+        dir.path(),
+        Told(move |step: Step| {
+            if step == Step::Remove {
+                let other = rusqlite::Connection::open(&database).unwrap();
+                other.busy_timeout(Duration::ZERO).unwrap();
+                let _ = told.send(other.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok());
+            }
+        }),
+    );
+    // Of the start, which tries the disk.
+    let _ = asked.try_iter().count();
+    assert_eq!(store.drop_all_state(&[]).unwrap().files, 6);
+    assert_eq!(asked.try_iter().collect::<Vec<_>>(), [true; 6]);
+    assert_eq!(std::fs::read_dir(dir.path().join("segments")).unwrap().count(), 0);
 }

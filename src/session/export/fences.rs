@@ -1,55 +1,53 @@
-//! Fences of blocks of code in Markdown: where a text has them, what ends one that goes on behind the text, and one for any code.
-
-use std::ops::Range;
+//! Fences of blocks of code in Markdown: which lines open and close one, what ends one that goes on behind a text, and one for any
+//! code.
 
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag};
 
-/// A text's blocks of code between fences.
-#[derive(Debug, Default)]
-pub(super) struct Fences {
-    /// Where they are.
-    pub(super) blocks: Vec<Range<usize>>,
-    /// The line that ends the last one, which the text does not end. One in a list or a quotation ends with that.
-    pub(super) missing: Option<String>,
-}
-
-impl Fences {
-    /// Those of a text without spaces at its end.
-    pub(super) fn of(text: &str) -> Fences {
-        let mut fences = Fences::default();
-        if !text.contains("```") && !text.contains("~~~") {
-            return fences;
-        }
-        let mut depth = 0usize;
-        for (event, range) in Parser::new(text).into_offset_iter() {
-            match event {
-                Event::Start(tag) => {
-                    if matches!(tag, Tag::CodeBlock(CodeBlockKind::Fenced(_))) {
-                        if depth == 0 && text.get(range.end..).is_some_and(|rest| rest.trim().is_empty()) {
-                            fences.missing = missing_end(text.get(range.clone()).unwrap_or_default());
-                        }
-                        fences.blocks.push(range);
-                    }
-                    depth += 1;
-                }
-                Event::End(_) => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-        }
-        fences
+/// The line that ends the last block of a text without spaces at its end, if the text does not. One in a list or a quotation ends
+/// with that.
+pub(super) fn missing_end(text: &str) -> Option<String> {
+    if !text.contains("```") && !text.contains("~~~") {
+        return None;
     }
+    let (mut missing, mut depth) = (None, 0usize);
+    for (event, range) in Parser::new(text).into_offset_iter() {
+        match event {
+            Event::Start(tag) => {
+                let fenced = matches!(tag, Tag::CodeBlock(CodeBlockKind::Fenced(_)));
+                if fenced && depth == 0 && text.get(range.end..).is_some_and(|rest| rest.trim().is_empty()) {
+                    missing = end_of(text.get(range).unwrap_or_default());
+                }
+                depth += 1;
+            }
+            Event::End(_) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    missing
 }
 
-/// The end of a block that has none.
-fn missing_end(block: &str) -> Option<String> {
-    let block = block.trim_start_matches(' ');
-    let mark = block.chars().next()?;
-    let marks = |line: &str| line.chars().take_while(|c| *c == mark).count();
-    let opened = marks(block);
-    let last = block.lines().skip(1).last().unwrap_or_default().trim_end();
-    let line = last.trim_start_matches(' ');
-    let ended = last.len() - line.len() <= 3 && marks(line) >= opened && marks(line) == line.chars().count();
-    (!ended).then(|| String::from(mark).repeat(opened))
+/// The line that ends a block which has none.
+fn end_of(block: &str) -> Option<String> {
+    let mut lines = block.trim_start_matches(' ').lines();
+    let opened = fence_behind(None, lines.next()?)?;
+    fence_behind(Some(opened), lines.last().unwrap_or_default()).map(str::to_owned)
+}
+
+/// The fence of the block that is open behind a line, and before it, outside of lists and quotations.
+pub(in crate::session) fn fence_behind<'a>(before: Option<&'a str>, line: &'a str) -> Option<&'a str> {
+    let own = line.trim_start_matches(' ');
+    // Further in it is code, or a line of it.
+    let Some(mark) = own.chars().next().filter(|c| matches!(c, '`' | '~') && line.len() - own.len() <= 3) else {
+        return before;
+    };
+    let own = own.trim_end();
+    let behind = own.trim_start_matches(mark);
+    let fence = own.strip_suffix(behind).unwrap_or_default();
+    match before {
+        Some(open) if fence.starts_with(open) && behind.is_empty() => None,
+        Some(open) => Some(open),
+        None => (fence.len() >= 3 && !(mark == '`' && behind.contains(mark))).then_some(fence),
+    }
 }
 
 /// A code fence longer than any in the text.
@@ -86,7 +84,7 @@ mod tests {
             ("- ```\n  ls\n  ```", None),
             ("> ```\n> a", None),
         ] {
-            assert_eq!(Fences::of(text).missing.as_deref(), end, "{text:?}");
+            assert_eq!(missing_end(text).as_deref(), end, "{text:?}");
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::SessionJson;
-use super::fences::{Fences, fence};
+use super::fences::fence;
+use super::said::{said, speaker};
 use crate::transcript::{Message, MessageId, Passage, Role};
 
 /// Lines of a passage that are shown; a passage of a few blocks has fewer.
@@ -204,45 +205,6 @@ pub(super) fn markdown(session: &SessionJson) -> String {
     out
 }
 
-/// A message's text on the page: it leaves no block of code open, and none of its lines is a heading of the page.
-fn said(text: &str) -> String {
-    let text = text.trim_end();
-    let fences = Fences::of(text);
-    let (mut out, mut at) = (String::with_capacity(text.len()), 0);
-    for line in text.split_inclusive('\n') {
-        let own = line.trim_start_matches(' ');
-        let begins = at + line.len() - own.len();
-        if is_heading(line) && !fences.blocks.iter().any(|block| block.contains(&begins)) {
-            out.push('\\');
-            out.push_str(own);
-        } else {
-            out.push_str(line);
-        }
-        at += line.len();
-    }
-    if let Some(end) = fences.missing {
-        out.push_str(&format!("\n{end}"));
-    }
-    out
-}
-
-/// Whether a line reads as one of the headings between messages.
-fn is_heading(line: &str) -> bool {
-    let own = line.trim_start_matches(' ');
-    let words = own.trim_start_matches('#');
-    if line.len() - own.len() > 3 || !words.starts_with([' ', '\t']) {
-        return false;
-    }
-    let title = words.trim().trim_end_matches('#').trim_end();
-    match own.len() - words.len() {
-        1 => title.starts_with("Branch after #"),
-        2 => {
-            title.starts_with("Document:") || [Role::System, Role::User, Role::Assistant].map(speaker).contains(&title)
-        }
-        _ => false,
-    }
-}
-
 /// As plain text.
 pub(super) fn plain(session: &SessionJson) -> String {
     let mut out = String::new();
@@ -275,15 +237,6 @@ pub(super) fn plain(session: &SessionJson) -> String {
         }
     }
     out
-}
-
-fn speaker(role: Role) -> &'static str {
-    match role {
-        Role::System => "System",
-        Role::User => "You",
-        Role::Assistant => "Assistant",
-        Role::Document => "Document",
-    }
 }
 
 fn title(m: &Message) -> String {
@@ -358,7 +311,7 @@ mod tests {
         session.messages[2].meta.model = Some("demo".into());
         assert_eq!(
             markdown(&session),
-            "# s\n\n## You\n\nWhy?\n~~~~py\n## You\n~~~~\n\n## Assistant\n\nSo:\n```\n## Assistant\n```\n\\## Assistant\n\\## You ##\n\
+            "# s\n\n## You\n\nWhy?\n~~~~py\n## You\n~~~~\n\n## Assistant\n\nSo:\n```\n## Assistant\n```\n\\## Assistant\n \\## You ##\n\
              ## Your turn\n\\## Document: a\n\\# Branch after #2\n\n## Assistant\n\nCut\n```rust\nlet a\n```\n\n*(stopped)*\n"
         );
         // Plain text has nothing to open.

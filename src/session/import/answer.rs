@@ -5,6 +5,7 @@ use serde::de::MapAccess;
 use super::contents::code_block;
 use super::lenient::{Any, Key, Lenient, step_over, value};
 use crate::session::arrival::LeftOut;
+use crate::session::export::fence_behind;
 
 /// Begins a block, on a line of its own.
 const BEGIN: &str = "<details type=\"";
@@ -60,19 +61,6 @@ pub(super) fn split_answer(text: String) -> Split {
         all.retain(|text| !text.is_empty());
     }
     Split { thinking: thoughts.join("\n\n"), text: pieces.join("\n\n"), left_out }
-}
-
-/// The fence of the code that is open behind a line, and before it.
-fn fence_behind<'a>(before: Option<&'a str>, line: &'a str) -> Option<&'a str> {
-    let line = line.trim();
-    let Some(mark) = line.chars().next().filter(|c| matches!(c, '`' | '~')) else { return before };
-    let behind = line.trim_start_matches(mark);
-    let fence = line.strip_suffix(behind).unwrap_or_default();
-    match before {
-        Some(open) if fence.starts_with(open) && behind.is_empty() => None,
-        Some(open) => Some(open),
-        None => (fence.len() >= 3 && !(mark == '`' && behind.contains(mark))).then_some(fence),
-    }
 }
 
 struct Block<'a> {
@@ -201,6 +189,9 @@ mod tests {
         }
         let behind = "```\na\n```\n<details type=\"tool_calls\">\n</details>";
         assert_eq!(split(behind).1, "```\na\n```");
+        // So far in it opens nothing.
+        let code = "So:\n\n    ```\n<details type=\"tool_calls\">\n</details>";
+        assert_eq!(split(code).1, "So:\n\n    ```");
     }
 
     #[test]

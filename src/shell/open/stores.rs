@@ -98,7 +98,12 @@ pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
 /// # Errors
 /// As [`store`].
 pub fn store_of_requests_if_any(context: &Context) -> Result<Option<Arc<Store>>, Failure> {
-    if requests(context).0.is_dir() { store_of_requests(context).map(Some) } else { Ok(None) }
+    folder_of_requests(context).map(|_| store_of_requests(context)).transpose()
+}
+
+/// Where a server has kept something, if one ever has.
+pub(in crate::shell) fn folder_of_requests(context: &Context) -> Option<PathBuf> {
+    Some(requests(context).0).filter(|folder| folder.is_dir())
 }
 
 /// Where requests are kept, and how much of them.
