@@ -161,7 +161,7 @@ fn what_a_stop_held_back_is_asked_before_what_is_typed_later() {
         s
     };
     let mut s = held();
-    s.type_text("three").press("enter");
+    s.type_text("three").press("enter").tell(Notice::Activity(Activity::Idle));
     assert_eq!((s.sent(), s.queued()), (vec![ask("one")], vec!["two", "three"]));
     for next in ["two", "three"] {
         s.tell(Notice::Activity(Activity::Idle));
@@ -169,11 +169,11 @@ fn what_a_stop_held_back_is_asked_before_what_is_typed_later() {
     }
     // The first of them is the first, though it was changed.
     let mut s = held();
-    s.press("ctrl-x").type_text("!").press("enter");
+    s.press("ctrl-x").type_text("!").press("enter").tell(Notice::Activity(Activity::Idle));
     assert_eq!((s.sent(), s.queued()), (vec![ask("one!")], vec!["two"]));
     // What was typed in its place is not.
     let mut s = held();
-    s.press("ctrl-x ctrl-u").type_text("three").press("enter");
+    s.press("ctrl-x ctrl-u").type_text("three").press("enter").tell(Notice::Activity(Activity::Idle));
     assert_eq!((s.sent(), s.queued()), (vec![ask("two")], vec!["three"]));
 }
 

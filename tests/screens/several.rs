@@ -240,7 +240,7 @@ fn what_a_stop_held_waits_in_its_own_session() {
     s.tell(Notice::Activity(Activity::Idle));
     s.press("alt-1").tell(Notice::Session(opened(1)));
     assert_eq!(s.sent(), [Request::Switch(1)]);
-    s.press("enter");
+    s.tell(Notice::Activity(Activity::Idle)).press("enter");
     assert_eq!(s.sent(), [Request::Ask("asked here".into())]);
 }
 

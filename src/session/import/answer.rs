@@ -126,8 +126,8 @@ impl Lenient for Output {
         let [stdout, stderr, result] = &mut printed;
         while let Some(key) = fields.next_key()? {
             match key {
-                Key::Stdout => *stdout = value(&mut fields)?,
-                Key::Stderr => *stderr = value(&mut fields)?,
+                Key::Printed => *stdout = value(&mut fields)?,
+                Key::PrintedErrors => *stderr = value(&mut fields)?,
                 Key::Result => *result = value(&mut fields)?,
                 _ => step_over(&mut fields)?,
             }

@@ -131,8 +131,10 @@ pub(super) enum Key {
     Parts,
     Result,
     Role,
-    Stderr,
-    Stdout,
+    #[serde(rename = "stderr")]
+    PrintedErrors,
+    #[serde(rename = "stdout")]
+    Printed,
     Summary,
     Text,
     Thoughts,
