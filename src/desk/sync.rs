@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::execute::{Fed, Planner, PromptReading};
 use super::path::Path;
-use super::plan::Plan;
+use super::plan::{Plan, SMALL_REST};
 use super::render::Rendered;
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Activity, Level, ThinkMode};
@@ -53,6 +53,28 @@ impl State {
         })
     }
 
+    /// The same where a few words are all that has to be read for it; more is left for whatever goes on from there, and that is said.
+    pub(super) fn try_sync_with_few(
+        &mut self,
+        then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
+    ) -> Done {
+        self.with_engine(move |desk| {
+            let rendered = desk.known_size(desk.past(), THIS_CONVERSATION)?;
+            desk.when_planned(rendered, State::plan, move |desk, rendered, plan| {
+                let plan = match desk.fitting(plan, THIS_CONVERSATION) {
+                    Ok(plan) => plan,
+                    Err(e) => return then(desk, Err(e)),
+                };
+                let left = rendered.text.len().saturating_sub(plan.base.text_bytes());
+                if left > SMALL_REST && plan.to_read() > 0 {
+                    desk.say_left(&plan);
+                    return then(desk, Ok(Fed::default()));
+                }
+                desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| then(desk, fed))
+            })
+        })
+    }
+
     /// Reads what the plan for this conversation says, if it has room; `said` is told of it before.
     fn read_missing(
         &mut self,
@@ -78,6 +100,15 @@ impl State {
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
         let (again, about) = (self.talk.again(), self.about(plan.to_read()));
         self.note(Level::Info, format!("Reading {read} of {total} tokens{again}{about}."));
+    }
+
+    fn say_left(&self, plan: &Plan) {
+        if self.feeder.server().is_some() {
+            return;
+        }
+        let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
+        let about = self.about(plan.to_read());
+        self.note(Level::Info, format!("Whatever goes on from there reads {read} of {total} tokens again{about}."));
     }
 
     /// Says what was lost, and what reading it again with the work at hand takes.

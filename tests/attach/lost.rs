@@ -1,5 +1,6 @@
 //! What goes on by itself when the server is gone.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Sender, unbounded};
@@ -94,20 +95,22 @@ fn the_part_that_was_read_of_a_stopped_load_is_kept_though_the_server_ends_while
     talk.quit();
 }
 
-#[test]
-fn what_a_load_has_read_before_stays_whole_where_it_is_read_anew_and_stopped_again() {
+/// The lines of the two files that [`stopped_again`] loads.
+const FIRST: &str = "A line of the first file.\n";
+const SECOND: &str = "A line of the second file.\n";
+
+/// A load that is stopped in its second file, begun anew here as the server has ended and nothing is kept, and stopped in its first file:
+/// the question what is to become of it, and the gate, which lets nothing more be read.
+fn stopped_again(home: &Path) -> (Talk, u64, Sender<()>) {
     let text = text_model(None);
-    let home = tempfile::tempdir().unwrap();
-    std::fs::create_dir(home.path().join("docs")).unwrap();
-    let first = "A line of the first file.\n".repeat(40);
-    std::fs::write(home.path().join("docs/1.txt"), &first).unwrap();
-    let second = "A line of the second file.\n".repeat(800);
-    std::fs::write(home.path().join("docs/2.txt"), &second).unwrap();
+    std::fs::create_dir(home.join("docs")).unwrap();
+    std::fs::write(home.join("docs/1.txt"), FIRST.repeat(40)).unwrap();
+    std::fs::write(home.join("docs/2.txt"), SECOND.repeat(800)).unwrap();
     let ((permit, gate), (here, own_gate)) = (unbounded(), unbounded());
-    let server = Server::start(home.path(), &text, "fake-1", Some(gate));
+    let server = Server::start(home, &text, "fake-1", Some(gate));
     // Nothing is kept that could be gone on from.
     let how = How { text, opening: Opening::New, save_state: SaveStates::Never, ..How::default() };
-    let Terminal { mut talk, .. } = Terminal::attached_how(home.path(), "fake-1", Some(own_gate), how);
+    let Terminal { mut talk, .. } = Terminal::attached_how(home, "fake-1", Some(own_gate.clone()), how);
     talk.send(Request::Load { paths: vec!["docs".into()], options: LoadOptions::default() });
     (0..20).for_each(|_| permit.send(()).unwrap());
     talk.wait("a part of the second file", |n| match n {
@@ -132,14 +135,41 @@ fn what_a_load_has_read_before_stays_whole_where_it_is_read_anew_and_stopped_aga
     talk.send(Request::Stop);
     let (asked, said) = stopped(&mut talk);
     assert_eq!(said, first_said, "the text that was read is not less");
-    (0..1_000).for_each(|_| here.send(()).unwrap());
+    while own_gate.try_recv().is_ok() {}
+    (talk, asked, here)
+}
+
+#[test]
+fn what_a_load_has_read_before_stays_whole_where_it_is_read_anew_and_stopped_again() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut talk, asked, here) = stopped_again(home.path());
     talk.send(Request::Choose { question: asked, key: '\x1b' });
     talk.note_with("2.txt ends at line ");
+    // It was stopped: what the state has not got is read with the next question.
+    talk.note_with("Whatever goes on from there reads ");
     talk.sync();
     let texts: Vec<String> = talk.view().messages.iter().map(|m| m.text.clone()).collect();
     let [whole, part] = texts.as_slice() else { panic!("{texts:?}") };
-    assert_eq!(whole.trim_end(), first.trim_end());
+    assert_eq!(whole.trim_end(), FIRST.repeat(40).trim_end());
+    let second = SECOND.repeat(800);
     assert!(second.starts_with(part) && !part.is_empty() && part.len() < second.len() / 2, "{part}");
+    (0..1_000).for_each(|_| here.send(()).unwrap());
+    let answer = talk.ask("One?");
+    assert!(answer.meta.prefilled_tokens > 2 * 64, "{answer:?}");
+    talk.quit();
+}
+
+#[test]
+fn nothing_is_read_against_a_stop_where_a_load_that_was_begun_anew_is_left() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut talk, asked, _here) = stopped_again(home.path());
+    talk.send(Request::Choose { question: asked, key: '2' });
+    talk.note_with("Went back to the beginning");
+    talk.sync();
+    assert!(talk.view().messages.is_empty(), "{:?}", talk.view().messages);
+    talk.quit();
+    let home = tempfile::tempdir().unwrap();
+    let (talk, _, _here) = stopped_again(home.path());
     talk.quit();
 }
 

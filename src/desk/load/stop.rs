@@ -60,7 +60,9 @@ impl State {
         then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
     ) -> Done {
         self.feeder.begin();
-        // Where the reading began anew, it is the last one that was added, wherever the reading is: those before it are whole.
+        // Where the reading began anew, what was read is more than the state has: nothing of it is read against a stop.
+        let short = self.feeder.live.text_bytes() < load.upto;
+        // And it is the last one that was added, wherever the reading is: those before it are whole.
         if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
             let text = self.feeder.renderer.read_part(&load.rendered, message, load.upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
@@ -77,13 +79,19 @@ impl State {
                 self.note(Level::Info, format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
                 self.show_session();
                 // To its end, few words as that is: after a restart state is found by a document that ends in it.
-                return self.try_sync_to_the_end(then);
+                return match short {
+                    true => self.try_sync_with_few(then),
+                    false => self.try_sync_to_the_end(then),
+                };
             }
             self.move_head(message.parent)?;
             self.note(Level::Info, format!("Nothing of {name} was read; it is left out."));
         }
         self.show_session();
-        self.try_sync(then)
+        match short {
+            true => self.try_sync_with_few(then),
+            false => self.try_sync(then),
+        }
     }
 
     /// Goes back to where a load began though what was read of it could not be kept; says why not.
