@@ -1,5 +1,7 @@
 //! Where things are on the screen. Shared by `update` (heights for scrolling) and `ui` (painting), so that both agree.
 
+use std::borrow::Cow;
+
 use super::options::{PANEL_FROM, Panel};
 use super::rows::{Role, Row};
 use super::tabs::Side;
@@ -126,6 +128,31 @@ pub fn question_rows(app: &App, question: &Question, body: u16) -> Vec<Row> {
     question.rows(usize::from(app.size.0), usize::from(height))
 }
 
+/// A question as it is shown in a body of so many rows, above so many rows `below` it. Where leaving out what its numbers mean leaves
+/// all the answers that it chooses from in sight, they are not told once more.
+pub fn shown_question<'a>(app: &App, question: &'a Question, body: u16, below: u16) -> Cow<'a, Question> {
+    let chooses = app.overlay.is_none() && question.is_the_desks() && question.pick.is_none();
+    let Some(several) = app.several.as_ref().filter(|_| chooses) else {
+        return Cow::Borrowed(question);
+    };
+    let short = question.without_labels();
+    let rows = several_rows(body, below, question_height(app, &short, body));
+    match several.is_in_sight(usize::from(app.size.0), usize::from(rows)) {
+        true => Cow::Owned(short),
+        false => Cow::Borrowed(question),
+    }
+}
+
+/// The rows of a question and its rule.
+fn question_height(app: &App, question: &Question, body: u16) -> u16 {
+    u16::try_from(question_rows(app, question, body).len() + 1).unwrap_or(body).min(body)
+}
+
+/// What a body has left for answers side by side.
+fn several_rows(body: u16, below: u16, question: u16) -> u16 {
+    body.saturating_sub(below + question)
+}
+
 /// Computes all places for the current state.
 pub fn regions(app: &App) -> Regions {
     let (width, height) = app.size;
@@ -144,11 +171,10 @@ pub fn regions(app: &App) -> Regions {
     let below = composer + 3;
     let body = height.saturating_sub(2 + below);
     let top = 2;
-    let question = app.questions.front().filter(|_| app.several.is_some());
-    let question = question.map_or(0, |q| question_rows(app, q, body).len() + 1);
-    let question = u16::try_from(question).unwrap_or(body).min(body);
-    let marker = u16::from(app.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
     let below_question = banner + note + queue;
+    let question = app.questions.front().filter(|_| app.several.is_some());
+    let question = question.map_or(0, |q| question_height(app, &shown_question(app, q, body, below_question), body));
+    let marker = u16::from(app.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
     let transcript_rows = body.saturating_sub(below_question + marker);
     let side = app.tabs.side(width);
     let half = width.saturating_sub(1) / 2;
@@ -182,7 +208,7 @@ pub fn regions(app: &App) -> Regions {
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, 1),
         hint: row(top + body + 2 + composer, 1),
-        several: row(top, body.saturating_sub(below_question + question)),
+        several: row(top, several_rows(body, below_question, question)),
         below_question,
         overlay: row(top, body),
         column_cells: usize::from(cells),

@@ -168,7 +168,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Question { id, text, choices } => {
             (app.waiting, app.answered) = (false, false);
-            asked(app, Question::of_desk(id, clean(&text), choices, None));
+            app.questions.push_back(Question::of_desk(id, clean(&text), choices, None));
             Redraw::Now
         }
         Notice::Plan { id, text, choices, mut plan } => {
@@ -277,23 +277,6 @@ fn left_out(app: &mut App, why: String) -> String {
         app.left_out = Some(why.clone());
     }
     why
-}
-
-/// A question of the desk. Where the answers that it chooses from are all in sight above it, they need not be told once more.
-fn asked(app: &mut App, mut question: Question) {
-    if app.several.is_none() || app.overlay.is_some() {
-        app.questions.push_back(question);
-        return;
-    }
-    let told = question.choices.clone();
-    question.choices.iter_mut().filter(|c| c.key.is_ascii_digit()).for_each(|c| c.label.clear());
-    app.questions.push_back(question);
-    app.relayout();
-    if !app.several.as_ref().is_some_and(Several::is_in_sight)
-        && let Some(question) = app.questions.back_mut()
-    {
-        question.choices = told;
-    }
 }
 
 fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>) {

@@ -69,6 +69,13 @@ impl Question {
         Question { asker: Asker::Pasted, text, choices, pick: None, standing: Standing::Unseen }
     }
 
+    /// The same without what its numbers mean.
+    pub(super) fn without_labels(&self) -> Question {
+        let mut question = self.clone();
+        question.choices.iter_mut().filter(|c| c.key.is_ascii_digit()).for_each(|c| c.label.clear());
+        question
+    }
+
     /// What is to be pressed, and what that means.
     pub fn keys(&self) -> impl Iterator<Item = (String, &str)> {
         let name = |key: char| match key {

@@ -88,17 +88,23 @@ impl Several {
         self.answers.iter().all(|a| a.finish.is_some())
     }
 
-    /// Whether all are in sight at a time.
-    pub(super) fn is_in_sight(&self) -> bool {
-        let (_, rows, shown) = self.grid();
-        rows == shown
+    /// Whether all are in sight at a time, and something of each, in so many cells and rows of the screen.
+    pub(super) fn is_in_sight(&self, width: usize, height: usize) -> bool {
+        let (width, height) = inside(width, height);
+        let (_, rows) = self.columns_and_rows(width);
+        rows * LEAST_ROWS <= height
+    }
+
+    /// Columns and rows of the grid in so many cells.
+    fn columns_and_rows(&self, cells: usize) -> (usize, usize) {
+        let most = ((cells + GAP) / (COLUMN + GAP)).max(1);
+        let columns = self.answers.len().clamp(1, most);
+        (columns, self.answers.len().div_ceil(columns).max(1))
     }
 
     /// Columns and rows of the grid, and how many of its rows are shown at a time.
     fn grid(&self) -> (usize, usize, usize) {
-        let most = ((self.size.0 + GAP) / (COLUMN + GAP)).max(1);
-        let columns = self.answers.len().clamp(1, most);
-        let rows = self.answers.len().div_ceil(columns).max(1);
+        let (columns, rows) = self.columns_and_rows(self.size.0);
         (columns, rows, rows.min(self.size.1 / LEAST_ROWS).max(1))
     }
 
@@ -110,10 +116,9 @@ impl Several {
 
     /// Lays it out for its place on the screen.
     pub(super) fn set_size(&mut self, width: usize, height: usize) {
-        // A margin on both sides; heading, keys.
-        let (width, height) = (width.saturating_sub(2), height.saturating_sub(2));
-        if self.size != (width, height) {
-            self.size = (width, height);
+        let size = inside(width, height);
+        if self.size != size {
+            self.size = size;
             self.answers.iter_mut().for_each(|a| a.stale = true);
         }
     }
@@ -188,6 +193,11 @@ impl Several {
             (i % columns, i / columns - first, format!("{}{seed}  {state}", i + 1), rows)
         })
     }
+}
+
+/// Cells and rows of the grid in its place on the screen: without a margin on both sides, heading and keys.
+fn inside(width: usize, height: usize) -> (usize, usize) {
+    (width.saturating_sub(2), height.saturating_sub(2))
 }
 
 #[cfg(test)]

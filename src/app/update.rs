@@ -19,8 +19,9 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     let mut effects = Vec::new();
     let redraw = match event {
         Event::Frame => {
-            frame(app, &mut effects);
+            // Whether it asks decides how many rows it takes.
             question::seen(app);
+            frame(app, &mut effects);
             return effects;
         }
         Event::Notice(notice) => notices::notice(app, notice, now, &mut effects),

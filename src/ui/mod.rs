@@ -22,7 +22,7 @@ mod transcript;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 
-use crate::app::layout::{Area, MIN_SIZE, question_rows, regions};
+use crate::app::layout::{Area, MIN_SIZE, question_rows, regions, shown_question};
 use crate::app::rows::Role;
 use crate::app::wrap::wrap_text;
 use crate::app::{App, Question, Standing};
@@ -87,7 +87,9 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     };
     let mut caret = if app.overlay.is_some() { overlay::caret(app, rect(regions.overlay)) } else { caret };
     // Whoever writes goes on writing, and sees what that completes to.
-    let (beside, asks): (Option<&Question>, Option<&Question>) = match app.questions.front() {
+    let question = app.questions.front();
+    let shown = question.map(|q| shown_question(app, q, regions.overlay.height, regions.below_question));
+    let (beside, asks): (Option<&Question>, Option<&Question>) = match shown.as_deref() {
         Some(question) if question.standing == Standing::Asks => (None, Some(question)),
         beside => (beside, None),
     };

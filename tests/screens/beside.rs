@@ -1,7 +1,7 @@
 //! Answers beside each other: to one question, and of all documents of the library.
 
 use sala_chat::app::Event;
-use sala_chat::protocol::desk::{Activity, Choice, Notice, Request, SessionView, Shelf, ShelfRow};
+use sala_chat::protocol::desk::{Activity, Choice, Level, Notice, Request, SaveState, SessionView, Shelf, ShelfRow};
 use sala_chat::transcript::{Finish, Message, MessageId, Passage};
 
 use super::stage::*;
@@ -96,18 +96,10 @@ fn every_answer_and_every_choice_is_reached_in_a_small_window() {
 
 #[test]
 fn the_question_which_answer_goes_on_stands_below_them_and_right_above_what_waits() {
-    for (width, height) in super::SIZES {
-        for n in [3, 9] {
+    for (width, height) in super::SIZES.into_iter().chain([(80, 15)]) {
+        for n in [2, 3, 5, 9] {
             let mut s = open(width, height);
-            s.tell(Notice::Several((1..=n).map(|n| (MessageId(10 + n), None)).collect()));
-            for n in 1..=n {
-                s.tell(Notice::Finished(answer(10 + n, &format!("Answer {n} says so."))));
-            }
-            let keys = ('1'..='9').take(n as usize);
-            let mut choices: Vec<Choice> = keys.map(|key| Choice { key, label: format!("Told {key}") }).collect();
-            choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
-            s.tell(Notice::Activity(Activity::Idle));
-            s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+            which_goes_on(&mut s, n);
             // Neither blank rows below it nor answers under it.
             let stands = |screen: &str, waiting: usize| {
                 let lines: Vec<&str> = screen.lines().collect();
@@ -119,14 +111,64 @@ fn the_question_which_answer_goes_on_stands_below_them_and_right_above_what_wait
             let screen = s.screen();
             stands(&screen, 0);
             // What is in sight is not told once more.
-            let seen = (1..=n).all(|n| screen.contains(&format!("Answer {n} says so.")));
-            assert_eq!(screen.contains("Told 1"), !seen, "{n}: {screen}");
-            s.type_text("and then?").press("enter");
+            assert_eq!(told(&screen, n), !seen(&screen, n), "{n}: {screen}");
+            assert_eq!(s.screen(), screen, "it is drawn as it was laid out from the first frame on");
+            assert!((width, height, n) != (80, 24, 5) || seen(&screen, n), "{screen}");
+            s.type_text("and then?");
+            let screen = s.screen();
+            assert!(told(&screen, n) || seen(&screen, n), "{n}: {screen}");
+            s.press("enter");
             let screen = s.screen();
             assert!(screen.contains("queued: \"and then?\""), "{screen}");
             stands(&screen, 1);
+            assert_eq!(told(&screen, n), !seen(&screen, n), "{n}: {screen}");
         }
     }
+}
+
+/// So many answers, and the question which of them goes on.
+fn which_goes_on(s: &mut Stage, n: i64) {
+    s.tell(Notice::Several((1..=n).map(|n| (MessageId(10 + n), None)).collect()));
+    for n in 1..=n {
+        s.tell(Notice::Finished(answer(10 + n, &format!("Answer {n} says so."))));
+    }
+    let keys = ('1'..='9').take(n as usize);
+    let mut choices: Vec<Choice> = keys.map(|key| Choice { key, label: format!("Told {key}") }).collect();
+    choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
+    s.tell(Notice::Activity(Activity::Idle));
+    s.tell(Notice::Question { id: 7, text: "Which answer goes on?".into(), choices });
+}
+
+/// Whether all answers are in sight.
+fn seen(screen: &str, n: i64) -> bool {
+    (1..=n).all(|n| screen.contains(&format!("Answer {n} says so.")))
+}
+
+/// Whether all choices say what they mean.
+fn told(screen: &str, n: i64) -> bool {
+    (1..=n).all(|n| screen.contains(&format!("Told {n}")))
+}
+
+#[test]
+fn the_choices_say_what_they_mean_once_nothing_of_the_answers_is_in_sight() {
+    let mut s = open(80, 15);
+    s.tell(Notice::Save(SaveState::NotSaved("disk full".into())));
+    which_goes_on(&mut s, 2);
+    let screen = s.screen();
+    assert!(seen(&screen, 2) && !told(&screen, 2), "{screen}");
+    s.type_text("one").press("enter").type_text("two").press("enter");
+    s.tell(Notice::Note(Level::Info, "So it is.".into()));
+    let screen = s.screen();
+    for what in ["NOT SAVED: disk full", "So it is.", "\"one\"", "\"two\""] {
+        assert!(screen.contains(what), "{what}: {screen}");
+    }
+    assert!(!seen(&screen, 2) && told(&screen, 2), "{screen}");
+    // A page over them hides them, too.
+    let mut s = open(80, 15);
+    which_goes_on(&mut s, 2);
+    s.tell(Notice::Page { title: "Found".into(), text: "a page".into() });
+    let screen = s.screen();
+    assert!(!seen(&screen, 2) && told(&screen, 2), "{screen}");
 }
 
 #[test]
