@@ -62,7 +62,7 @@ impl State {
         self.feeder.begin();
         // Where the reading began anew, what was read is more than the state has: nothing of it is read against a stop.
         let short = self.feeder.live.text_bytes() < load.upto;
-        // And it is the last one that was added, wherever the reading is: those before it are whole.
+        // The document is then the last one that was added, wherever the reading is: those before it are whole.
         if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
             let text = self.feeder.renderer.read_part(&load.rendered, message, load.upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
