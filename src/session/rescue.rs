@@ -184,7 +184,7 @@ fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
     for table in TABLES {
         match copy_table(&old, &tx, table)? {
             Some(rows) => lost.rows += rows,
-            None if schema::ADDED.contains(&table) => {}
+            None if schema::may_lack(table, version) && !has_entry(&old, table)? => {}
             None => lost.tables.push(table),
         }
     }
@@ -223,6 +223,16 @@ fn mend_schema(old: &Connection, new: &Connection) -> Result<bool> {
         }
     }
     Ok(mended > 0)
+}
+
+/// Whether anything is left of a table's entry, which could not be mended.
+fn has_entry(old: &Connection, table: &str) -> Result<bool> {
+    let sql = "SELECT 1 FROM sqlite_schema WHERE name = ?1 OR tbl_name = ?1 OR instr(sql, ?1 || '(')";
+    match old.prepare(sql).and_then(|mut query| query.exists([table])) {
+        // What cannot be read may be one.
+        Err(e) if is_damage(&e) => Ok(true),
+        found => Ok(found?),
+    }
 }
 
 /// The columns of a table; none where it cannot be had.
