@@ -5,6 +5,7 @@ mod store_support;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use sala_chat::session::{RealDisk, Rescue, Rescued, SessionFilter, Store, Unread, Watch};
 use store_support::fault::{FaultDisk, Loss};
@@ -132,12 +133,84 @@ fn a_database_that_is_in_use_or_has_nothing_to_read_is_left_alone() {
 fn a_table_that_is_lost_whole_is_named() {
     let dir = tempfile::tempdir().unwrap();
     one_talk(dir.path());
-    tamper(dir.path(), &format!("DELETE FROM sqlite_schema WHERE tbl_name IN ('mark', 'draft'); {UNREADABLE}"));
+    let gone = "DELETE FROM sqlite_schema WHERE tbl_name IN ('mark', 'draft', 'property')";
+    tamper(dir.path(), &format!("{gone}; {UNREADABLE}"));
     let rescued = rescued(dir.path());
-    // Not every version has drafts.
-    assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 0, tables: vec!["mark"] }));
+    // A database of this version may be one without drafts.
+    assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 0, tables: vec!["mark", "property"] }));
     let said = rescued.said_lost();
-    assert!(said.len() == 1 && said[0].starts_with("The table \"mark\" was not found"), "{said:?}");
+    assert!(said.len() == 2 && said[0].starts_with("The table \"mark\" was not found"), "{said:?}");
+}
+
+#[test]
+fn drafts_of_which_an_entry_is_left_are_named_as_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    one_talk(dir.path());
+    let where_it_lies_is_lost = "UPDATE sqlite_schema SET sql = 'x' || sql, rootpage = 0 WHERE name = 'draft'";
+    tamper(dir.path(), &format!("{where_it_lies_is_lost}; {UNREADABLE}"));
+    assert_eq!(rescued(dir.path()).lost, Unread { rows: 0, tables: vec!["draft"] });
+}
+
+#[test]
+fn of_two_rescues_at_once_one_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    tamper(dir.path(), UNREADABLE);
+    let both = std::thread::scope(|scope| {
+        let both = [(); 2].map(|()| scope.spawn(|| rescue(dir.path())));
+        both.map(|one| one.join().unwrap())
+    });
+    assert_eq!(both.iter().filter(|one| matches!(one, Rescue::Done(_))).count(), 1, "{both:?}");
+    assert!(both.contains(&Rescue::Nothing), "{both:?}");
+    assert_eq!(set_aside(dir.path()).len(), 1);
+    assert_eq!(open(dir.path(), RealDisk).path(talk.head.unwrap()).unwrap().len(), 6);
+}
+
+#[test]
+fn who_comes_while_a_database_is_made_anew_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    let (root, head) = (dir.path(), talk.head.unwrap());
+    let (database, damaged) = (root.join("sala.db"), root.join("sala.db.damaged-20260102-030405"));
+    let ready = root.join("sala.db.rescued-20260102-030405");
+    fs::copy(&database, &ready).unwrap();
+    fs::copy(&database, &damaged).unwrap();
+    tamper(root, UNREADABLE);
+    let alone = fs::File::open(root.join("locks/store.lock")).unwrap();
+    alone.lock().unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| rescue(root));
+        std::thread::sleep(Duration::from_millis(200));
+        fs::remove_file(&database).unwrap();
+        let opened = scope.spawn(|| Store::open(root, Arc::new(RealDisk), limits()).map(|store| store.path(head)));
+        std::thread::sleep(Duration::from_millis(200));
+        fs::rename(&ready, &database).unwrap();
+        drop(alone);
+        assert_eq!(other.join().unwrap(), Rescue::Nothing, "what is in its place by then is whole");
+        assert_eq!(opened.join().unwrap().unwrap().unwrap().len(), 6);
+    });
+    assert_eq!(set_aside(root), [damaged]);
+}
+
+#[test]
+fn what_is_taken_back_is_what_the_attempt_had_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = one_talk(dir.path());
+    let of = |name: &str| dir.path().join(format!("sala.db.{name}"));
+    fs::rename(dir.path().join("sala.db"), of("damaged-20260102-030405")).unwrap();
+    let others = ["damaged-20250101-000000", "damaged-20260102-040506", "damaged-20260102-030405-shm", "damaged-kept"];
+    for name in others {
+        fs::write(of(name), name).unwrap();
+    }
+    fs::write(of("rescued-20260102-030405"), "half of it").unwrap();
+    fs::write(of("rescued-notes"), "somebody's").unwrap();
+    assert_eq!(rescue(dir.path()), Rescue::Nothing, "nothing was wrong with it");
+    assert_eq!(open(dir.path(), RealDisk).path(talk.head.unwrap()).unwrap().len(), 6);
+    for name in others {
+        assert_eq!(fs::read_to_string(of(name)).unwrap(), name);
+    }
+    assert!(!of("damaged-20260102-030405").exists() && !of("rescued-20260102-030405").exists());
+    assert!(of("rescued-notes").exists());
 }
 
 #[test]
@@ -194,7 +267,9 @@ fn a_rescue_that_is_cut_anywhere_is_done_by_the_next_one() {
                 other => assert_eq!(other, Rescue::Nothing, "{n}"),
             }
             assert_eq!(open(&root, RealDisk).path(talk.head.unwrap()).unwrap().len(), 6, "{n}");
-            assert!(set_aside(&root).len() == 1 && !root.join("sala.db.rescued").exists(), "{n}");
+            let mut names = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name());
+            let ready = names.find(|name| name.to_str().unwrap().starts_with("sala.db.rescued"));
+            assert_eq!((set_aside(&root).len(), ready), (1, None), "{n}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! | `sala-chat.id` | the mark: this directory is ours, and which one it is |
 //! | `sala.db`, `-wal`, `-shm` | SQLite |
 //! | `sala.db.damaged-<time>`, `-wal` | one that could not be opened, beside the one that was made of it (`rescue.rs`) |
-//! | `sala.db.rescued` | the one that is made of it, until it is in the place of that |
+//! | `sala.db.rescued-<time>` | the one that is made of it, until it is in the place of that (`exchange.rs`) |
 //! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written, `.<process>.gone` while they are removed |
 //! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `parts.rs`) |
 //! | `locks/serve.*` | where a running `sala-chat serve` is found (`attach::Place`) |
@@ -37,6 +37,10 @@ const UNFINISHED: &str = "tmp";
 const LEAVING: &str = "gone";
 /// Behind the name of a database that could not be opened; then the time.
 const DAMAGED: &str = ".damaged-";
+/// Behind the name of one that is made of it; then the same time.
+const RESCUED: &str = ".rescued-";
+/// The lock of those who have the directory open.
+const PRESENT: &str = "store";
 /// First line of the mark.
 const MARK: &str = "sala-chat data directory 1";
 /// State files without a row stay this long: a database brought back from a copy may know them.
@@ -78,8 +82,8 @@ impl Layout {
     }
 
     /// What is made of a database that cannot be opened, until it comes to the place of that.
-    pub fn rescued(&self) -> PathBuf {
-        with_end(&self.database, ".rescued")
+    pub fn rescued(&self, time: &str) -> PathBuf {
+        with_end(&self.database, &format!("{RESCUED}{time}"))
     }
 
     /// A damaged database beside the one that was made of it.
@@ -87,16 +91,13 @@ impl Layout {
         with_end(&self.database, &format!("{DAMAGED}{time}"))
     }
 
-    /// The newest of those.
-    pub fn last_aside(&self, disk: &dyn Disk) -> io::Result<Option<PathBuf>> {
-        let start = self.aside("");
-        let start = start.file_name().unwrap_or_default().as_encoded_bytes();
-        let mut names = disk.list(&self.root)?;
-        names.retain(|name| {
-            let name = name.as_os_str().as_encoded_bytes();
-            name.starts_with(start) && !name.ends_with(b"-wal")
-        });
-        Ok(names.into_iter().max().map(|name| self.root.join(name)))
+    /// The times of those new ones that did not come to their place yet, by the names in the directory.
+    pub fn begun(&self, disk: &dyn Disk) -> io::Result<Vec<String>> {
+        let start = self.rescued("");
+        let start = start.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let names = disk.list(&self.root)?;
+        let times = names.iter().filter_map(|name| name.to_str()?.strip_prefix(start));
+        Ok(times.filter(|time| is_time(time)).map(str::to_owned).collect())
     }
 
     pub fn file(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
@@ -105,7 +106,23 @@ impl Layout {
 
     /// The file behind an advisory lock, mode 0600.
     pub fn open_lock(&self, name: &str) -> io::Result<File> {
-        open_plain(&self.locks.join(format!("{name}.lock")), OFlags::RDWR | OFlags::CREATE)
+        open_plain(&self.lock_file(name), OFlags::RDWR | OFlags::CREATE)
+    }
+
+    fn lock_file(&self, name: &str) -> PathBuf {
+        self.locks.join(format!("{name}.lock"))
+    }
+
+    /// The lock that is held, shared, by those who have the directory open.
+    pub fn open_present(&self) -> io::Result<File> {
+        self.open_lock(PRESENT)
+    }
+
+    /// A share in that lock where it was made already: as long as it is held no database is exchanged for another. Waits for one
+    /// that is being exchanged.
+    pub fn share_present(&self) -> Option<File> {
+        let lock = open_plain(&self.lock_file(PRESENT), OFlags::RDONLY).ok()?;
+        lock.lock_shared().is_ok().then_some(lock)
     }
 
     pub fn unfinished(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
@@ -129,6 +146,18 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     PathBuf::from(name)
+}
+
+/// Whether it is a time as the names of databases that were made anew have it: `20260102-030405`, and `-2` behind it where another
+/// has that.
+fn is_time(text: &str) -> bool {
+    let is_number = |part: &str, digits: usize| part.len() == digits && part.bytes().all(|b| b.is_ascii_digit());
+    let mut parts = text.split('-');
+    let (day, second, further, end) = (parts.next(), parts.next(), parts.next(), parts.next());
+    day.is_some_and(|day| is_number(day, 8))
+        && second.is_some_and(|second| is_number(second, 6))
+        && further.is_none_or(|n| is_number(n, n.len().max(1)))
+        && end.is_none()
 }
 
 /// What a name in `segments/` is.
@@ -165,18 +194,18 @@ impl SegmentName {
     }
 }
 
-/// Looks before anything is touched.
+/// Looks before anything is touched. Whether there is a database.
 ///
 /// # Errors
 /// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's database,
 /// [`StoreError::Linked`] for a link in its place, [`StoreError::NoDatabase`] for a database that has lost its beginning or is
 /// missing beside state, [`StoreError::Damaged`] where it was being made anew.
-pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
+pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
     let names = match disk.list(&layout.root) {
         Ok(names) => names,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         // A directory that only lets names be opened; what is in it will show.
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(disk.look(&layout.database).is_ok()),
         Err(e) => return Err(StoreError::NoFolder { path: layout.root.clone(), source: e }),
     };
     let damaged = |detail: &str| StoreError::NoDatabase { path: layout.database.clone(), detail: detail.to_owned() };
@@ -187,7 +216,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         Err(e) => return Err(StoreError::io("read", &layout.database)(e)),
     };
-    if look.is_none() && disk.look(&layout.rescued()).is_ok() {
+    if look.is_none() && layout.begun(disk).is_ok_and(|times| !times.is_empty()) {
         let detail = "it is being made anew, or that was stopped".to_owned();
         return Err(StoreError::Damaged { path: layout.database.clone(), detail });
     }
@@ -213,12 +242,12 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
             Some(name) => {
                 Err(StoreError::NotOurs { path: layout.root.clone(), what: name.to_string_lossy().into_owned() })
             }
-            None => Ok(()),
+            None => Ok(look.is_some()),
         };
     }
     let head = disk.read_at(&layout.database, 0, bytes.min(100)).map_err(StoreError::io("read", &layout.database))?;
     match schema::what_it_is(&head, bytes) {
-        schema::Head::Ours | schema::Head::Blank => Ok(()),
+        schema::Head::Ours | schema::Head::Blank => Ok(true),
         schema::Head::OfAnother if read_mark(layout, disk).is_some() => Err(damaged("its header is not ours")),
         schema::Head::OfAnother => Err(StoreError::Foreign { path: layout.database.clone() }),
         schema::Head::None => Err(damaged("it is no database")),
@@ -231,11 +260,12 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
 /// As [`super::Store::open`] would refuse it.
 pub fn check_folder(root: &Path) -> Result<()> {
     let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
-    survey(&Layout::new(&root.canonicalize().unwrap_or(root)), &super::disk::RealDisk)
+    survey(&Layout::new(&root.canonicalize().unwrap_or(root)), &super::disk::RealDisk).map(drop)
 }
 
-/// Makes what is missing and finds out whether files can be made.
-pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk) -> io::Result<()> {
+/// Makes what is missing and finds out whether files can be made. A database that was `there` is not made: another one is to come to
+/// its place.
+pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk, there: bool) -> io::Result<()> {
     for dir in [&layout.root, &layout.segments, &layout.locks] {
         disk.make_dir(dir)?;
     }
@@ -250,7 +280,7 @@ pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk) -> io::Result<()> {
         Err(e) if !is_full(&e) => return Err(e),
         _ => {}
     }
-    make_database(&layout.database)
+    if there { open_plain(&layout.database, OFlags::RDWR).map(drop) } else { make_database(&layout.database) }
 }
 
 /// The file of a database, made by us first, so that it and the files SQLite puts beside it are private.

@@ -32,7 +32,7 @@
 //! | `summary`, `history`, `drafts`, `commit`, `unlinked` | changes: what lists show of a session; typed prompts; what stands in inputs; what a save consists of: the only code that changes text; state recorded and not yet linked |
 //! | `messages`, `sessions`, `search`, `library` | what is asked: messages as paths from a root; sessions; full text over all of them; documents that were read |
 //! | `uses`, `state`, `find`, `row_source`, `save` | state: used when, in, found by its text, its rows on their way out, on its way to disk |
-//! | `keep`, `wipe`, `misplaced`, `check`, `rescue`, `collect` | what goes: thinning and the disk budget; nothing left of what was deleted for good; state that was read at another place than its message's; `doctor --check`; what can be read of a database that cannot be opened; what nothing needs any more |
+//! | `keep`, `wipe`, `misplaced`, `check`, `exchange`, `rescue`, `collect` | what goes: thinning and the disk budget; nothing left of what was deleted for good; state that was read at another place than its message's; `doctor --check`; a new database in the place of a damaged one; what can be read of a database that cannot be opened; what nothing needs any more |
 //! | `export`, `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
 //! | `writer` | the threads that make saves durable |
 //!
@@ -50,6 +50,7 @@ mod directory;
 mod disk;
 mod drafts;
 mod error;
+mod exchange;
 mod export;
 mod find;
 mod format;

@@ -1,6 +1,7 @@
 //! Opening a data directory: what it is, whether it can be written, what an earlier run left.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -67,11 +68,13 @@ impl Store {
     fn open_for(root: &Path, disk: Arc<dyn Disk>, limits: Limits, purpose: Purpose) -> Result<Store> {
         let root = std::path::absolute(root).map_err(no_folder(root))?;
         if root.exists() && !root.is_dir() {
-            return Err(no_folder(&root)(std::io::ErrorKind::NotADirectory.into()));
+            return Err(no_folder(&root)(ErrorKind::NotADirectory.into()));
         }
         // Links on the way to it are the user's; from here on none is followed.
         let resolved = |root: &Path| Layout::new(&root.canonicalize().unwrap_or(root.to_owned()));
-        directory::survey(&resolved(&root), &*disk)?;
+        let unopened = resolved(&root);
+        let _held = unopened.share_present();
+        let there = directory::survey(&unopened, &*disk)?;
         // What keeps it from being made shows below.
         let _ = disk.make_dir(&root);
         let layout = resolved(&root);
@@ -128,9 +131,13 @@ impl Store {
                  state go: sala-chat prune"
             ))
         };
-        match directory::make_ready(&layout, &*disk) {
+        match directory::make_ready(&layout, &*disk, there) {
             Ok(()) => Store::open_writable(layout.clone(), Arc::clone(&disk), limits.clone()).or_else(open),
             Err(e) if super::error::is_full(&e) => open(StoreError::Full { path: layout.root.clone() }),
+            Err(e) if there && e.kind() == ErrorKind::NotFound => {
+                let moved = std::io::Error::new(e.kind(), "it was moved away just now: try again");
+                Err(StoreError::io("open", &layout.database)(moved))
+            }
             Err(e) if layout.database.is_file() => {
                 let shown = layout.root.display();
                 let why = format!("{shown} cannot be written ({e}): texts can be read, nothing is saved.");
@@ -171,7 +178,7 @@ impl Store {
             copy: None,
         };
         store.identity = store.identify().ok();
-        store.present = store.layout.open_lock("store").ok().filter(|file| file.lock_shared().is_ok());
+        store.present = store.layout.open_present().ok().filter(|file| file.lock_shared().is_ok());
         store.recognise();
         super::parts::remove_left(&store.layout, &*store.disk);
         let removed = store.sweep(false);
@@ -323,7 +330,7 @@ fn copy_private(from: &Path, to: &Path) -> std::io::Result<()> {
 
 fn remove_left(copy: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(copy) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }
 }

@@ -2,10 +2,12 @@
 //! beside it under another name.
 //!
 //! It is a copy that is read, with SQLite told to live with a schema that it cannot parse; a table's entry there is mended from
-//! that of a new database by whatever of it is left. Nothing of the directory changes before the new database is complete and on disk.
+//! that of a new database by whatever of it is left. Nothing of the directory changes before the new database is complete
+//! (`exchange.rs`).
 
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ToSqlOutput;
@@ -15,17 +17,14 @@ use super::check::TABLES;
 use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError, is_damage};
+use super::exchange::{put_in_place, take_back};
 use super::opening::{copy_database, private_place};
 use super::schema;
 use super::seal;
 use super::store::{FAR, Store};
 use super::summary::touch_session;
 use crate::base::counted;
-use crate::text::clock;
 use crate::transcript::SessionId;
-
-/// Size of one write.
-const WRITE_BYTES: u64 = 8 << 20;
 
 /// What came of a look at a database that may be one that cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,28 +112,29 @@ impl Store {
     pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Rescue> {
         let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
         let layout = Layout::new(&root.canonicalize().unwrap_or(root));
-        // Whoever has it open goes on writing into the damaged one.
-        let mut alone = None;
-        if disk.look(&layout.rescued()).is_ok() {
-            alone = hold_alone(&layout)?;
-            if alone.is_some() {
-                take_back(&layout, disk)?;
-            }
-        }
-        let in_use = |detail: String| Ok(Rescue::InUse { path: layout.database.clone(), detail });
-        match directory::survey(&layout, disk) {
-            Err(StoreError::Damaged { detail, .. }) if alone.is_none() => return in_use(detail),
-            Ok(()) if layout.database.is_file() => {}
-            _ => return Ok(Rescue::Nothing),
-        }
-        let Err(StoreError::Damaged { detail, .. }) = schema::open_writable(&layout.database) else {
+        // Nothing is made in a directory that is not ours.
+        if !matches!(directory::survey(&layout, disk), Ok(true) | Err(StoreError::Damaged { .. })) {
             return Ok(Rescue::Nothing);
-        };
-        if alone.is_none() {
-            alone = hold_alone(&layout)?;
         }
-        if alone.is_none() {
-            return in_use(detail);
+        let held = hold(&layout);
+        let alone = matches!(held, Ok((_, true)));
+        if alone {
+            take_back(&layout, disk)?;
+        }
+        // Only what is seen from here on counts: another one may have been at it before.
+        let opened = directory::survey(&layout, disk).and_then(|there| match there {
+            true => schema::open_writable(&layout.database).map(drop),
+            false => Ok(()),
+        });
+        let Err(StoreError::Damaged { detail, .. }) = opened else { return Ok(Rescue::Nothing) };
+        let _held = held.map_err(StoreError::io("lock", &layout.locks))?;
+        if !alone {
+            // Whoever has it open goes on writing into the damaged one.
+            return Ok(Rescue::InUse { path: layout.database, detail });
+        }
+        if !layout.database.is_file() {
+            // Which of several attempts is to be taken back nobody knows.
+            return Ok(Rescue::Nothing);
         }
         let place = private_place()?;
         let (copy, fresh) = (place.path().join("sala.db"), place.path().join("fresh.db"));
@@ -157,13 +157,16 @@ impl Store {
     }
 }
 
-/// The lock of a directory that nobody has open; `None` where somebody has.
-fn hold_alone(layout: &Layout) -> Result<Option<File>> {
-    let lock = layout.open_lock("store").map_err(StoreError::io("lock", &layout.locks))?;
+/// The lock of a directory, and whether nobody else has that open. Waits while another process makes a database anew.
+fn hold(layout: &Layout) -> io::Result<(File, bool)> {
+    let lock = layout.open_present()?;
     match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(e)) => Err(StoreError::io("lock", &layout.locks)(e)),
+        Ok(()) => Ok((lock, true)),
+        Err(TryLockError::WouldBlock) => {
+            lock.lock_shared()?;
+            Ok((lock, false))
+        }
+        Err(TryLockError::Error(e)) => Err(e),
     }
 }
 
@@ -184,7 +187,7 @@ fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
     for table in TABLES {
         match copy_table(&old, &tx, table)? {
             Some(rows) => lost.rows += rows,
-            None if schema::ADDED.contains(&table) => {}
+            None if schema::may_lack(table, version) && !has_entry(&old, table)? => {}
             None => lost.tables.push(table),
         }
     }
@@ -223,6 +226,16 @@ fn mend_schema(old: &Connection, new: &Connection) -> Result<bool> {
         }
     }
     Ok(mended > 0)
+}
+
+/// Whether anything is left of a table's entry, which could not be mended.
+fn has_entry(old: &Connection, table: &str) -> Result<bool> {
+    let sql = "SELECT 1 FROM sqlite_schema WHERE name = ?1 OR tbl_name = ?1 OR instr(sql, ?1 || '(')";
+    match old.prepare(sql).and_then(|mut query| query.exists([table])) {
+        // What cannot be read may be one.
+        Err(e) if is_damage(&e) => Ok(true),
+        found => Ok(found?),
+    }
 }
 
 /// The columns of a table; none where it cannot be had.
@@ -345,72 +358,4 @@ fn leave_out_what_leads_nowhere(tx: &Transaction<'_>) -> Result<()> {
          DELETE FROM head_log WHERE session NOT IN (SELECT id FROM session);",
     )?;
     Ok(())
-}
-
-/// Moves the damaged database aside, with its log, and the new one into its place. Returns where the damaged one is.
-fn put_in_place(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Result<PathBuf> {
-    let aside = layout.aside(&clock::local().strftime("%Y%m%d-%H%M%S").to_string());
-    let done = make_ready(layout, disk, fresh).and_then(|()| exchange(layout, disk, &aside));
-    if done.is_err() {
-        // What cannot be taken back now is at the next attempt.
-        let _ = take_back(layout, disk);
-    }
-    done.map(|()| aside)
-}
-
-/// Puts the new database beside the damaged one, whole and on disk.
-fn make_ready(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Result<()> {
-    let ready = layout.rescued();
-    let bytes = disk.look(fresh).map_err(StoreError::io("read", fresh))?.bytes;
-    let mut file = disk.create(&ready).map_err(StoreError::io("make", &ready))?;
-    let mut at = 0;
-    while at < bytes {
-        let part = disk.read_at(fresh, at, WRITE_BYTES.min(bytes - at)).map_err(StoreError::io("read", fresh))?;
-        file.write(&part).map_err(StoreError::io("write", &ready))?;
-        at += part.len() as u64;
-    }
-    file.sync().map_err(StoreError::io("sync", &ready))?;
-    sync(layout, disk)
-}
-
-fn exchange(layout: &Layout, disk: &dyn Disk, aside: &Path) -> Result<()> {
-    rename(disk, &layout.database, aside)?;
-    let (log, index) = (Layout::log_of(&layout.database), Layout::index_of(&layout.database));
-    if disk.look(&log).is_ok() {
-        rename(disk, &log, &Layout::log_of(aside))?;
-    }
-    disk.remove(&index).map_err(StoreError::io("remove", &index))?;
-    // A log that stays would be taken for one of the new database.
-    sync(layout, disk)?;
-    rename(disk, &layout.rescued(), &layout.database)?;
-    sync(layout, disk)
-}
-
-/// Undoes what was done while the new database is not in its place: the damaged one comes back there, with its log, and the new one
-/// goes, which is made again.
-fn take_back(layout: &Layout, disk: &dyn Disk) -> Result<()> {
-    let ready = layout.rescued();
-    if disk.look(&ready).is_err() {
-        return Ok(());
-    }
-    if disk.look(&layout.database).is_err() {
-        let aside = layout.last_aside(disk).map_err(StoreError::io("read", &layout.root))?;
-        // There is nothing else to go on from.
-        let Some(aside) = aside else { return Ok(()) };
-        let log = Layout::log_of(&aside);
-        if disk.look(&log).is_ok() {
-            rename(disk, &log, &Layout::log_of(&layout.database))?;
-        }
-        rename(disk, &aside, &layout.database)?;
-        sync(layout, disk)?;
-    }
-    disk.remove(&ready).map_err(StoreError::io("remove", &ready))
-}
-
-fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> Result<()> {
-    disk.rename(from, to).map_err(StoreError::io("rename", from))
-}
-
-fn sync(layout: &Layout, disk: &dyn Disk) -> Result<()> {
-    disk.sync_dir(&layout.root).map_err(StoreError::io("sync", &layout.root))
 }

@@ -1,7 +1,8 @@
 //! Saving model state: files first (written and synced under names of this process's own), which then take their places and are
 //! synced there (the directory), then the transaction that names the checksums of those that are still there. Several processes may
 //! save one segment at once, and their files differ: a file is placed or removed only while the database is this process's to write,
-//! and never where a row names one. Nobody's text waits for a file's bytes or a directory's sync meanwhile.
+//! and never where a row names one. Who finds another's file in its place when it comes to name it writes all once more. Nobody's text
+//! waits for a file's bytes or a directory's sync meanwhile.
 //!
 //! A segment file without a name in the database is garbage, and is made only under the writing lock, so that whoever holds that
 //! lock alone may remove such files.
@@ -59,12 +60,22 @@ impl Store {
     /// [`StoreError::NoRoom`], [`StoreError::StateLost`] when the segment cannot have state, I/O errors.
     pub fn save_images(&self, images: &[(SegmentId, StateImage)]) -> Result<()> {
         let _writing = self.announce_writing();
+        self.write_and_name(images, true)
+    }
+
+    fn write_and_name(&self, images: &[(SegmentId, StateImage)], again: bool) -> Result<()> {
         let mut written = Vec::new();
-        let result = self.write_images(images, &mut written).and_then(|()| self.name_files(&written));
+        let wrote = self.write_images(images, &mut written);
+        let is_written = wrote.is_ok();
+        let result = wrote.and_then(|()| self.name_files(&written));
         if result.is_err() {
             self.forget_files(&written);
         }
-        result
+        match result {
+            // Another process was at the place of one, which is no reason to lose the others. What it has named by now is its own.
+            Err(StoreError::StateLost { .. }) if is_written && again => self.write_and_name(images, false),
+            result => result,
+        }
     }
 
     fn write_images(&self, images: &[(SegmentId, StateImage)], written: &mut Vec<Written>) -> Result<()> {
@@ -141,10 +152,9 @@ impl Store {
             // What cannot be removed now goes at the next start.
             let _ = self.disk.remove(&self.layout.unfinished(&file.id, file.kind));
         }
-        // Some may have come to their places before that.
-        let placed = written.iter().filter(|file| self.is_in_place(file));
-        let placed: Vec<_> = placed.map(|file| (file.id, file.kind, file.bytes)).collect();
-        self.remove_unnamed(&placed);
+        // Some may have come to their places before that; another process's may come there until nobody else can write.
+        let placed: Vec<&Written> = written.iter().filter(|file| self.is_in_place(file)).collect();
+        self.remove_those(&placed, |file| (file.id, file.kind), |file| self.is_in_place(file));
     }
 
     /// Removes segments' files, but for those that rows name. Returns which are gone; what else stays is named by no row, and
@@ -153,13 +163,23 @@ impl Store {
         &self,
         files: &'a [(SegmentId, FileKind, u64)],
     ) -> Vec<&'a (SegmentId, FileKind, u64)> {
+        self.remove_those(files, |(id, kind, _)| (*id, *kind), |_| true)
+    }
+
+    /// As [`Store::remove_unnamed`], of files that say which they are by `name`: those that are `meant` while nobody else can write.
+    fn remove_those<'a, T>(
+        &self,
+        files: &'a [T],
+        name: impl Fn(&T) -> (SegmentId, FileKind),
+        meant: impl Fn(&T) -> bool,
+    ) -> Vec<&'a T> {
         let mut gone = Vec::new();
         for some in files.chunks(OUT_AT_ONCE) {
             let out = self.exclusively(|tx| {
                 let mut out = Vec::new();
                 for file in some {
-                    let (id, kind, _) = file;
-                    if is_named(tx, id, *kind)? != Some(true) && self.put_out(id, *kind).is_ok() {
+                    let (id, kind) = name(file);
+                    if is_named(tx, &id, kind)? != Some(true) && meant(file) && self.put_out(&id, kind).is_ok() {
                         out.push(file);
                     }
                 }
@@ -167,8 +187,10 @@ impl Store {
             });
             let Ok(out) = out else { break };
             // Removing a large file takes a disk its time, in which others can write their texts.
-            let removed =
-                |(id, kind, _): &&(SegmentId, FileKind, u64)| self.disk.remove(&self.layout.leaving(id, *kind)).is_ok();
+            let removed = |file: &&T| {
+                let (id, kind) = name(file);
+                self.disk.remove(&self.layout.leaving(&id, kind)).is_ok()
+            };
             gone.extend(out.into_iter().filter(removed));
         }
         gone
@@ -283,7 +305,9 @@ pub(super) fn image_bytes(image: &StateImage) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::super::commit::Change;
     use super::super::disk::RealDisk;
@@ -298,11 +322,13 @@ mod tests {
         RowsImage { start: 0, rows: 2, tensors: vec![k], segment: None }
     }
 
-    #[test]
-    fn a_file_that_a_row_names_is_neither_replaced_nor_removed() {
-        let dir = tempfile::tempdir().unwrap();
+    fn open(root: &Path) -> Store {
         let limits = Limits { min_free_bytes: 0, reserve_bytes: 4096, ..Limits::default() };
-        let store = Store::open(dir.path(), Arc::new(RealDisk), limits).unwrap();
+        Store::open(root, Arc::new(RealDisk), limits).unwrap()
+    }
+
+    /// Records a segment of two tokens.
+    fn record(store: &Store) -> SegmentId {
         let segment = NewSegment {
             fingerprint: "m".into(),
             parent: None,
@@ -314,11 +340,52 @@ mod tests {
         };
         let id = segment.id();
         store.apply(&[Change::AddSegment(Box::new(segment))]).unwrap();
+        id
+    }
+
+    /// Writes rows for it, which have neither their place nor a name.
+    fn write(store: &Store, id: &SegmentId, value: u8) -> Written {
+        let rows = rows(value);
+        let tensors = format::in_file_order(&rows.tensors);
+        let head = format::head(FileKind::Rows, id, 0, 2, &tensors).unwrap();
+        store.write_file(id, FileKind::Rows, &head, &tensors).unwrap()
+    }
+
+    #[test]
+    fn a_file_that_came_to_the_place_of_one_meanwhile_is_not_removed_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, other) = (open(dir.path()), open(dir.path()));
+        let id = record(&store);
+        let ours = [write(&store, &id, 1)];
+        store.exclusively(|tx| store.place(tx, &ours[0])).unwrap();
+        let (place, theirs) = (store.layout.file(&id, FileKind::Rows), dir.path().join("theirs"));
+        std::fs::write(&theirs, "another process's").unwrap();
+        std::thread::scope(|scope| {
+            let forgets = other.exclusively(|_| {
+                let forgets = scope.spawn(|| store.forget_files(&ours));
+                // It finds its own there, and waits until the database is its to write.
+                std::thread::sleep(Duration::from_millis(200));
+                std::fs::rename(&theirs, &place).unwrap();
+                Ok(forgets)
+            });
+            forgets.unwrap().join().unwrap();
+        });
+        assert_eq!(std::fs::read_to_string(&place).unwrap(), "another process's");
+        // What is its own is removed.
+        let ours = [write(&store, &id, 1)];
+        store.exclusively(|tx| store.place(tx, &ours[0])).unwrap();
+        store.forget_files(&ours);
+        assert!(!place.exists());
+    }
+
+    #[test]
+    fn a_file_that_a_row_names_is_neither_replaced_nor_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        let id = record(&store);
         // Another process's, which found no name when it began to write.
-        let late = rows(2);
-        let tensors = format::in_file_order(&late.tensors);
-        let head = format::head(FileKind::Rows, &id, 0, 2, &tensors).unwrap();
-        let late = [store.write_file(&id, FileKind::Rows, &head, &tensors).unwrap()];
+        let late = [write(&store, &id, 2)];
+        let bytes = late[0].bytes;
         let aside = dir.path().join("aside");
         let unfinished = store.layout.unfinished(&id, FileKind::Rows);
         std::fs::rename(&unfinished, &aside).unwrap();
@@ -335,12 +402,12 @@ mod tests {
         assert!(e.to_string().contains("another process saved or removed it"), "{e}");
         store.save_images(&[(id, StateImage { rows: rows(1), end: None })]).unwrap();
         // Somebody dropped it, and it was saved anew before its file was removed.
-        assert_eq!(store.remove_files(&[(id, FileKind::Rows, head.total_bytes)]).files, 0);
+        assert_eq!(store.remove_files(&[(id, FileKind::Rows, bytes)]).files, 0);
         assert!(is_first());
         assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 1);
         // What nobody names goes.
         assert!(store.declare_missing(&id, FileKind::Rows, "dropped"));
-        assert_eq!(store.remove_files(&[(id, FileKind::Rows, head.total_bytes)]).files, 1);
+        assert_eq!(store.remove_files(&[(id, FileKind::Rows, bytes)]).files, 1);
         assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 0);
     }
 }

@@ -160,8 +160,14 @@ CREATE TRIGGER IF NOT EXISTS session_gone AFTER DELETE ON session BEGIN
 END;
 ";
 
-/// Tables that a database of ours may be without: those of [`SECOND`] and of [`LATER`].
-pub(super) const ADDED: [&str; 2] = ["property", "draft"];
+/// Whether a database of ours may be without a table: that of [`SECOND`] in one from before it, that of [`LATER`] in any.
+pub(super) fn may_lack(table: &str, version: i32) -> bool {
+    match table {
+        "property" => version < VERSION,
+        "draft" => true,
+        _ => false,
+    }
+}
 
 /// What earlier programs made and nothing asks for: no program misses it, so the version stays.
 const OUT_OF_USE: &str = "DROP INDEX IF EXISTS document_hash;";

@@ -125,6 +125,7 @@ fn two_at_a_time_do_not_disturb_each_other() {
 /// What a disk is about to do in the folder of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
+    Create,
     /// Make its names durable.
     Sync,
     Remove,
@@ -153,6 +154,9 @@ impl<F: Fn(Step) + Send + Sync> Disk for Told<F> {
         RealDisk.remove(path)
     }
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        if path.parent().is_some_and(|dir| dir.ends_with("segments")) {
+            (self.0)(Step::Create);
+        }
         RealDisk.create(path)
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -214,6 +218,55 @@ fn two_that_save_one_state_at_once_leave_it_whole() {
     assert_eq!((checked.states, checked.repaired, checked.damaged), (2, vec![], vec![]));
     assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 1);
     assert_eq!(std::fs::read_dir(dir.path().join("segments")).unwrap().count(), 2, "nothing else is left");
+}
+
+#[test]
+fn a_place_that_another_took_meanwhile_costs_no_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let (mut talk, save) = Talk::begin(&bench.store, "talk");
+    assert!(is_saved(&bench.save(save)));
+    let mut save = talk.turn(&bench.store, "question", "answer");
+    let images = std::mem::take(&mut save.images);
+    assert!(is_saved(&bench.save(save)));
+
+    let place = dir.path().join("segments").join(format!("{}.rows", talk.tip.unwrap().hex()));
+    let theirs = dir.path().join("theirs");
+    std::fs::write(&theirs, "of another process").unwrap();
+    // Before the first is named, and never again.
+    let slow = open(
+        dir.path(),
+        Told(move |step: Step| {
+            if step == Step::Sync {
+                let _ = std::fs::rename(&theirs, &place);
+            }
+        }),
+    );
+    slow.save_images(&images).unwrap();
+    assert!(!dir.path().join("theirs").exists(), "it was there");
+    let checked = bench.store.check().unwrap();
+    assert_eq!((checked.states, checked.repaired, checked.damaged), (2, vec![], vec![]));
+    assert_eq!(restore(&bench.store, &talk.tip.unwrap(), 0).unwrap().plan.usable, 1);
+    assert_eq!(std::fs::read_dir(dir.path().join("segments")).unwrap().count(), 2, "nothing else is left");
+}
+
+#[test]
+fn a_database_that_is_moved_away_while_it_is_opened_is_not_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = saved(dir.path());
+    let (database, aside) = (dir.path().join("sala.db"), dir.path().join("sala.db.aside"));
+    let (from, to) = (database.clone(), aside.clone());
+    // The start tries the disk once it has looked at the database.
+    let disk = Told(move |step: Step| {
+        if step == Step::Create {
+            let _ = std::fs::rename(&from, &to);
+        }
+    });
+    let e = Store::open(dir.path(), Arc::new(disk), limits()).unwrap_err();
+    assert!(e.to_string().ends_with("moved away just now: try again"), "{e}");
+    assert!(!database.exists());
+    std::fs::rename(&aside, &database).unwrap();
+    assert_eq!(open(dir.path(), RealDisk).path(talk.head.unwrap()).unwrap().len(), 6);
 }
 
 #[test]
