@@ -40,6 +40,11 @@ fn rescue(root: &Path) -> Rescue {
     Store::rescue(root, &RealDisk).unwrap()
 }
 
+/// Why none is made.
+fn not_rescued(root: &Path) -> String {
+    Store::rescue(root, &RealDisk).unwrap_err().to_string()
+}
+
 fn rescued(root: &Path) -> Rescued {
     match rescue(root) {
         Rescue::Done(rescued) => rescued,
@@ -125,8 +130,17 @@ fn a_database_that_is_in_use_or_has_nothing_to_read_is_left_alone() {
 
     drop(open(&bare, RealDisk));
     tamper(&bare, UNREADABLE);
-    assert_eq!(rescue(&bare), Rescue::Nothing);
-    assert!(set_aside(&bare).is_empty());
+    let torn = dir.path().join("torn");
+    one_talk(&torn);
+    let mut bytes = fs::read(torn.join("sala.db")).unwrap();
+    // The size of its pages.
+    bytes[16..18].fill(0xff);
+    fs::write(torn.join("sala.db"), bytes).unwrap();
+    for root in [&bare, &torn] {
+        let why = not_rescued(root);
+        assert!(why.contains(", and no message could be read out of it): bring back a copy"), "{why}");
+        assert!(!why.contains("doctor --check") && set_aside(root).is_empty(), "{why}");
+    }
 }
 
 #[test]
@@ -230,6 +244,8 @@ fn a_table_that_cannot_be_gone_through_has_lost_something() {
     let rescued = rescued(dir.path());
     assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 1, tables: vec![] }));
     assert_eq!(rescued.said_lost(), ["1 row of the database that could not be opened could not be read"]);
+    let sessions = open(dir.path(), RealDisk).sessions(SessionFilter::Live, 10).unwrap();
+    assert_eq!((sessions[0].tokens, sessions[0].state_of.as_deref()), (0, None), "what was kept is lost: {sessions:?}");
 }
 
 #[test]
@@ -237,8 +253,8 @@ fn a_database_of_a_newer_program_is_left_to_that() {
     let dir = tempfile::tempdir().unwrap();
     one_talk(dir.path());
     tamper(dir.path(), &format!("PRAGMA user_version = 99; {UNREADABLE}"));
-    assert_eq!(rescue(dir.path()), Rescue::Nothing);
-    assert!(set_aside(dir.path()).is_empty());
+    let why = not_rescued(dir.path());
+    assert!(why.contains("it is a newer sala-chat's") && set_aside(dir.path()).is_empty(), "{why}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::opening::{copy_database, private_place};
 use super::schema;
 use super::seal;
 use super::store::{FAR, Store};
-use super::summary::touch_session;
+use super::summary::{refresh_session, touch_session};
 use crate::base::counted;
 use crate::transcript::SessionId;
 
@@ -108,7 +108,8 @@ impl Store {
     /// it; one of a newer program is left to that. What an earlier attempt left half done is taken back first.
     ///
     /// # Errors
-    /// A file cannot be read or written. The damaged database is where it was then, or beside it under its new name.
+    /// Nothing can be read of it; a file cannot be read or written. The damaged database is where it was then, or beside it under its
+    /// new name.
     pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Rescue> {
         let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
         let layout = Layout::new(&root.canonicalize().unwrap_or(root));
@@ -141,13 +142,20 @@ impl Store {
         copy_database(&layout, disk, &copy)?;
         directory::make_database(&fresh).map_err(StoreError::io("make", &fresh))?;
         let (mut new, _) = schema::open_writable(&fresh)?;
-        let Some(lost) = read_out(&copy, &mut new)? else { return Ok(Rescue::Nothing) };
+        let unreadable =
+            |why: &str| StoreError::NoDatabase { path: layout.database.clone(), detail: format!("{detail}, {why}") };
+        let lost = match read_out(&copy, &mut new) {
+            Ok(Some(lost)) => lost,
+            Ok(None) => return Err(unreadable("and it is a newer sala-chat's, which may be able to read it")),
+            Err(e) if e.damage().is_some() => return Err(unreadable(NOTHING_READ)),
+            Err(e) => return Err(e),
+        };
         let count = |table: &str| -> Result<u64> {
             Ok(new.query_row(&format!("SELECT count(*) FROM {table}"), [], |r| r.get(0))?)
         };
         let (sessions, messages) = (count("session")?, count("message")?);
         if messages == 0 {
-            return Ok(Rescue::Nothing);
+            return Err(unreadable(NOTHING_READ));
         }
         // One file, without a log beside it.
         new.pragma_update(None, "journal_mode", "DELETE")?;
@@ -156,6 +164,9 @@ impl Store {
         Ok(Rescue::Done(Rescued { detail, sessions, messages, lost, aside }))
     }
 }
+
+/// Why no new database is made.
+const NOTHING_READ: &str = "and no message could be read out of it";
 
 /// The lock of a directory, and whether nobody else has that open. Waits while another process makes a database anew.
 fn hold(layout: &Layout) -> io::Result<(File, bool)> {
@@ -352,6 +363,12 @@ fn leave_out_what_leads_nowhere(tx: &Transaction<'_>) -> Result<()> {
             [id],
         )?;
         touch_session(tx, SessionId(id))?;
+    }
+    // What lists show of a session: some of it may rest on what is lost.
+    let mut query = tx.prepare("SELECT id FROM session")?;
+    let all: Vec<i64> = query.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for id in all {
+        refresh_session(tx, SessionId(id))?;
     }
     tx.execute_batch(
         "DELETE FROM mark WHERE session NOT IN (SELECT id FROM session) OR message NOT IN (SELECT id FROM message);
