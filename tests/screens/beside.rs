@@ -79,7 +79,7 @@ fn every_answer_and_every_choice_is_reached_in_a_small_window() {
     s.sent();
     let screen = s.screen();
     for key in '1'..='9' {
-        assert!(screen.contains(&format!("{key} Answer {key} ")), "{key}: {screen}");
+        assert!(screen.contains(&format!("{key} Answer {key}")), "{key}: {screen}");
     }
     assert!(screen.contains("Esc keep"), "{screen}");
     // They can be looked at while one is to be chosen.

@@ -169,7 +169,7 @@ fn what_a_stop_held_back_is_asked_before_what_is_typed_later() {
     }
     // The first of them is the first, though it was changed.
     let mut s = held();
-    s.press("ctrl-x").type_text("!").press("enter").tell(Notice::Activity(Activity::Idle));
+    s.press("ctrl-x").type_text("!").press("enter");
     assert_eq!((s.sent(), s.queued()), (vec![ask("one!")], vec!["two"]));
     // What was typed in its place is not.
     let mut s = held();
