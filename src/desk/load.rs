@@ -178,7 +178,7 @@ impl State {
                 plan => plan?,
             };
             let items = items(&wish.messages, &rendered, &plan)?;
-            let offer = desk.load_offer(&items, &plan);
+            let offer = desk.load_offer(&wish.messages, &items, &plan);
             desk.confirm_load(offer, wish.chosen, move |desk, decision| match decision {
                 Decision::Load => desk.begin_load(wish, rendered, items, plan),
                 Decision::Only(files) => desk.plan_some(wish, &files),
