@@ -216,6 +216,7 @@ impl State {
         // A part of a file differs from the file without any change.
         if whole {
             self.say_changed(&messages);
+            self.say_in_part(&messages);
         }
         for message in opening {
             self.add_message(message)?;
