@@ -238,6 +238,26 @@ fn where_no_shell_could_bring_it_back_the_program_goes_on() {
 }
 
 #[test]
+fn line_mode_shows_its_prompt_again_when_it_is_brought_back() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = CommandBuilder::new("/bin/sh");
+    command.args(["-c", UNDER_A_SHELL, PROGRAM, "--device", "cpu", "--plain"]);
+    command.env_clear();
+    for (name, value) in environment(home.path()) {
+        command.env(name, value);
+    }
+    command.cwd(home.path());
+    let mut t = Terminal::spawn(command, 80, 24);
+    t.wait_for("you: ");
+    t.send(b"\x1a");
+    t.wait_for("It waits.");
+    t.send(b"\r");
+    t.wait("the prompt again", |text| text.rsplit("It waits.").next().is_some_and(|behind| behind.contains("you: ")));
+    t.line("/quit");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
+#[test]
 fn what_was_resized_while_it_was_suspended_is_drawn_at_its_new_size() {
     // The shell has the terminal while the program is stopped: it alone is told of the new size.
     let mut t = Terminal::spawn(script(UNDER_A_SHELL), 80, 24);

@@ -87,8 +87,6 @@ pub enum Event {
     Terminate,
     /// SIGINT from outside: like Ctrl-C twice.
     Interrupt,
-    /// The process is about to be suspended.
-    Suspending,
     /// The process is back after being suspended.
     Resumed,
     /// The process was to be suspended and was not: why.

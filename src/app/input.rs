@@ -259,10 +259,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
             None => hint(app, "Nothing is queued", now + QUIT_MS),
         },
         Action::Redraw => effects.push(Effect::Repaint),
-        Action::Suspend => {
-            stop(app, effects);
-            effects.push(Effect::Suspend);
-        }
+        Action::Suspend => effects.push(Effect::Suspend),
         Action::Help => show_help(app),
         // Its number is in the key.
         Action::Session | Action::None => {}

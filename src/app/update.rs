@@ -1,6 +1,6 @@
 //! The one function that changes the state: events in, effects out.
 
-use super::acts::{hint, note, stop};
+use super::acts::{hint, note};
 use super::find::Find;
 use super::mention::{self, Found};
 use super::quit::{keep_quit_question_true, quit};
@@ -140,10 +140,6 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             }
             quit(app, &mut effects);
             Redraw::Now
-        }
-        Event::Suspending => {
-            stop(app, &mut effects);
-            Redraw::No
         }
         Event::Resumed => {
             effects.push(Effect::Repaint);

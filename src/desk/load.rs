@@ -178,7 +178,7 @@ impl State {
                 plan => plan?,
             };
             let items = items(&wish.messages, &rendered, &plan)?;
-            let offer = desk.load_offer(&items, &plan);
+            let offer = desk.load_offer(&wish.messages, &items, &plan);
             desk.confirm_load(offer, wish.chosen, move |desk, decision| match decision {
                 Decision::Load => desk.begin_load(wish, rendered, items, plan),
                 Decision::Only(files) => desk.plan_some(wish, &files),
@@ -216,6 +216,7 @@ impl State {
         // A part of a file differs from the file without any change.
         if whole {
             self.say_changed(&messages);
+            self.say_in_part(&messages);
         }
         for message in opening {
             self.add_message(message)?;

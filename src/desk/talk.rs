@@ -219,4 +219,11 @@ impl Talk {
         let whole = move |(m, d): &(&Message, &DocumentInfo)| d.hash == hash && (d.complete || m.is_half_read());
         documents.filter(whole).map(|(_, d)| d)
     }
+
+    /// The documents of the open branch that end where their load was stopped.
+    pub(super) fn documents_in_part(&self) -> impl Iterator<Item = &DocumentInfo> {
+        let cut = |m: &&Message| m.role == Role::Document && !m.is_half_read();
+        let documents = self.conversation.path().into_iter().filter(cut);
+        documents.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete)
+    }
 }

@@ -369,6 +369,11 @@ impl Plain {
         }
     }
 
+    /// The process is back after being suspended: what its shell said stands behind the prompt.
+    pub fn resumed(&mut self) {
+        self.prompted = false;
+    }
+
     /// Ctrl-Z did not suspend the process: why.
     pub fn not_suspended(&mut self, why: String) -> Vec<Out> {
         self.prompted = false;

@@ -355,10 +355,7 @@ impl Loop {
                 self.dying = Some((Exit::Stopped, within(5)));
                 self.apply(Event::Interrupt)
             }
-            Outside::Suspend => {
-                self.apply(Event::Suspending)?;
-                self.perform(Effect::Suspend)
-            }
+            Outside::Suspend => self.perform(Effect::Suspend),
             Outside::Continue => {
                 self.repaint = true;
                 self.apply(Event::Resumed)

@@ -1,5 +1,7 @@
 //! Plans of loads: what fits, what is left out, what is here already.
 
+use sala_chat::commands::{Outcome, parse};
+
 use super::*;
 
 fn what_does_not_fit_is_refused_before_anything_is_read() {
@@ -7,7 +9,9 @@ fn what_does_not_fit_is_refused_before_anything_is_read() {
     std::fs::write(dir.path().join("big.txt"), "word ".repeat(5000)).unwrap();
     let mut t = Talk::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
     let said = t.load("big.txt");
-    assert!(said.contains("; 936 are left of 1,000. Nothing was loaded. Options: /load big.txt --head 936"), "{said}");
+    let file = dir.path().join("big.txt").display().to_string();
+    let left = format!("; 936 are left of 1,000. Nothing was loaded. Options: /load {file} --head 936");
+    assert!(said.contains(&left), "{said}");
     t.send(Request::Ask("word ".repeat(5000)));
     let back = t.wait("the question back", |n| match n {
         Notice::Input { text, .. } => Some(text.clone()),
@@ -17,6 +21,20 @@ fn what_does_not_fit_is_refused_before_anything_is_read() {
     t.sync();
     assert_eq!(t.work(), (0, 0));
     assert_eq!(t.saved(), SaveState::Empty);
+}
+
+fn what_would_fit_of_a_file_is_a_command_that_loads_it() {
+    let dir = dir();
+    std::fs::create_dir(dir.path().join("a folder")).unwrap();
+    std::fs::write(dir.path().join("a folder/big one.txt"), "word ".repeat(5000)).unwrap();
+    let mut t = Talk::new(dir.path(), Setup { context_limit: 3000, ..Setup::default() });
+    let said = t.load("a folder/big one.txt");
+    let (_, options) = said.split_once("Options: ").unwrap();
+    let (line, _) = options.split_once(" ; ").unwrap();
+    assert!(line.ends_with(" --head 2000"), "{said}");
+    let Outcome::Desk(load) = parse(line, None).unwrap().outcome else { panic!("{line}") };
+    t.send(load);
+    t.note_with("Read big one.txt: ");
 }
 
 fn files_left_out_of_a_plan_are_not_read() {
@@ -154,6 +172,7 @@ fn looking_and_quitting_work_while_a_question_waits() {
 
 with_both_tokenizers!(
     what_does_not_fit_is_refused_before_anything_is_read,
+    what_would_fit_of_a_file_is_a_command_that_loads_it,
     files_left_out_of_a_plan_are_not_read,
     a_load_that_does_not_fit_offers_to_leave_files_out,
 );

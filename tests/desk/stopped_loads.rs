@@ -38,6 +38,10 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     t.sync();
     let changed = |n: &&Notice| matches!(n, Notice::Note(_, text) if text.contains("changed on disk"));
     assert!(t.seen.iter().find(changed).is_none());
+    // All of it stands behind the part now, and that is said.
+    let again = format!("long.txt is here in part (lines 1-{}): this reads it a second time.", document.lines);
+    assert!(t.seen.iter().any(|n| matches!(n, Notice::Note(Level::Info, text) if *text == again)), "{again}");
+    assert_eq!(t.view().documents.len(), 2);
 }
 
 /// Loads `long.txt` until so many chunks of it are read, before the first piece of it is kept, and stops there.
@@ -178,6 +182,7 @@ fn going_back_from_a_stopped_load_keeps_what_was_read() {
     t.sync();
     let (read, whole) = (t.work().0 as u64, t.view().documents[0].tokens);
     assert!(read + 150 < whole, "{read} of {whole}");
+    assert!(!t.seen.iter().any(|n| matches!(n, Notice::Note(_, text) if text.contains("here in part"))));
     // Whoever loads it elsewhere finds all of it, the part and what was read behind it.
     t.quit();
     let mut t = Talk::new(dir.path(), Setup::default());

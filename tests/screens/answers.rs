@@ -1,5 +1,6 @@
 //! Pictures of the conversation: answers, thoughts, texts of every kind.
 
+use sala_chat::app::{Effect, Event};
 use sala_chat::protocol::desk::{Activity, Level, Meters, Notice, Request, SaveState, SessionView};
 use sala_chat::protocol::engine::ModelInfo;
 use sala_chat::transcript::{Finish, MessageId, Role};
@@ -266,4 +267,19 @@ fn the_speed_of_a_server_is_marked_until_it_has_counted() {
         assert_eq!([screen.contains(" ~32.5 t/s"), screen.contains(" ~33.5 t/s")], [estimated; 2], "{screen}");
         assert!(screen.contains("32.5 t/s") && screen.contains("33.5 t/s"), "{screen}");
     }
+}
+
+#[test]
+fn an_answer_goes_on_where_the_program_is_suspended_and_where_it_could_not_be() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("asked next").press("enter");
+    s.press("ctrl-z");
+    assert!(s.effects.contains(&Effect::Suspend), "{:?}", s.effects);
+    s.event(Event::NotSuspended("Not suspended: no shell is there to continue it".into()));
+    let screen = s.screen();
+    assert!(screen.contains("Not suspended: no shell") && s.app.busy(), "{screen}");
+    assert_eq!(s.sent(), []);
+    s.event(Event::Resumed).tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Ask("asked next".into())], "what was queued is not held");
 }

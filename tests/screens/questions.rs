@@ -126,3 +126,20 @@ fn no_and_esc_decline() {
         assert_eq!(s.sent(), [choose(1, 'n')], "{key}");
     }
 }
+
+#[test]
+fn ctrl_d_quits_at_a_question_as_it_does_elsewhere() {
+    let mut s = open(80, 24);
+    s.tell(stopped(1)).press("ctrl-d");
+    assert_eq!(s.sent(), [Request::Quit]);
+    // Where something would be lost that is asked, once, and who stays decides as before.
+    let mut s = beside(stopped(1), "and who is it?");
+    s.press("ctrl-d ctrl-d");
+    assert!(s.screen().contains("1 message was not sent"), "{}", s.screen());
+    s.press("n");
+    let screen = s.screen();
+    assert!(screen.contains("What now?") && !screen.contains("was not sent"), "{screen}");
+    assert_eq!(s.sent(), []);
+    s.press("esc");
+    assert_eq!(s.sent(), [choose(1, '\x1b')]);
+}

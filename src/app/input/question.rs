@@ -4,7 +4,7 @@ use super::super::acts::{hold, send, stop};
 use super::super::keys::{Action, Code, Key, TAKE_UP};
 use super::super::mention::{self, Found};
 use super::super::question::{self, Asker, Standing};
-use super::super::quit::quit;
+use super::super::quit::{quit, quit_or_ask};
 use super::super::{App, Armed, Effect, Find, pick};
 use super::several::several_key;
 use super::{insert_pasted, place_key, write};
@@ -81,8 +81,13 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
         Code::Char(c) if !key.ctrl && !key.alt => c,
         Code::Enter => '\n',
         Code::Esc => '\x1b',
-        // The answers it is about lie above it.
         _ if app.overlay.is_none() => {
+            let ends = app.composer.is_empty() && app.config.keys.action(key) == Some(Action::Eof);
+            // Whether to quit is asked once.
+            if ends && question.asker != Asker::Quit {
+                return quit_or_ask(app, effects);
+            }
+            // The answers it is about lie above it.
             several_key(app, key);
             return;
         }

@@ -6,6 +6,7 @@ use super::super::{Attendance, DeskError, Done, State, grouped};
 use super::Item;
 use crate::protocol::desk::{Choice, LoadPlan, Notice, PlanFile};
 use crate::text::TextError;
+use crate::text::sanitize::command_word;
 use crate::transcript::{Message, MessageId};
 
 /// How the files of a load came to be these.
@@ -60,7 +61,7 @@ pub(super) struct Offer {
 
 impl State {
     /// The documents of a load, and the room for them.
-    pub(super) fn load_offer(&self, items: &[Item], read: &Plan) -> Offer {
+    pub(super) fn load_offer(&self, messages: &[Message], items: &[Item], read: &Plan) -> Offer {
         let need: u64 = items.iter().map(|i| i.tokens).sum();
         let before = read.total().saturating_sub(need);
         let (free, reserve) = (self.meters.context_limit.saturating_sub(before), self.reserve());
@@ -70,7 +71,7 @@ impl State {
         let files = items.iter().map(file).collect();
         let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
         let (to_read, total) = (read.to_read(), read.total());
-        let too_long = self.too_long(&plan, &grouped(need));
+        let too_long = self.too_long(&plan, &grouped(need), messages);
         Offer { plan, need, to_read, total, too_long }
     }
 
@@ -96,15 +97,15 @@ impl State {
         let counted: u64 = plan.files.iter().map(|f| f.tokens).sum();
         // The template's own tokens may be what is too much.
         let need = counted.max(limit + 1);
-        let too_long = self.too_long(&plan, &format!("more than {}", grouped(need - 1)));
+        let too_long = self.too_long(&plan, &format!("more than {}", grouped(need - 1)), messages);
         Ok(Offer { plan, need, to_read: need, total: need, too_long })
     }
 
     /// A load that does not fit: what would. Whoever reads it in a shell is told what a shell can do.
-    fn too_long(&self, plan: &LoadPlan, need: &str) -> String {
-        let (what, verb, name) = match plan.files.as_slice() {
-            [one] => (one.name.clone(), "needs", one.name.as_str()),
-            many => (format!("{} files", many.len()), "need", "PATH"),
+    fn too_long(&self, plan: &LoadPlan, need: &str, messages: &[Message]) -> String {
+        let (what, verb) = match plan.files.as_slice() {
+            [one] => (one.name.clone(), "needs"),
+            many => (format!("{} files", many.len()), "need"),
         };
         let left = plan.free.saturating_sub(plan.reserve);
         let fresh = self.talk.conversation.is_empty();
@@ -113,7 +114,12 @@ impl State {
         let between = match self.attendance {
             Attendance::Present => {
                 let head = if left >= 1000 { left / 1000 * 1000 } else { left };
-                options.push(format!("/load {name} --head {head}"));
+                let file = match messages {
+                    [m] => m.meta.document.as_ref().and_then(|d| d.path.as_deref()),
+                    _ => None,
+                };
+                let file = file.map_or_else(|| "PATH".to_owned(), command_word);
+                options.push(format!("/load {file} --head {head}"));
                 options.extend((!fresh).then(|| "/new then /load".to_owned()));
                 " ; "
             }

@@ -1,9 +1,9 @@
 //! Documents of a load that are in the conversation already.
 
-use super::super::{Attendance, Done, State};
+use super::super::{Attendance, Done, State, grouped};
 use crate::protocol::desk::{Choice, Level};
 use crate::text::sources::Document;
-use crate::transcript::DocumentInfo;
+use crate::transcript::{DocumentInfo, Message};
 
 impl State {
     /// Asks about documents that are in the conversation already: all again, only the others, or nothing. With nobody to ask
@@ -43,6 +43,20 @@ impl State {
             }
             then(desk, documents.into_iter().map(|(_, d)| d).collect())
         })
+    }
+
+    /// Says which of these documents are in the conversation as far as a load that was stopped had come.
+    pub(super) fn say_in_part(&self, messages: &[Message]) {
+        let parts: Vec<&DocumentInfo> = self.talk.documents_in_part().collect();
+        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
+            if let Some(part) = parts.iter().find(|part| part.hash == info.hash && is_same(part, info)) {
+                let (name, lines) = (&info.name, grouped(part.lines));
+                self.note(
+                    Level::Info,
+                    format!("{name} is here in part (lines 1-{lines}): this reads it a second time."),
+                );
+            }
+        }
     }
 }
 

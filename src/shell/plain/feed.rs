@@ -109,7 +109,10 @@ pub fn run(
                     vec![Out::Send(Request::Quit)]
                 }
                 Ok(Outside::Interrupt) => plain.interrupt(),
-                Ok(Outside::Suspend) => suspend().map_or_else(|why| plain.not_suspended(why), |()| Vec::new()),
+                Ok(Outside::Suspend) => match suspend() {
+                    Ok(()) => { plain.resumed(); Vec::new() }
+                    Err(why) => plain.not_suspended(why),
+                },
                 Ok(Outside::Continue) | Err(_) => Vec::new(),
             },
             default(timeout) => match dying {

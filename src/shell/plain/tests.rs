@@ -405,3 +405,13 @@ fn of_a_huge_text_that_was_refused_the_beginning_is_said() {
     let said = printed(&p.notice(refused("é".repeat(4_810_000))));
     assert_eq!(said, format!("The text was: {} ... (4,810,000 characters)\n", "é".repeat(2_000)));
 }
+
+#[test]
+fn the_prompt_is_shown_again_when_the_program_is_brought_back() {
+    let mut p = Plain::new(None, true);
+    p.notice(Notice::Activity(Activity::Idle));
+    assert_eq!((printed(&p.quiet()), printed(&p.quiet())), ("you: ".into(), String::new()));
+    p.resumed();
+    assert!(p.wants_prompt());
+    assert_eq!(printed(&p.quiet()), "you: ");
+}
