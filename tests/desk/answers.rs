@@ -296,10 +296,7 @@ fn whoever_asks_in_a_shell_is_told_what_a_shell_can_do() {
     }
     let mut t = Talk::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
     let said = t.load("big.txt");
-    assert!(
-        said.contains("/big.txt --head") && !said.contains("/new"),
-        "a new session is no way out of one: {said}"
-    );
+    assert!(said.contains("/big.txt --head") && !said.contains("/new"), "a new session is no way out of one: {said}");
 }
 
 /// The last that was said of branch and timeline.
