@@ -1,5 +1,9 @@
 //! The server for other programs, against a scripted engine whose answers and refusals depend on the state it has.
 
+#[macro_use]
+#[path = "store_support/real_disk.rs"]
+mod real_disk;
+
 #[path = "serve/apis.rs"]
 mod apis;
 #[path = "serve/client.rs"]

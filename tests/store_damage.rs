@@ -3,6 +3,9 @@
 //!
 //! The default is 500 flips; `SALA_FLIPS=N` makes it N. Flips are spread evenly, so more of them are other ones.
 
+#[macro_use]
+#[path = "store_support/real_disk.rs"]
+mod real_disk;
 mod store_support;
 
 use std::collections::BTreeMap;
@@ -12,9 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sala_chat::session::{
-    Access, Change, Disk, DiskFile, Look, NewDocument, RealDisk, Save, SaveEvent, SessionFilter, Store, Watch,
-};
+use sala_chat::session::{Access, Change, Disk, NewDocument, RealDisk, Save, SaveEvent, SessionFilter, Store, Watch};
 use sala_chat::transcript::MessageId;
 use store_support::fault::FaultDisk;
 use store_support::*;
@@ -342,30 +343,7 @@ impl Disk for PutBack {
         }
         read
     }
-    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        RealDisk.create(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename(from, to)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(dir)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove(path)
-    }
-    fn look(&self, path: &Path) -> io::Result<Look> {
-        RealDisk.look(path)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        RealDisk.list(dir)
-    }
-    fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.make_dir(dir)
-    }
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        RealDisk.free_bytes(dir)
-    }
+    as_the_real_disk!(create rename sync_dir remove look list make_dir free_bytes);
 }
 
 #[test]

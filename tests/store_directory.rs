@@ -1,5 +1,8 @@
 //! Only our own files are written or removed, and nothing is called saved that is not: the attack on the data directory.
 
+#[macro_use]
+#[path = "store_support/real_disk.rs"]
+mod real_disk;
 mod store_support;
 
 use std::fs;
@@ -229,9 +232,6 @@ impl Disk for Busy {
     fn remove(&self, _: &Path) -> io::Result<()> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
-    fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
-        RealDisk.read_at(path, offset, len)
-    }
     fn look(&self, path: &Path) -> io::Result<Look> {
         // The first look at the log comes when the database is copied.
         if path.ends_with("sala.db-wal") && self.moved.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -241,15 +241,10 @@ impl Disk for Busy {
         }
         RealDisk.look(path)
     }
-    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        RealDisk.list(dir)
-    }
     fn make_dir(&self, _: &Path) -> io::Result<()> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        RealDisk.free_bytes(dir)
-    }
+    as_the_real_disk!(read_at list free_bytes);
 }
 
 #[test]

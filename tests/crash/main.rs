@@ -1,6 +1,10 @@
 //! What survives when the power goes, the disk fails, or somebody damages a file. Text always; state exactly or
 //! declared missing.
 
+#[macro_use]
+#[path = "../store_support/real_disk.rs"]
+mod real_disk;
+
 mod damage;
 mod disk;
 mod killed;

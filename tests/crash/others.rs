@@ -1,13 +1,13 @@
 //! Others at the same files: another model, a newer program, a second process, or somebody else's data.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{bounded, unbounded};
 use sala_chat::session::{
-    Access, Change, Disk, DiskFile, Look, RealDisk, Save, SaveEvent, SessionFilter, Store, StoreError, Watch,
+    Access, Change, Disk, DiskFile, RealDisk, Save, SaveEvent, SessionFilter, Store, StoreError, Watch,
 };
 
 use crate::store_support::*;
@@ -159,24 +159,7 @@ impl<F: Fn(Step) + Send + Sync> Disk for Told<F> {
         }
         RealDisk.create(path)
     }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename(from, to)
-    }
-    fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
-        RealDisk.read_at(path, offset, len)
-    }
-    fn look(&self, path: &Path) -> io::Result<Look> {
-        RealDisk.look(path)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        RealDisk.list(dir)
-    }
-    fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.make_dir(dir)
-    }
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        RealDisk.free_bytes(dir)
-    }
+    as_the_real_disk!(rename read_at look list make_dir free_bytes);
 }
 
 #[test]

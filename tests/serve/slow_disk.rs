@@ -1,11 +1,11 @@
 //! A disk that takes its time: nobody waits for it, and what is on its way there is had from memory.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use sala_chat::session::{Disk, DiskFile, Limits, Look, RealDisk, Store};
+use sala_chat::session::{Disk, DiskFile, Limits, RealDisk, Store};
 use serde_json::{Value, json};
 
 use crate::client::{Running, Setup, permits};
@@ -34,30 +34,7 @@ impl Disk for Hanging {
         }
         RealDisk.create(path)
     }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename(from, to)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(dir)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove(path)
-    }
-    fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
-        RealDisk.read_at(path, offset, len)
-    }
-    fn look(&self, path: &Path) -> io::Result<Look> {
-        RealDisk.look(path)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        RealDisk.list(dir)
-    }
-    fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.make_dir(dir)
-    }
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        RealDisk.free_bytes(dir)
-    }
+    as_the_real_disk!(rename sync_dir remove read_at look list make_dir free_bytes);
 }
 
 /// A server whose engine holds two sequences, on a disk that hangs.
