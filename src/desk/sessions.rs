@@ -24,9 +24,10 @@ pub fn session_rows(
     fingerprint: Option<&str>,
     sizes: Option<&Sizes>,
 ) -> Vec<SessionRow> {
+    // Where it cannot be told, the list matters more.
+    let undone = store.maybe_undone().unwrap_or_default();
     let row = |r: SessionRecord| SessionRow {
-        // Where it cannot be told, the list matters more.
-        undone: store.undone(r.id, r.head).unwrap_or(0),
+        undone: if undone.contains(&r.id) { store.undone(r.id, r.head).unwrap_or(0) } else { 0 },
         state: match (&r.state_of, fingerprint) {
             (None, _) => "none",
             (Some(have), Some(want)) if have != want => "stale",

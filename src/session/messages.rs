@@ -1,5 +1,7 @@
 //! Messages, one by one and as the path from a root: what is damaged is in its place and says so, and hides no other.
 
+use std::collections::HashSet;
+
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::error::{Result, StoreError, one_line};
@@ -170,6 +172,21 @@ impl Store {
             ))?;
             let kept: i64 = kept.query_row([session.0], |r| r.get(0))?;
             Ok(u64::try_from(kept).unwrap_or(0))
+        })
+    }
+
+    /// Sessions of which [`Store::undone`] may say more than 0: those that stand at no message, or at a system text. One look for a list
+    /// of all of them.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn maybe_undone(&self) -> Result<HashSet<SessionId>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached(
+                "SELECT s.id FROM session s LEFT JOIN message m ON m.id = s.head WHERE coalesce(m.role, 'system') = 'system'",
+            )?;
+            let found = query.query_map([], |r| r.get(0).map(SessionId))?;
+            Ok(found.collect::<rusqlite::Result<_>>()?)
         })
     }
 
