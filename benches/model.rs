@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::prelude::*;
+use sala_chat::engine::protocol::Token;
 use sala_chat::model::{Checkpoint, Live, Model};
-use sala_chat::protocol::engine::Token;
 
 fn measure(context: usize, steps: usize) -> Result<(), sala_chat::model::ModelError> {
     let mut b = Cpu::new();

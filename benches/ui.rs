@@ -7,12 +7,12 @@
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use sala_chat::app::keys::{Code, Key};
-use sala_chat::app::options::UiConfig;
-use sala_chat::app::{App, Event, update};
-use sala_chat::protocol::desk::{Activity, Notice, SessionView};
-use sala_chat::transcript::{Finish, Message, MessageId, MessageMeta, Role};
-use sala_chat::ui::draw;
+use sala_chat::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
+use sala_chat::runtime::protocol::{Activity, Notice, SessionView};
+use sala_chat::tui::keys::{Code, Key};
+use sala_chat::tui::options::UiConfig;
+use sala_chat::tui::view::draw;
+use sala_chat::tui::{App, Event, update};
 
 const PARAGRAPH: &str = "It is *Natasha* who breaks it to him, but not in words: **Pierre** reads it in her face when they \
 meet at Princess Marya's. The illness itself is narrated earlier, from Andrei's own side.\n\n- one thing\n- and another\n\n\

@@ -2,25 +2,24 @@
 //!
 //! # Architecture
 //!
-//! Modules form layers; imports point downwards only (`tests/layering.rs` enforces it).
+//! Rooms form layers; imports point downwards only (`tests/layering.rs` enforces it). A room's `protocol` is plain data that every
+//! room may import.
 //!
-//! | layer | modules | owns |
+//! | layer | rooms | owns |
 //! |---|---|---|
-//! | 0 vocabulary | [`base`], [`spec`], [`settings`], [`commands`], [`protocol`], [`transcript`], [`text`] | the words everybody shares; no devices, no files beyond reading |
+//! | 0 vocabulary | [`core`], [`config`], [`text`], [`engine::protocol`], [`runtime::protocol`] | ids, messages, settings, commands, tokens and documents; no devices, no writes |
 //! | 1 backend | [`backend`] | fused operations on one device: CPU (oracle) or CUDA |
-//! | 2 model | [`model`] | weights, live state, the one forward pass, the draft head |
-//! | 3 engine | [`engine`] | the thread that owns model and state: prefill, decode, speculation, sampling |
-//! | 3 remote | [`remote`] | the same thread for a server elsewhere: requests, streams, retries; its state is text |
-//! | 3 attach | [`attach`] | one engine for several terminals: the same commands and events over a socket of this machine |
-//! | 3 session | [`session`] | the disk: SQLite, immutable segments, library, search, trash |
-//! | 4 desk | [`desk`] | one conversation: joins text, engine and session; the only place that knows both |
-//! | 4 app | [`app`] | interface state, changed in one function |
-//! | 5 ui | [`ui`] | drawing, read-only |
-//! | 5 server | [`server`] | the model for other programs: HTTP, a queue, the longest kept prefix |
-//! | 6 shell | [`shell`] | command line, terminal, one-shot, doctor |
-//! | 7 lab | [`lab`] | kernel checks, golden data, rates, bench, eval, capture: what proves and measures the rest |
+//! | 2 model | [`model`] | checkpoint formats, weights, sequence state, the forward pass, the draft head |
+//! | 3 engine | [`engine`] | the inference thread: scheduling, prefill, decode, speculation, sampling |
+//! | 3 client | [`client`] | the engine's commands and events over a local socket or to an HTTP server |
+//! | 3 store | [`store`] | the disk: SQLite, segment files, library, search, trash, import and export |
+//! | 4 runtime | [`runtime`] | conversations: joins text, engine and store; the only room that knows all three |
+//! | 4 tui | [`tui`] | the terminal interface: state, changed in one function, and drawing, which is read-only |
+//! | 5 server | [`server`] | HTTP forms of OpenAI and Anthropic: a queue, the longest kept prefix |
+//! | 6 cli | [`cli`] | command line, terminal, one-shot, line mode, doctor |
+//! | 7 lab | [`lab`] | bench, eval, kernel checks, replay of golden data |
 //!
-//! `engine` and `session` do not know each other: state crosses as [`protocol::engine::StateImage`].
+//! `engine` and `store` do not know each other: state crosses as [`engine::protocol::StateImage`].
 //!
 //! # Principles
 //!
@@ -29,25 +28,18 @@
 //! 2. The transcript is the truth; saved state is a cache of work done. Losing it costs time, never text.
 //! 3. Nothing is silent: every wait, fallback and failure is named on screen with the next thing to do.
 #![deny(unsafe_code)]
-#![warn(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-pub mod app;
-pub mod attach;
 pub mod backend;
-pub mod base;
-pub mod commands;
-pub mod desk;
+pub mod cli;
+pub mod client;
+pub mod config;
+pub mod core;
 pub mod engine;
 pub mod lab;
 pub mod model;
-pub mod protocol;
-pub mod remote;
+pub mod runtime;
 pub mod server;
-pub mod session;
-pub mod settings;
-pub mod shell;
-pub mod spec;
+pub mod store;
 pub mod text;
-pub mod transcript;
-pub mod ui;
+pub mod tui;

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(sala_chat::shell::main(std::env::args_os(), sala_chat::lab::LABORATORY))
+    ExitCode::from(sala_chat::cli::main(std::env::args_os(), sala_chat::lab::LABORATORY))
 }

@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sala_chat::attach::{self, Board, Engine, Found, Host, Loads, Place, Share, Way};
-use sala_chat::desk::{EngineChannels, Opening};
-use sala_chat::protocol::desk::{Level, Notice, Request};
-use sala_chat::protocol::engine::{Command, EngineOptions, RowSource, RowsFault, RowsPlace, Token};
-use sala_chat::session::{RealDisk, StoredRows};
+use sala_chat::client::attach::{self, Board, Engine, Found, Host, Loads, Place, Share, Way};
+use sala_chat::core::transcript::{Finish, Message};
+use sala_chat::engine::protocol::{Command, EngineOptions, RowSource, RowsFault, RowsPlace, Token};
+use sala_chat::runtime::protocol::{Level, Notice, Request};
+use sala_chat::runtime::{EngineChannels, Opening};
+use sala_chat::store::{RealDisk, StoredRows};
 use sala_chat::text::TextModel;
-use sala_chat::transcript::{Finish, Message};
 use support::fake_engine::{self, Fake, Options};
 use support::{How, Setup, Talk, digest_answers, text_model};
 

@@ -2,11 +2,11 @@
 
 mod support;
 
-use sala_chat::commands::LibraryAction;
-use sala_chat::desk::{Opening, Settings};
-use sala_chat::protocol::desk::{Activity, Choice, Level, Notice, Request, Shelf};
+use sala_chat::config::commands::LibraryAction;
+use sala_chat::core::transcript::{Finish, Message, Role};
+use sala_chat::runtime::protocol::{Activity, Choice, FanOut, Level, Notice, Request};
+use sala_chat::runtime::{Opening, Settings};
 use sala_chat::text::Before;
-use sala_chat::transcript::{Finish, Message, Role};
 use support::{Setup, Talk};
 
 fn seeded() -> Setup {
@@ -186,10 +186,10 @@ fn library(t: &mut Talk, dir: &std::path::Path, names: &[&str]) {
     t.work();
 }
 
-fn shelf(t: &mut Talk, question: &str, library: Option<&str>, read: bool) -> Shelf {
+fn shelf(t: &mut Talk, question: &str, library: Option<&str>, read: bool) -> FanOut {
     t.send(Request::AskAll { question: question.into(), library: library.map(str::to_owned), read });
     t.wait("all answers", |n| match n {
-        Notice::Shelf(shelf) if shelf.over => Some(shelf.clone()),
+        Notice::FanOut(shelf) if shelf.over => Some(shelf.clone()),
         Notice::Note(Level::Error | Level::Warn, e) => panic!("{e}"),
         _ => None,
     })
@@ -354,7 +354,7 @@ fn a_file_too_long_for_the_context_is_said_in_its_row_and_the_others_are_asked()
 #[test]
 fn where_no_state_is_kept_that_is_said_and_what_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let never = Setup { save_state: sala_chat::settings::SaveStates::Never, ..Setup::default() };
+    let never = Setup { save_state: sala_chat::config::settings::SaveStates::Never, ..Setup::default() };
     let mut t = Talk::new(dir.path(), never);
     let path = dir.path().join("a.txt");
     std::fs::write(&path, "A line of text.\n".repeat(20)).unwrap();
@@ -379,7 +379,7 @@ fn a_stop_leaves_the_answers_there_are() {
     t.send(Request::AskAll { question: "Who?".into(), library: None, read: false });
     t.send(Request::Stop);
     let over = t.wait("the end", |n| match n {
-        Notice::Shelf(shelf) if shelf.over => Some(shelf.clone()),
+        Notice::FanOut(shelf) if shelf.over => Some(shelf.clone()),
         _ => None,
     });
     assert!(over.rows.len() == 2 && over.rows.iter().all(|r| r.failed.is_none()), "{over:?}");

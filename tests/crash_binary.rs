@@ -13,11 +13,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sala_chat::base::SplitMix64;
-use sala_chat::session::{
-    Access, Limits, RealDisk, SegmentId, SessionFilter, SessionRecord, Store, StoreError, Stored,
-};
-use sala_chat::transcript::{Message, Role};
+use sala_chat::core::SplitMix64;
+use sala_chat::core::transcript::{Message, Role};
+use sala_chat::store::{Access, Limits, RealDisk, SegmentId, SessionFilter, SessionRecord, Store, StoreError, Stored};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sala-chat");

@@ -11,11 +11,11 @@ use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::cuda::{Card, Cuda, Guards, Options, PoolSize};
 use sala_chat::backend::prelude::*;
 use sala_chat::backend::{BackendError, BufKind, Form, Pass, ROW_ARRAYS, StepKey, layer_tensor};
+use sala_chat::core::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
+use sala_chat::engine::protocol::{Dtype, ImageTensor, Precision, RowsImage};
 use sala_chat::lab::kernels::checks::{Checks, Extent};
 use sala_chat::lab::kernels::operations;
 use sala_chat::model::Checkpoint;
-use sala_chat::protocol::engine::{Dtype, ImageTensor, Precision, RowsImage};
-use sala_chat::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 
 #[path = "cuda_emulated/images.rs"]
 mod images;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sala_chat::settings::table::{OPEN_TABLES, ROWS};
+use sala_chat::config::settings::table::{OPEN_TABLES, ROWS};
 
 #[path = "support/sources.rs"]
 mod sources;

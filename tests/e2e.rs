@@ -457,7 +457,7 @@ fn answers(questions: &[String]) -> Vec<String> {
 /// Whatever the built-in model says about a command is about that command, and names only what exists.
 #[test]
 fn the_model_speaks_the_truth_about_every_command() {
-    use sala_chat::commands::{COMMANDS, is_command, parse};
+    use sala_chat::config::commands::{COMMANDS, is_command, parse};
     let names = || COMMANDS.iter().map(|c| c.name);
     let questions: Vec<String> = names().map(|name| format!("What does /{name} do?")).collect();
     for (name, answer) in names().zip(answers(&questions)) {
@@ -478,7 +478,7 @@ fn the_model_speaks_the_truth_about_every_command() {
 /// Whatever the built-in model says about a key is about that key, and names only keys that are bound.
 #[test]
 fn the_model_speaks_the_truth_about_every_key() {
-    use sala_chat::app::keys::{ACTIONS, Key, KeyTable};
+    use sala_chat::tui::keys::{ACTIONS, Key, KeyTable};
     // Keys that came after the model was trained.
     let unknown = ["split", "other_side"];
     let taught = || ACTIONS.iter().filter(|a| !unknown.contains(&a.1));

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sala_chat::engine::{Engine, spawn};
-use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
-use sala_chat::protocol::desk::ThinkMode;
-use sala_chat::protocol::engine::{
+use sala_chat::engine::protocol::{
     Cancel, CheckpointImage, Command, DeviceChoice, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job,
     JobDone, Look, Looked, LookedAt, MAIN, RowSource, RowsImage, Sampling, Scoring, SequenceId, SpecMode, StateImage,
     Token,
 };
+use sala_chat::engine::{Engine, spawn};
+use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+use sala_chat::runtime::protocol::ThinkMode;
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 use sala_chat::text::{Specials, TextModel};
 

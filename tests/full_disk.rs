@@ -202,10 +202,10 @@ fn in_a_folder_that_takes_no_files_beside_the_database_texts_are_read() {
 fn rounds() -> (u64, Vec<(u32, u32)>) {
     let seed = std::env::var("SALA_SEED").map_or(3, |v| v.parse().unwrap());
     let count = if std::env::var("SALA_PROOF").is_ok_and(|v| v == "full") { 40 } else { 8 };
-    let mut random = sala_chat::base::SplitMix64::new(seed);
+    let mut random = sala_chat::core::SplitMix64::new(seed);
     // KB that are left, and when the kill comes, in thousandths of a whole run.
     let left =
-        |i: usize, random: &mut sala_chat::base::SplitMix64| random.below(if i.is_multiple_of(2) { 160 } else { 12 });
+        |i: usize, random: &mut sala_chat::core::SplitMix64| random.below(if i.is_multiple_of(2) { 160 } else { 12 });
     (seed, (0..count).map(|i| (left(i, &mut random) as u32, 100 + random.below(1100) as u32)).collect())
 }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use command::{PROGRAM, command as program};
 use rustix::process::{Pid, Signal, kill_process};
-use sala_chat::protocol::desk::ThinkMode;
-use sala_chat::protocol::engine::Cancel;
+use sala_chat::engine::protocol::Cancel;
+use sala_chat::runtime::protocol::ThinkMode;
 use sala_chat::text::sources::{SourceOptions, gather};
 use sala_chat::text::{ChatMessage, ChatRole, RenderOptions, Template, TextError};
 

@@ -3,12 +3,11 @@
 #[path = "support/sources.rs"]
 mod sources;
 
-/// Narrower than the layer number alone: these modules may import only these.
+/// Narrower than the layer alone: these rooms may import only these.
 const ONLY: &[(&str, &[&str])] = &[
-    ("attach", &["base", "protocol", "text"]),
-    ("session", &["base", "settings", "spec", "protocol", "transcript", "text"]),
-    ("app", &["base", "commands", "settings", "spec", "protocol", "transcript", "text"]),
-    ("ui", &["base", "commands", "settings", "spec", "protocol", "transcript", "text", "app"]),
+    ("client", &["core", "config", "engine::protocol", "model", "text"]),
+    ("store", &["core", "config", "engine::protocol", "runtime::protocol", "text"]),
+    ("tui", &["core", "config", "engine::protocol", "runtime::protocol", "text"]),
 ];
 
 /// Layer of each module by the table of `src/lib.rs`, of which a row is `//! | 0 vocabulary | [`base`], [`spec`] | … |`; a module may
@@ -29,15 +28,25 @@ fn first(inside: &str) -> String {
     inside.split('/').next().unwrap().replace(".rs", "")
 }
 
-/// Modules named after `crate::` in a source, comments left out. `use crate::{a::…, b}` counts for a and b.
+/// The room that a path names: its first part, or `room::protocol`, which is a room of its own here.
+fn room(path: &str) -> String {
+    let mut parts =
+        path.split("::").map(|part| part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>());
+    let first = parts.next().unwrap_or_default();
+    match parts.next().as_deref() {
+        Some("protocol") => format!("{first}::protocol"),
+        _ => first,
+    }
+}
+
+/// Rooms named after `crate::` in a source, comments left out. `use crate::{a::…, b}` counts for a and b.
 fn imports(source: &str) -> Vec<String> {
     let code: String = source.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
-    let name = |s: &str| s.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     let mut modules = Vec::new();
     for (at, _) in code.match_indices("crate::") {
         let rest = &code[at + "crate::".len()..];
         match rest.strip_prefix('{') {
-            None => modules.push(name(rest)),
+            None => modules.push(room(rest)),
             Some(group) => {
                 let mut depth = 1;
                 let mut start = true;
@@ -47,7 +56,7 @@ fn imports(source: &str) -> Vec<String> {
                         '}' => depth -= 1,
                         ',' if depth == 1 => start = true,
                         c if start && !c.is_whitespace() => {
-                            modules.push(name(&group[i..]));
+                            modules.push(room(&group[i..]));
                             start = false;
                         }
                         _ => {}
@@ -66,13 +75,14 @@ fn imports(source: &str) -> Vec<String> {
 fn imports_point_downwards() {
     let layers = layers();
     let layer = |module: &str| layers.iter().find(|(name, _)| name == module).map(|(_, layer)| *layer);
-    assert!(layers.len() > 15 && layer("app") == Some(4) && layer("attach") == Some(3), "{layers:?}");
+    assert!(layers.len() > 12 && layer("tui") == Some(4) && layer("engine::protocol") == Some(0), "{layers:?}");
     let mut wrong = Vec::new();
     for (inside, source) in sources::below("src") {
-        let module = first(&inside);
-        if module == "lib" {
-            continue;
-        }
+        let module = match first(&inside) {
+            lib if lib == "lib" => continue,
+            module if inside.starts_with(&format!("{module}/protocol")) => format!("{module}::protocol"),
+            module => module,
+        };
         let own = layer(&module).unwrap_or_else(|| panic!("src/{module} is in no row of the table of src/lib.rs"));
         for import in imports(&source) {
             let Some(other) = layer(&import) else {
@@ -80,9 +90,10 @@ fn imports_point_downwards() {
             };
             let listed =
                 ONLY.iter().find(|(name, _)| *name == module).is_none_or(|(_, only)| only.contains(&import.as_str()));
-            // The vocabulary's modules may name each other; elsewhere a layer's modules do not know their neighbours.
+            // The vocabulary's rooms may name each other; elsewhere a layer's rooms do not know their neighbours.
             let downwards = other < own || (other == 0 && own == 0);
-            if import != module && !(downwards && listed) {
+            let own_protocol = import == format!("{module}::protocol");
+            if !own_protocol && import != module && !(downwards && listed) {
                 wrong.push(format!("{inside}: {module} (layer {own}) imports {import} (layer {other})"));
             }
         }
@@ -91,10 +102,10 @@ fn imports_point_downwards() {
 }
 
 /// Modules whose words reach a shell and a program's log as well as the chat: they know nothing of its commands.
-const WITHOUT_A_CHAT: &[&str] = &["text", "remote", "attach", "session", "engine"];
+const WITHOUT_A_CHAT: &[&str] = &["text", "client", "store", "engine"];
 
 #[test]
-fn what_is_said_below_the_desk_names_no_command_of_the_chat() {
+fn texts_below_the_runtime_name_no_command_of_the_chat() {
     let mut named = Vec::new();
     for (inside, source) in sources::below("src") {
         let tests = inside.ends_with("tests.rs");
@@ -116,14 +127,14 @@ fn command_in(line: &str) -> Option<&'static str> {
         let after = line[at + 1 + name.len()..].chars().next();
         before && after.is_none_or(|c| !c.is_alphanumeric() && !"/-_>".contains(c))
     };
-    let names = sala_chat::commands::table::COMMANDS.iter().map(|c| c.name);
+    let names = sala_chat::config::commands::table::COMMANDS.iter().map(|c| c.name);
     names.into_iter().find(|name| line.match_indices(&format!("/{name}")).any(|(at, _)| stands_alone(at, name)))
 }
 
 #[test]
 fn grouped_and_nested_imports_are_seen() {
     let source =
-        "// use crate::shell::x;\nuse crate::{\n  model::{Live, Model},\n  spec,\n};\nlet a = crate::engine::b();";
+        "// use crate::cli::x;\nuse crate::{\n  model::{Live, Model},\n  spec,\n};\nlet a = crate::engine::b();";
     assert_eq!(imports(source), ["model", "spec", "engine"]);
 }
 
@@ -182,19 +193,19 @@ fn siblings_are_seen_wherever_they_are_named() {
 
 /// Folders whose modules import each other in one direction only.
 const WITHOUT_CIRCLES: &[&str] = &[
-    "src/app",
-    "src/app/input",
-    "src/attach",
+    "src/tui",
+    "src/tui/input",
+    "src/client/attach",
     "src/backend",
     "src/backend/cpu",
     "src/backend/cuda",
     "src/backend/cuda/launch",
     "src/backend/cuda/ops",
     "src/backend/forms",
-    "src/commands",
-    "src/commands/table",
-    "src/desk",
-    "src/desk/ask",
+    "src/config/commands",
+    "src/config/commands/table",
+    "src/runtime",
+    "src/runtime/ask",
     "src/engine",
     "src/lab",
     "src/lab/bench",
@@ -206,21 +217,20 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "src/model/draft",
     "src/model/published",
     "src/model/quantize",
-    "src/protocol",
-    "src/remote",
+    "src/client/remote",
     "src/server",
     "src/server/responses",
     "src/server/worker",
-    "src/session",
-    "src/session/import",
-    "src/settings",
-    "src/shell",
-    "src/shell/cli",
-    "src/shell/plain",
+    "src/store",
+    "src/store/import",
+    "src/config/settings",
+    "src/cli",
+    "src/cli/args",
+    "src/cli/plain",
     "src/text",
     "src/text/sources",
     "src/text/template",
-    "src/ui",
+    "src/tui/view",
 ];
 
 #[test]
@@ -252,7 +262,7 @@ fn modules_beside_each_other_have_no_circles() {
 }
 
 /// Modules whose head has a map of their files.
-const MAPPED: &[&str] = &["backend/cuda", "desk", "engine", "lab", "server", "session"];
+const MAPPED: &[&str] = &["backend/cuda", "runtime", "engine", "lab", "server", "store"];
 
 #[test]
 fn maps_of_modules_are_whole() {

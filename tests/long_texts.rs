@@ -5,9 +5,9 @@ mod support;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sala_chat::base::Exit;
-use sala_chat::desk::Attendance;
-use sala_chat::protocol::desk::{Activity, Level, LoadOptions, LoadPlan, Notice, Request};
+use sala_chat::core::Exit;
+use sala_chat::runtime::Attendance;
+use sala_chat::runtime::protocol::{Activity, Level, LoadOptions, LoadPlan, Notice, Request};
 use support::{Setup, Talk, text_model, with_both_tokenizers};
 
 /// A stop is to be heard within 0.3 s; test machines are busy, and doing it all takes far longer than this.

@@ -17,11 +17,11 @@ mod terminal;
 use std::time::Duration;
 
 use chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, refusal, reply, stream, usage};
-use sala_chat::protocol::engine::{
+use sala_chat::client::remote::{Engine, Key, Patience, RemoteOptions, spawn, text_model};
+use sala_chat::engine::protocol::{
     Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, MAIN, ModelInfo, Sampling,
     SequenceId, SpecMode, Token,
 };
-use sala_chat::remote::{Engine, Key, Patience, RemoteOptions, spawn, text_model};
 use sala_chat::text::{ChatMessage, ChatRole, RenderOptions, StreamDecoder, TextModel};
 use serde_json::json;
 

@@ -29,10 +29,12 @@ mod texts;
 #[path = "screens/typing.rs"]
 mod typing;
 
-use sala_chat::app::options::UiConfig;
-use sala_chat::app::tour::Tour;
-use sala_chat::protocol::desk::{Activity, FileProgress, FileState, Notice, ReadingProgress, SaveState, SessionView};
-use sala_chat::protocol::engine::ModelInfo;
+use sala_chat::engine::protocol::ModelInfo;
+use sala_chat::runtime::protocol::{
+    Activity, FileProgress, FileState, Notice, ReadingProgress, SaveState, SessionView,
+};
+use sala_chat::tui::options::UiConfig;
+use sala_chat::tui::tour::Tour;
 use stage::*;
 
 /// Sizes every layout is looked at in.
@@ -141,7 +143,7 @@ fn full_disk_is_a_banner_in_words() {
 fn how_sessions_that_were_left_stand_is_in_the_title() {
     for (width, height) in [(80, 24), (160, 50)] {
         let mut s = several::left_at_work(width, height);
-        let beside = |notice| Notice::Beside { serial: 1, notice: Box::new(notice) };
+        let beside = |notice| Notice::Background { serial: 1, notice: Box::new(notice) };
         let reading = ReadingProgress { done: 41, total: 100, ..ReadingProgress::default() };
         s.tell(beside(Notice::Activity(Activity::Reading(reading))));
         picture(&format!("at_work_{width}x{height}"), &mut s);

@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::prelude::*;
 use sala_chat::engine::ngram::Lookup;
+use sala_chat::engine::protocol::{
+    CheckpointImage, Ended, Generate, Look, RowsImage, Sampling, SpecMode, SpecStats, Token,
+};
 use sala_chat::engine::speculate::{Decoder, Finder};
 use sala_chat::model::draft::{DraftHead, DraftOptions};
 use sala_chat::model::{Checkpoint, DEMO_TOKENIZER, Live, Model, Recipe};
-use sala_chat::protocol::engine::{
-    CheckpointImage, Ended, Generate, Look, RowsImage, Sampling, SpecMode, SpecStats, Token,
-};
 use tokenizers::Tokenizer;
 
 const IM_END: Token = 4;

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sala_chat::session::{Access, Change, Disk, NewDocument, RealDisk, Save, SaveEvent, SessionFilter, Store, Watch};
-use sala_chat::transcript::MessageId;
+use sala_chat::core::transcript::MessageId;
+use sala_chat::store::{Access, Change, Disk, NewDocument, RealDisk, Save, SaveEvent, SessionFilter, Store, Watch};
 use store_support::fault::FaultDisk;
 use store_support::*;
 
@@ -248,7 +248,7 @@ fn parents_that_form_a_ring_end_the_path_and_nothing_hangs() {
         let _ = store.collect();
         let _ = store.documents().unwrap();
         store
-            .export(talk.session, sala_chat::protocol::desk::ExportFormat::Markdown, sala_chat::session::Scope::Tree)
+            .export(talk.session, sala_chat::runtime::protocol::ExportFormat::Markdown, sala_chat::store::Scope::Tree)
             .unwrap();
         // It can still be written.
         let bench = Bench::new(store);

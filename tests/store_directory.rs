@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use sala_chat::protocol::desk::ExportFormat;
-use sala_chat::session::{Access, Disk, DiskFile, Look, Overwrite, RealDisk, SaveEvent, Store, StoreError};
+use sala_chat::runtime::protocol::ExportFormat;
+use sala_chat::store::{Access, Disk, DiskFile, Look, Overwrite, RealDisk, SaveEvent, Store, StoreError};
 use store_support::*;
 
 fn saved(root: &Path) -> Talk {
@@ -181,7 +181,7 @@ fn links_are_never_followed() {
     let bench = Bench::new(store);
     bench.store.drop_all_state(&[]).unwrap();
     let images = talk.segments.iter().map(|s| (s.id(), image(s))).collect();
-    bench.save(sala_chat::session::Save { changes: vec![], images });
+    bench.save(sala_chat::store::Save { changes: vec![], images });
     assert!(bench.close());
     assert_eq!(contents(&outside), before);
 
@@ -321,7 +321,7 @@ fn a_database_removed_replaced_or_shut_while_it_is_open_is_noticed_at_the_next_w
         assert!(reason.contains(what) && reason.contains("export the text"), "{n}: {reason}");
         // The text is still here, and can be taken elsewhere.
         let file = dir.path().join(format!("{n}.md"));
-        let m = message(&bench.store, None, sala_chat::transcript::Role::User, "after");
+        let m = message(&bench.store, None, sala_chat::core::transcript::Role::User, "after");
         bench.store.export_messages("gone", vec![m], ExportFormat::Markdown, &file, Overwrite::No).unwrap();
         assert!(fs::read_to_string(&file).unwrap().contains("after"));
         let unsaved = bench.writer.close(soon()).expect_err("not everything is saved");
@@ -353,13 +353,13 @@ fn what_can_never_be_saved_is_not_called_saved_at_the_end() {
     let bench = Bench::new(open(dir.path(), RealDisk));
     let (talk, save) = Talk::begin(&bench.store, "contradiction");
     assert!(is_saved(&bench.save(save)));
-    let unknown = sala_chat::transcript::MessageId(1 << 50);
-    let m = message(&bench.store, Some(unknown), sala_chat::transcript::Role::User, "on nothing");
-    let put = sala_chat::session::Change::PutMessage { session: talk.session, message: Box::new(m) };
-    let event = bench.save(sala_chat::session::Save { changes: vec![put], images: vec![] });
+    let unknown = sala_chat::core::transcript::MessageId(1 << 50);
+    let m = message(&bench.store, Some(unknown), sala_chat::core::transcript::Role::User, "on nothing");
+    let put = sala_chat::store::Change::PutMessage { session: talk.session, message: Box::new(m) };
+    let event = bench.save(sala_chat::store::Save { changes: vec![put], images: vec![] });
     assert!(matches!(event, SaveEvent::NotSaved { lasting: true, .. }), "{event:?}");
-    let settings = sala_chat::session::Change::Settings { session: talk.session, json: "{}".into() };
-    assert!(is_saved(&bench.save(sala_chat::session::Save { changes: vec![settings], images: vec![] })));
+    let settings = sala_chat::store::Change::Settings { session: talk.session, json: "{}".into() };
+    assert!(is_saved(&bench.save(sala_chat::store::Save { changes: vec![settings], images: vec![] })));
     let unsaved = bench.writer.close(soon()).unwrap_err();
     assert!(!unsaved.disk && unsaved.reason.contains("not in the database"), "{unsaved:?}");
 }

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sala_chat::backend::cpu::Cpu;
-use sala_chat::base::SplitMix64;
+use sala_chat::config::settings;
+use sala_chat::core::SplitMix64;
+use sala_chat::core::spec::ModelSpec;
 use sala_chat::model::draft::{DraftHead, DraftOptions};
 use sala_chat::model::{Checkpoint, DEMO_CONFIG, Model};
-use sala_chat::protocol::desk::{ExportFormat, ThinkMode};
-use sala_chat::session::{Overwrite, RealDisk, Scope, SessionFilter, Store, StoreError, Watch};
-use sala_chat::settings;
-use sala_chat::spec::ModelSpec;
+use sala_chat::runtime::protocol::{ExportFormat, ThinkMode};
+use sala_chat::store::{Overwrite, RealDisk, Scope, SessionFilter, Store, StoreError, Watch};
 use sala_chat::text::{Before, ChatMessage, ChatRole, RenderOptions, TextModel};
 use store_support::*;
 
@@ -145,7 +145,7 @@ fn segments() {
         if let Ok(opened) = store.open_path(&id, 0) {
             for rows in &opened.rows {
                 for name in ["k.0", "v.0", "k1.0", "k2.0"] {
-                    let _ = sala_chat::protocol::engine::RowSource::load(&**rows, name);
+                    let _ = sala_chat::engine::protocol::RowSource::load(&**rows, name);
                 }
             }
         }

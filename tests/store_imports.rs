@@ -2,9 +2,9 @@
 
 mod store_support;
 
-use sala_chat::desk::export::imported_line;
-use sala_chat::session::{Imported, LeftOut, RealDisk, Watch};
-use sala_chat::transcript::{Message, Role};
+use sala_chat::core::transcript::{Message, Role};
+use sala_chat::runtime::export::imported_line;
+use sala_chat::store::{Imported, LeftOut, RealDisk, Watch};
 use store_support::*;
 
 /// Imports a file; what is said in its first session, from the root on.

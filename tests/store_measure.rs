@@ -7,9 +7,9 @@ mod store_support;
 
 use std::time::Instant;
 
-use sala_chat::protocol::engine::{CheckpointImage, Dtype, ImageTensor, RowsImage, StateImage};
-use sala_chat::session::{Change, RealDisk, Save, Watch};
-use sala_chat::transcript::Role;
+use sala_chat::core::transcript::Role;
+use sala_chat::engine::protocol::{CheckpointImage, Dtype, ImageTensor, RowsImage, StateImage};
+use sala_chat::store::{Change, RealDisk, Save, Watch};
 use store_support::*;
 
 fn tensor(name: String, shape: Vec<usize>, dtype: Dtype) -> ImageTensor {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sala_chat::session::{RealDisk, Rescue, Rescued, SessionFilter, Store, Unread, Watch};
+use sala_chat::store::{RealDisk, Rescue, Rescued, SessionFilter, Store, Unread, Watch};
 use store_support::fault::{FaultDisk, Loss};
 use store_support::*;
 

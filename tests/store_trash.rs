@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sala_chat::protocol::desk::ExportFormat;
-use sala_chat::session::{
+use sala_chat::core::transcript::{LONGEST_PROMPT, MessageId, Role, SessionId};
+use sala_chat::runtime::protocol::ExportFormat;
+use sala_chat::store::{
     Access, Change, Limits, NO_ROW, NewSession, RealDisk, Save, Scope, SessionFilter, Store, StoreError, Watch,
 };
-use sala_chat::transcript::{LONGEST_PROMPT, MessageId, Role, SessionId};
 use store_support::*;
 
 fn folder() -> tempfile::TempDir {

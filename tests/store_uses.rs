@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sala_chat::session::{Disk, Limits, RealDisk, SegmentId, Store};
+use sala_chat::store::{Disk, Limits, RealDisk, SegmentId, Store};
 use store_support::fault::{Effect, FaultDisk};
 use store_support::*;
 

@@ -4,8 +4,8 @@ mod store_support;
 
 use std::path::Path;
 
-use sala_chat::session::{Access, RealDisk, SegmentId, SessionFilter, Store, Watch};
-use sala_chat::transcript::Role;
+use sala_chat::core::transcript::Role;
+use sala_chat::store::{Access, RealDisk, SegmentId, SessionFilter, Store, Watch};
 use store_support::*;
 
 const FINGERPRINT: &str = "81c012cff76f9488c7caaddfb407e318";

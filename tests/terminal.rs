@@ -1,4 +1,4 @@
-//! The full screen in a real terminal of its own, with a scripted desk: what is set is reset, keys arrive, and a
+//! The full screen in a real terminal of its own, with a scripted runtime: what is set is reset, keys arrive, and a
 //! terminal that disappears ends the program. The test starts itself as the child.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use portable_pty::CommandBuilder;
 use pty::{PATIENCE, PROGRAM, Terminal, environment};
 use rustix::process::{Pid, Signal, kill_process};
-use sala_chat::app::options::UiConfig;
-use sala_chat::protocol::desk::{Activity, Notice, Request, SessionView};
-use sala_chat::protocol::engine::ModelInfo;
-use sala_chat::session::{Limits, NO_ROW, RealDisk, Store};
-use sala_chat::shell::run::{DeskHandle, run};
-use sala_chat::transcript::{Finish, Message, MessageId, MessageMeta, Role};
+use sala_chat::cli::run::{DeskHandle, run};
+use sala_chat::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
+use sala_chat::engine::protocol::ModelInfo;
+use sala_chat::runtime::protocol::{Activity, Notice, Request, SessionView};
+use sala_chat::store::{Limits, NO_ROW, RealDisk, Store};
+use sala_chat::tui::options::UiConfig;
 
 fn message(id: i64, role: Role, text: &str) -> Message {
     let finish = (role == Role::Assistant && !text.is_empty()).then_some(Finish::Stop);
@@ -58,7 +58,7 @@ fn scripted_desk() -> DeskHandle {
                 }
                 _ => {}
             }
-            tell(Notice::Served(come));
+            tell(Notice::Acknowledged(come));
         }
     });
     DeskHandle { requests, notices }

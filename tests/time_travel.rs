@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use sala_chat::backend::{ROW_ARRAYS, layer_tensor};
-use sala_chat::desk::{EngineChannels, Opening, Settings};
+use sala_chat::core::transcript::MessageId;
 use sala_chat::engine;
-use sala_chat::protocol::desk::{BranchTarget, GotoTarget, Level, Notice, Request, Sibling};
-use sala_chat::protocol::engine::{DeviceChoice, EngineOptions, RowSource};
-use sala_chat::session::{SegmentId, SessionFilter, Store};
-use sala_chat::transcript::MessageId;
+use sala_chat::engine::protocol::{DeviceChoice, EngineOptions, RowSource};
+use sala_chat::runtime::protocol::{BranchTarget, GotoTarget, Level, Notice, Request, Sibling};
+use sala_chat::runtime::{EngineChannels, Opening, Settings};
+use sala_chat::store::{SegmentId, SessionFilter, Store};
 use support::{How, Setup, Talk, store, text_model, with_both_tokenizers};
 
 const QUESTIONS: [&str; 3] = ["My name is Marta and I live in Oslo.", "What is 17 + 25?", "What is my name?"];

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::{Backend, BufKind, MAX_VERIFY_ROWS, Pass, Result};
-use crate::protocol::engine::{ImageTensor, Token};
+use crate::engine::protocol::{ImageTensor, Token};
 
 /// Auxiliary hidden states of accepted rows that may wait before they enter the window.
 pub const PENDING_ROWS: usize = MAX_VERIFY_ROWS;

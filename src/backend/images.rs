@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{BackendError, Memory, ROW_ARRAYS, Result, internal, layer_tensor};
-use crate::protocol::engine::{Cancel, ImageTensor, RowSource};
-use crate::spec::{LightningSpec, SparseSpec};
+use crate::core::spec::{LightningSpec, SparseSpec};
+use crate::engine::protocol::{Cancel, ImageTensor, RowSource};
 
 /// Rows and states as images, and buffers for tests. Outside of steps; waits for the device, but for the bytes of rows and states that are
-/// read: those may come later ([`TensorData`](crate::protocol::engine::TensorData)), and are what was there when they were asked for.
+/// read: those may come later ([`TensorData`](crate::engine::protocol::TensorData)), and are what was there when they were asked for.
 pub trait Images: Memory {
     /// The first `rows` rows of a buffer as f32, row-major. For tests, golden data and capture.
     fn read(&mut self, buf: &Self::Buf, rows: usize) -> Result<Vec<f32>>;

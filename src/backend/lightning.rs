@@ -1,7 +1,7 @@
 //! Lightning attention.
 
 use super::{Memory, Pass, Result};
-use crate::spec::LightningSpec;
+use crate::core::spec::LightningSpec;
 
 /// Operations of the lightning layers (docs/model.md §4).
 pub trait Lightning: Memory {

@@ -3,8 +3,8 @@
 use super::room::PoolCounts;
 use super::sections::Section;
 use super::{BufKind, Form, Result, WeightView, internal};
-use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
-use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
+use crate::core::spec::{LightningSpec, ModelSpec, SparseSpec};
+use crate::engine::protocol::{Dtype, MemoryInfo, Precision};
 
 /// A weight to be read.
 #[derive(Clone, Copy, Debug)]

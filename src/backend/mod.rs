@@ -47,13 +47,13 @@ pub use rows::{Follows, Mlp, Rows};
 pub use sparse::{BlockMass, MASS, MassOf, Sparse};
 pub use steps::{Group, Place, Steps};
 
-pub use crate::protocol::engine::{MAX_VERIFY_ROWS, ROW_ARRAYS, TOP_LOGITS};
+pub use crate::engine::protocol::{MAX_VERIFY_ROWS, ROW_ARRAYS, TOP_LOGITS};
 
 use std::ops::Range;
 
-use crate::base::{GOLDEN, bytes, mix};
-use crate::protocol::engine::{Dtype, RowsFault, Token};
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
+use crate::core::{GOLDEN, bytes, mix};
+use crate::engine::protocol::{Dtype, RowsFault, Token};
 
 /// Prefill chunks start on multiples of this, counted from the segment's start. Also the chunk of the lightning form.
 pub const GRID: usize = 64;

@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 
-use crate::base::{bytes, grouped};
-use crate::spec::{Mixer, ModelSpec};
+use crate::core::spec::{Mixer, ModelSpec};
+use crate::core::{bytes, grouped};
 
 /// Working buffers, recurrent state and what is left to others, where everything is on the device.
 pub const RESERVE_BYTES: u64 = 5 << 28;

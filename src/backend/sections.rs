@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use super::{Result, internal};
-use crate::protocol::engine::Precision;
-use crate::spec::{Mixer, ModelSpec};
+use crate::core::spec::{Mixer, ModelSpec};
+use crate::engine::protocol::Precision;
 
 /// So many rows of a weight, and what prefill multiplies them in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

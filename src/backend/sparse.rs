@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Memory, Pass, Result};
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
 
 /// All of one head's attention in one layer, as attention mass is counted: in whole numbers, which add up to the same in
 /// whatever order.

@@ -1,7 +1,7 @@
 //! The step: what changes from pass to pass.
 
 use super::{Memory, Pass, Result, StepKey, internal};
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// Where a sequence stands on a device. A device stands at one place at a time; [`Steps::go_to`] changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

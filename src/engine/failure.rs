@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::speculate::DecodeError;
 use crate::backend::BackendError;
-use crate::base::Exit;
+use crate::core::Exit;
+use crate::engine::protocol::EngineFault;
 use crate::model::ModelError;
-use crate::protocol::engine::EngineFault;
 
 /// Why there is no engine: a line for the user and how a run ends that needs one.
 pub(super) struct Failure {
@@ -38,7 +38,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, DecodeError>) -> Resul
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(DecodeError::Panic(panic_text(panic.as_ref()))))
 }
 
-/// A failed command in the desk's words.
+/// A failed command in the runtime's words.
 pub(super) fn fault_of(error: &DecodeError) -> EngineFault {
     match error {
         DecodeError::Model(ModelError::Backend(BackendError::Stopped)) => EngineFault::Stopped,

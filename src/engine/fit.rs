@@ -2,10 +2,10 @@
 
 use crate::backend::Memory;
 use crate::backend::room::{self, PagedPlan, RESERVE_BYTES, USUAL_CONTEXT};
-use crate::base::{Exit, bytes as size, grouped};
+use crate::core::spec::ModelSpec;
+use crate::core::{Exit, bytes as size, grouped};
+use crate::engine::protocol::{EngineOptions, MemoryInfo};
 use crate::model::{Checkpoint, Recipe};
-use crate::protocol::engine::{EngineOptions, MemoryInfo};
-use crate::spec::ModelSpec;
 
 use super::failure::Failure;
 

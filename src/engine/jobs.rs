@@ -11,10 +11,10 @@ use super::speed::{Speed, rate};
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
 use crate::backend::{GRID, MAX_VERIFY_ROWS, TopLogits};
-use crate::model::ModelError;
-use crate::protocol::engine::{
+use crate::engine::protocol::{
     Ended, EngineEvent, Job, JobDone, JobStats, LookedAt, RowsImage, SequenceId, StateImage,
 };
+use crate::model::ModelError;
 
 /// Fewer tokens say little of how fast a device reads.
 const WHOLE: usize = 4 * GRID;

@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::engine::protocol::{Cancel, EngineOptions, WeightsChoice};
 use crate::model::quantize::{Stage, is_finished, is_outdated, kept_folders, quantize};
 use crate::model::{Checkpoint, ModelError, Recipe};
-use crate::protocol::engine::{Cancel, EngineOptions, WeightsChoice};
 
 /// Weights of fewer bytes are packed faster than they are worth keeping.
 const WORTH_BYTES: u64 = 1 << 30;

@@ -1,8 +1,8 @@
 //! Attention mass of the sparse layers as shares of blocks: where an answer looked.
 
 use crate::backend::BlockMass;
-use crate::protocol::engine::{BlockLook, Looked};
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
+use crate::engine::protocol::{BlockLook, Looked};
 
 /// A sum over `tokens` rows.
 pub(super) fn shares(sums: &[BlockMass], tokens: u64, spec: &SparseSpec) -> Looked {
@@ -32,7 +32,7 @@ pub(super) fn row(mass: &[u32], position: usize, spec: &SparseSpec) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::ModelSpec;
+    use crate::core::spec::ModelSpec;
 
     #[test]
     fn shares_add_up_to_one_and_forced_blocks_are_told_apart() {

@@ -5,10 +5,10 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use super::room::PATIENCE;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
-use crate::protocol::engine::{Command, EngineEvent};
+use crate::engine::protocol::{Command, EngineEvent};
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Answers commands until told to end, or until the desk is gone.
+    /// Answers commands until told to end, or until the runtime is gone.
     pub(super) fn serve(mut self, commands: &Receiver<Command>) {
         self.send(EngineEvent::Ready(self.info.clone()));
         let mut gone = false;

@@ -4,6 +4,7 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `protocol` | commands, events and images of state, as plain data |
 //! | `sampler` | a token from a row's top logits |
 //! | `look`, `speed` | where an answer looked; tokens a second |
 //! | `ngram`, `policy`, `speculate` | rounds: propose, verify, accept; whether and how far to draft; drafts without a head |
@@ -30,6 +31,7 @@ mod main_loop;
 pub mod ngram;
 mod open;
 pub mod policy;
+pub mod protocol;
 pub mod room;
 pub mod sampler;
 pub mod schedule;

@@ -8,7 +8,7 @@
 //! 16 bytes per token and 12 bytes per head (at most 2^20 heads per order). Hits are verified against the tokens, so
 //! a collision of hashes costs time, never a wrong match.
 
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// Orders of the chains, longest first.
 const ORDERS: [usize; 3] = [12, 6, 3];

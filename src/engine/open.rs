@@ -15,13 +15,13 @@ use super::{fit, keep};
 use crate::backend::MAX_POSITIONS;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
-use crate::base::Exit;
+use crate::core::Exit;
+use crate::engine::protocol::{
+    Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, MAX_SEQUENCES, ModelInfo, Precision,
+};
 use crate::model::draft::{BESIDE, DraftError, DraftHead, DraftOptions};
 use crate::model::quantize::free_bytes;
 use crate::model::{Checkpoint, Live, Model, Recipe, shown};
-use crate::protocol::engine::{
-    Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, MAX_SEQUENCES, ModelInfo, Precision,
-};
 
 /// Loads what was asked for and serves commands until the end.
 pub(super) fn run(

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 
 use crate::engine::ngram::{Lookup, MIN_MATCH};
-use crate::protocol::engine::{MAX_DEPTH, SpecMode};
+use crate::engine::protocol::{MAX_DEPTH, SpecMode};
 
 pub mod calibration;
 pub mod costs;

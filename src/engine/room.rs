@@ -11,9 +11,9 @@ use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
 use crate::backend::{BackendError, MAX_VERIFY_ROWS};
-use crate::base::{bytes, counted, grouped};
+use crate::core::{bytes, counted, grouped};
+use crate::engine::protocol::{EngineEvent, Job, SequenceId};
 use crate::model::ModelError;
-use crate::protocol::engine::{EngineEvent, Job, SequenceId};
 
 /// What whoever holds a sequence may take to give it back when a job in it has ended.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);

@@ -12,8 +12,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::backend::TopLogits;
-use crate::base::{GOLDEN, mix};
-use crate::protocol::engine::{Sampling, Token};
+use crate::core::{GOLDEN, mix};
+use crate::engine::protocol::{Sampling, Token};
 
 /// Uniform in (0, 1), a function of its three keys alone: `mix(mix(mix(seed) + position) + token)`, each key spread by
 /// the golden ratio first; the top 53 bits, centred between two representable values so that 0 and 1 never occur.

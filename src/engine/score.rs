@@ -7,9 +7,9 @@ use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
 use crate::backend::{GRID, internal};
+use crate::engine::protocol::{Ended, Scoring};
 use crate::model::ModelError;
 use crate::model::score::{likely, log_prob};
-use crate::protocol::engine::{Ended, Scoring};
 
 /// Rows of a turn. Each takes a product with the whole head and a look at all its logits on the host, together about as long as what a
 /// chunk of a prompt may take beside others. A fixed number: what is scored does not depend on who is beside it.

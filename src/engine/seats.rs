@@ -6,8 +6,8 @@ use super::sequence::{Aside, Held};
 use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
+use crate::engine::protocol::{EngineEvent, MAIN, RowSource, SequenceId};
 use crate::model::Live;
-use crate::protocol::engine::{EngineEvent, MAIN, RowSource, SequenceId};
 
 /// Tokens of which a sequence has the rows from another instead of reading them: fewer are read sooner, and take next to no memory.
 const WORTH_SHARING: usize = 1_024;

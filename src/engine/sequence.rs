@@ -7,10 +7,10 @@ use std::time::Instant;
 use super::speculate::Parked;
 use super::speed::Speed;
 use crate::backend::draft::DraftOps;
-use crate::model::Sequence;
-use crate::protocol::engine::{
+use crate::engine::protocol::{
     CheckpointImage, Ended, EngineFault, Job, JobStats, Likely, RowSource, SequenceId, Token,
 };
+use crate::model::Sequence;
 
 /// A sequence that is not in hand.
 pub(super) struct Aside<B: DraftOps> {

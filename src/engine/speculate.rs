@@ -21,10 +21,10 @@ use crate::backend::draft::DraftOps;
 use crate::backend::{MAX_VERIFY_ROWS, MassOf, TopLogits};
 use crate::engine::ngram::{Lookup, NgramIndex};
 use crate::engine::policy::Policy;
+use crate::engine::protocol::{CheckpointImage, Dtype, Ended, Generate, ImageTensor, LookedAt, SpecStats, Token};
 use crate::engine::sampler::Sampler;
 use crate::model::draft::{DraftError, DraftHead, DraftWindow, Tables};
 use crate::model::{Live, Model, ModelError};
-use crate::protocol::engine::{CheckpointImage, Dtype, Ended, Generate, ImageTensor, LookedAt, SpecStats, Token};
 
 /// Name of the tensor that keeps what drafts were worth, as JSON.
 const CALIBRATION: &str = "draft.calibration";

@@ -10,10 +10,10 @@ use super::sequence::{Held, Seat, Task};
 use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
-use crate::model::ModelError;
-use crate::protocol::engine::{
+use crate::engine::protocol::{
     CheckpointImage, Command, EngineEvent, EngineFault, MAX_SEQUENCES, RowSource, SequenceId, Token,
 };
+use crate::model::ModelError;
 
 /// For whatever rests on a job or restore that failed.
 fn refused() -> EngineFault {

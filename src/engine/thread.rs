@@ -11,18 +11,18 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use super::failure::{Failure, panic_text};
 use super::open;
 use crate::backend::draft::DraftOps;
-use crate::base::Exit;
-use crate::protocol::engine::{Command, EngineEvent, EngineFault, EngineOptions};
+use crate::core::Exit;
+use crate::engine::protocol::{Command, EngineEvent, EngineFault, EngineOptions};
 
 /// Commands that may wait to be taken in, which happens between two turns.
 const COMMANDS: usize = 64;
 
-/// The engine thread as the desk holds it. Dropping it without [`Command::Shutdown`] also ends the thread: its channel
+/// The engine thread as the runtime holds it. Dropping it without [`Command::Shutdown`] also ends the thread: its channel
 /// closes.
 pub struct Engine {
     /// To it.
     pub commands: Sender<Command>,
-    /// From it. Unbounded: at most one event per round or chunk, and the engine must never wait for the desk.
+    /// From it. Unbounded: at most one event per round or chunk, and the engine must never wait for the runtime.
     pub events: Receiver<EngineEvent>,
     /// The thread.
     pub thread: JoinHandle<()>,

@@ -17,9 +17,9 @@ use super::schedule::Pace;
 use super::sequence::{Held, Seat};
 use super::speculate::{DecodeError, Decoder};
 use crate::backend::draft::DraftOps;
-use crate::base::Exit;
+use crate::core::Exit;
+use crate::engine::protocol::{EngineEvent, EngineFault, MAIN, ModelInfo, SequenceId};
 use crate::model::{Live, Model};
-use crate::protocol::engine::{EngineEvent, EngineFault, MAIN, ModelInfo, SequenceId};
 
 /// The loaded engine.
 pub(super) struct Worker<'c, B: DraftOps> {
@@ -85,7 +85,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
     }
 
     pub(super) fn send(&self, event: EngineEvent) {
-        // The desk is gone only when the program ends; the command channel closes with it.
+        // The runtime is gone only when the program ends; the command channel closes with it.
         let _ = self.events.send(event);
     }
 

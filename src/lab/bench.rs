@@ -52,12 +52,12 @@ use crate::backend::draft::DraftOps;
 #[cfg(feature = "cuda")]
 use crate::backend::prelude::*;
 use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
+use crate::cli::args::{BenchArgs, FillArg};
+use crate::cli::devices::{self, Chosen, Opened};
+use crate::cli::{Context, Exit, Failure, open};
+use crate::engine::protocol::Token;
 use crate::model::draft::{DraftHead, DraftOptions};
 use crate::model::{Checkpoint, Live, Model, ModelError};
-use crate::protocol::engine::Token;
-use crate::shell::cli::{BenchArgs, FillArg};
-use crate::shell::devices::{self, Chosen, Opened};
-use crate::shell::{Context, Exit, Failure, open};
 use report::{Row, VerifyTime, table};
 use work::{prefill_flops, step_bytes};
 
@@ -193,7 +193,7 @@ fn bench<B: DraftOps>(
     let live = Live::new(&mut b, &model, room_of, &aux_layers).context("making the state")?;
     let vocab = model.spec().vocab as u64;
     let history =
-        (0..room as u64).map(|i| (i.wrapping_mul(crate::base::GOLDEN) >> 33) % vocab).map(|t| t as Token).collect();
+        (0..room as u64).map(|i| (i.wrapping_mul(crate::core::GOLDEN) >> 33) % vocab).map(|t| t as Token).collect();
     let mut bench = Bench {
         b,
         model,

@@ -2,7 +2,7 @@
 //!
 //! # Method
 //!
-//! An engine of its own is given commands and heard, as the desk does; times are the host's clock from sending a command to its event.
+//! An engine of its own is given commands and heard, as the runtime does; times are the host's clock from sending a command to its event.
 //! The state of a long conversation is made up: two pieces of [`PIECE`] tokens are read, and the rows of the second are put behind them
 //! again and again (values that mean nothing there, of the right sizes). For each `--context`, cut to whole pieces:
 //!
@@ -25,12 +25,12 @@ use super::bench::{describe, median};
 use super::sessions::direct::Direct;
 use super::sessions::made_up::again;
 use crate::backend::MAX_POSITIONS;
-use crate::protocol::engine::{
+use crate::cli::args::BenchArgs;
+use crate::cli::{Context, Exit, Failure, open};
+use crate::engine::protocol::{
     Cancel, CheckpointImage, Command, EngineEvent, Generate, Job, Look, MAIN, RowSource, Sampling, SequenceId,
     SpecMode, StateImage, Token,
 };
-use crate::shell::cli::BenchArgs;
-use crate::shell::{Context, Exit, Failure, open};
 
 /// Tokens of which a made-up context is a multiple.
 const PIECE: u64 = 8_192;
@@ -210,7 +210,7 @@ impl Heard {
 
 /// Tokens that mean nothing; other ones for every number.
 fn tokens(number: u64, count: u64) -> Vec<Token> {
-    let token = |i: u64| 3 + ((i + (number << 24)).wrapping_mul(crate::base::GOLDEN) >> 33) % 200;
+    let token = |i: u64| 3 + ((i + (number << 24)).wrapping_mul(crate::core::GOLDEN) >> 33) % 200;
     (0..count).map(|i| token(i) as Token).collect()
 }
 

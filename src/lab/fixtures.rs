@@ -7,10 +7,10 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::backend::draft::DraftOps;
+use crate::cli::args::DoctorArgs;
+use crate::cli::devices::{self, Opened};
+use crate::cli::{Context, Exit, Failure};
 use crate::model::golden::{self, Outcome};
-use crate::shell::cli::DoctorArgs;
-use crate::shell::devices::{self, Opened};
-use crate::shell::{Context, Exit, Failure};
 
 /// Replays the folder.
 ///

@@ -31,8 +31,8 @@ pub use ends::run as whole_model;
 #[cfg(feature = "cuda")]
 pub use operations::operations;
 
-use crate::shell::cli::DoctorArgs;
-use crate::shell::{Context, Exit, Failure};
+use crate::cli::args::DoctorArgs;
+use crate::cli::{Context, Exit, Failure};
 
 #[cfg(not(feature = "cuda"))]
 pub(super) fn run(_context: &Context, _args: &DoctorArgs) -> Result<Exit, Failure> {
@@ -51,11 +51,11 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     use serde_json::json;
 
     use crate::backend::prelude::*;
-    use crate::shell::devices::{self, Opened};
+    use crate::cli::devices::{self, Opened};
 
     let mut config = context.config().model.clone();
-    if config.device == crate::settings::Device::Auto {
-        config.device = crate::settings::Device::Cuda;
+    if config.device == crate::config::settings::Device::Auto {
+        config.device = crate::config::settings::Device::Cuda;
     }
     // Work on a fresh device each time: an error of one part must not poison the next.
     let open = |guards: bool| -> Result<crate::backend::cuda::Cuda, Failure> {

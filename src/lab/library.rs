@@ -4,7 +4,7 @@
 //!
 //! In a data directory of its own beside the real one, `--documents` documents of `--context` tokens are put into the library, and one of
 //! the second `--context` tokens for `/when`. Most of their rows are made up ([`super::sessions::made_up`]: values that mean nothing, of
-//! the right sizes); the desk loads each document, which reads its last piece and keeps it. Then the desk is asked, with answers
+//! the right sizes); the runtime loads each document, which reads its last piece and keeps it. Then the runtime is asked, with answers
 //! of `--decode` tokens, [`REPEATS`] times; files are in the system's cache where it has room for them, as they were just written.
 //!
 //! - *ask-all*: from sending the request until every document has its answer and the answer is scored. The first time of all is told
@@ -22,10 +22,10 @@ use super::sessions::made_up::{Ends, MadeUp, Maker};
 use super::sessions::talk::Talk;
 use super::sessions::{apart, ledger, scratch};
 use crate::backend::MAX_POSITIONS;
-use crate::desk::Attendance;
-use crate::protocol::desk::{LoadOptions, Notice, Request, Shelf};
-use crate::shell::cli::{BenchArgs, SessionChoice};
-use crate::shell::{Context, Exit, Failure, open};
+use crate::cli::args::{BenchArgs, SessionChoice};
+use crate::cli::{Context, Exit, Failure, open};
+use crate::runtime::Attendance;
+use crate::runtime::protocol::{FanOut, LoadOptions, Notice, Request};
 
 /// Times each thing is asked after the first.
 const REPEATS: usize = 3;
@@ -69,7 +69,7 @@ struct Report {
 /// Runs the benchmark and prints it.
 ///
 /// # Errors
-/// No room, a model that does not load, or anything the desk cannot do; with the desk's words.
+/// No room, a model that does not load, or anything the runtime cannot do; with the runtime's words.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     let (each, long) = match args.context.as_slice() {
         [] => (CONTEXTS[0], Some(CONTEXTS[1])),
@@ -159,8 +159,8 @@ fn measure(
     let MadeUp { tokens, save_gb_per_s } = maker.end()?;
     drop(store);
 
-    let opened = open::desk(context, &SessionChoice::New, true, Attendance::Present)?;
-    let mut talk = Talk::new(opened.desk);
+    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Present)?;
+    let mut talk = Talk::new(opened.runtime);
     let device = talk.ready()?.device;
     context.note("reading what is left of them");
     for book in &books {
@@ -194,10 +194,10 @@ fn when(talk: &mut Talk, tokens: u64) -> Result<When, Failure> {
 fn ask_all(talk: &mut Talk, tokens_each: u64) -> Result<AskAll, Failure> {
     let ask = || Request::AskAll { question: QUESTION.into(), library: Some("book-*".into()), read: false };
     let over = |notice| match notice {
-        Notice::Shelf(shelf) if shelf.over => Some(shelf),
+        Notice::FanOut(shelf) if shelf.over => Some(shelf),
         _ => None,
     };
-    let (first_ms, Shelf { rows, .. }) = talk.told(ask(), over)?;
+    let (first_ms, FanOut { rows, .. }) = talk.told(ask(), over)?;
     let mut times = Vec::new();
     for _ in 0..REPEATS {
         times.push(talk.told(ask(), over)?.0);

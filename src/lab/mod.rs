@@ -24,10 +24,10 @@ mod library;
 mod serve;
 mod sessions;
 
-use crate::shell::cli::{BenchArgs, BenchWhat, DoctorArgs};
-use crate::shell::{Context, Exit, Failure, Laboratory};
+use crate::cli::args::{BenchArgs, BenchWhat, DoctorArgs};
+use crate::cli::{Context, Exit, Failure, Laboratory};
 
-/// The laboratory's commands, for [`crate::shell::main`].
+/// The laboratory's commands, for [`crate::cli::main`].
 pub const LABORATORY: Laboratory = Laboratory { check: doctor, bench: measure, eval: eval::run, draft: capture::run };
 
 fn doctor(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {

@@ -33,10 +33,10 @@ use serde_json::{Value, json};
 
 use super::bench::describe;
 use super::sessions::{self, apart, scratch};
-use crate::settings::Settings;
-use crate::shell::cli::BenchArgs;
-use crate::shell::serve_cmd::{Model, Serving};
-use crate::shell::{Context, Exit, Failure, open};
+use crate::cli::args::BenchArgs;
+use crate::cli::serve_cmd::{Model, Serving};
+use crate::cli::{Context, Exit, Failure, open};
+use crate::config::settings::Settings;
 use crate::text::TextModel;
 
 /// Questions of a conversation.

@@ -2,15 +2,15 @@
 //!
 //! # Method
 //!
-//! A made-up document of `--context` tokens is loaded into a new session and asked about three times, through the desk, in
+//! A made-up document of `--context` tokens is loaded into a new session and asked about three times, through the runtime, in
 //! a data directory of its own beside the real one (same disk) that is removed at the end. State is real: it was read and
 //! decoded by the model; or, with `--fill random`, most of the document's rows are put on disk without being computed
-//! (values that mean nothing, of the right sizes), and *save* is how fast the store wrote them. Every time is the host's clock from sending a request to the desk's answer to the next one, so all
+//! (values that mean nothing, of the right sizes), and *save* is how fast the store wrote them. Every time is the host's clock from sending a request to the runtime's answer to the next one, so all
 //! that is done for the request counts; medians of [`REPEATS`].
 //!
 //! - *undo*: `/undo` of the last exchange; `/redo` in between is not counted.
 //! - *fork*: `/fork` at an earlier exchange: its state is put back, a session is made.
-//! - *resume*: another conversation is held, then `/resume`, until the desk says that it has and a question can be asked. *cold* is
+//! - *resume*: another conversation is held, then `/resume`, until the runtime says that it has and a question can be asked. *cold* is
 //!   the same after the system was asked to forget the files: there the disk counts. Where it does not forget (some file
 //!   systems), both figures are alike.
 //! - *first token*: `/resume` and a question, until the first token of the answer; with the files in the system's cache, and
@@ -51,14 +51,14 @@ use serde_json::{Value, json};
 
 use super::bench::{describe, median};
 use crate::backend::MAX_POSITIONS;
-use crate::desk::Attendance;
-use crate::protocol::desk::{LoadOptions, Request};
-use crate::protocol::engine::BUILT_IN;
-use crate::session::{SegmentId, Store};
-use crate::settings::{Device, Origin, SaveStates};
-use crate::shell::cli::{BenchArgs, FillArg, SessionChoice};
-use crate::shell::{Context, Exit, Failure, open};
-use crate::transcript::{Message, MessageId, MessageMeta, Role};
+use crate::cli::args::{BenchArgs, FillArg, SessionChoice};
+use crate::cli::{Context, Exit, Failure, open};
+use crate::config::settings::{Device, Origin, SaveStates};
+use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
+use crate::engine::protocol::BUILT_IN;
+use crate::runtime::Attendance;
+use crate::runtime::protocol::{LoadOptions, Request};
+use crate::store::{SegmentId, Store};
 use direct::Gaps;
 use list::{List, list};
 use talk::Talk;
@@ -135,7 +135,7 @@ struct Report {
 /// Runs the benchmark and prints it.
 ///
 /// # Errors
-/// No room, a model that does not load, or anything the desk cannot do; with the desk's words.
+/// No room, a model that does not load, or anything the runtime cannot do; with the runtime's words.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
     let tokens = match args.context.as_slice() {
@@ -229,8 +229,8 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> 
         }
     };
 
-    let opened = open::desk(context, &SessionChoice::New, true, Attendance::Present)?;
-    let mut talk = Talk::new(opened.desk);
+    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Present)?;
+    let mut talk = Talk::new(opened.runtime);
     let device = talk.ready()?.device;
     talk.timed(Request::New(Some(NAME.into())))?;
     context.note(&format!("reading {tokens} tokens"));
@@ -284,7 +284,7 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> 
         return Err(Failure::new(Exit::Failure, text));
     }
     talk.quit()?;
-    // The engine is asked to end by the desk; its memory is needed for the next one.
+    // The engine is asked to end by the runtime; its memory is needed for the next one.
     let _ = opened.engine.join();
 
     context.note("times between tokens");
@@ -320,7 +320,7 @@ pub(super) fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<Strin
     let pick =
         |words: &[&'static str], n: u64| words.get((n % words.len() as u64) as usize).copied().unwrap_or_default();
     let entry = |i: u64| {
-        let n = i.wrapping_mul(crate::base::GOLDEN) >> 20;
+        let n = i.wrapping_mul(crate::core::GOLDEN) >> 20;
         let (who, what, place) = (pick(&WHO, n), pick(&WHAT, n >> 8), pick(&WHERE, n >> 16));
         format!("Entry {i}: {who} counted {} {what} in {place}.\n", n % 9000 + 10)
     };

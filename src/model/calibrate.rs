@@ -14,8 +14,8 @@ use super::weights::FINGERPRINT_DIGITS;
 use super::{Checkpoint, Live, Model, ModelError, Result};
 use crate::backend::forms::UNIT_COLUMNS;
 use crate::backend::{Backend, BackendError, GRID, internal};
-use crate::protocol::engine::{Cancel, Token};
-use crate::spec::{Mixer, ModelSpec};
+use crate::core::spec::{Mixer, ModelSpec};
+use crate::engine::protocol::{Cancel, Token};
 
 /// Changes with what is made of statistics.
 const FORMAT: u32 = 1;

@@ -27,7 +27,7 @@ use safetensors::tensor::TensorView;
 
 use super::{Live, Model, ModelError, Result};
 use crate::backend::Backend;
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// Changes with the layout above.
 const FORMAT: &str = "sala-chat capture 1";

@@ -21,8 +21,8 @@ use std::ops::Range;
 
 use crate::backend::draft::{DraftOps, PENDING_ROWS};
 use crate::backend::{BackendError, BufKind, Pass, StepKey, TopLogits, internal};
+use crate::engine::protocol::Token;
 use crate::model::{Model, ModelError};
-use crate::protocol::engine::Token;
 
 pub use config::{DraftConfig, DraftOptions, FcNorm};
 pub(super) use golden::replay;

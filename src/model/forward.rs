@@ -7,7 +7,7 @@
 mod load;
 
 use crate::backend::{Backend, Follows, HeadRows, Mlp, Pass, Result as BackendResult, internal};
-use crate::spec::ModelSpec;
+use crate::core::spec::ModelSpec;
 
 use super::parts::{LayerState, MixBufs, Workspace};
 

@@ -7,7 +7,7 @@ use super::parts::{LayerState, Phase, Sequence};
 use super::state::Live;
 use super::{ModelError, Result};
 use crate::backend::{Backend, BackendError, ROW_ARRAYS, layer_tensor, row_ranges};
-use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault, RowsImage, StatePart};
+use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault, RowsImage, StatePart};
 
 impl<B: Backend> Live<B> {
     /// KV rows of `positions`, for saving. Their bytes may still come while the caller goes on.

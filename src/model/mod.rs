@@ -60,9 +60,9 @@ pub use weights::{Checkpoint, Kept, Recipe};
 use std::path::PathBuf;
 
 use crate::backend::BackendError;
-use crate::base::Exit;
-use crate::protocol::engine::Token;
-use crate::spec::SpecError;
+use crate::core::Exit;
+use crate::core::spec::SpecError;
+use crate::engine::protocol::Token;
 use crate::text::sanitize::sanitize_line;
 
 /// What can go wrong between a checkpoint and its logits. One line: what, where, what to do next.

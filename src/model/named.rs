@@ -1,12 +1,12 @@
 //! What the rows of a sequence are called: the ends of the segments they came with, so that another sequence that wants rows of the
 //! same name can have them instead of reading them.
 //!
-//! A name stands for all rows below its position ([`segment_name`](crate::protocol::engine::segment_name)), and goes with them: who
+//! A name stands for all rows below its position ([`segment_name`](crate::engine::protocol::segment_name)), and goes with them: who
 //! cuts, copies or restores rows does the same to their names, here in `model/`.
 
 use std::sync::Arc;
 
-use crate::protocol::engine::RowSource;
+use crate::engine::protocol::RowSource;
 
 /// Positions at which segments end, ascending, and their names.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +60,7 @@ impl Named {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::engine::RowsImage;
+    use crate::engine::protocol::RowsImage;
 
     fn rows(ends: &[(u64, u8)]) -> Vec<Arc<dyn RowSource>> {
         let mut start = 0;

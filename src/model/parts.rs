@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use crate::backend::{Backend, BackendError, BufKind, Pass, Place, internal};
-use crate::protocol::engine::RowSource;
-use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
+use crate::core::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
+use crate::engine::protocol::RowSource;
 
 use super::Result;
 use super::named::Named;

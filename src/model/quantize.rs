@@ -25,8 +25,8 @@ use super::weights::{Fate, Source};
 use super::{Checkpoint, ModelError, Result};
 use crate::backend::forms::{OutputErrors, Packed};
 use crate::backend::{BackendError, Form, internal};
-use crate::protocol::engine::{Cancel, Dtype};
-use crate::spec::ModelSpec;
+use crate::core::spec::ModelSpec;
+use crate::engine::protocol::{Cancel, Dtype};
 
 pub use super::seal::is_finished;
 pub use check::{Compared, Condition, check, remove_damaged};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::backend::{Backend, HeadRows, MAX_VERIFY_ROWS, Pass, Result as BackendResult, internal};
-use crate::protocol::engine::{Likely, Token};
+use crate::engine::protocol::{Likely, Token};
 
 use super::forward::Seen;
 use super::{Live, Model, Result};

@@ -4,7 +4,7 @@
 //! shared, and every pass writes the scratch that it reads.
 
 use crate::backend::{Backend, Group, MAX_VERIFY_ROWS, Pass, StepKey, internal};
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 use super::parts::{LayerState, Phase, Sequence};
 use super::state::{Live, fits};

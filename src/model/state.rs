@@ -12,9 +12,9 @@ use std::sync::Arc;
 use crate::backend::{
     Backend, BackendError, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, TopLogits, internal,
 };
-use crate::base::grouped;
-use crate::protocol::engine::{RowSource, Token, segment_name};
-use crate::spec::DenseRule;
+use crate::core::grouped;
+use crate::core::spec::DenseRule;
+use crate::engine::protocol::{RowSource, Token, segment_name};
 
 use super::forward::{Probe, Wanted};
 use super::parts::{AuxHidden, LayerRows, LayerState, Phase, Sequence, Workspace};

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use super::format::Format;
 use super::{ModelError, Result, shown};
 use crate::backend::{Form, WeightView};
-use crate::protocol::engine::Dtype;
+use crate::engine::protocol::Dtype;
 use crate::text::files;
 use ahead::Ahead;
 

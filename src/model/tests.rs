@@ -3,8 +3,8 @@
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::backend::{BackendError, GRID, fp8};
-use crate::protocol::engine::{CheckpointImage, ImageTensor, Precision, RowsImage, StatePart, Token};
-use crate::spec::DenseRule;
+use crate::core::spec::DenseRule;
+use crate::engine::protocol::{CheckpointImage, ImageTensor, Precision, RowsImage, StatePart, Token};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Verdicts on tensors that were compared with golden data, and what they are measured by.
 
 use crate::backend::prelude::*;
-use crate::protocol::engine::Dtype;
+use crate::engine::protocol::Dtype;
 
 /// One compared tensor.
 #[derive(Clone, Debug)]

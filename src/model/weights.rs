@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 
 use crate::backend::Form;
 use crate::backend::forms::Group4;
-use crate::protocol::engine::{BUILT_IN, Dtype, Precision};
-use crate::spec::{Mixer, ModelSpec};
+use crate::core::spec::{Mixer, ModelSpec};
+use crate::engine::protocol::{BUILT_IN, Dtype, Precision};
 use crate::text::files;
 
 use super::demo;

@@ -6,9 +6,9 @@ use super::calls::{Calls, Part};
 use super::collected::Choice;
 use super::said::{Said, Told, Whole};
 use super::stops::Stops;
-use crate::protocol::engine::{Likely, Steering, Token};
+use crate::core::transcript::Finish;
+use crate::engine::protocol::{Likely, Steering, Token};
 use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};
-use crate::transcript::Finish;
 
 /// How tokens become text.
 enum Decoder {

@@ -6,8 +6,8 @@ use std::time::Instant;
 use super::calls::Calls;
 use super::records::Record;
 use super::said::Teller;
-use crate::desk::render::Rendered;
-use crate::protocol::engine::{Cancel, Constraint, Sampling, SpecMode, Token, Watched};
+use crate::engine::protocol::{Cancel, Constraint, Sampling, SpecMode, Token, Watched};
+use crate::runtime::render::Rendered;
 
 /// What the model reads.
 #[derive(Clone, Debug)]
@@ -96,7 +96,7 @@ impl Ask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::engine::Quoting;
+    use crate::engine::protocol::Quoting;
 
     #[test]
     fn an_answer_that_is_kept_to_a_grammar_is_not_watched_for_loops() {

@@ -24,7 +24,7 @@ use super::stream::{Form, data, stream};
 use super::tools::Tools;
 use super::turns::Call;
 use super::{Shared, now_s};
-use crate::protocol::engine::MOST_TOKENS;
+use crate::engine::protocol::MOST_TOKENS;
 
 /// Fields that change nothing here.
 const IGNORED: [&str; 9] = [

@@ -7,7 +7,7 @@ use super::fields::Fields;
 use super::refusal::{Family, Refusal};
 use super::said::{Said, Whole};
 use super::stream::{data, data_done};
-use crate::transcript::Finish;
+use crate::core::transcript::Finish;
 
 /// Answers to one request.
 pub(super) const MOST_CHOICES: u64 = 16;

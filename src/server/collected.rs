@@ -3,8 +3,8 @@
 use super::refusal::Refusal;
 use super::said::{Listener, Said, Told, Whole};
 use super::turns::Call;
-use crate::protocol::engine::{Likely, Token};
-use crate::transcript::Finish;
+use crate::core::transcript::Finish;
+use crate::engine::protocol::{Likely, Token};
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq)]

@@ -25,8 +25,8 @@ use super::said::Said;
 use super::sampling::{stops, wish};
 use super::stream::{Form, data, stream};
 use super::{Shared, now_s};
-use crate::desk::render::{MARK, Rendered};
-use crate::protocol::engine::{MOST_TOKENS, Token};
+use crate::engine::protocol::{MOST_TOKENS, Token};
+use crate::runtime::render::{MARK, Rendered};
 use crate::text::{Before, Places, Tokenizer};
 
 /// Prompts of one request.

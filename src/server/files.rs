@@ -14,10 +14,10 @@ use super::prompt::Conversation;
 use super::ready::model;
 use super::refusal::{Family, Refusal};
 use super::turns::Turn;
-use crate::desk::path::Path;
-use crate::desk::render::safe_name;
-use crate::desk::segments::document_text;
-use crate::session::{DocumentRecord, Store, StoreError};
+use crate::runtime::path::Path;
+use crate::runtime::render::safe_name;
+use crate::runtime::segments::document_text;
+use crate::store::{DocumentRecord, Store, StoreError};
 use crate::text::{ChatMessage, ChatRole};
 
 /// Characters of a segment's name that make an id.

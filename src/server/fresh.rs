@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::protocol::engine::StateImage;
-use crate::session::{NewSegment, SegmentId, TextBoundary};
+use crate::engine::protocol::StateImage;
+use crate::store::{NewSegment, SegmentId, TextBoundary};
 
 /// A segment and its state, as the engine gave it. The writer holds the same bytes.
 #[derive(Debug)]
@@ -85,8 +85,8 @@ impl Fresh {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor};
-    use crate::session::SegmentKind;
+    use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor};
+    use crate::store::SegmentKind;
 
     fn state(parent: Option<SegmentId>, start: u64, text: &str, ends: bool) -> FreshState {
         let tensor = ImageTensor { name: "k".into(), dtype: Dtype::U8, shape: vec![10], data: vec![0; 10].into() };

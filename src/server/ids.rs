@@ -21,5 +21,5 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 
 /// An id of an answer.
 pub(super) fn fresh_id(prefix: &str) -> String {
-    format!("{prefix}{:014x}", crate::desk::fresh_seed())
+    format!("{prefix}{:014x}", crate::runtime::fresh_seed())
 }

@@ -15,12 +15,12 @@ use crossbeam_channel::Receiver;
 
 use super::fresh::{Fresh, FreshState};
 use super::records::{Record, Records};
-use crate::base::{bytes, now_ms};
-use crate::protocol::engine::{StateImage, Token};
-use crate::session::{
+use crate::core::transcript::{Message, MessageId, MessageMeta, Role};
+use crate::core::{bytes, now_ms};
+use crate::engine::protocol::{StateImage, Token};
+use crate::store::{
     Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, Unsaved, Writer,
 };
-use crate::transcript::{Message, MessageId, MessageMeta, Role};
 
 /// Requests that are remembered, at most.
 const REMEMBERED: usize = 2_000;
@@ -264,7 +264,7 @@ fn tidy(store: &Store) {
 mod tests {
     use super::*;
     use crate::server::response::Sent;
-    use crate::session::{Limits, RealDisk};
+    use crate::store::{Limits, RealDisk};
 
     fn record(message: MessageId, parent: Option<MessageId>) -> Record {
         let sent = Sent {

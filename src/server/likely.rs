@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::said::Told;
-use crate::protocol::engine::{Likely, Token};
+use crate::engine::protocol::{Likely, Token};
 use crate::text::{Before, Places, Tokenizer};
 
 /// Likeliest tokens that are told with each one.

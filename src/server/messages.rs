@@ -24,11 +24,11 @@ use super::sampling::{format_of, stops, wish};
 use super::stream::{Form, event, stream};
 use super::tools::{self, Tools};
 use super::turns::{Call, Turn};
-use crate::protocol::desk::ThinkMode;
-use crate::protocol::engine::MOST_TOKENS;
+use crate::core::transcript::Finish;
+use crate::engine::protocol::MOST_TOKENS;
+use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
-use crate::transcript::Finish;
 
 /// Adds a block of a message to its turns. The result of a call is a turn of its own.
 fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Result<(), Refusal> {

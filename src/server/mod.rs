@@ -71,12 +71,12 @@ use std::thread::JoinHandle;
 use crossbeam_channel::Sender;
 use tokio::sync::{Semaphore, watch};
 
-use crate::base::{Exit, now_ms};
-use crate::desk::EngineChannels;
-use crate::desk::render::Renderer;
-use crate::protocol::engine::{ModelInfo, Token};
-use crate::session::{Store, Unsaved};
-use crate::settings::Settings;
+use crate::config::settings::Settings;
+use crate::core::{Exit, now_ms};
+use crate::engine::protocol::{ModelInfo, Token};
+use crate::runtime::EngineChannels;
+use crate::runtime::render::Renderer;
+use crate::store::{Store, Unsaved};
 use crate::text::TextModel;
 use crate::text::grammar::Grammars;
 use crate::text::schema::Checker;

@@ -21,7 +21,7 @@ use super::reply::render;
 use super::sampling::thinking;
 use super::tools::Tools;
 use super::{EngineIs, Shared};
-use crate::protocol::engine::{ModelInfo, Token};
+use crate::engine::protocol::{ModelInfo, Token};
 use crate::text::{Before, Specials, TextError};
 
 /// `GET /health`.

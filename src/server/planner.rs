@@ -12,11 +12,11 @@ use super::ask::{Ask, Prompt};
 use super::fresh::Fresh;
 use super::prefix::{self, Kept, Places};
 use super::refusal::Refusal;
-use crate::base::grouped;
-use crate::desk::path::Path;
-use crate::desk::segments::{self, Step};
-use crate::protocol::engine::RowsFault;
-use crate::session::{SegmentId, SegmentKind, Store, StoreError};
+use crate::core::grouped;
+use crate::engine::protocol::RowsFault;
+use crate::runtime::path::Path;
+use crate::runtime::segments::{self, Step};
+use crate::store::{SegmentId, SegmentKind, Store, StoreError};
 use crate::text::{Halt, TextError};
 
 /// A question to be planned, and what was live and what was being written when it was asked.

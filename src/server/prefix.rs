@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::ask::Prompt;
 use super::fresh::{Fresh, FreshState};
-use crate::desk::path::Path;
-use crate::protocol::engine::{CheckpointImage, RowSource};
-use crate::session::{SegmentId, Store, StoreError};
+use crate::engine::protocol::{CheckpointImage, RowSource};
+use crate::runtime::path::Path;
+use crate::store::{SegmentId, Store, StoreError};
 
 /// Times that a prefix is looked for anew because state turned out damaged when it was opened.
 const ATTEMPTS: usize = 8;

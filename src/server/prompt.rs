@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use super::refusal::Refusal;
 use super::tools::Tools;
 use super::turns::{Call, Turn};
-use crate::desk::render::{Cut, MARK, Rendered, Renderer, unmarked};
-use crate::protocol::desk::ThinkMode;
-use crate::session::SegmentKind;
+use crate::core::transcript::MessageId;
+use crate::runtime::protocol::ThinkMode;
+use crate::runtime::render::{Cut, MARK, Rendered, Renderer, unmarked};
+use crate::store::SegmentKind;
 use crate::text::{ChatMessage, ChatRole, RenderOptions, TextError, thoughts};
-use crate::transcript::MessageId;
 
 /// State is not kept in two places nearer to each other than this: reading so little again costs less.
 const APART_BYTES: usize = 256;

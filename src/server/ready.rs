@@ -2,7 +2,7 @@
 
 use super::refusal::Refusal;
 use super::{EngineIs, Shared};
-use crate::protocol::engine::ModelInfo;
+use crate::engine::protocol::ModelInfo;
 
 /// The model, if it can answer.
 pub(super) fn model(shared: &Shared) -> Result<ModelInfo, Refusal> {

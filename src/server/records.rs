@@ -10,9 +10,9 @@ use super::collected::{Choice, Usage};
 use super::refusal::Refusal;
 use super::response::{Sent, Status};
 use super::turns::Turn;
-use crate::session::{SessionFilter, SessionRecord, Store, StoreError};
+use crate::core::transcript::{Finish, MessageId};
+use crate::store::{SessionFilter, SessionRecord, Store, StoreError};
 use crate::text::ChatRole;
-use crate::transcript::{Finish, MessageId};
 
 /// Answers that are found before they are on disk.
 const RECENT: usize = 256;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::collected::{Choice, Item, Usage};
 use super::now_s;
 use super::turns::Call;
-use crate::transcript::Finish;
+use crate::core::transcript::Finish;
 
 /// How far a response is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

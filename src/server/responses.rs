@@ -30,11 +30,11 @@ use super::stream::stream;
 use super::tools::Tools;
 use super::turns::{Call, Turn, arguments};
 use super::{Shared, now_s};
-use crate::protocol::desk::ThinkMode;
-use crate::protocol::engine::MOST_TOKENS;
+use crate::core::transcript::{Finish, MessageId};
+use crate::engine::protocol::MOST_TOKENS;
+use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
-use crate::transcript::{Finish, MessageId};
 use asked::{Asked, Noted};
 use events::Events;
 

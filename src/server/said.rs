@@ -7,8 +7,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::refusal::Refusal;
 use super::turns::Call;
-use crate::protocol::engine::{Cancel, Likely, Token};
-use crate::transcript::Finish;
+use crate::core::transcript::Finish;
+use crate::engine::protocol::{Cancel, Likely, Token};
 
 /// Text that a slow reader may leave unread; an answer whose reader is behind by more is ended.
 const UNREAD_BYTES: usize = 4 << 20;

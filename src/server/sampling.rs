@@ -6,9 +6,9 @@ use super::Shared;
 use super::ask::Wish;
 use super::fields::{Fields, kind};
 use super::refusal::Refusal;
-use crate::desk::fresh_seed;
-use crate::protocol::desk::ThinkMode;
-use crate::protocol::engine::{MOST_TEMPERATURE, TOP_LOGITS};
+use crate::engine::protocol::{MOST_TEMPERATURE, TOP_LOGITS};
+use crate::runtime::fresh_seed;
+use crate::runtime::protocol::ThinkMode;
 use crate::text::grammar::Grammar;
 
 /// Stop texts of a request.

@@ -130,7 +130,7 @@ pub(super) async fn stream(mut listener: Listener, form: impl Form) -> Result<Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::engine::Cancel;
+    use crate::engine::protocol::Cancel;
 
     /// Writes nothing, and ends with the first word.
     struct Silent;

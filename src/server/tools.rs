@@ -7,7 +7,7 @@ use super::fields::{Fields, kind};
 use super::references;
 use super::refusal::Refusal;
 use super::turns::Turn;
-use crate::desk::render::Renderer;
+use crate::runtime::render::Renderer;
 use crate::text::grammar::Grammar;
 use crate::text::{ChatRole, RenderOptions};
 

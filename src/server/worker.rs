@@ -26,11 +26,11 @@ use super::planner::{Planner, Wanted};
 use super::refusal::Refusal;
 use super::said::Said;
 use super::{Down, EngineIs, Phase, Shared};
-use crate::base::Exit;
-use crate::desk::EngineChannels;
-use crate::desk::path::Path;
-use crate::protocol::engine::{Command, EngineEvent, ModelInfo, RowsFault};
-use crate::session::{SaveEvent, Unsaved};
+use crate::core::Exit;
+use crate::engine::protocol::{Command, EngineEvent, ModelInfo, RowsFault};
+use crate::runtime::EngineChannels;
+use crate::runtime::path::Path;
+use crate::store::{SaveEvent, Unsaved};
 use lanes::Lanes;
 
 /// How often questions are looked for that nobody waits for any more.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::protocol::engine::Cancel;
+use crate::engine::protocol::Cancel;
 
 /// How often a stop and the end of the program are looked for.
 const TICK: Duration = Duration::from_millis(5);

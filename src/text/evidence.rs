@@ -12,7 +12,7 @@ use super::sentences::{BETWEEN, ends as ends_at};
 use super::stem::{put_stem, words};
 use super::template::ChatMessage;
 use super::thesaurus;
-use crate::protocol::engine::Quoting;
+use crate::engine::protocol::Quoting;
 
 /// More of a sentence does not count: it may be as long as its text.
 const SENTENCE_BYTES: usize = 512;

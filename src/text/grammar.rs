@@ -14,8 +14,8 @@ use super::references;
 use super::stream::{Begin, StreamDecoder};
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
-use crate::base::caught::caught;
-use crate::protocol::engine::{Constrain, Constraint, Token};
+use crate::core::caught::caught;
+use crate::engine::protocol::{Constrain, Constraint, Token};
 
 /// White space between two parts of a JSON text: a blank, or a line that is indented. A small model that may write any amount of
 /// it writes nothing else.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::protocol::engine::{Steer, Steered};
+use crate::engine::protocol::{Steer, Steered};
 use crate::text::Before;
 use crate::text::steer::Watched;
 use crate::text::tokenizer::tests::{demo, sentencepiece};

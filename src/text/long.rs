@@ -17,7 +17,7 @@ use tokenizers::Tokenizer as Library;
 
 use super::TextError;
 use super::own_space::Before;
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 use bigrams::{Bigrams, prepend_replace};
 use words::Words;
 

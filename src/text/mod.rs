@@ -40,7 +40,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::base::Exit;
+use crate::core::Exit;
 pub use child::this_program;
 pub use encoding::{Decoded, NotText, decode};
 pub use long::Halt;
@@ -132,7 +132,7 @@ impl TextError {
     }
 }
 
-/// Tokenizer and chat template of one model, as the desk uses them.
+/// Tokenizer and chat template of one model, as the runtime uses them.
 #[derive(Clone, Debug)]
 pub struct TextModel {
     /// Characters to ids and back.

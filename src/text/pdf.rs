@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::child;
-use crate::base::caught::caught;
+use crate::core::caught::caught;
 
 /// First argument of the child.
 pub const CHILD: &str = "__pdf-text";

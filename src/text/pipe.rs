@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
-use crate::protocol::engine::Cancel;
+use crate::engine::protocol::Cancel;
 
 /// Read at a time.
 const PIECE_BYTES: usize = 1 << 16;

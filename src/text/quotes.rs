@@ -16,7 +16,7 @@ use super::own_space::Before;
 use super::sentences::{BETWEEN, beginnings, ends};
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
-use crate::protocol::engine::{Constrain, Constraint, Quoting, Token};
+use crate::engine::protocol::{Constrain, Constraint, Quoting, Token};
 
 /// Closes a quote.
 pub(super) const MARK: u8 = b'"';

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::quotes::MARK;
 use super::thesaurus;
-use crate::protocol::engine::{MOST_TEMPERATURE, Quoting, TOP_LOGITS};
+use crate::engine::protocol::{MOST_TEMPERATURE, Quoting, TOP_LOGITS};
 
 /// What the card of MiniCPM-SALA recommends where its files say nothing. Greedy answers of this family may never end.
 const FAMILY_TEMPERATURE: f64 = 0.9;

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use super::near::nearest;
 use super::sample;
-use crate::protocol::engine::Cancel;
-use crate::settings::LoadConfig;
+use crate::config::settings::LoadConfig;
+use crate::engine::protocol::Cancel;
 pub use error::{OddByte, Skipped, SourceError};
 use pattern::Unusable;
 pub use read::converter;

@@ -11,7 +11,7 @@ use super::own_space::{Before, OwnSpace};
 use super::stream::Detokenizer;
 use super::tokenizer::{SHIELD, Specials, Tokenizer};
 use super::vocabulary::{LOWER_BLOCK, Piece};
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// A walk along a text, token by token: how far the tokens so far spell it.
 #[derive(Clone, Debug)]

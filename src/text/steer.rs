@@ -10,8 +10,8 @@ use super::own_space::Before;
 use super::stream::{Begin, StreamDecoder};
 use super::tokenizer::Tokenizer;
 use super::{TextError, thoughts};
-pub use crate::protocol::engine::Watched;
-use crate::protocol::engine::{Steer, Steered, Steering, Token, Watching};
+pub use crate::engine::protocol::Watched;
+use crate::engine::protocol::{Steer, Steered, Steering, Token, Watching};
 
 /// Longest period that counts as a loop, in tokens.
 const LONGEST_PERIOD: usize = 512;

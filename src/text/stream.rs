@@ -12,7 +12,7 @@ use super::own_space::{Before, OwnSpace};
 use super::thoughts::{self, CLOSE, OPEN};
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 pub use plain::{Places, PlainDecoder};
 
 /// Bytes to characters. Keeps an unfinished character back.

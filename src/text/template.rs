@@ -20,7 +20,7 @@ use minijinja::value::{Serde, Value};
 use serde::{Deserialize, Serialize};
 
 use super::{TextError, untrusted};
-use crate::protocol::desk::ThinkMode;
+use crate::runtime::protocol::ThinkMode;
 pub use apart::{CHILD as RENDER_CHILD, child as render_child};
 use environment::{NAME, environment, explain, without_generation_tags};
 pub use message::{ChatMessage, ChatRole, RenderOptions, ThinkingSwitch};

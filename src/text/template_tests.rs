@@ -97,7 +97,7 @@ fn a_template_that_makes_the_engine_panic_is_refused() {
         let error = Template::new(source, "", "").and_then(|t| t.render(&messages, &options)).unwrap_err();
         assert!(error.to_string().contains("fails on it"), "{error}");
     }
-    assert!(!crate::base::caught::expected());
+    assert!(!crate::core::caught::expected());
 }
 
 #[test]

@@ -16,8 +16,8 @@ use super::TextError;
 use super::long::{Fast, Halt, Literals, Run, Which};
 use super::own_space::{Before, without_own_space};
 use super::vocabulary::{LOWER_BLOCK, Pieces};
-use crate::base::caught::caught;
-use crate::protocol::engine::Token;
+use crate::core::caught::caught;
+use crate::engine::protocol::Token;
 use file::{GenerationConfig, NamedToken, OneOrMany, TokenizerConfig, load};
 
 /// Put into the literals of special tokens that occur in untrusted text; never encoded itself.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::child::{self, Failed, Limits};
-use crate::protocol::engine::Cancel;
+use crate::engine::protocol::Cancel;
 
 /// Bytes of a verdict.
 const VERDICT_BYTES: u64 = 64 << 10;

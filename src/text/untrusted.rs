@@ -7,7 +7,7 @@
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::base::caught::caught;
+use crate::core::caught::caught;
 
 /// Deep templates are parsed and run by recursion; what is not touched costs nothing.
 const STACK_BYTES: usize = 256 << 20;
@@ -74,6 +74,6 @@ mod tests {
         let begun = Instant::now();
         assert_eq!(run(Duration::from_secs(9), &|| true, sleeps), Err(GaveUp::Stopped));
         assert!(begun.elapsed() < Duration::from_secs(2));
-        assert!(!crate::base::caught::expected());
+        assert!(!crate::core::caught::expected());
     }
 }

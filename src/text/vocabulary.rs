@@ -6,7 +6,7 @@ use tokenizers::Tokenizer as Library;
 
 use super::TextError;
 use super::own_space::OwnSpace;
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// No vocabulary is this large; a damaged file may say so.
 const MAX_ID: Token = 8 << 20;

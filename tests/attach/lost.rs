@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Sender, unbounded};
-use sala_chat::desk::Opening;
-use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request};
-use sala_chat::settings::SaveStates;
-use sala_chat::transcript::{Finish, Role};
+use sala_chat::config::settings::SaveStates;
+use sala_chat::core::transcript::{Finish, Role};
+use sala_chat::runtime::Opening;
+use sala_chat::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request};
 
 use super::support::{How, Talk, text_model};
 use super::{PATIENCE, Server, Terminal, local};

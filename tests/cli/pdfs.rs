@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use sala_chat::protocol::engine::Cancel;
+use sala_chat::engine::protocol::Cancel;
 use sala_chat::text::sources::{Gathered, SourceError, SourceOptions, gather};
 
 use super::{Home, command};

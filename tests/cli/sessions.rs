@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sala_chat::session::{Limits, RealDisk, SessionFilter, Store};
+use sala_chat::store::{Limits, RealDisk, SessionFilter, Store};
 
 use super::{Home, err, out};
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sala_chat::protocol::engine::{RowSource, RowsFault};
-use sala_chat::session::{RealDisk, Save, SegmentId, Store, StoreError};
+use sala_chat::engine::protocol::{RowSource, RowsFault};
+use sala_chat::store::{RealDisk, Save, SegmentId, Store, StoreError};
 
 use crate::saved;
 use crate::store_support::fault::{Effect, FaultDisk};

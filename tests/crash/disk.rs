@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sala_chat::protocol::engine::RowSource;
-use sala_chat::session::{Access, RealDisk, SaveEvent, Store, StoreError, Stored};
+use sala_chat::engine::protocol::RowSource;
+use sala_chat::store::{Access, RealDisk, SaveEvent, Store, StoreError, Stored};
 
 use crate::store_support::fault::{Effect, FaultDisk};
 use crate::store_support::*;

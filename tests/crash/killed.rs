@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sala_chat::session::{RealDisk, SegmentId};
-use sala_chat::transcript::MessageId;
+use sala_chat::core::transcript::MessageId;
+use sala_chat::store::{RealDisk, SegmentId};
 
 use crate::check_no_orphans;
 use crate::store_support::*;

@@ -15,7 +15,7 @@ mod store_support;
 
 use std::path::Path;
 
-use sala_chat::session::{RealDisk, SegmentId, Store};
+use sala_chat::store::{RealDisk, SegmentId, Store};
 use store_support::*;
 
 /// A saved session of three turns, closed.

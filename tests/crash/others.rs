@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{bounded, unbounded};
-use sala_chat::session::{
+use sala_chat::store::{
     Access, Change, Disk, DiskFile, RealDisk, Save, SaveEvent, SessionFilter, Store, StoreError, Watch,
 };
 
@@ -105,10 +105,10 @@ fn two_at_a_time_do_not_disturb_each_other() {
     // One that goes on in what another has written comes after it; one that is far beyond, too, and damage changes nothing.
     let of_b = b.store.new_message_id(None);
     assert!(a.store.new_message_id(Some(of_b)) > of_b);
-    let far = sala_chat::transcript::MessageId((1 << 61) + 7);
+    let far = sala_chat::core::transcript::MessageId((1 << 61) + 7);
     // Whoever took that one has more behind it, which stay its own.
     assert!(b.store.new_message_id(Some(far)).0 >= far.0 + (1 << 10));
-    assert!(a.store.new_message_id(Some(sala_chat::transcript::MessageId(i64::MAX))) > of_b);
+    assert!(a.store.new_message_id(Some(sala_chat::core::transcript::MessageId(i64::MAX))) > of_b);
     assert!(ids.insert(a.store.new_message_id(None)) && ids.insert(b.store.new_message_id(None)));
     for (bench, name) in [(&a, "from a"), (&b, "from b")] {
         let (mut talk, save) = Talk::begin(&bench.store, name);

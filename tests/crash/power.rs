@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use sala_chat::session::{Access, Change, RealDisk, Save, SaveEvent, SegmentId, Store, Stored};
-use sala_chat::transcript::{MessageId, Role};
+use sala_chat::core::transcript::{MessageId, Role};
+use sala_chat::store::{Access, Change, RealDisk, Save, SaveEvent, SegmentId, Store, Stored};
 
 use crate::check_no_orphans;
 use crate::store_support::fault::{FaultDisk, Loss};
@@ -17,9 +17,9 @@ struct Told {
     /// Messages and texts acknowledged.
     texts: BTreeMap<MessageId, String>,
     /// Segments whose state was acknowledged, with what it was.
-    states: Vec<sala_chat::session::NewSegment>,
+    states: Vec<sala_chat::store::NewSegment>,
     /// Every segment ever handed over.
-    tried: Vec<sala_chat::session::NewSegment>,
+    tried: Vec<sala_chat::store::NewSegment>,
     head: Option<MessageId>,
 }
 
@@ -167,7 +167,7 @@ fn the_matrix_would_notice_a_sync_that_does_nothing() {
     let told = run_until_power_goes(dir.path(), &disk);
     assert!(disk.is_off() && !told.states.is_empty());
     let store = open(dir.path(), RealDisk);
-    let lost = |s: &sala_chat::session::NewSegment| store.read_rows(&s.id()).is_err();
+    let lost = |s: &sala_chat::store::NewSegment| store.read_rows(&s.id()).is_err();
     assert!(told.states.iter().any(lost), "acknowledged state is gone, as it must be on such a disk");
     assert!(told.texts.keys().all(|id| store.message(*id).is_ok()), "texts do not depend on it");
 }

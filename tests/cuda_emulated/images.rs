@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use sala_chat::backend::cuda::Cache;
-use sala_chat::protocol::engine::{Cancel, PIECE_BYTES, RowSource, RowsFault};
+use sala_chat::engine::protocol::{Cancel, PIECE_BYTES, RowSource, RowsFault};
 
 use super::*;
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use half::bf16;
 use sala_chat::backend::cuda::Cache;
 use sala_chat::backend::synthetic_value;
+use sala_chat::engine::protocol::{CheckpointImage, RowSource, RowsFault, TensorData};
 use sala_chat::model::{Live, Model};
-use sala_chat::protocol::engine::{CheckpointImage, RowSource, RowsFault, TensorData};
 
 use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use sala_chat::protocol::engine::{Cancel, Command, Ended, MAIN, SequenceId};
-use sala_chat::remote::{Patience, RemoteOptions};
+use sala_chat::client::remote::{Patience, RemoteOptions};
+use sala_chat::engine::protocol::{Cancel, Command, Ended, MAIN, SequenceId};
 use sala_chat::text::{ChatMessage, ChatRole};
 
 use super::chat_server::{ChatServer, Reply, STREAM, answer, delta, events};

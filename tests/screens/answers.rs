@@ -1,9 +1,9 @@
 //! Pictures of the conversation: answers, thoughts, texts of every kind.
 
-use sala_chat::app::{Effect, Event};
-use sala_chat::protocol::desk::{Activity, Level, Meters, Notice, Request, SaveState, SessionView};
-use sala_chat::protocol::engine::ModelInfo;
-use sala_chat::transcript::{Finish, MessageId, Role};
+use sala_chat::core::transcript::{Finish, MessageId, Role};
+use sala_chat::engine::protocol::ModelInfo;
+use sala_chat::runtime::protocol::{Activity, Level, Meters, Notice, Request, SaveState, SessionView};
+use sala_chat::tui::{Effect, Event};
 
 use super::stage::*;
 use super::{picture, pictures};
@@ -190,7 +190,7 @@ fn wide_tables_and_long_code_lines() {
 fn large_paste_is_folded_and_long_input_wraps() {
     let mut s = open(80, 24);
     s.type_text("Compare ");
-    s.event(sala_chat::app::Event::Paste("line of a log\n".repeat(41)));
+    s.event(sala_chat::tui::Event::Paste("line of a log\n".repeat(41)));
     s.type_text(" with the book, line by line, and tell me which of the two is the older text.\nThen stop.");
     picture("folded_paste_80x24", &mut s);
 }
@@ -220,7 +220,7 @@ fn every_line_of_a_greeting_beside_notes_is_whole() {
 #[test]
 fn two_sessions_stand_beside_each_other_and_both_are_live() {
     let mut s = super::several::left_at_work(160, 50);
-    let beside = |notice| Notice::Beside { serial: 1, notice: Box::new(notice) };
+    let beside = |notice| Notice::Background { serial: 1, notice: Box::new(notice) };
     s.type_text("/split").press("enter");
     s.tell(beside(Notice::Activity(Activity::Answering { tokens_per_s: 90.0 })));
     s.tell(beside(Notice::Added(message(20, Role::User, "Asked in the one that was left?"))));
@@ -238,13 +238,13 @@ fn two_sessions_stand_beside_each_other_and_both_are_live() {
     assert!(heading.trim_start().starts_with("[1] war-and-peace") && heading.contains("2 contract"), "{heading}");
     assert!(screen.contains("Three months."), "{screen}");
     // Narrower there is no room, and the panel is back when there is one session again.
-    s.event(sala_chat::app::Event::Resize { width: 159, height: 50 });
+    s.event(sala_chat::tui::Event::Resize { width: 159, height: 50 });
     assert!(!s.screen().contains("Three months."));
-    s.event(sala_chat::app::Event::Resize { width: 160, height: 50 });
+    s.event(sala_chat::tui::Event::Resize { width: 160, height: 50 });
     s.press("alt-s");
     let screen = s.screen();
     assert!(!screen.contains("Three months.") && screen.contains("documents"), "{screen}");
-    s.event(sala_chat::app::Event::Resize { width: 120, height: 40 });
+    s.event(sala_chat::tui::Event::Resize { width: 120, height: 40 });
     s.press("alt-s");
     assert!(s.screen().contains("need 160 columns"), "{}", s.screen());
 }

@@ -1,8 +1,10 @@
 //! Answers beside each other: to one question, and of all documents of the library.
 
-use sala_chat::app::Event;
-use sala_chat::protocol::desk::{Activity, Choice, Level, Notice, Request, SaveState, SessionView, Shelf, ShelfRow};
-use sala_chat::transcript::{Finish, Message, MessageId, Passage};
+use sala_chat::core::transcript::{Finish, Message, MessageId, Passage};
+use sala_chat::runtime::protocol::{
+    Activity, Choice, FanOut, FanOutRow, Level, Notice, Request, SaveState, SessionView,
+};
+use sala_chat::tui::Event;
 
 use super::stage::*;
 
@@ -235,31 +237,31 @@ fn a_question_to_the_library_is_a_table() {
         last_line: 41_262,
         ..Passage::default()
     };
-    let row = |document: &str, text: &str| ShelfRow {
+    let row = |document: &str, text: &str| FanOutRow {
         document: document.into(),
         text: text.into(),
         finish: Some(Finish::Stop),
         log_probability: Some(-0.0726),
-        ..ShelfRow::default()
+        ..FanOutRow::default()
     };
     let war = "Natasha Rostova, in the house of Princess Marya; she says nothing, and he understands it from her face and \
                from her silence, which is the way in which such things are said in this book.";
     let rows = vec![
-        ShelfRow { passages: vec![passage], ..row("war-and-peace.txt", war) },
+        FanOutRow { passages: vec![passage], ..row("war-and-peace.txt", war) },
         row("minutes.md", "The minutes do not say."),
-        ShelfRow { document: "contract.pdf".into(), text: "In annex".into(), ..ShelfRow::default() },
-        ShelfRow {
+        FanOutRow { document: "contract.pdf".into(), text: "In annex".into(), ..FanOutRow::default() },
+        FanOutRow {
             document: "old.txt".into(),
             failed: Some("no kept state of this model; --read reads it".into()),
-            ..ShelfRow::default()
+            ..FanOutRow::default()
         },
     ];
-    let mut shelf = Shelf { question: "Who tells Pierre that Andrei is dying?".into(), rows, over: false };
+    let mut shelf = FanOut { question: "Who tells Pierre that Andrei is dying?".into(), rows, over: false };
     for (w, h) in [(80, 24), (160, 50)] {
         let mut s = open(w, h);
         s.tell(Notice::Activity(Activity::Busy { what: "2 of 3 documents answered".into() }));
         shelf.over = false;
-        s.tell(Notice::Shelf(shelf.clone()));
+        s.tell(Notice::FanOut(shelf.clone()));
         let screen = s.screen();
         let first = screen.lines().find(|l| l.contains("war-and-peace.txt")).unwrap();
         assert!(
@@ -274,7 +276,7 @@ fn a_question_to_the_library_is_a_table() {
         assert_eq!(s.sent(), []);
         shelf.over = true;
         s.press("down");
-        s.tell(Notice::Shelf(shelf.clone()));
+        s.tell(Notice::FanOut(shelf.clone()));
         s.tell(Notice::Activity(Activity::Idle));
         s.press("enter");
         assert_eq!(s.sent(), [Request::OpenAsked(1)]);

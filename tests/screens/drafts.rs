@@ -1,8 +1,8 @@
 //! What stands in the input and was not sent: kept once typing rests, forgotten once it is sent or cleared, brought back.
 
-use sala_chat::app::Event;
-use sala_chat::protocol::desk::{Notice, Request};
-use sala_chat::transcript::LONGEST_PROMPT;
+use sala_chat::core::transcript::LONGEST_PROMPT;
+use sala_chat::runtime::protocol::{Notice, Request};
+use sala_chat::tui::Event;
 
 use super::stage::*;
 

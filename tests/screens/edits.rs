@@ -1,8 +1,8 @@
 //! Edits of earlier messages: what is one stays one, whatever is entered before or behind it, and nothing else becomes one.
 
-use sala_chat::app::{Effect, Event};
-use sala_chat::protocol::desk::{Activity, LibraryName, Notice, Request};
-use sala_chat::transcript::MessageId;
+use sala_chat::core::transcript::MessageId;
+use sala_chat::runtime::protocol::{Activity, LibraryName, Notice, Request};
+use sala_chat::tui::{Effect, Event};
 
 use super::stage::{Stage, conversation};
 use super::{busy, open};

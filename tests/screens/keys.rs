@@ -1,12 +1,12 @@
 //! What keys and typed commands do.
 
-use sala_chat::app::options::{ThemeName, UiConfig};
-use sala_chat::app::overlay::Overlay;
-use sala_chat::app::palette::Palette;
-use sala_chat::app::{Effect, Event};
-use sala_chat::base::Exit;
-use sala_chat::protocol::desk::{Activity, Level, Notice, Request};
-use sala_chat::transcript::Role;
+use sala_chat::core::Exit;
+use sala_chat::core::transcript::Role;
+use sala_chat::runtime::protocol::{Activity, Level, Notice, Request};
+use sala_chat::tui::options::{ThemeName, UiConfig};
+use sala_chat::tui::overlay::Overlay;
+use sala_chat::tui::palette::Palette;
+use sala_chat::tui::{Effect, Event};
 
 use super::stage::*;
 
@@ -15,7 +15,7 @@ fn enter_sends_when_idle_and_queues_when_busy() {
     let mut s = open(80, 24);
     s.type_text("one").press("enter");
     assert_eq!(s.sent(), [Request::Ask("one".into())]);
-    // The desk has not answered yet: the next one waits.
+    // The runtime has not answered yet: the next one waits.
     s.type_text("two").press("enter");
     s.type_text("/undo").press("enter enter");
     s.type_text("/docs").press("enter");
@@ -54,10 +54,10 @@ fn what_goes_on_beside_keeps_nothing_waiting_and_escape_ends_it() {
     // The answer ends; an export that was asked for beside it goes on.
     let beside = || Notice::Activity(Activity::Beside { what: "exporting talk.sala".into() });
     let come = s.come;
-    s.tell(beside()).tell(Notice::Served(come));
+    s.tell(beside()).tell(Notice::Acknowledged(come));
     assert!(s.queued().is_empty());
     assert_eq!(s.sent(), [Request::Ask("queued meanwhile".into())]);
-    s.tell(Notice::Served(u64::MAX));
+    s.tell(Notice::Acknowledged(u64::MAX));
     assert!(s.screen().contains("exporting talk.sala"), "{}", s.screen());
     s.type_text("and at once").press("enter");
     assert_eq!(s.sent(), [Request::Ask("and at once".into())]);
@@ -65,7 +65,7 @@ fn what_goes_on_beside_keeps_nothing_waiting_and_escape_ends_it() {
     s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
     s.press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
-    s.tell(Notice::Served(u64::MAX)).tell(beside());
+    s.tell(Notice::Acknowledged(u64::MAX)).tell(beside());
     assert!(s.screen().contains("exporting talk.sala"), "{}", s.screen());
     s.wait(1000).press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
@@ -125,7 +125,7 @@ fn what_waits_is_sent_one_by_one_and_can_be_held_until_then() {
     let tell = |s: &mut Stage, notice| {
         s.event(Event::Notice(notice));
     };
-    let served = |s: &mut Stage, count| tell(s, Notice::Served(count));
+    let served = |s: &mut Stage, count| tell(s, Notice::Acknowledged(count));
     s.type_text("one").press("enter");
     s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
     s.type_text("two").press("enter").type_text("/mark here").press("enter").type_text("three").press("enter");
@@ -181,9 +181,9 @@ fn what_a_stop_held_back_is_asked_before_what_is_typed_later() {
 fn requests_sent_before_the_interface_began_are_not_its_own() {
     let mut s = Stage::with(UiConfig { sent_before: 2, ..UiConfig::default() }, 80, 24).ready(demo());
     s.type_text("one").press("enter").type_text("two").press("enter").effects.clear();
-    s.event(Event::Notice(Notice::Served(2)));
+    s.event(Event::Notice(Notice::Acknowledged(2)));
     assert_eq!(s.queued(), ["two"]);
-    s.event(Event::Notice(Notice::Served(4)));
+    s.event(Event::Notice(Notice::Acknowledged(4)));
     assert_eq!(s.sent(), [Request::Ask("two".into())]);
 }
 
@@ -358,7 +358,7 @@ fn a_number_or_tab_puts_an_offered_question_into_the_input_and_enter_reads_the_s
 
 #[test]
 fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
-    use sala_chat::app::tour::Tour;
+    use sala_chat::tui::tour::Tour;
     let mut s = Stage::new(80, 24);
     s.app.tour = Some(Tour::default());
     let mut s = s.ready(demo());
@@ -382,7 +382,7 @@ fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
 
 #[test]
 fn a_mistyped_command_on_the_tour_stays_in_the_input_below_its_step() {
-    use sala_chat::app::tour::Tour;
+    use sala_chat::tui::tour::Tour;
     let mut s = Stage::new(80, 24);
     s.app.tour = Some(Tour::default());
     let mut s = s.ready(demo());

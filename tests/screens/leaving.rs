@@ -1,10 +1,10 @@
 //! Leaving a session in which something is queued, drafted or shown, and coming back to it.
 
-use sala_chat::app::overlay::Overlay;
-use sala_chat::app::{Effect, Event};
-use sala_chat::protocol::desk::{Activity, Level, Notice, ReadingProgress, Request, SearchRow, SessionRow};
-use sala_chat::protocol::engine::ModelInfo;
-use sala_chat::transcript::{MessageId, Role};
+use sala_chat::core::transcript::{MessageId, Role};
+use sala_chat::engine::protocol::ModelInfo;
+use sala_chat::runtime::protocol::{Activity, Level, Notice, ReadingProgress, Request, SearchRow, SessionRow};
+use sala_chat::tui::overlay::Overlay;
+use sala_chat::tui::{Effect, Event};
 
 use super::several::{beside, there};
 use super::stage::*;
@@ -132,7 +132,7 @@ fn a_mistyped_name_takes_nothing_out_of_the_queue() {
     let served = s.come;
     s.event(Event::Notice(Notice::Activity(Activity::Idle)));
     assert_eq!(s.sent(), []);
-    s.event(Event::Notice(Notice::Served(served)));
+    s.event(Event::Notice(Notice::Acknowledged(served)));
     assert_eq!(s.sent(), [ask("question one")]);
     let mut s = with_two_queued(16);
     s.type_text("/resume nosuch").press("enter esc");

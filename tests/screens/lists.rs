@@ -1,10 +1,10 @@
 //! Lists, questions and files: what is picked from them, and what is read before a question.
 
-use sala_chat::app::keys::Key;
-use sala_chat::app::palette::{Palette, ThemeRow};
-use sala_chat::app::{Effect, Event};
-use sala_chat::protocol::desk::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
-use sala_chat::transcript::{MessageId, Role};
+use sala_chat::core::transcript::{MessageId, Role};
+use sala_chat::runtime::protocol::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
+use sala_chat::tui::keys::Key;
+use sala_chat::tui::palette::{Palette, ThemeRow};
+use sala_chat::tui::{Effect, Event};
 
 use super::picture;
 use super::stage::*;
@@ -175,7 +175,7 @@ fn timeline_goes_and_forks() {
 #[test]
 fn search_result_opens_its_session_at_the_message() {
     let mut s = open(80, 24);
-    let row = sala_chat::protocol::desk::SearchRow {
+    let row = sala_chat::runtime::protocol::SearchRow {
         session: "war-and-peace".into(),
         message: MessageId(2),
         number: 2,
@@ -195,7 +195,7 @@ fn search_result_opens_its_session_at_the_message() {
 
 #[test]
 fn a_search_result_whose_session_was_not_opened_is_shown_in_no_other() {
-    let row = sala_chat::protocol::desk::SearchRow {
+    let row = sala_chat::runtime::protocol::SearchRow {
         session: "mail".into(),
         message: MessageId(77),
         number: 2,
@@ -279,7 +279,7 @@ fn search_in_all_branches_leaves_other_sessions_out() {
     let mut s = open(80, 24);
     s.press("ctrl-f").type_text("natasha").press("enter").type_text("a");
     assert_eq!(s.sent(), [Request::Search("natasha".into())]);
-    let row = |session: &str, id| sala_chat::protocol::desk::SearchRow {
+    let row = |session: &str, id| sala_chat::runtime::protocol::SearchRow {
         session: session.into(),
         message: MessageId(id),
         number: 2,
@@ -342,7 +342,7 @@ fn mentioned_documents_of_the_library_are_loaded_by_name() {
     s.tell(Notice::Activity(Activity::Idle));
     s.type_text("And @atlas.pdf?").press("esc enter");
     s.event(Event::FoundPaths(Vec::new())).effects.clear();
-    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Warn, "No document atlas.pdf in the library.".into()));
+    s.tell(Notice::Note(sala_chat::runtime::protocol::Level::Warn, "No document atlas.pdf in the library.".into()));
     s.tell(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), []);
 }
@@ -354,7 +354,7 @@ fn a_question_whose_file_was_not_read_waits() {
     s.event(Event::FoundPaths(vec!["big.txt".into()]));
     s.effects.clear();
     let refused = "big.txt needs 1,204,331 tokens; 436,372 are left. Nothing was loaded.";
-    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Error, refused.into()));
+    s.tell(Notice::Note(sala_chat::runtime::protocol::Level::Error, refused.into()));
     s.tell(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), []);
     let said = "Not asked: not all was read; Enter asks it anyway; Ctrl-X edits it";
@@ -364,7 +364,7 @@ fn a_question_whose_file_was_not_read_waits() {
     assert!(!s.screen().contains("Not asked"), "{}", s.screen());
     // Nor is it said of a question that was asked all the same.
     s.type_text(" @more.txt").press("esc enter").event(Event::FoundPaths(vec!["more.txt".into()]));
-    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Error, refused.into()));
+    s.tell(Notice::Note(sala_chat::runtime::protocol::Level::Error, refused.into()));
     s.tell(Notice::Activity(Activity::Idle)).sent();
     assert!(s.screen().contains(said), "{}", s.screen());
     s.press("enter");
@@ -437,7 +437,7 @@ fn moving_in_the_list_of_themes_shows_them_and_only_enter_takes_one() {
     s.type_text("/theme").press("enter");
     assert_eq!(s.effects.last(), Some(&Effect::ListThemes));
     s.event(Event::Themes(theme_rows())).type_text("tor").press("enter");
-    assert!(matches!(s.app.overlay, Some(sala_chat::app::overlay::Overlay::Themes(_))), "a broken one is not taken");
+    assert!(matches!(s.app.overlay, Some(sala_chat::tui::overlay::Overlay::Themes(_))), "a broken one is not taken");
     s.press("backspace backspace backspace").type_text("sea").press("enter");
     assert_eq!(s.app.config.theme.name, "sea");
     assert!(s.screen().contains("Theme sea."), "{}", s.screen());

@@ -1,9 +1,9 @@
 //! Pictures of pages, lists and questions.
 
-use sala_chat::protocol::desk::{
+use sala_chat::core::transcript::MessageId;
+use sala_chat::runtime::protocol::{
     Activity, Choice, DocumentRow, LoadPlan, Notice, PlanFile, Request, SearchRow, SessionRow, TreeView,
 };
-use sala_chat::transcript::MessageId;
 
 use super::stage::*;
 use super::{picture, pictures};
@@ -109,7 +109,7 @@ fn a_mention_offers_the_conversation_the_library_and_files() {
         let mut s = shelved(width, height);
         s.type_text("Compare @");
         let found = ["src/", "plan.md", "todo.txt"].map(String::from).into();
-        s.event(sala_chat::app::Event::Files { query: String::new(), found });
+        s.event(sala_chat::tui::Event::Files { query: String::new(), found });
         picture(&format!("mention_{width}x{height}"), &mut s);
     }
 }

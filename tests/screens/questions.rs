@@ -1,12 +1,12 @@
 //! What is typed beside a question of the program, and what becomes of it once that is answered.
 
-use sala_chat::app::Event;
-use sala_chat::protocol::desk::{Activity, Choice, Notice, ReadingProgress, Request, SessionView};
-use sala_chat::protocol::engine::ModelInfo;
+use sala_chat::engine::protocol::ModelInfo;
+use sala_chat::runtime::protocol::{Activity, Choice, Notice, ReadingProgress, Request, SessionView};
+use sala_chat::tui::Event;
 
 use super::stage::*;
 
-/// A question of the desk.
+/// A question of the runtime.
 fn question(id: u64, choices: &[(char, &str)]) -> Notice {
     let choices = choices.iter().map(|(key, label)| Choice { key: *key, label: (*label).into() }).collect();
     Notice::Question { id, text: "What now?".into(), choices }

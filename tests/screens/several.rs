@@ -1,13 +1,13 @@
 //! Several sessions of one run: what goes on in those that were left, and how they stand.
 
-use sala_chat::app::options::{ThemeName, ThinkShow};
-use sala_chat::app::palette::Palette;
-use sala_chat::app::{Effect, Event};
-use sala_chat::protocol::desk::{
+use sala_chat::core::transcript::{Message, MessageId, Role};
+use sala_chat::engine::protocol::ModelInfo;
+use sala_chat::runtime::protocol::{
     Activity, Choice, Level, Notice, PresetAction, ReadingProgress, Request, SaveState, SessionView,
 };
-use sala_chat::protocol::engine::ModelInfo;
-use sala_chat::transcript::{Message, MessageId, Role};
+use sala_chat::tui::options::{ThemeName, ThinkShow};
+use sala_chat::tui::palette::Palette;
+use sala_chat::tui::{Effect, Event};
 
 use super::stage::*;
 
@@ -54,7 +54,7 @@ pub fn there(request: Option<Request>) -> Request {
 
 /// Of a session that is not on screen.
 pub fn beside(s: &mut Stage, serial: u64, notice: Notice) {
-    s.tell(Notice::Beside { serial, notice: Box::new(notice) });
+    s.tell(Notice::Background { serial, notice: Box::new(notice) });
 }
 
 /// The first session is left at work for the second.
@@ -330,11 +330,11 @@ fn alone_there_is_no_other_session_to_go_to() {
 
 #[test]
 fn the_title_says_what_goes_on_and_that_it_ended_unseen() {
-    use sala_chat::app::status::{Progress, progress, title};
+    use sala_chat::tui::status::{Progress, progress, title};
     let mut s = open(80, 24);
     assert_eq!((title(&s.app).as_str(), progress(&s.app)), ("war-and-peace", None));
     s.event(Event::Focus(false));
-    s.tell(Notice::Activity(Activity::Reading(sala_chat::protocol::desk::ReadingProgress {
+    s.tell(Notice::Activity(Activity::Reading(sala_chat::runtime::protocol::ReadingProgress {
         done: 34,
         total: 100,
         ..Default::default()

@@ -2,16 +2,16 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use sala_chat::app::keys::Key;
-use sala_chat::app::options::{Glyphs, ThemeName, UiConfig};
-use sala_chat::app::palette::{Palette, ThemeRow};
-use sala_chat::app::{App, Effect, Event, update};
-use sala_chat::protocol::desk::{
+use sala_chat::core::transcript::{DocumentInfo, Finish, Message, MessageId, MessageMeta, Passage, Role, Sources};
+use sala_chat::engine::protocol::{MemoryInfo, ModelInfo, SpecStats};
+use sala_chat::runtime::protocol::{
     Activity, ContextMap, LibraryName, Meters, Notice, OpenSession, Place, Request, SaveState, SessionView, Stretch,
 };
-use sala_chat::protocol::engine::{MemoryInfo, ModelInfo, SpecStats};
-use sala_chat::transcript::{DocumentInfo, Finish, Message, MessageId, MessageMeta, Passage, Role, Sources};
-use sala_chat::ui::draw;
+use sala_chat::tui::keys::Key;
+use sala_chat::tui::options::{Glyphs, ThemeName, UiConfig};
+use sala_chat::tui::palette::{Palette, ThemeRow};
+use sala_chat::tui::view::draw;
+use sala_chat::tui::{App, Effect, Event, update};
 
 /// 14:01 on some day.
 pub const TIME: i64 = 1_763_647_260_000;
@@ -20,7 +20,7 @@ pub struct Stage {
     pub app: App,
     pub now: u64,
     pub effects: Vec<Effect>,
-    /// Requests that have come to the desk.
+    /// Requests that have come to the runtime.
     pub come: u64,
 }
 
@@ -55,12 +55,12 @@ impl Stage {
         self
     }
 
-    /// The desk tells something; when nothing goes on any more, that all is served which had come.
+    /// The runtime tells something; when nothing goes on any more, that all is served which had come.
     pub fn tell(&mut self, notice: Notice) -> &mut Self {
         let served = (notice == Notice::Activity(Activity::Idle)).then_some(self.come);
         self.event(Event::Notice(notice));
         match served {
-            Some(come) => self.event(Event::Notice(Notice::Served(come))),
+            Some(come) => self.event(Event::Notice(Notice::Acknowledged(come))),
             None => self,
         }
     }
@@ -80,7 +80,7 @@ impl Stage {
         for c in text.chars() {
             let key = match c {
                 '\n' => Key::parse("ctrl-j").unwrap(),
-                c => Key::plain(sala_chat::app::keys::Code::Char(c)),
+                c => Key::plain(sala_chat::tui::keys::Code::Char(c)),
             };
             self.event(Event::Key(key));
         }
@@ -133,7 +133,7 @@ impl Stage {
                     continue;
                 }
                 let symbol = buffer[(x, y)].symbol();
-                skip = sala_chat::app::cells::width(symbol).saturating_sub(1);
+                skip = sala_chat::tui::cells::width(symbol).saturating_sub(1);
                 line.push_str(symbol);
             }
             out.push_str(line.trim_end());
@@ -329,9 +329,9 @@ pub fn conversation() -> SessionView {
     }
 }
 
-pub fn timeline() -> Vec<sala_chat::protocol::desk::TimelineRow> {
+pub fn timeline() -> Vec<sala_chat::runtime::protocol::TimelineRow> {
     let row = |id: i64, lane: u16, title: &str, current: bool, head: bool, label: Option<&str>| {
-        sala_chat::protocol::desk::TimelineRow {
+        sala_chat::runtime::protocol::TimelineRow {
             message: MessageId(id),
             number: id as u64,
             lane,
@@ -351,8 +351,8 @@ pub fn timeline() -> Vec<sala_chat::protocol::desk::TimelineRow> {
     ]
 }
 
-pub fn documents() -> Vec<sala_chat::protocol::desk::DocumentRow> {
-    let row = |name: &str, tokens: u64, position: u64, kept: bool| sala_chat::protocol::desk::DocumentRow {
+pub fn documents() -> Vec<sala_chat::runtime::protocol::DocumentRow> {
+    let row = |name: &str, tokens: u64, position: u64, kept: bool| sala_chat::runtime::protocol::DocumentRow {
         name: name.into(),
         tokens,
         position: Some(position),

@@ -1,10 +1,10 @@
 //! What stands on the screen, and what must hold for every text, size and order of events.
 
 use proptest::prelude::*;
-use sala_chat::app::options::UiConfig;
-use sala_chat::app::{App, Effect, Event, update};
-use sala_chat::protocol::desk::{Activity, Notice, Request, SessionView};
-use sala_chat::transcript::{MessageId, Role};
+use sala_chat::core::transcript::{MessageId, Role};
+use sala_chat::runtime::protocol::{Activity, Notice, Request, SessionView};
+use sala_chat::tui::options::UiConfig;
+use sala_chat::tui::{App, Effect, Event, update};
 
 use super::stage::*;
 
@@ -43,7 +43,7 @@ fn closed_aside_stays_closed_and_stops_the_model() {
     s.tell(part("a", None));
     s.press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
-    s.tell(part("a b", None)).tell(part("a b c", Some(sala_chat::transcript::Finish::Stopped)));
+    s.tell(part("a b", None)).tell(part("a b c", Some(sala_chat::core::transcript::Finish::Stopped)));
     assert!(s.app.overlay.is_none());
 }
 
@@ -60,9 +60,9 @@ fn idle_interface_asks_for_no_time() {
 #[test]
 fn notes_of_the_last_command_survive_a_new_view() {
     let mut s = open(80, 24);
-    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Info, "old note".into()));
+    s.tell(Notice::Note(sala_chat::runtime::protocol::Level::Info, "old note".into()));
     s.type_text("/undo").press("enter");
-    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Info, "Went back 1 exchange".into()));
+    s.tell(Notice::Note(sala_chat::runtime::protocol::Level::Info, "Went back 1 exchange".into()));
     let mut view = conversation();
     view.messages.truncate(1);
     s.tell(Notice::Session(view));
@@ -195,7 +195,7 @@ fn a_pasted_question_is_folded_until_it_is_opened() {
 fn a_long_prompt_that_is_read_is_not_called_answering() {
     let mut s = open(80, 24);
     s.tell(Notice::Added(message(4, Role::User, "And?"))).tell(Notice::Added(message(5, Role::Assistant, "")));
-    s.tell(Notice::Activity(Activity::Reading(sala_chat::protocol::desk::ReadingProgress {
+    s.tell(Notice::Activity(Activity::Reading(sala_chat::runtime::protocol::ReadingProgress {
         done: 8_000,
         total: 32_088,
         ..Default::default()
@@ -206,7 +206,7 @@ fn a_long_prompt_that_is_read_is_not_called_answering() {
 
 #[test]
 fn the_panel_and_the_header_follow_the_tree() {
-    use sala_chat::protocol::desk::TreeView;
+    use sala_chat::runtime::protocol::TreeView;
     let mut s = open(160, 50);
     let mut rows = timeline();
     rows[0].title = "a new turn".into();
@@ -249,7 +249,7 @@ fn frame_of_another_size_is_clipped() {
     let mut s = open(160, 50);
     s.event(Event::Frame);
     let mut terminal = ratatui::Terminal::new(ratatui::backend::TestBackend::new(70, 20)).unwrap();
-    terminal.draw(|f| sala_chat::ui::draw(&s.app, f)).unwrap();
+    terminal.draw(|f| sala_chat::tui::view::draw(&s.app, f)).unwrap();
 }
 
 const PIECES: [&str; 18] = [
@@ -323,7 +323,7 @@ proptest! {
         prop_assert_eq!(&lines_of(&mut parts), &fresh);
         for line in fresh {
             prop_assert!(!line.chars().any(char::is_control), "{:?}", line);
-            prop_assert!(sala_chat::app::cells::width(&line) <= 77 || line.starts_with(' '), "{:?}", line);
+            prop_assert!(sala_chat::tui::cells::width(&line) <= 77 || line.starts_with(' '), "{:?}", line);
         }
     }
 
@@ -336,7 +336,7 @@ proptest! {
         let mut terminal = s.terminal();
         if width >= 60 && height >= 15 {
             let at = terminal.get_cursor_position().unwrap();
-            let area = sala_chat::app::layout::regions(&s.app).composer;
+            let area = sala_chat::tui::layout::regions(&s.app).composer;
             prop_assert!(at.y >= area.y && at.y < area.y + area.height && at.x >= 2);
             // The cell before the caret holds the end of the text's last row.
             let cells = usize::from(width) - 2;

@@ -1,11 +1,11 @@
 //! What is written is not lost, and does nothing that nobody sees: beside pages that come late, folded pastes, hidden messages.
 
-use sala_chat::app::options::UiConfig;
-use sala_chat::app::transcript::Scroll;
-use sala_chat::app::{Effect, Event, Queued};
-use sala_chat::protocol::desk::{Activity, Level, Notice, Request};
+use sala_chat::core::transcript::MessageId;
+use sala_chat::runtime::protocol::{Activity, Level, Notice, Request};
 use sala_chat::text::sample::QUESTIONS;
-use sala_chat::transcript::MessageId;
+use sala_chat::tui::options::UiConfig;
+use sala_chat::tui::transcript::Scroll;
+use sala_chat::tui::{Effect, Event, Queued};
 
 use super::loading;
 use super::stage::*;
@@ -131,7 +131,7 @@ fn an_aside_that_waits_goes_on_being_written() {
     let aside = |text: &str, done| Notice::Aside { question: "Who?".into(), text: text.into(), done };
     s.tell(aside("It", None)).type_text("while").tell(aside("It is Natasha.", None));
     assert_eq!(s.app.composer.text(), "Meanwhile");
-    s.tell(aside("It is Natasha.", Some(sala_chat::transcript::Finish::Stop))).press("shift-tab");
+    s.tell(aside("It is Natasha.", Some(sala_chat::core::transcript::Finish::Stop))).press("shift-tab");
     assert!(s.screen().contains("It is Natasha."));
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::*;
 use sala_chat::backend::cpu::faults::{Fault, Faults};
-use sala_chat::base::Exit;
-use sala_chat::protocol::engine::{Steer, Steered, Steering, Watched, Watching};
+use sala_chat::core::Exit;
+use sala_chat::engine::protocol::{Steer, Steered, Steering, Watched, Watching};
 
 /// Panics at its third token.
 struct Bomb(usize);

@@ -9,13 +9,13 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use sala_chat::backend::cpu::Cpu;
-use sala_chat::engine::{Engine, spawn, spawn_on};
-use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
-use sala_chat::protocol::desk::ThinkMode;
-use sala_chat::protocol::engine::{
+use sala_chat::engine::protocol::{
     Cancel, Command, DeviceChoice, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job, Look, MAIN, Sampling,
     SequenceId, SpecMode, StateImage, Token,
 };
+use sala_chat::engine::{Engine, spawn, spawn_on};
+use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+use sala_chat::runtime::protocol::ThinkMode;
 use sala_chat::text::TextModel;
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 

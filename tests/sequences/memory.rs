@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use sala_chat::protocol::engine::{CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault};
+use sala_chat::engine::protocol::{CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault};
 
 /// A short conversation of the built-in model takes this: its recurrent states, and a page of each array.
 const SHORT: u64 = 819_200 + 3 * (2 * 512 + 128 + 32) * 1024;

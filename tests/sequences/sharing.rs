@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
-use sala_chat::protocol::engine::{CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault, RowsImage};
+use sala_chat::engine::protocol::{CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault, RowsImage};
 
 /// Rows that count how many of their bytes were read.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use sala_chat::desk::{EngineChannels, Settings};
-use sala_chat::protocol::engine::Token;
+use sala_chat::engine::protocol::Token;
+use sala_chat::runtime::{EngineChannels, Settings};
 use sala_chat::server::{Key, Options, ServeError, Server, Stop};
-use sala_chat::session::Store;
+use sala_chat::store::Store;
 use sala_chat::text::{Before, TextModel};
 use serde_json::Value;
 

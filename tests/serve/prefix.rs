@@ -130,7 +130,7 @@ fn requests_are_not_in_the_list_of_conversations() {
     ask(&server, &json!([{ "role": "user", "content": "Hi" }]));
     server.end();
     let store = crate::support::store(home.path());
-    assert!(store.sessions(sala_chat::session::SessionFilter::Live, 9).unwrap().is_empty());
+    assert!(store.sessions(sala_chat::store::SessionFilter::Live, 9).unwrap().is_empty());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use sala_chat::session::{Disk, DiskFile, Limits, RealDisk, Store};
+use sala_chat::store::{Disk, DiskFile, Limits, RealDisk, Store};
 use serde_json::{Value, json};
 
 use crate::client::{Running, Setup, permits};

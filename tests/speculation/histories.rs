@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sala_chat::protocol::engine::{Generate, Sampling, SpecMode, Token};
+use sala_chat::engine::protocol::{Generate, Sampling, SpecMode, Token};
 
 use super::{Head, Rig, Script, alone, finder, full, skill, wish};
 

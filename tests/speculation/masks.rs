@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sala_chat::protocol::engine::{Constrain, Constraint, Generate, SpecMode, Token};
+use sala_chat::engine::protocol::{Constrain, Constraint, Generate, SpecMode, Token};
 
 use super::{Head, Rig, Script, alone, finder, skill, wish};
 

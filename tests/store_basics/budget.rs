@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use sala_chat::protocol::engine::{RowsFault, StatePart};
-use sala_chat::session::{
+use sala_chat::engine::protocol::{RowsFault, StatePart};
+use sala_chat::store::{
     Change, Limits, NOT_WRITTEN, NewSession, PRUNED, RealDisk, Save, SaveEvent, SegmentId, Store, Stored,
 };
 
@@ -12,7 +12,7 @@ use super::{folder, talk_of};
 
 /// Turns (counted from 1) of `talk` whose state is kept.
 fn kept_turns(store: &Store, talk: &Talk) -> Vec<usize> {
-    let kept = |s: &&sala_chat::session::NewSegment| store.segment(&s.id()).unwrap().unwrap().end.is_kept();
+    let kept = |s: &&sala_chat::store::NewSegment| store.segment(&s.id()).unwrap().unwrap().end.is_kept();
     let all: HashSet<SegmentId> = talk.segments.iter().filter(kept).map(|s| s.id()).collect();
     (1..=talk.segments.len()).filter(|n| all.contains(&talk.segments[n - 1].id())).collect()
 }

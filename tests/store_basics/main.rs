@@ -1,4 +1,4 @@
-//! The store as a desk uses it: save, reopen, restore, fork, search, list, thin, collect.
+//! The store as a runtime uses it: save, reopen, restore, fork, search, list, thin, collect.
 
 mod budget;
 mod states;
@@ -7,10 +7,10 @@ mod store_support;
 
 use std::time::Instant;
 
-use sala_chat::session::{
+use sala_chat::core::transcript::Role;
+use sala_chat::store::{
     Change, NewDocument, NewSession, RealDisk, Save, SegmentId, SegmentKind, SessionFilter, StoreError, Watch,
 };
-use sala_chat::transcript::Role;
 use store_support::*;
 
 fn folder() -> tempfile::TempDir {

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use sala_chat::protocol::engine::{Arriving, RowSource as _, RowsFault, StatePart, TensorData};
-use sala_chat::session::{
+use sala_chat::core::transcript::Role;
+use sala_chat::engine::protocol::{Arriving, RowSource as _, RowsFault, StatePart, TensorData};
+use sala_chat::store::{
     Access, Change, Limits, RealDisk, Save, SaveEvent, SegmentId, Store, TextBoundary, Unsaved, Watch, unchanged_prefix,
 };
-use sala_chat::transcript::Role;
 
 use super::store_support::fault::FaultDisk;
 use super::store_support::*;
@@ -186,7 +186,7 @@ fn state_behind_lost_rows_is_not_called_kept_until_they_are_back() {
     let store = &bench.store;
     let tip = talk.tip.unwrap();
     let shown = || {
-        let kept = |n: &sala_chat::session::MessageNode| n.segment.is_some() && n.kept;
+        let kept = |n: &sala_chat::store::MessageNode| n.segment.is_some() && n.kept;
         let turns = store.tree(talk.session, MODEL, 0).unwrap().iter().filter(|n| kept(n)).count();
         (store.session(talk.session).unwrap().state_of.is_some(), turns, store.kept_of(&tip).unwrap().unwrap().0)
     };

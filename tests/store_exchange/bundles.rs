@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sala_chat::session::{Overwrite, SegmentId, StoreError, Watch};
+use sala_chat::store::{Overwrite, SegmentId, StoreError, Watch};
 
 use super::store_support::*;
 use super::{bench, branched};
@@ -71,7 +71,7 @@ fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
         std::fs::write(&file, damaged).unwrap();
         assert!(to.store.import(&file, &Watch::NOBODY).is_err());
     }
-    assert_eq!(to.store.sessions(sala_chat::session::SessionFilter::Live, 10).unwrap().len(), 2);
+    assert_eq!(to.store.sessions(sala_chat::store::SessionFilter::Live, 10).unwrap().len(), 2);
     assert!(to.store.segment(&SegmentId([0; 32])).unwrap().is_none());
 }
 
@@ -79,7 +79,7 @@ fn a_damaged_bundle_gives_its_text_or_is_refused_whole() {
 fn hostile(
     dir: &Path,
     name: &str,
-    spoil: impl Fn(&mut sala_chat::protocol::engine::StateImage),
+    spoil: impl Fn(&mut sala_chat::engine::protocol::StateImage),
 ) -> (std::path::PathBuf, Talk) {
     let theirs = bench(&dir.join(format!("theirs {name}")));
     let (mut talk, save) = Talk::begin(&theirs.store, "gift");
@@ -95,7 +95,7 @@ fn hostile(
 #[test]
 fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
     let dir = tempfile::tempdir().unwrap();
-    let zero = |image: &mut sala_chat::protocol::engine::StateImage| {
+    let zero = |image: &mut sala_chat::engine::protocol::StateImage| {
         let end = image.end.as_mut().unwrap();
         for t in image.rows.tensors.iter_mut().chain(&mut end.tensors) {
             t.data = vec![0; t.data.len()].into();
@@ -119,15 +119,15 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
     let here = restore(&ours.store, &honest.tip.unwrap(), 0).unwrap();
     assert!(same_rows(&here.rows[0], &image(&honest.segments[0]).rows));
     // Going on from it stays apart as well: the next segment builds on its name.
-    let next = sala_chat::session::SegmentId::compute(MODEL, Some(&given), &[1], &[2]);
-    assert_ne!(next, sala_chat::session::SegmentId::compute(MODEL, gift.tip.as_ref(), &[1], &[2]));
+    let next = sala_chat::store::SegmentId::compute(MODEL, Some(&given), &[1], &[2]);
+    assert_ne!(next, sala_chat::store::SegmentId::compute(MODEL, gift.tip.as_ref(), &[1], &[2]));
     // What we export and take back is ours no more, but works for what came with it.
     let again = dir.path().join("again.sala");
     ours.store.export_bundle(theirs.id, MODEL, &again, Overwrite::No, &Watch::NOBODY).unwrap();
     assert_eq!(ours.store.import(&again, &Watch::NOBODY).unwrap().state_tokens, gift.position);
 
     // Without its sessions it goes.
-    for session in ours.store.sessions(sala_chat::session::SessionFilter::Live, 10).unwrap() {
+    for session in ours.store.sessions(sala_chat::store::SessionFilter::Live, 10).unwrap() {
         if session.name.starts_with("gift") {
             ours.store.delete(session.id).unwrap();
         }
@@ -141,7 +141,7 @@ fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
 
 #[test]
 fn wild_values_and_other_shapes_are_found_at_import_and_cost_the_state_only() {
-    use sala_chat::protocol::engine::{Dtype, StateImage, TensorData};
+    use sala_chat::engine::protocol::{Dtype, StateImage, TensorData};
     let dir = tempfile::tempdir().unwrap();
     let ours = bench(&dir.path().join("ours"));
     // State of the same model made here says what shapes it has.

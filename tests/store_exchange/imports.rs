@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use sala_chat::protocol::desk::ExportFormat;
-use sala_chat::session::{Scope, SessionFilter, StoreError, Watch};
+use sala_chat::runtime::protocol::ExportFormat;
+use sala_chat::store::{Scope, SessionFilter, StoreError, Watch};
 
 use super::bench;
 use super::store_support::*;

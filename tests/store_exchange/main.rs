@@ -7,9 +7,9 @@ mod store_support;
 
 use std::path::Path;
 
-use sala_chat::protocol::desk::ExportFormat;
-use sala_chat::session::{Change, Overwrite, RealDisk, Save, Scope, TitleBy, Watch};
-use sala_chat::transcript::{Passage, Role, Seen, Sentence, Sources};
+use sala_chat::core::transcript::{Passage, Role, Seen, Sentence, Sources};
+use sala_chat::runtime::protocol::ExportFormat;
+use sala_chat::store::{Change, Overwrite, RealDisk, Save, Scope, TitleBy, Watch};
 use store_support::*;
 
 /// Two turns and a document, then one exchange undone and another one had.

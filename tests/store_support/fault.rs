@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crossbeam_channel::{Receiver, Sender};
-use sala_chat::session::{Disk, DiskFile, Look, RealDisk};
+use sala_chat::store::{Disk, DiskFile, Look, RealDisk};
 
 /// What a power cut does to bytes and names that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

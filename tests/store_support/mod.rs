@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
-use sala_chat::protocol::engine::{
+use sala_chat::core::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
+use sala_chat::engine::protocol::{
     CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault, RowsImage, StateImage, Token,
 };
-use sala_chat::session::{
+use sala_chat::store::{
     Change, Disk, Limits, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, SegmentKind, Store,
     StoreError, StoredRows, TextBoundary, Writer,
 };
-use sala_chat::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
 pub const MODEL: &str = "model-a";
 
@@ -96,7 +96,7 @@ fn same_tensors(a: &[ImageTensor], b: &[ImageTensor]) -> bool {
     sorted(a) == sorted(b)
 }
 
-/// A conversation being had: makes the saves a desk would make.
+/// A conversation being had: makes the saves a runtime would make.
 pub struct Talk {
     pub session: SessionId,
     pub head: Option<MessageId>,

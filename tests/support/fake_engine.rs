@@ -1,5 +1,5 @@
 //! A scripted engine: same commands and events as the real one, no model. Its "recurrent state" is a hash over the
-//! segment path, its KV rows are the tokens, and its answers can depend on that hash: a desk that restores anything
+//! segment path, its KV rows are the tokens, and its answers can depend on that hash: a runtime that restores anything
 //! wrongly gets another answer, or the fake refuses.
 
 mod figures;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use figures::{likely, look, score, scored_likely};
-use sala_chat::protocol::engine::{
+use sala_chat::engine::protocol::{
     Command, Constrain, Ended, EngineEvent, EngineFault, Job, JobDone, JobStats, Looked, MAIN, MemoryInfo, ModelInfo,
     SequenceId, Steered, Token,
 };

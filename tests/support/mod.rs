@@ -1,4 +1,4 @@
-//! A desk between a scripted interface and an engine, for tests. Waits for notices with a deadline, never for time.
+//! A runtime between a scripted interface and an engine, for tests. Waits for notices with a deadline, never for time.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod closing;
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use fake_engine::{Fake, Script};
-use sala_chat::desk::{self, Attendance, Desk, EngineChannels, Input, LoadLimits, Opening, Options, Settings};
+use sala_chat::config::settings::{Config, SaveStates};
+use sala_chat::core::transcript::{Message, Role};
+use sala_chat::engine::protocol::Token;
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
-use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
-use sala_chat::protocol::engine::Token;
-use sala_chat::session::{Disk, Limits, RealDisk, Store};
-use sala_chat::settings::{Config, SaveStates};
+use sala_chat::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
+use sala_chat::runtime::{self, Attendance, EngineChannels, Input, LoadLimits, Opening, Options, Runtime, Settings};
+use sala_chat::store::{Disk, Limits, RealDisk, Store};
 use sala_chat::text::sources::SourceOptions;
 use sala_chat::text::{Before, TextModel};
-use sala_chat::transcript::{Message, Role};
 
 /// Nothing a test waits for takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -72,7 +72,7 @@ fn store_on(dir: &Path, disk: Arc<dyn Disk>) -> Arc<Store> {
     Arc::new(Store::open(dir, disk, limits).unwrap())
 }
 
-/// How to build a desk.
+/// How to build a runtime.
 pub struct Setup {
     pub text: TextModel,
     pub opening: Opening,
@@ -130,7 +130,7 @@ impl Default for Setup {
     }
 }
 
-/// How a desk is opened, on whichever engine.
+/// How a runtime is opened, on whichever engine.
 pub struct How {
     pub text: TextModel,
     pub opening: Opening,
@@ -195,9 +195,9 @@ pub fn titles(t: &mut Talk) -> Vec<String> {
     })
 }
 
-/// A desk that is talked to.
+/// A runtime that is talked to.
 pub struct Talk {
-    pub desk: Desk,
+    pub runtime: Runtime,
     pub text: TextModel,
     pub log: Option<Receiver<(Vec<Token>, Vec<Token>)>>,
     /// Everything said so far.
@@ -246,7 +246,7 @@ impl Talk {
         let How { text, opening, attendance, input, settings, system, load, titles, save_state, disk, discard } = how;
         let mut sources = SourceOptions::new(&Config::default().load);
         sources.base = dir.to_owned();
-        let desk = desk::spawn(Options {
+        let runtime = runtime::spawn(Options {
             store: store_on(&dir.join("data"), disk),
             discard,
             stop: text.tokenizer.stop_ids(&[]),
@@ -264,22 +264,22 @@ impl Talk {
             save_state,
             presets: Some(dir.join("presets")),
             overrides: Vec::new(),
-            device_notes: desk::DeviceNotes::Always,
+            device_notes: runtime::DeviceNotes::Always,
             titles,
         })
         .unwrap();
-        Talk { desk, text, log: None, seen: Vec::new(), engine: None }
+        Talk { runtime, text, log: None, seen: Vec::new(), engine: None }
     }
 
     pub fn send(&self, request: Request) {
-        self.desk.requests.send(request).unwrap();
+        self.runtime.requests.send(request).unwrap();
     }
 
     /// The next notice that `pick` wants; all before it are remembered.
     pub fn wait<T>(&mut self, what: &str, mut pick: impl FnMut(&Notice) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let notice = match self.desk.notices.recv_deadline(deadline) {
+            let notice = match self.runtime.notices.recv_deadline(deadline) {
                 Ok(n) => n,
                 Err(e) => panic!(
                     "{e} while waiting for {what}; last: {:#?}",
@@ -294,7 +294,7 @@ impl Talk {
         }
     }
 
-    /// Waits until the desk has nothing to do.
+    /// Waits until the runtime has nothing to do.
     pub fn idle(&mut self) {
         self.wait("idle", |n| matches!(n, Notice::Activity(Activity::Idle)).then_some(()));
     }
@@ -316,7 +316,7 @@ impl Talk {
         })
     }
 
-    /// Asks and returns the finished answer, when the desk is idle again.
+    /// Asks and returns the finished answer, when the runtime is idle again.
     pub fn ask(&mut self, question: &str) -> Message {
         self.send(Request::Ask(question.into()));
         let answer = self.finished();
@@ -407,7 +407,7 @@ impl Talk {
             Notice::Bye { farewell, .. } => Some(farewell.clone()),
             _ => None,
         });
-        self.desk.thread.join().unwrap();
+        self.runtime.thread.join().unwrap();
         if let Some(engine) = self.engine {
             engine.join().unwrap();
         }

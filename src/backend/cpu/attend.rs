@@ -8,7 +8,7 @@ use super::select::{Part, Queries, Scratch, softmax_scale, tile_rows};
 use super::selection::{ALL, Selection};
 use super::simd::{self, Gemm, Into, exp_sum, gemm, scale};
 use crate::backend::{MASS, Pass};
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
 
 /// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`. Rows of a verify pass add their
 /// attention to the selection's mass. The first row of `q` and `o` is row `row` of the pass.

@@ -4,7 +4,7 @@
 
 use super::pages::{Account, Pages};
 use crate::backend::ROW_ARRAYS;
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
 
 /// Compressed keys per panel.
 pub(super) const PANEL: usize = 64;

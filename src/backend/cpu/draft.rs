@@ -11,7 +11,7 @@ use super::simd::{self, Dots, rms_norm};
 use super::{Buf, Cpu};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{BackendError, BufKind, Pass, Result, internal};
-use crate::protocol::engine::{ImageTensor, Token};
+use crate::engine::protocol::{ImageTensor, Token};
 
 /// Tokens and place of the coming draft pass.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{BackendError, Result};
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// What happens in a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

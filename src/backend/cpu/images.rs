@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use super::cache::{Part, Slots};
 use super::{Buf, Cache, Cpu, Recurrent};
 use crate::backend::{BackendError, Images, Memory, Result, internal, layer_tensor};
-use crate::protocol::engine::{Dtype, ImageTensor, PIECE_BYTES, RowSource};
-use crate::spec::{LightningSpec, SparseSpec};
+use crate::core::spec::{LightningSpec, SparseSpec};
+use crate::engine::protocol::{Dtype, ImageTensor, PIECE_BYTES, RowSource};
 
 impl Images for Cpu {
     fn read(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {

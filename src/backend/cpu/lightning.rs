@@ -14,7 +14,7 @@ use super::pages::{Account, Charge};
 use super::simd::{self, Gemm, Into, gemm, rms_norm};
 use super::{Buf, Cpu};
 use crate::backend::{GRID, Lightning, MAX_VERIFY_ROWS, Pass, Result};
-use crate::spec::LightningSpec;
+use crate::core::spec::LightningSpec;
 
 impl Lightning for Cpu {
     fn lightning_rows(

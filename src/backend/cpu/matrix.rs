@@ -14,7 +14,7 @@ use super::simd::{self, Dots};
 use crate::backend::forms::Packed;
 use crate::backend::sections::Section;
 use crate::backend::{BackendError, Form, GRID, Result, WeightView, fp8, internal};
-use crate::protocol::engine::{Dtype, Precision};
+use crate::engine::protocol::{Dtype, Precision};
 
 /// Values of one widened block of weights; bounds the memory that widening takes.
 const BLOCK_VALUES: usize = 4 << 20;

@@ -4,8 +4,8 @@ use super::matrix::{self, Matrix};
 use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection, Sums};
 use crate::backend::sections::{self, Section};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host};
-use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
-use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
+use crate::core::spec::{LightningSpec, ModelSpec, SparseSpec};
+use crate::engine::protocol::{Dtype, MemoryInfo, Precision};
 
 impl Memory for Cpu {
     type Buf = Buf;

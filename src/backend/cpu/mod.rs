@@ -30,7 +30,7 @@ use std::sync::OnceLock;
 
 use self::lightning::RopeTable;
 use super::{Group, Pass, Result, Steps, TopLogits};
-use crate::protocol::engine::{MemoryInfo, Token};
+use crate::engine::protocol::{MemoryInfo, Token};
 
 /// Rows of a prefill pass.
 const PREFILL_ROWS: usize = 512;

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::simd::{self, ApplyGate, Gate, rms_norm};
 use super::{Buf, Cpu, Matrix};
 use crate::backend::{BackendError, HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits, fp8, sections};
-use crate::protocol::engine::{Precision, Token};
+use crate::engine::protocol::{Precision, Token};
 
 impl Cpu {
     /// `dst = f(x Wᵀ)`: `write(row of dst, first column, values of y)` stores pieces of rows, columns ascending.

@@ -10,7 +10,7 @@ use super::cache::{Cache, PANEL};
 use super::pages::Pages;
 use super::selection::{ALL, Selection};
 use super::simd::{self, Gemm, Into, add_exp, exp_sum, gemm};
-use crate::spec::{ScoreNorm, SparseSpec};
+use crate::core::spec::{ScoreNorm, SparseSpec};
 
 /// Query vectors that share a panel of keys.
 const TILE_QUERIES: usize = 96;

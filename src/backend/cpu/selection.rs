@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::backend::sparse::is_hidden;
 use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Result, internal};
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
 
 /// Marks a row that attends to every block up to its own.
 pub(super) const ALL: u32 = u32::MAX;

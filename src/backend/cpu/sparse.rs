@@ -8,7 +8,7 @@ use super::select::{Queries, select};
 use super::selection::{Selection, Sums};
 use super::{Buf, Cpu, attend};
 use crate::backend::{BackendError, BlockMass, MassOf, Pass, Result, Sparse, internal};
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
 
 impl Sparse for Cpu {
     fn append_rows(&mut self, caches: &mut [&mut Cache], x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::Cpu;
 use crate::backend::{Group, Pass, Place, Result, StepKey, Steps};
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 impl Steps for Cpu {
     fn place(&self) -> Place {

@@ -14,7 +14,7 @@ use super::stretch::Stretch;
 use super::tables::{Entry, TableId};
 use super::tensors::HEAD;
 use crate::backend::{Result, internal};
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
 
 /// Keys, values and compressed keys of one sparse layer, bf16; the memory is that of all layers of its sequence.
 pub struct Cache {

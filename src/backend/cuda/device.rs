@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{DevicePtr, Driver, Queue};
 use crate::backend::{BackendError, Result};
-use crate::protocol::engine::MemoryInfo;
+use crate::engine::protocol::MemoryInfo;
 
 /// What memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::tensors::{Buf, HEAD, Matrix, Vector, floats};
 use super::{Cuda, limits, shape, u32_of};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};
 use crate::backend::{BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
-use crate::protocol::engine::{Dtype, ImageTensor, Token};
+use crate::engine::protocol::{Dtype, ImageTensor, Token};
 
 /// Rotated keys and values of a ring of positions, and scratch of its attention.
 pub struct Window {

@@ -18,8 +18,8 @@ use super::stretch::Stretch;
 use super::tensors::HEAD;
 use super::{shape, u32_of};
 use crate::backend::{BackendError, Result, host, internal};
-use crate::base::grouped;
-use crate::spec::SparseSpec;
+use crate::core::grouped;
+use crate::core::spec::SparseSpec;
 
 /// Positions of a tile of compressed keys: `KEY_TILE` of `kernels/attention.cuh`.
 pub(super) const KEY_TILE: usize = 4096;

@@ -17,7 +17,7 @@ use super::device::{Device, Pinned};
 use super::driver::{Event, Home, Queue};
 use super::stretch::Stretch;
 use crate::backend::{BackendError, Result, internal};
-use crate::protocol::engine::{Cancel, PIECE_BYTES, RowSource, RowsFault};
+use crate::engine::protocol::{Cancel, PIECE_BYTES, RowSource, RowsFault};
 
 /// Positions of a unit: a block, as attention chooses them.
 const UNIT: usize = 64;

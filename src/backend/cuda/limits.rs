@@ -6,7 +6,7 @@ use super::launch;
 use super::tensors::HEAD;
 use crate::backend::draft::DraftShape;
 use crate::backend::{BackendError, MAX_POSITIONS, Result};
-use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
+use crate::core::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
 /// Tokens of a KV block, window and stride of the compressed keys of level 1.
 pub(super) const BLOCK: usize = 64;

@@ -12,8 +12,8 @@ use super::{Cuda, PAGED_ROWS, launch, limits, pool, shape};
 use crate::backend::room::PoolCounts;
 use crate::backend::sections::{self, Section};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, Wanted, WeightView, host, room};
-use crate::protocol::engine::{Dtype, MemoryInfo, Precision};
-use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
+use crate::core::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
+use crate::engine::protocol::{Dtype, MemoryInfo, Precision};
 
 impl Memory for Cuda {
     type Buf = Buf;

@@ -83,7 +83,7 @@ pub use selection::{Selection, Sums};
 pub use tensors::{Buf, Matrix, Recurrent, Vector};
 
 use super::{BackendError, GRID, Result};
-use crate::protocol::engine::Precision;
+use crate::engine::protocol::Precision;
 pub use cards::Card;
 use device::Device;
 pub use device::Guards;

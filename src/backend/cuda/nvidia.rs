@@ -23,7 +23,7 @@ use super::driver::{
 use super::host_pages::HostPages;
 use super::{images, limits};
 use crate::backend::Result;
-use crate::base::caught::caught;
+use crate::core::caught::caught;
 use cublaslt::CublasLt;
 use found::{allocation_kind, attribute, find};
 pub use found::{list, usable};

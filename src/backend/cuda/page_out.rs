@@ -8,8 +8,8 @@ use super::pool::{Paged, PoolSize};
 use super::{Cuda, failed};
 use crate::backend::room::{self, PagedPlan};
 use crate::backend::{BackendError, Result, host, internal};
-use crate::base::bytes;
-use crate::spec::ModelSpec;
+use crate::core::bytes;
+use crate::core::spec::ModelSpec;
 
 /// What a sequence is to have instead of what it has.
 struct Moved {

@@ -19,7 +19,7 @@ use super::tensors::HEAD;
 use super::{launch, u32_of};
 use crate::backend::room::PoolCounts;
 use crate::backend::{MAX_POSITIONS, Result, internal};
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
 
 /// Places in the staging ring: one is read while the others are filled.
 const RING: usize = 4;

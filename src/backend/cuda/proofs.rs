@@ -8,8 +8,8 @@ use super::device::Device;
 use super::driver::{DeviceInfo, GemmOut};
 use super::slices::slices;
 use crate::backend::sections::of_projection;
-use crate::protocol::engine::Precision;
-use crate::spec::{Mixer, ModelSpec};
+use crate::core::spec::{Mixer, ModelSpec};
+use crate::engine::protocol::Precision;
 
 /// Proofs of a model's shapes while its weights are loaded; given up with it.
 pub(super) struct Proofs {

@@ -14,7 +14,7 @@ use super::driver::{DevicePtr, Event, Queue};
 use super::staging::Staging;
 use super::stretch::Stretch;
 use crate::backend::Result;
-use crate::protocol::engine::{Arriving, TensorData};
+use crate::engine::protocol::{Arriving, TensorData};
 
 /// Most bytes of one snapshot: the recurrent states of a model.
 const MOST: usize = 64 << 20;

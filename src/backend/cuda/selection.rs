@@ -6,7 +6,7 @@ use super::device::{Account, Device, DeviceBuffer};
 use super::tensors::HEAD;
 use super::{launch, limits, u32_of};
 use crate::backend::{MAX_VERIFY_ROWS, MassOf, Result};
-use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
+use crate::core::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 /// Scores of a prefill pass are made in parts that fit into this.
 const SCORE_BYTES: usize = 32 << 20;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::driver::DeviceInfo;
 use crate::backend::room;
-use crate::protocol::engine::Precision;
+use crate::engine::protocol::Precision;
 
 /// Bytes of a slice in bf16, on a GPU and emulated: enough columns for all multiprocessors, and no more than mixers leave free beside an MLP's rows.
 const SLICE_BYTES: [usize; 2] = [room::SLICE_BYTES, 64 << 10];

@@ -9,7 +9,7 @@ use super::device::{Device, Pinned};
 use super::driver::{DevicePtr, Driver, Event, Queue};
 use super::stretch::Stretch;
 use crate::backend::{BackendError, Result, internal};
-use crate::protocol::engine::{PIECE_BYTES, RowSource};
+use crate::engine::protocol::{PIECE_BYTES, RowSource};
 
 /// Size of one buffer: long enough that the link is busy, short enough that both overlap on small images.
 const CHUNK_BYTES: usize = 16 << 20;

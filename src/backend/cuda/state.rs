@@ -21,8 +21,8 @@ use super::{Cuda, shape};
 use crate::backend::{
     BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, layer_tensor, row_ranges,
 };
-use crate::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource, TensorData};
-use crate::spec::{LightningSpec, SparseSpec};
+use crate::core::spec::{LightningSpec, SparseSpec};
+use crate::engine::protocol::{Cancel, Dtype, ImageTensor, RowSource, TensorData};
 
 /// A pass of more rows than this waits for all rows behind it: together they choose nearly every block.
 const CHOOSING_ROWS: usize = 512;
@@ -357,7 +357,7 @@ fn number_type(buf: &Buf) -> Dtype {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{DenseRule, ScoreNorm};
+    use crate::core::spec::{DenseRule, ScoreNorm};
 
     #[test]
     fn compressed_rows_belong_to_the_positions_that_complete_them() {

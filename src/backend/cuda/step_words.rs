@@ -4,7 +4,7 @@ use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
 use super::launch;
 use crate::backend::{BackendError, MAX_VERIFY_ROWS, Result, internal};
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// Words of `Step` and of `DraftStep` of `kernels/common.cuh`.
 pub(super) const STRUCT_WORDS: usize = 4;

@@ -11,7 +11,7 @@ use super::driver::{DevicePtr, Queue};
 use super::graph::{ANY, Key, Stage};
 use super::step_words::{Laid, STRUCT_WORDS, StepParameters};
 use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal};
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// Words of `Row` of `kernels/sequences.cuh`.
 const ROW_WORDS: usize = 8;

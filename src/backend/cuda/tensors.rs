@@ -14,7 +14,7 @@ use super::shape;
 use super::tables::{Entry, TableId};
 use crate::backend::sections::Section;
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Result};
-use crate::protocol::engine::{Dtype, Precision};
+use crate::engine::protocol::{Dtype, Precision};
 
 /// Width of a head that the kernels are written for.
 pub(super) const HEAD: usize = 128;

@@ -10,7 +10,7 @@ use super::tensors::{Matrix, Part};
 use super::{Cuda, launch, shape, u32_of};
 use crate::backend::forms::{Interleaving, PAIR_ROWS, Packed};
 use crate::backend::{Form, Result, Wanted, WeightView, internal};
-use crate::protocol::engine::Dtype;
+use crate::engine::protocol::Dtype;
 use read::{bytes_of, fill_parts, fill_rows};
 
 /// bf16 rows on the device at a time while a weight is packed.

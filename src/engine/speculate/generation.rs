@@ -4,9 +4,9 @@ use super::{DecodeError, Result};
 use crate::backend::draft::DraftOps;
 use crate::backend::{MassOf, TOP_LOGITS, TopLogits};
 use crate::engine::look;
+use crate::engine::protocol::{Constrain, Ended, Likely, Looked, SpecMode, Steer, Steered, Token};
 use crate::engine::sampler::Sampler;
 use crate::model::{Live, Model};
-use crate::protocol::engine::{Constrain, Ended, Likely, Looked, SpecMode, Steer, Steered, Token};
 
 /// A generation under way.
 pub(super) struct Generation {

@@ -9,9 +9,9 @@ use crate::backend::draft::DraftOps;
 use crate::backend::{MAX_VERIFY_ROWS, TopLogits};
 use crate::engine::ngram::Lookup;
 use crate::engine::policy::{Offer, Outcome, Plan, Source};
+use crate::engine::protocol::{Ended, Likely, Looked, MAX_DEPTH, SpecMode, Token};
 use crate::model::draft::Tables;
 use crate::model::{Live, Model};
-use crate::protocol::engine::{Ended, Likely, Looked, MAX_DEPTH, SpecMode, Token};
 
 /// What a round brought.
 #[derive(Clone, Debug, Default, PartialEq)]

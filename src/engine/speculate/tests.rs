@@ -1,7 +1,7 @@
 use super::generation::{Generation, Matched, draw_and_match};
 use super::*;
+use crate::engine::protocol::{Constrain, Sampling, SpecMode, Steer, Steered};
 use crate::engine::sampler::{Sampler, uniform};
-use crate::protocol::engine::{Constrain, Sampling, SpecMode, Steer, Steered};
 
 const VOCAB: usize = 5;
 

@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use super::Bench;
 use super::report::Row;
 use crate::backend::draft::DraftOps;
-use crate::protocol::engine::{Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
-use crate::spec::Mixer;
+use crate::core::spec::Mixer;
+use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS, RowsImage, Token};
 
 impl<B: DraftOps> Bench<'_, B> {
     /// Seconds to read up to `context`.

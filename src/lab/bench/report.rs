@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::sequences::Beside;
 use super::speculation::Speculation;
 use super::{ROUND_DRAFTS, ROUND_TOKENS};
-use crate::protocol::engine::MemoryInfo;
+use crate::engine::protocol::MemoryInfo;
 
 /// One verify measurement.
 #[derive(Clone, Debug, Serialize)]

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::{Bench, WARM_UP, median};
 use crate::backend::draft::DraftOps;
 use crate::backend::{MAX_VERIFY_ROWS, TopLogits};
+use crate::engine::protocol::{CheckpointImage, Token};
 use crate::model::{Live, Sequence};
-use crate::protocol::engine::{CheckpointImage, Token};
 
 /// Steps of which each sequence's top logits are compared with those it has alone.
 const COMPARED: usize = 4;

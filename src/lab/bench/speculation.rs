@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::{Bench, median};
 use crate::backend::draft::DraftOps;
 use crate::engine::ngram::Lookup;
+use crate::engine::protocol::{CheckpointImage, Generate, Look, Sampling, SpecMode, Token};
 use crate::engine::speculate::{Decoder, Finder};
-use crate::protocol::engine::{CheckpointImage, Generate, Look, Sampling, SpecMode, Token};
 
 /// Tokens read before each run: what the first token is drawn from.
 const OPENING: usize = 64;

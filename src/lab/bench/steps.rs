@@ -9,8 +9,8 @@ use super::{Bench, ROUND_DRAFTS, WARM_UP, median};
 use crate::backend::MassOf;
 use crate::backend::draft::DraftOps;
 use crate::backend::room::PoolCounts;
+use crate::engine::protocol::{CheckpointImage, Token};
 use crate::model::draft::Tables;
-use crate::protocol::engine::{CheckpointImage, Token};
 
 impl<B: DraftOps> Bench<'_, B> {
     /// Steps as [`Bench::decode`] makes them without waiting, with nothing measured, the sums, and each token's own; by

@@ -1,6 +1,6 @@
 //! What a pass has to move and to compute at least: the denominators of bandwidth and throughput.
 
-use crate::spec::{Mixer, ModelSpec};
+use crate::core::spec::{Mixer, ModelSpec};
 
 /// Bytes of a cached value on the device that is measured for bandwidth.
 const CACHE_BYTES: f64 = 2.0;

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use super::numbers::{Distance, distance};
 use super::{Subject, failed};
 use crate::backend::draft::DraftOps;
+use crate::cli::Failure;
+use crate::engine::protocol::{Generate, Look, Sampling, SpecMode, Token};
 use crate::engine::speculate::{DecodeError, Decoder};
-use crate::protocol::engine::{Generate, Look, Sampling, SpecMode, Token};
-use crate::shell::Failure;
 
 /// Tokens that are decoded one by one beside the prefill.
 const STEPS: usize = 64;

@@ -1,4 +1,4 @@
-//! Whether answers look at the lines that they are right by: facts planted in long documents, asked for through the desk.
+//! Whether answers look at the lines that they are right by: facts planted in long documents, asked for through the runtime.
 //!
 //! Of the answers that are right it is counted how often the passage with the fact is the first of those looked at, among the
 //! first three, and how often `/why` finds that the answer rests on it. Nothing is tuned on these documents: they are those of
@@ -9,12 +9,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{failed, needles};
-use crate::base::SplitMix64;
-use crate::desk::{Attendance, Desk};
-use crate::protocol::desk::{Level, LoadOptions, Notice, Request};
-use crate::shell::cli::SessionChoice;
-use crate::shell::{Context, Exit, Failure, open};
-use crate::transcript::{Message, Passage, Role};
+use crate::cli::args::SessionChoice;
+use crate::cli::{Context, Exit, Failure, open};
+use crate::core::SplitMix64;
+use crate::core::transcript::{Message, Passage, Role};
+use crate::runtime::protocol::{Level, LoadOptions, Notice, Request};
+use crate::runtime::{Attendance, Runtime};
 
 /// Documents of each length.
 const DOCUMENTS: u64 = 3;
@@ -56,11 +56,11 @@ impl Counts {
 /// # Errors
 /// A model or device that cannot be used.
 pub(super) fn run(context: &Context, lengths: &[usize]) -> Result<Exit, Failure> {
-    let opened = open::desk(context, &SessionChoice::New, false, Attendance::Present)?;
+    let opened = open::runtime(context, &SessionChoice::New, false, Attendance::Present)?;
     let lengths = if lengths.is_empty() { &[LENGTH][..] } else { lengths };
     let folder = tempfile::tempdir().map_err(|e| Failure::new(Exit::Disk, format!("a temporary folder: {e}")))?;
-    let desk = &opened.desk;
-    wait(desk, "the model", |n| matches!(n, Notice::Ready(_)).then_some(()))?;
+    let runtime = &opened.runtime;
+    wait(runtime, "the model", |n| matches!(n, Notice::Ready(_)).then_some(()))?;
     let mut all = Vec::new();
     for &length in lengths {
         let mut counts = Counts { length, ..Counts::default() };
@@ -71,12 +71,12 @@ pub(super) fn run(context: &Context, lengths: &[usize]) -> Result<Exit, Failure>
             let path = folder.path().join(format!("notes-{length}-{n}.txt"));
             std::fs::write(&path, &document)
                 .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
-            ask_all(desk, &path.display().to_string(), &document, &facts, &mut counts)?;
+            ask_all(runtime, &path.display().to_string(), &document, &facts, &mut counts)?;
         }
         all.push(counts);
     }
-    send(desk, Request::Quit)?;
-    wait(desk, "the end", |n| matches!(n, Notice::Bye { .. }).then_some(()))?;
+    send(runtime, Request::Quit)?;
+    wait(runtime, "the end", |n| matches!(n, Notice::Bye { .. }).then_some(()))?;
     report(context, &all)
 }
 
@@ -103,19 +103,19 @@ fn report(context: &Context, all: &[Counts]) -> Result<Exit, Failure> {
 }
 
 fn ask_all(
-    desk: &Desk,
+    runtime: &Runtime,
     path: &str,
     document: &str,
     facts: &[needles::Fact],
     counts: &mut Counts,
 ) -> Result<(), Failure> {
-    send(desk, Request::New(None))?;
-    send(desk, Request::Set(Some(("temperature".into(), "0".into()))))?;
-    send(desk, Request::Load { paths: vec![path.to_owned()], options: LoadOptions::default() })?;
-    wait(desk, "a document", |n| matches!(n, Notice::Finished(m) if m.role == Role::Document).then_some(()))?;
+    send(runtime, Request::New(None))?;
+    send(runtime, Request::Set(Some(("temperature".into(), "0".into()))))?;
+    send(runtime, Request::Load { paths: vec![path.to_owned()], options: LoadOptions::default() })?;
+    wait(runtime, "a document", |n| matches!(n, Notice::Finished(m) if m.role == Role::Document).then_some(()))?;
     for fact in facts {
-        send(desk, Request::Ask(fact.question.clone()))?;
-        let answer: Message = wait(desk, "an answer", |n| match n {
+        send(runtime, Request::Ask(fact.question.clone()))?;
+        let answer: Message = wait(runtime, "an answer", |n| match n {
             Notice::Finished(m) if m.role == Role::Assistant => Some(m.clone()),
             _ => None,
         })?;
@@ -129,8 +129,8 @@ fn ask_all(
             counts.first += usize::from(rank == Some(0));
             counts.among_three += usize::from(rank.is_some_and(|r| r < AMONG));
             if !passages.is_empty() {
-                send(desk, Request::Why { at: None, count: Some(AMONG as u64) })?;
-                let rows = wait(desk, "what it rests on", |n| match n {
+                send(runtime, Request::Why { at: None, count: Some(AMONG as u64) })?;
+                let rows = wait(runtime, "what it rests on", |n| match n {
                     Notice::Why { rows, .. } => Some(rows.clone()),
                     _ => None,
                 })?;
@@ -139,8 +139,8 @@ fn ask_all(
             }
         }
         // Each is asked right behind the document.
-        send(desk, Request::Undo(1))?;
-        wait(desk, "the question", |n| matches!(n, Notice::Input { .. }).then_some(()))?;
+        send(runtime, Request::Undo(1))?;
+        wait(runtime, "the question", |n| matches!(n, Notice::Input { .. }).then_some(()))?;
     }
     Ok(())
 }
@@ -151,14 +151,14 @@ fn line_of(document: &str, fact: &needles::Fact) -> u64 {
     (1..).zip(document.lines()).find(|(_, line)| line.contains(&said)).map_or(0, |(n, _)| n)
 }
 
-fn send(desk: &Desk, request: Request) -> Result<(), Failure> {
-    desk.requests.send(request).map_err(|_| failed("the desk ended unexpectedly".into()))
+fn send(runtime: &Runtime, request: Request) -> Result<(), Failure> {
+    runtime.requests.send(request).map_err(|_| failed("the runtime ended unexpectedly".into()))
 }
 
 /// The next notice that is wanted.
-fn wait<T>(desk: &Desk, what: &str, pick: impl Fn(&Notice) -> Option<T>) -> Result<T, Failure> {
+fn wait<T>(runtime: &Runtime, what: &str, pick: impl Fn(&Notice) -> Option<T>) -> Result<T, Failure> {
     loop {
-        match desk.notices.recv_timeout(PATIENCE) {
+        match runtime.notices.recv_timeout(PATIENCE) {
             Ok(Notice::Fatal { error, exit }) => return Err(Failure::new(exit, error)),
             Ok(Notice::Note(Level::Error, error)) => return Err(failed(error)),
             Ok(notice) => {

@@ -32,12 +32,12 @@ use serde_json::{Value, json};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
+use crate::cli::args::{EVAL_ROOM, EvalArgs};
+use crate::cli::devices::{self, Chosen, Opened};
+use crate::cli::{Context, Exit, Failure, open};
+use crate::core::spec::{DenseRule, SparseSpec};
+use crate::engine::protocol::{Dtype, Precision, Token};
 use crate::model::{Checkpoint, Live, Model};
-use crate::protocol::engine::{Dtype, Precision, Token};
-use crate::shell::cli::{EVAL_ROOM, EvalArgs};
-use crate::shell::devices::{self, Chosen, Opened};
-use crate::shell::{Context, Exit, Failure, open};
-use crate::spec::{DenseRule, SparseSpec};
 use crate::text::sources::OddByte;
 use crate::text::{NotText, TextModel, decode};
 

@@ -8,10 +8,10 @@
 use super::numbers::{likeliest, log_prob};
 use super::{Subject, failed};
 use crate::backend::Backend;
-use crate::base::SplitMix64;
-use crate::protocol::desk::ThinkMode;
-use crate::protocol::engine::Token;
-use crate::shell::Failure;
+use crate::cli::Failure;
+use crate::core::SplitMix64;
+use crate::engine::protocol::Token;
+use crate::runtime::protocol::ThinkMode;
 use crate::text::{ChatMessage, ChatRole, RenderOptions, TextModel};
 
 /// Depths of the grid, in percent of the document.

@@ -1,8 +1,8 @@
 //! Figures of two distributions over the vocabulary, from their logits. Sums in f64: a vocabulary has 73,448 terms.
 
+use crate::engine::protocol::Token;
 pub use crate::model::score::log_prob;
 use crate::model::score::log_sum_exp;
-use crate::protocol::engine::Token;
 
 /// The likeliest token; the lower id of two that are equal.
 pub fn likeliest(logits: &[f32]) -> Token {

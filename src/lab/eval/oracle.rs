@@ -6,10 +6,10 @@ use super::consistency::{Agreement, worst};
 use super::numbers::{Distance, Distances, distance};
 use super::{CONSISTENCY, Subject};
 use crate::backend::Backend;
+use crate::cli::Failure;
+use crate::core::spec::ModelSpec;
+use crate::engine::protocol::Token;
 use crate::model::Checkpoint;
-use crate::protocol::engine::Token;
-use crate::shell::Failure;
-use crate::spec::ModelSpec;
 
 /// Parameters that the CPU is given, embedding and head included: 4 GB in bf16.
 const PARAMETERS: u64 = 2_000_000_000;

@@ -3,8 +3,8 @@
 use super::numbers::log_prob;
 use super::{Subject, failed};
 use crate::backend::Backend;
-use crate::protocol::engine::Token;
-use crate::shell::{Exit, Failure};
+use crate::cli::{Exit, Failure};
+use crate::engine::protocol::Token;
 
 /// What a text costs the model.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]

@@ -10,9 +10,9 @@ use safetensors::Dtype as FileDtype;
 use super::numbers::{Distance, Distances, distance};
 use super::{Subject, failed};
 use crate::backend::Backend;
+use crate::cli::{Exit, Failure};
+use crate::engine::protocol::Token;
 use crate::model::{ModelError, Tensors};
-use crate::protocol::engine::Token;
-use crate::shell::{Exit, Failure};
 
 /// The script that makes a reference file with Hugging Face transformers.
 pub const SCRIPT: &str = include_str!("../../../assets/eval/reference.py");

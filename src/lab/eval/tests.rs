@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::backend::cpu::{Cpu, Planted};
+use crate::core::spec::{ModelSpec, ScoreNorm};
+use crate::engine::protocol::Cancel;
 use crate::model::calibrate::collect;
 use crate::model::quantize::{Calibration, quantize};
 use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, Recipe};
-use crate::protocol::engine::Cancel;
-use crate::spec::{ModelSpec, ScoreNorm};
 
 fn text() -> TextModel {
     TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap()

@@ -4,8 +4,8 @@ use super::checks::{Checks, Outcome, words};
 use super::subject::{Subject, prompt, same};
 use crate::backend::prelude::*;
 use crate::backend::{MAX_VERIFY_ROWS, MassOf, TopLogits};
+use crate::engine::protocol::{TensorData, Token};
 use crate::model::{Live, Sequence};
-use crate::protocol::engine::{TensorData, Token};
 
 /// Passes of each sequence: eager, recorded and replayed ones.
 const PASSES: usize = 6;

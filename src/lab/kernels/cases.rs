@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use crate::backend::forms::Packed;
 use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, Result, StepKey, WeightView, synthetic_value};
-use crate::protocol::engine::{Dtype, ImageTensor, Token};
+use crate::engine::protocol::{Dtype, ImageTensor, Token};
 
 pub use draft::{draft, draft_normed};
 pub use lightning::{lightning, lightning_spec};

@@ -4,7 +4,7 @@
 use super::cases::{Sizes, cache_rows, lightning_spec, numbers, sparse_spec, values};
 use super::checks::{Checks, Outcome, first_difference};
 use crate::backend::{Backend, BufKind, MassOf, Pass, Result};
-use crate::protocol::engine::{Dtype, ImageTensor, TensorData};
+use crate::engine::protocol::{Dtype, ImageTensor, TensorData};
 
 /// Rows of the verify passes, and how they are cut.
 const VERIFIED: usize = 24;

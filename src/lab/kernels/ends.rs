@@ -7,7 +7,7 @@ use crate::backend::GRID;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
-use crate::protocol::engine::Precision;
+use crate::engine::protocol::Precision;
 
 /// A greedy token may differ where the oracle's two best logits are closer than this: the sum of bf16 roundings on the way.
 const MARGIN: f32 = 0.15;

@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 
 use crate::backend::MASS;
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
 
 use super::cases::{SparseRun, numbers};
 

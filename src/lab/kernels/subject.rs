@@ -3,8 +3,8 @@
 use super::checks::words;
 use crate::backend::TopLogits;
 use crate::backend::prelude::*;
+use crate::engine::protocol::{Precision, Token};
 use crate::model::{Checkpoint, Live, Model};
-use crate::protocol::engine::{Precision, Token};
 
 /// A model on one backend.
 pub struct Subject<B: Backend> {

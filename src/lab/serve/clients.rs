@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::{Figures, Load, Seen, WARM_UPS};
-use crate::remote::Events;
-use crate::shell::{Exit, Failure};
+use crate::cli::{Exit, Failure};
+use crate::client::remote::Events;
 use crate::text::TextModel;
 
 /// How often a server that loads its model is asked whether it has.

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::{Figures, Load, WARM_UPS};
-use crate::lab::sessions::direct::Direct;
-use crate::protocol::engine::{
+use crate::cli::{Context, Failure};
+use crate::config::settings::Settings;
+use crate::engine::protocol::{
     Cancel, Command, EngineEvent, Generate, Job, JobDone, Look, Sampling, SequenceId, SpecMode, Token,
 };
-use crate::settings::Settings;
-use crate::shell::{Context, Failure};
+use crate::lab::sessions::direct::Direct;
 use crate::text::{Before, Halt, TextModel};
 
 /// Where nothing is heard for so long, something is wrong.

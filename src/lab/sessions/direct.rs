@@ -1,4 +1,4 @@
-//! The engine without a desk: times between tokens with and without a writer beside it, and bits after a resume.
+//! The engine without a runtime: times between tokens with and without a writer beside it, and bits after a resume.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use crossbeam_channel::RecvTimeoutError;
 use serde::Serialize;
 
 use super::{PATIENCE, REPEATS, median, message, plain};
-use crate::engine::{self, Engine};
-use crate::protocol::engine::{
+use crate::cli::{Context, Exit, Failure, open};
+use crate::core::transcript::Role;
+use crate::engine::protocol::{
     Cancel, Command, Constraint, EngineEvent, EngineFault, Generate, ImageTensor, Job, Look, MAIN, ModelInfo,
     RowSource, Sampling, SpecMode, StateImage, Token,
 };
-use crate::session::{
+use crate::engine::{self, Engine};
+use crate::store::{
     Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary, Writer,
 };
-use crate::shell::{Context, Exit, Failure, open};
-use crate::transcript::Role;
 
 /// Answers of each kind.
 const ANSWERS: u32 = 8;
@@ -51,11 +51,11 @@ struct Answer {
     gaps: Vec<f64>,
 }
 
-/// An engine without a desk.
+/// An engine without a runtime.
 pub(in crate::lab) struct Direct {
     engine: Engine,
     info: ModelInfo,
-    /// What a desk keeps answers of this model to.
+    /// What a runtime keeps answers of this model to.
     constraint: Option<Constraint>,
     last: u64,
 }

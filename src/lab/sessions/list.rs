@@ -7,11 +7,11 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::{PATIENCE, REPEATS, message};
-use crate::desk::session_rows;
+use crate::cli::{Exit, Failure};
+use crate::core::transcript::Role;
 use crate::lab::bench::median;
-use crate::session::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SessionFilter, Store, Writer};
-use crate::shell::{Exit, Failure};
-use crate::transcript::Role;
+use crate::runtime::session_rows;
+use crate::store::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SessionFilter, Store, Writer};
 
 /// The picker's list.
 #[derive(Clone, Copy, Debug, Serialize)]

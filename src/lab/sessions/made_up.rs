@@ -1,7 +1,7 @@
 //! The pieces of a long document on disk without reading it: what `--fill random` puts behind a session.
 //!
 //! The first two pieces are read by the model; the others have the tokens of the document and the rows of the second piece
-//! again: values that mean nothing there, of the right sizes. The desk finds the pieces by their names when it loads the
+//! again: values that mean nothing there, of the right sizes. The runtime finds the pieces by their names when it loads the
 //! document, and reads the rest for real, so everything after that is what a user does.
 
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crossbeam_channel::Receiver;
 
 use super::direct::Direct;
 use super::{PATIENCE, message};
-use crate::desk::render::{Renderer, nothing_known};
-use crate::protocol::engine::{CheckpointImage, RowsImage, StateImage, Token};
-use crate::session::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer};
-use crate::shell::{Context, Exit, Failure};
+use crate::cli::{Context, Exit, Failure};
+use crate::core::transcript::{DocumentInfo, Role};
+use crate::engine::protocol::{CheckpointImage, RowsImage, StateImage, Token};
+use crate::runtime::render::{Renderer, nothing_known};
+use crate::store::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer};
 use crate::text::{Before, Halt, TextModel};
-use crate::transcript::{DocumentInfo, Role};
 
 /// What making the pieces took.
 pub(in crate::lab) struct MadeUp {
@@ -49,7 +49,7 @@ pub(in crate::lab) struct Maker<'a> {
     seconds: f64,
 }
 
-/// Puts the pieces of `body`, as the desk would cut them, into the store.
+/// Puts the pieces of `body`, as the runtime would cut them, into the store.
 pub(super) fn make(
     context: &Context,
     store: &Arc<Store>,
@@ -74,7 +74,7 @@ impl<'a> Maker<'a> {
         Ok(Maker { context, text, direct, writer, outcome, read: Vec::new(), tokens: 0, bytes: 0, seconds: 0.0 })
     }
 
-    /// Puts all pieces of a document but the last into the store: that one is what the desk reads.
+    /// Puts all pieces of a document but the last into the store: that one is what the runtime reads.
     pub(in crate::lab) fn document(
         &mut self,
         store: &Store,

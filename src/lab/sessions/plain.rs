@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
-use crate::session::{SegmentId, Store};
-use crate::shell::{Exit, Failure};
+use crate::cli::{Exit, Failure};
+use crate::store::{SegmentId, Store};
 
 /// Bytes of one read.
 const PIECE: usize = 8 << 20;

@@ -1,45 +1,45 @@
-//! A desk that is asked for one thing at a time. What goes wrong in it ends the benchmark, in the desk's words.
+//! A runtime that is asked for one thing at a time. What goes wrong in it ends the benchmark, in the runtime's words.
 
 use std::time::{Duration, Instant};
 
-use crate::desk::Desk;
-use crate::protocol::desk::{Activity, Level, Notice, Request};
-use crate::protocol::engine::ModelInfo;
-use crate::shell::{Exit, Failure};
+use crate::cli::{Exit, Failure};
+use crate::engine::protocol::ModelInfo;
+use crate::runtime::Runtime;
+use crate::runtime::protocol::{Activity, Level, Notice, Request};
 
 /// Reading a long document on a small machine takes this long at most.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// The store's writer has come to rest by then.
 const REST: Duration = Duration::from_millis(300);
-/// The desk's answer to a message number that never exists: said when everything before it is done.
+/// The runtime's answer to a message number that never exists: said when everything before it is done.
 const BARRIER: &str = "No message #0";
 
 /// See the module.
 pub(in crate::lab) struct Talk {
-    desk: Desk,
-    /// What the desk noted during the last request.
+    runtime: Runtime,
+    /// What the runtime noted during the last request.
     notes: Vec<String>,
 }
 
 impl Talk {
-    pub(in crate::lab) fn new(desk: Desk) -> Talk {
-        Talk { desk, notes: Vec::new() }
+    pub(in crate::lab) fn new(runtime: Runtime) -> Talk {
+        Talk { runtime, notes: Vec::new() }
     }
 
     fn next(&self) -> Result<Notice, Failure> {
-        match self.desk.notices.recv_timeout(PATIENCE) {
+        match self.runtime.notices.recv_timeout(PATIENCE) {
             Ok(Notice::Fatal { error, exit }) => Err(Failure::new(exit, error)),
             Ok(Notice::Note(Level::Error, error)) => Err(Failure::new(Exit::Failure, error)),
             Ok(Notice::Question { text, .. } | Notice::Plan { text, .. }) => {
-                Err(Failure::new(Exit::Failure, format!("the desk asks: {text}")))
+                Err(Failure::new(Exit::Failure, format!("the runtime asks: {text}")))
             }
             Ok(notice) => Ok(notice),
-            Err(e) => Err(Failure::new(Exit::Failure, format!("the desk: {e}"))),
+            Err(e) => Err(Failure::new(Exit::Failure, format!("the runtime: {e}"))),
         }
     }
 
     fn send(&self, request: Request) -> Result<(), Failure> {
-        self.desk.requests.send(request).map_err(|_| Failure::new(Exit::Failure, "the desk ended unexpectedly"))
+        self.runtime.requests.send(request).map_err(|_| Failure::new(Exit::Failure, "the runtime ended unexpectedly"))
     }
 
     /// Waits until the model is loaded.
@@ -51,7 +51,7 @@ impl Talk {
         }
     }
 
-    /// Milliseconds until the desk has done this and would take the next request.
+    /// Milliseconds until the runtime has done this and would take the next request.
     pub(in crate::lab) fn timed(&mut self, request: Request) -> Result<f64, Failure> {
         self.notes.clear();
         let begun = Instant::now();
@@ -68,7 +68,7 @@ impl Talk {
         }
     }
 
-    /// Milliseconds until the desk has told what is looked for, and that. A warning says why it will not.
+    /// Milliseconds until the runtime has told what is looked for, and that. A warning says why it will not.
     pub(in crate::lab) fn told<T>(
         &mut self,
         request: Request,
@@ -88,7 +88,7 @@ impl Talk {
         }
     }
 
-    /// Milliseconds until a session is open and its state live. The desk may take requests before that.
+    /// Milliseconds until a session is open and its state live. The runtime may take requests before that.
     pub(in crate::lab) fn resumed(&mut self, name: &str) -> Result<f64, Failure> {
         let begun = Instant::now();
         self.send(Request::Resume(name.into()))?;
@@ -133,12 +133,12 @@ impl Talk {
         ))
     }
 
-    /// Ends the desk when all is saved.
+    /// Ends the runtime when all is saved.
     pub(in crate::lab) fn quit(self) -> Result<(), Failure> {
         self.send(Request::Quit)?;
         while !matches!(self.next()?, Notice::Bye { .. }) {}
         // What it had to say it has said.
-        let _ = self.desk.thread.join();
+        let _ = self.runtime.thread.join();
         Ok(())
     }
 }

@@ -4,8 +4,8 @@
 use serde_json::{Map, Value};
 
 use crate::backend::draft::{DraftResidual, DraftShape};
+use crate::core::spec::{MOST_COUNTED, ModelSpec, NUMBERS, NUMBERS_ARE};
 use crate::model::Recipe;
-use crate::spec::{MOST_COUNTED, ModelSpec, NUMBERS, NUMBERS_ARE};
 
 use super::{DraftError, Result};
 

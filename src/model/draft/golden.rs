@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::backend::draft::DraftOps;
 use crate::backend::{BackendError, BufKind, Form, Pass, WeightView};
+use crate::core::spec::{LightningSpec, Mixer, ModelSpec};
+use crate::engine::protocol::{Dtype, ImageTensor, Token};
 use crate::model::verdict::{Check, Outcome, Precision, max_error, rms_ratio};
 use crate::model::{Checkpoint, ModelError, Tensors};
-use crate::protocol::engine::{Dtype, ImageTensor, Token};
-use crate::spec::{LightningSpec, Mixer, ModelSpec};
 
 use super::{DraftError, DraftHead, DraftOptions, Result, Tables};
 

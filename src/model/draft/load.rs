@@ -10,8 +10,8 @@ use std::ops::Range;
 use crate::backend::draft::DraftOps;
 use crate::backend::forms::Factor;
 use crate::backend::{Form, WeightView, internal};
+use crate::engine::protocol::{Dtype, Token};
 use crate::model::{LoadedTensor, Recipe, Tensors, published};
-use crate::protocol::engine::{Dtype, Token};
 
 use super::config::{DraftConfig, FcNorm};
 use super::{DraftError, Result, nvfp4};

@@ -6,10 +6,10 @@ use super::load::Weights;
 use super::{Bufs, DraftConfig, DraftHead, DraftOptions, READ_ROWS, Result};
 use crate::backend::BufKind;
 use crate::backend::draft::{DraftOps, PENDING_ROWS};
+use crate::core::spec::ModelSpec;
 use crate::model::format::Format;
 use crate::model::weights::declared_format;
 use crate::model::{ModelError, Tensors, demo_draft};
-use crate::spec::ModelSpec;
 use crate::text::files;
 
 impl<B: DraftOps> DraftHead<B> {

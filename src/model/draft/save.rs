@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::draft::DraftOps;
 use crate::backend::internal;
-use crate::protocol::engine::{Dtype, ImageTensor, Token};
+use crate::engine::protocol::{Dtype, ImageTensor, Token};
 
 use super::{DraftHead, Result, Tables};
 

@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
+use crate::core::spec::ModelSpec;
 use crate::model::{Recipe, Tensors};
-use crate::spec::ModelSpec;
 
 mod variants;
 
@@ -23,7 +23,7 @@ fn tiny() -> (String, Vec<(String, Form)>, ModelSpec) {
     });
     let mut spec = crate::model::Checkpoint::open("demo").unwrap().spec().clone();
     (spec.hidden, spec.vocab) = (128, 320);
-    spec.mixers = vec![crate::spec::Mixer::Lightning; 32];
+    spec.mixers = vec![crate::core::spec::Mixer::Lightning; 32];
     (config, all.collect(), spec)
 }
 
@@ -64,7 +64,7 @@ fn prediction_from(b: &mut Cpu, head: &mut DraftHead<Cpu>, states: &[f32]) -> To
         .matrix(&[crate::backend::WeightView {
             name: "none",
             shape: &[1, 1],
-            dtype: crate::protocol::engine::Dtype::F32,
+            dtype: crate::engine::protocol::Dtype::F32,
             data: &[0; 4],
             file: None,
             form: crate::backend::Form::Bf16,
@@ -361,7 +361,7 @@ fn a_head_may_borrow_the_models_tables() {
     let view = crate::backend::WeightView {
         name: "embed",
         shape: &embed.shape,
-        dtype: crate::protocol::engine::Dtype::F32,
+        dtype: crate::engine::protocol::Dtype::F32,
         data: &embed.bytes,
         file: None,
         form: crate::backend::Form::Bf16,

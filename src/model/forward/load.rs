@@ -2,10 +2,10 @@
 
 use super::{Layer, MixerWeights, Model};
 use crate::backend::{Backend, Wanted, WeightView, internal, sections};
+use crate::core::spec::{Mixer, ModelSpec};
+use crate::engine::protocol::Precision;
 use crate::model::weights::Source;
 use crate::model::{Checkpoint, LoadedTensor, Result};
-use crate::protocol::engine::Precision;
-use crate::spec::{Mixer, ModelSpec};
 
 impl<B: Backend> Model<B> {
     /// Packs all weights of a checkpoint, checking every name and shape first. `progress` hears the done share, 0 to 1.

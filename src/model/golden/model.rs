@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::backend::{Backend, GRID};
-use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor, Token};
-use crate::spec::{DenseRule, Mixer, ScoreNorm};
+use crate::core::spec::{DenseRule, Mixer, ScoreNorm};
+use crate::engine::protocol::{CheckpointImage, Dtype, ImageTensor, Token};
 
 use super::super::forward::Seen;
 use super::super::{Checkpoint, Live, Model};

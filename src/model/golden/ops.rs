@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::backend::prelude::*;
 use crate::backend::{BufKind, Form, GRID, MAX_VERIFY_ROWS, Pass, WeightView};
-use crate::protocol::engine::{Dtype, ImageTensor};
-use crate::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
+use crate::core::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
+use crate::engine::protocol::{Dtype, ImageTensor};
 
 use super::{Golden, Kind, Report, Result};
 

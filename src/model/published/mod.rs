@@ -39,7 +39,7 @@ use super::format::Family;
 use super::tensors::{LoadedTensor, Tensors};
 use crate::backend::Form;
 use crate::backend::forms::{self, Packed};
-use crate::protocol::engine::Dtype;
+use crate::engine::protocol::Dtype;
 use parts::Parts;
 
 /// One layout: how it is recognised and who reads it.

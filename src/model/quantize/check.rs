@@ -9,9 +9,9 @@ use super::header::read_header;
 use super::notes::{self, Hashes, NOTES};
 use super::write::{Claim, remove};
 use super::{HASHES, WEIGHTS_INDEX, part_file, parts};
+use crate::engine::protocol::Cancel;
 use crate::model::seal::{MADE_FROM, SEAL, is_passing, read_index, seal};
 use crate::model::{Checkpoint, ModelError, Result, Tensors};
-use crate::protocol::engine::Cancel;
 use crate::text::files;
 
 /// Read at once, between two looks at whether to stop, and hashed by all cores together: enough to keep them busy.

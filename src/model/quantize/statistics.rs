@@ -8,10 +8,10 @@ use safetensors::tensor::TensorView;
 use super::header::header;
 use super::write::write_tensors;
 use crate::backend::forms::UNIT_COLUMNS;
+use crate::core::spec::ModelSpec;
 use crate::model::calibrate::{BLOCK, Statistics};
 use crate::model::seal::MADE_FROM;
 use crate::model::{ModelError, Result, Tensors};
-use crate::spec::ModelSpec;
 
 /// Their file.
 pub(super) const STATISTICS: &str = "calibration.safetensors";

@@ -277,7 +277,7 @@ mod tests {
         let claim = Claim::take(&out).unwrap();
         assert!(is_claimed(&out));
         let refused = Claim::take(&out).unwrap_err();
-        assert_eq!(refused.exit(), crate::base::Exit::InUse);
+        assert_eq!(refused.exit(), crate::core::Exit::InUse);
         let said = refused.to_string();
         assert!(said.contains(&format!("process {}", std::process::id())) && !said.contains('\n'), "{said}");
         std::fs::write(out.join("part-000.safetensors"), "text").unwrap();

@@ -5,8 +5,8 @@
 //! 4.5, and better with more. Norms, activations and KV rows are never packed.
 
 use crate::backend::Form;
-use crate::protocol::engine::WeightsChoice;
-use crate::spec::{Mixer, ModelSpec};
+use crate::core::spec::{Mixer, ModelSpec};
+use crate::engine::protocol::WeightsChoice;
 
 /// How weights are kept on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

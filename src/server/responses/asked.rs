@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::protocol::engine::Sampling;
+use crate::engine::protocol::Sampling;
 use crate::server::fields::{Fields, kind};
 use crate::server::refusal::Refusal;
 use crate::server::response::number;

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
+use crate::core::transcript::Finish;
 use crate::server::collected::{BROKE_OFF, Choice, Item, Usage};
 use crate::server::refusal::Refusal;
 use crate::server::response::{Sent, Status, call_item, function_call, message, part, thought, thoughts};
 use crate::server::said::Said;
 use crate::server::stream::{Form, data_done, event};
 use crate::server::turns::Call;
-use crate::transcript::Finish;
 
 /// What the open item holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

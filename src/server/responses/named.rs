@@ -8,6 +8,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::asked::Asked;
+use crate::core::transcript::Finish;
 use crate::server::Shared;
 use crate::server::body::object;
 use crate::server::collected::{Choice, Item};
@@ -19,7 +20,6 @@ use crate::server::refusal::{Family, Refusal};
 use crate::server::response::{Sent, Status, function_call};
 use crate::server::turns::Turn;
 use crate::text::ChatRole;
-use crate::transcript::Finish;
 
 /// Items of a page, and the most of them.
 const PAGE: u64 = 20;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use super::lanes::{Doing, Running};
 use super::{Parked, Worker};
-use crate::desk::path::Path;
-use crate::protocol::engine::{Cancel, Command, Generate, Job, Look, RowsFault, Sampling, Scoring, Token};
+use crate::engine::protocol::{Cancel, Command, Generate, Job, Look, RowsFault, Sampling, Scoring, Token};
+use crate::runtime::path::Path;
 use crate::server::answer::Answer;
 use crate::server::ask::Ask;
 use crate::server::planner::{Plan, Planned};

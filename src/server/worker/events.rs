@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 
 use super::Worker;
 use super::lanes::{Doing, Lanes, Running};
-use crate::desk::path::Path;
-use crate::desk::segments;
-use crate::protocol::engine::{Command, Ended, EngineEvent, EngineFault, JobDone, ModelInfo};
+use crate::core::transcript::Finish;
+use crate::engine::protocol::{Command, Ended, EngineEvent, EngineFault, JobDone, ModelInfo};
+use crate::runtime::path::Path;
+use crate::runtime::segments;
 use crate::server::EngineIs;
 use crate::server::answer::Answer;
 use crate::server::collected::Usage;
 use crate::server::refusal::Refusal;
 use crate::server::said::Said;
-use crate::transcript::Finish;
 
 impl Worker {
     pub(super) fn on_engine(&mut self, event: EngineEvent) {

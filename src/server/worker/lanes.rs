@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::desk::path::Path;
-use crate::desk::segments::Step;
-use crate::protocol::engine::{Cancel, SequenceId};
+use crate::engine::protocol::{Cancel, SequenceId};
+use crate::runtime::path::Path;
+use crate::runtime::segments::Step;
 use crate::server::answer::Answer;
 use crate::server::ask::Ask;
 
@@ -189,8 +189,8 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::engine::Token;
-    use crate::session::{NewSegment, SegmentKind, TextBoundary};
+    use crate::engine::protocol::Token;
+    use crate::store::{NewSegment, SegmentKind, TextBoundary};
 
     fn path(segments: &[&[Token]]) -> Path {
         let mut path = Path::default();

@@ -9,7 +9,7 @@ use super::super::TextError;
 use super::super::own_space::Before;
 use super::super::vocabulary::byte_token;
 use super::{BATCH_BYTES, Halt, LONGEST_BYTES};
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// Aim of a piece where merges run over all of it: merging is fastest while it stays in the cache.
 const MERGE_BYTES: usize = 4 * 1024;

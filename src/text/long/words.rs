@@ -9,7 +9,7 @@ use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizedString, PreTo
 use super::super::TextError;
 use super::super::vocabulary::byte_alphabet;
 use super::{BATCH_BYTES, Halt, LONGEST_BYTES};
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// Aim of a piece where words are split first.
 const LINES_BYTES: usize = 128 * 1024;

@@ -7,7 +7,7 @@ use std::process::Command;
 use super::super::child::{self, Failed, Limits};
 use super::super::pdf::{CHILD, MEMORY_BYTES, Pages};
 use super::{SourceError, SourceOptions};
-use crate::protocol::engine::Cancel;
+use crate::engine::protocol::Cancel;
 
 /// Text of the chosen pages, separated by form feeds.
 pub(super) fn read(name: &str, path: &Path, options: &SourceOptions, cancel: &Cancel) -> Result<String, SourceError> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
 
-use crate::protocol::engine::Cancel;
+use crate::engine::protocol::Cancel;
 
 const RULES: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use super::{Chosen, Document, Found, OddByte, SourceError, SourceOptions, plain, refuse_nothing};
-use crate::protocol::engine::Cancel;
+use crate::engine::protocol::Cancel;
 use crate::text::encoding::{self, NotText};
 use crate::text::files;
 use crate::text::pipe::{self, PipeError};
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     fn options() -> SourceOptions {
-        SourceOptions::new(&crate::settings::Config::default().load)
+        SourceOptions::new(&crate::config::settings::Config::default().load)
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::super::child::{self, Failed, Limits};
 use super::super::encoding::{self, NotText};
 use super::super::files;
 use super::{Document, Found, OddByte, SourceError, SourceOptions, pages, pipe, plain, refuse_nothing};
-use crate::protocol::engine::Cancel;
+use crate::engine::protocol::Cancel;
 
 /// Extensions that hold text only after conversion.
 const NEED_CONVERTER: &[(&str, &str)] = &[

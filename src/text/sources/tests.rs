@@ -14,7 +14,10 @@ impl Folder {
     }
 
     fn options(&self) -> SourceOptions {
-        SourceOptions { base: self.0.path().to_owned(), ..SourceOptions::new(&crate::settings::Config::default().load) }
+        SourceOptions {
+            base: self.0.path().to_owned(),
+            ..SourceOptions::new(&crate::config::settings::Config::default().load)
+        }
     }
 
     fn gather(&self, paths: &[&str]) -> Result<Gathered, SourceError> {
@@ -212,7 +215,7 @@ fn converters_run_without_a_shell() {
     }
     // As people write an extension.
     for written in [".docx", "DOCX"] {
-        let mut config = crate::settings::Config::default().load;
+        let mut config = crate::config::settings::Config::default().load;
         config.converters.insert(written.into(), "printf '%s' {in}".into());
         let options = SourceOptions { base: f.options().base, ..SourceOptions::new(&config) };
         assert_eq!(f.gather_with(&["a b;c.docx"], &options).unwrap().documents.len(), 1, "{written}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Detokenizer;
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 use crate::text::own_space::Before;
 use crate::text::tokenizer::{Specials, Tokenizer};
 use crate::text::vocabulary::Piece;

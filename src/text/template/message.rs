@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::desk::ThinkMode;
+use crate::runtime::protocol::ThinkMode;
 use crate::text::thoughts;
 
 /// Who speaks, in the template's words.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokenizers::Tokenizer as Library;
 
-use crate::base::caught::caught;
-use crate::protocol::engine::Token;
+use crate::core::caught::caught;
+use crate::engine::protocol::Token;
 use crate::text::vocabulary::{Pieces, pieces};
 use crate::text::{TextError, untrusted};
 

@@ -1,6 +1,6 @@
 //! What the scripted engine says beside its answers: where it looked, how likely it found tokens.
 
-use sala_chat::protocol::engine::{BlockLook, Likely, Looked, LookedAt, Scoring, Token};
+use sala_chat::engine::protocol::{BlockLook, Likely, Looked, LookedAt, Scoring, Token};
 
 /// Tokens of a block.
 const BLOCK: usize = 64;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sala_chat::protocol::engine::{
+use sala_chat::engine::protocol::{
     CheckpointImage, Dtype, EngineFault, ImageTensor, RowSource, RowsImage, StateImage, Token,
 };
 

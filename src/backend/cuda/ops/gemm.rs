@@ -12,7 +12,7 @@ use super::super::{Cuda, limits, shape, u32_of};
 use super::ready::Way;
 use super::scratch::Scratch;
 use crate::backend::{BackendError, Result, fp8, internal, sections};
-use crate::protocol::engine::Precision;
+use crate::engine::protocol::Precision;
 
 /// How many of a pass's `rows` the program's own kernel reads, where `read` rows of the segment came before: a short prompt never waits
 /// for the library, whose start takes longer than all of its GEMMs. The kernel knows bf16 alone.

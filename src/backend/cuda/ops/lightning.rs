@@ -8,7 +8,7 @@ use super::super::tensors::{Buf, HEAD, Recurrent, Vector};
 use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
 use crate::backend::{Lightning, MAX_VERIFY_ROWS, Pass, Result, internal};
-use crate::spec::LightningSpec;
+use crate::core::spec::LightningSpec;
 
 /// Angles of the rows of a pass, the same for every lightning layer.
 pub(in crate::backend::cuda) struct Rope {

@@ -7,7 +7,7 @@ use super::super::tensors::Buf;
 use super::super::{Cuda, launch, u32_of};
 use super::sparse::{kv_columns, tile_map};
 use crate::backend::{Result, internal};
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
 
 impl Cuda {
     /// Sees that a paged cache has a pool, the one of its layer.

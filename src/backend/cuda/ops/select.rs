@@ -7,7 +7,7 @@ use super::super::{Cuda, launch, u32_of};
 use super::sparse::{only, softmax_scale, tiles_of};
 use crate::backend::sparse::is_hidden;
 use crate::backend::{Pass, Result, internal};
-use crate::spec::{ScoreNorm, SparseSpec};
+use crate::core::spec::{ScoreNorm, SparseSpec};
 
 impl Cuda {
     /// `Sparse::select_rows`

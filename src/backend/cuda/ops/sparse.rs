@@ -11,7 +11,7 @@ use super::super::tensors::{Buf, HEAD};
 use super::super::{Cuda, launch, shape, u32_of};
 use super::check_rows;
 use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse, internal};
-use crate::spec::SparseSpec;
+use crate::core::spec::SparseSpec;
 
 /// Both stages scale by 1/√128.
 pub(super) fn softmax_scale() -> f32 {

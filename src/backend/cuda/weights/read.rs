@@ -7,7 +7,7 @@ use half::bf16;
 
 use crate::backend::cuda::failed;
 use crate::backend::{Result, WeightView, internal};
-use crate::protocol::engine::Dtype;
+use crate::engine::protocol::Dtype;
 
 /// Rows `from(first..)` as bf16, as many as there is room for.
 pub(super) fn fill_rows<'v>(

@@ -3,7 +3,7 @@
 use super::{Case, EPS, HEAD, Run, Sizes, bytes, matrix, norm, numbers, perform, tokens, values};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{BufKind, Result};
-use crate::protocol::engine::{Dtype, ImageTensor};
+use crate::engine::protocol::{Dtype, ImageTensor};
 
 /// Fuse, input, keys and values, attention of the last row; everything a draft pass computes before its MLP.
 pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {

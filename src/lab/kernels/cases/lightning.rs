@@ -2,8 +2,8 @@
 
 use super::{Case, EPS, HEAD, Run, Sizes, bytes, cuts, norm, part, perform, poisoned, values};
 use crate::backend::{Backend, BufKind, Pass, Result};
-use crate::protocol::engine::{Dtype, ImageTensor};
-use crate::spec::LightningSpec;
+use crate::core::spec::LightningSpec;
+use crate::engine::protocol::{Dtype, ImageTensor};
 
 /// The released shape of lightning layers, with the sizes' heads.
 pub fn lightning_spec(s: Sizes) -> LightningSpec {

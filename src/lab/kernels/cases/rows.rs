@@ -5,7 +5,7 @@ use super::{
     values, weight,
 };
 use crate::backend::{Backend, BufKind, Form, HeadRows, Mlp, Pass, Result, WeightView};
-use crate::protocol::engine::Token;
+use crate::engine::protocol::Token;
 
 /// An operation without state: buffers `inputs` (width, kind, values per row) are written, `op` runs, buffer `output` is read.
 struct RowOp<B: Backend> {

@@ -4,8 +4,8 @@ use half::bf16;
 
 use super::{Case, HEAD, Mode, Sizes, bytes, cuts, part, perform, poisoned, values};
 use crate::backend::{Backend, BufKind, Pass, Result, internal};
-use crate::protocol::engine::{Dtype, ImageTensor, ROW_ARRAYS};
-use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
+use crate::core::spec::{DenseRule, ScoreNorm, SparseSpec};
+use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS};
 
 /// The released shape of sparse layers, with the sizes' heads.
 pub fn sparse_spec(s: Sizes) -> SparseSpec {

@@ -2,9 +2,9 @@
 
 use super::kept::quantized;
 use super::*;
+use crate::engine::protocol::Cancel;
 use crate::model::quantize::{Claim, Condition, check, quantize, quantize_claimed, remove_damaged};
 use crate::model::{ModelError, WEIGHTS_INDEX};
-use crate::protocol::engine::Cancel;
 
 /// A source, and a folder that it was packed into.
 fn packed() -> (Checkpoint, tempfile::TempDir) {

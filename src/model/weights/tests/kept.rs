@@ -41,7 +41,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
     let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
     source.set_recipe(Recipe::Bits8);
     let out = tempfile::tempdir().unwrap();
-    let stop = crate::protocol::engine::Cancel::default();
+    let stop = crate::engine::protocol::Cancel::default();
     let mut heard = 0;
     let stopped = crate::model::quantize::quantize(&source, None, out.path(), &stop, &mut |part| {
         heard += 1;
@@ -258,7 +258,7 @@ fn a_part_of_an_earlier_version_holds_the_same_values_and_is_packed_anew() {
     assert!(is_finished(out.path()).unwrap() && is_outdated(out.path()));
     assert_eq!(holds(&source, &source.fingerprint(), out.path()), Holds::Free);
     // Stopped before the second part: whole for nobody, with words that say what to do, and taken up again.
-    let stop = crate::protocol::engine::Cancel::default();
+    let stop = crate::engine::protocol::Cancel::default();
     let mut heard = 0;
     let mut hear = |_: &crate::model::quantize::Part| {
         heard += 1;

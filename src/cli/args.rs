@@ -1,0 +1,221 @@
+//! The command line: what can be written, and plain structs of what was meant. Nothing here does anything.
+//!
+//! Here: options of a chat and of all commands. Subcommands are in `commands`, those of the laboratory in `lab`, what was meant in `task`, and in `meant` where that
+//! is none of it. Scripts for shells are made in `completions`.
+
+mod commands;
+mod completions;
+mod lab;
+mod meant;
+mod options;
+mod task;
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::builder::Resettable;
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHint};
+
+use super::failure::Failure;
+use crate::config::settings::Value;
+pub use commands::{
+    AskAllArgs, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, ExportArgs, FormatArg, ImportArgs,
+    LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs, PruneArgs, RmArgs, SearchArgs, ServeArgs,
+};
+pub use completions::completions;
+pub use lab::{BenchArgs, BenchWhat, DoctorArgs, DraftArgs, DraftCommand, EVAL_ROOM, EvalArgs, FillArg, TuningArgs};
+pub use meant::command_meant;
+pub use options::SettingArgs;
+pub use task::{Ask, Chat, Format, SessionChoice, Task};
+
+const AFTER: &str = "\
+Exit codes: 0 ok, 1 failure, 2 usage, 3 model not installed, 4 no usable GPU or memory, 5 context too long,
+6 session in use elsewhere, 7 state or session unreadable, 66 no such file, 74 disk, 130 stopped, 128+n signal.";
+
+/// Chat with MiniCPM-SALA on your own machine: long documents, kept state, nothing read twice
+#[derive(Clone, Debug, Parser)]
+#[command(name = "sala-chat", bin_name = "sala-chat", version, after_help = AFTER, max_term_width = 100)]
+pub struct Cli {
+    /// Options that many commands understand.
+    #[command(flatten)]
+    pub global: Global,
+    /// Options of a chat or a single question.
+    #[command(flatten)]
+    pub chat: ChatArgs,
+    /// Something else than a chat.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// Options that come before or after a command.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Global {
+    /// Settings of model and answer.
+    #[command(flatten)]
+    pub settings: SettingArgs<false>,
+    /// One JSON object on standard output; errors too
+    #[arg(long, global = true, help_heading = "Output")]
+    pub json: bool,
+    /// Nothing but the answer: no progress, no notes
+    #[arg(short, long, global = true, help_heading = "Output")]
+    pub quiet: bool,
+    /// More in the log file; twice for everything but message text
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Output")]
+    pub verbose: u8,
+    /// Settings file instead of the usual one; themes/ and presets/ are looked for beside it
+    #[arg(long, global = true, value_name = "FILE", env = "SALA_CHAT_CONFIG", hide_env_values = true, value_hint = ValueHint::FilePath, help_heading = "Places")]
+    pub config: Option<PathBuf>,
+    /// Keep sessions, state, logs and locks below this folder
+    #[arg(long, global = true, value_name = "DIR", env = "SALA_CHAT_DATA_DIR", hide_env_values = true, value_hint = ValueHint::DirPath, help_heading = "Places")]
+    pub data_dir: Option<PathBuf>,
+}
+
+/// Options of a chat or a single question.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ChatArgs {
+    /// Files, folders or globs to load first
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<String>,
+    /// Answer this on standard output and end; standard input is added if it is not a terminal
+    #[arg(short, long, value_name = "TEXT", help_heading = "Question")]
+    pub prompt: Option<String>,
+    /// Load this first (several times for several)
+    #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = "Question")]
+    pub files: Vec<String>,
+    /// So many answers, written side by side, each with a seed of its own
+    #[arg(short = 'n', long = "answers", value_name = "N", requires = "prompt", conflicts_with = "raw", value_parser = lab::whole(1..=crate::config::commands::MOST_ANSWERS), allow_negative_numbers = true, help_heading = "Question")]
+    pub answers: Option<u64>,
+    /// Events as JSON lines instead of text
+    #[arg(long, conflicts_with = "json", requires = "prompt", help_heading = "Question")]
+    pub jsonl: bool,
+    /// The exact text, control characters included
+    #[arg(long, requires = "prompt", conflicts_with_all = ["json", "jsonl"], help_heading = "Question")]
+    pub raw: bool,
+    /// Go on in a session; without a name: choose one
+    #[arg(short, long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", help_heading = "Session")]
+    pub resume: Option<String>,
+    /// Go on in the last session
+    #[arg(short = 'c', long = "continue", conflicts_with = "resume", help_heading = "Session")]
+    pub continue_last: bool,
+    /// Keep nothing
+    #[arg(long, help_heading = "Session")]
+    pub no_save: bool,
+    /// Line by line, for screen readers and plain terminals
+    #[arg(long, conflicts_with = "prompt", help_heading = "Screen")]
+    pub plain: bool,
+    /// Settings of the screen.
+    #[command(flatten)]
+    pub screen: SettingArgs<true>,
+}
+
+/// The definition that command lines are read with. Help of a command lists its own options; those that every command has
+/// are named in a line at the end.
+pub fn command() -> clap::Command {
+    // A variable that is set to nothing says nothing.
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let unset = |arg: Arg| if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg };
+    let command = Cli::command().mut_args(unset);
+    let global: Vec<Arg> =
+        command.get_arguments().filter(|a| a.is_global_set()).map(|a| a.clone().hide(true)).collect();
+    below(command, &global)
+}
+
+/// Commands whose result is no object: text for people or a shell, or a server that goes on.
+const TEXT_ONLY: [&str; 4] = ["completions", "demo", "manual", "serve"];
+
+/// A hidden argument of its own keeps a command from showing the global one of that name.
+fn below(mut command: clap::Command, global: &[Arg]) -> clap::Command {
+    let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+    for name in names {
+        let text_only = TEXT_ONLY.contains(&name.as_str());
+        let taken = global.iter().filter_map(Arg::get_long).filter(|long| !(text_only && *long == "json"));
+        let taken: Vec<String> = taken.map(|long| format!("--{long}")).collect();
+        let line = format!("Options of every command (sala-chat --help explains them): {}", taken.join(", "));
+        command = command.mut_subcommand(name, |sub| below(sub.args(global.iter().cloned()).after_help(line), global));
+    }
+    command
+}
+
+impl Cli {
+    /// Reads a command line.
+    ///
+    /// # Errors
+    /// What clap says; `--help` and `--version` too. Or `--json` for a command that has nothing to write as JSON.
+    pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        let mut command = command();
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        let cli = Cli::from_arg_matches(&matches)?;
+        match matches.subcommand_name().filter(|name| cli.global.json && TEXT_ONLY.contains(name)) {
+            Some(name) => {
+                Err(command.error(ErrorKind::ArgumentConflict, format!("--json: {name} writes no JSON; leave it out")))
+            }
+            None => Ok(cli),
+        }
+    }
+
+    /// Settings given as options, for [`crate::config::settings::load`].
+    pub fn overrides(&self) -> Vec<(&'static str, Value)> {
+        self.global.settings.given.iter().chain(&self.chat.screen.given).cloned().collect()
+    }
+
+    /// What was meant. `resume_last` is the setting for a chat that names no session.
+    ///
+    /// # Errors
+    /// Options that do not go together.
+    pub fn task(self, resume_last: bool) -> Result<Task, Failure> {
+        let chat = self.chat;
+        if let Some(command) = self.command {
+            let mixed = !chat.paths.is_empty()
+                || !chat.files.is_empty()
+                || chat.prompt.is_some()
+                || chat.resume.is_some()
+                || chat.continue_last
+                || chat.no_save
+                || chat.plain
+                || !chat.screen.given.is_empty();
+            return if mixed {
+                Err(Failure::usage("a command takes no chat options or paths. A file of that name: ./NAME"))
+            } else {
+                Ok(Task::Command(command))
+            };
+        }
+        let session = match chat.resume {
+            Some(name) if name.is_empty() => SessionChoice::Pick,
+            Some(name) => SessionChoice::Named(name),
+            None if chat.continue_last => SessionChoice::Last,
+            None => SessionChoice::New,
+        };
+        let save = !chat.no_save;
+        let paths: Vec<String> = chat.paths.into_iter().chain(chat.files).collect();
+        match chat.prompt {
+            Some(_) if session == SessionChoice::Pick => {
+                Err(Failure::usage("-r needs a session name with -p. sala-chat ls lists them"))
+            }
+            Some(prompt) => {
+                let format = match (self.global.json, chat.jsonl, chat.raw) {
+                    (true, _, _) => Format::Json,
+                    (_, true, _) => Format::JsonLines,
+                    (_, _, true) => Format::Raw,
+                    _ => Format::Text,
+                };
+                let answers = chat.answers;
+                Ok(Task::Ask(Ask { prompt, files: paths, session, save, format, answers }))
+            }
+            None if self.global.json => {
+                let failure = Failure::usage("--json needs a question (-p) or a command");
+                Err(match command_meant(&paths) {
+                    Some(command) => failure.hint(format!("Did you mean: sala-chat {command}")),
+                    None => failure,
+                })
+            }
+            None => {
+                let session = if resume_last && session == SessionChoice::New { SessionChoice::Last } else { session };
+                Ok(Task::Chat(Chat { paths, session, save, plain: chat.plain }))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Options that set a setting: made from the table of [`crate::config::settings`], so that names, ranges, words and help are its.
+
+use std::ffi::OsStr;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+
+use crate::config::settings::table::{ROWS, find};
+use crate::config::settings::{Flag, Kind, Row, Value};
+
+/// A setting given as an option: its name and its checked value.
+pub type Given = (&'static str, Value);
+
+/// Settings given as options, of those that go with every command or, with `SCREEN`, only with a chat on a screen.
+#[derive(Clone, Debug, Default)]
+pub struct SettingArgs<const SCREEN: bool> {
+    /// In the order of the table.
+    pub given: Vec<Given>,
+}
+
+fn long(flag: &Flag) -> &'static str {
+    match flag {
+        Flag::Takes(long, _) | Flag::Means(long, ..) | Flag::Screen(long, ..) => long,
+    }
+}
+
+fn flags(screen: bool) -> impl Iterator<Item = (&'static Row, &'static Flag)> {
+    let all = ROWS.iter().flat_map(|row| row.flags.iter().map(move |flag| (row, flag)));
+    all.filter(move |(_, flag)| matches!(flag, Flag::Screen(..)) == screen)
+}
+
+/// Where an option stands in help.
+fn heading(row: &Row) -> &'static str {
+    match row.section() {
+        "model" | "engine" | "speculation" => "Model",
+        "ui" => "Screen",
+        _ => "Answer",
+    }
+}
+
+fn sentence(help: &str) -> String {
+    let mut chars = help.chars();
+    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
+}
+
+fn arg(row: &'static Row, flag: &'static Flag) -> Arg {
+    let others = row.flags.iter().map(long).filter(|other| *other != long(flag));
+    let arg = Arg::new(long(flag)).long(long(flag)).help_heading(heading(row)).conflicts_with_all(others);
+    match flag {
+        Flag::Takes(_, value) => {
+            // Words are listed by the parser; a range is not.
+            let help = match row.kind {
+                Kind::Int(..) | Kind::Float(..) | Kind::Size => {
+                    format!("{} [{}]", sentence(row.help), row.kind.range())
+                }
+                Kind::Bool(_) | Kind::Text(_) | Kind::Word(..) | Kind::Named(..) | Kind::WordOrInt(..) => {
+                    sentence(row.help)
+                }
+            };
+            arg.value_name(*value).value_parser(RowParser(row)).allow_negative_numbers(true).help(help).global(true)
+        }
+        Flag::Means(_, _, help) => arg.action(ArgAction::SetTrue).help(sentence(help)).global(true),
+        Flag::Screen(_, _, help) => arg.action(ArgAction::SetTrue).help(sentence(help)).conflicts_with("prompt"),
+    }
+}
+
+/// Reads what [`Kind::parse`] reads, and the row's detours.
+#[derive(Clone)]
+struct RowParser(&'static Row);
+
+impl TypedValueParser for RowParser {
+    type Value = Given;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Given, clap::Error> {
+        let text = value.to_string_lossy();
+        let detour = self.0.detours.iter().find(|(word, ..)| *word == text);
+        let (row, word) = match detour.and_then(|(_, name, value)| Some((find(name)?, (*value).to_owned()))) {
+            Some(detour) => detour,
+            None => (self.0, text.clone().into_owned()),
+        };
+        row.kind.parse(&word).map(|value| (row.name, value)).map_err(|range| {
+            let name = arg.and_then(Arg::get_long).unwrap_or(row.name);
+            let range = self.words().map_or(range, |words| format!("one of {}", words.join(", ")));
+            let line = format!("--{name} must be {range} (got {text})\n");
+            clap::Error::raw(ErrorKind::ValueValidation, line).with_cmd(command)
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.words()?.into_iter().map(PossibleValue::new)))
+    }
+}
+
+impl RowParser {
+    /// The words that are taken, where nothing else is: the row's, and its detours.
+    fn words(&self) -> Option<Vec<&'static str>> {
+        let words = match self.0.kind {
+            Kind::Word(_, words) => words,
+            Kind::Bool(_)
+            | Kind::Int(..)
+            | Kind::Float(..)
+            | Kind::Text(_)
+            | Kind::Named(..)
+            | Kind::WordOrInt(..)
+            | Kind::Size => return None,
+        };
+        Some(words.iter().copied().chain(self.0.detours.iter().map(|(word, ..)| *word)).collect())
+    }
+}
+
+impl<const SCREEN: bool> Args for SettingArgs<SCREEN> {
+    fn augment_args(command: Command) -> Command {
+        flags(SCREEN).fold(command, |command, (row, flag)| command.arg(arg(row, flag)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<const SCREEN: bool> FromArgMatches for SettingArgs<SCREEN> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = SettingArgs::default();
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for (row, flag) in flags(SCREEN) {
+            let given = match flag {
+                Flag::Takes(long, _) => matches.get_one::<Given>(long).cloned(),
+                Flag::Means(long, value, _) | Flag::Screen(long, value, _) => match matches.get_flag(long) {
+                    // A test walks the values of the table.
+                    true => row.kind.parse(value).ok().map(|value| (row.name, value)),
+                    false => None,
+                },
+            };
+            self.given.extend(given);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! From settings to an engine of this machine: that of a running `sala-chat serve` of the same data directory, or one of this
+//! process.
+
+use std::sync::Arc;
+
+use super::Context;
+use crate::client::attach::{self, Found, Loads, Place, Way};
+use crate::config::settings::EngineSource;
+use crate::engine;
+use crate::engine::protocol::{EngineOptions, RowSource, RowsFault, RowsPlace};
+use crate::store::{RealDisk, StoredRows};
+
+/// Where a server of this data directory is found.
+pub fn place(context: &Context) -> Place {
+    Place::of(&context.dirs.data)
+}
+
+/// Opens rows that another process handed over.
+pub fn rows(place: &RowsPlace) -> Result<Arc<dyn RowSource>, RowsFault> {
+    StoredRows::open(place, Arc::new(RealDisk)).map(|rows| Arc::new(rows) as Arc<dyn RowSource>)
+}
+
+fn loaded(options: EngineOptions) -> std::io::Result<attach::Engine> {
+    let engine::Engine { commands, events, thread } = engine::spawn(options)?;
+    Ok(attach::Engine { commands, events, thread })
+}
+
+/// Begins an engine: a server's, if one runs that loads just this; else one here, which says why if it could have been the other.
+///
+/// # Errors
+/// The system has no thread to give.
+pub fn begin(context: &Context, options: EngineOptions) -> std::io::Result<engine::Engine> {
+    let (place, wanted) = (place(context), Loads::from(&options));
+    let found = match context.config().engine_source() {
+        EngineSource::Here | EngineSource::Url(_) => Found::Nobody,
+        EngineSource::Any => attach::find(&place, &wanted),
+    };
+    let engine = match found {
+        Found::Nobody => loaded(options)?,
+        Found::Unfit(why) => {
+            let mut notes = options.notes.clone();
+            notes.insert(0, format!("{why}: this terminal loads its own model."));
+            loaded(EngineOptions { notes, ..options })?
+        }
+        Found::Server(link) => {
+            let find = move || attach::find(&place, &wanted);
+            let load = move || loaded(options.clone());
+            attach::spawn(*link, Way { find: Box::new(find), load: Box::new(load) })?
+        }
+    };
+    let attach::Engine { commands, events, thread } = engine;
+    Ok(engine::Engine { commands, events, thread })
+}

@@ -1,0 +1,189 @@
+//! `sala-chat [PATH…]`: a runtime behind the full screen.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, IsTerminal};
+
+use super::args::{Chat, SessionChoice};
+use super::dirs::Dirs;
+use super::failure::Failure;
+use super::run::{self, DeskHandle};
+use super::themes::Themes;
+use super::{Context, open, plain};
+use crate::config::settings::{self, Config, Switch};
+use crate::core::Exit;
+use crate::runtime::Attendance;
+use crate::runtime::protocol::{LoadOptions, Request};
+use crate::store::Scratch;
+use crate::text::clock;
+use crate::tui::keys::KeyTable;
+use crate::tui::options::{Depth, Glyphs, UiConfig};
+use crate::tui::tour::Tour;
+
+/// The interface's options from the settings and the environment.
+///
+/// # Errors
+/// A key binding that means nothing.
+fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
+    let config: &Config = context.config();
+    let ui = &config.ui;
+    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .find_map(|n| variable(n))
+        .is_some_and(|v| v.to_string_lossy().to_lowercase().replace('-', "").contains("utf8"));
+    let mut keys = KeyTable::default();
+    for (key, action) in &config.keys {
+        keys.bind(key, action).map_err(|e| Failure::usage(e.to_string()))?;
+    }
+    let offset = jiff::tz::TimeZone::system().to_offset(clock::now());
+    Ok(UiConfig {
+        themes_dir: Some(context.dirs.themes()),
+        presets_dir: Some(context.dirs.presets()),
+        themes: Themes { folder: Some(context.dirs.themes()), ..Themes::default() }.names("toml"),
+        code_theme: ui.code_theme.clone(),
+        depth: depth(variable("COLORTERM"), variable("TERM")),
+        colour: variable("NO_COLOR").is_none() && variable("CLICOLOR").is_none_or(|v| v != "0"),
+        glyphs: match ui.glyphs {
+            settings::Glyphs::Unicode => Glyphs::Unicode,
+            settings::Glyphs::Ascii => Glyphs::Ascii,
+            settings::Glyphs::Auto if utf8 => Glyphs::Unicode,
+            settings::Glyphs::Auto => Glyphs::Ascii,
+        },
+        probe_glyphs: ui.glyphs == settings::Glyphs::Auto,
+        panel: ui.panel,
+        max_width: ui.max_width,
+        paste_fold_chars: ui.paste_fold_chars,
+        paste_fold_lines: ui.paste_fold_lines,
+        mouse: ui.mouse,
+        vim_keys: ui.vim_keys,
+        alternate_screen: match ui.alternate_screen {
+            Switch::Auto => variable("ZELLIJ").is_none(),
+            Switch::On => true,
+            Switch::Off => false,
+        },
+        think_show: config.thinking.show,
+        look: config.ui.look,
+        clipboard: config.clipboard.method,
+        keys,
+        settings: context.loaded.clone(),
+        settings_file: Some(context.config_file.clone()),
+        home: std::env::home_dir(),
+        state_dir: Some(context.dirs.state.clone()),
+        utc_offset_min: offset.seconds() / 60,
+        ..UiConfig::default()
+    })
+}
+
+/// How many colours the terminal says it has.
+fn depth(colorterm: Option<OsString>, term: Option<OsString>) -> Depth {
+    let has = |value: &Option<OsString>, words: &[&str]| {
+        value.as_ref().is_some_and(|v| words.iter().any(|w| v.to_string_lossy().to_lowercase().contains(w)))
+    };
+    match () {
+        () if has(&colorterm, &["truecolor", "24bit"]) || has(&term, &["direct", "kitty", "alacritty"]) => Depth::Rgb,
+        () if has(&term, &["256"]) => Depth::Fixed,
+        () => Depth::Sixteen,
+    }
+}
+
+/// Whether line mode is used: a terminal that cannot place its cursor gets lines, like a pipe or a screen reader that
+/// asks for them.
+fn by_lines(asked: bool) -> bool {
+    asked
+        || std::env::var_os("TERM").is_some_and(|t| t == "dumb")
+        || !std::io::stdin().is_terminal()
+        || !std::io::stdout().is_terminal()
+}
+
+/// Runs the chat until it ends.
+///
+/// # Errors
+/// No terminal, no model, no data directory.
+pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
+    let lines = by_lines(chat.plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
+    Ok(part(context, chat, lines.as_ref(), None)?.0)
+}
+
+/// `sala-chat demo`: the tour, in the ordinary program with a data directory of its own that goes with it.
+///
+/// # Errors
+/// As [`run()`]; no room for the data directory.
+pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
+    let own = Scratch::new().map_err(|e| Failure::new(Exit::Disk, format!("no room for the tour: {e}")))?;
+    // Themes and presets stay the user's own.
+    let dirs = Dirs { config: context.dirs.config.clone(), ..Dirs::new(Some(&own.path().join("tour")), None)? };
+    let context = Context { dirs, ..context.clone() };
+    let lines = by_lines(plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
+    let (mut session, mut at) = (SessionChoice::New, Tour::default());
+    loop {
+        let chat = Chat { paths: Vec::new(), session, save: true, plain };
+        match part(&context, &chat, lines.as_ref(), Some(at))? {
+            (Exit::Ok, Some(tour)) if tour.restarts() => at = tour.restarted(),
+            (exit, _) => return Ok(exit),
+        }
+        session = SessionChoice::Last;
+    }
+}
+
+fn no_terminal(e: std::io::Error) -> Failure {
+    match e.kind() {
+        // Line mode writes to pipes and files as well.
+        ErrorKind::BrokenPipe | ErrorKind::StorageFull => e.into(),
+        _ => Failure::new(Exit::Failure, format!("the terminal cannot be used: {e}")),
+    }
+}
+
+/// One run of the program, until it ends; where the tour is then.
+fn part(
+    context: &Context,
+    chat: &Chat,
+    lines: Option<&plain::Lines>,
+    tour: Option<Tour>,
+) -> Result<(Exit, Option<Tour>), Failure> {
+    let mut ui = ui_config(context)?;
+    let opened = match lines {
+        Some(_) => open::runtime(context, &chat.session, chat.save, Attendance::Present),
+        None => open::desk_of_screen(context, &chat.session, chat.save),
+    }?;
+    ui.settings = opened.loaded;
+    let requests = opened.runtime.requests.clone();
+    if chat.session == SessionChoice::Pick {
+        // A runtime that is gone says so in its last notice.
+        let _ = requests.send(Request::Sessions);
+        ui.sent_before += 1;
+    }
+    if !chat.paths.is_empty() {
+        let _ = requests.send(Request::Load { paths: chat.paths.clone(), options: LoadOptions::default() });
+        ui.sent_before += 1;
+    }
+    drop(requests);
+    let handle = DeskHandle { requests: opened.runtime.requests, notices: opened.runtime.notices };
+    let (exit, tour) = match lines {
+        Some(lines) => plain::run(&ui, context.quiet, handle, lines, tour),
+        None => run::run(ui, handle, tour),
+    }
+    .map_err(no_terminal)?;
+    // The runtime has said goodbye or ends, or the program was told to end at once; then there is no more waiting.
+    if matches!(exit, Exit::Ok | Exit::InUse) {
+        let _ = opened.runtime.thread.join();
+        let _ = opened.engine.join();
+    }
+    Ok((exit, tour))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_terminal_says_how_many_colours_it_has() {
+        let says = |colorterm: &str, term: &str| {
+            let set = |v: &str| Some(OsString::from(v)).filter(|v| !v.is_empty());
+            depth(set(colorterm), set(term))
+        };
+        assert_eq!(says("truecolor", "xterm-256color"), Depth::Rgb);
+        assert_eq!(says("", "xterm-256color"), Depth::Fixed);
+        assert_eq!(says("", "linux"), Depth::Sixteen);
+        assert_eq!(says("", ""), Depth::Sixteen);
+    }
+}

@@ -1,0 +1,233 @@
+//! Copying out: the desktop's clipboard through its own tool where there is one, else the terminal's (OSC 52, also
+//! through tmux), and always a file, because no terminal confirms it.
+//!
+//! The tools (`wl-copy`, `xclip`, `xsel`, `pbcopy`) go on serving the text when this program has ended, which a
+//! clipboard held by the program itself would not.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::dirs::make_private;
+use crate::tui::options::ClipboardMethod;
+
+/// Terminals cut longer sequences; the file holds everything.
+const OSC52_LIMIT: usize = 74_994;
+/// How long a tool may take to accept the text.
+const TOOL: Duration = Duration::from_millis(800);
+
+/// Where a copy can go.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// What the user wants.
+    pub method: ClipboardMethod,
+    /// The terminal is tmux.
+    pub tmux: bool,
+    /// Tools to try, with their arguments.
+    pub tools: &'a [&'static [&'static str]],
+    /// Folder for `copy.txt`.
+    pub dir: Option<&'a Path>,
+}
+
+/// The tools of the desktop this terminal is on: none over SSH, where the desktop is not the user's.
+pub fn tools(variable: impl Fn(&str) -> Option<OsString>) -> Vec<&'static [&'static str]> {
+    let set = |name: &str| variable(name).is_some_and(|v| !v.is_empty());
+    let mut tools: Vec<&'static [&'static str]> = Vec::new();
+    if set("SSH_TTY") || set("SSH_CONNECTION") {
+        return tools;
+    }
+    if cfg!(target_os = "macos") {
+        tools.push(&["pbcopy"]);
+    }
+    if set("WAYLAND_DISPLAY") {
+        tools.push(&["wl-copy"]);
+    }
+    if set("DISPLAY") {
+        tools.push(&["xclip", "-selection", "clipboard"]);
+        tools.push(&["xsel", "--input", "--clipboard"]);
+    }
+    tools
+}
+
+/// Hands the text to a tool; true if it took it.
+fn by_tool(tool: &[&str], text: &str) -> bool {
+    let Some((name, arguments)) = tool.split_first() else { return false };
+    let quiet =
+        Command::new(name).args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let Ok(mut child) = quiet else { return false };
+    let Some(mut pipe) = child.stdin.take() else { return false };
+    let bytes = text.as_bytes().to_vec();
+    // A tool whose display hangs reads nothing, and a pipe holds little. Dropping the pipe ends the input.
+    let writer = std::thread::spawn(move || pipe.write_all(&bytes).is_ok());
+    let until = Instant::now() + TOOL;
+    while Instant::now() < until {
+        match child.try_wait() {
+            Ok(Some(status)) if !status.success() => return false,
+            Ok(Some(_)) if writer.is_finished() => return writer.join().unwrap_or(false),
+            Ok(Some(_) | None) => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) => return false,
+        }
+    }
+    // One that has it all serves the text itself instead of leaving that to a child.
+    let written = writer.is_finished() && writer.join().unwrap_or(false);
+    if !written {
+        let _ = child.kill();
+    }
+    // Whenever it ends, nothing is left of it.
+    std::thread::spawn(move || drop(child.wait()));
+    written
+}
+
+/// The sequence that hands `text` to the terminal's clipboard.
+pub fn osc52(text: &str, tmux: bool) -> String {
+    let sequence = format!("\x1b]52;c;{}\x07", STANDARD.encode(text));
+    // tmux passes on what is wrapped, with escapes doubled.
+    if tmux { format!("\x1bPtmux;{}\x1b\\", sequence.replace('\x1b', "\x1b\x1b")) } else { sequence }
+}
+
+/// Writes `text` to `copy.txt`, readable by the user only, whoever made the one before. It is nothing to keep: not synced.
+fn to_file(dir: &Path, text: &str) -> std::io::Result<PathBuf> {
+    make_private(dir)?;
+    let path = dir.join("copy.txt");
+    let mut new = tempfile::NamedTempFile::new_in(dir)?;
+    new.write_all(text.as_bytes())?;
+    // Takes the place of a link, too.
+    new.persist(&path).map_err(|e| e.error)?;
+    Ok(path)
+}
+
+/// Copies; the answer says exactly what is known to have happened, the most important up to its first semicolon.
+///
+/// # Errors
+/// The text went nowhere: one line why.
+pub fn copy(out: &mut impl Write, text: &str, place: Place<'_>) -> Result<String, String> {
+    let count = crate::tui::entry::grouped(text.chars().count() as u64);
+    let file = place.dir.map(|d| to_file(d, text).map_err(|e| format!("{}: {e}", d.display())));
+    let path = match &file {
+        Some(Ok(p)) => format!("; also in {}", p.display()),
+        Some(Err(_)) | None => String::new(),
+    };
+    let native = match place.method {
+        ClipboardMethod::Auto => place.tools.iter().find(|tool| by_tool(tool, text)),
+        ClipboardMethod::Osc52 | ClipboardMethod::File => None,
+    };
+    if let Some(tool) = native.and_then(|t| t.first()) {
+        return Ok(format!("Copied {count} characters ({tool}){path}"));
+    }
+    let sequence = match place.method {
+        ClipboardMethod::Auto | ClipboardMethod::Osc52 => osc52(text, place.tmux),
+        ClipboardMethod::File => String::new(),
+    };
+    let too_long = sequence.len() > OSC52_LIMIT;
+    if !sequence.is_empty() && !too_long && out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).is_ok() {
+        return Ok(format!("Copied {count} characters (OSC 52); not every terminal takes them{path}"));
+    }
+    match file {
+        Some(Ok(p)) if too_long => {
+            Ok(format!("Too long for a terminal's clipboard: {count} characters in {}", p.display()))
+        }
+        Some(Ok(p)) => Ok(format!("Wrote {count} characters to {}", p.display())),
+        Some(Err(why)) => Err(format!("Nothing was copied: {why}")),
+        None => Err("Nothing was copied: the terminal does not take it and there is no state directory".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequences_are_wrapped_for_tmux() {
+        assert_eq!(osc52("hi", false), "\x1b]52;c;aGk=\x07");
+        assert_eq!(osc52("hi", true), "\x1bPtmux;\x1b\x1b]52;c;aGk=\x07\x1b\\");
+    }
+
+    #[test]
+    fn the_sentence_says_what_happened() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |method, dir| Place { method, tmux: false, tools: &[], dir };
+        let mut out = Vec::new();
+        let said = copy(&mut out, "hello", place(ClipboardMethod::Auto, Some(dir.path()))).unwrap();
+        assert!(said.starts_with("Copied 5 characters (OSC 52);") && said.contains("copy.txt"), "{said}");
+        assert_eq!(std::fs::read_to_string(dir.path().join("copy.txt")).unwrap(), "hello");
+        let said = copy(&mut out, &"x".repeat(80_000), place(ClipboardMethod::Auto, Some(dir.path()))).unwrap();
+        assert!(said.starts_with("Too long for a terminal's clipboard: 80,000 characters in "), "{said}");
+        out.clear();
+        let said = copy(&mut out, "a", place(ClipboardMethod::File, Some(dir.path()))).unwrap();
+        assert!(out.is_empty() && said.starts_with("Wrote 1"), "{said}");
+        assert!(copy(&mut out, "a", place(ClipboardMethod::File, None)).is_err());
+        assert!(copy(&mut out, "a", place(ClipboardMethod::File, Some(Path::new("/dev/null/x")))).is_err());
+    }
+
+    #[test]
+    fn the_file_is_the_users_alone_whatever_was_there() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("made/state");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let file = to_file(&state, "one").unwrap();
+        assert_eq!((mode(&state), mode(&file)), (0o700, 0o600));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        to_file(&state, "two").unwrap();
+        assert_eq!((mode(&file), std::fs::read_to_string(&file).unwrap().as_str()), (0o600, "two"));
+        let other = dir.path().join("other");
+        std::fs::write(&other, "theirs").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(&other, &file).unwrap();
+        to_file(&state, "three").unwrap();
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "theirs");
+        assert_eq!((file.is_symlink(), std::fs::read_to_string(&file).unwrap().as_str()), (false, "three"));
+    }
+
+    #[test]
+    fn a_tool_that_takes_the_text_comes_first_and_one_that_fails_is_passed_over() {
+        let mut out = Vec::new();
+        let tools: &[&[&str]] = &[&["/no/such/tool"], &["false"], &["sh", "-c", "test \"$(cat)\" = hello"]];
+        let place = Place { method: ClipboardMethod::Auto, tmux: false, tools, dir: None };
+        assert_eq!(copy(&mut out, "hello", place).unwrap(), "Copied 5 characters (sh)");
+        assert!(out.is_empty(), "the terminal is not asked as well");
+        let said = copy(&mut out, "other", place).unwrap();
+        assert!(said.contains("OSC 52") && !out.is_empty(), "{said}");
+    }
+
+    #[test]
+    fn a_tool_that_hangs_is_ended_and_one_that_serves_the_text_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let tool = |then: &str| format!("echo $$ > '{}'; {then}", pid.display());
+        // Also one that has ended and was not waited for is there.
+        let there = || {
+            let pid = std::fs::read_to_string(&pid).ok()?.trim().parse().ok()?;
+            Some(rustix::process::test_kill_process(rustix::process::Pid::from_raw(pid)?).is_ok())
+        };
+        let until = |done: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !done() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "the tool is still there");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let begun = Instant::now();
+        assert!(!by_tool(&["sh", "-c", &tool("exec sleep 60")], &"x".repeat(1 << 20)));
+        assert!(begun.elapsed() < Duration::from_secs(30), "it was waited for");
+        // On a busy machine it may have been ended before it said who it is.
+        until(&|| there() != Some(true));
+        let _ = std::fs::remove_file(&pid);
+        // It may take a while to be given its text there.
+        assert!((0..20).any(|_| by_tool(&["sh", "-c", &tool("cat > /dev/null; exec sleep 2")], "hello")));
+        until(&|| there() == Some(false));
+    }
+
+    #[test]
+    fn over_ssh_the_desktop_is_not_the_users() {
+        let set = |names: &'static [&'static str]| move |name: &str| names.contains(&name).then(|| OsString::from("x"));
+        let first = |names| tools(set(names)).iter().filter_map(|t| t.first().copied()).collect::<Vec<_>>();
+        assert!(first(&["WAYLAND_DISPLAY", "DISPLAY"]).ends_with(&["wl-copy", "xclip", "xsel"]));
+        assert!(first(&["DISPLAY", "SSH_TTY"]).is_empty());
+    }
+}

@@ -1,0 +1,200 @@
+//! `sala-chat config show|path|check|set`. Works on a broken settings file, so it reads the layers itself.
+
+use std::path::Path;
+
+use super::args::ConfigCommand;
+use super::dirs::make_private;
+use super::failure::Failure;
+use super::themes::Themes;
+use super::{downloaded, open, out, serve_cmd, take_preset};
+use crate::client::remote::address;
+use crate::config::settings::{self, Config, ConfigError, EngineSource, ModelSource, Origin, page, table};
+use crate::core::Exit;
+use crate::runtime::presets;
+use crate::text::sanitize::Clean;
+use crate::text::{files, sources};
+use crate::tui::keys::{KeyError, KeyTable};
+use crate::tui::options::UiConfig;
+
+/// What settings are made of.
+pub(super) struct Layers<'a> {
+    /// The settings file.
+    pub file: &'a Path,
+    /// Variables that may be settings.
+    pub variables: &'a [(String, String)],
+    /// What the command line sets.
+    pub options: &'a [(&'a str, settings::Value)],
+}
+
+/// Runs one of the actions.
+pub(super) fn run(
+    action: &ConfigCommand,
+    layers: &Layers<'_>,
+    themes: &Themes,
+    presets: &Path,
+    json: bool,
+) -> Result<Exit, Failure> {
+    let Layers { file, variables, options } = *layers;
+    let say = |line: String| out::line(&Clean::text(&line));
+    match action {
+        ConfigCommand::Path if json => out::line(&Clean::json(&serde_json::json!({ "file": file })))?,
+        ConfigCommand::Path => say(format!("{}", file.display()))?,
+        ConfigCommand::Check => {
+            let (config, wrong) = settings::examine(file, variables);
+            // Of settings that are taken: what is wrong with the others is told.
+            let taken = wrong.iter().all(|e| matches!(e, ConfigError::Unknown { .. }));
+            let notes: Vec<String> = if taken { no_switch(&config).into_iter().collect() } else { Vec::new() };
+            let mut problems: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+            let meant = MEANT.iter().filter_map(|(name, unfit)| Some((table::find(name)?, unfit)));
+            problems.extend(
+                meant.filter_map(|(row, unfit)| unfit(&row.kind.show(&(row.get)(&config)), themes, Some(presets))),
+            );
+            let open = config.keys.iter().map(|(key, action)| ("keys", key, action));
+            let converters = config.load.converters.iter().map(|(of, line)| ("load.converters", of, line));
+            let bad = open.chain(converters).filter_map(|(table, key, value)| unusable(table, key, value));
+            let twice = KeyTable::twice(config.keys.keys().map(String::as_str)).into_iter().map(|e| e.to_string());
+            problems.extend(bad.chain(twice).map(|e| format!("{}: {e}", file.display())));
+            if json {
+                out::line(&Clean::json(&serde_json::json!({ "file": file, "problems": problems, "notes": notes })))?;
+            } else if problems.is_empty() {
+                let what = if file.exists() { "no mistakes" } else { "does not exist, built-in values are used" };
+                say(format!("{}: {what}", file.display()))?;
+            } else {
+                for problem in &problems {
+                    say(problem.clone())?;
+                }
+            }
+            for note in notes.into_iter().filter(|_| !json) {
+                say(note)?;
+            }
+            if !problems.is_empty() {
+                return Ok(Exit::Usage);
+            }
+        }
+        ConfigCommand::Show { origin } => {
+            let mut loaded = settings::load(file, variables, options)?;
+            // As a chat does that starts with them.
+            take_preset(&mut loaded, presets)?;
+            let rows = page::values(&loaded.config);
+            let from = |key: &str| loaded.origins.get(key).unwrap_or(&Origin::BuiltIn).to_string();
+            if json {
+                let rows: serde_json::Map<String, serde_json::Value> = rows
+                    .into_iter()
+                    .map(|(key, value)| {
+                        let value = serde_json::to_value(value).unwrap_or_default();
+                        let shown =
+                            if *origin { serde_json::json!({ "value": value, "origin": from(&key) }) } else { value };
+                        (key, shown)
+                    })
+                    .collect();
+                out::line(&Clean::json(&serde_json::Value::Object(rows)))?;
+            } else {
+                for (key, value) in rows {
+                    let line = format!("{key} = {value}");
+                    say(if *origin { format!("{line:<50} # {}", from(&key)) } else { line })?;
+                }
+            }
+        }
+        ConfigCommand::Set { key, value } => {
+            let key = set(file, key, value, themes, Some(presets))?;
+            if json {
+                out::line(&Clean::json(&serde_json::json!({ "file": file, "key": key, "value": value })))?;
+            } else {
+                say(format!("{key} set in {}", file.display()))?;
+            }
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// What `thinking.mode` asks for and the template of the model in the settings cannot do.
+fn no_switch(config: &Config) -> Option<String> {
+    if matches!(config.engine_source(), EngineSource::Url(_)) {
+        // A server has its own way, and says so.
+        return None;
+    }
+    let model = match config.model_source() {
+        ModelSource::Path(path) => path,
+        ModelSource::Auto => downloaded::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
+        ModelSource::Demo | ModelSource::Synthetic(_) => "demo".to_owned(),
+    };
+    // A folder that cannot be used is told by whatever uses it.
+    let (text, _) = open::text(&model).ok()?;
+    let why = text.template.thinking_switch().refusal(config.thinking.mode)?;
+    Some(format!("thinking.mode: {why}"))
+}
+
+/// What is wrong with a value that its row accepts, where it means nothing.
+type Unfit = fn(&str, &Themes, Option<&Path>) -> Option<String>;
+
+/// Settings whose value is the name of something, or an address, in the order they are checked.
+const MEANT: [(&str, Unfit); 5] = [
+    ("ui.theme", |value, themes, _| themes.theme(value).err().map(|e| format!("ui.theme: {e}"))),
+    ("ui.code_theme", |value, themes, _| themes.code(value).err().map(|e| format!("ui.code_theme: {e}"))),
+    ("sampling.preset", |value, _, presets| {
+        presets::find(presets, value).err().map(|e| format!("sampling.preset: {e}"))
+    }),
+    ("serve.listen", |value, _, _| serve_cmd::malformed(value).map(|why| format!("serve.listen {value}: {why}"))),
+    ("engine.url", |value, _, _| match EngineSource::from(value) {
+        EngineSource::Url(url) => address(&url).err(),
+        EngineSource::Any | EngineSource::Here => None,
+    }),
+];
+
+/// What is wrong with an entry of a table whose keys the user chooses.
+fn unusable(table: &str, key: &str, value: &str) -> Option<String> {
+    match table {
+        "keys" => KeyTable::default().bind(key, value).err().map(|e| e.to_string()),
+        _ => sources::converter(value).err().map(|why| format!("{table}.{key}: {why}")),
+    }
+}
+
+/// A key that a settings file binds in two spellings.
+fn bound_twice(text: &str) -> Option<KeyError> {
+    let file: toml::Table = text.parse().ok()?;
+    let keys = file.get("keys")?.as_table()?;
+    KeyTable::twice(keys.keys().map(String::as_str)).into_iter().next()
+}
+
+/// `/set --save`: what is said of it.
+///
+/// # Errors
+/// As [`set`], one line.
+pub(super) fn keep(ui: &UiConfig, key: &str, value: &str) -> Result<String, String> {
+    let Some(file) = &ui.settings_file else { return Err("There is no settings file to write.".into()) };
+    let set = set(file, key, value, &Themes::of(ui), ui.presets_dir.as_deref());
+    set.map(|_| format!("{key} = {value} is in {} now.", file.display())).map_err(|e| e.to_string())
+}
+
+/// Sets one key in the settings file and keeps everything else. The full name of the key.
+///
+/// # Errors
+/// Unknown key, value not allowed or of no meaning, file not readable or writable.
+fn set(file: &Path, key: &str, value: &str, themes: &Themes, presets: Option<&Path>) -> Result<String, Failure> {
+    let text = match files::read_text(file, files::SETTINGS_BYTES) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(e) => {
+            return Err(Failure::new(Exit::Failure, format!("{}: {e}", file.display())));
+        }
+    };
+    let open = settings::table::OPEN_TABLES.iter().map(|open| open.name);
+    let open = open.filter_map(|table| Some((table, key.strip_prefix(table)?.strip_prefix('.')?)));
+    let unusable = || open.filter_map(|(table, key)| unusable(table, key, value)).next();
+    // What its row does not accept is said by `edit`.
+    let accepted = table::find_short(key).and_then(|row| Some((row, row.kind.parse(value).ok()?)));
+    let unfit = accepted.and_then(|(row, value)| {
+        let (_, unfit) = MEANT.iter().find(|(name, _)| *name == row.name)?;
+        unfit(&row.kind.show(&value), themes, presets)
+    });
+    if let Some(why) = unfit.or_else(unusable) {
+        return Err(Failure::new(Exit::Usage, why).hint("Nothing was changed"));
+    }
+    let edited = settings::edit(file, &text, key, value).map_err(|e| Failure::from(e).hint("Nothing was changed"))?;
+    if let Some(twice) = key.strip_prefix("keys.").and_then(|_| bound_twice(&edited)) {
+        return Err(Failure::new(Exit::Usage, twice.to_string()).hint("Nothing was changed"));
+    }
+    let written = make_private(files::folder_of(file)).and_then(|()| files::replace(file, edited.as_bytes()));
+    written.map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed"))?;
+    Ok(table::find_short(key).map_or(key, |row| row.name).to_owned())
+}

@@ -1,0 +1,95 @@
+//! `doctor --check`: the data directory, looked at whole and put right where that is possible.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+use super::{Context, open};
+use crate::core::Exit;
+use crate::core::counted;
+use crate::store::{Checked, RealDisk, Rescue, Store};
+use crate::text::sanitize::sanitize_line;
+
+/// A data directory that was looked at.
+struct Looked {
+    root: PathBuf,
+    checked: Checked,
+    notes: Vec<String>,
+}
+
+/// Runs it. Exit code 7 when something stays damaged.
+///
+/// # Errors
+/// The data directory cannot be opened or read.
+pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
+    let looked = look(&context.dirs.data, || open::store(context))?;
+    // What serve kept, if it ever did, lies in a store of its own; whatever is wrong with that, the conversations were looked at.
+    let requests = open::folder_of_requests(context).map(|folder| {
+        look(&folder, || open::store_of_requests(context)).unwrap_or_else(|e| {
+            let checked = Checked { damaged: vec![e.to_string()], ..Checked::default() };
+            Looked { root: folder, checked, notes: Vec::new() }
+        })
+    });
+    let whole = looked.is_whole() && requests.as_ref().is_none_or(Looked::is_whole);
+    let json = || {
+        let mut all = looked.facts();
+        all["ok"] = whole.into();
+        all["requests"] = requests.as_ref().map(Looked::facts).into();
+        all
+    };
+    let text = || {
+        let mut lines = looked.lines();
+        lines.extend(requests.iter().flat_map(Looked::lines));
+        lines.join("\n")
+    };
+    context.result(json, text)?;
+    Ok(if whole { Exit::Ok } else { Exit::Unreadable })
+}
+
+/// Makes a new database first where the old one cannot be opened.
+fn look(root: &Path, open: impl FnOnce() -> Result<Arc<Store>, Failure>) -> Result<Looked, Failure> {
+    let rescue = Store::rescue(root, &RealDisk)?;
+    let in_use = rescue.said_in_use();
+    // Where nothing can be shown meanwhile, that is what to do.
+    let store = open().map_err(|e| in_use.clone().map_or(e, |said| Failure::new(Exit::InUse, said)))?;
+    let mut checked = store.check()?;
+    if let Rescue::Done(rescued) = rescue {
+        checked.repaired.insert(0, rescued.said());
+        checked.damaged.extend(rescued.said_lost());
+    }
+    checked.damaged.extend(in_use);
+    Ok(Looked { root: store.root().to_path_buf(), checked, notes: store.notes().to_vec() })
+}
+
+impl Looked {
+    fn is_whole(&self) -> bool {
+        self.checked.damaged.is_empty()
+    }
+
+    fn facts(&self) -> Value {
+        let Checked { sessions, messages, states, repaired, damaged } = &self.checked;
+        json!({
+            "ok": self.is_whole(), "sessions": sessions, "messages": messages, "states": states, "repaired": repaired,
+            "damaged": damaged, "notes": self.notes
+        })
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let checked = &self.checked;
+        let mut lines = vec![format!(
+            "{}: {}, {} and {} looked at.",
+            self.root.display(),
+            counted(checked.sessions, "session"),
+            counted(checked.messages, "message"),
+            counted(checked.states, "state file")
+        )];
+        lines.extend(checked.repaired.iter().map(|line| format!("repaired  {}", sanitize_line(line))));
+        lines.extend(checked.damaged.iter().map(|line| format!("damaged   {}", sanitize_line(line))));
+        if checked.repaired.is_empty() && checked.damaged.is_empty() {
+            lines.push("All is as it was saved.".into());
+        }
+        lines
+    }
+}

@@ -1,0 +1,175 @@
+//! Which device and model a measuring command runs on, from what the user asked for.
+//!
+//! `auto` takes the GPU where there is a usable one, and otherwise the CPU with the reason as a note; asking for `cuda` and
+//! not getting it is an error (exit code 4). Tests have one more (feature `emulated`): the GPU backend
+//! on an emulated device.
+
+use std::path::PathBuf;
+
+use super::args::TuningArgs;
+use super::{Exit, Failure};
+use crate::config::settings::{Device, ModelConfig, Prefill};
+use crate::engine::protocol::{BUILT_IN, Precision};
+
+use crate::backend::cpu::Cpu;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::{Cuda, Guards, Options};
+
+/// A device that was opened.
+pub enum Opened {
+    /// The CPU, and why no GPU is used, if one was looked for.
+    Cpu(Box<Cpu>, Option<String>),
+    /// A GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(Box<Cuda>),
+}
+
+/// Opens the device of the settings.
+///
+/// # Errors
+/// A GPU was asked for and cannot be used (exit code 4).
+pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, Failure> {
+    let no_device = |reason: String| Failure::new(Exit::NoDevice, reason);
+    #[cfg(feature = "emulated")]
+    if let Some(library) = &tuning.emulator {
+        let opened = Cuda::emulated(library, options(config, tuning, guards));
+        return opened.map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| no_device(e.to_string()));
+    }
+    match config.device {
+        Device::Cpu => Ok(Opened::Cpu(Box::default(), None)),
+        Device::Auto => {
+            Ok(open_gpu(config, tuning, guards).unwrap_or_else(|reason| Opened::Cpu(Box::default(), Some(reason))))
+        }
+        Device::Cuda => open_gpu(config, tuning, guards)
+            .map_err(|reason| no_device(reason).hint("--device cpu runs the built-in model")),
+    }
+}
+
+/// A model, by its name for the engine, and what has to be said about the choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// `demo`, `synthetic:…` or a folder: what [`crate::model::Checkpoint::open`] is to open.
+    pub name: String,
+    /// Why it is not the one that was to be expected; one line.
+    pub note: Option<String>,
+}
+
+impl Chosen {
+    /// What was asked for.
+    pub fn new(name: impl Into<String>) -> Chosen {
+        Chosen { name: name.into(), note: None }
+    }
+}
+
+/// What `auto` means on this machine: the downloaded weights where a GPU can run them, else the built-in model.
+pub fn automatic(config: &ModelConfig) -> Chosen {
+    let gpu = || usable(config.gpu as usize);
+    choose(super::downloaded::installed(config), config.device, gpu)
+}
+
+fn choose(installed: Option<PathBuf>, device: Device, gpu: impl FnOnce() -> Result<(), String>) -> Chosen {
+    let Some(folder) = installed else {
+        return Chosen::new(BUILT_IN);
+    };
+    let why = match device {
+        // Without one, opening it fails with the reason.
+        Device::Cuda => None,
+        Device::Cpu => Some("The downloaded model needs a GPU".to_owned()),
+        Device::Auto => gpu().err().map(|why| format!("No usable NVIDIA GPU: {why}")),
+    };
+    match why {
+        None => Chosen::new(folder.display().to_string()),
+        Some(why) => Chosen {
+            note: Some(format!("{why}. The built-in model answers instead of the downloaded one.")),
+            ..Chosen::new(BUILT_IN)
+        },
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn usable(gpu: usize) -> Result<(), String> {
+    crate::backend::cuda::usable(gpu)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn usable(_gpu: usize) -> Result<(), String> {
+    Err(NOT_BUILT.to_owned())
+}
+
+#[cfg(not(feature = "cuda"))]
+const NOT_BUILT: &str = "this program was built without the feature `cuda`";
+
+/// What prefill multiplies in, as the settings say.
+pub fn prefill(config: &ModelConfig) -> Precision {
+    match config.prefill {
+        Prefill::Bf16 => Precision::Bf16,
+        Prefill::Fp8 => Precision::Fp8,
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn options(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Options {
+    Options {
+        prefill_rows: tuning.prefill_rows,
+        prefill: prefill(config),
+        own_gemm: tuning.own_gemm,
+        no_graphs: tuning.no_graphs,
+        guards: if guards { Guards::On } else { Guards::Off },
+        limits: tuning.limits,
+        most_bytes: config.max_gpu_memory.0,
+        pool: tuning.pool,
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn open_gpu(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
+    Cuda::open(config.gpu as usize, options(config, tuning, guards))
+        .map(|cuda| Opened::Cuda(Box::new(cuda)))
+        .map_err(|e| e.to_string())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_gpu(_config: &ModelConfig, _tuning: &TuningArgs, _guards: bool) -> Result<Opened, String> {
+    Err(format!("No usable NVIDIA GPU: {NOT_BUILT}"))
+}
+
+/// Clocks, limits and driver as the driver's own tool prints them; `None` where it is missing.
+pub fn clocks() -> Option<String> {
+    let fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu";
+    printed("nvidia-smi", &[&format!("--query-gpu={fields}"), "--format=csv"])
+}
+
+/// Short commit of the working tree the program runs in; `None` outside of one.
+pub fn commit() -> Option<String> {
+    printed("git", &["rev-parse", "--short", "HEAD"])
+}
+
+fn printed(program: &str, args: &[&str]) -> Option<String> {
+    let output = std::process::Command::new(program).args(args).stderr(std::process::Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_leaves_a_model_aside_that_no_gpu_can_run() {
+        let folder = || Some(PathBuf::from("/models/sala"));
+        let (some, none) = (|| Ok(()), || Err("driver not found".to_owned()));
+        let taken = Chosen::new("/models/sala");
+        assert_eq!(choose(None, Device::Auto, none), Chosen::new("demo"));
+        assert_eq!(choose(folder(), Device::Auto, some), taken);
+        // Asked for by name: opening the device says what is wrong, with exit code 4.
+        assert_eq!(choose(folder(), Device::Cuda, none), taken);
+        let fallback = choose(folder(), Device::Auto, none);
+        assert_eq!(fallback.name, "demo");
+        assert_eq!(
+            fallback.note.unwrap(),
+            "No usable NVIDIA GPU: driver not found. The built-in model answers instead of the downloaded one."
+        );
+        let cpu = choose(folder(), Device::Cpu, some);
+        assert_eq!((cpu.name.as_str(), cpu.note.is_some()), ("demo", true));
+    }
+}

@@ -1,0 +1,118 @@
+//! Where things are kept. Folders are made with mode 0700 when first needed, never earlier.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::failure::Failure;
+use crate::core::Exit;
+use crate::core::places;
+
+/// The program's folders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dirs {
+    /// `config.toml`.
+    pub config: PathBuf,
+    /// `sala.db`, `segments/`.
+    pub data: PathBuf,
+    /// Logs, crash reports, copied text.
+    pub state: PathBuf,
+    /// Locks.
+    pub runtime: PathBuf,
+}
+
+impl Dirs {
+    /// The usual folders, or all but the settings below `data_dir`. Where the settings file is named, themes and presets are beside
+    /// that one.
+    ///
+    /// # Errors
+    /// There is no home folder.
+    pub fn new(data_dir: Option<&Path>, config_file: Option<&Path>) -> Result<Dirs, Failure> {
+        let usual = Dirs::usual(data_dir)?;
+        Ok(match config_file {
+            Some(file) => {
+                let file = std::path::absolute(file)?;
+                Dirs { config: file.parent().map_or(usual.config, Path::to_owned), ..usual }
+            }
+            None => usual,
+        })
+    }
+
+    fn usual(data_dir: Option<&Path>) -> Result<Dirs, Failure> {
+        let project = directories::ProjectDirs::from("", "", "sala-chat");
+        let below = |dir: &Path| -> Result<(PathBuf, PathBuf, PathBuf), Failure> {
+            let dir = std::path::absolute(dir)?;
+            Ok((dir.clone(), dir.join(places::STATE), dir.join(places::LOCKS)))
+        };
+        match (project, data_dir) {
+            (Some(project), Some(dir)) => {
+                let (data, state, runtime) = below(dir)?;
+                Ok(Dirs { config: project.config_dir().to_owned(), data, state, runtime })
+            }
+            (None, Some(dir)) => {
+                let (data, state, runtime) = below(dir)?;
+                Ok(Dirs { config: data.clone(), data, state, runtime })
+            }
+            (Some(project), None) => {
+                let data = project.data_dir().to_owned();
+                let state = project.state_dir().unwrap_or(project.data_local_dir()).to_owned();
+                let runtime = project.runtime_dir().map_or_else(|| data.join(places::LOCKS), Path::to_owned);
+                Ok(Dirs { config: project.config_dir().to_owned(), data, state, runtime })
+            }
+            (None, None) => {
+                Err(Failure::new(Exit::Failure, "no home folder (HOME is not set)")
+                    .hint("Name a folder: --data-dir DIR"))
+            }
+        }
+    }
+
+    /// Folder of the user's presets.
+    pub fn presets(&self) -> PathBuf {
+        self.config.join(places::PRESETS)
+    }
+
+    /// Folder of the user's themes.
+    pub fn themes(&self) -> PathBuf {
+        self.config.join(places::THEMES)
+    }
+
+    /// Where packed weights of earlier starts are kept.
+    pub fn kept_weights(&self) -> PathBuf {
+        self.data.join(places::WEIGHTS)
+    }
+
+    /// The settings file if no other was named.
+    pub fn config_file(&self) -> PathBuf {
+        self.config.join(places::CONFIG_FILE)
+    }
+}
+
+/// Makes a folder for this user alone, with everything above it.
+///
+/// # Errors
+/// The system refuses.
+pub fn make_private(dir: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_dir_moves_everything_that_is_written() {
+        let dirs = Dirs::new(Some(Path::new("/tmp/x")), None).unwrap();
+        for dir in [&dirs.data, &dirs.state, &dirs.runtime] {
+            assert!(dir.starts_with("/tmp/x"));
+        }
+        assert_ne!(dirs.data, dirs.state);
+    }
+
+    #[test]
+    fn themes_and_presets_are_beside_the_settings_file() {
+        let dirs = Dirs::new(Some(Path::new("/tmp/x")), Some(Path::new("/tmp/y/my.toml"))).unwrap();
+        assert_eq!((dirs.themes(), dirs.presets()), ("/tmp/y/themes".into(), "/tmp/y/presets".into()));
+        assert_eq!(dirs.data, Path::new("/tmp/x"));
+        let here = Dirs::new(None, Some(Path::new("my.toml"))).unwrap();
+        assert_eq!(here.themes(), std::env::current_dir().unwrap().join("themes"));
+    }
+}

@@ -1,0 +1,353 @@
+//! The checks of a plain `doctor`: terminal, folders, GPU, weights, disk, and the built-in model at work. Each gives a
+//! sentence that says what is so and what to do next; only what keeps the program from working is a miss.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::statvfs;
+use serde_json::json;
+
+use super::{Context, Exit, Failure, attach_engine, dirs, downloaded, open, remote_engine};
+use crate::backend::cpu::Cpu;
+use crate::backend::prelude::*;
+use crate::client::attach;
+use crate::client::remote;
+use crate::config::settings::ModelSource;
+use crate::model::quantize::{KeptFolder, Stage, kept_folders};
+use crate::model::{Checkpoint, Live, Model};
+use crate::store::Access;
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fine,
+    /// Works, but less than it could.
+    Note,
+    Miss,
+}
+
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    sentence: String,
+}
+
+fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) -> Finding {
+    Finding { what, verdict, sentence: sentence.into() }
+}
+
+/// Runs all of them and prints them in the order of a first start.
+pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
+    let mut findings = vec![terminal()];
+    findings.extend(folders(context));
+    findings.extend(database(context));
+    let config = &context.config().model;
+    findings.push(gpu(config.gpu as usize, config.max_gpu_memory.0, downloaded::installed(config)));
+    findings.push(weights(context));
+    findings.extend(server(context));
+    findings.extend(shared(context));
+    findings.push(disk(&context.dirs.data, open::limits(context).min_free_bytes));
+    findings.extend(kept_weights(&context.dirs.kept_weights()));
+    findings.push(model());
+    findings.push(finding(
+        "privacy",
+        Verdict::Fine,
+        "No telemetry, no update check; the network is used only for a download that you ask for, and for a server that you name. State files contain your conversations; this wipes them: sala-chat prune --state --all",
+    ));
+    if files {
+        findings.extend(listed_files(context));
+    }
+    let missed = findings.iter().filter(|f| f.verdict == Verdict::Miss).count();
+    let word = |v: Verdict| match v {
+        Verdict::Fine => "ok",
+        Verdict::Note => "note",
+        Verdict::Miss => "MISS",
+    };
+    context.result(
+        || {
+            let list: Vec<_> = findings
+                .iter()
+                .map(|f| json!({"check": f.what, "verdict": word(f.verdict), "text": f.sentence}))
+                .collect();
+            json!({"ok": missed == 0, "checks": list})
+        },
+        || {
+            findings
+                .iter()
+                .map(|f| format!("{:>4} {:<9} {}", word(f.verdict), f.what, f.sentence))
+                .collect::<Vec<_>>()
+                .join("\n")
+        },
+    )?;
+    Ok(if missed == 0 { Exit::Ok } else { Exit::Failure })
+}
+
+fn terminal() -> Finding {
+    if !std::io::stdout().is_terminal() {
+        return finding("terminal", Verdict::Note, "Output is not a terminal: the chat needs one, -p does not.");
+    }
+    let term = std::env::var("TERM").unwrap_or_default();
+    match crossterm::terminal::size() {
+        Ok((w, h)) if w < 40 || h < 10 => finding(
+            "terminal",
+            Verdict::Note,
+            format!("{term}, {w}x{h}: enlarge it to at least 40x10, or use --plain."),
+        ),
+        Ok((w, h)) => finding("terminal", Verdict::Fine, format!("{term}, {w}x{h}.")),
+        Err(e) => finding("terminal", Verdict::Note, format!("{term}, size unknown ({e}): --plain works everywhere.")),
+    }
+}
+
+fn folders(context: &Context) -> Vec<Finding> {
+    [("data", &context.dirs.data), ("state", &context.dirs.state)]
+        .into_iter()
+        .map(|(what, dir)| {
+            let tried = dirs::make_private(dir)
+                .and_then(|()| tempfile::Builder::new().prefix(".doctor").tempfile_in(dir))
+                // A full disk takes a name still, and no bytes.
+                .and_then(|mut file| file.write_all(&[0; 4096]));
+            match tried {
+                Ok(()) => finding(what, Verdict::Fine, format!("{} can be written.", dir.display())),
+                Err(e) => finding(
+                    what,
+                    Verdict::Miss,
+                    format!("{} cannot be written ({e}). Choose another with --data-dir.", dir.display()),
+                ),
+            }
+        })
+        .collect()
+}
+
+/// The sessions, if there are any: opened as every command opens them.
+fn database(context: &Context) -> Option<Finding> {
+    match context.dirs.data.exists().then(|| open::store_to_read(context))? {
+        Ok(store) => match store.access() {
+            Access::Writable => None,
+            Access::ReadOnly { why } => Some(finding("sessions", Verdict::Note, why.clone())),
+        },
+        Err(failure) => {
+            let hint = failure.hint.map(|hint| format!(" {hint}.")).unwrap_or_default();
+            Some(finding("sessions", Verdict::Miss, format!("{}{hint}", failure.message)))
+        }
+    }
+}
+
+/// The server that answers in place of this machine, if the settings name one.
+fn server(context: &Context) -> Option<Finding> {
+    let options = match remote_engine::options(context) {
+        Ok(options) => options?,
+        Err(failure) => return Some(finding("server", Verdict::Miss, failure.message)),
+    };
+    let key = if options.key.is_some() { "A key is sent." } else { "No key is sent." };
+    Some(match remote::probe(&options) {
+        Ok(said) => finding("server", Verdict::Fine, format!("{said} {key}")),
+        Err(line) => finding("server", Verdict::Note, format!("{line} {key}")),
+    })
+}
+
+/// The server of this data directory, whose model terminals use.
+fn shared(context: &Context) -> Option<Finding> {
+    Some(match attach::look(&attach_engine::place(context)).transpose()? {
+        Ok(host) => finding("shared", Verdict::Fine, format!("{host} runs; terminals that want its model use it.")),
+        Err(why) => finding(
+            "shared",
+            Verdict::Note,
+            format!("{why}: terminals load a model of their own. End it and start it again."),
+        ),
+    })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpu(_number: usize, _most_bytes: Option<u64>, _installed: Option<PathBuf>) -> Finding {
+    finding("gpu", Verdict::Note, "This program was built without GPU support.")
+}
+
+#[cfg(feature = "cuda")]
+fn gpu(number: usize, most_bytes: Option<u64>, installed: Option<PathBuf>) -> Finding {
+    use crate::backend::cuda::{Cuda, Options};
+
+    match Cuda::open(number, Options { most_bytes, ..Options::default() }) {
+        Err(e) => finding(
+            "gpu",
+            Verdict::Note,
+            format!(
+                "{e}. The full model cannot run here. You can read, search and export sessions, and use the built-in model: --demo"
+            ),
+        ),
+        Ok(device) => {
+            let (info, memory) = (device.info(), device.memory());
+            let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
+            let version = info.driver_version;
+            let mut text = format!(
+                "{}, compute capability {}.{}, {:.1} GiB, {:.1} free, CUDA {}.{}; GEMMs of long prompts by {}.",
+                info.name,
+                info.capability / 10,
+                info.capability % 10,
+                gib(memory.total),
+                gib(memory.total - memory.used),
+                version / 1000,
+                version % 1000 / 10,
+                device.gemm_library().unwrap_or("the program's own kernel")
+            );
+            let source = installed.map_or_else(|| "synthetic:9b".to_owned(), |dir| dir.to_string_lossy().into_owned());
+            if let Ok(model) = Checkpoint::open(&source) {
+                let free = memory.total.saturating_sub(memory.used);
+                text.push_str(&format!(
+                    " Of the 9B model, {}.",
+                    crate::engine::fit::holds(&model, free, device.prefill_rows())
+                ));
+            }
+            for note in device.notes() {
+                text.push_str(&format!(" Note: {note}."));
+            }
+            finding("gpu", Verdict::Fine, text)
+        }
+    }
+}
+
+fn weights(context: &Context) -> Finding {
+    let config = context.config();
+    // The model that the settings or --model name, whatever else is on this computer.
+    let (folder, otherwise) = match config.model_source() {
+        ModelSource::Path(named) => {
+            let otherwise = "Name another folder: model.source or --model";
+            if let Err(e) = open::model(context) {
+                return finding("weights", Verdict::Miss, format!("{}. {otherwise}", e.message));
+            }
+            (PathBuf::from(named), otherwise)
+        }
+        _ => match downloaded::installed(&config.model) {
+            Some(folder) => (folder, "Get it again: sala-chat model download"),
+            None => {
+                let text = format!(
+                    "{} is not on this computer. Get it: sala-chat model download. The built-in model works without.",
+                    config.model.repo
+                );
+                return finding("weights", Verdict::Note, text);
+            }
+        },
+    };
+    let looked_at = Checkpoint::open_dir(&folder).and_then(|c| {
+        c.check()?;
+        let kept = c.kept()?;
+        Ok((c, kept))
+    });
+    match looked_at {
+        Ok((c, kept)) => {
+            // What makes text of the model's tokens is as much part of it as its weights.
+            if let Err(e) = open::text(&folder.to_string_lossy()) {
+                return finding("weights", Verdict::Miss, format!("{}. {otherwise}", e.message));
+            }
+            let kept = kept.map_or_else(String::new, |kept| format!(" {kept}"));
+            let text = format!("{} in {}, every tensor as config.json asks.{kept}", c.name(), folder.display());
+            finding("weights", Verdict::Fine, text)
+        }
+        Err(e) => finding("weights", Verdict::Miss, format!("{e}. {otherwise}")),
+    }
+}
+
+/// Packed weights of earlier starts.
+fn kept_weights(dir: &Path) -> Option<Finding> {
+    let all = kept_folders(dir);
+    let (finished, others): (Vec<_>, Vec<_>) = all.iter().partition(|kept| kept.stage == Stage::Finished);
+    let gb = |of: &[&KeptFolder]| of.iter().map(|kept| kept.bytes).sum::<u64>() as f64 / 1e9;
+    let mut text = String::new();
+    if !finished.is_empty() {
+        let (n, dir) = (finished.len(), dir.display());
+        text += &format!("{:.1} GB of packed weights ({n}) in {dir} make the next start faster. ", gb(&finished));
+    }
+    if !others.is_empty() {
+        let dir = dir.display();
+        text += &format!("{:.1} GB in {dir} are of packing that is not finished and help no start yet. ", gb(&others));
+    }
+    (!all.is_empty()).then(|| finding("kept", Verdict::Fine, text + "sala-chat prune removes them."))
+}
+
+fn disk(dir: &Path, reserve: u64) -> Finding {
+    // The folder may not exist yet: its nearest parent is on the same disk.
+    let at = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
+    match statvfs(at) {
+        Ok(stat) => {
+            let free = stat.f_bavail * stat.f_frsize;
+            let gb = free as f64 / 1e9;
+            if free < reserve {
+                let kept = reserve as f64 / 1e9;
+                finding(
+                    "disk",
+                    Verdict::Note,
+                    format!(
+                        "{gb:.1} GB free at {}, less than the {kept:.1} GB that sessions.min_free_gib keeps free: text is saved, state is not, so that sessions are read again. sala-chat prune frees space.",
+                        at.display()
+                    ),
+                )
+            } else if free < 1 << 30 {
+                finding(
+                    "disk",
+                    Verdict::Note,
+                    format!(
+                        "{gb:.1} GB free at {}: a million-token session needs about 9 GB. sala-chat prune frees space.",
+                        at.display()
+                    ),
+                )
+            } else {
+                finding("disk", Verdict::Fine, format!("{gb:.0} GB free at {}.", at.display()))
+            }
+        }
+        Err(e) => finding("disk", Verdict::Note, format!("free space at {} is unknown ({e}).", at.display())),
+    }
+}
+
+/// The built-in model reads a few tokens and predicts: proof that this program computes here.
+fn model() -> Finding {
+    let start = std::time::Instant::now();
+    let tried = (|| {
+        let mut cpu = Cpu::new();
+        let checkpoint = Checkpoint::open("demo")?;
+        let model = Model::load(&mut cpu, &checkpoint, |_| {})?;
+        let mut live = Live::new(&mut cpu, &model, 256, &[])?;
+        let text: Vec<u32> = (5..69).collect();
+        live.prefill(&mut cpu, &model, &text)?;
+        live.advance(&mut cpu, text.len())?;
+        let found = live.prefill_logits(&mut cpu, &model)?;
+        Ok::<_, crate::model::ModelError>((found.log_sum_exp.is_finite() && !found.ids.is_empty(), cpu.describe()))
+    })();
+    match tried {
+        Ok((true, device)) => finding(
+            "model",
+            Verdict::Fine,
+            format!("The built-in model computes on {device}, in {} ms.", start.elapsed().as_millis()),
+        ),
+        Ok((false, device)) => finding(
+            "model",
+            Verdict::Miss,
+            format!("The built-in model gives no finite numbers on {device}. Please report this."),
+        ),
+        Err(e) => finding("model", Verdict::Miss, format!("The built-in model does not run: {e}")),
+    }
+}
+
+/// Names and sizes of the model's files, for those who install by hand.
+fn listed_files(context: &Context) -> Vec<Finding> {
+    let Some(folder) = downloaded::installed(&context.config().model) else {
+        return vec![finding(
+            "files",
+            Verdict::Note,
+            "Not installed: sala-chat model download lists them before it asks.",
+        )];
+    };
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        return vec![finding("files", Verdict::Miss, format!("{} cannot be read.", folder.display()))];
+    };
+    let mut list: Vec<_> = entries
+        .flatten()
+        .map(|e| {
+            format!("{} {} bytes", e.file_name().to_string_lossy(), std::fs::metadata(e.path()).map_or(0, |m| m.len()))
+        })
+        .collect();
+    list.sort();
+    vec![finding(
+        "files",
+        Verdict::Fine,
+        format!("{}: {}. Their hashes are checked by: sala-chat model verify", folder.display(), list.join(", ")),
+    )]
+}

@@ -1,0 +1,224 @@
+//! How a command fails: errors with an exit code for scripts and a hint for people.
+
+use std::fmt;
+use std::path::Path;
+
+use clap::error::ErrorKind;
+
+use crate::config::settings::ConfigError;
+use crate::core::Exit;
+use crate::model::ModelError;
+use crate::text::TextError;
+use crate::text::sources::SourceError;
+
+/// Why a command did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// How the process ends.
+    pub exit: Exit,
+    /// One line: what, where. Empty when nothing needs to be said (a closed pipe).
+    pub message: String,
+    /// What to do next, if the message does not say it.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure with this exit code.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
+        Failure { exit, message: message.into(), hint: None }
+    }
+
+    /// A wrong command line.
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Usage, message).hint("sala-chat --help lists all options")
+    }
+
+    /// A file that was named to be read, and is not there or cannot be.
+    pub fn input(path: &Path, e: &std::io::Error) -> Failure {
+        let exit = if e.kind() == std::io::ErrorKind::NotFound { Exit::NoInput } else { Exit::Failure };
+        Failure::new(exit, format!("{}: {e}", path.display()))
+    }
+
+    /// What the parser of the command line found, as one line: with the names of missing arguments, the words that are
+    /// allowed, and the nearest option. Below a command its usage is the next thing to see.
+    pub fn command_line(error: &clap::Error) -> Failure {
+        let text = error.render().to_string();
+        let line = match error.kind() {
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                format!("one of {} has to follow", subcommands(&text))
+            }
+            ErrorKind::InvalidUtf8 => not_utf8(std::env::args_os()).unwrap_or_else(|| usage_line(&text)),
+            _ => usage_line(&text),
+        };
+        let failure = Failure::usage(line);
+        let usage = text.lines().find_map(|l| l.strip_prefix("Usage: sala-chat "));
+        match usage.filter(|u| u.starts_with(|c: char| c.is_ascii_lowercase())) {
+            Some(usage) => failure.hint(format!("Usage: sala-chat {}", usage.trim_end())),
+            None => failure,
+        }
+    }
+
+    /// Adds what to do next.
+    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Nobody reads the output any more: end without a word.
+    pub fn closed_pipe() -> Failure {
+        Failure::new(Exit::Ok, "")
+    }
+
+    /// The object for `--json`.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({ "code": self.exit.word(), "message": self.message, "hint": self.hint })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) if self.message.ends_with(['.', '?', '!']) => write!(f, " {hint}"),
+            Some(hint) => write!(f, ". {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Names of the commands that a help text lists.
+fn subcommands(help: &str) -> String {
+    let list = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.trim().is_empty());
+    let names: Vec<&str> = list.filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next()).collect();
+    names.into_iter().filter(|n| *n != "help").collect::<Vec<_>>().join(", ")
+}
+
+/// The first paragraph of clap's text as one line, and its tip.
+fn usage_line(text: &str) -> String {
+    let mut paragraphs = text.split("\n\n");
+    let first = paragraphs.next().unwrap_or_default();
+    let mut lines = first.lines().map(str::trim);
+    let mut line = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let more: Vec<&str> = lines.filter(|l| !l.is_empty()).collect();
+    if !more.is_empty() {
+        line.push_str(&format!(" {}", more.join(", ")));
+    }
+    if let Some(tip) = paragraphs.find_map(|p| p.trim().strip_prefix("tip: ")) {
+        line.push_str(&format!("; {}", tip.lines().next().unwrap_or_default()));
+    }
+    line
+}
+
+/// Which of the arguments is no text.
+fn not_utf8(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<String> {
+    let odd = args.into_iter().find(|arg| arg.to_str().is_none())?;
+    let shown = odd.to_string_lossy();
+    Some(format!("the argument {shown} is not UTF-8 text; a file with such a name can be loaded with its folder"))
+}
+
+/// Writing to standard output.
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Failure {
+        match e.kind() {
+            std::io::ErrorKind::BrokenPipe => Failure::closed_pipe(),
+            std::io::ErrorKind::StorageFull
+            | std::io::ErrorKind::ReadOnlyFilesystem
+            | std::io::ErrorKind::QuotaExceeded => Failure::new(Exit::Disk, format!("standard output: {e}")),
+            // Of the system: a file of ours that is too large to be read says so itself.
+            std::io::ErrorKind::FileTooLarge if e.raw_os_error().is_some() => {
+                Failure::new(Exit::Disk, format!("standard output: {e}"))
+            }
+            _ => Failure::new(Exit::Failure, e.to_string()),
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(e: ConfigError) -> Failure {
+        Failure::new(Exit::Usage, e.to_string())
+    }
+}
+
+impl From<SourceError> for Failure {
+    fn from(e: SourceError) -> Failure {
+        let exit = match e {
+            SourceError::Cancelled => Exit::Stopped,
+            SourceError::Blank => Exit::Usage,
+            SourceError::NotFound { .. } | SourceError::NoMatch(_) => Exit::NoInput,
+            _ => Exit::Failure,
+        };
+        Failure::new(exit, e.to_string())
+    }
+}
+
+impl From<TextError> for Failure {
+    fn from(e: TextError) -> Failure {
+        Failure::new(e.exit(), e.to_string())
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(e: ModelError) -> Failure {
+        Failure::new(e.exit(), e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_that_is_no_text_is_named() {
+        use std::os::unix::ffi::OsStringExt;
+        let odd = std::ffi::OsString::from_vec(b"gr\xfcn.txt".to_vec());
+        let said = not_utf8(["sala-chat".into(), "-f".into(), odd]).unwrap();
+        assert!(said.starts_with("the argument gr\u{fffd}n.txt is not UTF-8 text"), "{said}");
+        assert_eq!(not_utf8(["sala-chat".into()]), None);
+    }
+
+    #[test]
+    fn the_usage_of_a_command_is_told_under_any_name_of_the_program() {
+        for name in ["sala-chat", "foo", "./build/sala"] {
+            let words = [name, "show"].map(std::ffi::OsString::from);
+            let said = Failure::command_line(&crate::cli::args::Cli::read(words).unwrap_err()).to_string();
+            assert!(said.ends_with("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_failure_reads_as_one_sentence_after_the_other() {
+        let failure = Failure::new(Exit::NoModel, "Not installed").hint("Type this");
+        assert_eq!(failure.to_string(), "Not installed. Type this");
+        assert_eq!(failure.to_json()["code"], "no_model");
+        let asks = Failure::usage("unknown key ui.tehme: did you mean ui.theme?").hint("Type this");
+        assert_eq!(asks.to_string(), "unknown key ui.tehme: did you mean ui.theme? Type this");
+    }
+
+    #[test]
+    fn a_mistake_on_the_command_line_names_what_is_missing() {
+        use clap::Parser;
+        let says = |line: &str| {
+            let error = crate::cli::args::Cli::try_parse_from(line.split_whitespace()).unwrap_err();
+            Failure::command_line(&error).to_string()
+        };
+        let said = says("sala-chat show");
+        assert!(said.contains("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{said}");
+        let said = says("sala-chat export talk");
+        assert!(said.contains("<FILE>") && !said.contains('\n'), "{said}");
+        let said = says("sala-chat library");
+        assert!(said.starts_with("one of ls, add, rm has to follow. Usage: sala-chat library"), "{said}");
+        let said = says("sala-chat --modl x");
+        assert!(said.contains("'--modl'") && said.contains("'--model'"), "{said}");
+        assert!(
+            says("sala-chat --temp 7").starts_with("--temp must be 0 to 2 (got 7)"),
+            "{}",
+            says("sala-chat --temp 7")
+        );
+        let said = says("sala-chat --think blue");
+        assert!(said.starts_with("--think must be one of auto, on, off, show, hide (got blue)"), "{said}");
+        assert!(says("sala-chat --device gpu").contains("one of auto, cpu, cuda"));
+        assert!(says("sala-chat -p x -n 99").contains("'99' for '--answers <N>': a whole number from 1 to 9"));
+    }
+}

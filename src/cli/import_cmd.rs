@@ -1,0 +1,131 @@
+//! `sala-chat import`: a file, or a pipe, as standard input is one, which is kept in a file of its own until all of it is there.
+
+use std::fs::File;
+use std::io::{Error, IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::args::ImportArgs;
+use super::failure::Failure;
+use super::oneshot::means_stdin;
+use super::signals::Ending;
+use super::{Context, open};
+use crate::core::{Exit, bytes};
+use crate::engine::protocol::Cancel;
+use crate::runtime::export::imported_line;
+use crate::store::{Scratch, StoreError, Watch};
+use crate::text::files::{IMPORT_BYTES, open_at_once};
+use crate::text::pipe::{self, PipeError};
+
+/// What messages call it.
+const INPUT: &str = "standard input";
+
+/// A file to import.
+struct Source {
+    path: PathBuf,
+    /// The folder that was made for what came through a pipe, which goes with this, and what messages call the pipe.
+    piped: Option<(Scratch, String)>,
+}
+
+impl Source {
+    fn of(file: &Path, stop: &Cancel) -> Result<Source, Failure> {
+        let named = |path: PathBuf| Source { path, piped: None };
+        if file.to_str().is_some_and(means_stdin) {
+            return match Path::new("/dev/stdin").canonicalize().ok().filter(|path| path.is_file()) {
+                Some(path) => Ok(named(path)),
+                None => Source::piped(rustix::stdio::stdin(), INPUT.to_owned(), stop),
+            };
+        }
+        // As a shell's `<(COMMAND)` is one.
+        if file.metadata().is_ok_and(|meta| meta.file_type().is_fifo()) {
+            let name = file.display().to_string();
+            let pipe = open_at_once(file).map_err(|e| unread(&name, &e))?;
+            return Source::piped(pipe.as_fd(), name, stop);
+        }
+        Ok(named(file.to_owned()))
+    }
+
+    /// A file with what comes through a pipe.
+    fn piped(from: BorrowedFd<'_>, name: String, stop: &Cancel) -> Result<Source, Failure> {
+        let scratch = Scratch::new().map_err(|e| no_room(&name, &e))?;
+        let path = scratch.path().join("import");
+        let mut file = File::create_new(&path).map_err(|e| no_room(&name, &e))?;
+        take(from, &name, &mut file, IMPORT_BYTES, stop)?;
+        Ok(Source { path, piped: Some((scratch, name)) })
+    }
+}
+
+fn stopped() -> Failure {
+    Failure::new(Exit::Stopped, "stopped: nothing was imported")
+}
+
+fn unread(name: &str, e: &Error) -> Failure {
+    Failure::new(Exit::Failure, format!("{name}: {e}"))
+}
+
+fn no_room(name: &str, e: &Error) -> Failure {
+    Failure::new(Exit::Disk, format!("{name} cannot be kept until it is imported: {e}"))
+        .hint("Write it into a file, and import that")
+}
+
+/// All that comes, to its end, which may be long in coming.
+fn take(from: BorrowedFd<'_>, name: &str, into: &mut impl Write, most: u64, stop: &Cancel) -> Result<(), Failure> {
+    pipe::read(from, most, stop, into).map_err(|e| match e {
+        PipeError::Stopped => stopped(),
+        PipeError::TooLarge(_) => Failure::new(Exit::Failure, format!("{name}: more than {}", bytes(most)))
+            .hint("Write it into a file, and import that"),
+        PipeError::Read(e) => unread(name, &e),
+        PipeError::Write(e) => no_room(name, &e),
+    })
+}
+
+/// Runs it.
+///
+/// # Errors
+/// There is no such file, it is of no known form, or it cannot be written into the database; a signal came.
+pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
+    if args.file.to_str().is_some_and(means_stdin) && std::io::stdin().is_terminal() {
+        return Err(Failure::usage("import - means standard input, and nothing is piped into it"));
+    }
+    let store = open::store_to_change(context)?;
+    let stop = Cancel::default();
+    let asked = stop.clone();
+    let ending = Ending::watch(move || asked.cancel())?;
+    let source = Source::of(&args.file, &stop).map_err(|failure| ending.by_signal(failure))?;
+    let watch = Watch { stop: &|| stop.is_cancelled(), ..Watch::NOBODY };
+    let imported = store.import(&source.path, &watch).map_err(|e| match (e, &source.piped) {
+        (StoreError::Stopped, _) => ending.by_signal(stopped()),
+        // Nobody knows the file by its name.
+        (StoreError::Import { why, .. }, Some((_, name))) => StoreError::Import { path: name.into(), why }.into(),
+        (e, _) => e.into(),
+    })?;
+    let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
+    let json = || {
+        json!({
+            "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens,
+            "without_place": imported.without_place, "left_out": imported.left_out
+        })
+    };
+    context.result(json, || imported_line(&imported))?;
+    Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_pipe_cannot_give_is_told_by_its_name() {
+        let (read, mut write) = std::io::pipe().unwrap();
+        write.write_all(b"one byte too many").unwrap();
+        let taken = |most: u64, stop: &Cancel| take(read.as_fd(), INPUT, &mut Vec::new(), most, stop).unwrap_err();
+        let stop = Cancel::default();
+        stop.cancel();
+        assert_eq!(taken(16, &stop).exit, Exit::Stopped);
+        let failure = taken(16, &Cancel::default());
+        assert_eq!((failure.exit, failure.message.as_str()), (Exit::Failure, "standard input: more than 16 B"));
+    }
+}

@@ -1,0 +1,266 @@
+//! Keys from the terminal, on their own thread, as plain events.
+//!
+//! The thread sleeps in the terminal's read. To give the terminal to an editor it must let go: it is woken by a
+//! SIGWINCH to ourselves (which reads as a resize), parks, and goes on when told so.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use crossterm::event::{self, Event as TermEvent, KeyCode, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind};
+
+use crate::tui::Event;
+use crate::tui::keys::{Code, Key, controlled};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Gate {
+    #[default]
+    Open,
+    Closing,
+    Parked,
+}
+
+/// The thread that reads keys.
+pub struct Input(Arc<(Mutex<Gate>, Condvar)>);
+
+impl Input {
+    /// Makes the thread let go of the terminal; returns when it has (or after half a second, if it cannot be woken).
+    pub fn park(&self) {
+        let (gate, changed) = &*self.0;
+        let mut state = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = Gate::Closing;
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::WINCH);
+        while *state != Gate::Parked {
+            let (next, waited) =
+                changed.wait_timeout(state, Duration::from_millis(500)).unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if waited.timed_out() {
+                break;
+            }
+        }
+    }
+
+    /// Lets the thread read again.
+    pub fn unpark(&self) {
+        let (gate, changed) = &*self.0;
+        *gate.lock().unwrap_or_else(PoisonError::into_inner) = Gate::Open;
+        changed.notify_all();
+    }
+}
+
+/// Arrow keys that come faster than this after one another come from a wheel: no keyboard repeats at that rate.
+const BURST: Duration = Duration::from_millis(12);
+/// So many of them are a turn of the wheel; two can be two hasty keys on a slow line.
+const BURST_KEYS: usize = 3;
+/// A wheel that turned is turning on if another arrow comes within this.
+const TURNING: Duration = Duration::from_millis(200);
+
+/// Tells the arrow keys that a terminal makes of the wheel from those of a keyboard.
+#[derive(Debug, Default)]
+struct Bursts {
+    /// Something else was read while looking for the end of a burst.
+    ahead: Option<TermEvent>,
+    /// When the wheel turned last.
+    turned: Option<Instant>,
+}
+
+/// The direction of an arrow key that could come from a wheel.
+fn vertical(event: &TermEvent) -> Option<isize> {
+    match event {
+        TermEvent::Key(k) if k.kind == KeyEventKind::Press && k.modifiers.is_empty() => match k.code {
+            KeyCode::Up => Some(-1),
+            KeyCode::Down => Some(1),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl Bursts {
+    /// The next events. Sleeps until there is one.
+    fn read(&mut self, mouse: bool) -> io::Result<Vec<Event>> {
+        let first = match self.ahead.take() {
+            Some(event) => event,
+            None => event::read()?,
+        };
+        let Some(direction) = vertical(&first).filter(|_| !mouse) else {
+            return Ok(translate(first).into_iter().collect());
+        };
+        let mut keys = 1;
+        while event::poll(BURST)? {
+            let next = event::read()?;
+            if vertical(&next) != Some(direction) {
+                self.ahead = Some(next);
+                break;
+            }
+            keys += 1;
+        }
+        Ok(self.told(direction, keys, Instant::now()))
+    }
+
+    /// What `keys` arrows in a row mean.
+    fn told(&mut self, direction: isize, keys: usize, now: Instant) -> Vec<Event> {
+        let turning = self.turned.is_some_and(|at| now.duration_since(at) < TURNING);
+        if turning || keys >= BURST_KEYS {
+            self.turned = Some(now);
+            return vec![Event::Wheel(direction * isize::try_from(keys).unwrap_or(1))];
+        }
+        let code = if direction < 0 { Code::Up } else { Code::Down };
+        vec![Event::Key(Key::plain(code)); keys]
+    }
+}
+
+/// Starts the thread. Without mouse events, bursts of arrow keys are the wheel.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn start_input(to: Sender<Event>, mouse: bool) -> io::Result<Input> {
+    let shared = Arc::new((Mutex::new(Gate::Open), Condvar::new()));
+    let own = Arc::clone(&shared);
+    std::thread::Builder::new().name("input".into()).spawn(move || {
+        let mut bursts = Bursts::default();
+        loop {
+            let read = bursts.read(mouse);
+            let (gate, changed) = &*own;
+            let mut state = gate.lock().unwrap_or_else(PoisonError::into_inner);
+            if *state != Gate::Open {
+                *state = Gate::Parked;
+                changed.notify_all();
+                while *state != Gate::Open {
+                    state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+            drop(state);
+            match read {
+                Ok(event) => {
+                    if event.into_iter().any(|event| to.send(event).is_err()) {
+                        return;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // The terminal is gone; the guard thread tells the loop.
+                Err(_) => return,
+            }
+        }
+    })?;
+    Ok(Input(shared))
+}
+
+/// A terminal event as the interface knows it; `None` for what means nothing to it.
+pub fn translate(event: TermEvent) -> Option<Event> {
+    match event {
+        TermEvent::Key(k) if k.kind != KeyEventKind::Release => key(k.code, k.modifiers).map(Event::Key),
+        TermEvent::Key(_) => None,
+        TermEvent::Paste(text) => Some(Event::Paste(text)),
+        TermEvent::Resize(width, height) => Some(Event::Resize { width, height }),
+        TermEvent::FocusGained => Some(Event::Focus(true)),
+        TermEvent::FocusLost => Some(Event::Focus(false)),
+        TermEvent::Mouse(m) => match m.kind {
+            MouseEventKind::ScrollUp => Some(Event::Wheel(-3)),
+            MouseEventKind::ScrollDown => Some(Event::Wheel(3)),
+            MouseEventKind::Down(MouseButton::Left) => Some(Event::Click { x: m.column, y: m.row }),
+            MouseEventKind::Drag(MouseButton::Left) => Some(Event::Drag { x: m.column, y: m.row }),
+            MouseEventKind::Up(MouseButton::Left) => Some(Event::Release),
+            _ => None,
+        },
+    }
+}
+
+fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
+    let ctrl = modifiers.contains(KeyModifiers::CONTROL);
+    let alt = modifiers.contains(KeyModifiers::ALT);
+    let mut shift = modifiers.contains(KeyModifiers::SHIFT);
+    let code = match code {
+        KeyCode::Char(c) => {
+            shift = false;
+            Code::Char(match c {
+                _ if ctrl => controlled(c),
+                _ if alt => c.to_ascii_lowercase(),
+                _ => c,
+            })
+        }
+        KeyCode::F(n) => Code::F(n),
+        KeyCode::Enter => Code::Enter,
+        KeyCode::Esc => Code::Esc,
+        KeyCode::Tab => Code::Tab,
+        KeyCode::BackTab => {
+            shift = false;
+            Code::BackTab
+        }
+        KeyCode::Backspace => Code::Backspace,
+        KeyCode::Delete => Code::Delete,
+        KeyCode::Insert => Code::Insert,
+        KeyCode::Up => Code::Up,
+        KeyCode::Down => Code::Down,
+        KeyCode::Left => Code::Left,
+        KeyCode::Right => Code::Right,
+        KeyCode::Home => Code::Home,
+        KeyCode::End => Code::End,
+        KeyCode::PageUp => Code::PageUp,
+        KeyCode::PageDown => Code::PageDown,
+        _ => return None,
+    };
+    Some(Key { code, ctrl, alt, shift })
+}
+
+/// What was typed while the terminal was being asked about itself: printable text and Enter; longer sequences are
+/// dropped, they would need the parser that is not running yet.
+pub fn typed_ahead(bytes: &[u8]) -> Vec<Event> {
+    let text = String::from_utf8_lossy(bytes);
+    let plain = text.split('\x1b').next().unwrap_or("");
+    plain
+        .chars()
+        .filter_map(|c| match c {
+            '\r' | '\n' => Some(Event::Key(Key::plain(Code::Enter))),
+            '\x03' => Some(Event::Key(Key::ctrl('c'))),
+            '\x7f' => Some(Event::Key(Key::plain(Code::Backspace))),
+            c if !c.is_control() => Some(Event::Key(Key::plain(Code::Char(c)))),
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_keep_their_modifiers() {
+        assert_eq!(key(KeyCode::Char('C'), KeyModifiers::CONTROL), Some(Key::ctrl('c')));
+        assert_eq!(key(KeyCode::Char('C'), KeyModifiers::SHIFT), Some(Key::plain(Code::Char('C'))));
+        let shift_enter = key(KeyCode::Enter, KeyModifiers::SHIFT);
+        assert_eq!(shift_enter, Key::parse("shift-enter"));
+        assert_eq!(key(KeyCode::CapsLock, KeyModifiers::NONE), None);
+    }
+
+    #[test]
+    fn signs_with_control_are_known_by_their_bytes() {
+        for (digit, sign) in [('4', '\\'), ('5', ']'), ('6', '^'), ('7', '_')] {
+            assert_eq!(key(KeyCode::Char(digit), KeyModifiers::CONTROL), Some(Key::ctrl(sign)));
+            assert_eq!(key(KeyCode::Char(sign), KeyModifiers::CONTROL), Some(Key::ctrl(sign)));
+            assert_eq!(key(KeyCode::Char(digit), KeyModifiers::NONE), Some(Key::plain(Code::Char(digit))));
+        }
+        assert_eq!(key(KeyCode::Char('7'), KeyModifiers::CONTROL), Key::parse("ctrl-_"));
+        assert_eq!(key(KeyCode::Char('7'), KeyModifiers::ALT), Some(Key::alt('7')));
+    }
+
+    #[test]
+    fn a_burst_of_arrows_is_the_wheel_and_single_ones_are_keys() {
+        let now = Instant::now();
+        let mut bursts = Bursts::default();
+        let key = |code| Event::Key(Key::plain(code));
+        assert_eq!(bursts.told(-1, 1, now), [key(Code::Up)]);
+        assert_eq!(bursts.told(1, 2, now), [key(Code::Down), key(Code::Down)]);
+        assert_eq!(bursts.told(-1, 3, now), [Event::Wheel(-3)]);
+        assert_eq!(bursts.told(-1, 1, now + Duration::from_millis(150)), [Event::Wheel(-1)], "it turns on slowly");
+        assert_eq!(bursts.told(-1, 1, now + Duration::from_millis(600)), [key(Code::Up)]);
+    }
+
+    #[test]
+    fn text_typed_during_the_start_is_not_lost() {
+        let events = typed_ahead("hé\r\x1b[A".as_bytes());
+        assert_eq!(events.len(), 3);
+        assert_eq!(events.last(), Some(&Event::Key(Key::plain(Code::Enter))));
+    }
+}

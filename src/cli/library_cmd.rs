@@ -1,0 +1,114 @@
+//! `library`: documents whose state is kept, listed, taken out and read into it.
+
+use serde_json::{Value, json};
+
+use super::args::{LibraryCommand, SessionChoice};
+use super::columns::{line_cells, name_cells};
+use super::failure::Failure;
+use super::sessions_cmd::when;
+use super::signals::Ending;
+use super::{Context, open};
+use crate::core::Exit;
+use crate::core::bytes;
+use crate::runtime::Attendance;
+use crate::runtime::protocol::{LibraryAction, Notice, Request};
+use crate::text::sanitize::Clean;
+use crate::tui::cells::fit;
+/// `library`.
+pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit, Failure> {
+    match action {
+        LibraryCommand::Ls => library_ls(context),
+        LibraryCommand::Rm { names } => {
+            let store = open::store_to_change(context)?;
+            // All of them or none.
+            let there = store.documents()?;
+            if let Some(name) = names.iter().find(|name| there.iter().all(|d| d.document.name != **name)) {
+                let failure = Failure::new(Exit::Failure, format!("no document {name} in the library"));
+                return Err(failure.hint("sala-chat library ls lists them"));
+            }
+            let mut removed = 0;
+            for name in names {
+                removed += store.remove_document(name)?;
+            }
+            let freed = store.collect()?;
+            let text = || format!("{removed} taken out, {} freed.", bytes(freed.bytes));
+            context.result(|| json!({ "removed": removed, "bytes": freed.bytes }), text)?;
+            Ok(Exit::Ok)
+        }
+        LibraryCommand::Add { paths } => library_add(context, paths),
+    }
+}
+
+/// Cells of the columns of the list behind the names.
+const COLUMNS: usize = 57;
+/// Cells of a name at least, however narrow the terminal is.
+const LEAST_NAME: usize = 12;
+
+fn library_ls(context: &Context) -> Result<Exit, Failure> {
+    let documents = open::store_to_read(context)?.documents()?;
+    let json = || {
+        let row = |d: &crate::store::DocumentRecord| {
+            json!({
+                "name": d.document.name, "path": d.document.path, "hash": d.document.hash, "tokens": d.document.tokens,
+                "lines": d.document.lines, "kept": d.kept, "bytes": d.bytes, "used_ms": d.used_ms, "in_use": d.in_use
+            })
+        };
+        Value::Array(documents.iter().map(row).collect())
+    };
+    let text = || match documents.as_slice() {
+        [] => "The library is empty. /load in a chat fills it, or sala-chat library add FILE.".to_owned(),
+        rows => {
+            let names: Vec<String> = rows.iter().map(|d| Clean::line(&d.document.name).to_string()).collect();
+            let line = line_cells();
+            let room = line.map_or(usize::MAX, |line| line.saturating_sub(COLUMNS).max(LEAST_NAME));
+            let column = name_cells(names.iter().map(String::as_str), line).min(room);
+            let row = |(d, name): (&crate::store::DocumentRecord, &String)| {
+                let state = if d.kept { "kept" } else { "text only" };
+                let name = fit(name, column);
+                let size = bytes(d.bytes);
+                format!("{name} {:>9} tokens  {state:<9} {size:>10}  {}", d.document.tokens, when(d.used_ms))
+            };
+            rows.iter().zip(&names).map(row).collect::<Vec<_>>().join("\n")
+        }
+    };
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}
+
+/// The one command here that needs the model: it reads.
+fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
+    let opened = open::runtime(context, &SessionChoice::New, true, Attendance::Absent)?;
+    for path in paths {
+        // A runtime that has failed says so in its last notice.
+        let _ = opened.runtime.requests.send(Request::Library(LibraryAction::Add(path.clone())));
+    }
+    // Served after them.
+    let _ = opened.runtime.requests.send(Request::Quit);
+    let stop = opened.runtime.requests.clone();
+    let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
+    let mut failed = None;
+    let mut said = Vec::new();
+    for notice in &opened.runtime.notices {
+        match notice {
+            Notice::Fatal { error, exit } => failed = Some(Failure::new(exit, error)),
+            Notice::Note(_, text) | Notice::Damage(text) => said.push(text),
+            Notice::Bye { farewell, unsaved } => {
+                said.extend(farewell);
+                let unsaved = unsaved.map(|u| Failure::new(u.exit, format!("not saved: {}", u.reason)));
+                failed = failed.or(unsaved);
+                break;
+            }
+            _ => {}
+        }
+    }
+    let _ = opened.runtime.thread.join();
+    let _ = opened.engine.join();
+    if let Some(signal) = ending.signal() {
+        return Err(Failure::new(Exit::Signal(signal), "stopped before everything was read"));
+    }
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    context.result(|| json!({ "notes": said }), || said.join("\n"))?;
+    Ok(Exit::Ok)
+}

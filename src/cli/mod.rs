@@ -1,0 +1,366 @@
+//! The program around the chat: command line, folders, settings, log, dispatch, exit codes.
+//!
+//! [`main`] is all that `main.rs` calls. Handlers take a [`Context`] and return how the process ends; they never call
+//! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
+
+mod announce;
+pub mod args;
+mod ask_all;
+mod attach_engine;
+pub mod calibration;
+mod chat;
+pub mod clipboard;
+mod columns;
+pub mod config_cmd;
+mod data_check;
+pub mod devices;
+pub mod dirs;
+pub mod doctor;
+pub mod downloaded;
+pub mod failure;
+pub mod hub;
+mod import_cmd;
+mod input;
+mod jobs;
+mod library_cmd;
+pub mod logging;
+mod manual;
+pub mod model_cmd;
+pub mod oneshot;
+pub mod open;
+mod out;
+mod panic;
+pub mod plain;
+mod prune;
+mod quantize_cmd;
+mod remote_engine;
+pub mod run;
+pub mod serve_cmd;
+mod sessions_cmd;
+pub mod signals;
+pub mod term;
+mod themes;
+mod trash;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+
+use crate::config::settings::{self, Config, Loaded, Origin};
+pub use crate::core::Exit;
+use crate::text::sanitize::Clean;
+use crate::text::{pdf, sample, schema, sources, template};
+use args::{Cli, Command, ConfigCommand, Task};
+use dirs::Dirs;
+pub use failure::Failure;
+
+/// What every handler needs.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// When the program began.
+    pub began: Instant,
+    /// The settings and where they came from.
+    pub loaded: Loaded,
+    /// The settings file, whether it exists or not.
+    pub config_file: PathBuf,
+    /// Folders.
+    pub dirs: Dirs,
+    /// Results and errors as JSON.
+    pub json: bool,
+    /// No progress, no notes.
+    pub quiet: bool,
+}
+
+impl Context {
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// Whether somebody watches progress.
+    pub fn shows_progress(&self) -> bool {
+        !self.quiet && out::is_watched()
+    }
+
+    /// A line on standard error for whoever watches.
+    pub fn note(&self, text: &str) {
+        if self.shows_progress() {
+            out::tell(&Clean::text(text));
+        }
+    }
+
+    /// A line on standard output.
+    ///
+    /// # Errors
+    /// Nobody reads it.
+    pub fn print(&self, text: &str) -> Result<(), Failure> {
+        Ok(out::line(&Clean::text(text))?)
+    }
+
+    /// A result: the object with `--json`, else the text.
+    ///
+    /// # Errors
+    /// Nobody reads it.
+    pub fn result(
+        &self,
+        json: impl FnOnce() -> serde_json::Value,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        if self.json { Ok(out::line(&Clean::json(&json()))?) } else { self.print(&text()) }
+    }
+}
+
+/// Commands of the laboratory, which lies above this module: `main` brings them along.
+#[derive(Clone, Copy, Debug)]
+pub struct Laboratory {
+    /// `doctor --kernels`, `--rates` and `--fixtures`.
+    pub check: fn(&Context, &args::DoctorArgs) -> Result<Exit, Failure>,
+    /// `bench`.
+    pub bench: fn(&Context, &args::BenchArgs) -> Result<Exit, Failure>,
+    /// `eval`.
+    pub eval: fn(&Context, &args::EvalArgs) -> Result<Exit, Failure>,
+    /// `draft`.
+    pub draft: fn(&Context, &args::DraftCommand) -> Result<Exit, Failure>,
+}
+
+/// Warnings about the settings that are told at a start.
+const WARNINGS: usize = 3;
+/// The path that means standard input.
+const STDIN: &str = "-";
+
+/// What this process is to do if it is the child of one that has something hostile to read; not for people.
+fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>, String> + '_>> {
+    match arguments {
+        [_, child, path] if child == pdf::CHILD => Some(Box::new(move || pdf::child(Path::new(path)))),
+        [_, child] if child == schema::CHILD => Some(Box::new(schema::child)),
+        [_, child] if child == template::CHILD => Some(Box::new(template::child)),
+        [_, child] if child == template::RENDER_CHILD => {
+            Some(Box::new(|| template::render_child(out::data).map(|()| Vec::new())))
+        }
+        _ => None,
+    }
+}
+
+/// Runs the program with its arguments; the exit code.
+pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laboratory) -> u8 {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    // What reads hostile input in a process of its own must come before everything that may start threads or read settings.
+    if let Some(work) = confined(&arguments) {
+        std::panic::set_hook(Box::new(|_| {}));
+        let written = work().and_then(|data| out::data(&data).map_err(|e| e.to_string()));
+        return match written {
+            Ok(()) => Exit::Ok.code(),
+            Err(why) => {
+                out::tell(&Clean::line(&why));
+                Exit::Failure.code()
+            }
+        };
+    }
+    signals::outlive_file_limits();
+    let json = arguments.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
+    match run(&arguments, laboratory) {
+        Ok(exit) => exit.code(),
+        Err(failure) => {
+            report(&failure, json);
+            failure.exit.code()
+        }
+    }
+}
+
+/// Tells a failure: an object on standard output with `--json`, else a line on standard error.
+fn report(failure: &Failure, json: bool) {
+    match (failure.message.is_empty(), json) {
+        (true, _) => {}
+        (false, true) => match out::line(&Clean::json(&failure.to_json())) {
+            Ok(()) => {}
+            // Where nobody listens the exit code remains.
+            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
+            // Standard output takes nothing, which may be the very failure.
+            Err(_) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
+        },
+        (false, false) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
+    }
+}
+
+fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> {
+    let began = Instant::now();
+    let cli = match Cli::read(arguments.iter().cloned()) {
+        Ok(cli) => cli,
+        Err(e) if !e.use_stderr() => {
+            // `--help`, `--version`.
+            e.print()?;
+            return Ok(Exit::Ok);
+        }
+        Err(e) => return Err(command_line(&e, arguments)),
+    };
+    let dirs = Dirs::new(cli.global.data_dir.as_deref(), cli.global.config.as_deref())?;
+    let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
+    let sets = matches!(&cli.command, Some(Command::Config(args)) if matches!(args.action, ConfigCommand::Set { .. }));
+    if cli.global.config.is_some() && !sets && !config_file.exists() {
+        return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
+    }
+    let variables = settings_variables(std::env::vars_os())?;
+    // `config` must work on a broken file.
+    if let Some(Command::Config(args)) = &cli.command {
+        let themes = themes::Themes { folder: Some(dirs.themes()), home: std::env::home_dir(), light: false };
+        let layers = config_cmd::Layers { file: &config_file, variables: &variables, options: &cli.overrides() };
+        return config_cmd::run(&args.action, &layers, &themes, &dirs.presets(), cli.global.json);
+    }
+    if let Some(Command::Completions(args)) = &cli.command {
+        out::data(args::completions(args.shell).as_bytes())?;
+        return Ok(Exit::Ok);
+    }
+    if let Some(Command::Manual) = &cli.command {
+        out::data(manual::page(&args::command()).as_bytes())?;
+        return Ok(Exit::Ok);
+    }
+    let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
+    let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
+    let mut context = Context { began, loaded, config_file, dirs, json, quiet };
+    let task = cli.task(context.config().sessions.resume_last)?;
+    if matches!(task, Task::Ask(_) | Task::Chat(_) | Task::Command(Command::Serve(_) | Command::AskAll(_))) {
+        take_preset(&mut context.loaded, &context.dirs.presets())?;
+    }
+    if !quiet {
+        let warnings = &context.loaded.warnings;
+        for warning in warnings.iter().take(WARNINGS) {
+            // The warning is a courtesy; the chat shows it again.
+            out::tell(&Clean::line(&format!("sala-chat: {warning}")));
+        }
+        if warnings.len() > WARNINGS {
+            let more = warnings.len() - WARNINGS;
+            out::tell(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
+        }
+    }
+    // Looking at what is not there, or asking it, leaves nothing behind.
+    let logged = !task.only_looks() || context.dirs.data.exists();
+    let _log = logged.then(|| logging::start(&context.dirs, &context.config().log, verbose));
+    logging::catch_panics(context.dirs.state.clone());
+    dispatch(&context, task, laboratory)
+}
+
+/// Takes the preset that the settings name, built in or from this folder.
+fn take_preset(loaded: &mut Loaded, presets: &Path) -> Result<(), Failure> {
+    let unknown = |e: String| match loaded.origins.get("sampling.preset") {
+        // What was typed just now is known.
+        None | Some(Origin::CommandLine) => Failure::new(Exit::Usage, e),
+        Some(origin) => Failure::new(Exit::Usage, format!("{origin}: sampling.preset: {e}")),
+    };
+    let preset = crate::runtime::presets::find(Some(presets), &loaded.config.sampling.preset).map_err(unknown)?;
+    Ok(loaded.take_preset(&preset)?)
+}
+
+/// What is wrong with a command line. An option that nobody knows may be that of a command that was misspelt.
+fn command_line(error: &clap::Error, arguments: &[OsString]) -> Failure {
+    let failure = Failure::command_line(error);
+    let words = arguments.iter().skip(1).map_while(|a| a.to_str()).take_while(|a| !a.starts_with('-'));
+    let words: Vec<String> = words.map(str::to_owned).collect();
+    let known = |first: &String| Path::new(first).exists() || Cli::command().find_subcommand(first).is_some();
+    match args::command_meant(&words).filter(|_| !words.first().is_some_and(known)) {
+        Some(command) if error.kind() == ErrorKind::UnknownArgument => {
+            failure.hint(format!("Did you mean: sala-chat {command}"))
+        }
+        _ => failure,
+    }
+}
+
+/// The variables that may be settings. Others are nobody's business, whatever is in them.
+fn settings_variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, Failure> {
+    let ours = all.filter(|(name, _)| name.to_string_lossy().starts_with(settings::layers::ENV_PREFIX));
+    ours.map(|(name, value)| {
+        let shown = name.to_string_lossy().into_owned();
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => Ok((name, value)),
+            // Of no interest as settings; a path may be anything.
+            (Ok(name), Err(_)) if settings::layers::ENV_OTHER.contains(&name.as_str()) => Ok((name, String::new())),
+            _ => Err(Failure::usage(format!("the variable {shown} is not UTF-8 text"))),
+        }
+    })
+    .collect()
+}
+
+fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exit, Failure> {
+    match task {
+        Task::Ask(ask) => {
+            check_paths(context, &ask.files)?;
+            oneshot::run(context, &ask)
+        }
+        Task::Chat(chat) => {
+            check_paths(context, &chat.paths)?;
+            chat::run(context, &chat)
+        }
+        Task::Command(command) => match command {
+            Command::Ls(args) if args.trash => trash::ls(context),
+            Command::Ls(args) => sessions_cmd::ls(context, &args),
+            Command::Show(args) => sessions_cmd::show(context, &args),
+            Command::Rm(args) => sessions_cmd::rm(context, &args),
+            Command::Search(args) => sessions_cmd::search(context, &args),
+            Command::Export(args) => sessions_cmd::export(context, &args),
+            Command::Import(args) => import_cmd::import(context, &args),
+            Command::Prune(args) => prune::prune(context, &args),
+            Command::Library(args) => library_cmd::library(context, &args.action),
+            Command::Serve(args) => serve_cmd::run(context, &args),
+            Command::AskAll(args) => ask_all::run(context, &args),
+            Command::Bench(args) => (laboratory.bench)(context, &args),
+            Command::Eval(args) => (laboratory.eval)(context, &args),
+            Command::Doctor(args) => {
+                // Each part that was asked for is run, whatever another one meets; of `--json` each prints a line.
+                let data = args.check.then(|| data_check::run(context)).transpose()?;
+                let computed = args.in_laboratory().then(|| (laboratory.check)(context, &args)).transpose()?;
+                match (data, computed) {
+                    (None, None) => doctor::run(context, args.files),
+                    (Some(Exit::Ok) | None, Some(exit)) | (Some(exit), _) => Ok(exit),
+                }
+            }
+            Command::Draft(args) => (laboratory.draft)(context, &args.action),
+            Command::Demo(args) => chat::tour(context, args.plain),
+            Command::Model(args) => model_cmd::run(context, &args.action),
+            // Handled before the settings were read.
+            Command::Config(_) | Command::Completions(_) | Command::Manual => Ok(Exit::Ok),
+        },
+    }
+}
+
+/// Says at once when a path on the command line means nothing, before a model is loaded.
+fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
+    let options = sources::SourceOptions::new(&context.config().load);
+    let files: Vec<String> = paths.iter().filter(|p| *p != STDIN && *p != sample::PATH).cloned().collect();
+    match sources::check(&files, &options) {
+        Ok(()) => Ok(()),
+        Err(sources::SourceError::NotFound { path, similar }) => {
+            let meant = if paths.first() == Some(&path) { args::command_meant(paths) } else { None };
+            // A file of nearly that name is more likely, unless the word is a command's own.
+            let meant = meant.filter(|meant| similar.is_none() || meant.split(' ').any(|word| word == path));
+            let failure = Failure::from(sources::SourceError::NotFound { path, similar });
+            Err(match meant {
+                Some(command) => failure.hint(format!("Or did you mean: sala-chat {command}")),
+                None => failure,
+            })
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn variables_that_are_no_text_are_an_error_only_where_they_are_settings() {
+        let bad = || OsString::from_vec(vec![b'a', 0xff]);
+        let all = |name: OsString, value: OsString| settings_variables([(name, value)].into_iter());
+        assert_eq!(all("PATH".into(), bad()).unwrap(), []);
+        assert_eq!(all(bad(), bad()).unwrap(), []);
+        assert_eq!(all("SALA_CHAT_UI_THEME".into(), "dark".into()).unwrap().len(), 1);
+        assert_eq!(all("SALA_CHAT_DATA_DIR".into(), bad()).unwrap().len(), 1);
+        let wrong = all("SALA_CHAT_UI_THEME".into(), bad()).unwrap_err();
+        assert_eq!(
+            (wrong.exit, wrong.message.as_str()),
+            (Exit::Usage, "the variable SALA_CHAT_UI_THEME is not UTF-8 text")
+        );
+    }
+}

@@ -1,0 +1,333 @@
+//! `sala-chat model path|verify|download`. The only part of the program that uses the network, and only when asked.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+
+use super::args::{ModelCommand, TuningArgs};
+use super::downloaded::{cached, installed};
+use super::hub::http::{self, Http};
+use super::hub::{self, Hub, HubError, Kind, Snapshot, Verdict, gigabytes};
+use super::{Context, Exit, Failure, devices, out, quantize_cmd};
+use crate::config::settings::{ModelConfig, ModelSource};
+use crate::engine::protocol::Cancel;
+use crate::model::format::Format;
+use crate::text::sanitize::Clean;
+use crate::text::{TextModel, this_program};
+
+/// Settings files that are read before a download is offered.
+const SETTINGS_BYTES: u64 = 4 << 20;
+
+/// What to say when the model is asked for and is not there.
+pub fn not_installed(config: &ModelConfig) -> Failure {
+    Failure::new(Exit::NoModel, format!("{} is not on this computer", config.repo))
+        .hint("Get it: sala-chat model download. Or name a folder that has it: --model FOLDER")
+}
+
+/// The folder of the model that is set.
+fn model_folder(context: &Context) -> Result<PathBuf, Failure> {
+    let config = &context.config().model;
+    match context.config().model_source() {
+        ModelSource::Demo => Err(Failure::new(Exit::Failure, "the built-in model has no folder")),
+        ModelSource::Synthetic(_) => Err(Failure::new(Exit::Failure, "a synthetic model has no folder")),
+        ModelSource::Path(path) => Ok(PathBuf::from(path)),
+        ModelSource::Auto => installed(config).ok_or_else(|| not_installed(config)),
+    }
+}
+
+/// Runs one of the actions.
+pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Failure> {
+    let config = &context.config().model;
+    match action {
+        ModelCommand::Path => {
+            let folder = model_folder(context)?;
+            context.result(|| serde_json::json!({ "path": folder }), || folder.display().to_string())?;
+        }
+        ModelCommand::Verify { hub } => return verify(context, *hub),
+        ModelCommand::Quantize { folder, to, calibrate, output } => {
+            return quantize_cmd::run(context, folder, *to, calibrate.as_ref().map(|docs| docs.as_deref()), output);
+        }
+        ModelCommand::Download { repo, yes } => {
+            let mut config = config.clone();
+            if let Some(repo) = repo {
+                if !http::is_id(repo) {
+                    return Err(Failure::new(Exit::Usage, format!("{repo} is no hub id")).hint("Write OWNER/NAME"));
+                }
+                config.repo.clone_from(repo);
+                config.revision = "main".to_owned();
+            }
+            download(context, &config, *yes)?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
+    let config = &context.config().model;
+    let folder = model_folder(context)?;
+    let mut tell = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gigabytes(bytes)));
+    let unreadable = |e: std::io::Error| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display()));
+    let packed = hub::verify_packed(&folder, &mut tell).map_err(unreadable)?;
+    let is_packed = packed.is_some();
+    let published = match ask {
+        true if is_packed => {
+            context.note("This folder was packed here: its files are compared with what was noted of them then.");
+            Vec::new()
+        }
+        true => {
+            context.note(&format!("Asking the hub for {} …", config.repo));
+            let hub = Http::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
+            hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?.files
+        }
+        false => Vec::new(),
+    };
+    let rows = match packed {
+        Some(rows) => rows,
+        None => hub::verify(&folder, &published, &mut tell).map_err(unreadable)?,
+    };
+    let wrong = rows.iter().filter(|(_, verdict)| verdict.problem().is_some());
+    let bad: Vec<&str> = wrong.map(|(name, _)| name.as_str()).collect();
+    let unreadable = rows.iter().find(|(_, verdict)| matches!(verdict, Verdict::Unreadable(_)));
+    let complete = hub::complete(&folder, Kind::Model);
+    let template = template(&folder);
+    context.result(
+        || {
+            let files: Vec<_> = rows
+                .iter()
+                .map(|(n, v)| serde_json::json!({ "file": n, "problem": v.problem(), "verified": v.is_verified() }))
+                .collect();
+            serde_json::json!({ "path": folder, "complete": complete, "files": files, "chat_template": template })
+        },
+        || {
+            let mut lines: Vec<String> = rows.iter().map(|(n, v)| format!("{n}: {}", v.words())).collect();
+            lines.push(format!("chat template: {template}"));
+            lines.join("\n")
+        },
+    )?;
+    if let Some((name, verdict)) = unreadable {
+        let text = format!("{} in {}: {}", Clean::line(name), folder.display(), verdict.words());
+        return Err(Failure::new(Exit::NoModel, text).hint(
+            "Try again; where that does not help, remove this file and give its sala-chat model quantize again",
+        ));
+    }
+    match (bad.as_slice(), complete) {
+        ([], true) => Ok(Exit::Ok),
+        ([], false) => {
+            let get = if is_packed {
+                "Make it again: sala-chat model quantize"
+            } else {
+                "sala-chat model download fetches them"
+            };
+            Err(Failure::new(Exit::NoModel, format!("{}: files are missing", folder.display())).hint(get))
+        }
+        ([first, others @ ..], _) if is_packed => {
+            let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+            let text = format!("{} in {}: damaged", Clean::line(&format!("{first}{more}")), folder.display());
+            Err(Failure::new(Exit::NoModel, text).hint(
+                "Give its sala-chat model quantize again, which packs damaged parts anew; where it refuses, name a new folder (-o FOLDER)",
+            ))
+        }
+        (all, _) => Err(Failure::new(Exit::NoModel, format!("{} damaged file(s) in {}", all.len(), folder.display()))
+            .hint("Remove them, then: sala-chat model download")),
+    }
+}
+
+/// The chat template of a folder by its hash.
+fn template(folder: &std::path::Path) -> String {
+    match TextModel::load(folder, &this_program()) {
+        Ok(text) => {
+            let hash: String = text.template.sha256().chars().take(16).collect();
+            let name = text.template.known_as().unwrap_or("not one that is known");
+            let off = text.template.thinking_switch().off;
+            let switch = if off { "thinking can be switched off" } else { "no switch for thinking" };
+            format!("{name} (SHA-256 {hash}…), {switch}")
+        }
+        Err(e) => e.to_string(),
+    }
+}
+
+/// A settings file of a snapshot, if it has one that can be read.
+fn settings(hub: &Http, snapshot: &Snapshot, name: &str) -> Result<Option<serde_json::Value>, HubError> {
+    let Some(file) = snapshot.files.iter().find(|f| f.path == name && f.bytes <= SETTINGS_BYTES) else {
+        return Ok(None);
+    };
+    let bytes = hub.read(&snapshot.commit, &file.path, 0..file.bytes)?;
+    Ok(serde_json::from_slice(&bytes).ok())
+}
+
+/// What is to be known before the first byte: whether the format can be read, and whether a card here holds the weights.
+fn look_first(context: &Context, hub: &Http, snapshot: &Snapshot) -> Result<(), Failure> {
+    let read = |name: &str| settings(hub, snapshot, name).map_err(|e| explain(&e, &context.config().model, 0));
+    let beside = read("hf_quant_config.json")?;
+    let config = read("config.json")?;
+    let format = config.and_then(|config| Format::declared(&config, beside.as_ref()));
+    if let Some(format) = &format {
+        if let Some(what) = format.refusal() {
+            return Err(Failure::new(Exit::NoModel, format!("This is {what}. Nothing was downloaded")));
+        }
+        context.note(&format!("This is {}.", format.described()));
+    }
+    let weights: u64 = snapshot.files.iter().filter(|f| f.path.ends_with(".safetensors")).map(|f| f.bytes).sum();
+    match devices::open(&context.config().model, &TuningArgs::default(), false) {
+        #[cfg(feature = "cuda")]
+        Ok(devices::Opened::Cuda(gpu)) => {
+            let info = gpu.info();
+            if info.total_bytes < weights {
+                // What is packed already stays as it is.
+                let so = match format {
+                    Some(_) => "they will not fit",
+                    None => "a start packs them into fewer bits while it loads them (--weights auto)",
+                };
+                context.note(&format!(
+                    "The weights are {}, the memory of {} is {}: {so}.",
+                    gigabytes(weights),
+                    info.name,
+                    gigabytes(info.total_bytes)
+                ));
+            }
+        }
+        Ok(devices::Opened::Cpu(..)) | Err(_) => {
+            context.note(&format!(
+                "No GPU is in use here; {} of weights answer very slowly on a CPU.",
+                gigabytes(weights)
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Failure> {
+    if std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false" | "no")) {
+        return Err(Failure::new(Exit::NoModel, "HF_HUB_OFFLINE is set, nothing is downloaded").hint(by_hand(config)));
+    }
+    let hub = Http::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
+    let cached = cached(&config.repo);
+    context.note(&format!("Asking the hub for {} …", config.repo));
+    let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?;
+    let (all, missing) = (snapshot.files.iter().map(|f| f.bytes).sum(), cached.missing_bytes(&snapshot));
+    if missing > 0 {
+        look_first(context, &hub, &snapshot)?;
+    }
+    let licence = match &snapshot.licence {
+        Some(licence) => format!("Its licence: {licence}"),
+        None => "Its card names no licence".to_owned(),
+    };
+    if missing > 0 && yes {
+        context.note(&format!("{licence}."));
+    }
+    if missing > 0 && !yes {
+        let question = format!(
+            "{} at {}: {} files, {}, {} to fetch, into {}.\n{licence}; see https://huggingface.co/{}. Download? [y/N] ",
+            config.repo,
+            snapshot.commit.get(..12).unwrap_or(&snapshot.commit),
+            snapshot.files.len(),
+            gigabytes(all),
+            gigabytes(missing),
+            cached.folder().display(),
+            config.repo,
+        );
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::usage(format!("{} would be downloaded. Add --yes", gigabytes(missing))));
+        }
+        out::tell_part(&Clean::text(&question));
+        let mut answer = String::new();
+        std::io::stdin().lock().read_line(&mut answer)?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            return Err(Failure::new(Exit::Stopped, "nothing was downloaded"));
+        }
+    }
+    let shows = context.shows_progress();
+    let mut last_file = String::new();
+    let mut progress = |p: &hub::Progress| {
+        if !shows {
+            return;
+        }
+        if !last_file.is_empty() && last_file != p.file {
+            out::tell(&Clean::line(""));
+        }
+        last_file.clone_from(&p.file);
+        let state = match &p.trouble {
+            Some((what, again)) => format!("{what}, trying again ({again})"),
+            None => {
+                let left = (p.total - p.done) as f64 / p.bytes_per_s.max(1.0);
+                format!(
+                    "{}/s, left about {}:{:02}",
+                    gigabytes(p.bytes_per_s as u64),
+                    left as u64 / 60,
+                    left as u64 % 60
+                )
+            }
+        };
+        let said = format!(
+            "{}: {} of {}; in all {} of {}, {state}",
+            p.file,
+            gigabytes(p.file_done),
+            gigabytes(p.file_bytes),
+            gigabytes(p.done),
+            gigabytes(p.total)
+        );
+        out::progress(&Clean::line(&said));
+    };
+    let folder = cached
+        .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress, &Cancel::default())
+        .map_err(|e| explain(&e, config, all - cached.missing_bytes(&snapshot).min(all)));
+    if shows {
+        out::tell(&Clean::line(""));
+    }
+    let folder = folder?;
+    let kind = if snapshot.files.iter().any(|f| f.path == "tokenizer.json") { Kind::Model } else { Kind::Head };
+    if !hub::complete(&folder, kind) {
+        let text = format!("{}: all files of the hub are here, and weights or settings are missing", folder.display());
+        return Err(Failure::new(Exit::NoModel, text).hint("The repository itself is incomplete, or of another kind"));
+    }
+    context.result(
+        || serde_json::json!({ "path": folder, "commit": snapshot.commit, "bytes": all, "licence": snapshot.licence }),
+        || format!("Complete: {}", folder.display()),
+    )
+}
+
+fn by_hand(config: &ModelConfig) -> String {
+    format!(
+        "To install by hand, put the files of https://huggingface.co/{} into a folder and type: sala-chat config set model.source FOLDER",
+        config.repo
+    )
+}
+
+/// What to do next, with so many bytes of the snapshot here.
+fn explain(error: &HubError, config: &ModelConfig, here: u64) -> Failure {
+    let (exit, hint) = match error {
+        HubError::Network(_) | HubError::Busy { .. } | HubError::Range { .. } => {
+            let again = if here > 0 { "What was read is kept; try again" } else { "Try again" };
+            (Exit::NoModel, format!("{again}. {}", by_hand(config)))
+        }
+        HubError::Unknown(_) => {
+            let check = "Check OWNER/NAME (where none is typed, model.repo and model.revision in the settings)";
+            (Exit::Usage, format!("{check}; a private one needs HF_TOKEN"))
+        }
+        HubError::Refused(_) => (Exit::NoModel, "See model.repo and model.revision in the settings".to_owned()),
+        HubError::Damaged(_) => (Exit::NoModel, "Type the command again".to_owned()),
+        HubError::Space { .. } | HubError::Disk { .. } => {
+            (Exit::Disk, "Free space, or set HF_HOME to a folder on a larger disk".to_owned())
+        }
+        HubError::Stopped => (Exit::Stopped, "sala-chat model download".to_owned()),
+    };
+    Failure::new(exit, error.to_string()).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_of_a_model_is_said_to_be_kept_only_where_something_was() {
+        let said = |here| explain(&HubError::Network("timeout".into()), &ModelConfig::default(), here).hint.unwrap();
+        assert!(said(1).starts_with("What was read is kept; try again. To install by hand"), "{}", said(1));
+        assert!(said(0).starts_with("Try again. To install by hand"), "{}", said(0));
+    }
+
+    #[test]
+    fn a_name_that_the_hub_does_not_know_is_a_wrong_name_and_not_a_missing_model() {
+        let failure = explain(&HubError::Unknown("some/thing at main".into()), &ModelConfig::default(), 0);
+        assert_eq!((failure.exit, failure.message.as_str()), (Exit::Usage, "the hub does not know some/thing at main"));
+        assert!(failure.hint.is_some_and(|hint| hint.contains("OWNER/NAME") && hint.contains("HF_TOKEN")));
+    }
+}

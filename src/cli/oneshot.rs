@@ -1,0 +1,331 @@
+//! `sala-chat -p`: one answer on standard output, then the end. A runtime without an interface: its notices become text,
+//! one JSON object, or JSON lines. Progress and notes go to standard error, and only to a terminal.
+//!
+//! What is known of the answers is in `facts`, how it is written in `printer`.
+
+mod facts;
+mod printer;
+
+use std::io::{IsTerminal, Read};
+use std::path::Path;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender};
+use serde_json::json;
+
+use super::args::{Ask, Format};
+use super::failure::Failure;
+use super::signals::Ending;
+use super::{Context, STDIN, jobs, open, out};
+use crate::core::Exit;
+use crate::core::transcript::{Finish, Role};
+use crate::runtime::Attendance;
+use crate::runtime::protocol::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView, Unsaved};
+use crate::text::sanitize::Clean;
+use crate::text::sources::OddByte;
+use crate::text::{Decoded, NotText, decode};
+use crate::tui::mention::{self, Meant};
+use facts::Run;
+pub(super) use facts::{looked_at, reason};
+use printer::Printer;
+
+/// What the model sees standard input as.
+const STDIN_NAME: &str = "stdin";
+
+/// Whether a path is a name of standard input.
+pub(super) fn means_stdin(path: &str) -> bool {
+    [STDIN, "/dev/stdin"].contains(&path)
+}
+
+/// Standard input, if somebody put something into it.
+fn piped(most_mib: u64, quiet: bool) -> Result<Option<String>, Failure> {
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Ok(None);
+    }
+    let bytes = read_piped(stdin.lock(), most_mib)?;
+    let Decoded { text, guessed } = decode(bytes, false).map_err(|NotText::Control { byte, offset }| {
+        let what = OddByte(byte).name();
+        Failure::new(Exit::Failure, format!("standard input: not text ({what} at byte {offset})"))
+            .hint("Convert it to text first, or put it into a file and load that (-f FILE)")
+    })?;
+    if let Some(encoding) = guessed.filter(|_| !quiet) {
+        out::tell(&Clean::text(&format!("sala-chat: standard input: read as {encoding}, a guess")));
+    }
+    Ok((!text.trim().is_empty()).then_some(text))
+}
+
+/// A source without an end must not fill the memory.
+fn read_piped(input: impl Read, most_mib: u64) -> Result<Vec<u8>, Failure> {
+    let most = most_mib.saturating_mul(1 << 20);
+    let mut bytes = Vec::new();
+    let read = input.take(most.saturating_add(1)).read_to_end(&mut bytes);
+    read.map_err(|e| Failure::new(Exit::Failure, format!("standard input: {e}")))?;
+    if bytes.len() as u64 > most {
+        return Err(Failure::new(Exit::TooLong, format!("standard input: more than {most_mib} MiB"))
+            .hint("Raise load.max_file_mib or split it"));
+    }
+    Ok(bytes)
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Anything that keeps the question from being answered.
+pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
+    if ask.prompt.trim().is_empty() {
+        return Err(Failure::new(Exit::Usage, "there is no question: -p needs a text")
+            .hint("For example: sala-chat -p \"What is in it?\" -f FILE"));
+    }
+    let inline = piped(context.config().load.max_file_mib, context.quiet)?;
+    if inline.is_none() && ask.files.iter().any(|p| means_stdin(p)) {
+        return Err(Failure::usage("-f - means standard input, and there is nothing in it"));
+    }
+    let home = std::env::home_dir();
+    let Meant { text, paths: mentioned, library } = mentions(context, ask, home.as_deref());
+    let started = Instant::now();
+    let opened = open::runtime(context, &ask.session, ask.save, Attendance::Absent)?;
+    let requests = opened.runtime.requests.clone();
+    let stop = requests.clone();
+    // A runtime that is gone has stopped.
+    let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
+    let mut paths: Vec<String> = ask.files.iter().filter(|p| !means_stdin(p)).cloned().collect();
+    if inline.is_some() {
+        paths.push(STDIN.into());
+    }
+    paths.extend(mentioned.into_iter().map(|path| mention::below_home(path, home.as_deref())));
+    if !(paths.is_empty() && library.is_empty()) {
+        let alone = paths.len() == 1 && library.is_empty();
+        let name = (inline.is_some() && alone).then(|| STDIN_NAME.to_owned());
+        let options = LoadOptions { name, inline, library, ..LoadOptions::default() };
+        // Should the runtime be gone already, its last notice says why.
+        let _ = requests.send(Request::Load { paths, options });
+    }
+    let _ = requests.send(match ask.answers {
+        None | Some(0 | 1) => Request::Ask(text),
+        Some(count) => Request::AskForSeveral { text, count },
+    });
+    let mut printer = Printer::new(context, ask.format, ask.answers);
+    let mut run = Run { discards: !ask.save, ..Run::default() };
+    let listened = listen(&opened.runtime.notices, &requests, &mut printer, &mut run, started);
+    let joined = opened.runtime.thread.join();
+    let _ = opened.engine.join();
+    // Where no end of an answer comes any more that could tell them.
+    if run.answers.is_empty() || listened.is_err() || joined.is_err() {
+        printer.tell_held();
+    }
+    if let Some(signal) = ending.signal() {
+        // What there is of an answer is on standard output; the code says why there is no more.
+        return match (listened, run.answers.first()) {
+            (Ok(()), Some(answer)) => printer.end(&run, answer).map(|()| Exit::Signal(signal)),
+            (Ok(()) | Err(_), _) => Err(unanswered(Exit::Signal(signal), ask, &run)),
+        };
+    }
+    listened?;
+    if joined.is_err() {
+        return Err(Failure::new(
+            Exit::Failure,
+            "the runtime ended unexpectedly. What was said is saved: sala-chat -c",
+        ));
+    }
+    let Some(answer) = run.answers.first() else {
+        if let Some(unsaved) = &run.unsaved {
+            return Err(not_saved(unsaved));
+        }
+        return Err(unanswered(Exit::Stopped, ask, &run));
+    };
+    printer.end(&run, answer)?;
+    if let Some(unsaved) = &run.unsaved {
+        return match ask.format {
+            // The object has said so, and there is one on standard output.
+            Format::Json => Ok(unsaved.exit),
+            Format::Text | Format::Raw | Format::JsonLines => Err(not_saved(unsaved)),
+        };
+    }
+    Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
+}
+
+/// The question with what it mentions (`@NAME`). What is in the session that it goes on in is told apart by the runtime, which leaves it
+/// out of the load.
+fn mentions(context: &Context, ask: &Ask, home: Option<&Path>) -> Meant {
+    let names = mention::names(&ask.prompt);
+    let found = jobs::existing(names.clone(), home);
+    // The library is looked at only where a name may be one of its own.
+    let shelved = if ask.save && found.len() < names.len() { open::library_names(context) } else { Vec::new() };
+    let shelved: Vec<&str> = shelved.iter().map(String::as_str).collect();
+    mention::meant(&ask.prompt, &found, &[], &shelved)
+}
+
+/// Stopped while the documents or the question were read.
+fn unanswered(exit: Exit, ask: &Ask, run: &Run) -> Failure {
+    let failure = Failure::new(exit, "stopped before there was an answer");
+    match ask.save && run.session.is_some() && run.unsaved.is_none() && run.read > 0 {
+        true => failure.hint("What was read is kept: sala-chat -c goes on in this session"),
+        false => failure,
+    }
+}
+
+/// The answer was given, but it is not on disk: a script must not go on as if it were.
+pub(super) fn not_saved(unsaved: &Unsaved) -> Failure {
+    Failure::new(unsaved.exit, format!("not saved: {}", unsaved.reason))
+}
+
+/// Follows the runtime to its end.
+fn listen(
+    notices: &Receiver<Notice>,
+    requests: &Sender<Request>,
+    printer: &mut Printer<'_>,
+    run: &mut Run,
+    started: Instant,
+) -> Result<(), Failure> {
+    let mut failed = None;
+    for notice in notices {
+        let printed = match notice {
+            Notice::Ready(info) => {
+                run.load_ms = started.elapsed().as_secs_f64() * 1000.0;
+                run.model = info;
+                printer.event(
+                    "start",
+                    || json!({ "model": run.model.name, "device": run.model.device, "load_ms": run.load_ms }),
+                )
+            }
+            Notice::Session(SessionView { name, .. }) | Notice::Named { name, .. } => {
+                run.session = Some(name).filter(|n| !run.discards && !n.is_empty());
+                Ok(())
+            }
+            // Before any text: a token may be a part of a character.
+            Notice::Activity(Activity::Thinking { .. } | Activity::Answering { .. }) => {
+                run.first_token_ms.get_or_insert_with(|| printer.context.began.elapsed().as_secs_f64() * 1000.0);
+                Ok(())
+            }
+            Notice::Several(answers) => {
+                run.beside = answers.iter().map(|(id, _)| *id).collect();
+                Ok(())
+            }
+            Notice::Delta { message, thinking, text } => {
+                let which = printer.place(message, &run.beside);
+                printer.delta(which, thinking, &text)
+            }
+            Notice::Finished(m) if m.role == Role::Document => {
+                run.documents_read += m.meta.prefilled_tokens;
+                run.documents_ms += m.meta.prefill_ms;
+                let name = m.meta.document.as_ref().map(|d| d.name.clone());
+                let tokens = m.meta.document.as_ref().map(|d| d.tokens);
+                printer.event(
+                    "load",
+                    || json!({ "name": name, "tokens": tokens, "prefilled_tokens": m.meta.prefilled_tokens }),
+                )
+            }
+            Notice::Finished(m) => {
+                let which = printer.place(m.id, &run.beside);
+                let told = printer.finished(which, &m);
+                run.take(m);
+                told
+            }
+            // What follows an answer is done too: where the template drops thoughts it is read again without them, or the
+            // next `-c` would find none of it.
+            Notice::Activity(Activity::Idle) if !run.answers.is_empty() => {
+                let _ = requests.send(Request::Quit);
+                Ok(())
+            }
+            Notice::Meters(m) => {
+                run.meters = m;
+                Ok(())
+            }
+            Notice::Activity(Activity::Reading(p)) => {
+                run.read = run.read.max(p.done);
+                printer.reading(&p)
+            }
+            // Before there is an answer: it would stand in its last line.
+            Notice::Activity(Activity::Busy { what }) if run.first_token_ms.is_none() => {
+                printer.busy(&what);
+                Ok(())
+            }
+            Notice::Note(level, text) => printer.note(level, &text),
+            Notice::Damage(text) => printer.note(Level::Warn, &text),
+            Notice::Fatal { error, exit } => {
+                printer.clear_progress();
+                // What could not be written comes first: that the runtime has stopped follows from it.
+                failed.get_or_insert(Failure::new(exit, error));
+                Ok(())
+            }
+            Notice::Save(SaveState::Saved(_)) => {
+                run.written = true;
+                Ok(())
+            }
+            Notice::Save(SaveState::TextOnly(_)) if run.left_out.is_some() => Ok(()),
+            Notice::Save(SaveState::TextOnly(why)) => {
+                run.written = true;
+                let told = printer.note(Level::Warn, &format!("Text is saved, state is not: {why}"));
+                run.left_out = Some(why);
+                told
+            }
+            Notice::Bye { unsaved, .. } => {
+                printer.clear_progress();
+                run.unsaved = unsaved;
+                break;
+            }
+            Notice::Activity(_)
+            | Notice::Acknowledged(_)
+            | Notice::Background { .. }
+            | Notice::Added(_)
+            | Notice::Save(SaveState::Empty | SaveState::Saving | SaveState::NotSaved(_) | SaveState::Off)
+            | Notice::Page { .. }
+            | Notice::Looked { .. }
+            | Notice::Why { .. }
+            | Notice::Map(_)
+            | Notice::Aside { .. }
+            | Notice::FanOut(_)
+            | Notice::Question { .. }
+            | Notice::Plan { .. }
+            | Notice::Display(_)
+            | Notice::Tree(_)
+            | Notice::Input { .. }
+            | Notice::Sessions(_)
+            | Notice::Prompts(_)
+            | Notice::Draft(_)
+            | Notice::Library(_)
+            | Notice::Titled(_)
+            | Notice::Found { .. }
+            | Notice::Timeline(_)
+            | Notice::Documents { .. } => Ok(()),
+        };
+        if let Err(e) = printed {
+            // Nobody reads any more: end in good order, keep what was said.
+            failed.get_or_insert(e);
+            let _ = requests.send(Request::Stop);
+            let _ = requests.send(Request::Quit);
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::SessionChoice;
+    use super::*;
+
+    #[test]
+    fn what_was_read_is_said_to_be_kept_only_where_something_was() {
+        let ask = |save| Ask {
+            prompt: "why?".into(),
+            files: Vec::new(),
+            session: SessionChoice::New,
+            save,
+            format: Format::Text,
+            answers: None,
+        };
+        let run = |read| Run { session: Some("notes".into()), read, ..Run::default() };
+        let hint = |save, read| unanswered(Exit::Stopped, &ask(save), &run(read)).hint;
+        assert!(hint(true, 448).unwrap().starts_with("What was read is kept"));
+        assert_eq!([hint(true, 0), hint(false, 448)], [None, None]);
+    }
+
+    #[test]
+    fn standard_input_ends_at_the_limit() {
+        assert_eq!(read_piped(&b"text"[..], 1).unwrap(), b"text");
+        let endless = read_piped(std::io::repeat(b'a'), 1).unwrap_err();
+        assert_eq!(endless.exit, Exit::TooLong);
+        assert_eq!(endless.to_string(), "standard input: more than 1 MiB. Raise load.max_file_mib or split it");
+    }
+}

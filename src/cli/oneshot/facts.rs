@@ -1,0 +1,272 @@
+//! What is known of the answers of one run, and the object that says it.
+
+use serde_json::{Value, json};
+
+use crate::core::transcript::{Finish, Message, MessageId, Passage};
+use crate::engine::protocol::ModelInfo;
+use crate::runtime::protocol::{Meters, Unsaved};
+
+/// Facts gathered on the way to the answer.
+#[derive(Default)]
+pub(super) struct Run {
+    pub(super) model: ModelInfo,
+    pub(super) load_ms: f64,
+    /// From the start of the program to the first token of the answer, or of several answers.
+    pub(super) first_token_ms: Option<f64>,
+    /// What its session is called, if it has one.
+    pub(super) session: Option<String>,
+    /// Some of it came to the disk.
+    pub(super) written: bool,
+    /// `--no-save`: its session is gone with it.
+    pub(super) discards: bool,
+    pub(super) meters: Meters,
+    /// Tokens that were read, whatever came of it.
+    pub(super) read: u64,
+    /// Tokens of documents read by prefill in this run.
+    pub(super) documents_read: u64,
+    /// Time for them, milliseconds.
+    pub(super) documents_ms: f64,
+    /// Answers that were asked for, in the order of their seeds; the first goes on.
+    pub(super) answers: Vec<Message>,
+    /// Those that are written side by side.
+    pub(super) beside: Vec<MessageId>,
+    pub(super) unsaved: Option<Unsaved>,
+    /// Why state is not on disk though text is.
+    pub(super) left_out: Option<String>,
+}
+
+/// Why an answer ended, in words for scripts.
+pub(in crate::cli) fn reason(finish: Option<Finish>) -> &'static str {
+    match finish {
+        Some(Finish::Stop) => "stop",
+        Some(Finish::Length) => "length",
+        Some(Finish::Context) => "context",
+        Some(Finish::Repeats) => "repeats",
+        Some(Finish::Stopped) => "stopped",
+        Some(Finish::Failed) | None => "error",
+    }
+}
+
+fn place(p: &Passage) -> Value {
+    json!({
+        "document": p.document,
+        "message": p.number,
+        "first_line": p.first_line,
+        "last_line": p.last_line,
+        "share": (f64::from(p.share) * 1e4).round() / 1e4,
+    })
+}
+
+/// Passages that were looked at while the answer was written, most first. What was said has no document, but a message number.
+pub(in crate::cli) fn looked_at(passages: &[Passage]) -> Value {
+    passages.iter().map(place).collect()
+}
+
+pub(super) fn looked_at_by(answer: &Message) -> Value {
+    looked_at(answer.meta.looked.as_ref().map_or(&[][..], |l| &l.passages))
+}
+
+/// The same for each sentence of the answer.
+pub(super) fn looked_at_by_sentence(answer: &Message) -> Value {
+    let told = answer.meta.looked.as_ref().map(|l| l.by_sentence(&answer.text)).unwrap_or_default();
+    told.into_iter()
+        .map(|(text, passages)| json!({ "text": text, "looked_at": passages.iter().map(place).collect::<Value>() }))
+        .collect()
+}
+
+impl Run {
+    /// An answer is complete.
+    pub(super) fn take(&mut self, answer: Message) {
+        self.answers.push(answer);
+        let place = |m: &Message| self.beside.iter().position(|id| *id == m.id);
+        self.answers.sort_by_key(place);
+    }
+
+    /// What it can be gone on in by: no session of which nothing was written.
+    pub(super) fn session(&self) -> Option<&str> {
+        self.session.as_deref().filter(|_| self.written || self.unsaved.is_none())
+    }
+
+    /// One object for each of several answers.
+    fn several(&self) -> Value {
+        let one = |m: &Message| {
+            json!({
+                "text": m.text,
+                "thinking": m.thinking,
+                "seed": m.meta.seed,
+                "finish_reason": reason(m.meta.finish),
+                "completion_tokens": m.meta.completion_tokens,
+                "looked_at": looked_at_by(m),
+            })
+        };
+        self.answers.iter().map(one).collect()
+    }
+
+    /// Which limit cut an answer off, and what to do about it.
+    pub(super) fn cut_off(&self, answer: &Message) -> Option<String> {
+        match answer.meta.finish? {
+            Finish::Length => {
+                let limit = self.meters.settings.iter().find(|(name, _)| *name == "max_tokens").map(|(_, limit)| limit);
+                let at = limit.map_or(String::new(), |limit| format!(" at {limit} tokens"));
+                Some(format!("the answer was cut off{at} (sampling.max_tokens): --max-tokens N sets another limit"))
+            }
+            Finish::Context => {
+                let limit = self.meters.context_limit;
+                Some(format!("the answer was cut off: the context of {limit} tokens is full (--ctx N sets another)"))
+            }
+            Finish::Repeats => {
+                let after = answer.meta.completion_tokens;
+                Some(format!(
+                    "the answer was cut off after {after} tokens: it began to repeat itself (sampling.stop_loops)"
+                ))
+            }
+            Finish::Stop | Finish::Stopped | Finish::Failed => None,
+        }
+    }
+
+    pub(super) fn usage(&self, answer: &Message) -> Value {
+        let prefilled = answer.meta.prefilled_tokens + self.documents_read;
+        let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
+        // What was read for one of them was read for all.
+        let beside = self.answers.iter().filter(|m| m.id != answer.id).map(|m| m.meta.completion_tokens).sum::<u64>();
+        let mut usage = json!({
+            "prompt_tokens": prefilled + reused,
+            "reused_tokens": reused,
+            "prefilled_tokens": prefilled,
+            "completion_tokens": answer.meta.completion_tokens + beside,
+        });
+        if let Some(usage) = usage.as_object_mut().filter(|_| self.meters.estimated) {
+            usage.insert("estimated".to_owned(), json!(true));
+        }
+        usage
+    }
+
+    /// Times from the start of reading, of the same tokens that [`Run::usage`] counts. The first token is the one that
+    /// `first_token_ms` is about: of several answers any may begin first.
+    pub(super) fn timing(&self, answer: &Message) -> Value {
+        let prefilled = answer.meta.prefilled_tokens + self.documents_read;
+        let prefill_ms = answer.meta.prefill_ms + self.documents_ms;
+        let firsts = self.answers.iter().map(|m| m.meta.ttft_ms).filter(|ms| *ms > 0.0);
+        let ttft_ms = firsts.reduce(f64::min).unwrap_or(answer.meta.ttft_ms);
+        json!({
+            "load_ms": self.load_ms,
+            "first_token_ms": self.first_token_ms,
+            "ttft_ms": ttft_ms + self.documents_ms,
+            "prefill_tokens_per_s": if prefill_ms > 0.0 { prefilled as f64 * 1000.0 / prefill_ms } else { 0.0 },
+            "decode_tokens_per_s": answer.meta.tokens_per_s,
+        })
+    }
+
+    pub(super) fn speculation(&self) -> Value {
+        let s = &self.meters.spec;
+        json!({
+            "rounds": s.rounds,
+            "drafted": s.drafted,
+            "accepted": s.accepted,
+            "mean_accept_length": s.mean_accept_length,
+            "eagle_rounds": s.eagle_rounds,
+            "ngram_rounds": s.ngram_rounds,
+            "plain_rounds": s.plain_rounds,
+        })
+    }
+
+    pub(super) fn object(&self, answer: &Message, several: bool) -> Value {
+        let mut object = json!({
+            "text": answer.text,
+            "thinking": answer.thinking,
+            "looked_at": looked_at_by(answer),
+            "looked_at_by_sentence": looked_at_by_sentence(answer),
+            "finish_reason": reason(answer.meta.finish),
+            "session": self.session(),
+            "not_saved": self.unsaved.as_ref().map(|u| &u.reason),
+            "state_not_saved": self.left_out,
+            "model": self.model.name,
+            "device": self.model.device,
+            "seed": answer.meta.seed,
+            "usage": self.usage(answer),
+            "timing": self.timing(answer),
+            "speculation": self.speculation(),
+        });
+        if let Some(object) = object.as_object_mut() {
+            // Only where it is another process than this one.
+            self.model.host.iter().for_each(|host| drop(object.insert("host".into(), host.as_str().into())));
+            if several {
+                object.insert("answers".into(), self.several());
+            }
+        }
+        object
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::Exit;
+    use crate::core::transcript::{MessageMeta, Role, Sources};
+
+    #[test]
+    fn usage_counts_documents_of_this_run_as_read() {
+        let meta =
+            MessageMeta { prefilled_tokens: 10, reused_tokens: 1200, completion_tokens: 7, ..MessageMeta::default() };
+        let meta = MessageMeta { prefill_ms: 20.0, ttft_ms: 30.0, ..meta };
+        let answer = Message {
+            id: MessageId(1),
+            parent: None,
+            role: Role::Assistant,
+            text: "x".into(),
+            thinking: String::new(),
+            created_ms: 0,
+            meta: MessageMeta { finish: Some(Finish::Stop), seed: Some(3), ..meta },
+        };
+        let run = Run { documents_read: 1000, documents_ms: 485.0, ..Run::default() };
+        let object = run.object(&answer, false);
+        assert_eq!(
+            object["usage"],
+            json!({"prompt_tokens": 1210, "reused_tokens": 200, "prefilled_tokens": 1010, "completion_tokens": 7})
+        );
+        // Times of the same tokens, not only of those behind the documents.
+        assert_eq!(
+            (&object["timing"]["ttft_ms"], &object["timing"]["prefill_tokens_per_s"]),
+            (&json!(515.0), &json!(2000.0))
+        );
+        let other = MessageMeta { ttft_ms: 25.0, ..answer.meta.clone() };
+        let other = Message { id: MessageId(2), meta: other, ..answer.clone() };
+        let several = Run { answers: vec![answer.clone(), other], ..Run::default() };
+        assert_eq!(several.object(&answer, true)["timing"]["ttft_ms"], 25.0, "the first token of any");
+        let unsaved = |written| {
+            let unsaved = Some(Unsaved { reason: "no room".into(), exit: Exit::Disk });
+            Run { session: Some("notes".into()), written, unsaved, ..Run::default() }.object(&answer, false)
+        };
+        assert_eq!((&unsaved(true)["session"], &unsaved(false)["session"]), (&json!("notes"), &Value::Null));
+        let cut_off = |finish| {
+            let settings = vec![("max_tokens", "12".to_owned())];
+            let run = Run { meters: Meters { settings, context_limit: 4_096, ..Meters::default() }, ..Run::default() };
+            let meta = MessageMeta { finish, completion_tokens: 7, ..MessageMeta::default() };
+            run.cut_off(&Message { meta, ..answer.clone() }).unwrap_or_default()
+        };
+        assert!(cut_off(Some(Finish::Length)).contains("at 12 tokens"));
+        assert!(cut_off(Some(Finish::Context)).contains("4096 tokens is full"));
+        assert!(cut_off(Some(Finish::Repeats)).contains("after 7 tokens"));
+        assert_eq!([cut_off(Some(Finish::Stop)), cut_off(None)], ["", ""]);
+        assert_eq!(object["finish_reason"], "stop");
+        assert_eq!(object["looked_at"], json!([]));
+        let passage = Passage {
+            document: Some("war.txt".into()),
+            number: 2,
+            first_line: 41_210,
+            last_line: 41_262,
+            share: 0.3142,
+            ..Passage::default()
+        };
+        let said = Passage { number: 4, first_line: 1, last_line: 1, share: 0.1, ..Passage::default() };
+        let looked = Sources { passages: vec![passage, said], ..Sources::default() };
+        let answer = Message { meta: MessageMeta { looked: Some(looked), ..answer.meta.clone() }, ..answer };
+        assert_eq!(
+            run.object(&answer, false)["looked_at"],
+            json!([
+                {"document": "war.txt", "message": 2, "first_line": 41_210, "last_line": 41_262, "share": 0.3142},
+                {"document": null, "message": 4, "first_line": 1, "last_line": 1, "share": 0.1},
+            ])
+        );
+    }
+}

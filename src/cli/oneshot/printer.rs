@@ -1,0 +1,229 @@
+//! What one run writes: text, one JSON object, or JSON lines; progress and notes beside them.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::super::args::Format;
+use super::super::failure::Failure;
+use super::super::{Context, out};
+use super::facts::{Run, looked_at_by, looked_at_by_sentence, reason};
+use crate::config::settings::ThoughtView;
+use crate::core::transcript::{Message, MessageId};
+use crate::runtime::protocol::{Level, ReadingProgress};
+use crate::text::sanitize::Clean;
+
+/// Between two lines of progress.
+const PROGRESS: Duration = Duration::from_millis(200);
+
+/// Writes what is to be seen.
+pub(super) struct Printer<'a> {
+    pub(super) context: &'a Context,
+    format: Format,
+    thoughts: bool,
+    progress: Option<Instant>,
+    ends_with_newline: bool,
+    /// So many answers were asked for.
+    answers: Option<u64>,
+    /// Those that were heard of, where they are not written side by side.
+    heard: Vec<MessageId>,
+    /// One of several was told.
+    told: bool,
+    /// Notes that came while a line of the answer was open.
+    held: Vec<(Level, String)>,
+}
+
+impl<'a> Printer<'a> {
+    pub(super) fn new(context: &'a Context, format: Format, answers: Option<u64>) -> Printer<'a> {
+        Printer {
+            context,
+            format,
+            thoughts: context.config().thinking.show == ThoughtView::Open,
+            progress: None,
+            ends_with_newline: true,
+            answers,
+            heard: Vec::new(),
+            told: false,
+            held: Vec::new(),
+        }
+    }
+
+    fn several(&self) -> bool {
+        self.answers.is_some_and(|n| n > 1)
+    }
+
+    /// Which of the answers a message is, from 0.
+    pub(super) fn place(&mut self, message: MessageId, beside: &[MessageId]) -> usize {
+        if let Some(at) = beside.iter().position(|id| *id == message) {
+            return at;
+        }
+        self.heard.iter().position(|id| *id == message).unwrap_or_else(|| {
+            self.heard.push(message);
+            self.heard.len() - 1
+        })
+    }
+
+    /// An answer is complete: of several, each is told as a whole.
+    pub(super) fn finished(&mut self, which: usize, answer: &Message) -> Result<(), Failure> {
+        self.clear_progress();
+        if !self.several() {
+            return Ok(());
+        }
+        match self.format {
+            Format::Json | Format::Raw => Ok(()),
+            Format::JsonLines => self.event("answer", || {
+                json!({
+                    "answer": which, "text": answer.text, "seed": answer.meta.seed,
+                    "finish_reason": reason(answer.meta.finish)
+                })
+            }),
+            Format::Text => {
+                let seed = answer.meta.seed.map_or(String::new(), |seed| format!(" seed {seed}"));
+                let apart = if std::mem::replace(&mut self.told, true) { "\n" } else { "" };
+                self.answer(&format!("{apart}[{}]{seed}\n{}\n", which + 1, answer.text.trim_end()))
+            }
+        }
+    }
+
+    /// A piece of the answer. `--raw` gives a file or a program what the model wrote; a terminal never gets that.
+    fn answer(&mut self, text: &str) -> Result<(), Failure> {
+        match self.format {
+            Format::Raw => out::data(text.as_bytes())?,
+            Format::Text | Format::Json | Format::JsonLines => out::part(&Clean::text(text))?,
+        }
+        self.ends_with_newline = text.ends_with('\n');
+        Ok(())
+    }
+
+    pub(super) fn event(&mut self, event: &str, body: impl FnOnce() -> Value) -> Result<(), Failure> {
+        if self.format != Format::JsonLines {
+            return Ok(());
+        }
+        let mut line = json!({ "event": event });
+        if let (Value::Object(line), Value::Object(body)) = (&mut line, body()) {
+            line.extend(body);
+        }
+        Ok(out::line(&Clean::json(&line))?)
+    }
+
+    pub(super) fn delta(&mut self, which: usize, thinking: bool, text: &str) -> Result<(), Failure> {
+        self.clear_progress();
+        match (self.format, thinking) {
+            (Format::JsonLines, _) if self.several() => {
+                let event = if thinking { "think" } else { "token" };
+                self.event(event, || json!({ "answer": which, "text": text }))
+            }
+            _ if self.several() => Ok(()),
+            (Format::JsonLines, true) => self.event("think", || json!({ "text": text })),
+            (Format::JsonLines, false) => self.event("token", || json!({ "text": text })),
+            (Format::Json, _) => Ok(()),
+            (Format::Text | Format::Raw, false) => self.answer(text),
+            (Format::Text | Format::Raw, true) => {
+                if self.thoughts && !self.context.quiet {
+                    // Thoughts are no part of the answer.
+                    out::tell_part(&Clean::text(text));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn reading(&mut self, p: &ReadingProgress) -> Result<(), Failure> {
+        if self.format == Format::JsonLines {
+            let (done, total) = (p.done, p.total);
+            return self.event("prefill", || json!({ "done": done, "total": total, "tokens_per_s": p.tokens_per_s }));
+        }
+        let due = self.progress.is_none_or(|at| at.elapsed() >= PROGRESS);
+        if self.context.shows_progress() && due && p.total > 0 {
+            self.progress = Some(Instant::now());
+            let left =
+                if p.tokens_per_s > 0.0 { (p.total.saturating_sub(p.done)) as f64 / p.tokens_per_s } else { 0.0 };
+            let share = p.done * 100 / p.total;
+            let said = format!("reading {share}%  {:.0} tokens/s  {left:.0} s left", p.tokens_per_s);
+            out::progress(&Clean::line(&said));
+        }
+        Ok(())
+    }
+
+    pub(super) fn busy(&mut self, what: &str) {
+        if self.context.shows_progress() && self.format != Format::JsonLines {
+            self.progress = Some(Instant::now());
+            out::progress(&Clean::line(what));
+        }
+    }
+
+    pub(super) fn clear_progress(&mut self) {
+        if self.progress.take().is_some() {
+            out::clear_progress();
+        }
+    }
+
+    /// Tells a note, behind the line of the answer that is being written.
+    pub(super) fn note(&mut self, level: Level, text: &str) -> Result<(), Failure> {
+        self.clear_progress();
+        match self.ends_with_newline {
+            true => self.tell(level, text),
+            false => self.held.push((level, text.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Tells the notes that waited for the end of the answer.
+    pub(super) fn tell_held(&mut self) {
+        for (level, text) in std::mem::take(&mut self.held) {
+            self.tell(level, &text);
+        }
+    }
+
+    fn tell(&self, level: Level, text: &str) {
+        match level {
+            Level::Info => self.context.note(text),
+            Level::Warn | Level::Error => {
+                if !self.context.quiet {
+                    out::tell(&Clean::text(&format!("sala-chat: {text}")));
+                }
+            }
+        }
+    }
+
+    /// Ends the answer, with all that is known of it.
+    pub(super) fn end(&mut self, run: &Run, answer: &Message) -> Result<(), Failure> {
+        let ended = self.end_answer(run, answer);
+        self.tell_held();
+        ended
+    }
+
+    fn end_answer(&mut self, run: &Run, answer: &Message) -> Result<(), Failure> {
+        match self.format {
+            Format::Json => Ok(out::line(&Clean::json(&run.object(answer, self.answers.is_some())))?),
+            Format::JsonLines => {
+                let stats = json!({ "usage": run.usage(answer), "timing": run.timing(answer), "speculation": run.speculation() });
+                self.event("look", || {
+                    json!({ "looked_at": looked_at_by(answer), "looked_at_by_sentence": looked_at_by_sentence(answer) })
+                })?;
+                self.event("stats", || stats)?;
+                let (session, seed) = (run.session(), answer.meta.seed);
+                let not_saved = run.unsaved.as_ref().map(|u| &u.reason);
+                self.event("end", || {
+                    json!({
+                        "finish_reason": reason(answer.meta.finish), "session": session, "seed": seed,
+                        "not_saved": not_saved,
+                        "state_not_saved": run.left_out
+                    })
+                })
+            }
+            Format::Text | Format::Raw => {
+                // A file or a program gets what the model wrote, and no more.
+                let exact = self.format == Format::Raw && !out::is_terminal();
+                if !self.ends_with_newline && !exact {
+                    self.answer("\n")?;
+                }
+                // A reason is no part of the text, as it is of an object.
+                match run.answers.iter().find_map(|m| run.cut_off(m)) {
+                    Some(why) => self.note(Level::Warn, &why),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! From settings to a running runtime: data directory (`stores`), model, engine thread. Shared by the chat, `-p` and `library add`.
+
+mod stores;
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::args::SessionChoice;
+use super::devices::{self, Chosen};
+use super::failure::Failure;
+use super::{Context, attach_engine, downloaded, remote_engine};
+use crate::client::remote::{self, RemoteOptions};
+use crate::config::settings::table::session_rows;
+use crate::config::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
+use crate::core::Exit;
+use crate::engine::Engine;
+use crate::engine::protocol::{BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
+use crate::model::{
+    Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_THESAURUS, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError,
+    Recipe,
+};
+use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, Input, LoadLimits, Opening, Runtime, Settings};
+use crate::store::{LAST, Scratch};
+use crate::text::sources::SourceOptions;
+use crate::text::{self, TextModel, files};
+pub(super) use stores::{folder_of_requests, library_names, limits};
+pub use stores::{
+    scratch, store, store_of_requests, store_of_requests_if_any, store_to_change, store_to_free, store_to_read,
+};
+
+/// How long an engine that is not needed after all may take to notice.
+const GIVEN_UP: Duration = Duration::from_secs(3);
+
+/// A runtime with its engine.
+pub struct Opened {
+    /// The runtime.
+    pub runtime: Runtime,
+    /// The engine's thread: ends after the runtime.
+    pub engine: std::thread::JoinHandle<()>,
+    /// The settings, with what the model recommends under them.
+    pub loaded: Loaded,
+    /// With `--no-save`: where things lie until the end.
+    pub scratch: Option<Scratch>,
+}
+
+/// The model that the settings mean.
+///
+/// # Errors
+/// A folder that is none.
+pub fn model(context: &Context) -> Result<Chosen, Failure> {
+    match context.config().model_source() {
+        ModelSource::Auto => Ok(devices::automatic(&context.config().model)),
+        ModelSource::Demo => Ok(Chosen::new(BUILT_IN)),
+        ModelSource::Synthetic(shape) => Ok(Chosen::new(format!("synthetic:{shape}"))),
+        ModelSource::Path(path) if Path::new(&path).is_dir() => Ok(Chosen::new(path)),
+        ModelSource::Path(path) if Path::new(&path).is_file() => Err(Failure::new(
+            Exit::NoModel,
+            match Path::new(&path).extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
+                true => format!("{path} is a GGUF file, which is not read"),
+                false => format!("{path} is a file, and a model is a folder"),
+            },
+        )
+        .hint("Give the folder with the model's safetensors")),
+        ModelSource::Path(path) => Err(Failure::new(Exit::NoModel, format!("{path}: no such model folder"))
+            .hint("--model demo runs the built-in model, sala-chat model download gets the 9B model")),
+    }
+}
+
+/// Tokenizer and template of a model, and the ids that end a turn.
+///
+/// # Errors
+/// A missing or damaged file.
+pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
+    let unusable = |what: String| Failure::new(Exit::NoModel, what);
+    let (text, config) = if is_folder(model) {
+        let file = Path::new(model).join("config.json");
+        if file.symlink_metadata().is_err() {
+            return Err(unusable(format!("{model} is not a checkpoint: config.json is not in it"))
+                .hint("--model demo runs the built-in model, sala-chat model download gets the 9B model"));
+        }
+        let config = files::read_text(&file, files::MODEL_CONFIG_BYTES)
+            .map_err(|e| unusable(format!("{}: {e}", file.display())))?;
+        (TextModel::load(Path::new(model), &text::this_program()), config)
+    } else {
+        let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
+        // Random weights have no authors who could recommend anything.
+        let generation = (model == BUILT_IN).then_some(DEMO_GENERATION_CONFIG.as_bytes());
+        let text = TextModel::from_bytes(tokenizer, config, generation, None);
+        let text = text.and_then(|text| text.with_thesaurus(DEMO_THESAURUS.into()));
+        (text, DEMO_CONFIG.to_owned())
+    };
+    let text = text?;
+    let config: serde_json::Value =
+        serde_json::from_str(&config).map_err(|e| unusable(format!("config.json of {model}: {e}")))?;
+    let ids = match config.get("eos_token_id") {
+        Some(serde_json::Value::Array(ids)) => ids.iter().filter_map(token).collect(),
+        Some(id) => token(id).into_iter().collect::<Vec<_>>(),
+        None => Vec::new(),
+    };
+    if let Some(rows) = config.get("vocab_size").and_then(serde_json::Value::as_u64) {
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+        text.tokenizer.check_vocabulary(rows)?;
+    }
+    let stop = text.tokenizer.stop_ids(&ids);
+    Ok((text, stop))
+}
+
+fn token(id: &serde_json::Value) -> Option<Token> {
+    id.as_u64().and_then(|id| Token::try_from(id).ok())
+}
+
+/// What the engine thread loads.
+///
+/// # Errors
+/// As [`model`].
+pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
+    let config = context.config();
+    let Chosen { name, note } = model(context)?;
+    Ok(EngineOptions {
+        model: name,
+        device: match config.model.device {
+            // The note has said that there is no GPU.
+            Device::Auto if note.is_some() => DeviceChoice::Cpu,
+            Device::Auto => DeviceChoice::Auto,
+            Device::Cpu => DeviceChoice::Cpu,
+            Device::Cuda => DeviceChoice::Cuda,
+        },
+        gpu: config.model.gpu as usize,
+        context: (config.model.max_context > 0).then_some(config.model.max_context),
+        gpu_memory: config.model.max_gpu_memory.0,
+        weights: weights(context),
+        prefill: devices::prefill(&context.config().model),
+        draft: match config.draft_source() {
+            DraftSource::Auto => DraftChoice::Auto,
+            DraftSource::Off => DraftChoice::Off,
+            DraftSource::Named(name) => DraftChoice::Folder(downloaded::draft_folder(&name)?),
+        },
+        notes: note.into_iter().collect(),
+        keep_weights: Some(context.dirs.kept_weights()),
+    })
+}
+
+/// The form of the weights that the settings mean.
+pub fn weights(context: &Context) -> WeightsChoice {
+    match context.config().model.weights {
+        Weights::Auto => WeightsChoice::Auto,
+        Weights::Bf16 => WeightsChoice::Bf16,
+        Weights::Bits8 => WeightsChoice::Bits8,
+        Weights::Bits6 => WeightsChoice::Bits6,
+        Weights::Bits5 => WeightsChoice::Bits5,
+        Weights::Bits4 => WeightsChoice::Bits4,
+    }
+}
+
+/// Opens a checkpoint for a measurement: its weights are as stored unless a form was asked for.
+///
+/// # Errors
+/// As [`Checkpoint::open`].
+pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
+    let mut checkpoint = Checkpoint::open(name)?;
+    checkpoint.set_recipe(Recipe::asked_for(weights(context)).unwrap_or_default());
+    checkpoint.set_prefill(devices::prefill(&context.config().model));
+    Ok(checkpoint)
+}
+
+/// Answer settings given on the command line: they count for this run, whatever a session was left with or keeps from its beginning.
+fn overrides(context: &Context) -> Vec<(String, String)> {
+    let settings = Settings::of(context.config());
+    let given = |name: &str| context.loaded.origins.get(name) == Some(&Origin::CommandLine);
+    let rows = session_rows().filter(|(row, _)| given(row.name));
+    rows.filter_map(|(row, way)| Some((way.name.to_owned(), settings.value(row)?))).collect()
+}
+
+/// Tokens between two kept states inside a long text.
+pub fn piece(context: &Context) -> usize {
+    usize::try_from(context.config().sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024)
+}
+
+/// An engine that opens its device while this thread reads what it needs itself. One that nobody takes is waited for: a
+/// program must not end in the middle of opening a GPU.
+struct Starting(Option<Engine>);
+
+impl Starting {
+    fn started(mut self) -> Option<Engine> {
+        self.0.take()
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        let Some(Engine { commands, events, thread }) = self.0.take() else { return };
+        // Without listeners it ends as soon as its device is open.
+        drop((commands, events));
+        let given_up = Instant::now() + GIVEN_UP;
+        while !thread.is_finished() && Instant::now() < given_up {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn no_thread(e: std::io::Error) -> Failure {
+    Failure::new(Exit::Failure, format!("no thread to run on: {e}"))
+}
+
+/// What answers, begun, and what the runtime has to know of it.
+struct Begun {
+    engine: Starting,
+    text: TextModel,
+    stop: Vec<Token>,
+    save_state: SaveStates,
+    piece: usize,
+}
+
+/// Begins what answers: a server if one is named, else a model on this machine.
+fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
+    if let Some(options) = remote_engine::options(context)? {
+        let options = RemoteOptions { one_question: attendance == Attendance::Absent, ..options };
+        let text = remote::text_model().map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
+        let remote::Engine { commands, events, thread } = remote::spawn(options, &text).map_err(no_thread)?;
+        let engine = Starting(Some(Engine { commands, events, thread }));
+        let stop = text.tokenizer.stop_ids(&[]);
+        // Its state is text: there is nothing to keep beside that, and nothing to cut it for.
+        return Ok(Begun { engine, text, stop, save_state: SaveStates::Never, piece: usize::MAX });
+    }
+    let engine_options = engine_options(context)?;
+    let name = engine_options.model.clone();
+    // Before anything else: opening a GPU and loading weights is what a start waits for, unless a server has done it.
+    let engine = Starting(Some(attach_engine::begin(context, engine_options).map_err(no_thread)?));
+    let (text, stop) = text(&name)?;
+    Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
+}
+
+/// Starts engine and runtime, for whoever has no input on a screen.
+///
+/// # Errors
+/// No data directory, no model, no thread.
+pub fn runtime(
+    context: &Context,
+    session: &SessionChoice,
+    save: bool,
+    attendance: Attendance,
+) -> Result<Opened, Failure> {
+    desk_for(context, session, save, attendance, Input::Lines)
+}
+
+/// As [`runtime()`], for the screen.
+///
+/// # Errors
+/// As [`runtime()`].
+pub fn desk_of_screen(context: &Context, session: &SessionChoice, save: bool) -> Result<Opened, Failure> {
+    desk_for(context, session, save, Attendance::Present, Input::Screen)
+}
+
+fn desk_for(
+    context: &Context,
+    session: &SessionChoice,
+    save: bool,
+    attendance: Attendance,
+    input: Input,
+) -> Result<Opened, Failure> {
+    let config = context.config();
+    if !save && matches!(session, SessionChoice::Last | SessionChoice::Named(_)) {
+        // What is kept is left alone, so there is nothing to go on in.
+        let message = "--no-save begins with nothing kept: no session can be gone on in (-c, -r)";
+        return Err(Failure::new(Exit::Usage, message).hint("Leave --no-save out; in the chat, /aside leaves no trace"));
+    }
+    let Begun { engine, text, stop, save_state, piece } = begin(context, attendance)?;
+    let mut loaded = context.loaded.clone();
+    loaded.recommend(&text.recommended);
+    if let Some(why) =
+        text.template.thinking_switch().refusal(config.thinking.mode).filter(|_| attendance == Attendance::Absent)
+    {
+        context.note(why);
+    }
+    let (store, scratch) = match save {
+        true => (store(context)?, None),
+        false => scratch(context).map(|(store, dir)| (store, Some(dir)))?,
+    };
+    let Some(engine) = engine.started() else {
+        return Err(Failure::new(Exit::Failure, "internal error: an engine that was given away"));
+    };
+    let resume = match std::io::stdin().is_terminal() {
+        true => Opening::Resume,
+        // Its lines were written before anybody could know of the question.
+        false => Opening::ResumeOrEnd,
+    };
+    let overrides = overrides(context);
+    let mut settings = Settings::of(loaded.kept());
+    for (key, value) in &overrides {
+        let internal =
+            |why: String| Failure::new(Exit::Failure, format!("internal error: {key} was accepted once: {why}"));
+        settings.set_for_run(key, value).map_err(internal)?;
+    }
+    let runtime = runtime::spawn(runtime::Options {
+        store,
+        discard: !save,
+        text,
+        stop,
+        engine: EngineChannels { commands: engine.commands, events: engine.events },
+        settings,
+        system: context.loaded.system.clone(),
+        opening: match session {
+            SessionChoice::New | SessionChoice::Pick => Opening::New,
+            SessionChoice::Last => resume(LAST.into()),
+            SessionChoice::Named(name) => resume(name.clone()),
+        },
+        attendance,
+        input,
+        reserve_answer: config.model.reserve_answer,
+        load: LoadLimits {
+            confirm_tokens: config.load.confirm_tokens,
+            confirm_files: usize::try_from(config.load.confirm_files).unwrap_or(usize::MAX),
+        },
+        sources: SourceOptions::new(&config.load),
+        piece,
+        save_state,
+        presets: Some(context.dirs.presets()),
+        overrides,
+        titles: config.sessions.titles,
+        device_notes: match attendance {
+            Attendance::Present => DeviceNotes::Once(context.dirs.state.join("told")),
+            Attendance::Absent if context.shows_progress() => DeviceNotes::Once(context.dirs.state.join("told")),
+            Attendance::Absent => DeviceNotes::Unsaid,
+        },
+    })
+    .map_err(no_thread)?;
+    Ok(Opened { runtime, engine: engine.thread, loaded, scratch })
+}

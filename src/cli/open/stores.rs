@@ -1,0 +1,135 @@
+//! Data directories by the settings: of the conversations, of the requests to serve, of a session that is not kept.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::cli::{Context, Failure, dirs, out};
+use crate::core::{Exit, places};
+use crate::store::{Access, Limits, RealDisk, Scratch, Store, StoreError};
+use crate::text::sanitize::Clean;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+impl From<StoreError> for Failure {
+    fn from(e: StoreError) -> Failure {
+        let exit = e.exit();
+        let failure = Failure::new(exit, e.to_string());
+        if exit == Exit::InUse { failure.hint("Close it there first") } else { failure }
+    }
+}
+
+/// What the settings allow a store.
+pub(in crate::cli) fn limits(context: &Context) -> Limits {
+    let s = &context.config().sessions;
+    Limits {
+        keep_turns: s.keep_turns,
+        max_state_bytes: (s.max_state_gib * GIB) as u64,
+        min_free_bytes: (s.min_free_gib * GIB) as u64,
+        trash_days: u32::try_from(s.trash_days).unwrap_or(u32::MAX),
+        ..Limits::default()
+    }
+}
+
+/// Opens the data directory.
+///
+/// # Errors
+/// It cannot be made or read.
+pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
+    Ok(Arc::new(Store::open(&context.dirs.data, Arc::new(RealDisk), limits(context))?))
+}
+
+/// As [`store`] for a command that says on standard error what the start found.
+///
+/// # Errors
+/// As [`store`]; nothing can be written there.
+pub fn store_to_change(context: &Context) -> Result<Arc<Store>, Failure> {
+    changeable(context, store(context)?)
+}
+
+fn changeable(context: &Context, store: Arc<Store>) -> Result<Arc<Store>, Failure> {
+    // Known now, and said once.
+    if let Access::ReadOnly { why } = store.access() {
+        return Err(StoreError::ReadOnly { why: why.clone() }.into());
+    }
+    say_notes(context, &store);
+    Ok(store)
+}
+
+/// As [`store_to_change`] for a command that makes room: on a full disk it begins with old state.
+///
+/// # Errors
+/// As [`store_to_change`].
+pub fn store_to_free(context: &Context) -> Result<Arc<Store>, Failure> {
+    let store = Store::open_to_free(&context.dirs.data, Arc::new(RealDisk), limits(context))?;
+    changeable(context, Arc::new(store))
+}
+
+/// As [`store_to_change`] for a command that only looks: works on a full disk.
+///
+/// # Errors
+/// As [`store`].
+pub fn store_to_read(context: &Context) -> Result<Arc<Store>, Failure> {
+    let store = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), limits(context))?;
+    say_notes(context, &store);
+    Ok(Arc::new(store))
+}
+
+/// Names of the library's documents, for mentions in a question; none where it cannot be read, which is said when it is opened.
+pub(in crate::cli) fn library_names(context: &Context) -> Vec<String> {
+    let store = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), limits(context));
+    let names = store.and_then(|store| store.document_names()).unwrap_or_default();
+    names.into_iter().map(|(name, _)| name).collect()
+}
+
+/// The store of the server's requests, beside that of the conversations: the terminal's list is not flooded, and the two have
+/// limits of their own.
+///
+/// # Errors
+/// As [`store`].
+pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
+    let (folder, limits) = requests(context);
+    dirs::make_private(&context.dirs.data)
+        .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display())))?;
+    Ok(Arc::new(Store::open(&folder, Arc::new(RealDisk), limits)?)).inspect(|store| say_notes(context, store))
+}
+
+/// The same where a server has ever kept something.
+///
+/// # Errors
+/// As [`store`].
+pub fn store_of_requests_if_any(context: &Context) -> Result<Option<Arc<Store>>, Failure> {
+    folder_of_requests(context).map(|_| store_of_requests(context)).transpose()
+}
+
+/// Where a server has kept something, if one ever has.
+pub(in crate::cli) fn folder_of_requests(context: &Context) -> Option<PathBuf> {
+    Some(requests(context).0).filter(|folder| folder.is_dir())
+}
+
+/// Where requests are kept, and how much of them.
+fn requests(context: &Context) -> (PathBuf, Limits) {
+    let max_state_bytes = (context.config().serve.max_state_gib * GIB) as u64;
+    (context.dirs.data.join(places::REQUESTS), Limits { max_state_bytes, trash_days: 0, ..limits(context) })
+}
+
+fn say_notes(context: &Context, store: &Store) {
+    if context.quiet {
+        return;
+    }
+    for note in store.notes().iter().cloned().chain(store.damage()) {
+        out::tell(&Clean::line(&format!("sala-chat: {note}")));
+    }
+}
+
+/// A store that goes away with the returned folder; in memory where the system has such a place.
+///
+/// # Errors
+/// There is no such place.
+pub fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
+    let dir = Scratch::new();
+    let dir = dir.map_err(|e| Failure::new(Exit::Disk, format!("no room for a session without saving: {e}")))?;
+    let limits = Limits { min_free_bytes: 0, ..limits(context) };
+    let data = dir.path().join("data");
+    let store = Store::open(&data, Arc::new(RealDisk), limits)?;
+    Ok((Arc::new(store), dir))
+}

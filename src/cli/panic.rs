@@ -1,0 +1,100 @@
+//! When something panics while the chat has the terminal: restore it once, leave a report, say how to go on.
+//!
+//! Worker threads catch their own panics and report them as events; for those only the report is written, the
+//! terminal stays as it is.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::logging::keep_report;
+use super::out;
+use super::term::Guard;
+use crate::core::caught::expected;
+use crate::text::sanitize::{Clean, shell_word};
+
+/// What a crash report may say.
+#[derive(Clone, Debug, Default)]
+pub struct CrashNote {
+    /// Where reports go.
+    pub dir: Option<PathBuf>,
+    /// Open session.
+    pub session: String,
+    /// Number of the last message.
+    pub messages: u64,
+}
+
+/// Installs the hook; the calling thread is the one that owns the terminal.
+pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>) {
+    let owner = std::thread::current().id();
+    std::panic::set_hook(Box::new(move |info| {
+        if expected() {
+            return;
+        }
+        let owns_terminal = std::thread::current().id() == owner;
+        if owns_terminal {
+            guard.leave();
+        }
+        let note = note.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let written = note.dir.as_deref().and_then(|dir| keep_report(dir, info));
+        if owns_terminal {
+            let saved = if note.messages > 0 {
+                format!(" Your text up to #{} is saved.", note.messages)
+            } else {
+                String::new()
+            };
+            let resume = if note.session.is_empty() {
+                "sala-chat -c".to_string()
+            } else {
+                format!("sala-chat -r {}", shell_word(&note.session))
+            };
+            let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
+            out::tell(&Clean::line(&format!("sala-chat crashed.{saved} Resume: {resume}.{report}")));
+        }
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+
+    use super::super::term::Modes;
+    use super::*;
+
+    /// Runs in a terminal of its own, started by the test below.
+    #[test]
+    #[ignore = "a child of modes_are_reset_after_a_panic"]
+    fn child_that_panics() {
+        let guard = Guard::default();
+        let note = CrashNote { dir: None, session: "war-and-peace".into(), messages: 9 };
+        install(guard.clone(), Arc::new(Mutex::new(note)));
+        guard.enter(Modes { alternate_screen: true, mouse: true, kitty: true }).unwrap();
+        panic!("{}", "text of the user");
+    }
+
+    #[test]
+    fn modes_are_reset_after_a_panic() {
+        let pty = native_pty_system().openpty(PtySize { rows: 24, cols: 80, ..PtySize::default() }).unwrap();
+        let mut command = CommandBuilder::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "cli::panic::tests::child_that_panics", "--nocapture"]);
+        let mut child = pty.slave.spawn_command(command).unwrap();
+        drop(pty.slave);
+        let mut bytes = Vec::new();
+        // The reader ends with an error when the other side closes.
+        let _ = pty.master.try_clone_reader().unwrap().read_to_end(&mut bytes);
+        child.wait().unwrap();
+        let (rows, columns) = (24.try_into().unwrap(), 80.try_into().unwrap());
+        let mut screen = vt100::Parser::new(rows, columns, 0);
+        screen.process(&bytes);
+        let s = screen.screen();
+        assert!(!s.alternate_screen() && !s.bracketed_paste() && !s.hide_cursor());
+        assert_eq!(s.mouse_protocol_mode(), vt100::MouseProtocolMode::None);
+        let text = String::from_utf8_lossy(&bytes);
+        assert_eq!(text.matches("\x1b[?1049h").count(), 1, "{text}");
+        assert_eq!(text.matches("\x1b[?1049l").count(), 1);
+        assert_eq!(text.matches("\x1b[>1u").count(), text.matches("\x1b[<1u").count());
+        assert!(text.contains("Your text up to #9 is saved. Resume: sala-chat -r war-and-peace"), "{text}");
+        assert!(!text.contains("text of the user"));
+    }
+}

@@ -1,0 +1,421 @@
+//! Line mode (`--plain`, `TERM=dumb`, screen readers): a prompt, answers appended sentence by sentence, nothing is ever
+//! drawn twice. Same requests and notices as the full screen, same commands, no escape sequences at all.
+//!
+//! [`Plain`] is pure: lines and notices in, lines and requests out. [`run`] feeds it.
+//! What is typed is answered here, what a question mentions is in `asking`, what the runtime says in `notices`, what is left of it with `--quiet` in `quiet`; `feed` has the
+//! terminal. Lines can also come from a
+//! pipe: then there is no prompt, and the program ends when the last line has been answered.
+
+mod asking;
+mod feed;
+mod notices;
+mod page;
+mod quiet;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use crate::config::commands::{self, Local, Outcome, WhileBusy, help};
+use crate::config::settings;
+use crate::core::Exit;
+use crate::core::transcript::MessageId;
+use crate::runtime::protocol::{Activity, Choice, Display, OpenSession, Request};
+use crate::tui::tour::Tour;
+
+pub use feed::{Lines, run, start_lines};
+
+/// What line mode wants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Out {
+    /// Print this and a newline.
+    Line(String),
+    /// Print this, without a newline.
+    Part(String),
+    /// Print this and a newline on standard error.
+    Tell(String),
+    /// Tell the runtime.
+    Send(Request),
+    /// Write a setting into the settings file.
+    Keep(&'static str, String),
+    /// Look which of these paths there are: [`Plain::found`] takes them.
+    Find(Vec<String>),
+    /// End.
+    Exit(Exit),
+}
+
+/// A question that takes the next line.
+#[derive(Debug)]
+struct Asked {
+    id: u64,
+    choices: Vec<Choice>,
+    /// Files that can be chosen by number; 0 when it is about something else.
+    files: usize,
+}
+
+impl Asked {
+    /// Whether a line of a pipe answers it: nothing, a key, or numbers of files; a question for the model or a command does not.
+    fn is_answered_by(&self, line: &str) -> bool {
+        let line = line.trim();
+        let (first, short) = (line.chars().next(), line.chars().count() <= 3);
+        let chosen = first.is_none_or(|k| short && choice(&self.choices, k).is_some());
+        chosen || self.files > 0 && first.is_some_and(|c| c.is_ascii_digit())
+    }
+}
+
+/// The choice of a key that was typed as a letter.
+fn choice(choices: &[Choice], typed: char) -> Option<&Choice> {
+    let same = |c: &&Choice| c.key.to_lowercase().eq(typed.to_lowercase());
+    choices.iter().find(same).or_else(|| choices.iter().find(|c| c.key == '\x1b' && typed == 'e'))
+}
+
+/// State of line mode.
+#[derive(Debug, Default)]
+pub struct Plain {
+    home: Option<PathBuf>,
+    activity: Activity,
+    /// Requests that were sent, and how many of them the runtime has served.
+    sent: u64,
+    served: u64,
+    queue: VecDeque<String>,
+    question: Option<Asked>,
+    editing: Option<MessageId>,
+    /// A question whose mentions are being looked up, and the message that it takes the place of.
+    looking: Option<(String, Option<MessageId>)>,
+    /// What the question at the front of the queue mentions is being read.
+    reading_for_question: bool,
+    /// Names of the session's documents and of the library's.
+    documents: Vec<String>,
+    library: Vec<String>,
+    /// Text of the answer that is not printed yet.
+    pending: String,
+    /// Bytes of the answer that were printed or are pending.
+    printed: usize,
+    /// The answer's prefix was printed.
+    speaking: bool,
+    thinking: bool,
+    /// Sessions opened in this run.
+    opened: Vec<OpenSession>,
+    /// Answers that are written side by side, with their seeds.
+    beside: Vec<(MessageId, Option<u64>)>,
+    /// Tenth of the progress said last.
+    tenth: u64,
+    save_said: Option<String>,
+    /// The session as it was said last, if nothing was added to it since: its serial, its name, its messages.
+    session_said: Option<(u64, String, Vec<MessageId>)>,
+    /// What answers looked at is not said.
+    looks_hidden: bool,
+    /// `--quiet`: nothing but answers.
+    answers_only: bool,
+    /// Somebody types: a prompt is shown when a line is wanted.
+    prompts: bool,
+    /// The prompt stands at the end of what was printed.
+    prompted: bool,
+    /// No more lines come.
+    ended: bool,
+    /// The end was asked for because of that.
+    quitting: bool,
+    /// Where somebody is on the guided tour.
+    tour: Option<Tour>,
+    /// It is a run of the tour, left or not.
+    toured: bool,
+}
+
+impl Plain {
+    /// Line mode; `home` is for `~` in paths, `prompts` says that somebody types.
+    pub fn new(home: Option<PathBuf>, prompts: bool) -> Plain {
+        Plain { home, prompts, activity: Activity::Starting { what: "starting".into() }, ..Plain::default() }
+    }
+
+    /// With the guided tour, at some step of it.
+    pub fn with_tour(self, tour: Option<Tour>) -> Plain {
+        Plain { toured: tour.is_some(), tour, ..self }
+    }
+
+    /// Behind so many requests that the runtime was sent before.
+    pub fn behind(self, sent: u64) -> Plain {
+        Plain { sent, ..self }
+    }
+
+    /// Whether it is said what answers looked at.
+    pub fn say_looked(self, say: bool) -> Plain {
+        Plain { looks_hidden: !say, ..self }
+    }
+
+    fn busy(&self) -> bool {
+        self.looking.is_some() || self.served < self.sent || self.activity != Activity::Idle
+    }
+
+    fn send(&mut self, request: Request) -> Out {
+        self.sent += 1;
+        Out::Send(request)
+    }
+
+    /// A line was entered.
+    pub fn line(&mut self, line: &str) -> Vec<Out> {
+        // The end of the line stands behind the prompt now.
+        self.prompted = false;
+        self.entered(line)
+    }
+
+    /// A line came that is no text: what is said of it.
+    pub fn left_out(&mut self, why: String) -> Vec<Out> {
+        self.prompted = false;
+        vec![Out::Line(why)]
+    }
+
+    /// No more lines come: what was asked is answered, then it ends. Questions of the runtime are taken as refused.
+    pub fn end_of_input(&mut self) -> Vec<Out> {
+        self.ended = true;
+        if self.question.is_some() { self.refuse() } else { self.go_on() }
+    }
+
+    /// Nobody answers the question.
+    fn refuse(&mut self) -> Vec<Out> {
+        let Some((id, last)) = self.question.take().and_then(|q| q.choices.last().cloned().map(|c| (q.id, c))) else {
+            return Vec::new();
+        };
+        let said = Out::Line(format!("No answer came, so: {}.", last.label));
+        let mut out = vec![said, self.send(Request::Choose { question: id, key: last.key })];
+        self.not_read(&mut out);
+        out
+    }
+
+    /// What waits is sent as soon as it can be; after the last line of a pipe it ends.
+    fn go_on(&mut self) -> Vec<Out> {
+        let mut out = Vec::new();
+        while !self.busy() && self.question.is_none() && !self.quitting {
+            match self.queue.pop_front() {
+                Some(line) => out.extend(self.entered(&line)),
+                // Nobody is there to press Enter: the tour goes by itself.
+                None if self.tour.as_ref().is_some_and(|t| t.step().is_some()) && !self.prompts => {
+                    let step = self.step();
+                    if step.is_empty() {
+                        break;
+                    }
+                    out.extend(step);
+                    out.extend(self.entered(""));
+                }
+                None if self.ended => {
+                    self.quitting = true;
+                    out.push(self.send(Request::Quit));
+                }
+                None => break,
+            }
+        }
+        out
+    }
+
+    /// Called when nothing has been said for a moment: shows the prompt if a line is wanted.
+    pub fn quiet(&mut self) -> Vec<Out> {
+        if !self.wants_line() || !self.prompts || self.prompted {
+            return Vec::new();
+        }
+        let mut out = self.step();
+        self.prompted = true;
+        out.push(Out::Part("you: ".into()));
+        out
+    }
+
+    /// Whether [`Plain::quiet`] has something to say.
+    pub fn wants_prompt(&self) -> bool {
+        self.wants_line() && self.prompts && !self.prompted
+    }
+
+    /// The tour's next step, once.
+    fn step(&mut self) -> Vec<Out> {
+        let Some(tour) = &mut self.tour else { return Vec::new() };
+        match (tour.offer(), tour.step()) {
+            (Some(line), Some(step)) => {
+                vec![Out::Line(format!("Tour: {} Enter alone sends: {line} (skip leaves the tour.)", step.text))]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn wants_line(&self) -> bool {
+        !self.busy() && self.question.is_none() && !self.ended
+    }
+
+    fn entered(&mut self, line: &str) -> Vec<Out> {
+        if !self.prompts && self.question.as_ref().is_some_and(|asked| !asked.is_answered_by(line)) {
+            let mut out = self.refuse();
+            out.extend(self.enqueue(line));
+            return out;
+        }
+        if let Some(Asked { id, choices, files }) = &self.question {
+            if *files > 0 && line.trim().starts_with(|c: char| c.is_ascii_digit()) {
+                return match numbers(line, *files) {
+                    Err(why) => vec![Out::Line(why)],
+                    Ok(files) => {
+                        let question = *id;
+                        self.question = None;
+                        vec![self.send(Request::ChooseFiles { question, files })]
+                    }
+                };
+            }
+            let first = line.trim().chars().next();
+            let chosen = match first {
+                None => choices.iter().find(|c| c.key == '\n').or(choices.last()),
+                Some(k) => choice(choices, k),
+            };
+            let Some(choice) = chosen else {
+                return vec![Out::Line(keys(choices))];
+            };
+            let (question, key) = (*id, choice.key);
+            self.question = None;
+            let mut out = vec![self.send(Request::Choose { question, key })];
+            if key == '\x1b' {
+                self.not_read(&mut out);
+            }
+            return out;
+        }
+        let mut line = line.trim_end();
+        if let Some(tour) = &mut self.tour {
+            if line.trim() == "skip" {
+                self.tour = None;
+                return vec![Out::Line("The tour is left. /quit ends; nothing of this session stays.".into())];
+            }
+            if line.trim().is_empty() && tour.is_offered() {
+                line = tour.step().map_or("", |s| s.line);
+            }
+            tour.entered(line);
+        }
+        if line.trim().is_empty() {
+            if !self.busy() && self.editing.take().is_some() {
+                return vec![Out::Line("The edit is left; the message stays as it was.".into())];
+            }
+            // It may be the answer to what a line before it leads to.
+            return if self.busy() && !self.prompts { self.enqueue(line) } else { Vec::new() };
+        }
+        if commands::is_command(line) {
+            return match commands::parse(line.trim(), self.home.as_deref()) {
+                // What a line of a pipe is told comes behind the answers to those before it.
+                Err(_) if self.busy() && !self.prompts => self.enqueue(line),
+                Err(why) => vec![Out::Line(why)],
+                Ok(p) if self.busy() && self.waits(p.outcome.while_busy()) => self.enqueue(line),
+                Ok(p) => self.outcome(p.command.name, p.outcome),
+            };
+        }
+        if self.busy() { self.enqueue(line) } else { self.ask(line) }
+    }
+
+    /// Whether a command waits while something goes on. From a pipe everything happens in the order it was written; so it does before
+    /// what leaves a session where lines wait.
+    fn waits(&self, while_busy: WhileBusy) -> bool {
+        match while_busy {
+            _ if !self.prompts => true,
+            WhileBusy::Waits => true,
+            WhileBusy::Leaves => !self.queue.is_empty(),
+            WhileBusy::Runs | WhileBusy::Apart => false,
+        }
+    }
+
+    fn enqueue(&mut self, line: &str) -> Vec<Out> {
+        self.queue.push_back(line.to_string());
+        if self.prompts && !self.answers_only { vec![Out::Line("Queued.".into())] } else { Vec::new() }
+    }
+
+    fn outcome(&mut self, command: &str, outcome: Outcome) -> Vec<Out> {
+        if outcome.leaves_an_edit() {
+            self.editing = None;
+        }
+        match outcome {
+            Outcome::Runtime(request) => vec![self.send(request)],
+            Outcome::Local(Local::Quit) => {
+                self.quitting = true;
+                vec![self.send(Request::Quit)]
+            }
+            Outcome::Local(Local::Help(about)) => {
+                let text = match about {
+                    None => help::page(false, ""),
+                    Some(word) => help::about(&word, "").map_or_else(|why| why, |(_, text)| text),
+                };
+                text.lines().map(|l| Out::Line(l.replace(['`', '*'], ""))).collect()
+            }
+            Outcome::Local(Local::Settings(_)) => {
+                vec![Out::Line(
+                    "sala-chat config show --origin prints all settings; /set those of this session.".into(),
+                )]
+            }
+            Outcome::Local(Local::Save { key, value, now }) => {
+                let mut out = vec![Out::Keep(key, value)];
+                if let Some(outcome) = now.filter(|o| matches!(**o, Outcome::Runtime(_)) || shows_looks(o)) {
+                    out.extend(self.outcome(command, *outcome));
+                }
+                out
+            }
+            Outcome::Local(Local::Show(display)) if is_of_looks(&display) => {
+                self.looks_hidden = display.iter().any(|(_, value)| value == "false");
+                let how = if self.looks_hidden { "not " } else { "" };
+                vec![Out::Line(format!("What answers looked at is {how}said."))]
+            }
+            Outcome::Local(Local::Names(row)) => {
+                let text = settings::page::names(row, "");
+                text.lines().map(|l| Out::Line(l.replace(['`', '*'], ""))).collect()
+            }
+            Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Themes | Local::Keys | Local::Split) => {
+                vec![Out::Line(format!("/{command} needs the full screen; start without --plain."))]
+            }
+        }
+    }
+
+    /// Ctrl-C: stops work, else says how to leave.
+    pub fn interrupt(&mut self) -> Vec<Out> {
+        if self.busy() {
+            vec![self.send(Request::Stop)]
+        } else {
+            self.prompted = false;
+            vec![Out::Line(String::new()), Out::Line("/quit or Ctrl-D ends.".into())]
+        }
+    }
+
+    /// The process is back after being suspended: what its shell said stands behind the prompt.
+    pub fn resumed(&mut self) {
+        self.prompted = false;
+    }
+
+    /// Ctrl-Z did not suspend the process: why.
+    pub fn not_suspended(&mut self, why: String) -> Vec<Out> {
+        self.prompted = false;
+        vec![Out::Line(String::new()), Out::Tell(why)]
+    }
+}
+
+/// Whether it is about what line mode shows, too: what answers looked at.
+fn is_of_looks(display: &Display) -> bool {
+    display.iter().all(|(key, _)| *key == "ui.look")
+}
+
+fn shows_looks(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Local(Local::Show(display)) if is_of_looks(display))
+}
+
+/// `1,3-5` as places from 0, of `count` files.
+fn numbers(text: &str, count: usize) -> Result<Vec<usize>, String> {
+    let mut places = Vec::new();
+    for part in text.split([',', ' ']).map(str::trim).filter(|p| !p.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |t: &str| t.trim().parse::<usize>().ok();
+        match (number(first), number(last)) {
+            (Some(a), Some(b)) if (1..=b).contains(&a) && b <= count => places.extend(a - 1..b),
+            _ => {
+                return Err(format!("{part} is none of the files; write numbers from 1 to {count}, for example 1,3-5"));
+            }
+        }
+    }
+    places.sort_unstable();
+    places.dedup();
+    Ok(places)
+}
+
+fn keys(choices: &[Choice]) -> String {
+    let name = |k| match k {
+        '\n' => "Enter".to_string(),
+        '\x1b' => "Esc (e)".to_string(),
+        k => k.to_string(),
+    };
+    choices.iter().map(|c| format!("{} {}", name(c.key), c.label)).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Line mode on the real terminal: standard input, the runtime's notices and signals in; standard output and requests out.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, IsTerminal, Read};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, never, select, unbounded};
+
+use super::super::run::DeskHandle;
+use super::super::signals::{Outside, suspend, watch_signals};
+use super::super::{config_cmd, jobs, out};
+use super::{Out, Plain};
+use crate::core::{Exit, bytes as bytes_of};
+use crate::runtime::protocol::Request;
+use crate::text::sanitize::Clean;
+use crate::tui::options::UiConfig;
+use crate::tui::tour::Tour;
+
+/// A command can be answered in several lines: the prompt follows when this long nothing came.
+const QUIET: Duration = Duration::from_millis(40);
+
+/// Bytes of one line: longer texts are files.
+const LINE_BYTES: u64 = 16 << 20;
+
+/// Lines of standard input as they come; of one that is no text, what is said of it.
+pub struct Lines(Receiver<Result<String, String>>);
+
+/// Starts to read standard input.
+///
+/// # Errors
+/// No thread to read with.
+pub fn start_lines() -> io::Result<Lines> {
+    let (lines_to, lines) = unbounded();
+    std::thread::Builder::new().name("lines".into()).spawn(move || {
+        let mut input = io::stdin().lock();
+        while let Ok(Some(line)) = next_line(&mut input, LINE_BYTES) {
+            if lines_to.send(line).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(Lines(lines))
+}
+
+/// The next line, of at most so many bytes; `None` at the end.
+fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<String, String>>> {
+    let mut bytes = Vec::new();
+    input.by_ref().take(most + 1).read_until(b'\n', &mut bytes)?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let ended = bytes.last() == Some(&b'\n');
+    if bytes.len() as u64 > most && !ended {
+        input.skip_until(b'\n')?;
+        let why = format!("A line of more than {} was left out. /load FILE reads long texts.", bytes_of(most));
+        return Ok(Some(Err(why)));
+    }
+    bytes.truncate(bytes.len() - usize::from(ended));
+    if ended && bytes.last() == Some(&b'\r') {
+        bytes.pop();
+    }
+    Ok(Some(String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        format!(
+            "A line that is not UTF-8 text (byte {at}) was left out. Set the terminal to UTF-8, or convert the text."
+        )
+    })))
+}
+
+/// Runs line mode until it ends; how, and where a tour is then. `quiet` is for nothing but answers.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn run(
+    ui: &UiConfig,
+    quiet: bool,
+    runtime: DeskHandle,
+    lines: &Lines,
+    tour: Option<Tour>,
+) -> io::Result<(Exit, Option<Tour>)> {
+    let (outside_to, outside) = unbounded();
+    watch_signals(outside_to)?;
+    let plain = Plain::new(ui.home.clone(), io::stdin().is_terminal()).with_tour(tour).behind(ui.sent_before);
+    let mut plain = plain.say_looked(ui.look).answers_only(quiet);
+    let mut dying: Option<(Exit, Instant)> = None;
+    let mut input = lines.0.clone();
+    loop {
+        let timeout = match dying {
+            Some((_, at)) => at.saturating_duration_since(Instant::now()),
+            None if plain.wants_prompt() => QUIET,
+            None => Duration::from_secs(365 * 86_400),
+        };
+        let out = select! {
+            recv(input) -> line => match line {
+                Ok(Ok(line)) => plain.line(&line),
+                Ok(Err(why)) => plain.left_out(why),
+                Err(_) => { input = never(); plain.end_of_input() }
+            },
+            recv(runtime.notices) -> notice => match notice {
+                Ok(notice) => plain.notice(notice),
+                Err(_) => vec![Out::Line("The working thread ended unexpectedly. What was said is saved.".into()), Out::Exit(Exit::Failure)],
+            },
+            recv(outside) -> what => match what {
+                Ok(Outside::Terminate) => { dying = Some((Exit::TERMINATED, Instant::now() + Duration::from_secs(5))); vec![Out::Send(Request::Quit)] }
+                Ok(Outside::Hangup) => { dying = Some((Exit::HANGUP, Instant::now() + Duration::from_secs(1))); vec![Out::Send(Request::Quit)] }
+                // On a terminal that is Ctrl-C, a key with a meaning; elsewhere somebody wants the program to end.
+                Ok(Outside::Interrupt) if !io::stdin().is_terminal() => {
+                    dying = Some((Exit::Stopped, Instant::now() + Duration::from_secs(5)));
+                    vec![Out::Send(Request::Quit)]
+                }
+                Ok(Outside::Interrupt) => plain.interrupt(),
+                Ok(Outside::Suspend) => match suspend() {
+                    Ok(()) => { plain.resumed(); Vec::new() }
+                    Err(why) => plain.not_suspended(why),
+                },
+                Ok(Outside::Continue) | Err(_) => Vec::new(),
+            },
+            default(timeout) => match dying {
+                Some((exit, _)) => vec![Out::Exit(exit)],
+                None => plain.quiet(),
+            },
+        };
+        let mut todo = VecDeque::from(out);
+        while let Some(o) = todo.pop_front() {
+            match o {
+                Out::Line(text) => out::line(&Clean::text(&text))?,
+                Out::Part(text) => out::part(&Clean::text(&text))?,
+                Out::Tell(text) => out::tell(&Clean::text(&text)),
+                Out::Keep(key, value) => {
+                    let said = config_cmd::keep(ui, key, &value).unwrap_or_else(|why| why);
+                    out::line(&Clean::text(&said))?;
+                }
+                Out::Find(paths) => {
+                    let more = plain.found(&jobs::existing(paths, ui.home.as_deref()));
+                    more.into_iter().rev().for_each(|o| todo.push_front(o));
+                }
+                // A runtime that is gone is reported by its other channel.
+                Out::Send(request) => drop(runtime.requests.send(request)),
+                Out::Exit(exit) => return Ok((dying.map_or(exit, |d| d.0), plain.tour.take())),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_no_text_is_said_and_the_others_are_read() {
+        let mut input: &[u8] = b"one\r\n\xff\xfe\n\n0123456789\nlast";
+        let mut lines = Vec::new();
+        while let Some(line) = next_line(&mut input, 8).unwrap() {
+            lines.push(line.map_err(|why| why.contains("left out") && why.ends_with('.')));
+        }
+        assert_eq!(lines, [Ok("one".to_owned()), Err(true), Ok(String::new()), Err(true), Ok("last".to_owned())]);
+    }
+}

@@ -1,0 +1,372 @@
+//! What the runtime says, as lines: answers by sentence, progress by tenths, lists and questions.
+
+use super::{Asked, Out, Plain, keys, page, quiet};
+use crate::core::transcript::{Finish, Message, Role};
+use crate::core::{Exit, counted, percent};
+use crate::runtime::protocol::{Activity, Level, Notice, SaveState};
+use crate::text::sanitize::{command_word, sanitize, sanitize_line};
+use crate::tui::entry::grouped;
+use crate::tui::status::{duration, seconds_left};
+
+/// The longest piece of an answer that is held back waiting for the end of its sentence.
+const SENTENCE: usize = 240;
+
+/// Characters of a text that are said again: whoever typed it knows the rest, and a pipe may have brought megabytes.
+const SAID_AGAIN: usize = 2_000;
+
+/// A text, or how it begins and how long it is.
+pub(super) fn beginning(text: &str) -> String {
+    match text.char_indices().nth(SAID_AGAIN) {
+        None => sanitize(text).into_owned(),
+        Some((at, _)) => {
+            let all = grouped(text.chars().count() as u64);
+            format!("{} ... ({all} characters)", sanitize(text.get(..at).unwrap_or_default()))
+        }
+    }
+}
+
+impl Plain {
+    /// The runtime says something.
+    pub fn notice(&mut self, notice: Notice) -> Vec<Out> {
+        if let Some(tour) = &mut self.tour {
+            tour.told(&notice);
+        }
+        let weight = quiet::weight(&notice);
+        let mut out = self.told(notice);
+        if self.answers_only {
+            weight.keep(&mut out);
+        }
+        out.extend(self.go_on());
+        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_) | Out::Tell(_)));
+        if prints && std::mem::take(&mut self.prompted) {
+            out.insert(0, Out::Line(String::new()));
+        }
+        out
+    }
+
+    fn told(&mut self, notice: Notice) -> Vec<Out> {
+        let mut out = Vec::new();
+        match notice {
+            Notice::Ready(info) => {
+                out.push(Out::Line(format!("{} on {}, {}.", info.name, info.device, info.holds())));
+                if info.built_in {
+                    out.push(Out::Line(
+                        "This is the small built-in demo model. The 9B model: sala-chat model download".into(),
+                    ));
+                }
+            }
+            Notice::Session(view) => {
+                self.beside.clear();
+                self.opened = view.opened;
+                self.documents = view.documents.into_iter().map(|d| d.name).collect();
+                let said = Some((view.serial, view.name.clone(), view.messages.iter().map(|m| m.id).collect()));
+                if self.session_said == said {
+                    return out;
+                }
+                self.session_said = said;
+                if !view.name.is_empty() {
+                    let messages = counted(view.messages.len() as u64, "message");
+                    out.push(Out::Line(format!("Session {}, {messages}.", sanitize_line(&view.name))));
+                }
+                let last = view.messages.last().filter(|m| m.role == Role::Assistant);
+                if let Some(last) = last {
+                    out.push(Out::Line(format!("sala: {}", sanitize(&last.text))));
+                }
+                // What it is gone on with follows what is shown of it.
+                self.printed = last.map_or(0, |m| m.text.len());
+                self.pending.clear();
+                self.speaking = false;
+            }
+            Notice::Named { name, opened } => {
+                let news = !opened.is_empty() && !self.opened.iter().any(|o| o.name == name);
+                self.opened = opened;
+                if news {
+                    out.push(Out::Line(format!("Session {}.", sanitize_line(&name))));
+                }
+            }
+            Notice::Added(m) => {
+                self.session_said = None;
+                self.pending.clear();
+                self.printed = 0;
+                self.speaking = false;
+                self.thinking = false;
+                self.reading_for_question &= m.role != Role::Document;
+                if m.role == Role::Assistant && !m.text.is_empty() {
+                    // It was written while another session was open.
+                    self.printed = m.text.len();
+                    self.pending.push_str(&sanitize(&m.text));
+                    self.speak(false, &mut out);
+                }
+                if let Some(d) = m.meta.document.filter(|_| m.role == Role::Document) {
+                    out.push(Out::Line(format!("document: {}, {} tokens.", sanitize_line(&d.name), grouped(d.tokens))));
+                }
+            }
+            Notice::Several(answers) => {
+                out.push(Out::Line(format!("{} answers are being written.", answers.len())));
+                self.beside = answers;
+                self.session_said = None;
+            }
+            // One after the other, when they are complete.
+            Notice::Delta { message, .. } if self.beside.iter().any(|(id, _)| *id == message) => {}
+            Notice::Delta { thinking: true, .. } => {
+                if !self.thinking {
+                    self.thinking = true;
+                    out.push(Out::Line("sala is thinking.".into()));
+                }
+            }
+            Notice::Delta { text, .. } => {
+                self.printed += text.len();
+                self.pending.push_str(&sanitize(&text));
+                self.speak(false, &mut out);
+            }
+            Notice::Finished(m) => match self.beside.iter().position(|(id, _)| *id == m.id) {
+                Some(at) => self.one_of_several(at, &m, &mut out),
+                None => self.finished(&m, &mut out),
+            },
+            Notice::Background { serial, notice } => out.extend(self.told_beside(serial, *notice).map(Out::Line)),
+            Notice::Acknowledged(requests) => self.served = requests,
+            Notice::Activity(activity) => self.activity(activity, &mut out),
+            // A line that is not entered stands nowhere here: it waits for the screen.
+            Notice::Meters(_) | Notice::Prompts(_) | Notice::Draft(_) | Notice::Titled(_) | Notice::Display(_) => {}
+            Notice::Library(names) => self.library = names.into_iter().map(|d| d.name).collect(),
+            Notice::Tree(tree) => self.documents = tree.documents.into_iter().map(|d| d.name).collect(),
+            Notice::Save(state) => self.saved(&state, &mut out),
+            Notice::Note(level, text) => {
+                let mark = match level {
+                    Level::Info => "",
+                    Level::Warn => "Note: ",
+                    Level::Error => "Error: ",
+                };
+                out.push(Out::Line(format!("{mark}{}", sanitize(&text))));
+                if level != Level::Info {
+                    self.not_read(&mut out);
+                }
+            }
+            Notice::Damage(text) => out.push(Out::Line(format!("Note: {}", sanitize(&text)))),
+            Notice::Page { title, text } | Notice::Looked { title, text, .. } | Notice::Why { title, text, .. } => {
+                out.push(Out::Line(format!("{}:", sanitize_line(&title))));
+                out.extend(
+                    page::lines(&sanitize(&text)).into_iter().map(|line| Out::Line(sanitize_line(&line).into())),
+                );
+            }
+            Notice::Map(map) => out.extend(crate::tui::map::sentences(&map).into_iter().map(Out::Line)),
+            Notice::FanOut(shelf) => {
+                if shelf.over {
+                    out.push(Out::Line(format!("{}:", sanitize_line(&shelf.question))));
+                    out.extend(crate::tui::shelf::sentences(&shelf).into_iter().map(Out::Line));
+                }
+            }
+            Notice::Aside { text, done, .. } => {
+                let clean = sanitize(&text).into_owned();
+                if done.is_some() {
+                    out.push(Out::Line(format!("aside (not kept): {clean}")));
+                }
+            }
+            Notice::Question { id, text, choices } => {
+                out.push(Out::Line(sanitize(&text).into_owned()));
+                out.push(Out::Line(keys(&choices)));
+                self.asked(Asked { id, choices, files: 0 }, &mut out);
+            }
+            Notice::Plan { id, text, mut choices, plan } => {
+                // Files are chosen by number here, so `e` stays the short form of Esc.
+                choices.retain(|c| c.key != 'e');
+                for (i, f) in plan.files.iter().enumerate() {
+                    out.push(Out::Line(format!("{}: {}, {} tokens", i + 1, sanitize_line(&f.name), grouped(f.tokens))));
+                }
+                out.push(Out::Line(sanitize(&text).into_owned()));
+                out.push(Out::Line(format!(
+                    "{}, or the numbers of the files to load, for example 1,3-5",
+                    keys(&choices)
+                )));
+                self.asked(Asked { id, choices, files: plan.files.len() }, &mut out);
+            }
+            Notice::Input { text, editing } => {
+                self.editing = editing;
+                // Nothing can be put into the input line here.
+                out.push(Out::Line(match text.strip_prefix("/system ") {
+                    Some("") => "There is no system text. /system TEXT sets one.".to_owned(),
+                    Some(system) => format!("The system text is: {}\n/system TEXT sets another one.", sanitize(system)),
+                    None => format!("The text was: {}", beginning(&text)),
+                }));
+                if editing.is_some() {
+                    out.push(Out::Line("The next line takes its place; an empty line leaves it as it was.".into()));
+                }
+            }
+            Notice::Sessions(rows) => {
+                for r in rows.iter().take(50) {
+                    let (name, title) = (sanitize_line(&r.name), sanitize_line(&r.title));
+                    let messages = match r.undone {
+                        0 => counted(r.messages, "message"),
+                        _ => format!("{} messages", r.counted()),
+                    };
+                    let tokens = counted(r.tokens, "token");
+                    out.push(Out::Line(format!("{name}: {title} ({messages}, {tokens})")));
+                }
+                out.push(Out::Line("/resume NAME opens one.".into()));
+            }
+            Notice::Found { query, rows } => {
+                out.push(Out::Line(format!("{} found for {}.", rows.len(), sanitize_line(&query))));
+                out.extend(rows.iter().map(|r| {
+                    Out::Line(format!("{} #{}: {}", sanitize_line(&r.session), r.number, sanitize_line(&r.snippet)))
+                }));
+            }
+            Notice::Timeline(rows) => {
+                for r in rows {
+                    let here = if r.head { ", here" } else { "" };
+                    let kept = if r.kept { ", state kept" } else { "" };
+                    let label = r.label.map(|l| format!(", mark {}", sanitize_line(&l))).unwrap_or_default();
+                    out.push(Out::Line(format!("#{} {}{label}{kept}{here}", r.number, sanitize_line(&r.title))));
+                }
+            }
+            Notice::Documents { title, rows } => {
+                let documents = counted(rows.len() as u64, "document");
+                out.push(Out::Line(format!("{}: {documents}.", sanitize_line(&title))));
+                out.extend(rows.iter().map(|r| {
+                    let (tokens, lines) = (counted(r.tokens, "token"), counted(r.lines, "line"));
+                    let state = if r.complete { "" } else { ", read in part" };
+                    Out::Line(format!("{}, {tokens}, {lines}{state}", sanitize_line(&r.name)))
+                }));
+            }
+            Notice::Bye { farewell, unsaved } => {
+                // A session of the tour is gone with it: there is no way back to tell of.
+                out.extend(farewell.filter(|_| !self.toured).map(|f| Out::Line(sanitize(&f).into_owned())));
+                out.push(Out::Exit(unsaved.map_or(Exit::Ok, |u| u.exit)));
+            }
+            Notice::Fatal { error, exit } => {
+                out.push(Out::Line(sanitize(&error).into_owned()));
+                out.push(Out::Exit(exit));
+            }
+        }
+        out
+    }
+
+    /// Of a session that goes on while another one is open it is said when there is something to come back for.
+    fn told_beside(&mut self, serial: u64, notice: Notice) -> Option<String> {
+        let said = match notice {
+            Notice::Session(view) => {
+                self.opened = view.opened;
+                None
+            }
+            Notice::Finished(m) if m.role == Role::Assistant => Some("the answer is complete".to_owned()),
+            Notice::Finished(m) => m.meta.document.map(|d| format!("{} is read", sanitize_line(&d.name))),
+            Notice::Question { .. } | Notice::Plan { .. } => Some("a question waits for you".to_owned()),
+            Notice::Note(Level::Error | Level::Warn, text) => Some(sanitize(&text).into_owned()),
+            _ => None,
+        }?;
+        let name = self.opened.iter().find(|o| o.serial == serial).map_or("", |o| o.name.as_str());
+        Some(format!("In {}: {said}. /resume {} goes there.", sanitize_line(name), command_word(name)))
+    }
+
+    /// Waits for the answer to a question; nobody can answer when the input has ended. From a pipe it is the next line, if that is
+    /// one, however early it came.
+    fn asked(&mut self, asked: Asked, out: &mut Vec<Out>) {
+        let next = self.queue.front().filter(|_| !self.prompts).map(|line| asked.is_answered_by(line));
+        self.question = Some(asked);
+        match next {
+            Some(true) => {
+                let line = self.queue.pop_front().unwrap_or_default();
+                out.extend(self.entered(&line));
+            }
+            Some(false) => out.extend(self.refuse()),
+            None if self.ended => out.extend(self.refuse()),
+            None => {}
+        }
+    }
+
+    /// Prints what is complete of the answer.
+    fn speak(&mut self, all: bool, out: &mut Vec<Out>) {
+        let end = if all { self.pending.len() } else { sentence_end(&self.pending) };
+        if end == 0 {
+            return;
+        }
+        let piece: String = self.pending.drain(..end).collect();
+        let prefix = if self.speaking || self.answers_only { "" } else { "sala: " };
+        self.speaking = true;
+        out.push(Out::Part(format!("{prefix}{piece}")));
+    }
+
+    fn finished(&mut self, m: &Message, out: &mut Vec<Out>) {
+        if m.role != Role::Assistant {
+            return;
+        }
+        // What the deltas did not bring.
+        if let Some(rest) = m.text.get(self.printed..) {
+            self.pending.push_str(&sanitize(rest));
+        }
+        self.speak(true, out);
+        out.push(Out::Line(String::new()));
+        // It may be gone on with, and what follows begins a line.
+        self.printed = m.text.len();
+        self.speaking = false;
+        self.ending(m, out);
+    }
+
+    /// How an answer ended, and what it looked at.
+    fn ending(&self, m: &Message, out: &mut Vec<Out>) {
+        if self.answers_only {
+            return;
+        }
+        match m.meta.finish {
+            Some(Finish::Stopped) => out.push(Out::Line("(stopped; /continue goes on)".into())),
+            Some(Finish::Length) => out.push(Out::Line("(length limit; /continue goes on)".into())),
+            Some(Finish::Repeats) => out.push(Out::Line(format!("({})", crate::tui::entry::said_again(m)))),
+            Some(Finish::Context) => out.push(Out::Line("(the context is full; /new, /fork or /compact)".into())),
+            Some(Finish::Failed) => out.push(Out::Line("(ended in an error; /regen answers again)".into())),
+            Some(Finish::Stop) | None => {}
+        }
+        let sources = m.meta.looked.as_ref().filter(|_| !self.looks_hidden);
+        out.extend(sources.and_then(crate::tui::looked::sentence).map(Out::Line));
+    }
+
+    /// An answer that was written beside others, whole.
+    fn one_of_several(&mut self, at: usize, m: &Message, out: &mut Vec<Out>) {
+        let seed =
+            self.beside.get(at).and_then(|(_, seed)| *seed).map_or(String::new(), |seed| format!(" (seed {seed})"));
+        out.push(Out::Line(format!("answer {}{seed}: {}", at + 1, sanitize(&m.text))));
+        self.ending(m, out);
+    }
+
+    fn activity(&mut self, activity: Activity, out: &mut Vec<Out>) {
+        match &activity {
+            Activity::Reading(r) if r.total > 2_000 => {
+                let tenth = percent(r.done, r.total) / 10;
+                if tenth != self.tenth && tenth < 10 {
+                    let left = seconds_left(r).map_or(String::new(), |s| format!(", {} left", duration(s)));
+                    out.push(Out::Line(format!("Read {} percent of {} tokens{left}.", tenth * 10, grouped(r.total))));
+                }
+                self.tenth = tenth;
+            }
+            _ => self.tenth = 0,
+        }
+        self.activity = activity;
+    }
+
+    fn saved(&mut self, state: &SaveState, out: &mut Vec<Out>) {
+        let said = match state {
+            SaveState::NotSaved(why) => Some(format!("NOT SAVED: {}", sanitize_line(why))),
+            SaveState::TextOnly(why) => Some(format!("Text is saved, state is not: {}", sanitize_line(why))),
+            // How it comes out is said.
+            SaveState::Saving => return,
+            SaveState::Empty | SaveState::Saved(_) | SaveState::Off => None,
+        };
+        if said != self.save_said {
+            out.extend(said.clone().map(Out::Line));
+            self.save_said = said;
+        }
+    }
+}
+
+/// End of the last complete sentence or line; 0 if none is complete. Very long sentences break at a space.
+fn sentence_end(text: &str) -> usize {
+    let mut end = 0;
+    let mut before = ' ';
+    for (i, c) in text.char_indices() {
+        let ends =
+            c == '\n' || matches!(c, '。' | '！' | '？') || (c == ' ' && matches!(before, '.' | '!' | '?' | ':'));
+        if ends {
+            end = i + c.len_utf8();
+        }
+        before = c;
+    }
+    if end == 0 && text.len() > SENTENCE { text.rfind(' ').map_or(0, |i| i + 1) } else { end }
+}

@@ -1,0 +1,157 @@
+//! What `prune` removes of the store, of the requests to serve and of packed weights, and what it would remove.
+
+use serde_json::json;
+
+use super::args::PruneArgs;
+use super::failure::Failure;
+use super::sessions_cmd::{LISTED, when};
+use super::{Context, open};
+use crate::core::{Exit, bytes, counted};
+use crate::model::quantize::{Stage, kept_folders, remove_kept};
+use crate::store::{Extent, Freed, SegmentId, SessionFilter, SessionRecord, Store};
+use crate::text::sanitize::Clean;
+
+/// `prune`.
+pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
+    let store = if args.dry_run { open::store_to_read(context)? } else { open::store_to_free(context)? };
+    let requests = open::store_of_requests_if_any(context)?;
+    if args.dry_run {
+        return prune_dry_run(context, args, &store, requests.as_deref());
+    }
+    let mut freed = prune_store(args, &store)?;
+    if let Some(requests) = &requests {
+        freed.append(&mut prune_store(args, requests)?);
+    }
+    let weights = remove_kept(&context.dirs.kept_weights())?;
+    freed.push(Freed { files: weights.files, bytes: weights.bytes, ..Freed::default() });
+    let total: Freed = freed.into_iter().fold(Freed::default(), |mut a, b| {
+        a.add(b);
+        a
+    });
+    let json = || {
+        json!({
+            "files": total.files, "bytes": total.bytes, "segments": total.segments, "sessions": total.sessions,
+            "messages": total.messages
+        })
+    };
+    let text = || {
+        let (files, sessions) = (counted(total.files, "file"), counted(total.sessions, "session"));
+        format!("{} freed in {files}; {sessions} of the trash deleted for good.", bytes(total.bytes))
+    };
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}
+
+/// How long a session of the trash stays with these options; `None` for as long as it is configured.
+fn days_in_trash(args: &PruneArgs) -> Option<u32> {
+    (args.all && !args.state).then_some(0)
+}
+
+/// What goes of one store: the terminal's, or that of the server's requests.
+fn prune_store(args: &PruneArgs, store: &Store) -> Result<Vec<Freed>, Failure> {
+    let mut freed = vec![store.empty_trash(days_in_trash(args))?];
+    if args.state {
+        freed.push(store.drop_all_state(&spared(args, store)?)?);
+    } else {
+        freed.push(store.keep_budget(&[])?);
+    }
+    freed.push(store.collect()?);
+    freed.push(Freed { files: store.remove_orphans(), ..Freed::default() });
+    Ok(freed)
+}
+
+/// Ends of what `prune --state` leaves its state: documents of the library, but with `--all`.
+fn spared(args: &PruneArgs, store: &Store) -> Result<Vec<SegmentId>, Failure> {
+    let documents = if args.all { Vec::new() } else { store.documents()? };
+    Ok(documents.iter().map(|d| d.document.segment).collect())
+}
+
+/// Bytes of state that `prune` with these options would drop of a store, and of all it has.
+fn state_to_drop(args: &PruneArgs, store: &Store) -> Result<(u64, u64), Failure> {
+    let all = store.state_bytes()?;
+    let stays = match args.state {
+        true => store.state_bytes_of(&spared(args, store)?)?,
+        false => store.limits().max_state_bytes.max(store.state_bytes_of_marks()?),
+    };
+    let dropped = all.saturating_sub(stays);
+    Ok((dropped, all))
+}
+
+/// Names what `prune` with these options would remove, and what stays.
+fn prune_dry_run(
+    context: &Context,
+    args: &PruneArgs,
+    store: &Store,
+    requests: Option<&Store>,
+) -> Result<Exit, Failure> {
+    let sizes = store.sizes()?;
+    let trashed = store.sessions(SessionFilter::Trashed, LISTED)?;
+    let old = store.old_in_trash(days_in_trash(args))?;
+    let gone = trashed.iter().filter(|r| old.contains(&r.id)).map(|r| Ok((r, store.extent(r.id)?)));
+    let gone = gone.collect::<Result<Vec<(&SessionRecord, Extent)>, Failure>>()?;
+    let mut states: Vec<(String, u64)> = Vec::new();
+    let mut documents = Vec::new();
+    if args.state {
+        for r in store.sessions(SessionFilter::Live, LISTED)? {
+            let reached = sizes.sessions.get(&r.id).map_or(0, |b| b.0);
+            states.extend((reached > 0).then_some((r.name, reached)));
+        }
+        if args.all {
+            documents.extend(store.documents()?.into_iter().filter(|d| d.kept).map(|d| d.document.name));
+        }
+    }
+    let (beyond, _) = state_to_drop(args, store)?;
+    let (of_requests, all_requests) = requests.map_or(Ok((0, 0)), |store| state_to_drop(args, store))?;
+    let kept = kept_folders(&context.dirs.kept_weights());
+    let weights: u64 = kept.iter().filter(|kept| kept.stage != Stage::Going).map(|kept| kept.bytes).sum();
+    let json = || {
+        json!({
+            "weights_bytes": weights,
+            "state_bytes": sizes.state_bytes, "trashed_sessions": trashed.len(), "would_free_state_bytes": beyond,
+            "sessions": gone.iter().map(|(r, _)| &r.name).collect::<Vec<_>>(),
+            "states": states.iter().map(|(name, bytes)| json!({ "session": name, "bytes": bytes })).collect::<Vec<_>>(),
+            "documents": documents,
+            "requests": { "state_bytes": all_requests, "would_free_state_bytes": of_requests },
+        })
+    };
+    let text = || {
+        let mut lines = Vec::new();
+        for (r, extent) in &gone {
+            let since = r.trashed_ms.map(when).unwrap_or_default();
+            lines.push(format!("session   {}, {extent}, in the trash since {since}", Clean::line(&r.name)));
+        }
+        // What it shares with a document of the library may stay.
+        let most = if args.all { "" } else { "up to " };
+        lines
+            .extend(states.iter().map(|(name, all)| format!("state of  {}, {most}{}", Clean::line(name), bytes(*all))));
+        lines
+            .extend(documents.iter().map(|name| format!("state of  {}, a document of the library", Clean::line(name))));
+        lines.extend((weights > 0).then(|| format!("weights   {} that were packed by earlier starts", bytes(weights))));
+        if !args.state && beyond > 0 {
+            lines.push(format!(
+                "state     {} of what was used longest ago, above sessions.max_state_gib",
+                bytes(beyond)
+            ));
+        }
+        lines.extend((of_requests > 0).then(|| format!("requests  {} of state that serve kept", bytes(of_requests))));
+        if lines.is_empty() {
+            lines.push("Nothing would go.".to_owned());
+        } else {
+            lines.insert(0, "This would go:".to_owned());
+        }
+        let stays = match trashed.len() - gone.len() {
+            0 if gone.is_empty() => "nothing is in the trash".to_owned(),
+            0 => "nothing else is in the trash".to_owned(),
+            1 => "1 session in the trash stays (--all takes it)".to_owned(),
+            n => format!("{n} sessions in the trash stay (--all takes them)"),
+        };
+        let served = match all_requests {
+            0 => String::new(),
+            n => format!(", and {} of requests to serve", bytes(n)),
+        };
+        lines.push(format!("State now: {}{served}; {stays}. Nothing was removed.", bytes(sizes.state_bytes)));
+        lines.join("\n")
+    };
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,214 @@
+//! `sala-chat model quantize`: packs a folder's weights once, into a folder that loads like any other.
+
+use std::path::Path;
+
+use super::signals::Ending;
+use super::{Context, Exit, Failure, calibration};
+use crate::engine::protocol::{BUILT_IN, Cancel, is_folder};
+use crate::model::calibrate::{self, Statistics};
+use crate::model::draft::BESIDE;
+use crate::model::quantize::{
+    Calibration, Claim, Compared, Holds, Part, free_bytes, holds, is_unfinished, quantize_claimed, remove_damaged,
+};
+use crate::model::{Checkpoint, DEMO_BESIDE, ModelError, Recipe};
+use crate::text::sanitize::sanitize_line;
+
+/// Room that is left on the disk beside the weights.
+const SPARE_BYTES: u64 = 256 << 20;
+/// Files beside the weights (tokenizer, template) that are taken along, up to this size.
+const BESIDE_BYTES: u64 = 256 << 20;
+
+fn gb(bytes: u64) -> String {
+    format!("{:.2} GB", bytes as f64 / 1e9)
+}
+
+/// What a part lost, for people.
+fn cost(part: &Part) -> String {
+    match part.errors.outputs {
+        None => format!("squared error {:.4} %", part.errors.weights * 100.0),
+        Some([plain, careful]) => {
+            format!("squared error of its outputs {:.4} %, {:.4} % without calibration", careful * 100.0, plain * 100.0)
+        }
+    }
+}
+
+/// Runs it. `calibrate` is there where packing goes by text, and names the documents where they are not ours.
+pub(super) fn run(
+    context: &Context,
+    folder: &Path,
+    to: Recipe,
+    calibrate: Option<Option<&Path>>,
+    output: &Path,
+) -> Result<Exit, Failure> {
+    let name = folder.to_string_lossy();
+    if name != BUILT_IN && !is_folder(&name) {
+        let text = format!("{name}: random weights are made anew at each start, there is nothing to pack");
+        return Err(Failure::new(Exit::Usage, text).hint("Name a model folder"));
+    }
+    let mut source = Checkpoint::open(&name)?;
+    source.set_recipe(to);
+    let texts = calibrate.map(|docs| calibration::texts(context, &name, docs)).transpose()?;
+    let id = texts.as_ref().map_or_else(|| source.fingerprint(), |texts| calibrate::identity(&source, texts));
+    refuse_place(&source, output)?;
+    // Held to the end: what it holds is looked at only when nobody else can change that.
+    let claim = Claim::take(output)?;
+    refuse_content(&source, &id, output)?;
+    claim.remove_left()?;
+    let head_bytes = source.directory().map_or(0, |from| already(&from.join(BESIDE)));
+    let statistics_bytes = texts.as_ref().map_or(0, |_| Statistics::bytes(source.spec()));
+    let needed = source.bytes(source.recipe()) + head_bytes + statistics_bytes + SPARE_BYTES;
+    if let Some(free) = free_bytes(output).filter(|free| free + already(output) < needed) {
+        let text = format!("{} needs {}, {} are free there", output.display(), gb(needed), gb(free));
+        return Err(Failure::new(Exit::Disk, text).hint("Free space, or choose a folder on a larger disk"));
+    }
+    let stop = Cancel::default();
+    let asked = stop.clone();
+    let ending = Ending::watch(move || asked.cancel())?;
+    // First: whether anything is to be packed, and statistics are needed, depends on it.
+    let compared = compared(context, &source, &claim, &stop).map_err(|e| ending.by_signal(e))?;
+    let missing = is_unfinished(&source, &id, output)?;
+    let statistics = match &texts {
+        Some(texts) if missing => {
+            Some(calibration::statistics(context, &name, texts, &id, output, &stop).map_err(|e| ending.by_signal(e))?)
+        }
+        _ => None,
+    };
+    let calibration = texts.as_ref().map(|_| Calibration { id: &id, statistics: statistics.as_ref() });
+    let mut parts: Vec<Part> = Vec::new();
+    let mut progress = |part: &Part| {
+        let made = if part.earlier { "was there".to_owned() } else { cost(part) };
+        context.note(&format!("{} of {}: {}, {}, {made}", part.number, part.of, part.name, gb(part.bytes)));
+        parts.push(part.clone());
+    };
+    let done = quantize_claimed(&source, calibration.as_ref(), &claim, &compared, &stop, &mut progress)?;
+    let Some(total) = done else {
+        let text = format!("stopped after {} of its parts", parts.len());
+        return Err(ending.by_signal(Failure::new(Exit::Stopped, text).hint("The same command goes on where it was")));
+    };
+    Statistics::forget(output);
+    match source.directory() {
+        Some(from) => {
+            copy_beside(from, output, |name| !is_weights(name))?;
+            let head = from.join(BESIDE);
+            if head.is_dir() {
+                std::fs::create_dir_all(output.join(BESIDE))?;
+                copy_beside(&head, &output.join(BESIDE), |_| true)?;
+            }
+        }
+        None => {
+            std::fs::create_dir_all(output.join(BESIDE))?;
+            for (place, bytes) in DEMO_BESIDE {
+                std::fs::write(output.join(place), bytes)?;
+            }
+        }
+    }
+    report(context, &source, output, total, &parts)?;
+    Ok(Exit::Ok)
+}
+
+/// Compares what is there with what was written, and removes what is to be packed again.
+fn compared(context: &Context, source: &Checkpoint, claim: &Claim, stop: &Cancel) -> Result<Compared, Failure> {
+    let mut tell = |name: &str, bytes: u64| context.note(&format!("checking {name}, {}", gb(bytes)));
+    let done = remove_damaged(source, claim, stop, &mut tell).map_err(|e| match e {
+        ModelError::File { .. } => Failure::from(e)
+            .hint("Nothing was changed. Try again; where that does not help, remove this file, and it is made again"),
+        e => e.into(),
+    })?;
+    done.ok_or_else(|| {
+        let text = "stopped while checking what is there; nothing was changed";
+        Failure::new(Exit::Stopped, text).hint("The same command begins again")
+    })
+}
+
+fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, parts: &[Part]) -> Result<(), Failure> {
+    let worst = parts.iter().fold(0f64, |worst, part| worst.max(part.errors.weights));
+    let outputs: Vec<[f64; 2]> = parts.iter().filter_map(|part| part.errors.outputs).collect();
+    let mean = |i: usize| 100.0 * outputs.iter().filter_map(|o| o.get(i)).sum::<f64>() / outputs.len() as f64;
+    context.result(
+        || {
+            let part = |p: &Part| {
+                let [plain, careful] = p.errors.outputs.map_or([None, None], |o| o.map(Some));
+                serde_json::json!({
+                    "part": p.name, "bytes": p.bytes, "squared_error": p.errors.weights,
+                    "output_error": careful, "output_error_uncalibrated": plain,
+                })
+            };
+            let parts: Vec<_> = parts.iter().map(part).collect();
+            serde_json::json!({ "path": output, "bytes": total, "weights": source.recipe().name(), "parts": parts })
+        },
+        || {
+            // Nobody knows what those lost that were packed before.
+            let of = source.published().map_or(String::new(), |form| format!(" (of weights packed before: {form})"));
+            let lost = if outputs.is_empty() {
+                format!("squared error of a part at most {:.4} %", worst * 100.0)
+            } else {
+                format!("squared error of outputs {:.4} %, {:.4} % without calibration", mean(1), mean(0))
+            };
+            format!(
+                "{} as {} weights in {}: {}, {lost}{of}. Use it: sala-chat --model {}",
+                source.name(),
+                source.recipe().name(),
+                output.display(),
+                gb(total),
+                output.display()
+            )
+        },
+    )
+}
+
+/// Neither the folder itself nor a file.
+fn refuse_place(source: &Checkpoint, output: &Path) -> Result<(), Failure> {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    if source.directory().and_then(real).is_some_and(|from| Some(from) == real(output)) {
+        return Err(Failure::usage("-o is the folder itself; name another one".to_owned()));
+    }
+    if output.exists() && !output.is_dir() {
+        let text = format!("{} is a file; the packed weights go to a folder", output.display());
+        return Err(Failure::new(Exit::Usage, text).hint("Name a new one (-o FOLDER)"));
+    }
+    Ok(())
+}
+
+/// No folder with another model in it, or with this one packed otherwise.
+fn refuse_content(source: &Checkpoint, id: &str, output: &Path) -> Result<(), Failure> {
+    let what = match holds(source, id, output) {
+        Holds::Free => return Ok(()),
+        Holds::OtherForm(format) => format!("this model as {} weights", sanitize_line(&format)),
+        Holds::OtherCalibration { calibrated: true } => "this model packed with another calibration".to_owned(),
+        Holds::OtherCalibration { calibrated: false } => "this model packed without calibration".to_owned(),
+        Holds::Unsaid => "another model, or this one packed otherwise".to_owned(),
+        Holds::Other => "another model".to_owned(),
+        Holds::Files(name) => {
+            let text = format!("{} holds other files ({})", output.display(), sanitize_line(&name));
+            return Err(Failure::new(Exit::Usage, text).hint("Name a new or empty folder (-o FOLDER)"));
+        }
+    };
+    let text = format!("{} holds {what}", output.display());
+    Err(Failure::new(Exit::Usage, text).hint("Name a new folder (-o FOLDER), or remove that one first"))
+}
+
+/// Bytes of the files of a folder: of parts that an earlier run wrote, or of a draft head.
+fn already(output: &Path) -> u64 {
+    let entries = std::fs::read_dir(output).into_iter().flatten().flatten();
+    entries.filter_map(|e| e.metadata().ok()).filter(|m| m.is_file()).map(|m| m.len()).sum()
+}
+
+/// Packed anew, or said anew.
+fn is_weights(name: &str) -> bool {
+    name.contains(".safetensors") || name == "config.json" || name == "hf_quant_config.json"
+}
+
+/// Tokenizer, template and licence, as they are; of a draft head everything, its weights too.
+fn copy_beside(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    for entry in std::fs::read_dir(from)?.flatten() {
+        let name = entry.file_name();
+        let text = name.to_string_lossy().into_owned();
+        // Through links: folders of the hub's cache consist of them.
+        let Ok(meta) = std::fs::metadata(entry.path()) else { continue };
+        let small = meta.len() <= BESIDE_BYTES || is_weights(&text);
+        if meta.is_file() && wanted(&text) && small && !text.starts_with('.') {
+            std::fs::copy(entry.path(), to.join(&name))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,443 @@
+//! The event loop of the full-screen interface: waits on everything at once, draws when something changed.
+//!
+//! Sources: keys (own thread), runtime, signals, finished small jobs (paths, code colours). It blocks until one of them
+//! speaks or a moment the state asked for has come; an idle program uses no time. At most one frame per 16 ms, per
+//! 33 ms while only text arrives. Every way out leaves the terminal as it was.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
+use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
+
+use super::announce::Announcer;
+use super::input::{Input, start_input, typed_ahead};
+use super::jobs::{Job, start_jobs};
+use super::out;
+use super::panic::{CrashNote, install};
+use super::signals::{KeySignals, Outside, suspend, watch_signals, watch_terminal};
+use super::term::{self, Guard, Leave, Modes};
+use super::themes::Themes;
+use super::{clipboard, config_cmd, jobs};
+use crate::core::Exit;
+use crate::runtime::protocol::{Notice, Request};
+use crate::text::sanitize::Clean;
+use crate::tui::options::{Glyphs, ThemeName, UiConfig};
+use crate::tui::palette::Palette;
+use crate::tui::tour::Tour;
+use crate::tui::view::clusters::Clusters;
+use crate::tui::view::draw;
+use crate::tui::{App, Effect, Event, Phase, Redraw, status, update};
+
+/// The runtime as the interface sees it. Both channels should be unbounded: the runtime must never wait for a terminal.
+pub struct DeskHandle {
+    /// To the runtime.
+    pub requests: Sender<Request>,
+    /// From the runtime.
+    pub notices: Receiver<Notice>,
+}
+
+/// Frame distance after something the user did.
+const FRAME: Duration = Duration::from_millis(16);
+/// Frame distance while only text arrives.
+const STREAM_FRAME: Duration = Duration::from_millis(33);
+/// A new size is acted on when it stays this long.
+const RESIZE: Duration = Duration::from_millis(50);
+/// How long the terminal may take to answer questions about itself.
+const ASK_MS: u64 = 100;
+
+/// How the program is to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct End {
+    exit: Exit,
+    farewell: Option<String>,
+}
+
+struct Loop {
+    app: App,
+    runtime: DeskHandle,
+    guard: Guard,
+    modes: Modes,
+    /// Never dropped: it would complain on standard error of a terminal that is gone, and that may be gone as well. The guard shows the cursor.
+    terminal: ManuallyDrop<Terminal<CrosstermBackend<io::Stdout>>>,
+    clusters: Clusters,
+    input: Input,
+    keys: KeySignals,
+    jobs: Sender<Job>,
+    started: Instant,
+    last_frame: Option<Instant>,
+    /// What the state wanted since the last frame.
+    wanted: Redraw,
+    /// When the next frame may be drawn, if one is wanted.
+    pending_frame: Option<Instant>,
+    /// When the new size of the terminal is acted on, if it has one.
+    resize: Option<Instant>,
+    /// Set by a signal: how to end and the moment at which there is no more waiting.
+    dying: Option<(Exit, Instant)>,
+    end: Option<End>,
+    repaint: bool,
+    announcer: Announcer,
+    crash: Arc<Mutex<CrashNote>>,
+}
+
+/// Runs the interface until it ends; returns how, and where a tour is then. The terminal is restored and the
+/// farewell printed.
+///
+/// # Errors
+/// When the terminal cannot be set up.
+pub fn run(config: UiConfig, runtime: DeskHandle, tour: Option<Tour>) -> io::Result<(Exit, Option<Tour>)> {
+    let toured = tour.is_some();
+    let size = crossterm::terminal::size()?;
+    let guard = Guard::default();
+    let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
+    install(guard.clone(), Arc::clone(&crash));
+    let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.mouse, kitty: false };
+    // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
+    let (outside_to, outside) = unbounded();
+    let keys = KeySignals::watch()?;
+    watch_signals(outside_to.clone())?;
+    let leave = Leave(guard.clone());
+    guard.enter(modes)?;
+    let (answers, typed) = term::ask(ASK_MS);
+    let mut config = config;
+    if answers.kitty {
+        guard.add_kitty()?;
+    }
+    if config.probe_glyphs && answers.wide_lines {
+        config.glyphs = Glyphs::Ascii;
+    }
+    config.light = answers.light == Some(true);
+    config.theme = Palette::built_in(ThemeName::Auto, config.light);
+    let (theme, code_theme) = (config.settings.config.ui.theme.clone(), config.code_theme.clone());
+    watch_terminal(outside_to)?;
+    let (events_to, events) = unbounded();
+    for event in typed_ahead(&typed) {
+        // The receiver lives in this function.
+        let _ = events_to.send(event);
+    }
+    let input = start_input(events_to.clone(), modes.mouse)?;
+    let jobs = start_jobs(events_to)?;
+    let terminal = ManuallyDrop::new(Terminal::new(CrosstermBackend::new(out::screen()))?);
+    let mut this = Loop {
+        app: App::new(config, size.0, size.1),
+        runtime,
+        guard,
+        modes: Modes { kitty: answers.kitty, ..modes },
+        terminal,
+        clusters: Clusters::default(),
+        input,
+        keys,
+        jobs,
+        started: Instant::now(),
+        last_frame: None,
+        wanted: Redraw::Now,
+        pending_frame: None,
+        resize: None,
+        dying: None,
+        end: None,
+        repaint: true,
+        announcer: Announcer::new(|name| std::env::var_os(name)),
+        crash,
+    };
+    (this.app.tour, this.app.toured) = (tour, toured);
+    // A theme that cannot be read is told in the transcript and keeps nobody from it.
+    this.perform(Effect::Theme(theme))?;
+    if code_theme != "auto" {
+        this.perform(Effect::CodeTheme(code_theme))?;
+    }
+    let end = match this.go(&events, &outside) {
+        Ok(end) => end,
+        // The terminal cannot be written any more: most likely it is gone.
+        Err(_) => this.end_without_terminal(),
+    };
+    // The terminal may be gone.
+    let _ = this.announcer.end(&mut out::screen());
+    if toured {
+        // The program may be started again in this process: two threads must not read one keyboard.
+        this.input.park();
+    }
+    drop(leave);
+    // A session of the tour is gone with it: there is no way back to tell of.
+    if let Some(text) = end.farewell.filter(|_| !toured || end.exit != Exit::Ok) {
+        // The terminal may be gone.
+        let _ = out::line(&Clean::text(&text));
+    }
+    Ok((end.exit, this.app.tour.take()))
+}
+
+impl Loop {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn go(&mut self, events: &Receiver<Event>, outside: &Receiver<Outside>) -> io::Result<End> {
+        let desk_gone = never();
+        let mut desk_open = true;
+        loop {
+            self.frame()?;
+            if let Some(end) = self.end.take() {
+                return Ok(self.ended(end));
+            }
+            let timeout = self.timeout();
+            let notices = if desk_open { self.runtime.notices.clone() } else { desk_gone.clone() };
+            select! {
+                recv(events) -> event => if let Ok(event) = event { self.event(event)?; },
+                recv(notices) -> notice => match notice {
+                    Ok(notice) => self.event(Event::Notice(notice))?,
+                    Err(_) => { desk_open = false; self.desk_lost(); }
+                },
+                recv(outside) -> what => if let Ok(what) = what { self.outside(what)?; },
+                default(timeout) => {}
+            }
+            // What is already here belongs to the same frame.
+            for _ in 0..256 {
+                if let Ok(event) = events.try_recv() {
+                    self.event(event)?;
+                } else if let Ok(notice) = notices.try_recv() {
+                    self.event(Event::Notice(notice))?;
+                } else {
+                    break;
+                }
+            }
+            self.moments()?;
+        }
+    }
+
+    /// How long to wait when nothing happens.
+    fn timeout(&self) -> Duration {
+        let now = Instant::now();
+        let wait = |at: Instant| at.saturating_duration_since(now);
+        let state = self.app.deadline().map(|ms| Duration::from_millis(ms.saturating_sub(self.now_ms()).max(1)));
+        let frame = self.pending_frame.map(wait);
+        let resize = self.resize.map(wait);
+        let dying = self.dying.map(|(_, at)| wait(at));
+        // A year is for ever: nothing is due.
+        [state, frame, resize, dying].into_iter().flatten().min().unwrap_or(Duration::from_secs(365 * 86_400))
+    }
+
+    /// Acts on moments that have come.
+    fn moments(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if self.resize.is_some_and(|at| at <= now) {
+            self.resize = None;
+            self.measure()?;
+        }
+        if self.app.deadline().is_some_and(|ms| ms <= self.now_ms()) {
+            self.apply(Event::Tick)?;
+        }
+        if let Some((exit, at)) = self.dying
+            && at <= now
+        {
+            self.end = Some(End { exit, farewell: None });
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        match event {
+            // When it is acted on, the terminal is asked: this one may be the size from before the program was suspended.
+            Event::Resize { .. } => {
+                self.resize = Some(Instant::now() + RESIZE);
+                Ok(())
+            }
+            other => self.apply(other),
+        }
+    }
+
+    fn apply(&mut self, event: Event) -> io::Result<()> {
+        let now = self.now_ms();
+        for effect in update(&mut self.app, event, now) {
+            self.perform(effect)?;
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, effect: Effect) -> io::Result<()> {
+        match effect {
+            // A runtime that is gone is reported by its other channel.
+            Effect::Send(request) => drop(self.runtime.requests.send(request)),
+            Effect::Copy(text) => {
+                let config = &self.app.config;
+                let place = clipboard::Place {
+                    method: config.clipboard,
+                    tmux: std::env::var_os("TMUX").is_some(),
+                    tools: &clipboard::tools(|name| std::env::var_os(name)),
+                    dir: config.state_dir.as_deref(),
+                };
+                let said = clipboard::copy(&mut out::screen(), &text, place);
+                return self.apply(Event::Copied(said));
+            }
+            Effect::ListPaths(prefix) => {
+                drop(self.jobs.send(Job::Paths { prefix, home: self.app.config.home.clone() }))
+            }
+            Effect::ListFiles(query) => drop(self.jobs.send(Job::Files(query))),
+            Effect::FindPaths(paths) => {
+                let found = jobs::existing(paths, self.app.config.home.as_deref());
+                return self.apply(Event::FoundPaths(found));
+            }
+            Effect::Keep { key, value } => {
+                let said = config_cmd::keep(&self.app.config, key, &value);
+                return self.apply(Event::Kept(said));
+            }
+            Effect::Theme(name) => {
+                let read = Themes::of(&self.app.config).theme(&name);
+                return self.apply(Event::Theme(read));
+            }
+            Effect::ListThemes => {
+                let rows = Themes::of(&self.app.config).list();
+                return self.apply(Event::Themes(rows));
+            }
+            Effect::CodeTheme(name) => {
+                drop(self.jobs.send(Job::CodeTheme { name, themes: Themes::of(&self.app.config) }))
+            }
+            Effect::Highlight { lang, code } => drop(self.jobs.send(Job::Highlight { lang, code })),
+            Effect::Editor(text) => {
+                let edited = self.outside_terminal(|| jobs::edit(&text))?;
+                self.keys.forget();
+                return self.apply(Event::Edited(edited));
+            }
+            Effect::Suspend => {
+                let event = match self.outside_terminal(suspend)? {
+                    Ok(()) => Event::Resumed,
+                    Err(why) => Event::NotSuspended(why),
+                };
+                return self.apply(event);
+            }
+            Effect::Repaint => {
+                self.repaint = true;
+                self.measure()?;
+            }
+            Effect::Notify(text) => self.announcer.notify(&mut out::screen(), &text)?,
+            Effect::Exit { exit, farewell } => self.end = Some(End { exit, farewell }),
+        }
+        Ok(())
+    }
+
+    /// Gives the terminal away while `work` runs.
+    fn outside_terminal<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<T> {
+        self.input.park();
+        self.announcer.end(&mut out::screen())?;
+        self.guard.leave();
+        let result = work();
+        self.guard.enter(self.modes)?;
+        self.input.unpark();
+        self.repaint = true;
+        self.measure()?;
+        Ok(result)
+    }
+
+    /// Lays out for the size that the terminal has now.
+    fn measure(&mut self) -> io::Result<()> {
+        let (width, height) = crossterm::terminal::size()?;
+        self.apply(Event::Resize { width, height })
+    }
+
+    fn outside(&mut self, what: Outside) -> io::Result<()> {
+        let within = |s| Instant::now() + Duration::from_secs(s);
+        if !self.keys.counts(what) {
+            return Ok(());
+        }
+        match what {
+            Outside::Terminate => {
+                self.dying = Some((Exit::TERMINATED, within(5)));
+                self.apply(Event::Terminate)
+            }
+            Outside::Hangup => {
+                self.dying = Some((Exit::HANGUP, within(1)));
+                self.apply(Event::Terminate)
+            }
+            Outside::Interrupt => {
+                self.dying = Some((Exit::Stopped, within(5)));
+                self.apply(Event::Interrupt)
+            }
+            Outside::Suspend => self.perform(Effect::Suspend),
+            Outside::Continue => {
+                self.repaint = true;
+                self.apply(Event::Resumed)
+            }
+        }
+    }
+
+    /// Lets the runtime save what it can within a second, what stands in the input with it.
+    fn end_without_terminal(&mut self) -> End {
+        let exit = self.dying.map_or(Exit::HANGUP, |d| d.0);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let now = self.now_ms();
+        for effect in update(&mut self.app, Event::Terminate, now) {
+            // Everything else is for the terminal.
+            if let Effect::Send(request) = effect {
+                // A runtime that is gone has closed the other channel, too.
+                let _ = self.runtime.requests.send(request);
+            }
+        }
+        while let Ok(notice) = self.runtime.notices.recv_deadline(deadline) {
+            if matches!(notice, Notice::Bye { .. } | Notice::Fatal { .. }) {
+                break;
+            }
+        }
+        End { exit, farewell: None }
+    }
+
+    fn desk_lost(&mut self) {
+        if self.app.phase != Phase::Ended && self.end.is_none() {
+            let farewell = "sala-chat: its working thread ended unexpectedly. What was said is saved; start again with: sala-chat -c";
+            self.end = Some(End { exit: Exit::Failure, farewell: Some(farewell.into()) });
+        }
+    }
+
+    /// The code of a signal wins over the ordinary one.
+    fn ended(&self, end: End) -> End {
+        match self.dying {
+            Some((exit, _)) => End { exit, ..end },
+            None => end,
+        }
+    }
+
+    /// Draws if something changed and the last frame is long enough ago.
+    fn frame(&mut self) -> io::Result<()> {
+        let wanted = self.app.take_redraw().max(self.wanted);
+        self.wanted = wanted;
+        self.pending_frame = None;
+        let distance = match wanted {
+            Redraw::No if !self.repaint => return Ok(()),
+            Redraw::Stream if !self.repaint => STREAM_FRAME,
+            Redraw::No | Redraw::Stream | Redraw::Now => FRAME,
+        };
+        let due = self.last_frame.map_or_else(Instant::now, |at| at + distance);
+        if due > Instant::now() {
+            self.pending_frame = Some(due);
+            return Ok(());
+        }
+        // The terminal is gone: nothing can be drawn, and trying may block.
+        if matches!(self.dying, Some((Exit::HANGUP, _))) {
+            return Ok(());
+        }
+        self.wanted = Redraw::No;
+        self.apply(Event::Frame)?;
+        if std::mem::take(&mut self.repaint) {
+            // Not `clear`: that asks the terminal for its cursor, and the answer would go to the input thread.
+            let size = self.terminal.size()?;
+            self.terminal.resize(Rect::new(0, 0, size.width, size.height))?;
+        }
+        crossterm::queue!(out::screen(), BeginSynchronizedUpdate)?;
+        let (app, clusters) = (&self.app, &mut self.clusters);
+        self.terminal.draw(|frame| {
+            draw(app, frame);
+            clusters.clear_pieces(frame.buffer_mut());
+        })?;
+        crossterm::execute!(out::screen(), EndSynchronizedUpdate)?;
+        self.announcer.show(&mut out::screen(), &status::title(&self.app), status::progress(&self.app))?;
+        self.last_frame = Some(Instant::now());
+        let mut note = self.crash.lock().unwrap_or_else(PoisonError::into_inner);
+        if note.session != self.app.session.name {
+            note.session.clone_from(&self.app.session.name);
+        }
+        note.messages = self.app.transcript.entries().iter().map(|e| e.number).max().unwrap_or(0);
+        Ok(())
+    }
+}

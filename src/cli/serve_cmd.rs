@@ -1,0 +1,321 @@
+//! `sala-chat serve`: opens what the server needs, says where it listens, and ends it in good order. `bench serve` begins one
+//! in the same way.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::args::ServeArgs;
+use super::failure::Failure;
+use super::signals::heeded;
+use super::{Context, attach_engine, dirs, open, out};
+use crate::client::attach::{self, Board, Host, Loads};
+use crate::core::Exit;
+use crate::engine;
+use crate::engine::protocol::{EngineOptions, Token};
+use crate::runtime::{EngineChannels, Settings};
+use crate::server::{Key, Options, ServeError, Server, Stop};
+use crate::store::Scratch;
+use crate::text::sanitize::Clean;
+use crate::text::sanitize::shell_word;
+use crate::text::{TextModel, files};
+
+/// Bytes of a key file.
+const KEY_BYTES: u64 = 4 << 10;
+/// Characters of a key.
+const KEY_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;
+
+/// The key file that was named.
+fn named_key_file(context: &Context, args: &ServeArgs) -> Option<PathBuf> {
+    let set = Some(context.config().serve.key_file.as_str()).filter(|f| !f.is_empty()).map(PathBuf::from);
+    args.key_file.clone().or(set)
+}
+
+/// A key of 256 random bits.
+fn fresh_key() -> Result<String, Failure> {
+    let mut random = [0u8; 32];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut f| std::io::Read::read_exact(&mut f, &mut random));
+    read.map_err(|e| Failure::new(Exit::Failure, format!("no random numbers for a key: {e}")))?;
+    Ok(blake3::Hash::from_bytes(random).to_hex().to_string())
+}
+
+/// The key in a file, which is made if it is not there. Whether it was made.
+fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
+    let fail = |e: std::io::Error| Failure::new(Exit::Failure, format!("{}: {e}", path.display()));
+    // Of what a link leads to: secrets are often handed over as one.
+    match std::fs::metadata(path) {
+        Ok(meta) => {
+            if !meta.is_file() {
+                let message = format!("{}: not a regular file", path.display());
+                return Err(Failure::new(Exit::Usage, message).hint("Name a file with a key, or one to be made"));
+            }
+            let no_key = || {
+                let (least, most) = (KEY_LENGTH.start(), KEY_LENGTH.end());
+                let message = format!("{}: a key is one word of {least} to {most} ASCII characters", path.display());
+                Failure::new(Exit::Usage, message)
+            };
+            let bytes = files::read(path, KEY_BYTES).map_err(|e| match e.kind() {
+                std::io::ErrorKind::FileTooLarge => no_key(),
+                _ => fail(e),
+            })?;
+            let text = std::str::from_utf8(&bytes).map_err(|_| no_key())?.trim();
+            if !KEY_LENGTH.contains(&text.len()) || !text.bytes().all(|b| b.is_ascii_graphic()) {
+                return Err(no_key());
+            }
+            // Of a key only: what is none may well be for all to read.
+            if meta.mode() & 0o077 != 0 {
+                let message = format!("{}: others can read this key", path.display());
+                return Err(Failure::new(Exit::Usage, message)
+                    .hint(format!("chmod 600 {}", shell_word(&path.to_string_lossy()))));
+            }
+            Ok((Key::new(text), false))
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+                dirs::make_private(folder).map_err(fail)?;
+            }
+            let key = fresh_key()?;
+            files::create(path, format!("{key}\n").as_bytes()).map_err(fail)?;
+            Ok((Key::new(&key), true))
+        }
+        Err(e) => Err(fail(e)),
+    }
+}
+
+/// What is wrong with an address that is listened on, as far as its form tells.
+pub(super) fn malformed(text: &str) -> Option<String> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(_)) => None,
+        Some(Err(_)) => Some("a port is a whole number from 0 to 65535 (ADDR:PORT is needed)".to_owned()),
+        None => Some("ADDR:PORT is needed, as 127.0.0.1:8080".to_owned()),
+    }
+}
+
+/// The addresses that a text means; `from` is the option or the setting that it is of.
+fn addresses(from: &str, text: &str) -> Result<Vec<SocketAddr>, Failure> {
+    let wrong = |why: String| Failure::usage(format!("{from} {text}: {why}"));
+    if let Some(why) = malformed(text) {
+        return Err(wrong(why));
+    }
+    let found: Vec<SocketAddr> = text.to_socket_addrs().map_err(|e| wrong(e.to_string()))?.collect();
+    if found.is_empty() { Err(wrong("no such address".into())) } else { Ok(found) }
+}
+
+/// SIGINT, SIGTERM and SIGHUP: the first lets running answers end, the second stops them, the third ends the process.
+fn watch_signals(stop: Stop, board: Board) -> Result<(), Failure> {
+    let no_signals = |e: std::io::Error| Failure::new(Exit::Failure, format!("no signal handlers: {e}"));
+    let mut signals = Signals::new(heeded(&[SIGINT, SIGTERM, SIGHUP])).map_err(no_signals)?;
+    let watch = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            if count >= 2 {
+                std::process::exit(Exit::by_signal(signal).into());
+            }
+            stop.stop();
+            if count == 1 {
+                board.hurry();
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(no_signals)?;
+    Ok(())
+}
+
+/// What a server needs of the model before it is loaded.
+pub struct Model {
+    options: EngineOptions,
+    text: TextModel,
+    stop: Vec<Token>,
+}
+
+impl Model {
+    /// The model that the settings mean.
+    ///
+    /// # Errors
+    /// There is none, or its tokenizer cannot be used.
+    pub fn of(context: &Context) -> Result<Model, Failure> {
+        let options = open::engine_options(context)?;
+        let (text, stop) = open::text(&options.model)?;
+        Ok(Model { options, text, stop })
+    }
+}
+
+/// A server that listens and has begun to load its model.
+pub struct Serving {
+    server: Server,
+    listener: TcpListener,
+    board: Board,
+    engine: JoinHandle<()>,
+    host: Option<Host>,
+    _scratch: Option<Scratch>,
+}
+
+impl Serving {
+    /// Starts the engine and what feeds it. What clients ask for is kept in the data directory, unless nothing is to be `saved`.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the system has no threads to give.
+    pub fn begin(
+        context: &Context,
+        model: Model,
+        listener: TcpListener,
+        key: Option<Key>,
+        saved: bool,
+    ) -> Result<Serving, Failure> {
+        let Model { options, text, stop } = model;
+        let config = context.config();
+        let mut loaded = context.loaded.clone();
+        loaded.recommend(&text.recommended);
+        let address = listener.local_addr()?;
+        let (store, scratch) = match saved {
+            true => (open::store_of_requests(context)?, None),
+            false => open::scratch(context).map(|(store, dir)| (store, Some(dir)))?,
+        };
+        // Without one, no documents are offered.
+        let library = open::store(context).ok();
+        let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
+        let loads = Loads::from(&options);
+        let engine = engine::spawn(options).map_err(no_thread)?;
+        let (board, share) =
+            Board::start(engine.commands, engine.events, config.serve.side_by_side).map_err(no_thread)?;
+        let host = for_terminals(context, &address.to_string(), loads, &board, &text);
+        let server = Server::start(Options {
+            store,
+            library,
+            system: loaded.system.clone(),
+            text,
+            stop,
+            engine: EngineChannels { commands: share.commands, events: share.events },
+            settings: Settings::of(&loaded.config),
+            piece: open::piece(context),
+            queue: config.serve.queue,
+            side_by_side: config.serve.side_by_side,
+            key,
+            schema_checker: crate::text::this_program(),
+        })
+        .map_err(no_thread)?;
+        Ok(Serving { server, listener, board, engine: engine.thread, host, _scratch: scratch })
+    }
+
+    /// What ends it.
+    pub fn stop(&self) -> Stop {
+        self.server.stop()
+    }
+
+    /// Answers until it is told to stop; then what was kept is saved.
+    ///
+    /// # Errors
+    /// The engine failed, or state is not on disk.
+    pub fn run(self) -> Result<(), Failure> {
+        let served = self.server.serve(self.listener);
+        // It ends when the terminals' running answers do. A panic of it has been told by its last event.
+        let _ = self.engine.join();
+        if let Some(host) = self.host {
+            host.close();
+        }
+        served.map_err(|e| match e {
+            ServeError::Engine(down) => Failure::new(down.exit, down.why),
+            e @ ServeError::Unsaved(_) => Failure::new(Exit::Disk, e.to_string()),
+            e @ (ServeError::Io(_) | ServeError::Panicked) => Failure::new(Exit::Failure, e.to_string()),
+        })
+    }
+}
+
+/// `sala-chat serve`.
+///
+/// # Errors
+/// The address, the key file, the store or the model cannot be used; the engine failed.
+pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
+    let (from, listen) = match args.listen.as_deref() {
+        Some(listen) => ("--listen", listen),
+        None => ("serve.listen", context.config().serve.listen.as_str()),
+    };
+    let addresses = addresses(from, listen)?;
+    let open_to_others = addresses.iter().any(|a| !a.ip().is_loopback());
+    let key_file = named_key_file(context, args);
+    let key_file = key_file.or_else(|| open_to_others.then(|| context.dirs.data.join(crate::core::places::SERVE_KEY)));
+    let model = Model::of(context)?;
+    let key = key_file.as_deref().map(key_in).transpose()?;
+    let listener = TcpListener::bind(addresses.as_slice())
+        .map_err(|e| Failure::new(Exit::Failure, format!("{listen}: {e}")).hint("Another port: --listen ADDR:PORT"))?;
+    let address = listener.local_addr()?;
+    let shown = key.as_ref().map(|(key, _)| key.clone());
+    let serving = Serving::begin(context, model, listener, shown, !args.no_save)?;
+    watch_signals(serving.stop(), serving.board.clone())?;
+    out::line(&Clean::line(&format!("sala-chat serves http://{address}/v1")))?;
+    if !context.quiet {
+        say_who(open_to_others, key_file.as_deref(), key.is_some_and(|(_, made)| made));
+    }
+    serving.run().map(|()| Exit::Ok)
+}
+
+/// Lets terminals of the same data directory use this engine. Where that cannot be, programs still can.
+fn for_terminals(context: &Context, address: &str, loads: Loads, board: &Board, text: &TextModel) -> Option<Host> {
+    let place = attach_engine::place(context);
+    let tokenizer = text.tokenizer.clone();
+    let why = match attach::open_host(&place, address, loads, board.clone(), tokenizer, attach_engine::rows) {
+        Ok(Some(host)) => return Some(host),
+        Ok(None) => "another sala-chat serve of this data directory does that".to_owned(),
+        Err(e) => e.to_string(),
+    };
+    if !context.quiet {
+        out::tell(&Clean::line(&format!("Terminals cannot use this model: {why}.")));
+    }
+    None
+}
+
+/// Says on standard error who can talk to it.
+fn say_who(open_to_others: bool, key_file: Option<&Path>, made: bool) {
+    let who = if open_to_others {
+        "Every computer that reaches this address can use the model and read answers it names, if it has the key."
+    } else {
+        "Programs on this computer can use the model."
+    };
+    out::tell(&Clean::line(who));
+    if let Some(file) = key_file {
+        let made = if made { " (made just now)" } else { "" };
+        out::tell(&Clean::line(&format!("The key is in {}{made}; nothing is encrypted on the way.", file.display())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_is_made_for_its_owner_alone_and_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("below/key");
+        assert!(key_in(&path).unwrap().1);
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.trim().len(), 64);
+        assert!(!key_in(&path).unwrap().1);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(key_in(&path).unwrap_err().message.contains("others can read"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        // Of a link, what it leads to counts.
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(!key_in(&link).unwrap().1);
+        std::fs::write(&path, "short\n").unwrap();
+        assert!(key_in(&path).unwrap_err().message.contains("16 to 1024"));
+        // So is what is no text, and what is far too long.
+        for bad in [b"\xFF\xFE a key of sixteen".to_vec(), vec![b'k'; 5000]] {
+            std::fs::write(&path, bad).unwrap();
+            let failure = key_in(&path).unwrap_err();
+            assert!(failure.exit == Exit::Usage && failure.message.contains("16 to 1024"), "{}", failure.message);
+        }
+        // No file of the system is to be hidden because it was named here.
+        std::fs::write(&path, "root:x:0:0:root:/root:/bin/sh\nsomebody:x:1:1::/:/bin/false\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let failure = key_in(&path).unwrap_err();
+        assert!(failure.message.contains("16 to 1024") && failure.hint.is_none(), "{failure}");
+    }
+}

@@ -1,0 +1,319 @@
+//! Sessions from the shell, without loading a model: `ls show rm search export`.
+
+use std::collections::HashSet;
+use std::io::{BufRead, IsTerminal};
+
+use serde_json::{Value, json};
+
+use super::args::{ExportArgs, FormatArg, LsArgs, NameArgs, RmArgs, SearchArgs};
+use super::columns::{line_cells, name_cells};
+use super::failure::Failure;
+use super::{Context, open, out};
+use crate::core::{Exit, bytes, counted};
+use crate::runtime::protocol::{ExportFormat, SessionRow};
+use crate::runtime::session_rows;
+use crate::store::{LAST, Overwrite, Scope, SearchHit, SessionFilter, SessionRecord, Store, StoreError, Watch};
+use crate::text::sanitize::{Clean, shell_word};
+use crate::tui::cells::{ellipsis, fit, width as cells};
+use crate::tui::entry::grouped;
+
+/// Sessions listed at most.
+pub(super) const LISTED: usize = 100_000;
+/// Cells of the columns of the list behind the names.
+const COLUMNS: usize = 54;
+/// Hits listed at most.
+const HITS: usize = 200;
+
+fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
+    if name == LAST {
+        let none = || Failure::new(Exit::Failure, "there is no session yet");
+        return store.last_session()?.ok_or_else(none);
+    }
+    match store.session_named(name) {
+        Err(StoreError::NoSession { .. }) if store.trashed_session(name)?.is_some() => {
+            let failure = Failure::new(Exit::Failure, format!("\"{name}\" is in the trash"));
+            Err(failure.hint(format!("Back with: sala-chat -r {}", shell_word(name))))
+        }
+        found => Ok(found?),
+    }
+}
+
+pub(super) fn when(ms: i64) -> String {
+    let Ok(at) = jiff::Timestamp::from_millisecond(ms) else {
+        return String::new();
+    };
+    at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M").to_string()
+}
+
+/// One line of a terminal: what the program shows of texts it did not write.
+fn one_line(text: &str, width: usize) -> String {
+    crate::runtime::conversation::first_words(text, width)
+}
+
+/// The list of `ls`: headings, and titles as far as a line of so many cells has room for them. Long names take the place of counts.
+fn listed(rows: &[SessionRow], width: Option<usize>) -> Vec<String> {
+    let names: Vec<String> = rows.iter().map(|r| Clean::line(&r.name).to_string()).collect();
+    let column = name_cells(names.iter().map(String::as_str), width);
+    let counts = width.is_none_or(|width| column + COLUMNS <= width);
+    let line = |name: &str, [messages, tokens, state, size, changed]: [&str; 5], title: &str| {
+        let counts = if counts { format!(" {messages:>8} {tokens:>9}") } else { String::new() };
+        let front = format!("{}{counts}  {state:<5} {size:>9}  {changed:<16}", fit(name, column));
+        let room = width.map_or(usize::MAX, |width| width.saturating_sub(cells(&front) + 2).min(60));
+        let title = if room < 12 { String::new() } else { format!("  {}", ellipsis(title, room)) };
+        format!("{front}{title}").trim_end().to_string()
+    };
+    let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "title")];
+    lines.extend(rows.iter().zip(&names).map(|(r, name)| {
+        let (messages, tokens) = (r.counted(), grouped(r.tokens));
+        let size = r.bytes.map_or(String::new(), bytes);
+        let columns = [messages.as_str(), &tokens, &r.state, &size, &when(r.updated_ms)];
+        line(name, columns, Clean::line(&r.title).as_str())
+    }));
+    lines
+}
+
+/// `ls`.
+pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
+    let store = open::store_to_read(context)?;
+    let records = store.sessions(SessionFilter::Live, LISTED)?;
+    // The list matters more than its sizes.
+    let sizes = store.sizes().ok();
+    let rows = session_rows(&store, records, None, sizes.as_ref());
+    let json = || json!(rows);
+    let text = || {
+        if rows.is_empty() {
+            return "No sessions yet. sala-chat starts one.".to_owned();
+        }
+        let mut lines = listed(&rows, line_cells());
+        if let Some(sizes) = sizes.as_ref().filter(|_| args.sizes) {
+            lines.push(format!("State {}, texts {}.", bytes(sizes.state_bytes), bytes(sizes.database_bytes)));
+        }
+        lines.join("\n")
+    };
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}
+
+/// `show`.
+pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> {
+    let store = open::store_to_read(context)?;
+    let record = named(&store, &args.name)?;
+    let messages = match record.head {
+        Some(head) => store.path(head)?,
+        None => Vec::new(),
+    };
+    // Where it cannot be told, what is there matters more.
+    let undone = store.undone(record.id, record.head).unwrap_or(0);
+    let json = || {
+        json!({
+            "name": record.name, "messages": messages, "undone": undone, "tokens": record.tokens,
+            "updated_ms": record.updated_ms
+        })
+    };
+    // Not within `result`: rendering can fail.
+    let text =
+        if context.json { String::new() } else { store.export(record.id, ExportFormat::Markdown, Scope::Branch)? };
+    context.result(json, || text.trim_end().to_owned())?;
+    if undone > 0 && !context.json {
+        context.note(&all_undone(&record.name, undone));
+    }
+    Ok(Exit::Ok)
+}
+
+/// What is said of a session that stands before its first message, and of which so many are kept.
+fn all_undone(name: &str, kept: u64) -> String {
+    let kept = counted(kept, "message");
+    format!(
+        "It stands before its first message. What is kept ({kept}) comes back with: sala-chat -r {}, then /redo",
+        shell_word(name)
+    )
+}
+
+/// Asks on the terminal; without one the answer is no.
+fn confirmed(question: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(format!("{question} Nobody can answer here: add --yes")));
+    }
+    out::tell_part(&Clean::line(&format!("{question} y/N ")));
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    Ok(line.trim().eq_ignore_ascii_case("y"))
+}
+
+/// `rm`.
+pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
+    let store = open::store_to_change(context)?;
+    let mut records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
+    // One that is named twice goes once.
+    let mut met = HashSet::new();
+    records.retain(|r| met.insert(r.id));
+    let (days, time) = (store.limits().trash_days, store.limits().trash_time());
+    let what = records.iter().map(|r| Ok(format!("\"{}\" ({})", Clean::line(&r.name), store.extent(r.id)?)));
+    let what = what.collect::<Result<Vec<String>, Failure>>()?;
+    if !args.yes && !confirmed(&format!("Move {} to the trash {time}?", what.join(", ")))? {
+        return Ok(Exit::Stopped);
+    }
+    for record in &records {
+        // Held while it goes, so that no other process is writing it.
+        let _lock = store.lock_session(record.id, &record.name)?;
+        store.delete(record.id)?;
+    }
+    let names: Vec<&str> = records.iter().map(|r| r.name.as_str()).collect();
+    let text = || {
+        let names: Vec<String> = names.iter().map(|n| Clean::line(n).to_string()).collect();
+        format!("In the trash {time}: {}. Back with: sala-chat -r NAME (ls --trash lists them)", names.join(", "))
+    };
+    context.result(|| json!({ "trashed": names, "days": days }), text)?;
+    Ok(Exit::Ok)
+}
+
+/// The lines of `search`, with names as far as a line of so many cells has room for them.
+fn found(hits: &[SearchHit], width: Option<usize>) -> Vec<String> {
+    let names: Vec<String> = hits.iter().map(|h| Clean::line(&h.name).to_string()).collect();
+    let column = name_cells(names.iter().map(String::as_str), width);
+    let line = |(h, name): (&SearchHit, &String)| {
+        format!("{} #{}  {}", ellipsis(name, column), h.number, one_line(&h.snippet, 100))
+    };
+    hits.iter().zip(&names).map(line).collect()
+}
+
+/// `search`.
+pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failure> {
+    let query = args.text.join(" ");
+    if query.trim().is_empty() {
+        return Err(Failure::usage("there is nothing to search for: give a word"));
+    }
+    let store = open::store_to_read(context)?;
+    let mut hits = store.search(&query, HITS + 1, &Watch::NOBODY)?;
+    let more = hits.len() > HITS;
+    hits.truncate(HITS);
+    let json = || {
+        let hit = |h: &SearchHit| {
+            json!({
+                "session": h.name, "message": h.message.0, "number": h.number, "snippet": h.snippet, "created_ms": h.created_ms
+            })
+        };
+        Value::Array(hits.iter().map(hit).collect())
+    };
+    let text = || match hits.as_slice() {
+        [] => format!("Nothing found for {query}."),
+        hits => found(hits, line_cells()).join("\n"),
+    };
+    context.result(json, text)?;
+    if more && !context.quiet {
+        let first = format!("sala-chat: more than {HITS} hits: the first {HITS} are shown; a longer query finds fewer");
+        out::tell(&Clean::line(&first));
+    }
+    Ok(Exit::Ok)
+}
+
+/// `export`.
+pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
+    let standard_output = args.file.as_os_str() == "-";
+    if args.with_state && standard_output {
+        return Err(Failure::usage("--with-state writes a file: name one in place of -"));
+    }
+    let store = open::store_to_read(context)?;
+    let record = named(&store, &args.name)?;
+    let overwrite = if args.force { Overwrite::Yes } else { Overwrite::No };
+    let file = args.file.display().to_string();
+    if args.with_state {
+        // The newest part may have none: what is kept goes along.
+        let kept = match (&record.state_of, record.head) {
+            (None, Some(head)) => store.state_on_branch(head)?,
+            (of, _) => of.clone(),
+        };
+        let written = match kept.map(|of| store.export_bundle(record.id, &of, &args.file, overwrite, &Watch::NOBODY)) {
+            None | Some(Err(StoreError::NoState { .. })) => {
+                return Err(Failure::new(Exit::Unreadable, format!("\"{}\" has no kept state", record.name))
+                    .hint("Export the text without --with-state"));
+            }
+            Some(written) => written?,
+        };
+        let json = || {
+            json!({
+                "file": file, "bytes": written.bytes, "state_tokens": written.state_tokens,
+                "replay_tokens": written.replay_tokens
+            })
+        };
+        let text =
+            || format!("{file} written, {}, with the state of {} tokens.", bytes(written.bytes), written.state_tokens);
+        context.result(json, text)?;
+        return Ok(Exit::Ok);
+    }
+    let format = match args.format {
+        Some(FormatArg::Md) => ExportFormat::Markdown,
+        Some(FormatArg::Json) => ExportFormat::Json,
+        Some(FormatArg::Txt) => ExportFormat::Text,
+        None if context.json && standard_output => ExportFormat::Json,
+        None => ExportFormat::of_path(&args.file)
+            .map_err(|why| Failure::usage(format!("{why}; --format says it for any name")))?,
+    };
+    let scope = if args.tree { Scope::Tree } else { Scope::Branch };
+    if standard_output {
+        // A file gets what the program would write into it, a terminal gets it cleaned.
+        let text = store.export(record.id, format, scope)?;
+        match format {
+            ExportFormat::Json => out::json(text.trim_end())?,
+            ExportFormat::Markdown | ExportFormat::Text => out::data(text.trim_end().as_bytes())?,
+        }
+        out::part(&Clean::text("\n"))?;
+        return Ok(Exit::Ok);
+    }
+    let size = store.export_to(record.id, format, scope, &args.file, overwrite, &Watch::NOBODY)?;
+    context.result(|| json!({ "file": file, "bytes": size }), || format!("{file} written, {}.", bytes(size)))?;
+    Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::transcript::{MessageId, SessionId};
+
+    #[test]
+    fn names_of_hits_are_cut_on_a_terminal_alone() {
+        let hit = SearchHit {
+            session: SessionId(1),
+            name: "n".repeat(200),
+            message: MessageId(1),
+            number: 3,
+            snippet: "a [needle] in it".into(),
+            created_ms: 0,
+        };
+        let hits = [SearchHit { name: "short".into(), ..hit.clone() }, hit];
+        assert_eq!(
+            found(&hits, Some(80)),
+            ["short #3  a [needle] in it".to_owned(), format!("{}... #3  a [needle] in it", "n".repeat(37)),]
+        );
+        assert!(found(&hits, None)[1].starts_with(&format!("{} #3", "n".repeat(200))));
+    }
+
+    #[test]
+    fn the_list_has_headings_and_fits_into_the_line() {
+        let row = SessionRow {
+            name: "a-name-that-is-rather-longer-than-its-column".into(),
+            title: "What does annex C say about the notice period?".into(),
+            messages: 41,
+            undone: 0,
+            tokens: 612_204,
+            state: "stale".into(),
+            bytes: Some(2_400 << 20),
+            updated_ms: 0,
+        };
+        for width in [80, 100, 160] {
+            let lines = listed(std::slice::from_ref(&row), Some(width));
+            assert!(lines.iter().all(|l| l.len() <= width), "{lines:?}");
+            assert!(lines[0].starts_with("name") && lines[1].contains("2.3 GiB"), "{lines:?}");
+            assert_eq!([lines[1].contains(&row.name), lines[1].contains("41")], [width >= 100; 2], "{lines:?}");
+            assert_eq!(lines[1].contains("What does"), width >= 160);
+        }
+        let none = SessionRow { messages: 0, undone: 4, ..row.clone() };
+        assert!(listed(&[none], Some(160))[1].contains(" 0 of 4 "));
+        let said = all_undone("two words", 1);
+        assert!(said.contains("(1 message)") && said.contains("sala-chat -r 'two words', then /redo"), "{said}");
+        let title = "What does annex C say about the notice period? ".repeat(4);
+        let long = SessionRow { name: "n".repeat(200), title: title.trim().into(), ..row };
+        let lines = listed(std::slice::from_ref(&long), None);
+        assert!(lines[1].starts_with(&long.name) && lines[1].ends_with(&long.title), "{lines:?}");
+    }
+}

@@ -1,0 +1,169 @@
+//! Theme files on the disk: finding them by name, reading them, listing them. And those of code.
+
+use std::path::{Path, PathBuf};
+
+use syntect::highlighting::Theme as CodeTheme;
+
+use crate::config::settings::CODE_THEMES;
+use crate::text::files;
+use crate::text::near::nearest;
+use crate::tui::options::{ThemeName, UiConfig};
+use crate::tui::palette::{Palette, ThemeRow};
+use crate::tui::view::highlight;
+
+/// Theme files are small.
+const THEME_BYTES: u64 = 1 << 20;
+/// Files of the folder that are listed.
+const LISTED: usize = 200;
+
+/// Where themes are looked for.
+#[derive(Clone, Debug, Default)]
+pub struct Themes {
+    /// Folder of the user's own.
+    pub folder: Option<PathBuf>,
+    /// For `~`.
+    pub home: Option<PathBuf>,
+    /// The terminal's background is light.
+    pub light: bool,
+}
+
+impl Themes {
+    /// As the interface's options say.
+    pub fn of(config: &UiConfig) -> Themes {
+        Themes { folder: config.themes_dir.clone(), home: config.home.clone(), light: config.light }
+    }
+
+    /// A theme by its name, or by its path.
+    ///
+    /// # Errors
+    /// One line: there is none, or what is wrong with its file.
+    pub fn theme(&self, name: &str) -> Result<Palette, String> {
+        if let Some(theme) = ThemeName::from_word(name) {
+            return Ok(Palette::built_in(theme, self.light));
+        }
+        match self.file(name, "toml") {
+            Some(path) => read(name, &path),
+            None => {
+                let names = self.names("toml");
+                let known = || ThemeName::WORDS.iter().copied().chain(names.iter().map(String::as_str));
+                Err(format!("no theme {name}{}", self.hint(name, known(), "toml")))
+            }
+        }
+    }
+
+    /// A theme of code by its name, or by its path.
+    ///
+    /// # Errors
+    /// As [`Themes::theme`].
+    pub fn code(&self, name: &str) -> Result<CodeTheme, String> {
+        if let Some(theme) = highlight::embedded(name) {
+            return Ok(theme);
+        }
+        let Some(path) = self.file(name, "tmTheme") else {
+            let hint = self.hint(name, CODE_THEMES.iter().copied(), "tmTheme");
+            return Err(format!("no code theme {name}{hint}"));
+        };
+        let wrong = |e: &dyn std::fmt::Display| format!("{}: no theme of code: {e}", path.display());
+        let bytes = files::read(&path, THEME_BYTES).map_err(|e| wrong(&e))?;
+        highlight::parse(&bytes).map_err(|e| wrong(&e))
+    }
+
+    /// All themes: built in, then those of the folder.
+    pub fn list(&self) -> Vec<ThemeRow> {
+        let built_in = ThemeName::WORDS.iter().filter_map(|word| ThemeName::from_word(word)).map(|theme| ThemeRow {
+            name: theme.word().to_owned(),
+            origin: "built in".to_owned(),
+            palette: Ok(Palette::built_in(theme, self.light)),
+        });
+        let own = self.names("toml").into_iter().filter_map(|name| {
+            let path = self.file(&name, "toml")?;
+            Some(ThemeRow { palette: read(&name, &path), origin: path.display().to_string(), name })
+        });
+        built_in.chain(own).collect()
+    }
+
+    /// Names of the files of the folder, sorted.
+    pub fn names(&self, extension: &str) -> Vec<String> {
+        let entries = self.folder.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
+        let mut names: Vec<String> = entries
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok)
+            .map(|e| PathBuf::from(e.file_name()))
+            .filter(|name| name.extension().is_some_and(|e| e == extension))
+            .filter_map(|name| Some(name.file_stem()?.to_str()?.to_owned()))
+            // A file cannot be called what is built in: the name would mean that.
+            .filter(|name| !name.starts_with('.') && ThemeName::from_word(name).is_none())
+            .take(LISTED)
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// The file that a name means: a path, or a file of the folder; `None` if there is no such file there.
+    fn file(&self, name: &str, extension: &str) -> Option<PathBuf> {
+        let path = match (name.strip_prefix("~/"), &self.home) {
+            (Some(rest), Some(home)) => home.join(rest),
+            _ if name.contains('/') || Path::new(name).extension().is_some_and(|e| e == extension) => name.into(),
+            _ => self.folder.as_ref()?.join(format!("{name}.{extension}")),
+        };
+        // A link to nothing is there, and cannot be read.
+        path.symlink_metadata().is_ok().then_some(path)
+    }
+
+    fn hint<'a>(&self, name: &str, known: impl Iterator<Item = &'a str> + Clone, extension: &str) -> String {
+        let folder =
+            self.folder.as_ref().map_or(String::new(), |f| format!("; files NAME.{extension} go to {}", f.display()));
+        match nearest(name, known.clone()) {
+            Some(near) => format!(": did you mean {near}?"),
+            None => format!(": there are {}{folder}", known.collect::<Vec<_>>().join(", ")),
+        }
+    }
+}
+
+fn read(name: &str, path: &Path) -> Result<Palette, String> {
+    let shown = path.display().to_string();
+    let text = files::read_text(path, THEME_BYTES).map_err(|e| format!("{shown}: {e}"))?;
+    Palette::read(name, &shown, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn themes_are_found_by_name_and_by_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        put("sea.toml", "[colours]\nyou = \"blue\"\n");
+        put("broken.toml", "[colours]\nyuo = \"blue\"\n");
+        put("dark.toml", "[colours]\nyou = \"blue\"\n");
+        put("notes.txt", "");
+        put("small.tmTheme", include_str!("../../tests/data/small.tmTheme"));
+        put("bad.tmTheme", "no plist");
+        let themes = Themes { folder: Some(dir.path().into()), home: Some(dir.path().into()), light: true };
+        assert_eq!(themes.theme("sea").unwrap().name, "sea");
+        assert_eq!(themes.theme("~/sea.toml").unwrap().name, "~/sea.toml");
+        assert_eq!(themes.theme("auto").unwrap(), Palette::built_in(ThemeName::Auto, true));
+        assert_eq!(themes.theme("dark").unwrap(), Palette::built_in(ThemeName::Dark, true));
+        assert!(
+            themes.theme("broken").unwrap_err().contains("broken.toml, line 2: unknown role yuo: did you mean you?")
+        );
+        assert_eq!(themes.theme("see").unwrap_err(), "no theme see: did you mean sea?");
+        let none = themes.theme("xyzzyx").unwrap_err();
+        assert!(none.contains("auto, dark, light, plain, broken, sea; files NAME.toml go to"), "{none}");
+        std::os::unix::fs::symlink("nowhere", dir.path().join("gone.toml")).unwrap();
+        let gone = themes.theme("gone").unwrap_err();
+        assert!(gone.ends_with("gone.toml: No such file or directory (os error 2)"), "{gone}");
+        std::fs::remove_file(dir.path().join("gone.toml")).unwrap();
+        let rows = themes.list();
+        let names: Vec<&str> = rows.iter().map(|r| r.name.as_str()).collect();
+        assert_eq!(names, ["auto", "dark", "light", "plain", "broken", "sea"]);
+        assert!(rows[4].palette.is_err() && rows[5].palette.is_ok());
+        assert!(themes.code("small").is_ok() && themes.code("nord").is_ok());
+        assert!(themes.code("nrod").unwrap_err().contains("did you mean nord?"));
+        let bad = themes.code("bad").unwrap_err();
+        assert!(bad.contains("bad.tmTheme: no theme of code") && !bad.contains('\n'), "{bad}");
+        assert!(Themes::default().theme("sea").is_err());
+    }
+}

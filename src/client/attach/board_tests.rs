@@ -1,0 +1,301 @@
+//! One engine and several users, without sockets: the engine is the two ends of its channels.
+
+use std::time::Duration;
+
+use super::*;
+use crate::core::Exit;
+use crate::engine::protocol::{Ended, Job, JobDone, MAIN};
+
+/// Nothing a test waits for takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Engine {
+    commands: Receiver<Command>,
+    events: Sender<EngineEvent>,
+}
+
+fn start(reserved: usize, sequences: u32) -> (Board, Share, Engine) {
+    let (to, commands) = bounded(64);
+    let (events, from) = unbounded();
+    let (board, share) = Board::start(to, from, reserved).unwrap();
+    let engine = Engine { commands, events };
+    let info = ModelInfo { max_sequences: sequences, fingerprint: "f".into(), ..ModelInfo::default() };
+    engine.events.send(EngineEvent::Ready(info)).unwrap();
+    assert!(matches!(next(&share.events), EngineEvent::Ready(_)));
+    (board, share, engine)
+}
+
+fn next<T>(from: &Receiver<T>) -> T {
+    from.recv_timeout(PATIENCE).expect("nothing came")
+}
+
+fn job(id: u64, sequence: u32) -> Job {
+    let (prompt, cancel) = (vec![1], Cancel::default());
+    Job { id, sequence: SequenceId(sequence), prompt, generate: None, score: None, export: false, cancel }
+}
+
+fn done(id: u64) -> EngineEvent {
+    let done = JobDone { prompt_in_state: 1, ..JobDone::new(Ended::Read) };
+    EngineEvent::Done { id, done: Box::new(done) }
+}
+
+impl Engine {
+    fn run(&self) -> Job {
+        match next(&self.commands) {
+            Command::Run(job) => job,
+            other => panic!("{other:?} instead of a job"),
+        }
+    }
+
+    fn release(&self) -> SequenceId {
+        match next(&self.commands) {
+            Command::Release { sequence } => sequence,
+            other => panic!("{other:?} instead of a release"),
+        }
+    }
+}
+
+fn failure(event: EngineEvent) -> (u64, String) {
+    match event {
+        EngineEvent::Failed { id, fault } => (id, fault.to_string()),
+        other => panic!("{other:?} instead of a failure"),
+    }
+}
+
+fn joined(board: &Board) -> (Seat, Receiver<EngineEvent>) {
+    let (seat, events) = board.join().expect("a seat");
+    assert!(matches!(next(&events), EngineEvent::Ready(_)));
+    (seat, events)
+}
+
+#[test]
+fn numbers_and_sequences_of_one_user_are_nothing_to_another() {
+    let (board, share, engine) = start(2, 16);
+    let (seat, events) = joined(&board);
+    share.commands.send(Command::Run(job(7, 0))).unwrap();
+    let first = engine.run();
+    assert!(seat.command(Command::Run(job(7, 0))));
+    let second = engine.run();
+    assert_ne!((first.id, first.sequence), (second.id, second.sequence));
+    assert_ne!(first.id, second.id);
+    assert_ne!(first.sequence, second.sequence);
+    engine.events.send(done(second.id)).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Done { id: 7, .. }));
+    assert!(share.events.is_empty());
+    engine.events.send(done(first.id)).unwrap();
+    assert!(matches!(next(&share.events), EngineEvent::Done { id: 7, .. }));
+    // A fork names both of its own.
+    assert!(seat.command(Command::Fork { id: 8, from: MAIN, to: SequenceId(3) }));
+    match next(&engine.commands) {
+        Command::Fork { from, to, .. } => assert!(from == second.sequence && to != from && to != first.sequence),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_leaves_takes_jobs_and_sequences_along_and_a_stop_is_the_jobs_own() {
+    let (board, share, engine) = start(1, 3);
+    let (seat, events) = joined(&board);
+    assert!(seat.command(Command::Run(job(1, 0))));
+    let running = engine.run();
+    let (other, heard) = joined(&board);
+    assert!(board.join().is_none(), "one sequence is the server's, one is promised to the second terminal");
+    drop(seat);
+    assert_eq!(engine.release(), running.sequence);
+    assert!(running.cancel.is_cancelled());
+    engine.events.send(done(running.id)).unwrap();
+    assert!(events.recv_timeout(PATIENCE).is_err(), "it is told nothing more");
+    assert!(other.command(Command::Run(job(5, 0))));
+    let next_job = engine.run();
+    assert!(!next_job.cancel.is_cancelled());
+    engine.events.send(done(next_job.id)).unwrap();
+    assert!(matches!(next(&heard), EngineEvent::Done { id: 5, .. }));
+    drop(share);
+}
+
+#[test]
+fn the_server_has_its_part_and_a_terminal_at_most_its_share() {
+    let (board, share, engine) = start(4, 16);
+    let (seat, events) = joined(&board);
+    for sequence in 0..MOST as u32 {
+        assert!(seat.command(Command::Run(job(u64::from(sequence), sequence))));
+        engine.run();
+    }
+    assert!(seat.command(Command::Run(job(99, 9))));
+    let (id, why) = failure(next(&events));
+    assert_eq!(id, 99);
+    assert!(why.contains("sala-chat serve holds as many"), "{why}");
+    let mut others = Vec::new();
+    while let Some(found) = board.join() {
+        others.push(found);
+    }
+    assert_eq!(others.len(), TERMINALS - MOST);
+    for sequence in 0..=10 {
+        share.commands.send(Command::Run(job(sequence, sequence as u32))).unwrap();
+    }
+    (0..10).for_each(|_| drop(engine.run()));
+    assert_eq!(failure(next(&share.events)).0, 10);
+    // Given back, it is another's.
+    assert!(seat.command(Command::Release { sequence: SequenceId(1) }));
+    engine.release();
+    assert!(board.join().is_some());
+}
+
+#[test]
+fn a_server_that_needs_all_leaves_no_place() {
+    let (board, share, engine) = start(16, 16);
+    assert!(board.join().is_none());
+    (0..16).for_each(|n| share.commands.send(Command::Run(job(u64::from(n), n))).unwrap());
+    (0..16).for_each(|_| drop(engine.run()));
+}
+
+#[test]
+fn at_the_end_running_answers_are_waited_for_and_then_the_engine_is_told() {
+    let (board, share, engine) = start(1, 16);
+    let (idle, silent) = joined(&board);
+    let (seat, events) = joined(&board);
+    assert!(seat.command(Command::Run(job(1, 0))));
+    let running = engine.run();
+    share.commands.send(Command::Shutdown).unwrap();
+    assert!(silent.recv_timeout(PATIENCE).is_err(), "nobody waits for anything there");
+    assert!(board.join().is_none());
+    assert!(!running.cancel.is_cancelled());
+    board.hurry();
+    while !running.cancel.is_cancelled() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    engine.events.send(done(running.id)).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Done { id: 1, .. }));
+    assert!(events.recv_timeout(PATIENCE).is_err());
+    loop {
+        match next(&engine.commands) {
+            Command::Release { .. } => {}
+            Command::Shutdown => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(idle);
+}
+
+#[test]
+fn at_the_end_a_terminal_that_was_answered_a_moment_ago_may_ask_what_comes_next() {
+    let (board, share, engine) = start(1, 16);
+    let (seat, events) = joined(&board);
+    assert!(seat.command(Command::Run(job(1, 0))));
+    let read = engine.run();
+    share.commands.send(Command::Shutdown).unwrap();
+    while board.join().is_some() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    engine.events.send(done(read.id)).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Done { id: 1, .. }));
+    assert!(seat.command(Command::Run(job(2, 0))));
+    let answered = engine.run();
+    engine.events.send(done(answered.id)).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Done { id: 2, .. }));
+    // It has all it wanted.
+    drop(seat);
+    assert_eq!(engine.release(), read.sequence);
+    assert!(matches!(next(&engine.commands), Command::Shutdown));
+}
+
+#[test]
+fn at_the_end_what_is_asked_after_the_grace_is_not_begun_and_what_runs_is_waited_for() {
+    let (to, commands) = unbounded();
+    let (told, _server) = unbounded();
+    let mut table = Table::new(to, told, 1);
+    let engine = Engine { commands, events: unbounded().0 };
+    table.on_engine(EngineEvent::Ready(ModelInfo { max_sequences: 16, ..ModelInfo::default() }));
+    let (events, heard) = unbounded();
+    table.on_call(Call::Join { user: 1, events, seated: bounded(1).0 });
+    table.on_call(Call::Command(1, Command::Run(job(1, 0))));
+    let ran_before = engine.run();
+    table.on_call(Call::Leave(SERVER));
+    table.dismiss_idle();
+    let until = |table: &Table| table.ending.as_ref().unwrap().until;
+    assert!(until(&table).is_none(), "what ran before takes its time");
+    table.on_call(Call::Command(1, Command::Run(job(2, 0))));
+    let asked_next = engine.run();
+    table.on_engine(done(ran_before.id));
+    table.dismiss_idle();
+    let bound = until(&table).expect("an instant");
+    table.on_call(Call::Command(1, Command::Run(job(3, 0))));
+    let asked_then = engine.run();
+    table.on_engine(done(asked_next.id));
+    table.dismiss_idle();
+    assert_eq!(until(&table), Some(bound), "an answer renews nothing");
+    table.ending = Some(Ending { last: 1, until: Some(Instant::now()) });
+    table.on_call(Call::Command(1, Command::Run(job(4, 0))));
+    assert!(engine.commands.is_empty(), "nothing is begun any more");
+    table.dismiss_idle();
+    assert!(table.users.contains_key(&1) && !asked_then.cancel.is_cancelled());
+    table.on_engine(done(asked_then.id));
+    assert!(
+        table.dismiss_idle().is_none() && table.users.is_empty(),
+        "it was answered a moment ago, and is not waited for"
+    );
+    let over: Vec<u64> = heard.try_iter().filter_map(|mut e| e.id_mut().copied()).collect();
+    assert_eq!(over, [1, 2, 3]);
+}
+
+#[test]
+fn a_job_that_comes_after_the_hurry_is_stopped_as_well() {
+    let (board, share, engine) = start(1, 16);
+    let (seat, _events) = joined(&board);
+    board.hurry();
+    assert!(seat.command(Command::Run(job(1, 0))));
+    assert!(engine.run().cancel.is_cancelled());
+    drop(share);
+}
+
+#[test]
+fn an_engine_of_no_more_use_is_told_to_everybody() {
+    let (board, share, engine) = start(1, 16);
+    let (seat, events) = joined(&board);
+    assert!(seat.command(Command::Run(job(1, 0))));
+    let running = engine.run();
+    let fault = EngineFault::Fatal { why: "the device is lost".into(), exit: Exit::NoDevice };
+    engine.events.send(EngineEvent::Failed { id: running.id, fault }).unwrap();
+    for from in [&events, &share.events] {
+        assert_eq!(failure(next(from)), (0, "the device is lost".into()));
+    }
+    assert!(board.join().is_none());
+    drop(engine);
+    drop(share);
+    assert!(events.recv_timeout(PATIENCE).is_err());
+}
+
+#[test]
+fn who_joins_while_the_model_is_loaded_hears_how_far_it_is() {
+    let (to, _commands) = bounded(64);
+    let (engine, from) = unbounded();
+    let (board, share) = Board::start(to, from, 1).unwrap();
+    engine.send(EngineEvent::Loading { what: "weights".into(), done: 0.5 }).unwrap();
+    assert!(matches!(next(&share.events), EngineEvent::Loading { .. }));
+    let (_seat, events) = board.join().unwrap();
+    assert!(matches!(next(&events), EngineEvent::Loading { done, .. } if done == 0.5));
+    engine.send(EngineEvent::Ready(ModelInfo { max_sequences: 16, ..ModelInfo::default() })).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Ready(info) if info.max_sequences == MOST as u32));
+    assert!(matches!(next(&share.events), EngineEvent::Ready(info) if info.max_sequences == 10));
+}
+
+#[test]
+fn a_sequence_that_was_evicted_is_told_to_whoever_has_it() {
+    let (board, share, engine) = start(1, 16);
+    let (seat, events) = joined(&board);
+    assert!(seat.command(Command::Run(job(1, 0))));
+    share.commands.send(Command::Run(job(1, 4))).unwrap();
+    (0..2).for_each(|_| drop(engine.run()));
+    for sequence in [SequenceId(0), SequenceId(9)] {
+        assert!(seat.command(Command::MayEvict { sequence }));
+    }
+    assert!(seat.command(Command::Fork { id: 2, from: MAIN, to: SequenceId(1) }));
+    let held = match next(&engine.commands) {
+        Command::MayEvict { sequence } => sequence,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(next(&engine.commands), Command::Fork { from, .. } if from == held), "the other one is nobody's");
+    engine.events.send(EngineEvent::Evicted { sequence: held }).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Evicted { sequence: MAIN }));
+    assert!(share.events.is_empty());
+}

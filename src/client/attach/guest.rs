@@ -1,0 +1,401 @@
+//! The terminal's side: a thread that the runtime takes for its engine, and that hands everything on to the server's.
+//!
+//! When the server ends, what waits fails with a line, and all states it had are lost: whatever rests on one is refused until it
+//! was made anew. The next command looks for a server again, and loads the model in this process where there is none. Commands
+//! wait until the model is there; should it have another form than before (another fingerprint), they fail, so that the runtime
+//! plans anew.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbounded};
+
+use super::find::{Found, Link};
+use super::frame;
+use super::wire::{Checkpoint, Order, Task, Word};
+use crate::core::Exit;
+use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, ModelInfo, SequenceId};
+
+/// Commands that may wait.
+const COMMANDS: usize = 4;
+/// How often a stop is looked for.
+const TICK: Duration = Duration::from_millis(20);
+/// A server that was told to stop and says nothing for so long is not there.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// The engine thread as the runtime holds it.
+pub struct Engine {
+    /// To it.
+    pub commands: Sender<Command>,
+    /// From it.
+    pub events: Receiver<EngineEvent>,
+    /// The thread.
+    pub thread: JoinHandle<()>,
+}
+
+/// How a terminal comes by an engine.
+pub struct Way {
+    /// Looks for a server.
+    pub find: Box<dyn FnMut() -> Found + Send>,
+    /// Loads the model in this process.
+    pub load: Box<dyn FnMut() -> io::Result<Engine> + Send>,
+}
+
+/// Starts the thread with a server.
+///
+/// # Errors
+/// The system has no thread to give.
+pub fn spawn(link: Link, way: Way) -> io::Result<Engine> {
+    let (commands, inbox) = bounded(COMMANDS);
+    let (outbox, events) = unbounded();
+    let side = Side::server(link)?;
+    let guest = Guest {
+        way,
+        events: outbox,
+        side,
+        ready: false,
+        known: None,
+        held: VecDeque::new(),
+        pending: HashMap::new(),
+        used: BTreeSet::new(),
+        lost: BTreeMap::new(),
+        heard: Instant::now(),
+    };
+    let thread = std::thread::Builder::new().name("attached engine".into()).spawn(move || guest.run(&inbox))?;
+    Ok(Engine { commands, events, thread })
+}
+
+/// Who does what is asked.
+enum Side {
+    Server {
+        to: UnixStream,
+        from: Receiver<EngineEvent>,
+        host: String,
+    },
+    /// An engine of this process.
+    Here(Engine),
+    /// Nobody, until the next command.
+    Away,
+}
+
+impl Side {
+    fn server(link: Link) -> io::Result<Side> {
+        let Link { stream, mut from, host } = link;
+        let (tell, heard) = unbounded();
+        std::thread::Builder::new().name("from server".into()).spawn(move || {
+            loop {
+                let event = match frame::receive::<Word>(&mut from) {
+                    Ok(Some((word, blobs))) => word.unpack(blobs),
+                    Ok(None) => return,
+                    Err(e) => Err(e),
+                };
+                let passed = event.map(|event| tell.send(event).is_ok());
+                match passed {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(e) => return tracing::debug!("the server's words end: {e}"),
+                }
+            }
+        })?;
+        Ok(Side::Server { to: stream, from: heard, host })
+    }
+
+    fn events(&self) -> Receiver<EngineEvent> {
+        match self {
+            Side::Server { from, .. } => from.clone(),
+            Side::Here(engine) => engine.events.clone(),
+            Side::Away => never(),
+        }
+    }
+}
+
+/// A command that is not answered.
+struct Pending {
+    cancel: Option<Cancel>,
+    /// When the server was told to stop it.
+    told: Option<Instant>,
+}
+
+/// The thread's own state.
+struct Guest {
+    way: Way,
+    events: Sender<EngineEvent>,
+    side: Side,
+    /// The model is there.
+    ready: bool,
+    /// Its fingerprint, once it was known.
+    known: Option<String>,
+    /// Commands that wait for the model.
+    held: VecDeque<Command>,
+    pending: HashMap<u64, Pending>,
+    /// Sequences that have a state.
+    used: BTreeSet<SequenceId>,
+    /// Sequences whose state went with the server, and how that was told.
+    lost: BTreeMap<SequenceId, EngineFault>,
+    /// When the server last said something.
+    heard: Instant,
+}
+
+/// Whose state a command changes, its number, and whose state it rests on.
+fn about(command: &Command) -> (Option<SequenceId>, Option<u64>, Option<SequenceId>) {
+    match command {
+        Command::Restore { id, sequence, keep, .. } => (Some(*sequence), Some(*id), (*keep > 0).then_some(*sequence)),
+        Command::Run(job) => (Some(job.sequence), Some(job.id), Some(job.sequence)),
+        Command::Fork { id, from, to } => (Some(*to), Some(*id), Some(*from)),
+        Command::Release { sequence } | Command::MayEvict { sequence } => (Some(*sequence), None, None),
+        Command::Shutdown => (None, None, None),
+    }
+}
+
+/// Writes a command down. What cannot be sent is said, with its number.
+fn order(command: Command) -> Result<Option<(Order, Vec<frame::Blob>)>, (u64, &'static str)> {
+    let mut blobs = Vec::new();
+    let order = match command {
+        Command::Restore { id, sequence, keep, rows, end, history } => {
+            let places: Option<Vec<_>> = rows.iter().map(|rows| rows.hand_over()).collect();
+            let rows = places.ok_or((id, "internal error: rows that lie in no file"))?;
+            let end = end.map(|end| Checkpoint::pack(end, &mut blobs));
+            Order::Restore { id, sequence, keep, rows, end, history: history.to_vec() }
+        }
+        Command::Run(job) => {
+            let id = job.id;
+            Order::Run(Box::new(Task::pack(job).map_err(|why| (id, why))?))
+        }
+        Command::Fork { id, from, to } => Order::Fork { id, from, to },
+        Command::Release { sequence } => Order::Release { sequence },
+        Command::MayEvict { sequence } => Order::MayEvict { sequence },
+        Command::Shutdown => return Ok(None),
+    };
+    Ok(Some((order, blobs)))
+}
+
+impl Guest {
+    fn run(mut self, commands: &Receiver<Command>) {
+        loop {
+            let stops = self.pending.values().any(|p| p.cancel.is_some()) || !self.held.is_empty();
+            let tick = if stops { after(TICK) } else { never() };
+            select! {
+                recv(commands) -> command => match command {
+                    Ok(Command::Shutdown) | Err(_) => return self.end(),
+                    Ok(command) => self.on_command(command),
+                },
+                recv(self.side.events()) -> event => match event {
+                    Ok(event) => self.on_event(event),
+                    Err(_) => self.gone(None),
+                },
+                recv(tick) -> _ => {}
+            }
+            self.look_for_stops();
+        }
+    }
+
+    fn send(&self, event: EngineEvent) {
+        // A runtime that is gone closes the other channel too.
+        let _ = self.events.send(event);
+    }
+
+    fn fail(&self, id: u64, why: impl Into<String>) {
+        self.send(EngineEvent::Failed { id, fault: EngineFault::Device(why.into()) });
+    }
+
+    /// Lets go of whoever does the work.
+    fn end(self) {
+        match self.side {
+            Side::Server { to, .. } => drop(to.shutdown(Shutdown::Both)),
+            Side::Here(Engine { commands, events, thread }) => {
+                // Bounded channel: an engine that hangs must not keep the program from ending.
+                let told = commands.send_timeout(Command::Shutdown, Duration::from_secs(2));
+                drop((commands, events));
+                if told.is_ok() {
+                    let _ = thread.join();
+                }
+            }
+            Side::Away => {}
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        let (sequence, id, rests_on) = about(&command);
+        if let (Some(id), Some(base)) = (id, rests_on)
+            && let Some(fault) = self.lost.get(&base)
+        {
+            // Its own state is as good as empty now.
+            return self.send(EngineEvent::Failed { id, fault: fault.clone() });
+        }
+        if !matches!(command, Command::MayEvict { .. }) {
+            self.lost.retain(|lost, _| Some(*lost) != sequence);
+        }
+        if matches!(self.side, Side::Away) {
+            if id.is_none() {
+                // There is nothing to give back or up.
+                return;
+            }
+            if let Err(e) = self.enter(true) {
+                return self.fail(id.unwrap_or_default(), format!("The model cannot be loaded here: {e}"));
+            }
+        }
+        if self.ready { self.hand_on(command) } else { self.held.push_back(command) }
+    }
+
+    /// Finds a server, or loads the model here.
+    fn enter(&mut self, look: bool) -> io::Result<()> {
+        self.ready = false;
+        self.heard = Instant::now();
+        let found = if look { (self.way.find)() } else { Found::Nobody };
+        let why = match found {
+            Found::Server(link) => {
+                self.side = Side::server(*link)?;
+                return Ok(());
+            }
+            Found::Nobody => "No server runs any more".to_owned(),
+            Found::Unfit(why) => why,
+        };
+        self.side = Side::Here((self.way.load)()?);
+        self.send(EngineEvent::Note(format!("{why}: the model is loaded here.")));
+        Ok(())
+    }
+
+    /// Has a command done.
+    fn hand_on(&mut self, command: Command) {
+        let (sequence, id, _) = about(&command);
+        match (&command, sequence) {
+            (Command::Release { sequence }, _) => drop(self.used.remove(sequence)),
+            (Command::MayEvict { .. }, _) => {}
+            (_, Some(sequence)) => drop(self.used.insert(sequence)),
+            (_, None) => {}
+        }
+        if let Some(id) = id {
+            let cancel = if let Command::Run(job) = &command { Some(job.cancel.clone()) } else { None };
+            self.pending.insert(id, Pending { cancel, told: None });
+        }
+        let handed = match &mut self.side {
+            Side::Server { to, .. } => match order(command) {
+                Ok(Some((order, blobs))) => frame::send(to, &order, &blobs).is_ok(),
+                Ok(None) => true,
+                Err((id, why)) => {
+                    self.pending.remove(&id);
+                    return self.fail(id, why);
+                }
+            },
+            Side::Here(engine) => engine.commands.send(command).is_ok(),
+            Side::Away => false,
+        };
+        if !handed {
+            self.gone(None);
+        }
+    }
+
+    fn on_event(&mut self, event: EngineEvent) {
+        self.heard = Instant::now();
+        let at_server = matches!(self.side, Side::Server { .. });
+        match event {
+            EngineEvent::Ready(info) => self.now_ready(info),
+            EngineEvent::Loading { what, done } => match self.held.front().and_then(|c| about(c).1) {
+                Some(id) => self.send(EngineEvent::Waiting { id, what: format!("{what} {:.0}%", done * 100.0) }),
+                None => self.send(EngineEvent::Loading { what, done }),
+            },
+            EngineEvent::Failed { fault: EngineFault::Fatal { why, .. }, .. } if at_server => self.gone(Some(why)),
+            mut event => {
+                if event.is_last()
+                    && let Some(id) = event.id_mut()
+                {
+                    self.pending.remove(id);
+                }
+                self.send(event);
+            }
+        }
+    }
+
+    fn now_ready(&mut self, info: ModelInfo) {
+        let host = match &self.side {
+            Side::Server { host, .. } => Some(host.clone()),
+            Side::Here(_) | Side::Away => None,
+        };
+        let changed = self.known.as_ref().is_some_and(|known| *known != info.fingerprint);
+        self.known = Some(info.fingerprint.clone());
+        self.ready = true;
+        self.send(EngineEvent::Ready(ModelInfo { host, ..info }));
+        // One by one: should it be gone again meanwhile, what is still held fails with it.
+        while let Some(command) = self.held.pop_front() {
+            match about(&command).1 {
+                Some(id) if changed => self.fail(id, "The model is in another form now than before. Ask again."),
+                _ => self.hand_on(command),
+            }
+        }
+    }
+
+    /// The server is gone, or of no use.
+    fn gone(&mut self, why: Option<String>) {
+        let host = match std::mem::replace(&mut self.side, Side::Away) {
+            Side::Server { to, host, .. } => {
+                let _ = to.shutdown(Shutdown::Both);
+                host
+            }
+            // Its last word has said why.
+            Side::Here(_) => return self.ended_here(),
+            Side::Away => return,
+        };
+        if self.known.is_none() {
+            // It never had the model: this terminal does what it would have done without it.
+            if let Err(e) = self.enter(false) {
+                let why = format!("no thread to run on: {e}");
+                self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } });
+            }
+            return;
+        }
+        let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+        let next = "what comes next looks for a server again, and loads the model here if there is none";
+        let line = format!("{host}, which ran the model, has ended{why}. The text is kept; {next}.");
+        let fault = EngineFault::Gone(line);
+        let failed = |id| EngineEvent::Failed { id, fault: fault.clone() };
+        self.lost.extend(std::mem::take(&mut self.used).into_iter().map(|sequence| (sequence, fault.clone())));
+        // First: what waits may be tried again at once, and must not rest on what is gone.
+        self.send(failed(0));
+        let pending = std::mem::take(&mut self.pending).into_keys();
+        let held = std::mem::take(&mut self.held).into_iter().filter_map(|c| about(&c).1);
+        let mut waiting: Vec<u64> = pending.chain(held).collect();
+        waiting.sort_unstable();
+        waiting.into_iter().for_each(|id| self.send(failed(id)));
+    }
+
+    /// An engine of this process has ended: nothing more can be done.
+    fn ended_here(&mut self) {
+        let why = "The engine is gone. Text is safe; sala-chat -c goes on with it.".to_owned();
+        self.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Failure } });
+    }
+
+    /// Tells the server of what is to stop.
+    fn look_for_stops(&mut self) {
+        let stopped = |command: &Command| matches!(command, Command::Run(job) if job.cancel.is_cancelled());
+        for command in std::mem::take(&mut self.held) {
+            match about(&command).1 {
+                Some(id) if stopped(&command) => self.send(EngineEvent::Failed { id, fault: EngineFault::Stopped }),
+                _ => self.held.push_back(command),
+            }
+        }
+        let Side::Server { to, .. } = &mut self.side else { return };
+        let mut alive = true;
+        for (id, pending) in &mut self.pending {
+            let cancelled = pending.cancel.as_ref().is_some_and(Cancel::is_cancelled);
+            match pending.told {
+                None if cancelled => {
+                    pending.told = Some(Instant::now());
+                    alive &= frame::send(to, &Order::Cancel { id: *id }, &[]).is_ok();
+                }
+                Some(told) => alive &= told.elapsed() < SILENCE || self.heard.elapsed() < SILENCE,
+                None => {}
+            }
+        }
+        if !alive {
+            self.gone(Some("it does not answer".to_owned()));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "guest_tests.rs"]
+mod tests;

@@ -1,0 +1,112 @@
+//! One loaded model for several terminals: the engine of `sala-chat serve`, over a socket of this machine.
+//!
+//! What crosses is [`crate::engine::protocol`] itself, so a terminal that attaches does all that one with an engine of its own does,
+//! and its answers are the same. `frame` and `wire` are how commands and events are written down, `board` gives each user
+//! numbers and sequences of its own, `host` is the server's side of the socket, `guest` the terminal's, `place` says where a server
+//! is, and `find` asks it for a seat.
+//!
+//! Invariants: only the user who runs the server reaches the socket; a terminal that hangs or goes away costs the others
+//! nothing; state is written by the terminal whose conversation it is, and read by the server from the terminal's files.
+
+mod board;
+mod find;
+mod frame;
+mod guest;
+mod host;
+mod place;
+mod wire;
+
+use serde::{Deserialize, Serialize};
+
+pub use board::{Board, Share};
+pub use find::{Found, Link, find, look};
+pub use guest::{Engine, Way, spawn};
+pub use host::{Host, Opener, open_host};
+pub use place::Place;
+
+use crate::engine::protocol::{DeviceChoice, DraftChoice, EngineOptions, Precision, WeightsChoice, is_folder};
+
+/// How long either side waits for the other's first words.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// What an engine was told to load: a terminal attaches to one that loads what it wants itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loads {
+    model: String,
+    device: DeviceChoice,
+    gpu: usize,
+    context: Option<u64>,
+    weights: WeightsChoice,
+    #[serde(default)]
+    prefill: Precision,
+    draft: String,
+}
+
+impl From<&EngineOptions> for Loads {
+    fn from(o: &EngineOptions) -> Loads {
+        // The same folder by another way is the same model.
+        let whole = |name: &str| match std::fs::canonicalize(name) {
+            Ok(path) if path.is_dir() => path.display().to_string(),
+            Ok(_) | Err(_) => name.to_owned(),
+        };
+        let draft = match &o.draft {
+            DraftChoice::Auto => "auto".to_owned(),
+            DraftChoice::Off => "off".to_owned(),
+            DraftChoice::Folder(folder) => whole(&folder.display().to_string()),
+        };
+        let model = if is_folder(&o.model) { whole(&o.model) } else { o.model.clone() };
+        Loads { model, device: o.device, gpu: o.gpu, context: o.context, weights: o.weights, prefill: o.prefill, draft }
+    }
+}
+
+impl Loads {
+    /// Each part by its name, in words.
+    fn parts(&self) -> [(&'static str, String); 7] {
+        let word = |value: serde_json::Result<String>| value.unwrap_or_default().trim_matches('"').to_owned();
+        [
+            ("model", self.model.clone()),
+            ("device", word(serde_json::to_string(&self.device))),
+            ("gpu", self.gpu.to_string()),
+            ("context", self.context.map_or_else(|| "auto".to_owned(), |n| n.to_string())),
+            ("weights", word(serde_json::to_string(&self.weights))),
+            ("prefill", self.prefill.name().to_owned()),
+            ("draft", self.draft.clone()),
+        ]
+    }
+
+    /// What is wanted here and what runs there, if that is not the same: `model demo, not synthetic:tiny`. Who leaves a part to
+    /// the program takes what runs.
+    pub fn difference(&self, running: &Loads) -> Option<String> {
+        let open = Loads::from(&EngineOptions { model: self.model.clone(), ..EngineOptions::default() });
+        let wanted = self.parts().into_iter().zip(open.parts());
+        let mut both = wanted.zip(running.parts());
+        both.find_map(|(((what, own), (_, any)), (_, its))| {
+            let differs = own != its && (own != any || what == "model");
+            differs.then(|| format!("{what} {its}, not {own}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_named_and_the_same_folder_by_another_way_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = dir.path().join("model");
+        std::fs::create_dir(&there).unwrap();
+        let loads = |model: &str| Loads::from(&EngineOptions { model: model.into(), ..EngineOptions::default() });
+        let (plain, odd) = (there.display().to_string(), dir.path().join("model/../model/"));
+        assert_eq!(loads(&plain).difference(&loads(&odd.display().to_string())), None);
+        assert_eq!(loads("demo").difference(&loads("synthetic:tiny")).unwrap(), "model synthetic:tiny, not demo");
+        let cpu = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
+        assert_eq!(loads("demo").difference(&Loads::from(&cpu)), None, "auto is whatever runs");
+        assert_eq!(Loads::from(&cpu).difference(&loads("demo")).unwrap(), "device auto, not cpu");
+        let short = Loads::from(&EngineOptions { context: Some(4096), ..EngineOptions::default() });
+        assert_eq!(short.difference(&loads("demo")).unwrap(), "context auto, not 4096");
+        assert_eq!(loads("demo").difference(&short), None);
+        let fp8 = Loads::from(&EngineOptions { prefill: Precision::Fp8, ..EngineOptions::default() });
+        assert_eq!(fp8.difference(&loads("demo")).unwrap(), "prefill bf16, not fp8");
+    }
+}

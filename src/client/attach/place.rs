@@ -1,0 +1,178 @@
+//! Where a running server is found: three files in `locks/` of its data directory.
+//!
+//! | name | content |
+//! |---|---|
+//! | `serve.lock` | held by the server as long as it runs; the system lets go of it when the process ends, however it ends |
+//! | `serve.sock` | the socket, mode 0600 |
+//! | `serve.json` | for people and scripts: address, process, socket; mode 0600, written whole |
+//!
+//! The socket alone decides: that of a server that was killed refuses connections. Whoever holds the lock may remove what an
+//! earlier one left.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+/// Bytes of a socket's path that every system takes.
+const PATH: usize = 100;
+
+/// The place of a data directory's server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    folder: PathBuf,
+}
+
+/// A server's hold on its place. Dropped, the files are gone.
+#[derive(Debug)]
+pub(super) struct Held {
+    place: Place,
+    /// Unlocked when it is closed.
+    _lock: File,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Whoever finds them after all is refused by the socket.
+        let _ = std::fs::remove_file(self.place.record());
+        let _ = std::fs::remove_file(self.place.socket());
+    }
+}
+
+/// Does something with the socket's path; through its folder where it is too long for the system.
+fn at<T>(socket: &Path, act: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+    let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return act(socket);
+    };
+    if socket.as_os_str().len() <= PATH {
+        return act(socket);
+    }
+    let open = File::open(folder)?;
+    act(&Path::new(&format!("/proc/self/fd/{}", open.as_raw_fd())).join(name))
+}
+
+impl Place {
+    /// Of the data directory `data`.
+    pub fn of(data: &Path) -> Place {
+        Place { folder: data.join(crate::core::places::LOCKS) }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("serve.sock")
+    }
+
+    fn record(&self) -> PathBuf {
+        self.folder.join("serve.json")
+    }
+
+    /// Takes the place: the socket listens. `None`: another server has it.
+    ///
+    /// # Errors
+    /// The files cannot be made.
+    pub(super) fn take(&self, address: &str) -> io::Result<Option<(Held, UnixListener)>> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        let lock = self.folder.join("serve.lock");
+        let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(lock)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => return Ok(None),
+            Err(std::fs::TryLockError::Error(e)) => return Err(e),
+        }
+        let socket = self.socket();
+        match std::fs::remove_file(&socket) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            Ok(()) | Err(_) => {}
+        }
+        let listener = at(&socket, |path| UnixListener::bind(path))?;
+        let held = Held { place: self.clone(), _lock: lock };
+        std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o600))?;
+        self.write(address)?;
+        Ok(Some((held, listener)))
+    }
+
+    fn write(&self, address: &str) -> io::Result<()> {
+        // For people: a path need not be text.
+        let socket = self.socket();
+        let record = json!({ "address": address, "pid": std::process::id(), "socket": socket.to_string_lossy() });
+        let mut file = tempfile::Builder::new().prefix("serve.json.").tempfile_in(&self.folder)?;
+        file.write_all(format!("{record}\n").as_bytes())?;
+        file.persist(self.record()).map(drop).map_err(|e| e.error)
+    }
+
+    /// A connection to the server there. `None`: there is none.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub(super) fn connect(&self) -> io::Result<Option<UnixStream>> {
+        use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound};
+        match at(&self.socket(), |path| UnixStream::connect(path)) {
+            Ok(stream) => Ok(Some(stream)),
+            // Killed, or never there.
+            Err(e) if matches!(e.kind(), ConnectionRefused | NotFound | NotADirectory) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_place_has_one_holder_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::of(&dir.path().join("data"));
+        assert!(place.connect().unwrap().is_none());
+        let (held, listener) = place.take("127.0.0.1:1").unwrap().unwrap();
+        assert!(place.take("127.0.0.1:2").unwrap().is_none());
+        assert_eq!((mode(&place.socket()), mode(&place.record())), (0o600, 0o600));
+        assert_eq!(mode(place.socket().parent().unwrap()), 0o700);
+        let record: serde_json::Value = serde_json::from_slice(&std::fs::read(place.record()).unwrap()).unwrap();
+        assert_eq!((&record["address"], &record["pid"]), (&json!("127.0.0.1:1"), &json!(std::process::id())));
+        assert!(place.connect().unwrap().is_some());
+        drop((held, listener));
+        assert!(!place.socket().exists() && !place.record().exists());
+        assert!(place.connect().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_folder_whose_name_is_no_text_is_a_place() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::of(&dir.path().join(std::ffi::OsStr::from_bytes(b"d\xffta")));
+        let (_held, _listener) = place.take("127.0.0.1:1").unwrap().unwrap();
+        assert!(place.connect().unwrap().is_some() && place.record().exists());
+    }
+
+    #[test]
+    fn what_a_killed_server_left_is_nobody_and_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::of(dir.path());
+        let (held, listener) = place.take("127.0.0.1:1").unwrap().unwrap();
+        // Killed: the system closes lock and socket, the files stay.
+        let Held { place: _, _lock: lock } = &held;
+        lock.unlock().unwrap();
+        drop(listener);
+        std::mem::forget(held);
+        assert!(place.socket().exists() && place.connect().unwrap().is_none());
+        let (held, _listener) = place.take("127.0.0.1:2").unwrap().unwrap();
+        assert!(place.connect().unwrap().is_some());
+        drop(held);
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_for_a_socket_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::of(&dir.path().join("d".repeat(150)));
+        let (_held, _listener) = place.take("127.0.0.1:1").unwrap().unwrap();
+        assert!(place.connect().unwrap().is_some());
+    }
+}

@@ -1,0 +1,218 @@
+//! Questions to a server: which model, what is sent, and what becomes of a job.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+
+use super::RemoteOptions;
+use super::chat::{self, Draw, Listed, Refused};
+use super::client::{Client, Fault};
+use super::codec::{Codec, Conversation};
+use super::receive::{Received, receive, sentence};
+use crate::core::grouped;
+use crate::engine::protocol::{Cancel, Ended, EngineEvent, Job, JobDone, JobStats, ModelInfo, Token};
+
+/// Conversations at a time: they are only text.
+const SEQUENCES: u32 = 16;
+/// A request is sent again without fields that were refused at most so often.
+const REFUSALS: usize = 8;
+/// Models that are named when one has to be chosen.
+pub(super) const NAMED: usize = 8;
+
+/// What all questions to a server share.
+pub(super) struct Asking {
+    pub(super) client: Client,
+    codec: Codec,
+    events: Sender<EngineEvent>,
+    wanted: Option<String>,
+    /// The model, once it is known.
+    model: RefCell<Option<Listed>>,
+    /// Tokens of the context where the server does not say it.
+    context: Option<u64>,
+    /// Fields that this server does not take.
+    left_out: RefCell<BTreeSet<&'static str>>,
+    /// One question follows at once.
+    pub(super) one_question: bool,
+    /// It was said that a budget for thoughts does not hold there.
+    said_budget: Cell<bool>,
+}
+
+impl Asking {
+    /// # Errors
+    /// One line: no such address.
+    pub(super) fn new(options: RemoteOptions, codec: Codec, events: Sender<EngineEvent>) -> Result<Asking, String> {
+        let client = Client::new(&options)?;
+        let RemoteOptions { model: wanted, context, one_question, .. } = options;
+        let (model, left_out, said_budget) = (RefCell::default(), RefCell::default(), Cell::new(false));
+        Ok(Asking { client, codec, events, wanted, model, context, left_out, one_question, said_budget })
+    }
+
+    pub(super) fn send(&self, event: EngineEvent) {
+        // A runtime that is gone closes the other channel too.
+        let _ = self.events.send(event);
+    }
+
+    /// What answers, as far as it is known.
+    pub(super) fn info(&self) -> ModelInfo {
+        let name = self.model.borrow().as_ref().map(|m| m.name.clone()).or_else(|| self.wanted.clone());
+        ModelInfo {
+            name: self.client.cleaned(&name.unwrap_or_else(|| "unknown".to_owned())),
+            device: self.client.shown.clone(),
+            device_kind: "remote".to_owned(),
+            context_limit: self.limit().unwrap_or(0),
+            fingerprint: format!("text:{}", self.codec.tokenizer.hash()),
+            max_sequences: SEQUENCES,
+            server: Some(self.client.shown.clone()),
+            ..ModelInfo::default()
+        }
+    }
+
+    /// Which model answers: the one that was named, or the only one.
+    pub(super) async fn find_model(&self, cancel: &Cancel) -> Result<(), Fault> {
+        let listed = self.client.models(cancel).await;
+        let shown = &self.client.shown;
+        let model = match (&self.wanted, listed) {
+            (Some(wanted), listed) => {
+                let same = |m: &Listed| m.name == *wanted;
+                let found = listed.ok().and_then(|all| all.into_iter().find(same));
+                // A server need not list what it has; a wrong name it refuses.
+                found.unwrap_or_else(|| Listed { name: wanted.clone(), context: None })
+            }
+            (None, Err(Fault::Stopped)) => return Err(Fault::Stopped),
+            (None, Err(Fault::Refused { line, .. } | Fault::Failed(line))) => {
+                return Err(Fault::Failed(format!("{} engine.model names a model without asking.", sentence(&line))));
+            }
+            (None, Ok(mut all)) => match (all.pop(), all.len()) {
+                (None, _) => return Err(Fault::Failed(format!("{shown} has no model. Name one with engine.model."))),
+                (Some(only), 0) => only,
+                (Some(last), more) => {
+                    let names = all.iter().take(NAMED).chain((more < NAMED).then_some(&last));
+                    let names: Vec<String> = names.map(|m| self.client.cleaned(&m.name)).collect();
+                    let names = names.join(", ");
+                    let line = format!("{shown} has {} models ({names}). Choose one with engine.model.", more + 1);
+                    return Err(Fault::Failed(line));
+                }
+            },
+        };
+        *self.model.borrow_mut() = Some(model);
+        Ok(())
+    }
+
+    /// Runs a job behind `state`, which is afterwards what the job says it is.
+    ///
+    /// # Errors
+    /// Why there is no answer; the state is lost.
+    pub(super) async fn run(&self, job: &Job, state: &mut Vec<Token>) -> Result<EngineEvent, Fault> {
+        let began = Instant::now();
+        state.extend_from_slice(&job.prompt);
+        let read = job.prompt.len() as u64;
+        let Some(generate) = &job.generate else {
+            if job.score.is_some() {
+                return Err(Fault::Failed("internal error: a server scores no text".to_owned()));
+            }
+            return Ok(done(job, Ended::Read, 0, JobStats { prefilled_tokens: read, ..JobStats::default() }));
+        };
+        if self.model.borrow().is_none() {
+            self.find_model(&job.cancel).await?;
+            self.send(EngineEvent::Ready(self.info()));
+        }
+        let conversation = self.codec.conversation(state).map_err(Fault::Failed)?;
+        let mut received = Received::new(job.id, &self.codec, conversation.in_thought, generate.steering.as_ref());
+        let max_tokens = self.room(generate.max_tokens, state.len() as u64);
+        let draw = Draw { sampling: generate.sampling, max_tokens };
+        let ended = match self.answer(job, draw, &conversation, &mut received).await {
+            Ok(ended) => ended,
+            Err(Fault::Stopped) => Ended::Cancelled,
+            Err(fault) => return Err(fault),
+        };
+        if received.over_budget && !self.said_budget.replace(true) {
+            let at = &self.client.shown;
+            let note = format!("{at} cannot be told to end a thought: thinking_budget has no effect there.");
+            self.send(EngineEvent::Note(note));
+        }
+        if ended == Ended::Stop && received.tokens.is_empty() {
+            // As where it wants to call a tool: there are none.
+            self.send(EngineEvent::Note(format!("{} ended its answer without a word.", self.client.shown)));
+        }
+        let usage = received.usage;
+        let full = usage.zip(self.limit()).is_some_and(|(u, limit)| u.prompt_tokens + u.completion_tokens >= limit);
+        let ended = if ended == Ended::Length && full { Ended::Context } else { ended };
+        state.extend_from_slice(&received.tokens);
+        let generated = received.tokens.len() as u64;
+        let stats = JobStats {
+            prefilled_tokens: read,
+            prefill_ms: 0.0,
+            generated_tokens: usage.map_or(received.pieces, |u| u.completion_tokens),
+            decode_ms: received.decode_ms(),
+            usage,
+            ..JobStats::default()
+        };
+        tracing::debug!(ms = began.elapsed().as_millis() as u64, generated, ?usage, "the server answered");
+        Ok(done(job, ended, generated, stats))
+    }
+
+    /// Tokens of the context, where that is known.
+    fn limit(&self) -> Option<u64> {
+        self.model.borrow().as_ref().and_then(|m| m.context).or(self.context)
+    }
+
+    /// The limit of an answer that is sent; `None` leaves it to the server, which knows how much room is left. Servers refuse a
+    /// limit beyond it, and how much it is can only be estimated here.
+    fn room(&self, max_tokens: u64, used: u64) -> Option<u64> {
+        let Some(limit) = self.limit() else { return Some(max_tokens) };
+        let left = limit.saturating_sub(used).max(limit / 4);
+        (max_tokens <= left).then_some(max_tokens)
+    }
+
+    /// Asks until a request is taken, and receives the answer.
+    async fn answer(
+        &self,
+        job: &Job,
+        mut draw: Draw,
+        conversation: &Conversation,
+        received: &mut Received<'_>,
+    ) -> Result<Ended, Fault> {
+        let tell = |event: EngineEvent| self.send(event);
+        let waits = |what: String| self.send(EngineEvent::Waiting { id: job.id, what });
+        for _ in 0..REFUSALS {
+            let name = self.model.borrow().as_ref().map(|m| m.name.clone()).unwrap_or_default();
+            let body = chat::body(&name, conversation, draw, &self.left_out.borrow());
+            let (line, said) = match self.client.ask(&body, &job.cancel, &waits).await {
+                Ok(begun) => return receive(&self.client, begun, &job.cancel, received, &tell).await,
+                Err(Fault::Refused { line, said }) => (line, said),
+                Err(fault) => return Err(fault),
+            };
+            let fields = match chat::refused(&body, &said) {
+                Refused::All => return Err(Fault::Failed(line)),
+                Refused::GoingOn => {
+                    let at = &self.client.shown;
+                    return Err(Fault::Failed(format!(
+                        "{at} does not go on with an answer. Ask again for another one."
+                    )));
+                }
+                Refused::Length(tokens) => {
+                    draw.max_tokens = None;
+                    let (at, tokens) = (&self.client.shown, grouped(tokens));
+                    let note =
+                        format!("{at} has no room for {tokens} more tokens: this answer is as long as it allows.");
+                    self.send(EngineEvent::Note(note));
+                    continue;
+                }
+                Refused::Fields(fields) => fields,
+            };
+            let names = fields.join(", ");
+            self.left_out.borrow_mut().extend(fields);
+            let note = format!("{} does not take {names}: left out from now on.", self.client.shown);
+            self.send(EngineEvent::Note(note));
+        }
+        Err(Fault::Failed(format!("{} refuses one field after another.", self.client.shown)))
+    }
+}
+
+fn done(job: &Job, ended: Ended, generated: u64, stats: JobStats) -> EngineEvent {
+    let prompt_in_state = job.prompt.len() as u64;
+    let done = JobDone { prompt_in_state, generated_in_state: generated, stats, ..JobDone::new(ended) };
+    EngineEvent::Done { id: job.id, done: Box::new(done) }
+}

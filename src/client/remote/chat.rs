@@ -1,0 +1,331 @@
+//! The chat protocol: what is sent, and what each event of the answer says. Pure.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::codec::{Conversation, Thinking, Turn};
+use crate::engine::protocol::{Sampling, Usage};
+
+/// Fields that a server may not know: left out when it says so, and then named once.
+const OPTIONAL: [&str; 12] = [
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "chat_template_kwargs",
+];
+/// Those of them that limit an answer's length. A server may refuse a value that it would take of another question.
+const LENGTH: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+/// Fields without which an answer cannot go on.
+const GOING_ON: [&str; 2] = ["continue_final_message", "add_generation_prompt"];
+
+/// How an answer is to be drawn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draw {
+    pub(super) sampling: Sampling,
+    /// `None`: as many as the server gives.
+    pub(super) max_tokens: Option<u64>,
+}
+
+impl Serialize for Turn {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        json!({"role": self.role, "content": self.text}).serialize(serializer)
+    }
+}
+
+/// The body of a request. `left_out`: fields that this server does not take.
+pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_out: &BTreeSet<&'static str>) -> Value {
+    let s = draw.sampling;
+    let mut body = Map::new();
+    let mut put = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
+    put("model", json!(model));
+    put("messages", json!(conversation.turns));
+    put("stream", json!(true));
+    put("stream_options", json!({"include_usage": true}));
+    // The newer name only where the older one is refused: servers that run at home know the older one.
+    let limit = if left_out.contains("max_tokens") { "max_completion_tokens" } else { "max_tokens" };
+    if let Some(tokens) = draw.max_tokens {
+        put(limit, json!(tokens));
+    }
+    // Written as they were given: an f32 made an f64 would show digits that nobody chose.
+    let number = |x: f32| x.to_string().parse::<f64>().map_or(Value::Null, |x| json!(x));
+    put("temperature", number(s.temperature));
+    put("top_p", number(s.top_p));
+    put("seed", json!(s.seed));
+    for (name, value, off) in [
+        ("presence_penalty", s.presence_penalty, 0.0),
+        ("frequency_penalty", s.frequency_penalty, 0.0),
+        ("min_p", s.min_p, 0.0),
+        ("repetition_penalty", s.repeat_penalty, 1.0),
+    ] {
+        if value != off {
+            put(name, number(value));
+        }
+    }
+    if s.top_k > 0 {
+        put("top_k", json!(s.top_k));
+    }
+    match conversation.thinking {
+        Thinking::Auto => {}
+        Thinking::On => put("chat_template_kwargs", json!({"enable_thinking": true})),
+        Thinking::Off => put("chat_template_kwargs", json!({"enable_thinking": false})),
+    }
+    if conversation.open {
+        put("continue_final_message", json!(true));
+        put("add_generation_prompt", json!(false));
+    }
+    for name in left_out {
+        body.remove(*name);
+    }
+    Value::Object(body)
+}
+
+/// What a refusal is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Fields that can be left out.
+    Fields(Vec<&'static str>),
+    /// The length that was allowed, which is more than there is room for here.
+    Length(u64),
+    /// Going on with an answer.
+    GoingOn,
+    /// The request as a whole.
+    All,
+}
+
+/// What a refusal of a request is about, by the fields it names.
+pub(super) fn refused(sent: &Value, said: &str) -> Refused {
+    let named = |name: &str| {
+        said.match_indices(name).any(|(at, _)| {
+            let part = |c: char| c.is_alphanumeric() || c == '_';
+            let before = said.get(..at).and_then(|s| s.chars().next_back());
+            let after = said.get(at + name.len()..).and_then(|s| s.chars().next());
+            !before.is_some_and(part) && !after.is_some_and(part)
+        })
+    };
+    let refused = |name: &&'static str| sent.get(name).is_some() && named(name);
+    if GOING_ON.iter().any(&refused) {
+        return Refused::GoingOn;
+    }
+    let fields: Vec<&'static str> = OPTIONAL.into_iter().filter(refused).collect();
+    // Whoever does not know a field does not repeat what is in it.
+    let length = fields.iter().filter(|name| LENGTH.contains(name)).find_map(|name| sent.get(name)?.as_u64());
+    match length.filter(|tokens| named(&tokens.to_string())) {
+        Some(tokens) => Refused::Length(tokens),
+        None if fields.is_empty() => Refused::All,
+        None => Refused::Fields(fields),
+    }
+}
+
+/// How the server says that an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finished {
+    /// By itself.
+    Stop,
+    /// It is as long as was allowed.
+    Length,
+    /// The server did not let it go on.
+    Filtered,
+}
+
+/// What one event says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Chunk {
+    pub(super) thinking: String,
+    pub(super) text: String,
+    pub(super) finished: Option<Finished>,
+    pub(super) usage: Option<Usage>,
+}
+
+/// What an event of an answer can be.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Event {
+    /// `[DONE]`.
+    Done,
+    /// More of the answer.
+    Chunk(Chunk),
+    /// The server failed while it answered: its words.
+    Failed(String),
+    /// Nothing that can be understood.
+    Strange,
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    #[serde(default)]
+    choices: Option<Vec<Choice>>,
+    #[serde(default)]
+    usage: Option<Value>,
+    #[serde(default)]
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    index: Option<u64>,
+    #[serde(default)]
+    delta: Option<Delta>,
+    /// In a whole answer.
+    #[serde(default)]
+    message: Option<Delta>,
+    #[serde(default)]
+    finish_reason: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Delta {
+    #[serde(default)]
+    content: Option<Content>,
+    #[serde(default)]
+    reasoning_content: Option<String>,
+    /// Another server's name for it; both may come, and say the same.
+    #[serde(default)]
+    reasoning: Option<String>,
+    #[serde(default)]
+    refusal: Option<String>,
+}
+
+/// No count of tokens is larger.
+const MOST_TOKENS: u64 = 1 << 40;
+
+/// A count, in whatever form a server writes it.
+fn count(value: &Value) -> Option<u64> {
+    let number = match value {
+        Value::Number(n) => n.as_f64(),
+        Value::String(s) => s.trim().parse().ok(),
+        _ => None,
+    };
+    number.filter(|n| *n >= 0.0).map(|n| (n as u64).min(MOST_TOKENS))
+}
+
+/// What was counted; `None` where nothing was.
+fn counted(usage: &Value) -> Option<Usage> {
+    let of = |pointer: &str| usage.pointer(pointer).and_then(count);
+    let (prompt, completion) = (of("/prompt_tokens"), of("/completion_tokens"));
+    if prompt.is_none() && completion.is_none() {
+        return None;
+    }
+    let prompt_tokens = prompt.unwrap_or(0);
+    Some(Usage {
+        prompt_tokens,
+        // Nobody can have kept more than there is.
+        cached_tokens: of("/prompt_tokens_details/cached_tokens").unwrap_or(0).min(prompt_tokens),
+        completion_tokens: completion.unwrap_or(0),
+        thought_tokens: of("/completion_tokens_details/reasoning_tokens").unwrap_or(0),
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Value>),
+}
+
+impl Content {
+    /// The text, or that of the parts that are text.
+    fn text(self) -> String {
+        match self {
+            Content::Text(text) => text,
+            Content::Parts(parts) => {
+                parts.iter().filter_map(|part| part.as_str().or_else(|| part.get("text")?.as_str())).collect()
+            }
+        }
+    }
+}
+
+/// Reads the data of one event, or a whole answer that came as one object.
+pub(super) fn event(data: &str) -> Event {
+    if data.trim() == "[DONE]" {
+        return Event::Done;
+    }
+    let Ok(value) = serde_json::from_str::<Value>(data) else {
+        return Event::Strange;
+    };
+    let Ok(wire) = Wire::deserialize(&value) else {
+        return Event::Strange;
+    };
+    if let Some(error) = wire.error.filter(|e| !e.is_null()) {
+        return Event::Failed(words_of(&error).unwrap_or_else(|| "no reason given".to_owned()));
+    }
+    if wire.choices.is_none() && wire.usage.is_none() {
+        // An error may be the whole of an event.
+        return words_of(&value).filter(|_| value.is_object()).map_or(Event::Strange, Event::Failed);
+    }
+    let mut chunk = Chunk { usage: wire.usage.as_ref().and_then(counted), ..Chunk::default() };
+    // One answer was asked for; a server that gives more is not mixed up.
+    for choice in wire.choices.into_iter().flatten().filter(|c| c.index.unwrap_or(0) == 0) {
+        let delta = choice.delta.or(choice.message).unwrap_or_default();
+        chunk.thinking.extend(delta.reasoning_content.or(delta.reasoning));
+        chunk.text.extend(delta.content.map(Content::text));
+        chunk.text.extend(delta.refusal);
+        chunk.finished = match choice.finish_reason.as_deref() {
+            None | Some("") => chunk.finished,
+            Some("length" | "max_tokens") => Some(Finished::Length),
+            Some("content_filter") => Some(Finished::Filtered),
+            Some(_) => Some(Finished::Stop),
+        };
+    }
+    Event::Chunk(chunk)
+}
+
+/// The server's own words in an error object: `{"error":{"message"}}`, `{"message"}`, `{"detail"}` or a plain string.
+pub(super) fn words_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(s) => Some(s.clone()).filter(|s| !s.trim().is_empty()),
+        Value::Array(list) => {
+            let all: Vec<String> = list.iter().take(4).filter_map(words_of).collect();
+            (!all.is_empty()).then(|| all.join("; "))
+        }
+        Value::Object(map) => {
+            let inner = ["error", "message", "detail", "msg"].iter().find_map(|k| map.get(*k).and_then(words_of))?;
+            // A list of faults says which field each is about.
+            let place = map
+                .get("loc")
+                .and_then(Value::as_array)
+                .map(|loc| loc.iter().filter_map(Value::as_str).filter(|l| *l != "body").collect::<Vec<_>>().join("."));
+            match place.filter(|p| !p.is_empty()) {
+                Some(place) => Some(format!("{place}: {inner}")),
+                None => Some(inner),
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
+/// A model of the server's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) name: String,
+    /// Tokens of its context, where the server says it.
+    pub(super) context: Option<u64>,
+}
+
+/// The models of `/v1/models`; `None` where that is no such list.
+pub(super) fn models(list: &Value) -> Option<Vec<Listed>> {
+    let listed = |m: &Value| {
+        let context = ["max_model_len", "context_length", "max_context_length", "context_window"]
+            .iter()
+            .find_map(|k| m.get(*k).and_then(Value::as_u64))
+            .or_else(|| m.get("meta").and_then(|meta| meta.get("n_ctx")).and_then(Value::as_u64));
+        Some(Listed {
+            name: m.get("id")?.as_str()?.to_owned(),
+            context: context.filter(|c| (1..MOST_TOKENS).contains(c)),
+        })
+    };
+    Some(list.get("data")?.as_array()?.iter().filter_map(listed).collect())
+}
+
+#[cfg(test)]
+#[path = "chat_tests.rs"]
+mod tests;

@@ -1,0 +1,372 @@
+//! The connection: requests, retries before an answer begins, and a failure's words.
+//!
+//! Nothing that a server says sizes a buffer, and none of it is shown unchecked. The key goes to the address that was
+//! given and nowhere else: redirections are not followed. A request is dropped, and its connection with it, within a tick of
+//! the flag that stops it.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use reqwest::{Response, StatusCode, Url};
+use serde_json::Value;
+
+use super::chat::{Listed, models, words_of};
+use super::{Key, Patience, RemoteOptions};
+use crate::engine::protocol::Cancel;
+use crate::text::sanitize::sanitize_line;
+
+/// How often the flag that stops a request is looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// Longest list of models, in bytes.
+const LIST: usize = 4 << 20;
+/// The path of the list of models.
+const MODELS: &str = "models";
+/// As much of a refusal is read, in bytes.
+const REFUSAL: usize = 64 << 10;
+/// As much of it is shown, in characters.
+const SHOWN: usize = 300;
+/// Longest wait that a server may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Why there is no answer, or no more of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It was stopped.
+    Stopped,
+    /// The server refuses the request as it is: one line, and its own words as they came.
+    Refused { line: String, said: String },
+    /// Anything else: one line.
+    Failed(String),
+}
+
+/// An answer that begins.
+pub(super) struct Answering {
+    pub(super) response: Response,
+    /// As one object instead of a stream.
+    pub(super) whole: bool,
+}
+
+/// See the module.
+pub(super) struct Client {
+    http: reqwest::Client,
+    base: Url,
+    /// The address as it is shown.
+    pub(super) shown: String,
+    key: Option<Key>,
+    pub(super) patience: Patience,
+}
+
+/// The endpoint that an address means. Without a path it is that of `/v1`.
+///
+/// # Errors
+/// One line: what is wrong with it. It does not repeat a password.
+pub fn address(text: &str) -> Result<Url, String> {
+    let bad = |why: &str| format!("engine.url {why}. Give it as http://HOST:PORT/v1");
+    let mut url = Url::parse(text.trim()).map_err(|e| bad(&format!("is no address: {e}")))?;
+    if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
+        return Err(bad("is not one of http or https"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(bad("holds a name or a password; a key goes into engine.key_env or engine.key_file"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(bad("has a part behind ? or #"));
+    }
+    let path = match url.path().trim_end_matches('/') {
+        "" => "/v1".to_owned(),
+        path => path.trim_end_matches("/chat/completions").to_owned(),
+    };
+    url.set_path(&path);
+    Ok(url)
+}
+
+/// Whether others can read what is sent to an address.
+pub fn in_the_open(url: &Url) -> bool {
+    url.scheme() == "http" && !is_local(url)
+}
+
+/// Whether an address is on this machine.
+fn is_local(url: &Url) -> bool {
+    match url.host_str() {
+        Some("localhost") => true,
+        Some(host) => {
+            let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+            ip.is_ok_and(|ip| ip.is_loopback())
+        }
+        None => false,
+    }
+}
+
+/// Waits for something, unless it is stopped or takes longer than `limit` (`None`).
+pub(super) async fn unless<F: Future>(cancel: &Cancel, limit: Duration, work: F) -> Result<Option<F::Output>, Fault> {
+    let mut work = pin!(work);
+    let until = Instant::now() + limit;
+    loop {
+        if cancel.is_cancelled() {
+            return Err(Fault::Stopped);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        match tokio::time::timeout(TICK.min(left), &mut work).await {
+            Ok(done) => return Ok(Some(done)),
+            Err(_) if left.is_zero() => return Ok(None),
+            Err(_) => {}
+        }
+    }
+}
+
+impl Client {
+    /// # Errors
+    /// One line: an address that is none, or no TLS on this machine.
+    pub(super) fn new(options: &RemoteOptions) -> Result<Client, String> {
+        let base = address(&options.url)?;
+        let builder = reqwest::Client::builder()
+            .user_agent(concat!("sala-chat/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(options.patience.connect);
+        // A proxy of the environment does not know the way to this machine.
+        let builder = if is_local(&base) { builder.no_proxy() } else { builder };
+        let http = builder.build().map_err(|e| format!("no connections can be made: {}", cause(&e)))?;
+        let shown = sanitize_line(base.as_str()).into_owned();
+        Ok(Client { http, base, shown, key: options.key.clone(), patience: options.patience })
+    }
+
+    /// What is to be said about a key that others can read on its way.
+    pub(super) fn exposed_key(&self) -> Option<String> {
+        (self.key.is_some() && in_the_open(&self.base))
+            .then(|| format!("The key goes to {} unencrypted: use https, or a tunnel.", self.shown))
+    }
+
+    fn at(&self, path: &str) -> Url {
+        let mut url = self.base.clone();
+        url.set_path(&format!("{}/{path}", self.base.path()));
+        url
+    }
+
+    fn authorised(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        let value = self.key.as_ref().and_then(|k| HeaderValue::from_str(&k.bearer()).ok());
+        match value {
+            Some(mut value) => {
+                value.set_sensitive(true);
+                request.header(AUTHORIZATION, value)
+            }
+            None => request,
+        }
+    }
+
+    /// A server's words, fit to be shown: one line, without the key.
+    pub(super) fn cleaned(&self, said: &str) -> String {
+        let said = self.key.as_ref().map_or_else(|| said.to_owned(), |key| key.without(said));
+        let line = sanitize_line(said.trim());
+        match line.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}…", line.get(..end).unwrap_or(&line)),
+            None => line.into_owned(),
+        }
+    }
+
+    /// The server's models. Asked once, with little patience.
+    ///
+    /// # Errors
+    /// One line.
+    pub(super) async fn models(&self, cancel: &Cancel) -> Result<Vec<Listed>, Fault> {
+        let limit = self.patience.connect;
+        let ask = async {
+            let sent = self.authorised(self.http.get(self.at(MODELS))).send().await;
+            let response = sent.map_err(|e| self.unreachable(&e))?;
+            if !response.status().is_success() {
+                return Err(self.refusal(response, MODELS, 1).await);
+            }
+            Ok(body(response, LIST).await)
+        };
+        let bytes = match unless(cancel, limit, ask).await? {
+            Some(answer) => answer?,
+            None => return Err(Fault::Failed(format!("{} does not list its models in time.", self.shown))),
+        };
+        let list = serde_json::from_slice::<Value>(&bytes).ok();
+        list.as_ref().and_then(models).ok_or_else(|| {
+            Fault::Failed(format!("{} lists no models: is it the address of an OpenAI-style server?", self.shown))
+        })
+    }
+
+    /// Sends a request until an answer begins. `waits` is told what is waited for.
+    ///
+    /// # Errors
+    /// As [`Fault`]; also when it was sent [`Patience::tries`] times.
+    pub(super) async fn ask(
+        &self,
+        request: &Value,
+        cancel: &Cancel,
+        waits: &dyn Fn(String),
+    ) -> Result<Answering, Fault> {
+        let body = request.to_string();
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            waits(format!("waiting for {}", self.shown));
+            let request = self.authorised(self.http.post(self.at("chat/completions")));
+            let request = request.header(CONTENT_TYPE, "application/json").header(ACCEPT, "text/event-stream");
+            let sent = unless(cancel, self.patience.first, request.body(body.clone()).send()).await?;
+            let (fault, wait) = match sent {
+                None => {
+                    let seconds = self.patience.first.as_secs();
+                    let line = format!("{} did not begin to answer within {seconds} s (engine.wait_s).", self.shown);
+                    return Err(Fault::Failed(line));
+                }
+                Some(Err(e)) => (self.unreachable(&e), None),
+                Some(Ok(response)) if response.status().is_success() => return self.answering(response),
+                Some(Ok(response)) => {
+                    let status = response.status();
+                    let passes = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
+                    let wait = retry_after(&response);
+                    let read = unless(cancel, self.patience.connect, self.refusal(response, "chat/completions", tried));
+                    let fault =
+                        read.await?.unwrap_or_else(|| Fault::Failed(format!("{} failed ({status}).", self.shown)));
+                    if !passes {
+                        return Err(fault);
+                    }
+                    (fault, wait)
+                }
+            };
+            let wait = wait.unwrap_or(self.patience.retry * 2u32.saturating_pow(tried - 1));
+            if tried >= self.patience.tries || wait > LONGEST_WAIT {
+                return Err(fault);
+            }
+            if let Fault::Failed(line) = &fault {
+                waits(format!(
+                    "{line} Trying again in {:.0} s ({tried} of {})",
+                    wait.as_secs_f64().ceil(),
+                    self.patience.tries
+                ));
+            }
+            unless(cancel, wait, std::future::pending::<()>()).await?;
+        }
+    }
+
+    /// Whether what begins is an answer.
+    fn answering(&self, response: Response) -> Result<Answering, Fault> {
+        let kind = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
+        match kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase().as_str() {
+            // Some servers do not say it.
+            "text/event-stream" | "" => Ok(Answering { response, whole: false }),
+            "application/json" => Ok(Answering { response, whole: true }),
+            other => Err(Fault::Failed(format!(
+                "{} answers with {}, not with a chat. Is the address right? It ends in /v1.",
+                self.shown,
+                self.cleaned(other)
+            ))),
+        }
+    }
+
+    /// No connection, or it ended before there was an answer.
+    fn unreachable(&self, error: &reqwest::Error) -> Fault {
+        let cause = self.cleaned(&cause(error));
+        Fault::Failed(match (error.is_connect(), error.is_timeout()) {
+            (_, true) => format!("{} does not take a connection in time. Is the server up?", self.shown),
+            (true, _) => format!("Nothing answers at {}: {cause}. Is the server running?", self.shown),
+            _ => format!("{} ended the connection before it answered: {cause}.", self.shown),
+        })
+    }
+
+    /// The words for a status that is no success.
+    async fn refusal(&self, response: Response, path: &str, tried: u32) -> Fault {
+        let status = response.status();
+        let to = response.headers().get("location").and_then(|v| v.to_str().ok()).map(|to| self.cleaned(to));
+        let bytes = body(response, REFUSAL).await;
+        let text = String::from_utf8_lossy(&bytes);
+        let said = match serde_json::from_str::<Value>(&text) {
+            Ok(value) => words_of(&value).unwrap_or_default(),
+            // A page for browsers says nothing in one line.
+            Err(_) if text.trim_start().starts_with('<') => String::new(),
+            Err(_) => text.lines().find(|l| !l.trim().is_empty()).unwrap_or("").to_owned(),
+        };
+        let (at, code) = (&self.shown, status.as_u16());
+        let line = match code {
+            401 if self.key.is_none() => {
+                format!(
+                    "{at} wants a key (401): put it into the variable that engine.key_env names, or into engine.key_file."
+                )
+            }
+            401 => format!(
+                "{at} does not take the key (401). It is read from engine.key_file, else from the variable of engine.key_env."
+            ),
+            403 => format!("{at} does not allow it (403): the key has no right to this model."),
+            // Who asks for the list says how to do without it.
+            404 if path == MODELS => format!("{at} has no {path} (404). The address ends in /v1."),
+            404 => format!(
+                "{at} has no {path}, or not this model (404). The address ends in /v1; engine.model names the model."
+            ),
+            413 => format!("{at} does not take so long a conversation (413). Make it shorter, or begin a new one."),
+            400 | 422 => format!("{at} refuses the request ({code})."),
+            429 => format!("{at} is busy (429), {}.", times(tried)),
+            300..=399 => match to {
+                Some(to) => format!("{at} sends on to {to} ({code}): give that address with --engine."),
+                None => format!("{at} sends on to somewhere else ({code})."),
+            },
+            500..=599 => format!("{at} failed ({code}), {}.", times(tried)),
+            _ => format!("{at} answers with status {code}."),
+        };
+        let words = self.cleaned(&said);
+        let line = if words.is_empty() { line } else { format!("{line} It says: {words}") };
+        match code {
+            400 | 422 => Fault::Refused { line, said },
+            _ => Fault::Failed(line),
+        }
+    }
+}
+
+fn times(tried: u32) -> String {
+    if tried == 1 { "asked once".to_owned() } else { format!("asked {tried} times") }
+}
+
+/// What a server asks to wait before the next try, where it says so in seconds.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let seconds: f64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// The innermost cause: the others repeat the address.
+pub(super) fn cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+/// At most `most` bytes of a body. What came before an error counts.
+async fn body(mut response: Response, most: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < most {
+        match response.chunk().await {
+            Ok(Some(piece)) => bytes.extend_from_slice(piece.get(..piece.len().min(most - bytes.len())).unwrap_or(&[])),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_completed_or_refused() {
+        let at = |text: &str| address(text).map(|u| u.to_string());
+        assert_eq!(at("http://127.0.0.1:8000").unwrap(), "http://127.0.0.1:8000/v1");
+        assert_eq!(at(" https://host/v1/ ").unwrap(), "https://host/v1");
+        assert_eq!(at("http://host/api/v3/chat/completions").unwrap(), "http://host/api/v3");
+        for odd in ["host:8000/v1", "127.0.0.1", "ftp://host/v1", "", "http://host/v1?key=1", "http://host/#x"] {
+            assert!(at(odd).is_err(), "{odd}");
+        }
+        let error = at("http://me:hunter2@host/v1").unwrap_err();
+        assert!(!error.contains("hunter2") && error.contains("engine.key_env"), "{error}");
+    }
+
+    #[test]
+    fn this_machine_is_known() {
+        let local = |text: &str| is_local(&address(text).unwrap());
+        assert!(local("http://localhost:1") && local("http://127.0.0.9:1") && local("http://[::1]:1"));
+        assert!(!local("http://10.0.0.1:1") && !local("https://example.org"));
+    }
+}

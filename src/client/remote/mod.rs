@@ -1,0 +1,66 @@
+//! A remote engine: the same commands and events as [`crate::engine`], answered by an OpenAI-style chat endpoint.
+//!
+//! The server keeps nothing for us, so the live state of a remote engine is the text alone, and a path can always be
+//! restored: all that is needed of it is [`crate::engine::protocol::Command::Restore`]'s history. Tokens are a code for text
+//! here (`codec`), which the server never sees; their number is an estimate until the server says its own.
+//!
+//! `sse` turns bytes into events and `chat` these into text (both pure), `client` is the connection with its failures and
+//! their words, `asking` and `receive` are a question and its answer, and `worker` is the thread that speaks with the runtime. Everything a server says is checked before
+//! it is shown, sized before it is kept, and free of the key before it is either.
+
+mod asking;
+mod chat;
+mod client;
+mod codec;
+mod key;
+mod receive;
+mod sse;
+mod worker;
+mod write;
+
+use std::time::Duration;
+
+pub use client::{address, in_the_open};
+pub use codec::text_model;
+pub use key::Key;
+pub use sse::{Events, TooLong};
+pub use worker::{Engine, probe, spawn};
+
+/// What to speak with, and how patiently.
+#[derive(Clone, Debug)]
+pub struct RemoteOptions {
+    /// The endpoint, as `http://127.0.0.1:8000/v1`.
+    pub url: String,
+    /// Name of the model there; `None`: the only one it has.
+    pub model: Option<String>,
+    /// Sent as a bearer token.
+    pub key: Option<Key>,
+    /// Tokens of the context where the server does not say it.
+    pub context: Option<u64>,
+    /// How long the server may take.
+    pub patience: Patience,
+    /// One question follows at once: that nobody answers at the start is said by that question's failure alone.
+    pub one_question: bool,
+}
+
+/// How long a server may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// To take a connection.
+    pub connect: Duration,
+    /// Until an answer begins: it reads all of the conversation first.
+    pub first: Duration,
+    /// Between two pieces of an answer.
+    pub stall: Duration,
+    /// The wait before the first retry; each further one takes twice as long.
+    pub retry: Duration,
+    /// How often a request is sent at most.
+    pub tries: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Patience { connect: seconds(10), first: seconds(900), stall: seconds(60), retry: seconds(1), tries: 4 }
+    }
+}

@@ -1,0 +1,247 @@
+//! The engine thread of a remote engine: it does what [`Command`]s ask for, as the runtime expects it of any engine.
+//!
+//! The state of a sequence is its token list. Commands to one sequence are done in order, jobs of different ones side by
+//! side, as far as the server lets them. A stop drops the request; what had come by then is in the state and nothing else. A
+//! server that is away when the program starts is no failure: each question tries again.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::RemoteOptions;
+use super::asking::{Asking, NAMED};
+use super::client::{Client, Fault};
+use super::codec::Codec;
+use super::receive::{line_of, sentence};
+use crate::core::Exit;
+use crate::engine::protocol::{Cancel, Command, EngineEvent, EngineFault, Job, SequenceId, Token};
+use crate::text::TextModel;
+
+/// Commands that may wait.
+const COMMANDS: usize = 4;
+
+/// The engine thread as the runtime holds it.
+pub struct Engine {
+    /// To it.
+    pub commands: Sender<Command>,
+    /// From it.
+    pub events: Receiver<EngineEvent>,
+    /// The thread.
+    pub thread: JoinHandle<()>,
+}
+
+fn runtime() -> Result<Runtime, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|e| format!("no connections can be made: {e}"))
+}
+
+/// Starts the thread. `text` is [`super::text_model`]'s, which the runtime uses too.
+///
+/// # Errors
+/// The system has no thread to give.
+pub fn spawn(options: RemoteOptions, text: &TextModel) -> std::io::Result<Engine> {
+    let (commands, inbox) = bounded(COMMANDS);
+    let (outbox, events) = unbounded();
+    let (happens, happened) = mpsc::unbounded_channel();
+    let (told, tokenizer) = (happens.clone(), text.tokenizer.clone());
+    let thread = std::thread::Builder::new().name("remote engine".into()).spawn(move || {
+        let asking = Codec::new(tokenizer).and_then(|codec| Asking::new(options, codec, outbox.clone()));
+        match asking.and_then(|asking| Ok((asking, runtime()?))) {
+            Ok((asking, runtime)) => {
+                let worker = Worker::new(asking, happens);
+                LocalSet::new().block_on(&runtime, worker.serve(happened));
+            }
+            Err(why) => {
+                // Nobody listens any more when the program is ending.
+                let _ =
+                    outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit: Exit::Usage } });
+            }
+        }
+    })?;
+    // Ends with the runtime's channel, or with the thread that listens to it.
+    std::thread::Builder::new().name("remote commands".into()).spawn(move || {
+        let passed = inbox.into_iter().all(|command| told.send(Happened::Asked(command)).is_ok());
+        if passed {
+            let _ = told.send(Happened::Asked(Command::Shutdown));
+        }
+    })?;
+    Ok(Engine { commands, events, thread })
+}
+
+/// Asks a server for its models: their names.
+///
+/// # Errors
+/// One line: it is not there, or no such server.
+pub fn probe(options: &RemoteOptions) -> Result<String, String> {
+    let client = Client::new(options)?;
+    let models = runtime()?.block_on(client.models(&Cancel::default()));
+    let models = models.map_err(|fault| line_of(fault).unwrap_or_default())?;
+    let names: Vec<String> = models.iter().take(NAMED).map(|m| client.cleaned(&m.name)).collect();
+    Ok(format!("{} answers; its models: {}.", client.shown, names.join(", ")))
+}
+
+/// What the thread wakes up for.
+enum Happened {
+    Asked(Command),
+    /// A job is over: what its sequence is then, unless it failed.
+    Over(Job, Result<(Vec<Token>, EngineEvent), Fault>),
+}
+
+struct Worker {
+    asking: Rc<Asking>,
+    happens: UnboundedSender<Happened>,
+    states: HashMap<SequenceId, Vec<Token>>,
+    /// Sequences with a job.
+    busy: HashSet<SequenceId>,
+    /// What was asked and is not begun, in order.
+    waiting: VecDeque<Command>,
+}
+
+/// The sequences that a command reads or changes.
+fn touched(command: &Command) -> Vec<SequenceId> {
+    match command {
+        Command::Restore { sequence, .. } | Command::Release { sequence } | Command::MayEvict { sequence } => {
+            vec![*sequence]
+        }
+        Command::Run(job) => vec![job.sequence],
+        Command::Fork { from, to, .. } => vec![*from, *to],
+        Command::Shutdown => Vec::new(),
+    }
+}
+
+impl Worker {
+    fn new(asking: Asking, happens: UnboundedSender<Happened>) -> Worker {
+        let (states, busy, waiting) = (HashMap::new(), HashSet::new(), VecDeque::new());
+        Worker { asking: Rc::new(asking), happens, states, busy, waiting }
+    }
+
+    async fn serve(mut self, mut happened: mpsc::UnboundedReceiver<Happened>) {
+        let asking = Rc::clone(&self.asking);
+        asking.send(EngineEvent::Loading { what: format!("asking {}", asking.client.shown), done: 0.0 });
+        let first = Cancel::default();
+        let mut finding = std::pin::pin!(asking.find_model(&first));
+        // Whoever quits does not wait for a server that does not answer.
+        let found = loop {
+            tokio::select! {
+                found = &mut finding => break found,
+                what = happened.recv() => match what {
+                    None | Some(Happened::Asked(Command::Shutdown)) => return,
+                    Some(Happened::Asked(command)) => self.waiting.push_back(command),
+                    Some(Happened::Over(job, end)) => self.over(&job, end),
+                },
+            }
+        };
+        let failed = found.err().and_then(line_of);
+        asking.send(EngineEvent::Ready(asking.info()));
+        let failed = failed
+            .filter(|_| !asking.one_question)
+            .map(|line| format!("{} Each question tries again.", sentence(&line)));
+        for note in asking.client.exposed_key().into_iter().chain(failed) {
+            asking.send(EngineEvent::Note(note));
+        }
+        self.begin_all();
+        while let Some(what) = happened.recv().await {
+            match what {
+                Happened::Asked(Command::Shutdown) => return,
+                Happened::Asked(command) => self.waiting.push_back(command),
+                Happened::Over(job, end) => self.over(&job, end),
+            }
+            self.begin_all();
+        }
+    }
+
+    /// Begins what waits for nothing that was asked before it.
+    fn begin_all(&mut self) {
+        let mut held = self.busy.clone();
+        for command in std::mem::take(&mut self.waiting) {
+            let touched = touched(&command);
+            let free = !touched.iter().any(|s| held.contains(s));
+            if free {
+                self.begin(command);
+                held.extend(touched.iter().filter(|s| self.busy.contains(s)));
+            } else {
+                held.extend(touched);
+                self.waiting.push_back(command);
+            }
+        }
+    }
+
+    fn begin(&mut self, command: Command) {
+        match command {
+            Command::Restore { id, sequence, history, .. } => {
+                self.states.insert(sequence, history.to_vec());
+                self.asking.send(EngineEvent::Restored { id, ms: 0.0 });
+            }
+            Command::Fork { id, from, to } => {
+                let state = self.states.get(&from).cloned().unwrap_or_default();
+                self.states.insert(to, state);
+                self.asking.send(EngineEvent::Restored { id, ms: 0.0 });
+            }
+            Command::Release { sequence } => drop(self.states.remove(&sequence)),
+            Command::Run(job) => {
+                self.busy.insert(job.sequence);
+                let mut state = self.states.remove(&job.sequence).unwrap_or_default();
+                let (asking, happens) = (Rc::clone(&self.asking), self.happens.clone());
+                spawn_local(async move {
+                    let end = asking.run(&job, &mut state).await.map(|event| (state, event));
+                    // A thread that is ending wants nothing more.
+                    let _ = happens.send(Happened::Over(job, end));
+                });
+            }
+            // Texts take no memory worth speaking of. And a shutdown ends the loop before it comes here.
+            Command::MayEvict { .. } | Command::Shutdown => {}
+        }
+    }
+
+    fn over(&mut self, job: &Job, end: Result<(Vec<Token>, EngineEvent), Fault>) {
+        self.busy.remove(&job.sequence);
+        match end {
+            Ok((state, event)) => {
+                self.states.insert(job.sequence, state);
+                self.asking.send(event);
+            }
+            Err(fault) => {
+                let fault = line_of(fault).map_or(EngineFault::Stopped, EngineFault::Device);
+                self.asking.send(EngineEvent::Failed { id: job.id, fault: fault.clone() });
+                self.drop_lost(job.sequence, &fault);
+            }
+        }
+    }
+
+    /// After a failure: jobs that wait for the state that is lost fail too, up to the next one that is put in its place.
+    fn drop_lost(&mut self, lost: SequenceId, fault: &EngineFault) {
+        let mut is_lost = true;
+        for command in std::mem::take(&mut self.waiting) {
+            match &command {
+                Command::Run(job) if is_lost && job.sequence == lost => {
+                    self.asking.send(EngineEvent::Failed { id: job.id, fault: fault.clone() });
+                    continue;
+                }
+                // What is taken from it would be an empty conversation.
+                Command::Fork { id, from, to } if is_lost && *from == lost && *to != lost => {
+                    self.asking.send(EngineEvent::Failed { id: *id, fault: fault.clone() });
+                    continue;
+                }
+                Command::Restore { sequence: new, .. }
+                | Command::Release { sequence: new }
+                | Command::Fork { to: new, .. }
+                    if *new == lost =>
+                {
+                    is_lost = false;
+                }
+                Command::Run(_)
+                | Command::Restore { .. }
+                | Command::Fork { .. }
+                | Command::Release { .. }
+                | Command::MayEvict { .. }
+                | Command::Shutdown => {}
+            }
+            self.waiting.push_back(command);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Slash commands: what can be typed after a `/`, and what it asks for.
+//!
+//! A line is a command when it starts with a single `/`. Words are split as a shell does: quotes and `\ ` keep spaces,
+//! `~` is the home directory. Parsing never touches the disk; every error says what would have been right.
+//!
+//! [`table`] has everything about each command: names, usage, help, completion, what it means. [`request`] has what the runtime
+//! can be asked for, and what of it may be done while the model is busy. The popup, `/help`, line mode and the tests read
+//! them. `args` splits and reads arguments, `help` writes the pages.
+
+mod args;
+pub mod help;
+pub mod request;
+pub mod table;
+mod words;
+
+use crate::text::near;
+use args::{Args, split_words};
+pub use args::{escaped, is_escapable, unescaped};
+pub use request::{Execute, Request, WhileBusy};
+pub use table::COMMANDS;
+pub use words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction, Sibling};
+
+use crate::config::settings::preset::Display;
+
+/// Answers to one question that can be made at once: each can be chosen with a key.
+pub const MOST_ANSWERS: u64 = 9;
+
+/// What a command does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Ask the runtime.
+    Runtime(Request),
+    /// Done by the interface.
+    Local(Local),
+}
+
+impl Outcome {
+    /// Whether it can be done while the model reads or answers.
+    pub fn while_busy(&self) -> WhileBusy {
+        match self {
+            Outcome::Runtime(request) => request.while_busy(),
+            Outcome::Local(_) => WhileBusy::Runs,
+        }
+    }
+
+    /// Whether it leaves a message that is being edited: it does something to the conversation or leads to another one, so that what is
+    /// typed behind it is a question of its own.
+    pub fn leaves_an_edit(&self) -> bool {
+        matches!(self.while_busy(), WhileBusy::Waits | WhileBusy::Leaves)
+    }
+}
+
+/// Commands the interface does itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Local {
+    /// `/copy`.
+    Copy(CopyWhat),
+    /// `/theme NAME`, `/think show|fold|hide`, `/set` with what the screen keeps.
+    Show(Display),
+    /// `/theme`: the list of themes.
+    Themes,
+    /// `/set KEY` for a setting that takes names: which there are.
+    Names(&'static crate::config::settings::Row),
+    /// `/set KEY VALUE --save`: changed now, where a session can, and in the settings file.
+    Save {
+        /// Full name of the setting.
+        key: &'static str,
+        /// As it is written in the file.
+        value: String,
+        /// What changes it now; nothing for what only a start reads.
+        now: Option<Box<Outcome>>,
+    },
+    /// `/settings [WORD]`.
+    Settings(Option<String>),
+    /// `/split`.
+    Split,
+    /// `/keys`.
+    Keys,
+    /// `/help [COMMAND|WORD]`.
+    Help(Option<String>),
+    /// `/quit`.
+    Quit,
+}
+
+/// Where a command stands in `/help`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Reading files.
+    Documents,
+    /// Conversations as a whole.
+    Sessions,
+    /// Going back, branching, asking otherwise.
+    Time,
+    /// How answers are made.
+    Settings,
+    /// What is going on.
+    Numbers,
+    /// The program itself.
+    Program,
+}
+
+impl Group {
+    /// All groups, in the order of `/help`.
+    pub const ALL: [Group; 6] =
+        [Group::Documents, Group::Sessions, Group::Time, Group::Settings, Group::Numbers, Group::Program];
+
+    /// Its heading.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Group::Documents => "Documents",
+            Group::Sessions => "Sessions",
+            Group::Time => "Back, again, aside",
+            Group::Settings => "How it answers and looks",
+            Group::Numbers => "Numbers",
+            Group::Program => "Program",
+        }
+    }
+}
+
+/// What Tab completes after the command. Options are completed wherever `--` is typed.
+#[derive(Clone, Copy, Debug)]
+pub enum Completes {
+    /// Nothing.
+    Nothing,
+    /// Paths.
+    Paths,
+    /// Names of sessions.
+    Sessions,
+    /// Names of documents of this conversation.
+    Documents,
+    /// Themes.
+    Themes,
+    /// Names of commands.
+    Commands,
+    /// Fixed words.
+    Words(&'static [&'static str]),
+    /// Words that depend on those before.
+    After(fn(&[&str]) -> Vec<&'static str>),
+}
+
+/// A row of the table.
+#[derive(Clone, Copy)]
+pub struct Command {
+    /// Without the slash.
+    pub name: &'static str,
+    /// Other names, also those that other programs use.
+    pub aliases: &'static [&'static str],
+    /// Where it stands in help.
+    pub group: Group,
+    /// Arguments as shown in help.
+    pub usage: &'static str,
+    /// One line.
+    pub help: &'static str,
+    /// Options or forms of the arguments, with what each means.
+    pub options: &'static [(&'static str, &'static str)],
+    /// A line that parses.
+    pub example: &'static str,
+    /// One that has to do with what was typed, if there is one.
+    example_of: fn(&Args<'_>) -> Option<String>,
+    /// A line that is refused; empty when everything is accepted.
+    pub wrong: &'static str,
+    /// For Tab.
+    pub completes: Completes,
+    /// Reads the arguments.
+    parse: fn(&Args<'_>) -> Result<Outcome, String>,
+}
+
+impl Command {
+    /// Whether it says something without arguments, so that a highlighted name can be run at once.
+    pub fn runs_alone(&self) -> bool {
+        parse(&format!("/{}", self.name), None).is_ok()
+    }
+
+    /// Whether this word is its name or another name of it.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.contains(&name)
+    }
+}
+
+/// A line that was understood.
+pub struct Parsed {
+    /// Its row.
+    pub command: &'static Command,
+    /// What to do.
+    pub outcome: Outcome,
+}
+
+/// Whether a line is a command. A space in front or `//` makes it a message.
+pub fn is_command(line: &str) -> bool {
+    line.starts_with('/') && !line.starts_with("//") && line.len() > 1
+}
+
+/// The message a line that is no command stands for: `//x` is `/x`.
+pub fn message_text(line: &str) -> String {
+    match line.strip_prefix("//") {
+        Some(rest) => format!("/{rest}"),
+        None => line.to_string(),
+    }
+}
+
+/// The line that stands for a message: one that begins with a slash would be a command.
+pub fn line_of(text: &str) -> String {
+    if text.starts_with('/') { format!("/{text}") } else { text.to_string() }
+}
+
+/// A command by name or alias.
+pub fn find(name: &str) -> Option<&'static Command> {
+    COMMANDS.iter().find(|c| c.is_called(name))
+}
+
+/// Parses a command line (with its slash).
+///
+/// # Errors
+/// One line for the user: unknown command with the nearest name, or what the arguments should have been.
+pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, String> {
+    let body = line.trim_start_matches('/').trim();
+    let (name, rest) = body.split_once(char::is_whitespace).unwrap_or((body, ""));
+    let lower = name.to_lowercase();
+    let Some(command) = find(&lower) else {
+        return Err(unknown(name));
+    };
+    let args = Args { raw: rest.trim(), split: split_words(rest, home) };
+    let outcome = (command.parse)(&args).map_err(|e| {
+        let example = (command.example_of)(&args).unwrap_or_else(|| command.example.to_owned());
+        format!("/{}: {e}. Example: {example}", command.name)
+    })?;
+    Ok(Parsed { command, outcome })
+}
+
+/// What is said to a command that is none: what it is called here, if other programs have it, or the nearest name.
+pub fn unknown(name: &str) -> String {
+    let lower = name.to_lowercase();
+    if let Some((_, instead)) = table::HABITS.iter().find(|(words, _)| words.contains(&lower.as_str())) {
+        return format!("No command /{name}. {instead}");
+    }
+    let near = nearest(&lower).map_or(String::new(), |n| format!("Did you mean /{n}? "));
+    format!("No command /{name}. {near}(/help lists all)")
+}
+
+/// The command name nearest to a typo, if near enough to be meant.
+pub fn nearest(name: &str) -> Option<&'static str> {
+    near::nearest(name, COMMANDS.iter().flat_map(|c| std::iter::once(c.name).chain(c.aliases.iter().copied())))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! The table of slash commands. A new command is a row of its group's file here; if it asks the runtime for something new, also a
+//! row of the requests in [`super::request`], whose verb the runtime has in `desk/dispatch.rs`.
+
+mod documents;
+mod numbers;
+mod program;
+mod sessions;
+mod settings;
+mod time;
+
+use super::{Command, Completes, Group, Local, Outcome, Request};
+
+/// What rows leave out.
+const ROW: Command = Command {
+    name: "",
+    aliases: &[],
+    group: Group::Program,
+    usage: "",
+    help: "",
+    options: &[],
+    example: "",
+    example_of: |_| None,
+    wrong: "",
+    completes: Completes::Nothing,
+    parse: |_| Err("means nothing".into()),
+};
+
+/// Groups in the order of `/help`.
+const GROUPS: [&[Command]; Group::ALL.len()] =
+    [documents::ROWS, sessions::ROWS, time::ROWS, settings::ROWS, numbers::ROWS, program::ROWS];
+
+const ALL: [Command; count(&GROUPS)] = joined(&GROUPS);
+
+/// All commands, in the order of `/help`.
+pub const COMMANDS: &[Command] = &ALL;
+
+const fn count(groups: &[&[Command]]) -> usize {
+    let (mut all, mut group) = (0, 0);
+    while group < groups.len() {
+        all += groups[group].len();
+        group += 1;
+    }
+    all
+}
+
+const fn joined<const N: usize>(groups: &[&[Command]]) -> [Command; N] {
+    let mut all = [ROW; N];
+    let (mut at, mut group) = (0, 0);
+    while group < groups.len() {
+        let mut row = 0;
+        while row < groups[group].len() {
+            all[at] = groups[group][row];
+            (at, row) = (at + 1, row + 1);
+        }
+        group += 1;
+    }
+    all
+}
+
+fn runtime(request: Request) -> Result<Outcome, String> {
+    Ok(Outcome::Runtime(request))
+}
+
+fn local(what: Local) -> Result<Outcome, String> {
+    Ok(Outcome::Local(what))
+}
+
+/// What is said to an option that a command does not have.
+fn no_option(command: &str, flag: &str) -> String {
+    let all = super::find(command).map_or(&[][..], |c| c.options);
+    let names: Vec<&str> = all.iter().filter_map(|(o, _)| o.split(' ').next()).filter(|o| o.starts_with('-')).collect();
+    format!("there is no option {flag}; {} exist", names.join(", "))
+}
+
+/// Words of other programs that have no single counterpart here, and what to type instead.
+pub const HABITS: &[(&[&str], &str)] = &[
+    (&["model", "models"], "The model is chosen at the start: sala-chat --model NAME. /stats says which one runs."),
+    (&["history"], "/timeline shows the turns of this session, /sessions the others; Ctrl-R searches what was typed."),
+    (&["reset", "restart"], "/new starts a new session and keeps this one; /undo takes back an exchange."),
+    (&["stop", "cancel", "abort"], "Esc stops reading and answering."),
+    (&["edit-last", "rewind"], "/undo takes back the last exchange, /edit #N opens a message."),
+    (&["show", "info"], "/stats, /ctx and /settings show numbers, tokens and settings."),
+    (&["temperature", "temp", "seed"], "/set temperature 0.3 or /set seed 7 changes it; /set lists what there is."),
+    (&["pull", "download"], "sala-chat model download gets the model, outside the chat."),
+    (&["run", "sh", "shell", "git", "commit", "web"], "This program runs nothing and fetches nothing for the model."),
+];

@@ -1,0 +1,229 @@
+//! Reading files, the library, and what answers looked at.
+
+use super::super::Completes::{Documents, Paths, Words};
+use super::super::args::{Args, next_word, tokens};
+use super::super::words::{LibraryAction, LoadOptions};
+use super::super::{Command, Group, Outcome, Request};
+use super::{no_option, runtime};
+
+/// What its rows leave out.
+const ROW: Command = Command { group: Group::Documents, ..super::ROW };
+
+pub(super) const ROWS: &[Command] = &[
+    Command {
+        name: "load",
+        aliases: &["add", "read"],
+        usage: "PATH... [--as NAME] [--head N|--tail N] [--pages A-B] [--once] [--force]",
+        help: "read files or folders; asks before large ones",
+        options: &[
+            ("PATH", "a file, a folder (hidden files and those of .gitignore are left out), a glob"),
+            ("@NAME", "a document of the library, as it was read; ./@NAME is a file"),
+            ("--as NAME", "the name by which you and the model speak of it; for one file"),
+            ("--head N", "only its first N tokens: 4096, 64k"),
+            ("--tail N", "only its last N tokens"),
+            ("--pages A-B", "only these pages of a PDF, from 1"),
+            ("--once", "do not keep it in the library: another session would read it again"),
+            ("--force", "read bytes that are no text as Latin-1"),
+        ],
+        example: "/load ~/notes.txt --as notes",
+        wrong: "/load",
+        completes: Paths,
+        parse: load,
+        ..ROW
+    },
+    Command {
+        name: "docs",
+        aliases: &["documents", "files"],
+        help: "documents of this conversation",
+        example: "/docs",
+        wrong: "/docs now",
+        parse: |a| a.none().and_then(|()| runtime(Request::Docs)),
+        ..ROW
+    },
+    Command {
+        name: "unload",
+        aliases: &["drop"],
+        usage: "NAME",
+        help: "go back to before a document, on a new branch",
+        example: "/unload notes",
+        wrong: "/unload",
+        completes: Documents,
+        parse: |a| a.one("the name of a document; /docs lists them").and_then(|n| runtime(Request::Unload(n))),
+        ..ROW
+    },
+    Command {
+        name: "open",
+        usage: "NAME[:LINE]",
+        help: "show a document at a line",
+        example: "/open notes:120",
+        wrong: "/open",
+        completes: Documents,
+        parse: open,
+        ..ROW
+    },
+    Command {
+        name: "library",
+        usage: "[list|add PATH|rm NAME|prune]",
+        help: "the shelf of documents that need no second reading",
+        options: &[
+            ("list", "what is there, with sizes; the same as nothing"),
+            ("add PATH", "read a document now, for later sessions"),
+            ("rm NAME", "take one out"),
+            ("prune", "drop those that no session uses"),
+        ],
+        example: "/library add book.txt",
+        wrong: "/library burn",
+        completes: Words(&["list", "add", "rm", "prune"]),
+        parse: library,
+        ..ROW
+    },
+    Command {
+        name: "ask-all",
+        usage: "[--library GLOB] [--read] QUESTION",
+        help: "ask every document of the library, side by side",
+        options: &[
+            ("--library GLOB", "only documents whose names match"),
+            ("--read", "read those whose state is not kept"),
+        ],
+        example: "/ask-all --library *.txt Who is the tenant?",
+        wrong: "/ask-all",
+        parse: ask_all,
+        ..ROW
+    },
+    Command {
+        name: "look",
+        aliases: &["sources", "looked"],
+        usage: "[#N] [K|sK]",
+        help: "which lines an answer looked at",
+        options: &[
+            ("#N", "the answer with this number, not the last"),
+            ("K", "open the passage of this number, as `[K]` below the answer"),
+            ("sK", "what its sentence of this number looked at; /look lists them"),
+        ],
+        example: "/look #8 s2",
+        wrong: "/look two",
+        parse: look,
+        ..ROW
+    },
+    Command {
+        name: "why",
+        usage: "[#N] [K]",
+        help: "does an answer rest on what it looked at?",
+        options: &[
+            ("#N", "the answer with this number, not the last"),
+            ("K", "hide the first K passages, one at a time (3)"),
+        ],
+        example: "/why #8 2",
+        wrong: "/why not",
+        parse: |a| answer_and_number(a).and_then(|(at, count)| runtime(Request::Why { at, count })),
+        ..ROW
+    },
+];
+
+fn load(a: &Args<'_>) -> Result<Outcome, String> {
+    let mut options = LoadOptions::default();
+    let mut paths = Vec::new();
+    let mut words = a.words()?.iter();
+    while let Some(word) = words.next() {
+        let mut value = |what: &str| words.next().cloned().ok_or(format!("{word} needs {what}"));
+        match word.as_str() {
+            "--as" => options.name = Some(value("a name")?),
+            "--head" => options.head = Some(tokens(&value("a number of tokens")?)?),
+            "--tail" => options.tail = Some(tokens(&value("a number of tokens")?)?),
+            "--pages" => {
+                let range = value("pages, for example 3-9")?;
+                let (first, last) = range.split_once('-').unwrap_or((&range, &range));
+                let page = |t: &str| t.parse::<u32>().ok().filter(|n| *n > 0);
+                match (page(first), page(last)) {
+                    (Some(first), Some(last)) if first <= last => options.pages = Some((first, last)),
+                    _ => {
+                        return Err(format!("--pages {range} are no pages; write for example 3-9"));
+                    }
+                }
+            }
+            "--once" => options.once = true,
+            "--force" => options.force = true,
+            flag if flag.starts_with("--") => return Err(no_option("load", flag)),
+            name if name.starts_with('@') && name.len() > 1 => options.library.push(name[1..].to_owned()),
+            path => paths.push(path.to_string()),
+        }
+    }
+    if paths.is_empty() && options.library.is_empty() {
+        return Err("needs a file, folder or glob".into());
+    }
+    if options.head.is_some() && options.tail.is_some() {
+        return Err("takes --head or --tail, not both".into());
+    }
+    runtime(Request::Load { paths, options })
+}
+
+fn library(a: &Args<'_>) -> Result<Outcome, String> {
+    let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
+    runtime(Request::Library(match words.as_slice() {
+        [] | ["list"] => LibraryAction::List,
+        ["add", path] => LibraryAction::Add((*path).into()),
+        ["rm", name] => LibraryAction::Remove((*name).into()),
+        ["prune"] => LibraryAction::Prune,
+        _ => return Err("takes list, add PATH, rm NAME or prune".into()),
+    }))
+}
+
+fn ask_all(a: &Args<'_>) -> Result<Outcome, String> {
+    let (mut rest, mut library, mut read) = (a.raw, None, false);
+    while let Some(option) = rest.split_whitespace().next().filter(|word| word.starts_with("--")) {
+        rest = rest.get(option.len()..).unwrap_or("").trim_start();
+        match option {
+            "--read" => read = true,
+            "--library" => {
+                let (glob, behind) = next_word(rest, None)?.ok_or("--library needs a pattern of names")?;
+                library = Some(glob);
+                rest = behind.trim_start();
+            }
+            other => return Err(format!("there is no option {other}")),
+        }
+    }
+    if rest.is_empty() {
+        return Err("needs a question".into());
+    }
+    runtime(Request::AskAll { question: rest.to_owned(), library, read })
+}
+
+fn open(a: &Args<'_>) -> Result<Outcome, String> {
+    let name = a.one("a document, for example notes:120")?;
+    // `[1]` is written below an answer.
+    let inner = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
+    match inner.and_then(|n| n.parse().ok()).filter(|n| *n > 0) {
+        Some(passage) => runtime(Request::Look { at: None, passage: Some(passage) }),
+        None => runtime(Request::Open(name)),
+    }
+}
+
+/// `/look [#N] [K|sK]`.
+fn look(a: &Args<'_>) -> Result<Outcome, String> {
+    let number = |word: &str, mark: char| word.strip_prefix(mark)?.parse::<u64>().ok().filter(|n| *n > 0);
+    let (sentence, answer) = (|word: &str| number(word, 's'), |word: &str| number(word, '#'));
+    let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
+    let named = match words.as_slice() {
+        [word] => sentence(word).map(|sentence| (None, sentence)),
+        [at, word] => answer(at).zip(sentence(word)).map(|(at, sentence)| (Some(at), sentence)),
+        _ => None,
+    };
+    match named {
+        Some((at, sentence)) => runtime(Request::LookSentence { at, sentence }),
+        None => answer_and_number(a).and_then(|(at, passage)| runtime(Request::Look { at, passage })),
+    }
+}
+
+/// `#N` and `K`, each if it is there.
+fn answer_and_number(a: &Args<'_>) -> Result<(Option<u64>, Option<u64>), String> {
+    let (mut at, mut passage) = (None, None);
+    for word in a.words()? {
+        let plain = word.trim_start_matches('[').trim_end_matches(']');
+        match (word.strip_prefix('#').map(str::parse), plain.parse()) {
+            (Some(Ok(n)), _) if n > 0 && at.is_none() => at = Some(n),
+            (None, Ok(n)) if n > 0 && passage.is_none() => passage = Some(n),
+            _ => return Err("takes an answer as #N and a number of passages, for example #8 2".into()),
+        }
+    }
+    Ok((at, passage))
+}

@@ -1,0 +1,43 @@
+//! What is going on.
+
+use super::super::{Command, Group, Request};
+use super::runtime;
+
+/// What its rows leave out.
+const ROW: Command = Command { group: Group::Numbers, ..super::ROW };
+
+pub(super) const ROWS: &[Command] = &[
+    Command {
+        name: "stats",
+        help: "speeds, acceptance, memory",
+        example: "/stats",
+        wrong: "/stats x",
+        parse: |a| a.none().and_then(|()| runtime(Request::Stats)),
+        ..ROW
+    },
+    Command {
+        name: "map",
+        help: "the context as a map, shaded by what was looked at",
+        example: "/map",
+        wrong: "/map x",
+        parse: |a| a.none().and_then(|()| runtime(Request::Map)),
+        ..ROW
+    },
+    Command {
+        name: "ctx",
+        aliases: &["context", "tokens"],
+        help: "tokens by message and document",
+        example: "/ctx",
+        wrong: "/ctx x",
+        parse: |a| a.none().and_then(|()| runtime(Request::Context)),
+        ..ROW
+    },
+    Command {
+        name: "doctor",
+        help: "check model, device, disk and terminal",
+        example: "/doctor",
+        wrong: "/doctor x",
+        parse: |a| a.none().and_then(|()| runtime(Request::Doctor)),
+        ..ROW
+    },
+];

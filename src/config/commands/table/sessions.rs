@@ -1,0 +1,155 @@
+//! Conversations as a whole.
+
+use super::super::Completes::{Paths, Sessions};
+use super::super::args::Args;
+use super::super::words::ExportFormat;
+use super::super::{Command, Group, Local, Outcome, Request};
+use super::{local, no_option, runtime};
+
+/// What its rows leave out.
+const ROW: Command = Command { group: Group::Sessions, ..super::ROW };
+
+pub(super) const ROWS: &[Command] = &[
+    Command {
+        name: "new",
+        aliases: &["clear"],
+        usage: "[NAME]",
+        help: "start a new session; this one is saved",
+        example: "/new thesis",
+        wrong: "/new a b",
+        parse: |a| a.at_most_one().and_then(|n| runtime(Request::New(n))),
+        ..ROW
+    },
+    Command {
+        name: "resume",
+        usage: "[NAME|last]",
+        help: "open a session",
+        example: "/resume last",
+        wrong: "/resume a b",
+        completes: Sessions,
+        parse: |a| a.at_most_one().and_then(|n| runtime(n.map_or(Request::Sessions, Request::Resume))),
+        ..ROW
+    },
+    Command {
+        name: "split",
+        aliases: &["vsplit"],
+        help: "two sessions side by side, from 160 columns",
+        example: "/split",
+        wrong: "/split x",
+        parse: |a| a.none().and_then(|()| local(Local::Split)),
+        ..ROW
+    },
+    Command {
+        name: "sessions",
+        aliases: &["ls", "list"],
+        help: "list of sessions",
+        example: "/sessions",
+        wrong: "/sessions x",
+        parse: |a| a.none().and_then(|()| runtime(Request::Sessions)),
+        ..ROW
+    },
+    Command {
+        name: "rename",
+        usage: "NAME",
+        help: "name this session",
+        example: "/rename thesis",
+        wrong: "/rename",
+        parse: |a| a.one("a name").and_then(|n| runtime(Request::Rename(n))),
+        ..ROW
+    },
+    Command {
+        name: "title",
+        usage: "TEXT",
+        help: "give this session a title for the list",
+        example: "/title The notice period in annex C",
+        wrong: "/title",
+        parse: |a| a.text("a title").and_then(|t| runtime(Request::Title(t))),
+        ..ROW
+    },
+    Command {
+        name: "delete",
+        usage: "[NAME]",
+        help: "move a session to the trash; asks first",
+        example: "/delete old",
+        wrong: "/delete a b",
+        completes: Sessions,
+        parse: |a| a.at_most_one().and_then(|n| runtime(Request::Delete(n))),
+        ..ROW
+    },
+    Command {
+        name: "search",
+        aliases: &["find"],
+        usage: "TEXT",
+        help: "search all sessions",
+        example: "/search notice period",
+        wrong: "/search",
+        parse: |a| a.text("the words to look for").and_then(|t| runtime(Request::Search(t))),
+        ..ROW
+    },
+    Command {
+        name: "export",
+        usage: "FILE [--md|--json|--txt] [--tree] [--with-state] [--force]",
+        help: "write the conversation to a file",
+        options: &[
+            ("FILE", "its ending says the format: .md, .json, .txt"),
+            ("--md", "Markdown, whatever the ending"),
+            ("--json", "JSON, which /import reads"),
+            ("--txt", "plain text"),
+            ("--tree", "all branches, not this one alone"),
+            ("--with-state", "with the model's state: another computer with the same model goes on without reading"),
+            ("--force", "overwrite a file that is there"),
+        ],
+        example: "/export talk.md --tree",
+        wrong: "/export talk.pdf",
+        completes: Paths,
+        parse: export,
+        ..ROW
+    },
+    Command {
+        name: "import",
+        usage: "FILE",
+        help: "read a conversation exported as JSON",
+        example: "/import talk.json",
+        wrong: "/import",
+        completes: Paths,
+        parse: |a| a.one("a file").and_then(|p| runtime(Request::Import(p))),
+        ..ROW
+    },
+    Command {
+        name: "save",
+        help: "how saving stands; all is saved as it happens",
+        example: "/save",
+        wrong: "/save x",
+        parse: |a| a.none().and_then(|()| runtime(Request::Save)),
+        ..ROW
+    },
+];
+
+fn export(a: &Args<'_>) -> Result<Outcome, String> {
+    let (mut path, mut format, mut tree, mut with_state, mut force) = (None, None, false, false, false);
+    for word in a.words()? {
+        match word.as_str() {
+            "--md" => format = Some(ExportFormat::Markdown),
+            "--json" => format = Some(ExportFormat::Json),
+            "--txt" => format = Some(ExportFormat::Text),
+            "--tree" => tree = true,
+            "--with-state" => with_state = true,
+            "--force" => force = true,
+            flag if flag.starts_with("--") => return Err(no_option("export", flag)),
+            _ if path.is_some() => return Err("takes one file; put quotes around spaces".into()),
+            "-" => return Err("- is no file; sala-chat export NAME - prints a session".into()),
+            file => path = Some(file.to_string()),
+        }
+    }
+    let path = path.ok_or("needs a file name")?;
+    if with_state && (tree || format.is_some()) {
+        return Err(
+            "--with-state writes the open branch in a form of its own: leave --tree, --md, --json and --txt out".into(),
+        );
+    }
+    if format.is_none() && !with_state {
+        ExportFormat::of_path(std::path::Path::new(&path))
+            .map_err(|why| format!("{why}, and --md, --json, --txt say it for any name"))?;
+    }
+    runtime(Request::Export { path, format, tree, with_state, force })
+}

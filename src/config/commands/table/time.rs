@@ -1,0 +1,207 @@
+//! Going back, branching, asking otherwise.
+
+use super::super::Completes::Words;
+use super::super::args::Args;
+use super::super::words::{BranchTarget, GotoTarget, Sibling};
+use super::super::{Command, Group, MOST_ANSWERS, Outcome, Request};
+use super::runtime;
+use crate::config::settings::{Field, session};
+
+/// What its rows leave out.
+const ROW: Command = Command { group: Group::Time, ..super::ROW };
+
+pub(super) const ROWS: &[Command] = &[
+    Command {
+        name: "timeline",
+        help: "tree of turns and checkpoints",
+        example: "/timeline",
+        wrong: "/timeline x",
+        parse: |a| a.none().and_then(|()| runtime(Request::Timeline)),
+        ..ROW
+    },
+    Command {
+        name: "undo",
+        usage: "[N]",
+        help: "take back N exchanges; the question comes back",
+        example: "/undo 2",
+        wrong: "/undo two",
+        parse: |a| a.count(1).and_then(|n| runtime(Request::Undo(n))),
+        ..ROW
+    },
+    Command {
+        name: "redo",
+        usage: "[N]",
+        help: "take back an undo",
+        example: "/redo",
+        wrong: "/redo two",
+        parse: |a| a.count(1).and_then(|n| runtime(Request::Redo(n))),
+        ..ROW
+    },
+    Command {
+        name: "regen",
+        aliases: &["retry", "regenerate"],
+        usage: "[#N] [COUNT] [temp=T] [seed=S]",
+        help: "answer again, beside the old answer",
+        options: &[
+            ("#N", "the answer with this number, not the last"),
+            ("COUNT", "how many answers, side by side, 1 to 9"),
+            ("temp=T", "with this temperature"),
+            ("seed=S", "with this seed"),
+        ],
+        example: "/regen #8 3 temp=0.9",
+        wrong: "/regen temp=hot",
+        parse: regen,
+        ..ROW
+    },
+    Command {
+        name: "edit",
+        usage: "[#N]",
+        help: "edit a message; sending makes a sibling",
+        example: "/edit #3",
+        wrong: "/edit three",
+        parse: |a| a.message().and_then(|at| runtime(Request::EditOpen(at))),
+        ..ROW
+    },
+    Command {
+        name: "continue",
+        usage: "[TEXT]",
+        help: "go on after a stopped answer",
+        options: &[("TEXT", "what the rest of the answer begins with")],
+        example: "/continue Therefore",
+        parse: |a| runtime(Request::Continue(a.rest())),
+        ..ROW
+    },
+    Command {
+        name: "fork",
+        usage: "[#N] [NAME]",
+        help: "new session that shares everything up to here",
+        options: &[("#N", "up to the end of this exchange"), ("NAME", "of the new session")],
+        example: "/fork #7 what-if",
+        wrong: "/fork #x",
+        parse: fork,
+        ..ROW
+    },
+    Command {
+        name: "branch",
+        usage: "[#N] [K|next|prev|NAME]",
+        help: "go to another branch; alone it lists them",
+        options: &[
+            ("#N", "a branch beside this message, not the nearest one"),
+            ("K", "the branch with this number"),
+            ("NAME", "a fork, or a mark"),
+        ],
+        example: "/branch #3 next",
+        wrong: "/branch a b",
+        completes: Words(&["next", "prev"]),
+        parse: branch,
+        ..ROW
+    },
+    Command {
+        name: "mark",
+        usage: "NAME",
+        help: "name this point; its state is always kept",
+        example: "/mark before-annex",
+        wrong: "/mark",
+        parse: |a| a.one("a name").and_then(|n| runtime(Request::Mark(n))),
+        ..ROW
+    },
+    Command {
+        name: "goto",
+        usage: "NAME",
+        help: "go to a mark",
+        example: "/goto before-annex",
+        wrong: "/goto",
+        parse: |a| {
+            let mark = a.one("the name of a mark; /timeline shows them")?;
+            runtime(Request::Goto(GotoTarget::Mark(mark)))
+        },
+        ..ROW
+    },
+    Command {
+        name: "aside",
+        aliases: &["btw"],
+        usage: "QUESTION",
+        help: "ask without keeping question or answer",
+        example: "/aside what was his name?",
+        wrong: "/aside",
+        parse: |a| a.text("a question").and_then(|t| runtime(Request::Aside(t))),
+        ..ROW
+    },
+    Command {
+        name: "when",
+        usage: "QUESTION",
+        help: "from which line of the document on an answer holds",
+        example: "/when who did it?",
+        wrong: "/when",
+        parse: |a| a.text("a question").and_then(|t| runtime(Request::When(t))),
+        ..ROW
+    },
+    Command {
+        name: "compact",
+        aliases: &["summarize"],
+        usage: "[INSTRUCTION]",
+        help: "branch with a summary; the original stays",
+        example: "/compact keep the dates",
+        parse: |a| runtime(Request::Compact(a.rest())),
+        ..ROW
+    },
+];
+
+fn regen(a: &Args<'_>) -> Result<Outcome, String> {
+    let (mut at, mut count, mut temperature, mut seed) = (None, 1, None, None);
+    for word in a.words()? {
+        if let Some(n) = word.strip_prefix('#') {
+            at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?);
+        } else if let Some(t) = word.strip_prefix("temp=") {
+            let (row, value) = session::parse("temperature", t)?;
+            temperature = Some(f32::from_value(&value).ok_or_else(|| row.kind.range())?);
+        } else if let Some(s) = word.strip_prefix("seed=") {
+            seed = Some(s.parse().map_err(|_| format!("seed must be a whole number (got {s})"))?);
+        } else {
+            count = word
+                .parse()
+                .ok()
+                .filter(|n| (1..=MOST_ANSWERS).contains(n))
+                .ok_or(format!("COUNT must be 1 to {MOST_ANSWERS} (got {word})"))?;
+        }
+    }
+    runtime(Request::Regen { at, count, temperature, seed })
+}
+
+fn fork(a: &Args<'_>) -> Result<Outcome, String> {
+    let (mut at, mut name) = (None, None);
+    for word in a.words()? {
+        match word.strip_prefix('#') {
+            Some(n) => at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?),
+            None if name.is_some() => return Err("takes one name; put quotes around spaces".into()),
+            None => name = Some(word.clone()),
+        }
+    }
+    runtime(Request::Fork { at, name })
+}
+
+fn branch(a: &Args<'_>) -> Result<Outcome, String> {
+    let (mut at, mut which) = (None, None);
+    for word in a.words()? {
+        match word.strip_prefix('#') {
+            Some(n) if at.is_none() => at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?),
+            _ if which.is_some() => return Err("takes one branch; put quotes around spaces".into()),
+            _ => which = Some(word.as_str()),
+        }
+    }
+    let sibling = |word: &str| match word {
+        "next" => Some(Sibling::Next),
+        "prev" => Some(Sibling::Prev),
+        n => n.parse().ok().map(Sibling::Number),
+    };
+    runtime(Request::Branch(match (at, which) {
+        (None, None) => BranchTarget::List,
+        // Most places have two.
+        (Some(_), None) => BranchTarget::Beside(at, Sibling::Next),
+        (at, Some(word)) => match (sibling(word), at) {
+            (Some(sibling), at) => BranchTarget::Beside(at, sibling),
+            (None, None) => BranchTarget::Name(word.into()),
+            (None, Some(_)) => return Err(format!("{word} is no branch there, write a number, next or prev")),
+        },
+    }))
+}

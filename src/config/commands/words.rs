@@ -1,0 +1,127 @@
+//! What arguments of commands mean.
+
+use crate::config::settings::preset::Display;
+use crate::core::transcript::MessageId;
+
+/// Options of `/load`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// `--as NAME`.
+    pub name: Option<String>,
+    /// `--head N` tokens.
+    pub head: Option<u64>,
+    /// `--tail N` tokens.
+    pub tail: Option<u64>,
+    /// `--pages A-B`, 1-based, inclusive.
+    pub pages: Option<(u32, u32)>,
+    /// `--once`: not kept in the library.
+    pub once: bool,
+    /// `--force`: bytes that are no text are read as Latin-1.
+    pub force: bool,
+    /// Text of the path `-`: what a single question has of standard input. Nothing else has any.
+    pub inline: Option<String>,
+    /// `@NAME`: documents of the library by name, read after the files.
+    pub library: Vec<String>,
+}
+
+/// Which branch to go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BranchTarget {
+    /// Show the list.
+    List,
+    /// One beside the message with this number, else beside the nearest one that has others beside it.
+    Beside(Option<u64>, Sibling),
+    /// By the name given to `/fork`.
+    Name(String),
+}
+
+/// Which of the branches at one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sibling {
+    /// The n-th, from 1.
+    Number(u64),
+    /// The next one.
+    Next,
+    /// The one before.
+    Prev,
+}
+
+/// Format of `/export`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportFormat {
+    /// Markdown.
+    Markdown,
+    /// Our JSON, importable.
+    Json,
+    /// Plain text.
+    Text,
+}
+
+impl ExportFormat {
+    /// The format that a file's ending asks for; Markdown for a name without one.
+    ///
+    /// # Errors
+    /// An ending of something else: what can be written instead.
+    pub fn of_path(path: &std::path::Path) -> Result<ExportFormat, String> {
+        let ending = path.extension().and_then(|e| e.to_str()).map(str::to_lowercase);
+        match ending.as_deref() {
+            Some("json") => Ok(ExportFormat::Json),
+            Some("txt" | "text") => Ok(ExportFormat::Text),
+            Some("md" | "markdown") | None => Ok(ExportFormat::Markdown),
+            Some(other) => Err(format!("no .{other} can be written; .md, .json and .txt can")),
+        }
+    }
+}
+
+/// Changes to the shelf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LibraryAction {
+    /// Show it.
+    List,
+    /// Read a file into it.
+    Add(String),
+    /// Take one out, by name.
+    Remove(String),
+    /// Drop what no session uses.
+    Prune,
+}
+
+/// What `/preset` is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PresetAction {
+    /// Show all.
+    List,
+    /// Take one.
+    Take(String),
+    /// Save what is set now.
+    Save {
+        /// Under this name.
+        name: String,
+        /// How the interface shows things.
+        display: Display,
+    },
+}
+
+/// Where to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GotoTarget {
+    /// A `/mark`.
+    Mark(String),
+    /// A message, from the timeline or a search result.
+    Message(MessageId),
+}
+
+/// What `/copy` copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyWhat {
+    /// The last answer.
+    Last,
+    /// Message `#n`.
+    Message(u64),
+    /// Code block n of the selected or last answer.
+    Block(usize),
+    /// Passage n that the selected or last answer looked at.
+    Look(usize),
+    /// The whole branch.
+    All,
+}

@@ -1,0 +1,56 @@
+//! The answer settings of one session, as fields. What reads and changes them by the rows of the table is in [`super::session`].
+
+use serde::{Deserialize, Serialize};
+
+use super::words::ThinkMode;
+use crate::engine::protocol::{Sampling, SpecMode};
+
+/// How answers of one session are made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// How tokens are chosen. Its `seed` is not used: see [`Settings::seed`].
+    pub sampling: Sampling,
+    /// `None`: a new one for each answer, shown with it.
+    pub seed: Option<u64>,
+    /// Longest answer in tokens.
+    pub max_tokens: u64,
+    /// Whether an answer that repeats itself is stopped.
+    pub stop_loops: bool,
+    /// Thinking.
+    pub think: ThinkMode,
+    /// Tokens of thought after which the answer begins; 0 is no limit.
+    pub thinking_budget: u64,
+    /// Speculation.
+    pub spec: SpecMode,
+    /// The preset these came from, until one is changed.
+    pub preset: String,
+    /// What counts for this run only, and is not kept.
+    #[serde(skip)]
+    pub for_run: Vec<ForRun>,
+}
+
+/// A setting that was given on the command line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForRun {
+    /// Its row.
+    pub name: &'static str,
+    /// The session's own, which is kept.
+    pub own: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            sampling: Sampling::default(),
+            seed: None,
+            max_tokens: 8192,
+            stop_loops: true,
+            think: ThinkMode::Auto,
+            thinking_budget: 0,
+            spec: SpecMode::Auto,
+            preset: "default".into(),
+            for_run: Vec::new(),
+        }
+    }
+}

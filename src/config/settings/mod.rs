@@ -1,0 +1,117 @@
+//! Settings: built-in values, `config.toml`, `SALA_CHAT_*` variables, command line, in rising precedence; `/set` and
+//! presets change those that belong to a session.
+//!
+//! Every setting is one row of [`table`]: its field, type, range, built-in value, help, and the ways it can be set. All
+//! else comes from the rows: the structs, `config.example.toml`, `config check`, `config show`, variables, options of
+//! the command line, `/set`, `/settings`, presets, and every message about a wrong value. The program never rewrites
+//! the file; [`edit`] changes one key and keeps comments.
+
+mod answers;
+mod edit;
+pub mod layers;
+mod meant;
+pub mod page;
+pub mod preset;
+pub mod row;
+pub mod session;
+mod size;
+pub mod table;
+mod value;
+mod words;
+
+pub use answers::{ForRun, Settings};
+pub use edit::edit;
+pub use layers::{Loaded, Origin, examine, load};
+pub use row::{Flag, Kind, Way};
+pub use size::Size;
+pub use table::{
+    ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, SessionsConfig,
+    SpeculationConfig, ThinkingConfig, UiConfig,
+};
+pub use toml::Value;
+pub use value::Field;
+pub use words::{
+    CODE_THEMES, ClipboardMethod, Device, DraftSource, EngineSource, Glyphs, ModelSource, Prefill, SaveStates, Switch,
+    Theme, ThinkMode, ThoughtView, Weights,
+};
+
+use crate::engine::protocol::{Sampling, SpecMode};
+
+/// What is wrong with a setting. One line, naming the place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path}: {reason}. Fix or remove the file, or name another one with --config")]
+    Read {
+        /// Which file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// Not TOML.
+    #[error("{path}, line {line}: {reason}. Fix it, or name another file with --config")]
+    Syntax {
+        /// Which file.
+        path: String,
+        /// From 1.
+        line: usize,
+        /// What the parser says.
+        reason: String,
+    },
+    /// No such key.
+    #[error("{origin}: unknown key {key}{}", .nearest.as_ref().map(|n| format!(": did you mean {n}?")).unwrap_or_default())]
+    Unknown {
+        /// Where it was set.
+        origin: Origin,
+        /// The key.
+        key: String,
+        /// The nearest existing one.
+        nearest: Option<String>,
+    },
+    /// A value of the wrong kind or out of range.
+    #[error("{origin}: {key} must be {expected} (got {got})")]
+    Value {
+        /// Where it was set.
+        origin: Origin,
+        /// The key.
+        key: String,
+        /// What is allowed.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
+}
+
+impl Config {
+    /// Where the model comes from.
+    pub fn model_source(&self) -> ModelSource {
+        ModelSource::from(self.model.source.as_str())
+    }
+
+    /// What answers.
+    pub fn engine_source(&self) -> EngineSource {
+        EngineSource::from(self.engine.url.as_str())
+    }
+
+    /// Which draft head.
+    pub fn draft_source(&self) -> DraftSource {
+        DraftSource::from(self.speculation.draft.as_str())
+    }
+
+    /// How to choose tokens; `seed` is used where the settings ask for a new one each time.
+    pub fn sampling(&self, seed: u64) -> Sampling {
+        let settings = Settings::of(self);
+        Sampling { seed: settings.seed.unwrap_or(seed), ..settings.sampling }
+    }
+
+    /// Whether and how far to draft.
+    pub fn spec_mode(&self) -> SpecMode {
+        match (self.speculation.mode, self.speculation.depth) {
+            (SpecMode::On, depth @ 1..) => SpecMode::Depth(depth),
+            (mode, _) => mode,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

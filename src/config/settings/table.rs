@@ -1,0 +1,407 @@
+//! The table of settings. A row is a field: its doc comment is the help, its type that of the program, and what follows the
+//! `=` says what values are allowed, what is built in, and which ways lead to it beside the file and its variable.
+//!
+//! A new setting is a new row here and its use; its documentation is written by the test
+//! `the_example_file_is_the_table_and_parses_to_the_built_in_values`.
+
+use std::collections::BTreeMap;
+
+use super::row::{Flag, Keeper, Kind, Spec, Way, float, from, int, named, size, text, truth, word, word_or_int};
+use super::size::Size;
+use super::value::Field;
+use super::words::{
+    CODE_THEMES, ClipboardMethod, Device, Glyphs, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights,
+};
+use crate::engine::protocol::{self, SpecMode};
+
+/// One setting.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// `section.name`.
+    pub name: &'static str,
+    /// What it may be.
+    pub kind: Kind,
+    /// One line.
+    pub help: &'static str,
+    /// How the command line sets it.
+    pub flags: &'static [Flag],
+    /// Words of its option that set another row: word, name and value of that row.
+    pub detours: &'static [(&'static str, &'static str, &'static str)],
+    /// How `/set` knows it; `None` for a setting that holds for the whole program.
+    pub session: Option<Way>,
+    /// Presets hold it.
+    pub preset: bool,
+    /// Its value in the settings.
+    pub get: fn(&Config) -> toml::Value,
+    /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
+    pub set: fn(&mut Config, &toml::Value) -> bool,
+}
+
+impl Row {
+    /// The part before the point.
+    pub fn section(&self) -> &'static str {
+        self.name.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// The part behind the point.
+    pub fn key(&self) -> &'static str {
+        self.name.split_once('.').map_or(self.name, |(_, key)| key)
+    }
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Row) -> bool {
+        self.name == other.name
+    }
+}
+
+impl std::fmt::Debug for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Row({})", self.name)
+    }
+}
+
+/// Makes the structs and [`ROWS`] of the rows.
+macro_rules! settings {
+    ($(
+        #[doc = $about:literal]
+        $section:ident: $Struct:ident {
+            $( #[doc = $help:literal] $key:ident: $type:ty = $spec:expr; )+
+            $( extra { $( $(#[$doc:meta])* $extra:ident: $extra_type:ty; )+ } )?
+        }
+    )+) => {
+        $(
+            #[doc = concat!(" `[", stringify!($section), "]`:", $about, ".")]
+            #[derive(Clone, Debug, PartialEq)]
+            pub struct $Struct {
+                $( #[doc = concat!($help, ".")] pub $key: $type, )+
+                $( $( $(#[$doc])* pub $extra: $extra_type, )+ )?
+            }
+
+            impl Default for $Struct {
+                fn default() -> Self {
+                    $Struct {
+                        $( $key: built_in(&$spec), )+
+                        $( $( $extra: Default::default(), )+ )?
+                    }
+                }
+            }
+        )+
+
+        /// All settings.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Config {
+            $( #[doc = concat!($about, ".")] pub $section: $Struct, )+
+            /// Key to action, in the words of `/keys`.
+            pub keys: BTreeMap<String, String>,
+        }
+
+        /// Every setting, in the order of `config.example.toml`.
+        pub const ROWS: &[Row] = &[$($( row(
+            concat!(stringify!($section), ".", stringify!($key)),
+            $help,
+            $spec,
+            |config| config.$section.$key.to_value(),
+            |config, value| put(&mut config.$section.$key, value),
+        ), )+)+];
+    };
+}
+
+const fn row(
+    name: &'static str,
+    help: &'static str,
+    spec: Spec,
+    get: fn(&Config) -> toml::Value,
+    set: fn(&mut Config, &toml::Value) -> bool,
+) -> Row {
+    // A doc comment begins with the blank behind its slashes.
+    let help = help.split_at(1).1;
+    let Spec { kind, flags, detours, session, preset } = spec;
+    Row { name, kind, help, flags, detours, session, preset, get, set }
+}
+
+fn built_in<F: Field>(spec: &Spec) -> F {
+    // A test takes every row's built-in value through its field.
+    F::from_value(&spec.kind.default()).unwrap_or_else(|| unreachable!("{:?} and its field agree", spec.kind))
+}
+
+fn put<F: Field>(field: &mut F, value: &toml::Value) -> bool {
+    F::from_value(value).map(|v| *field = v).is_some()
+}
+
+/// A field of [`super::Settings`].
+macro_rules! kept {
+    ($($path:ident).+) => {
+        Keeper::Session(|s| s.$($path).+.to_value(), |s, value| put(&mut s.$($path).+, value))
+    };
+}
+
+const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
+// As the table has numbers.
+const MOST_TOP_K: i64 = protocol::TOP_LOGITS as i64;
+const TOKENS: i64 = protocol::MOST_TOKENS as i64;
+const MOST_DEPTH: i64 = protocol::MAX_DEPTH as i64;
+const SEQUENCES: i64 = protocol::MAX_SEQUENCES as i64;
+
+settings! {
+    /// Which model, where
+    model: ModelConfig {
+        /// model: auto, demo, a folder, or synthetic:SHAPE for measurements
+        source: String = text("auto")
+            .flags(&[Flag::Takes("model", "MODEL"), Flag::Means("demo", "demo", "the built-in model")]);
+        /// what `sala-chat model download` fetches
+        repo: String = text("openbmb/MiniCPM-SALA");
+        /// pin a commit for repeatability
+        revision: String = text("main");
+        /// where to compute: auto, cpu, cuda
+        device: Device = word("auto", Device::WORDS).flags(&[Flag::Takes("device", "DEVICE")]);
+        /// index of the GPU
+        gpu: u32 = int(0, 0, 255).flags(&[Flag::Takes("gpu", "N")]);
+        /// context in tokens; 0 is as much as fits
+        max_context: u64 = int(0, 0, TOKENS).flags(&[Flag::Takes("ctx", "N")]);
+        /// memory of the GPU that may be taken, as 8GiB; all is what is free
+        max_gpu_memory: Size = size().flags(&[Flag::Takes("gpu-memory", "SIZE")]);
+        /// weights: auto (the best that leaves room for the context), bf16, 8bit, 6bit, 5bit, 4bit
+        weights: Weights = word("auto", Weights::WORDS).flags(&[Flag::Takes("weights", "FORM")]);
+        /// type that long texts are read in: bf16, or fp8 (faster, a little less exact; H100, H200)
+        prefill: Prefill = word("bf16", Prefill::WORDS).flags(&[Flag::Takes("prefill", "TYPE")]);
+        /// tokens kept free for the answer
+        reserve_answer: u64 = int(4096, 0, TOKENS);
+    }
+
+    /// A server that answers in place of this machine
+    engine: EngineConfig {
+        /// chat server that answers, as http://HOST:PORT/v1; here: load the model in this process
+        url: String = text("").flags(&[Flag::Takes("engine", "URL")]).detours(&[("here", "engine.url", "here")]);
+        /// name of its model; empty: the only one it has
+        model: String = text("");
+        /// variable that holds its key
+        key_env: String = text("OPENAI_API_KEY");
+        /// file that holds its key, in place of the variable
+        key_file: String = text("");
+        /// tokens of its context where it does not say them; 0 is unknown
+        context: u64 = int(0, 0, TOKENS);
+        /// seconds of silence until an answer begins: it reads the conversation first
+        wait_s: u64 = int(900, 1, 86_400);
+        /// seconds of silence in the middle of an answer
+        stall_s: u64 = int(60, 1, 86_400);
+    }
+
+    /// Speculative decoding
+    speculation: SpeculationConfig {
+        /// speculative decoding: auto drafts where it pays; on, off, or a depth
+        mode: SpecMode = word_or_int(&["auto", "on", "off"], 1, MOST_DEPTH)
+            .flags(&[Flag::Takes("spec", "MODE")])
+            .session("spec", &[], kept!(spec))
+            .not_in_presets();
+        /// drafted tokens with mode = "on"; 0 lets the program choose
+        depth: u8 = int(0, 0, MOST_DEPTH);
+        /// draft head: auto, off, a folder, or a hub id
+        draft: String = text("auto").flags(&[Flag::Takes("draft", "HEAD")]);
+    }
+
+    /// How tokens are chosen
+    sampling: SamplingConfig {
+        /// preset to begin with, of /preset list; what is set beside it wins
+        preset: String = text("default").flags(&[Flag::Takes("preset", "NAME")]);
+        /// temperature; 0 always takes the likeliest token
+        temperature: f64 = float(0.7, 0.0, protocol::MOST_TEMPERATURE)
+            .flags(&[Flag::Takes("temp", "X")])
+            .session("temperature", &["temp"], kept!(sampling.temperature));
+        /// keep the likeliest tokens up to this mass
+        top_p: f64 = float(0.95, 0.0, 1.0).session("top_p", &[], kept!(sampling.top_p));
+        /// keep this many; 0 keeps all
+        top_k: u32 = int(0, 0, MOST_TOP_K).session("top_k", &[], kept!(sampling.top_k));
+        /// drop what is below this share of the likeliest
+        min_p: f64 = float(0.0, 0.0, 1.0).session("min_p", &[], kept!(sampling.min_p));
+        /// weakens tokens of prompt and answer; 1 is off
+        repeat_penalty: f64 = float(1.0, 0.1, 10.0).session("repeat_penalty", &[], kept!(sampling.repeat_penalty));
+        /// taken once from tokens that the answer has; 0 is off
+        presence_penalty: f64 =
+            float(0.0, -10.0, 10.0).session("presence_penalty", &[], kept!(sampling.presence_penalty));
+        /// taken for each time the answer has a token; 0 is off
+        frequency_penalty: f64 =
+            float(0.0, -10.0, 10.0).session("frequency_penalty", &[], kept!(sampling.frequency_penalty));
+        /// seed of the sampling; -1: a new one for each answer, shown under it
+        seed: i64 = from(-1, -1)
+            .also(&[("auto", -1), ("random", -1)])
+            .flags(&[Flag::Takes("seed", "N")])
+            .session("seed", &[], kept!(seed));
+        /// longest answer in tokens
+        max_tokens: u64 =
+            int(8192, 1, TOKENS).flags(&[Flag::Takes("max-tokens", "N")]).session("max_tokens", &[], kept!(max_tokens));
+        /// stop an answer that has become the same words over and over
+        stop_loops: bool = truth(true).session("stop_loops", &[], kept!(stop_loops));
+    }
+
+    /// Thoughts
+    thinking: ThinkingConfig {
+        /// whether the model thinks first; auto is its own habit
+        mode: ThinkMode = word("auto", &["auto", "on", "off"])
+            .flags(&[Flag::Takes("think", "HOW")])
+            .detours(&[("show", "thinking.show", "open"), ("hide", "thinking.show", "hide")])
+            .session("think", &[], kept!(think));
+        /// tokens of thought after which the answer begins; 0 is no limit
+        budget: u64 = int(0, 0, TOKENS).session("thinking_budget", &[], kept!(thinking_budget));
+        /// how thoughts are shown: open, fold, hide
+        show: ThoughtView = word("fold", ThoughtView::WORDS).session("thoughts", &[], Keeper::Screen);
+    }
+
+    /// What is kept
+    sessions: SessionsConfig {
+        /// when model state is written: turn, exit, never; text is always saved at once
+        save_state: SaveStates = word("turn", SaveStates::WORDS);
+        /// start in the session that was open last
+        resume_last: bool = truth(false);
+        /// tokens between checkpoints inside long documents
+        checkpoint_every: u64 = int(32768, 1024, TOKENS);
+        /// states kept of the last turns
+        keep_turns: u64 = int(16, 1, 1 << 20);
+        /// disk for state, GiB; the oldest is dropped, that of marks and text never
+        max_state_gib: f64 = float(40.0, 0.0, 1e6);
+        /// space left free on the disk, GiB
+        min_free_gib: f64 = float(5.0, 0.0, 1e6);
+        /// titles by the model, in the background; not by the built-in one or a server
+        titles: bool = truth(true);
+        /// days until the trash is emptied
+        trash_days: u64 = int(7, 0, 36500);
+    }
+
+    /// Reading documents
+    load: LoadConfig {
+        /// tokens from which /load shows its plan first
+        confirm_tokens: u64 = from(50_000, 0);
+        /// files from which it does
+        confirm_files: u64 = from(20, 0);
+        /// larger files are refused
+        max_file_mib: u64 = int(512, 1, 1 << 20);
+        /// follow links inside folders
+        follow_symlinks: bool = truth(false);
+        extra {
+            /// Extension to command; `{in}` is the path, standard output the text.
+            converters: BTreeMap<String, String>;
+        }
+    }
+
+    /// The server for other programs: sala-chat serve
+    serve: ServeConfig {
+        /// address and port; anything but a loopback address needs a key
+        listen: String = text("127.0.0.1:8181");
+        /// file with the key that clients must show; empty: made where one is needed
+        key_file: String = text("");
+        /// requests that may wait for the engine; more are told to come again
+        queue: usize = int(64, 1, 4096);
+        /// requests that are read and answered side by side; others wait
+        side_by_side: usize = int(8, 1, SEQUENCES);
+        /// state of requests on disk
+        max_state_gib: f64 = float(20.0, 0.0, 1e6);
+    }
+
+    /// The screen
+    ui: UiConfig {
+        /// colours: auto, dark, light, plain, a file of the folder themes beside this one, or a path
+        theme: String = named("auto", Theme::WORDS).session("theme", &[], Keeper::Screen);
+        /// colours of code: auto, a name of /set code_theme, or a .tmTheme file
+        code_theme: String = named("auto", CODE_THEMES).session("code_theme", &[], Keeper::Screen);
+        /// the terminal's second screen; auto is off inside Zellij
+        alternate_screen: Switch = word("auto", Switch::WORDS)
+            .flags(&[Flag::Screen("no-alt-screen", "off", "stay on the terminal's first screen")]);
+        /// wheel scrolls; Shift-drag for the terminal's own selection
+        mouse: bool = truth(false);
+        /// characters of frames: auto, unicode, ascii
+        glyphs: Glyphs = word("auto", Glyphs::WORDS)
+            .flags(&[Flag::Screen("ascii", "ascii", "no box-drawing characters")]);
+        /// side panel; auto from 120 columns
+        panel: Switch = word("auto", Switch::WORDS);
+        /// j, k, g and G move in lists and among selected messages
+        vim_keys: bool = truth(false);
+        /// columns of text
+        max_width: u16 = int(110, 40, 1000);
+        /// below an answer, the documents and lines that it looked at
+        look: bool = truth(true).session("look", &[], Keeper::Screen);
+        /// longer pastes are folded in the input
+        paste_fold_chars: usize = int(800, 80, 1 << 20);
+        /// so are pastes with more lines
+        paste_fold_lines: usize = int(10, 2, 1 << 20);
+    }
+
+    /// Copying
+    clipboard: ClipboardConfig {
+        /// how copied text leaves the program: auto, osc52, file
+        method: ClipboardMethod = word("auto", ClipboardMethod::WORDS);
+    }
+
+    /// The log file
+    log: LogConfig {
+        /// off, error, warn, info, debug, trace; message text only at trace
+        level: String = word("info", LEVELS);
+        /// one file a day
+        keep_files: usize = int(5, 1, 1000);
+    }
+}
+
+/// A table whose keys the user chooses.
+pub struct Open {
+    /// Its name.
+    pub name: &'static str,
+    /// One line.
+    pub help: &'static str,
+    /// Lines of it for the example file.
+    pub example: &'static str,
+    /// Its entries.
+    pub get: fn(&Config) -> &BTreeMap<String, String>,
+    /// The same, to be changed.
+    pub entries: fn(&mut Config) -> &mut BTreeMap<String, String>,
+}
+
+/// Tables whose keys the user chooses.
+pub const OPEN_TABLES: &[Open] = &[
+    Open {
+        name: "load.converters",
+        help: "run without a shell; {in} is the path; standard output is the text. PDF has a built-in reader",
+        example: "docx = \"pandoc --to plain {in}\"\n# pdf  = \"pdftotext -layout {in} -\"",
+        get: |config| &config.load.converters,
+        entries: |config| &mut config.load.converters,
+    },
+    Open {
+        name: "keys",
+        help: "key to action, see /keys",
+        example: "\"ctrl-o\" = \"panel\"",
+        get: |config| &config.keys,
+        entries: |config| &mut config.keys,
+    },
+];
+
+/// The setting of this full name.
+pub fn find(name: &str) -> Option<&'static Row> {
+    ROWS.iter().find(|r| r.name == name)
+}
+
+/// The setting meant by a full name, by its name in `/set`, or by its last part if only one setting ends so (`temperature`).
+pub fn find_short(name: &str) -> Option<&'static Row> {
+    find(name).or_else(|| {
+        let mut matches = ROWS.iter().filter(|r| r.key() == name);
+        match (matches.next(), matches.next()) {
+            (Some(row), None) => Some(row),
+            _ => session_row(name),
+        }
+    })
+}
+
+/// The setting of a session that a name means: its name in `/set`, another name of it, or its full name. `-` counts as `_`.
+pub fn session_row(name: &str) -> Option<&'static Row> {
+    let name = name.trim().replace('-', "_");
+    session_rows()
+        .find(|(row, way)| way.name == name || way.aliases.contains(&name.as_str()) || row.name == name)
+        .map(|(row, _)| row)
+}
+
+/// The settings that `/set` changes.
+pub fn session_rows() -> impl Iterator<Item = (&'static Row, &'static Way)> {
+    ROWS.iter().filter_map(|row| Some((row, row.session.as_ref()?)))
+}
+
+/// The settings that presets hold.
+pub fn preset_rows() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().filter(|row| row.preset)
+}

@@ -1,0 +1,79 @@
+//! How a job ended, and what it left.
+
+use serde::{Deserialize, Serialize};
+
+use super::{JobStats, Likely, LookedAt, MemoryInfo, StateImage};
+use crate::core::transcript::Finish;
+
+/// Why a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ended {
+    /// Read-only job, all read.
+    Read,
+    /// A stop id was drawn.
+    Stop,
+    /// `max_tokens`.
+    Length,
+    /// The context limit.
+    Context,
+    /// The text repeated itself.
+    Repeats,
+    /// Cancelled. State and events agree: everything reported is in the state, nothing else.
+    Cancelled,
+}
+
+impl Ended {
+    /// How the answer that the job wrote ended, in the transcript's words.
+    pub fn finish(self) -> Finish {
+        match self {
+            Ended::Stop | Ended::Read => Finish::Stop,
+            Ended::Length => Finish::Length,
+            Ended::Context => Finish::Context,
+            Ended::Repeats => Finish::Repeats,
+            Ended::Cancelled => Finish::Stopped,
+        }
+    }
+}
+
+/// What a job says at its end.
+#[derive(Debug)]
+pub struct JobDone {
+    /// Why it ended.
+    pub ended: Ended,
+    /// Given tokens that are in the state now (fewer than asked when cancelled while reading).
+    pub prompt_in_state: u64,
+    /// Generated tokens that are in the state now. The rest of the reported ones (at most one: the last drawn)
+    /// must be given again by the next job.
+    pub generated_in_state: u64,
+    /// For saving, if asked. Covers exactly what is in the state.
+    pub image: Option<StateImage>,
+    /// Times.
+    pub stats: JobStats,
+    /// Where the generated tokens looked.
+    pub looked_at: LookedAt,
+    /// For each list of [`Scoring::hidden`](super::Scoring::hidden) the natural logarithm of the probability of each token but
+    /// the first; fewer lists when it was cancelled.
+    pub scored: Vec<Vec<f32>>,
+    /// How likely they were with nothing hidden, if [`Scoring::likely`](super::Scoring::likely) asked for it: of each token but
+    /// the first.
+    pub likely: Vec<Likely>,
+    /// Memory now.
+    pub memory: MemoryInfo,
+}
+
+impl JobDone {
+    /// Of a job that left nothing, or of which the rest is said in its place.
+    pub fn new(ended: Ended) -> JobDone {
+        JobDone {
+            ended,
+            prompt_in_state: 0,
+            generated_in_state: 0,
+            image: None,
+            stats: JobStats::default(),
+            looked_at: LookedAt::default(),
+            scored: Vec::new(),
+            likely: Vec::new(),
+            memory: MemoryInfo::default(),
+        }
+    }
+}

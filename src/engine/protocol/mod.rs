@@ -1,0 +1,261 @@
+//! What the runtime tells the engine thread, and what it hears back.
+
+mod done;
+mod generate;
+mod image;
+mod limits;
+mod look;
+mod options;
+mod segment;
+mod stats;
+
+pub use done::{Ended, JobDone};
+pub use generate::{
+    Constrain, Constraint, Generate, Likely, Quoting, Sampling, SpecMode, Steer, Steered, Steering, Watched, Watching,
+};
+pub use image::{
+    Arriving, CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, ROW_ARRAYS, RowSource, RowsFault, RowsImage, RowsPlace,
+    SOURCE_BYTES, StateImage, StatePart, TensorData,
+};
+pub use limits::{MAX_DEPTH, MAX_SEQUENCES, MAX_VERIFY_ROWS, MOST_TEMPERATURE, MOST_TOKENS, TOP_LOGITS};
+pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
+pub use options::{
+    BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, Precision, WeightsChoice, is_folder,
+};
+pub use segment::segment_name;
+pub use stats::{JobStats, SpecStats, Usage};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::Exit;
+
+/// A token id of the model's vocabulary.
+pub type Token = u32;
+
+/// Stops a job between two prefill chunks or two decode rounds. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Asks the job to end.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+    /// Whether somebody asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One of the conversations an engine holds side by side. One that was never restored is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SequenceId(pub u32);
+
+/// The conversation on screen.
+pub const MAIN: SequenceId = SequenceId(0);
+
+/// One segment: a prompt, read by prefill, then a completion, by decode.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Chosen by the runtime, repeated in every event.
+    pub id: u64,
+    /// On top of whose state.
+    pub sequence: SequenceId,
+    /// Tokens to read. May be empty only when `generate` continues a state that has a pending token, or one that a job which
+    /// only read has just left, or a fork of that.
+    pub prompt: Vec<Token>,
+    /// `None`: read only.
+    pub generate: Option<Generate>,
+    /// Score a text instead of generating one.
+    pub score: Option<Scoring>,
+    /// Export a [`StateImage`] at the end. False for asides and `--no-save`.
+    pub export: bool,
+    /// Ends it early.
+    pub cancel: Cancel,
+}
+
+/// Why a command was not done, or why there is no engine. The live state is empty afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum EngineFault {
+    /// A job that waited for saved rows was stopped.
+    #[error("stopped while saved rows were on their way")]
+    Stopped,
+    /// Saved rows the state needs cannot be had back. A path without their segment can be restored.
+    #[error("saved state cannot be used: {0}")]
+    RowsLost(RowsFault),
+    /// The sequence was evicted before ([`Command::MayEvict`]): it is to be restored first.
+    #[error("its state was given up for others' memory; restore it first")]
+    Evicted,
+    /// No token may come next in an answer that is kept to a grammar. It is the grammar's, and the same at every try.
+    #[error("{0}")]
+    Stuck(String),
+    /// The live state is not enough to go on from, and neither memory nor the device is to blame: what is read again is.
+    #[error("{0}")]
+    ReadAgain(String),
+    /// The model or its device failed, and is ready for the next command.
+    #[error("{0}")]
+    Device(String),
+    /// The process that ran the model has ended, and all states with it; the next command goes to another one.
+    #[error("{0}")]
+    Gone(String),
+    /// Nothing more can be done with this engine.
+    #[error("{why}")]
+    Fatal {
+        /// One line: what, where, what to do next.
+        why: String,
+        /// How the program ends if it ends because of it.
+        #[serde(rename = "code")]
+        exit: Exit,
+    },
+}
+
+/// Runtime to engine. The channel is bounded. Commands to one sequence are done in order; those to different sequences side by
+/// side. After a failure the commands to that sequence that wait already fail too, up to the next [`Command::Restore`].
+#[derive(Debug)]
+pub enum Command {
+    /// Makes the live state equal a segment path: cut the caches back to `keep` tokens (which must be common to both
+    /// paths), append `rows` in order, put `end` in place. `keep = 0`, nothing else: an empty state. `history` is the
+    /// whole path's tokens, for n-gram drafts and penalties. Rows that another sequence has under the same name
+    /// ([`RowSource::segment`]) are had from it where that is a gain, and not read: no bit depends on it.
+    Restore {
+        /// Repeated in the answer.
+        id: u64,
+        /// Whose state.
+        sequence: SequenceId,
+        /// Tokens of the live caches that stay.
+        keep: u64,
+        /// Rows to append, consecutive from `keep`.
+        rows: Vec<Arc<dyn RowSource>>,
+        /// State at the end of the last row; `None` only for an empty path.
+        end: Option<CheckpointImage>,
+        /// All tokens of the path.
+        history: Arc<Vec<Token>>,
+    },
+    /// Runs one segment on top of the live state.
+    Run(Job),
+    /// The live state of `from` also becomes that of `to`, once everything asked of both before is done. Answered by
+    /// [`EngineEvent::Restored`].
+    Fork {
+        /// Repeated in the answer.
+        id: u64,
+        /// Stays as it is.
+        from: SequenceId,
+        /// Whatever it was is forgotten.
+        to: SequenceId,
+    },
+    /// Forgets a sequence and gives its memory back, once everything asked of it before is done; without an answer. It may be
+    /// used again, and is empty then.
+    Release {
+        /// Which.
+        sequence: SequenceId,
+    },
+    /// Once everything asked of it before is done, this sequence is only kept because there is room: its holder has its state on
+    /// disk, or can do without. Where another needs the memory, those that were used last are kept longest, and
+    /// [`EngineEvent::Evicted`] tells. The next command to it takes this back; a job or a fork of it that comes too late fails with
+    /// [`EngineFault::Evicted`], and so does all that follows, up to a restore, a fork onto it, or its release.
+    MayEvict {
+        /// Which.
+        sequence: SequenceId,
+    },
+    /// Ends the thread.
+    Shutdown,
+}
+
+/// Engine to runtime.
+#[derive(Debug)]
+pub enum EngineEvent {
+    /// The model is being loaded.
+    Loading {
+        /// What is being done, for the status line.
+        what: String,
+        /// Share done, 0 to 1.
+        done: f64,
+    },
+    /// The model is loaded.
+    Ready(ModelInfo),
+    /// A restore or a fork is done.
+    Restored {
+        /// Of the command.
+        id: u64,
+        /// How long it took.
+        ms: f64,
+    },
+    /// Prefill goes on. At most one per chunk.
+    Reading {
+        /// Of the job.
+        id: u64,
+        /// Tokens read so far.
+        done: u64,
+        /// Tokens to read.
+        total: u64,
+        /// Over the last two seconds.
+        tokens_per_s: f64,
+    },
+    /// Tokens of one round, in order. All of them are in the text; the last may still be outside the state.
+    Tokens {
+        /// Of the job.
+        id: u64,
+        /// The ids.
+        tokens: Vec<Token>,
+        /// Over the last two seconds.
+        tokens_per_s: f64,
+        /// Where each of them looked, if [`Look::each_token`] asked for it; empty for the first token of an answer.
+        looked: Vec<Looked>,
+        /// How likely each of them was, if [`Generate::likely`] asked for it.
+        likely: Vec<Likely>,
+    },
+    /// A job or a restore waits for something that is not the engine's own, or for memory that others give back.
+    Waiting {
+        /// Of the job.
+        id: u64,
+        /// For the status line.
+        what: String,
+    },
+    /// A sequence that might be evicted was: it is empty, and its memory is another's.
+    Evicted {
+        /// Which.
+        sequence: SequenceId,
+    },
+    /// Something to be said once, whatever goes on.
+    Note(String),
+    /// A job ended.
+    Done {
+        /// Of the job.
+        id: u64,
+        /// How, and what it left.
+        done: Box<JobDone>,
+    },
+    /// A job, a restore or a fork failed. The sequence it changes is empty afterwards; restore to go on. Others go on.
+    Failed {
+        /// Of the job, restore or fork; 0 for the model itself.
+        id: u64,
+        /// Why.
+        fault: EngineFault,
+    },
+}
+
+impl EngineEvent {
+    /// The number of the command it is about; who hands events on writes another one there.
+    pub fn id_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            EngineEvent::Restored { id, .. }
+            | EngineEvent::Reading { id, .. }
+            | EngineEvent::Tokens { id, .. }
+            | EngineEvent::Waiting { id, .. }
+            | EngineEvent::Done { id, .. }
+            | EngineEvent::Failed { id, .. } => Some(id),
+            EngineEvent::Loading { .. }
+            | EngineEvent::Ready(_)
+            | EngineEvent::Evicted { .. }
+            | EngineEvent::Note(_) => None,
+        }
+    }
+
+    /// Whether nothing more comes of its command.
+    pub fn is_last(&self) -> bool {
+        matches!(self, EngineEvent::Restored { .. } | EngineEvent::Done { .. } | EngineEvent::Failed { .. })
+    }
+}

@@ -1,0 +1,193 @@
+//! What an engine loads, and what it says of itself.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::grouped;
+
+/// What [`EngineOptions::model`] calls the model that comes with the program.
+pub const BUILT_IN: &str = "demo";
+
+/// Whether a model is named by its folder: it is neither the built-in one nor one of random weights.
+pub fn is_folder(model: &str) -> bool {
+    model != BUILT_IN && !model.starts_with("synthetic:")
+}
+
+/// Which device to run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    /// A GPU if there is a usable one, else the CPU; what was taken and why is in [`ModelInfo::notes`].
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A GPU, or an error.
+    Cuda,
+}
+
+/// In which form weights are kept on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightsChoice {
+    /// The best form that leaves room for the context; what was taken and why is in [`ModelInfo::notes`].
+    #[default]
+    Auto,
+    /// 16 bits.
+    Bf16,
+    /// 8 bits.
+    Bits8,
+    /// 6.5 bits, and 8 where the model is sensitive.
+    Bits6,
+    /// 5.5 bits, and 8 there.
+    Bits5,
+    /// 4.5 bits, and 8 there.
+    Bits4,
+}
+
+/// What prefill multiplies in. Decoding is the same either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// The device's own: bf16 on a GPU, f32 on a CPU.
+    #[default]
+    Bf16,
+    /// 8 bits with a scale a row, for what leaves no keys and values behind.
+    Fp8,
+}
+
+impl Precision {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Bf16 => "bf16",
+            Precision::Fp8 => "fp8",
+        }
+    }
+}
+
+/// Which draft head to use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DraftChoice {
+    /// The one that belongs to the model: beside the weights (`eagle3/`), or the built-in model's own.
+    #[default]
+    Auto,
+    /// None; n-gram drafts remain.
+    Off,
+    /// A folder with config.json and weights.
+    Folder(PathBuf),
+}
+
+/// What the engine thread loads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// `demo`, `synthetic:9b[:seed]`, `synthetic:tiny[:seed]`, or a folder.
+    pub model: String,
+    /// Device.
+    pub device: DeviceChoice,
+    /// Number of the GPU.
+    pub gpu: usize,
+    /// Tokens the caches may hold; `None`: twice the trained length, at most 1,048,576, and what fits.
+    pub context: Option<u64>,
+    /// Most bytes of the GPU to take; `None`: what is free.
+    pub gpu_memory: Option<u64>,
+    /// Form of the weights.
+    pub weights: WeightsChoice,
+    /// What prefill multiplies in.
+    pub prefill: Precision,
+    /// Draft head.
+    pub draft: DraftChoice,
+    /// Where packed weights are kept for the next start; `None`: nowhere.
+    pub keep_weights: Option<PathBuf>,
+    /// What was decided on the way here and has to be said; comes first in [`ModelInfo::notes`].
+    pub notes: Vec<String>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            model: BUILT_IN.into(),
+            device: DeviceChoice::Auto,
+            gpu: 0,
+            context: None,
+            gpu_memory: None,
+            weights: WeightsChoice::Auto,
+            prefill: Precision::Bf16,
+            draft: DraftChoice::Auto,
+            keep_weights: None,
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// What is running.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModelInfo {
+    /// `demo`, `MiniCPM-SALA`, `synthetic:9b`; of a server or a folder whatever they call it.
+    pub name: String,
+    /// Whether it is the small model that comes with the program.
+    pub built_in: bool,
+    /// `CPU, 2 threads` or `NVIDIA H200`.
+    pub device: String,
+    /// `cpu` or `cuda`.
+    pub device_kind: String,
+    /// `bf16`, `f32`, `8-bit`, `6-bit`, `5-bit`, `4-bit`; behind it what prefill multiplies in, where that is another type.
+    pub dtype: String,
+    /// Parameters.
+    pub parameters: u64,
+    /// Tokens the caches of one sequence may hold.
+    pub context_limit: u64,
+    /// Sequences that may be live at a time.
+    pub max_sequences: u32,
+    /// Name of the draft head, if one is in use.
+    pub draft: Option<String>,
+    /// Hash over weights, spec and format: state is only valid with the same.
+    pub fingerprint: String,
+    /// Bytes of device memory: weights, caches and state now, working buffers, total of the device.
+    pub memory: MemoryInfo,
+    /// Notes to be shown once: fallbacks taken while loading.
+    pub notes: Vec<String>,
+    /// Address of the server that answers; `None` for an engine of this machine. A server keeps no state and tells nothing of
+    /// where it looked; any path can be restored from its history alone, and tokens are counted only roughly.
+    pub server: Option<String>,
+    /// The process that runs it, if that is another one on this machine: it keeps and tells all that an engine of this process does.
+    pub host: Option<String>,
+}
+
+impl ModelInfo {
+    /// What its context holds: `up to 4,096 tokens`.
+    pub fn holds(&self) -> String {
+        match self.context_limit {
+            0 => "a context of unknown length (engine.context)".to_owned(),
+            limit => format!("up to {} tokens", grouped(limit)),
+        }
+    }
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
+/// Device memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryInfo {
+    /// Weights.
+    pub weights: u64,
+    /// KV caches and recurrent state.
+    pub state: u64,
+    /// Working buffers.
+    pub work: u64,
+    /// Where keys and values lie in the host's memory: those that the device keeps of them, and where they pass through.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub pool: u64,
+    /// Keys and values that lie in the host's memory.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub host: u64,
+    /// In use on the device by everybody; process memory on a CPU.
+    pub used: u64,
+    /// Of the device.
+    pub total: u64,
+}

@@ -1,0 +1,374 @@
+//! The answer that is being written.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::execute::{Fed, Progress, ToAnswer, Watch};
+use super::super::feeder::Last;
+use super::super::path::Path;
+use super::super::plan::Plan;
+use super::super::render::Rendered;
+use super::super::work::Wanted;
+use super::super::{Attendance, Done, RuntimeError, State, grouped};
+use super::sentences::Sentences;
+use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role, Sources};
+use crate::engine::protocol::{JobStats, Looked, LookedAt, Sampling, Token, Usage};
+use crate::runtime::protocol::{Activity, Level, Notice};
+use crate::text::{Begin, Delta, StreamDecoder};
+
+/// An answer that is being written.
+pub(super) struct Answer {
+    message: Message,
+    sampling: Sampling,
+    /// How it begins, and tokens of its thought that were written before.
+    begin: Begin,
+    spent: u64,
+    decoder: StreamDecoder,
+    sentences: Sentences,
+    /// Tokens that an earlier run wrote.
+    written: u64,
+    /// Enter was pressed.
+    started: Instant,
+    first_token: Option<Instant>,
+    thought: Option<(Instant, f64)>,
+    /// Milliseconds and tokens of thoughts that an earlier run wrote.
+    before: (f64, u64),
+    saved: Instant,
+    dirty: bool,
+    /// It was begun once more, as the process that ran the model had ended.
+    begun_again: bool,
+}
+
+/// How an answer ended, in the transcript's words.
+pub(super) fn finish_of(fed: &Done<Fed>) -> Finish {
+    match fed {
+        Ok(Fed { end: Some(end), .. }) => end.done.ended.finish(),
+        Err(RuntimeError::Stopped) => Finish::Stopped,
+        Ok(Fed { end: None, .. }) | Err(_) => Finish::Failed,
+    }
+}
+
+/// Tokens per second of decoding; 0 when there is nothing to tell it from. The first token comes from the prompt's own
+/// pass: the time is that of the others.
+fn decode_speed(stats: &JobStats) -> f64 {
+    let timed = stats.generated_tokens.saturating_sub(1);
+    if timed == 0 || stats.decode_ms <= 0.0 {
+        return 0.0;
+    }
+    timed as f64 * 1000.0 / stats.decode_ms
+}
+
+impl Answer {
+    pub(super) fn new(
+        runtime: &State,
+        message: Message,
+        rendered: &Rendered,
+        sampling: Sampling,
+        started: Instant,
+    ) -> Done<Answer> {
+        let tokenizer = &runtime.feeder.renderer.model().tokenizer;
+        // Going on with an answer may begin inside a thought.
+        let begin = match message.text.is_empty() && !message.thinking.is_empty() {
+            true => Begin::Thought,
+            false => Begin::after_prompt(&rendered.text),
+        };
+        let spent = match begin {
+            Begin::Thought => {
+                runtime.bounded(|halt| tokenizer.encode_plain_until(&message.thinking, halt))?.len() as u64
+            }
+            Begin::Answer => 0,
+        };
+        let decoder = StreamDecoder::new(tokenizer.clone(), begin);
+        let (first_token, thought, saved, dirty) = (None, None, Instant::now(), false);
+        let before = (message.meta.thought_ms, message.meta.thought_tokens.max(spent));
+        let (sentences, written) = (Sentences::behind(message.text.len()), message.meta.completion_tokens);
+        Ok(Answer {
+            before,
+            message,
+            sampling,
+            begin,
+            spent,
+            decoder,
+            sentences,
+            written,
+            started,
+            first_token,
+            thought,
+            saved,
+            dirty,
+            begun_again: false,
+        })
+    }
+
+    /// Words of the user's that the answer goes on after.
+    pub(super) fn after(mut self, runtime: &mut State, more: String) -> Answer {
+        self.take(runtime, Delta { thinking: String::new(), answer: more });
+        self
+    }
+
+    /// Takes tokens of a round. While it thinks: for how many milliseconds, and tokens of the thoughts.
+    pub(super) fn write(&mut self, runtime: &mut State, tokens: &[Token], looked: &[Looked]) -> Option<(f64, u64)> {
+        self.first_token.get_or_insert_with(Instant::now);
+        self.message.meta.completion_tokens += tokens.len() as u64;
+        let mut delta = Delta::default();
+        for (n, token) in tokens.iter().enumerate() {
+            let (thought, old) = (self.decoder.in_thought(), self.message.text.len());
+            let piece = self.decoder.push(*token);
+            self.keep(&piece);
+            if !thought {
+                self.sentences.token(&self.message.text, old, looked.get(n));
+            }
+            delta.thinking.push_str(&piece.thinking);
+            delta.answer.push_str(&piece.answer);
+        }
+        let thinks = self.decoder.in_thought().then(|| {
+            let (since, ms) = self.thought.get_or_insert((Instant::now(), 0.0));
+            *ms = since.elapsed().as_secs_f64() * 1000.0;
+            (self.before.0 + *ms, self.before.1 + self.decoder.thought_tokens())
+        });
+        if let Some(thought) = thinks {
+            (self.message.meta.thought_ms, self.message.meta.thought_tokens) = thought;
+        }
+        self.show(runtime, delta);
+        thinks
+    }
+
+    /// Tells all of it, as it stands.
+    pub(super) fn tell_again(&self, runtime: &State) {
+        for (thinking, text) in [(true, &self.message.thinking), (false, &self.message.text)] {
+            if !text.is_empty() {
+                runtime.tell(Notice::Delta { message: self.message.id, thinking, text: text.clone() });
+            }
+        }
+    }
+
+    /// Its message.
+    pub(super) fn id(&self) -> MessageId {
+        self.message.id
+    }
+
+    /// How it is drawn.
+    pub(super) fn sampling(&self) -> Sampling {
+        self.sampling
+    }
+
+    fn take(&mut self, runtime: &mut State, delta: Delta) {
+        self.keep(&delta);
+        self.show(runtime, delta);
+    }
+
+    fn keep(&mut self, delta: &Delta) {
+        self.message.thinking.push_str(&delta.thinking);
+        self.message.text.push_str(&delta.answer);
+        self.dirty |= !delta.thinking.is_empty() || !delta.answer.is_empty();
+    }
+
+    fn show(&self, runtime: &mut State, delta: Delta) {
+        for (thinking, text) in [(true, delta.thinking), (false, delta.answer)] {
+            if !text.is_empty() {
+                runtime.tell(Notice::Delta { message: self.message.id, thinking, text });
+            }
+        }
+    }
+}
+
+impl Watch for Answer {
+    fn reading(&mut self, runtime: &mut State, progress: Progress) {
+        runtime.show_reading(self.started, progress);
+    }
+
+    fn tokens(&mut self, runtime: &mut State, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
+        match self.write(runtime, tokens, looked) {
+            Some((ms, tokens)) => runtime.working(Activity::Thinking { tokens_per_s, ms, tokens }),
+            None => runtime.working(Activity::Answering { tokens_per_s }),
+        }
+    }
+
+    fn tick(&mut self, runtime: &mut State) {
+        if self.saved.elapsed().as_secs() >= 2 {
+            self.shown_again(runtime);
+        }
+    }
+
+    fn shown_again(&mut self, runtime: &mut State) {
+        if std::mem::take(&mut self.dirty) {
+            self.saved = Instant::now();
+            runtime.amend(&self.message);
+        }
+    }
+}
+
+impl State {
+    /// An answer to the question at the head.
+    pub(super) fn new_answer(&self, rendered: &Rendered, sampling: Sampling, started: Instant) -> Done<Answer> {
+        let mut message = self.draft(Role::Assistant, self.talk.conversation.head(), String::new());
+        message.meta.model = self.feeder.model().map(|m| m.name.clone());
+        message.meta.seed = sampling.seed_of_draws();
+        Answer::new(self, message, rendered, sampling, started)
+    }
+
+    /// Adds the answer's message to the conversation if it is new, and lets the model write it.
+    pub(super) fn write_answer(
+        &mut self,
+        answer: Answer,
+        plan: Plan,
+        rendered: Arc<Rendered>,
+        then: impl FnOnce(&mut State, MessageId) -> Done + Send + 'static,
+    ) -> Done {
+        let safe = match self.talk.conversation.get(answer.message.id) {
+            None => self.add_message(answer.message.clone())?,
+            Some(_) => Wanted::Texts(0),
+        };
+        self.when_saved(safe, move |runtime| runtime.go_on_writing(answer, plan, rendered, Box::new(then)))
+    }
+
+    /// Runs the engine and writes what it says into the answer. Kept state that is lost before the first word is read again; so is
+    /// all, once, where it went with the process that ran the model.
+    fn go_on_writing(&mut self, answer: Answer, plan: Plan, rendered: Arc<Rendered>, then: Finished) -> Done {
+        let to_answer = ToAnswer { last: self.last_of(&answer)?, message: Some(answer.message.id) };
+        let again = Arc::clone(&rendered);
+        let answered = Arc::clone(&rendered);
+        self.execute(plan, rendered, Some(to_answer), answer, move |runtime, mut answer, fed| match fed {
+            Err(lost) if answer.first_token.is_none() && lost.is_mended_by_reading(&mut answer.begun_again) => {
+                let plan = match runtime.plan_answer(&again) {
+                    Ok(plan) => plan,
+                    Err(e) => return runtime.answer_ended(answer, &answered, Err(e), then),
+                };
+                runtime.read_lost_again(&lost, &plan);
+                runtime.go_on_writing(answer, plan, again, then)
+            }
+            fed => runtime.answer_ended(answer, &answered, fed, then),
+        })
+    }
+
+    /// What follows the prompt of an answer.
+    pub(super) fn last_of(&self, answer: &Answer) -> Done<Last> {
+        let mut generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
+        generate.look.each_token = true;
+        Ok(Last::Generate(generate))
+    }
+
+    /// The message of an answer that is written beside others: it is not shown as the end of the conversation.
+    pub(super) fn add_answer_quietly(&mut self, answer: &Answer) -> Done {
+        self.add_quietly(answer.message.clone())
+    }
+
+    /// Where the answer to the last message of its path looked, in documents and lines. `live` is the state behind it.
+    fn sources(
+        &self,
+        answer: &Message,
+        rendered: &Rendered,
+        (looked, sentences): (&LookedAt, &[(usize, Looked)]),
+        live: &Path,
+    ) -> Option<Sources> {
+        let path = self.talk.conversation.path_to(answer.parent);
+        self.sources_behind(&path, rendered, (looked, sentences), live)
+    }
+
+    /// The same for an answer to the last of these messages.
+    pub(in crate::runtime) fn sources_behind(
+        &self,
+        path: &[&Message],
+        rendered: &Rendered,
+        (looked, sentences): (&LookedAt, &[(usize, Looked)]),
+        live: &Path,
+    ) -> Option<Sources> {
+        let block = looked.answer.block_tokens.max(looked.thoughts.block_tokens) as usize;
+        let map = self.feeder.renderer.map(rendered, path, live, block);
+        map.sources(&rendered.text, looked, sentences)
+    }
+
+    /// Completes the message of an answer, saves it and tells it. `live` is the state behind it.
+    pub(super) fn complete(
+        &mut self,
+        mut answer: Answer,
+        rendered: &Rendered,
+        fed: &Done<Fed>,
+        live: &Path,
+    ) -> MessageId {
+        let last = answer.decoder.finish();
+        answer.take(self, last);
+        let mut message = answer.message;
+        let sentences = answer.sentences.finish(&message.text);
+        message.meta.finish = Some(finish_of(fed));
+        if let Some(first) = answer.first_token {
+            message.meta.ttft_ms = first.duration_since(answer.started).as_secs_f64() * 1000.0;
+            self.meters.ttft_ms = message.meta.ttft_ms;
+        }
+        if let Ok(Fed { end: Some(end), reused, read, prefill_ms, .. }) = fed {
+            message.meta.reused_tokens = *reused;
+            message.meta.prefilled_tokens = *read;
+            message.meta.prefill_ms = *prefill_ms;
+            message.meta.tokens_per_s = decode_speed(&end.done.stats);
+            message.meta.estimated = end.done.stats.usage.is_none() && self.feeder.server().is_some();
+            match end.done.stats.usage {
+                Some(usage) => self.count_as(usage, &mut message.meta, live.position()),
+                // It may have kept some of it, and does not say.
+                None if self.feeder.server().is_some() => {
+                    message.meta.reused_tokens = 0;
+                    message.meta.prefilled_tokens = reused + read;
+                }
+                None => {}
+            }
+            let new = self.sources(&message, rendered, (&end.done.looked_at, &sentences), live);
+            message.meta.looked = match (message.meta.looked.take(), new) {
+                // An answer that was gone on with looked where all its parts did.
+                (Some(before), Some(new)) => Some(before.then(new, answer.written)),
+                (before, new) => new.or(before),
+            };
+            let meta = &message.meta;
+            (self.meters.tokens_per_s, self.meters.speed_estimated) = (meta.tokens_per_s, meta.estimated);
+        }
+        self.amend(&message);
+        let id = message.id;
+        self.tell(Notice::Finished(message));
+        id
+    }
+
+    fn answer_ended(&mut self, answer: Answer, rendered: &Rendered, fed: Done<Fed>, then: Finished) -> Done {
+        let live = std::mem::take(&mut self.feeder.live);
+        let id = self.complete(answer, rendered, &fed, &live);
+        self.feeder.live = live;
+        self.show_tree();
+        self.report_meters();
+        self.warn_of_full_context();
+        self.wish_title(id);
+        match fed?.end {
+            Some(_) => then(self, id),
+            None => Err(RuntimeError::Failed("internal error: there was nothing to answer to".into())),
+        }
+    }
+
+    /// A server's own counts take the place of estimates.
+    fn count_as(&mut self, usage: Usage, meta: &mut MessageMeta, position: u64) {
+        meta.reused_tokens = usage.cached_tokens;
+        meta.prefilled_tokens = usage.prompt_tokens - usage.cached_tokens.min(usage.prompt_tokens);
+        meta.completion_tokens = usage.completion_tokens;
+        if usage.thought_tokens > 0 {
+            meta.thought_tokens = usage.thought_tokens;
+        }
+        self.feeder.counted = Some((position, usage.prompt_tokens + usage.completion_tokens));
+    }
+
+    /// A sentence, once for each share, when the context is nearly full.
+    pub(super) fn warn_of_full_context(&mut self) {
+        let (used, limit) = (self.shown_position(), self.meters.context_limit);
+        if limit == 0 {
+            return;
+        }
+        let share = u8::try_from(used.saturating_mul(100) / limit).unwrap_or(100);
+        let level = [95, 80].into_iter().find(|l| share >= *l).unwrap_or(0);
+        if level > self.warned {
+            let left = grouped(limit.saturating_sub(used));
+            let next = match self.attendance {
+                Attendance::Present => "/new, /fork #3 or /compact.",
+                Attendance::Absent => "What comes next may want a new session (without -r and -c).",
+            };
+            self.note(Level::Warn, format!("About {left} tokens left. {next}"));
+        }
+        self.warned = level;
+    }
+}
+
+/// What comes after an answer.
+type Finished = Box<dyn FnOnce(&mut State, MessageId) -> Done + Send>;

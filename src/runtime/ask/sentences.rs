@@ -1,0 +1,176 @@
+//! Where each sentence of an answer looked: the engine tells it for each token, sentences end in the text.
+
+use std::collections::BTreeMap;
+
+use crate::engine::protocol::{BlockLook, Looked};
+
+/// Shorter ones are numbers of lists and the like, and belong to what follows.
+const LEAST_CHARACTERS: usize = 4;
+
+/// What a sentence ends with, before what may close behind it.
+const MARKS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
+/// Those of them behind which no space follows.
+const WIDE_MARKS: [char; 3] = ['。', '！', '？'];
+const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', '`'];
+
+/// What is known of the open sentence. Read once, as it grows: an answer may be a single one.
+#[derive(Debug, Default)]
+struct Open {
+    /// Characters from the first to the last that is no white space.
+    characters: usize,
+    /// White space behind them.
+    spaces: usize,
+    /// The last of them.
+    last: Option<char>,
+    /// They end with a mark, and what may close behind it.
+    marked: bool,
+}
+
+impl Open {
+    fn read(&mut self, more: &str) {
+        for c in more.chars() {
+            if c.is_whitespace() {
+                // What stands in front does not count.
+                self.spaces += usize::from(self.characters > 0);
+                continue;
+            }
+            self.marked = MARKS.contains(&c) || (self.marked && self.spaces == 0 && CLOSING.contains(&c));
+            self.characters += self.spaces + 1;
+            self.spaces = 0;
+            self.last = Some(c);
+        }
+    }
+
+    fn is_long_enough(&self) -> bool {
+        self.characters >= LEAST_CHARACTERS
+    }
+
+    /// Whether this is a whole sentence, once white space follows.
+    fn is_sentence(&self) -> bool {
+        self.is_long_enough() && self.marked
+    }
+}
+
+/// Sentences of a text that grows.
+#[derive(Debug)]
+pub(super) struct Sentences {
+    /// Byte that the present one begins at.
+    from: usize,
+    open: Open,
+    /// Byte that it is read up to.
+    read: usize,
+    /// Block to share and forced share, summed over `tokens` tokens of the present one.
+    sums: BTreeMap<u32, (f64, f64)>,
+    tokens: u64,
+    block_tokens: u32,
+    /// Ends, in bytes of the text, and where it looked meanwhile.
+    done: Vec<(usize, Looked)>,
+}
+
+impl Sentences {
+    /// Of a text that has so many bytes already.
+    pub(super) fn behind(bytes: usize) -> Sentences {
+        let (sums, done) = (BTreeMap::new(), Vec::new());
+        Sentences { from: bytes, open: Open::default(), read: bytes, sums, tokens: 0, block_tokens: 0, done }
+    }
+
+    /// A token made the text so long that it ends in `text[old..]`, and looked there while it was drawn.
+    pub(super) fn token(&mut self, text: &str, old: usize, looked: Option<&Looked>) {
+        self.open.read(text.get(self.read..old).unwrap_or(""));
+        self.read = old;
+        let before = text.get(self.from..old).unwrap_or("");
+        let space = text.get(old..).is_some_and(|new| new.starts_with(char::is_whitespace));
+        let line_over = before.ends_with('\n') && self.open.is_long_enough();
+        // In scripts without spaces nothing follows the mark.
+        let wide = self.open.last.is_some_and(|c| WIDE_MARKS.contains(&c)) && old < text.len();
+        if line_over || (self.open.is_sentence() && (space || before.ends_with(char::is_whitespace) || wide)) {
+            self.close(old);
+        }
+        let Some(looked) = looked else { return };
+        self.tokens += looked.tokens;
+        self.block_tokens = looked.block_tokens;
+        for block in &looked.blocks {
+            let sum = self.sums.entry(block.block).or_default();
+            let tokens = looked.tokens as f64;
+            *sum = (sum.0 + tokens * f64::from(block.share), sum.1 + tokens * f64::from(block.forced));
+        }
+    }
+
+    fn close(&mut self, end: usize) {
+        let tokens = std::mem::take(&mut self.tokens);
+        let mean = |sum: f64| (sum / tokens.max(1) as f64) as f32;
+        let blocks = std::mem::take(&mut self.sums).into_iter();
+        let blocks =
+            blocks.map(|(block, (share, forced))| BlockLook { block, share: mean(share), forced: mean(forced) });
+        let looked = Looked { tokens, block_tokens: self.block_tokens, blocks: blocks.collect() };
+        self.done.push((end, looked));
+        (self.from, self.open) = (end, Open::default());
+    }
+
+    /// All of them; the last one ends where the text does.
+    pub(super) fn finish(mut self, text: &str) -> Vec<(usize, Looked)> {
+        if text.get(self.from..).is_some_and(|rest| !rest.trim().is_empty()) {
+            self.close(text.len());
+        }
+        self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(pieces: &[&str]) -> Vec<String> {
+        let (mut text, mut sentences) = (String::new(), Sentences::behind(0));
+        for (n, piece) in (0..).zip(pieces) {
+            let old = text.len();
+            text.push_str(piece);
+            let block = BlockLook { block: n, share: 1.0, forced: 0.0 };
+            sentences.token(&text, old, Some(&Looked { tokens: 1, block_tokens: 64, blocks: vec![block] }));
+        }
+        let done = sentences.finish(&text);
+        let blocks: usize = done.iter().map(|(_, l)| l.blocks.len()).sum();
+        assert_eq!(blocks, pieces.len(), "no token is lost and none counts twice");
+        for (_, looked) in &done {
+            let all: f32 = looked.blocks.iter().map(|b| b.share).sum();
+            assert!((all - 1.0).abs() < 1e-5 && looked.tokens as usize == looked.blocks.len());
+        }
+        let mut from = 0;
+        done.into_iter().map(|(end, _)| text[std::mem::replace(&mut from, end)..end].to_owned()).collect()
+    }
+
+    #[test]
+    fn sentences_end_where_white_space_follows_their_mark() {
+        assert_eq!(ends(&["It is", " red", ".", " So", " is", " that", "!"]), ["It is red.", " So is that!"]);
+        assert_eq!(ends(&["Rate", " 3", ".", "5", " is", " low", "."]), ["Rate 3.5 is low."]);
+        assert_eq!(ends(&["1", ".", " First", " point", "\n", "2", ".", " Second"]), ["1. First point\n", "2. Second"]);
+        assert_eq!(ends(&["He said \"no", ".\"", " Then", " left"]), ["He said \"no.\"", " Then left"]);
+        assert_eq!(ends(&["桥是红色的", "。", "它很长", "。"]), ["桥是红色的。", "它很长。"]);
+        assert_eq!(ends(&["One two.\n\n", "Three"]), ["One two.\n\n", "Three"]);
+        assert!(ends(&[]).is_empty());
+    }
+
+    /// Pieces, one token each, as one text.
+    fn read(pieces: impl Iterator<Item = &'static str>) -> usize {
+        let (mut text, mut sentences) = (String::new(), Sentences::behind(0));
+        for piece in pieces {
+            let old = text.len();
+            text.push_str(piece);
+            sentences.token(&text, old, None);
+        }
+        sentences.finish(&text).len()
+    }
+
+    #[test]
+    fn a_long_answer_without_a_sentences_end_is_read_once() {
+        const TOKENS: usize = 600_000;
+        let begun = std::time::Instant::now();
+        for piece in [" word", "\n", "*", ".\"", "字"] {
+            let sentences = read(std::iter::once("a").chain(std::iter::repeat_n(piece, TOKENS)));
+            assert_eq!(sentences, 1, "{piece:?}");
+        }
+        // Looking at all of it for each token takes minutes.
+        let took = begun.elapsed().as_secs_f64();
+        assert!(took < 20.0, "{took} s");
+    }
+}

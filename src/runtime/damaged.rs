@@ -1,0 +1,111 @@
+//! Conversations with a damaged message. It is shown as what it is, and nothing that was put in its place is ever given to the
+//! model: what the model read is spelled from the tokens of kept segments where their hash proves it, and else refused.
+
+use super::plan::SMALL_REST;
+use super::render::{Known, Rendered, Renderer};
+use super::{Attendance, Done, RuntimeError, State};
+use crate::core::transcript::{Message, MessageId, Role};
+use crate::store::TextBoundary;
+use crate::text::sanitize::shell_word;
+use crate::text::{Before, Halt, Specials, TextError};
+
+impl Renderer {
+    /// A rendering in which the text up to a message behind the last damaged one is the one that is known.
+    ///
+    /// # Errors
+    /// [`TextError::Damaged`] where none is known.
+    pub(super) fn without_damage(
+        &self,
+        rendered: Rendered,
+        path: &[&Message],
+        known: &Known<'_>,
+    ) -> Result<Rendered, TextError> {
+        let Some(last) = path.iter().rposition(|m| m.meta.damaged) else { return Ok(rendered) };
+        let items = self.items(&rendered, path);
+        let span = |index: usize| items.iter().find(|i| i.number == index as u64 + 1).map(|i| i.range.clone());
+        let mended = |(index, message): (usize, &&Message)| {
+            let from = span(last)?.end;
+            let cut = rendered.cuts.iter().find(|c| c.message == message.id)?.end;
+            // The end of an answer may not be in the state: it is in the answer. A damaged document has to be there as a whole.
+            let least = if index == last { cut } else { span(index)?.start.max(cut.saturating_sub(SMALL_REST)) };
+            let text = known(message.id)?;
+            let ends_there =
+                |to: &usize| rendered.text.get(from..*to).is_some_and(|s| !s.is_empty() && text.ends_with(s));
+            let to = (least..=cut).rev().find(ends_there)?;
+            Some((text, to))
+        };
+        let behind = path.iter().enumerate().skip(last).rev();
+        let Some((mut text, to)) = { behind }.find_map(mended) else {
+            return Err(TextError::Damaged { number: path.iter().position(|m| m.meta.damaged).unwrap_or(last) + 1 });
+        };
+        let proven = text.len();
+        text.push_str(rendered.text.get(to..).unwrap_or_default());
+        let mut cuts = rendered.cuts;
+        cuts.retain_mut(|cut| match cut.end.checked_sub(to) {
+            Some(beyond) => {
+                cut.end = proven + beyond;
+                true
+            }
+            // Before the damage both are the same.
+            None => text.get(..cut.end).is_some_and(|s| rendered.text.get(..cut.end) == Some(s)),
+        });
+        Ok(Rendered { text, cuts })
+    }
+}
+
+impl State {
+    /// A path rendered for the model.
+    pub(super) fn rendering(
+        &self,
+        path: &[&Message],
+        render: impl FnOnce(&Renderer, &Halt<'_>, &Known<'_>) -> Result<Rendered, TextError>,
+    ) -> Done<Rendered> {
+        let known = |message| self.text_up_to(message);
+        match self.bounded(|halt| render(&self.feeder.renderer, halt, &known)) {
+            Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(path, number))),
+            rendered => Ok(rendered?),
+        }
+    }
+
+    /// The rendered text up to the end of the segment that a message ends in, from the segments' tokens. `None` where they do
+    /// not spell what was read.
+    fn text_up_to(&self, message: MessageId) -> Option<String> {
+        let segment = self.talk.ends.get(&message)?;
+        let stored = self.keeper.stored_path(segment).ok()?;
+        let path = if stored.head() == Some(*segment) { stored } else { self.feeder.live.up_to(segment)? };
+        let boundary = path.segments().last().map(|s| s.content.boundary)?;
+        let tokenizer = &self.feeder.renderer.model().tokenizer;
+        let spelled = tokenizer.spell(&path.tokens(), Before::Edge);
+        // A start token that the template did not write has no text.
+        let start = tokenizer.bos().map(|bos| tokenizer.decode(&[bos], Specials::Show));
+        let bare = start.and_then(|start| spelled.strip_prefix(start.as_str()));
+        let proven = |text: &&str| TextBoundary::of(text) == boundary;
+        [Some(spelled.as_str()), bare].into_iter().flatten().find(proven).map(str::to_owned)
+    }
+
+    /// One line: which message of a path is damaged, what that means, and what can be done.
+    fn what_is_damaged(&self, path: &[&Message], number: usize) -> String {
+        let damaged = path.get(number.saturating_sub(1));
+        let what = format!(
+            "Message #{number} is damaged, and what it said is not kept for this model: it cannot go on behind it."
+        );
+        if self.attendance == Attendance::Absent {
+            return format!(
+                "{what} Open the session (sala-chat -r {}) and go back to before it with /undo, or begin a new one.",
+                shell_word(&self.talk.name)
+            );
+        }
+        let begins = |m: &&&Message| matches!(m.role, Role::User | Role::Document);
+        let open = self.talk.conversation.path();
+        let place = damaged.and_then(|d| open.iter().position(|m| m.id == d.id));
+        match (damaged.map(|d| d.role), place) {
+            (Some(Role::System), _) => format!("{what} /system TEXT sets the system text anew."),
+            (Some(role), Some(at)) => {
+                let own = usize::from(role == Role::Assistant);
+                let count = open.iter().skip(at).filter(begins).count() + own;
+                format!("{what} /undo {count} goes back to before it.")
+            }
+            (Some(_) | None, _) => format!("{what} /undo goes back to before it."),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `/export` and `/import`: the store does the work; here are paths as people type them and what is said.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::errand::{Order, Place, SHORT};
+use super::{Done, RuntimeError, State, grouped};
+use crate::core::bytes;
+use crate::runtime::protocol::{ExportFormat, Level, SaveState};
+use crate::store::{Imported, Overwrite, Scope, StoreError};
+use crate::text::sanitize::sanitize_line;
+
+/// A path as typed: `~` is the home folder.
+fn typed_path(path: &str) -> PathBuf {
+    match (path.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(path),
+    }
+}
+
+/// Sessions of an import that are named.
+const NAMED: usize = 10;
+
+/// What an import brought, in one line.
+pub fn imported_line(imported: &Imported) -> String {
+    let named = imported.sessions.iter().take(NAMED).map(|(_, name)| format!("\"{}\"", sanitize_line(name)));
+    let names: Vec<String> = named.collect();
+    let more = match imported.sessions.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        n => format!(" and {} more sessions", grouped(n as u64)),
+    };
+    let state = match (&imported.text_only, imported.state_tokens) {
+        (Some(why), _) => format!(" {why}"),
+        (None, n) => format!(" State of {} tokens came along.", grouped(n)),
+    };
+    let place = match imported.without_place {
+        0 => "",
+        _ => " The message that the file calls the current one is not in it: the last one is taken.",
+    };
+    let left_out = match imported.left_out.in_words().as_slice() {
+        [] => String::new(),
+        kinds => format!(" Left out: {}.", kinds.join(", ")),
+    };
+    let messages = grouped(imported.messages);
+    format!("{messages} messages imported as {}{more}.{place}{left_out}{state}", names.join(", "))
+}
+
+impl State {
+    /// `/export`.
+    pub(super) fn export(
+        &mut self,
+        path: &str,
+        format: Option<ExportFormat>,
+        tree: bool,
+        with_state: bool,
+        force: bool,
+    ) -> Done {
+        let path = typed_path(path);
+        let Some(id) = self.talk.id else {
+            return Err(RuntimeError::Refused("Nothing to export: the conversation is empty.".into()));
+        };
+        self.keeper.wait_for_texts();
+        let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
+        let unsaved = self.keeper.unsaved(id).or_else(|| match self.keeper.shown() {
+            SaveState::NotSaved(why) if self.keeper.is_lost(id) => Some(why.clone()),
+            _ => None,
+        });
+        if let Some(why) = unsaved.as_ref().filter(|_| tree || with_state) {
+            let what = if with_state { "--with-state" } else { "--tree" };
+            return Err(RuntimeError::Refused(format!(
+                "{what} exports what is on disk, and what was said last is not ({why}). /export without it writes the open branch."
+            )));
+        }
+        let store = Arc::clone(&self.keeper.store);
+        if with_state {
+            self.keeper.wait_for_states();
+            let fingerprint = self.feeder.fingerprint().to_owned();
+            let (what, file) = (format!("exporting {}", name_of(&path)), path.clone());
+            let line = part_of(&what);
+            return self.elsewhere(
+                order(what, "The export failed unexpectedly.", Place::Beside),
+                move |doing| {
+                    doing.watched(line, |watch| store.export_bundle(id, &fingerprint, &file, overwrite, watch))
+                },
+                move |runtime, written| {
+                    let written = written??;
+                    let again = match written.replay_tokens {
+                        0 => String::new(),
+                        n => format!("; {} tokens will be read again", grouped(n)),
+                    };
+                    let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
+                    let text = format!("{} written, {size}, with the state of {kept} tokens{again}.", path.display());
+                    runtime.note(Level::Info, text);
+                    Ok(())
+                },
+            );
+        }
+        let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
+        if unsaved.is_some() {
+            // What the disk does not have is here.
+            let messages = self.talk.conversation.path().into_iter().cloned().collect();
+            let size = store.export_messages(&self.talk.name, messages, format, &path, overwrite)?;
+            let what = "the open branch, from memory";
+            self.note(Level::Info, format!("{} written, {}: {what}.", path.display(), bytes(size)));
+            return Ok(());
+        }
+        let scope = if tree { Scope::Tree } else { Scope::Branch };
+        let file = path.clone();
+        self.elsewhere(
+            order(format!("exporting {}", name_of(&path)), "The export failed unexpectedly.", Place::Beside),
+            move |doing| {
+                let none = |_, _| String::new();
+                doing.watched(none, |watch| store.export_to(id, format, scope, &file, overwrite, watch))
+            },
+            move |runtime, size| {
+                runtime.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size??)));
+                Ok(())
+            },
+        )
+    }
+
+    /// `/import`.
+    pub(super) fn import(&mut self, path: &str) -> Done {
+        let (store, path) = (Arc::clone(&self.keeper.store), typed_path(path));
+        // Ids are taken before the import has the database to itself: what is said meanwhile wants some.
+        store.new_message_id(None);
+        let what = format!("importing {}", name_of(&path));
+        let line = part_of(&what);
+        self.elsewhere(
+            order(what, "The import failed unexpectedly. Nothing was imported.", Place::InTurn),
+            move |doing| doing.watched(line, |watch| store.import(&path, watch)),
+            |runtime, imported| {
+                let imported = match imported? {
+                    Err(StoreError::Stopped) => {
+                        runtime.note(Level::Info, "Stopped: nothing was imported.");
+                        return Err(RuntimeError::Stopped);
+                    }
+                    imported => imported?,
+                };
+                runtime.note(Level::Info, imported_line(&imported));
+                match imported.sessions.as_slice() {
+                    [(_, name)] => runtime.resume(name),
+                    _ => runtime.list_sessions(),
+                }
+            },
+        )
+    }
+}
+
+fn order(what: String, failed: &'static str, place: Place) -> Order {
+    Order { what, failed, place, patience: SHORT }
+}
+
+/// What is shown of something long with a file.
+fn part_of(what: &str) -> impl Fn(u64, u64) -> String + use<> {
+    let what = what.to_owned();
+    move |done, of| format!("{what}: {} of {}", bytes(done), bytes(of))
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}

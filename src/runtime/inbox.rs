@@ -1,0 +1,101 @@
+//! Requests as they come from the interface.
+//!
+//! The loop in [`super::run`] is the only one that takes them. While the runtime works on a long text it may look whether a stop
+//! is among them; what it meets on the way waits here, in order, for the loop.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crossbeam_channel::{Receiver, TryRecvError, never};
+
+use super::Attendance;
+use crate::runtime::protocol::Request;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    channel: Receiver<Request>,
+    attendance: Attendance,
+    /// Looked at and not taken.
+    waiting: Mutex<VecDeque<Request>>,
+}
+
+impl Inbox {
+    pub(super) fn new(channel: Receiver<Request>, attendance: Attendance) -> Inbox {
+        Inbox { channel, attendance, waiting: Mutex::default() }
+    }
+
+    /// Where the next request comes from once none is waiting.
+    pub(super) fn channel(&self) -> &Receiver<Request> {
+        &self.channel
+    }
+
+    /// The interface is gone.
+    pub(super) fn close(&mut self) {
+        self.channel = never();
+    }
+
+    /// Takes one that was met while looking for a stop.
+    pub(super) fn take_waiting(&self) -> Option<Request> {
+        self.waiting().pop_front()
+    }
+
+    /// Whether some were met while looking for a stop.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting().is_empty()
+    }
+
+    /// Whether somebody wants what goes on to end, or nobody is there any more. A stop is for the conversation on screen.
+    pub(super) fn wants_stop(&self, on_screen: bool) -> bool {
+        let mut waiting = self.waiting();
+        loop {
+            match self.channel.try_recv() {
+                Ok(request) => waiting.push_back(request),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+        waiting.iter().any(|request| match request {
+            Request::Stop => on_screen,
+            // With nobody there it is for the end of what was asked before.
+            Request::Quit => self.attendance == Attendance::Present,
+            _ => false,
+        })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Request>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looking_for_a_stop_takes_nothing_away() {
+        let (send, channel) = crossbeam_channel::unbounded();
+        let inbox = Inbox::new(channel, Attendance::Present);
+        send.send(Request::Docs).unwrap();
+        assert!(!inbox.wants_stop(true) && inbox.has_waiting());
+        send.send(Request::Stop).unwrap();
+        assert!(inbox.wants_stop(true) && inbox.wants_stop(true) && !inbox.wants_stop(false));
+        assert!(matches!(inbox.take_waiting(), Some(Request::Docs)));
+        assert!(matches!(inbox.take_waiting(), Some(Request::Stop)));
+        assert!(!inbox.has_waiting() && !inbox.wants_stop(true));
+        send.send(Request::Quit).unwrap();
+        assert!(inbox.wants_stop(false));
+        drop(send);
+        assert!(inbox.wants_stop(false));
+    }
+
+    #[test]
+    fn with_nobody_there_the_end_is_no_stop_and_being_left_is() {
+        let (send, channel) = crossbeam_channel::unbounded();
+        let inbox = Inbox::new(channel, Attendance::Absent);
+        send.send(Request::Quit).unwrap();
+        assert!(!inbox.wants_stop(true));
+        drop(send);
+        assert!(inbox.wants_stop(true));
+    }
+}

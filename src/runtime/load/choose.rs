@@ -1,0 +1,214 @@
+//! Whether a load fits and is wanted: the plan, and leaving files out of it.
+
+use super::super::plan::Plan;
+use super::super::work::Answer;
+use super::super::{Attendance, Done, RuntimeError, State, grouped};
+use super::Item;
+use crate::core::transcript::{Message, MessageId};
+use crate::runtime::protocol::{Choice, LoadPlan, Notice, PlanFile};
+use crate::text::TextError;
+use crate::text::sanitize::command_word;
+
+/// How the files of a load came to be these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chosen {
+    /// Named after `/load`: a large load is asked about.
+    Named,
+    /// Picked from the plan with its totals in view: not asked about again.
+    FromList,
+}
+
+/// What is to become of a load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Read all of it.
+    Load,
+    /// Read only these of its files.
+    Only(Vec<usize>),
+    /// Nothing.
+    Cancel,
+}
+
+/// Leaves out the messages whose place is not in `files`; the rest stand below each other again.
+pub(super) fn keep_only(messages: &mut Vec<Message>, parent: Option<MessageId>, files: &[usize]) {
+    let mut parent = parent;
+    let mut place = 0..;
+    messages.retain_mut(|m| {
+        let kept = place.next().is_some_and(|i| files.contains(&i));
+        if kept {
+            m.parent = parent;
+            parent = Some(m.id);
+        }
+        kept
+    });
+}
+
+fn name_of(document: &Message) -> String {
+    document.meta.document.as_ref().map_or(String::new(), |d| d.name.clone())
+}
+
+/// The documents of a load, and the room for them.
+pub(super) struct Offer {
+    plan: LoadPlan,
+    /// Tokens of the documents.
+    need: u64,
+    /// Tokens to read, and in the context when all is read.
+    to_read: u64,
+    total: u64,
+    /// What to say if they do not fit.
+    too_long: String,
+}
+
+impl State {
+    /// The documents of a load, and the room for them.
+    pub(super) fn load_offer(&self, messages: &[Message], items: &[Item], read: &Plan) -> Offer {
+        let need: u64 = items.iter().map(|i| i.tokens).sum();
+        let before = read.total().saturating_sub(need);
+        let (free, reserve) = (self.meters.context_limit.saturating_sub(before), self.reserve());
+        // A server keeps nothing of a document that was read once.
+        let here = self.feeder.server().is_none();
+        let file = |i: &Item| PlanFile { name: i.name.clone(), tokens: i.tokens, kept: i.kept && here };
+        let files = items.iter().map(file).collect();
+        let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
+        let (to_read, total) = (read.to_read(), read.total());
+        let too_long = self.too_long(&plan, &grouped(need), messages);
+        Offer { plan, need, to_read, total, too_long }
+    }
+
+    /// The same for documents that are known not to fit and have no plan.
+    pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
+        let limit = self.meters.context_limit;
+        let (free, reserve) = (limit.saturating_sub(self.position()), self.reserve());
+        let tokenizer = &self.feeder.renderer.model().tokenizer;
+        let file = |m: &Message| {
+            let tokens = match self.bounded(|halt| tokenizer.encode_plain_until(&m.text, halt)) {
+                Ok(tokens) => tokens.len() as u64,
+                Err(TextError::TooLong { most }) => most as u64 + 1,
+                Err(e) => return Err(e.into()),
+            };
+            Ok(PlanFile { name: name_of(m), tokens, kept: false })
+        };
+        let files = match messages {
+            // There is nothing to choose from.
+            [m] => vec![PlanFile { name: name_of(m), tokens: limit + 1, kept: false }],
+            many => many.iter().map(file).collect::<Done<_>>()?,
+        };
+        let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
+        let counted: u64 = plan.files.iter().map(|f| f.tokens).sum();
+        // The template's own tokens may be what is too much.
+        let need = counted.max(limit + 1);
+        let too_long = self.too_long(&plan, &format!("more than {}", grouped(need - 1)), messages);
+        Ok(Offer { plan, need, to_read: need, total: need, too_long })
+    }
+
+    /// A load that does not fit: what would. Whoever reads it in a shell is told what a shell can do.
+    fn too_long(&self, plan: &LoadPlan, need: &str, messages: &[Message]) -> String {
+        let (what, verb) = match plan.files.as_slice() {
+            [one] => (one.name.clone(), "needs"),
+            many => (format!("{} files", many.len()), "need"),
+        };
+        let left = plan.free.saturating_sub(plan.reserve);
+        let fresh = self.talk.conversation.is_empty();
+        let mut options: Vec<String> = Vec::new();
+        // Commands stand apart from what is between them.
+        let between = match self.attendance {
+            Attendance::Present => {
+                let head = if left >= 1000 { left / 1000 * 1000 } else { left };
+                let file = match messages {
+                    [m] => m.meta.document.as_ref().and_then(|d| d.path.as_deref()),
+                    _ => None,
+                };
+                let file = file.map_or_else(|| "PATH".to_owned(), command_word);
+                options.push(format!("/load {file} --head {head}"));
+                options.extend((!fresh).then(|| "/new then /load".to_owned()));
+                " ; "
+            }
+            Attendance::Absent => {
+                options.extend((!fresh).then(|| "a new session, without -r and -c".to_owned()));
+                options.push("a larger --ctx, where memory allows".to_owned());
+                "; "
+            }
+        };
+        options.push("split it".to_owned());
+        format!(
+            "{what} {verb} {need} tokens; {} are left of {}. Nothing was loaded. Options: {}.",
+            grouped(left),
+            grouped(self.meters.context_limit),
+            options.join(between)
+        )
+    }
+
+    /// Asks about a load that is large or does not fit; a single file that does not fit is refused at once.
+    pub(super) fn confirm_load(
+        &mut self,
+        offer: Offer,
+        chosen: Chosen,
+        then: impl FnOnce(&mut State, Decision) -> Done + Send + 'static,
+    ) -> Done {
+        let Offer { plan: offer, need, to_read, total, too_long: why } = offer;
+        let (limit, files) = (self.firm_limit(), offer.files.len());
+        if limit > 0 && total + offer.reserve > limit {
+            if files == 1 || self.attendance == Attendance::Absent {
+                return Err(RuntimeError::TooLong(why));
+            }
+            let left = grouped(offer.free.saturating_sub(offer.reserve));
+            let text = format!("{files} files need {} tokens; {left} are left. Some have to stay out.", grouped(need));
+            return self.ask_plan(text, offer, None, |runtime, decision| match decision {
+                Decision::Cancel => Err(RuntimeError::TooLong(why)),
+                decision @ (Decision::Load | Decision::Only(_)) => then(runtime, decision),
+            });
+        }
+        let small = to_read <= self.load_limits.confirm_tokens && files <= self.load_limits.confirm_files;
+        if small || chosen == Chosen::FromList {
+            return then(self, Decision::Load);
+        }
+        let kept = match offer.files.iter().filter(|f| f.kept).count() {
+            0 => String::new(),
+            n => format!(" ({n} from library)"),
+        };
+        let what = match files {
+            1 => "1 file".into(),
+            n => format!("{n} files"),
+        };
+        let text = format!(
+            "{what}, {} tokens{kept}{}, leaves {}.",
+            grouped(need),
+            self.about(to_read),
+            grouped(self.meters.context_limit.saturating_sub(total))
+        );
+        if files > 1 && self.attendance == Attendance::Present {
+            return self.ask_plan(text, offer, Some("load"), then);
+        }
+        self.confirm(text, "load", |runtime, yes| then(runtime, if yes { Decision::Load } else { Decision::Cancel }))
+    }
+
+    /// Shows the plan; `load` is the word for taking all of it, where that is possible.
+    fn ask_plan(
+        &mut self,
+        text: String,
+        plan: LoadPlan,
+        load: Option<&str>,
+        then: impl FnOnce(&mut State, Decision) -> Done + Send + 'static,
+    ) -> Done {
+        let choice = |key, label: &str| Choice { key, label: label.into() };
+        let mut choices: Vec<Choice> = load.map(|l| choice('\n', l)).into_iter().collect();
+        let (all, files) = (load.is_some(), plan.files.len());
+        choices.push(choice('e', "choose files"));
+        choices.push(choice('\x1b', "cancel"));
+        let question = |id| Notice::Plan { id, text, choices, plan };
+        self.put(question, move |runtime, answer| {
+            let decision = match answer {
+                Some(Answer::Key('\n')) if all => Decision::Load,
+                Some(Answer::Files(picked)) => {
+                    let picked: Vec<usize> = (0..files).filter(|i| picked.contains(i)).collect();
+                    match picked.is_empty() {
+                        true => Decision::Cancel,
+                        false => Decision::Only(picked),
+                    }
+                }
+                Some(Answer::Key(_)) | None => Decision::Cancel,
+            };
+            then(runtime, decision)
+        })
+    }
+}

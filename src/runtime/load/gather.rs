@@ -1,0 +1,127 @@
+//! Finding the documents of a load: files, folders and standard input, cut as the options say.
+
+use std::time::Duration;
+
+use super::super::errand::{Order, Place};
+use super::super::{Attendance, Done, RuntimeError, State, render};
+use crate::runtime::protocol::{Level, LoadOptions};
+use crate::text::Part;
+use crate::text::sanitize::{command_word, shell_word};
+use crate::text::sources::{self, Document, Gathered, SourceError};
+
+impl State {
+    /// Finds and reads files on another thread.
+    pub(in crate::runtime) fn gather(
+        &mut self,
+        paths: &[String],
+        options: &LoadOptions,
+        then: impl FnOnce(&mut State, Gathered) -> Done + Send + 'static,
+    ) -> Done {
+        self.try_gather(paths, options, move |runtime, gathered| then(runtime, gathered?))
+    }
+
+    /// The same for whoever goes on without files that cannot be read.
+    pub(in crate::runtime) fn try_gather(
+        &mut self,
+        paths: &[String],
+        options: &LoadOptions,
+        then: impl FnOnce(&mut State, Done<Gathered>) -> Done + Send + 'static,
+    ) -> Done {
+        let inline = paths.iter().any(|p| p == "-").then(|| inline(options)).transpose()?;
+        let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
+        let then = move |runtime: &mut State, mut gathered: Done<Gathered>| {
+            if let Ok(gathered) = &mut gathered {
+                gathered.documents.extend(inline);
+            }
+            then(runtime, gathered)
+        };
+        if paths.is_empty() {
+            return then(self, Ok(Gathered::default()));
+        }
+        let mut how = self.sources.clone();
+        (how.force, how.pages) = (options.force, options.pages);
+        if self.attendance == Attendance::Present {
+            how.not_text = "/load --force loads it as Latin-1.";
+        }
+        let files = paths.clone();
+        let order = Order {
+            what: "opening files".into(),
+            failed: "Reading the files failed unexpectedly. Nothing was loaded.",
+            place: Place::InTurn,
+            patience: Duration::ZERO,
+        };
+        self.elsewhere(
+            order,
+            move |doing| sources::gather(&files, &how, &doing.cancel),
+            move |runtime, files| {
+                let gathered = files.and_then(|files| runtime.gathered(&paths, files));
+                then(runtime, gathered)
+            },
+        )
+    }
+
+    fn gathered(&self, paths: &[String], files: Result<Gathered, SourceError>) -> Done<Gathered> {
+        files.map_err(|e| match e {
+            SourceError::Cancelled => RuntimeError::Stopped,
+            e @ SourceError::NotFound { .. } => RuntimeError::NotThere(self.or_session(paths, e.to_string())),
+            e @ SourceError::NoMatch(_) => RuntimeError::NotThere(e.to_string()),
+            e => RuntimeError::Refused(e.to_string()),
+        })
+    }
+
+    /// Somebody who types a session's name after `/load` is told.
+    fn or_session(&self, paths: &[String], error: String) -> String {
+        match paths.first().map(|name| self.keeper.store.session_named(name)) {
+            Some(Ok(record)) if self.attendance == Attendance::Absent => {
+                format!("{error} A session is called \"{}\": -r {} asks in it", record.name, shell_word(&record.name))
+            }
+            Some(Ok(record)) => {
+                format!("{error} A session is called \"{}\": /resume {}", record.name, command_word(&record.name))
+            }
+            _ => error,
+        }
+    }
+
+    /// `--as`, `--head`, `--tail`.
+    pub(in crate::runtime) fn shaped(
+        &self,
+        mut documents: Vec<Document>,
+        options: &LoadOptions,
+    ) -> Done<Vec<Document>> {
+        if let Some(name) = &options.name {
+            match documents.as_mut_slice() {
+                [one] => one.name = render::safe_name(name),
+                more => {
+                    return Err(RuntimeError::Refused(format!("--as names one document; {} were found.", more.len())));
+                }
+            }
+        }
+        let tokenizer = &self.feeder.renderer.model().tokenizer;
+        for d in &mut documents {
+            if let Some(encoding) = d.guessed {
+                self.note(Level::Warn, format!("{}: read as {encoding}, a guess", d.name));
+            }
+            if let Some(note) = &d.note {
+                self.note(Level::Info, format!("{}: {note}", d.name));
+            }
+            let part = match (options.head, options.tail) {
+                (Some(n), _) => Part::First(n),
+                (None, Some(n)) => Part::Last(n),
+                (None, None) => continue,
+            };
+            d.text = self.bounded(|halt| tokenizer.part(&d.text, part, halt.stop))?;
+        }
+        Ok(documents)
+    }
+}
+
+/// The text of standard input as a document. A clipboard cannot be read: over SSH it is the terminal's alone.
+fn inline(options: &LoadOptions) -> Done<Document> {
+    let Some(text) = &options.inline else {
+        return Err(RuntimeError::Refused(
+            "- is no file here. Paste the text into a message, or load a file; ./- is a file called so.".into(),
+        ));
+    };
+    let name = options.name.as_deref().unwrap_or("pasted.txt");
+    Document::inline(name, text).map_err(|e| RuntimeError::Refused(e.to_string()))
+}

@@ -1,0 +1,62 @@
+//! Documents of the library, loaded by name: the text that was read comes from what is kept, so that its state is found again.
+
+use super::super::{Done, RuntimeError, State};
+use crate::core::transcript::text_hash;
+use crate::store::DocumentRecord;
+use crate::text::near::nearest;
+use crate::text::sources::Document;
+
+/// Line ends that a file has before and behind its text, and a reading leaves out.
+const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
+const BEHIND: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
+
+impl State {
+    /// The documents of the library that are called so, in this order.
+    pub(super) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        // What was read last may still be on its way there.
+        self.keeper.wait_for_texts();
+        let records = self.keeper.store.documents()?;
+        names.iter().map(|name| self.shelved_document(&records, name)).collect()
+    }
+
+    /// The document of this name that was used last.
+    fn shelved_document(&self, records: &[DocumentRecord], name: &str) -> Done<Document> {
+        let Some(last) = records.iter().find(|d| d.document.name == name) else {
+            let near = nearest(name, records.iter().map(|d| d.document.name.as_str()));
+            let near = near.map_or(String::new(), |near| format!(" Did you mean {near}?"));
+            return Err(RuntimeError::Refused(format!(
+                "No document {name} in the library.{near} /library lists what is there."
+            )));
+        };
+        let d = &last.document;
+        for same in records.iter().filter(|r| r.document.name == name && r.document.hash == d.hash) {
+            if let Some(text) = self.text_as_read(same)? {
+                let path = d.path.clone().map(std::path::PathBuf::from);
+                return Ok(Document { name: name.to_owned(), path, text, note: None, guessed: None });
+            }
+        }
+        let again = match &d.path {
+            Some(path) => format!("/load {path} reads it again."),
+            None => "It came from no file.".to_owned(),
+        };
+        Err(RuntimeError::Refused(format!("The text of {name} cannot be put together from what is kept. {again}")))
+    }
+
+    /// The text of a document, byte for byte: a session has it, or the tokens that were read spell it.
+    fn text_as_read(&self, record: &DocumentRecord) -> Done<Option<String>> {
+        let is_it = |text: &str| text_hash(text) == record.document.hash;
+        if let Some(id) = self.keeper.store.message_ending(&record.document.segment)? {
+            let message = self.keeper.store.message(id)?;
+            if is_it(&message.text) {
+                return Ok(Some(message.text));
+            }
+        }
+        let path = self.keeper.stored_path(&record.document.segment)?;
+        let spelled = self.document_text(record, &path).unwrap_or_default();
+        let mut edges = BEFORE.iter().flat_map(|before| BEHIND.iter().map(move |behind| (before, behind)));
+        Ok(edges.find_map(|(before, behind)| Some(format!("{before}{spelled}{behind}")).filter(|text| is_it(text))))
+    }
+}

@@ -1,0 +1,217 @@
+//! `/look`: what an answer looked at, to be read.
+
+use super::{Done, RuntimeError, State};
+use crate::core::transcript::{Message, Passage, Role, Sources};
+use crate::runtime::protocol::Notice;
+
+/// Lines of each passage on the page of all.
+const SHOWN_LINES: usize = 6;
+/// Characters of each sentence there.
+const SHOWN_CHARACTERS: usize = 60;
+/// Lines shown before and behind a passage that is opened.
+const LINES_AROUND: u64 = 10;
+/// Lines shown of one that is opened.
+const MOST_LINES: u64 = 400;
+
+impl State {
+    /// The answer that is meant, its number, and what is known of where it looked.
+    pub(super) fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
+        let path = self.talk.conversation.path();
+        let (number, message) = match at {
+            Some(number) => (number, self.talk.numbered(number)?),
+            None => {
+                let last = (1..).zip(&path).filter(|(_, m)| m.role == Role::Assistant).last();
+                last.map(|(n, m)| (n, *m)).ok_or_else(|| RuntimeError::Refused("There is no answer yet.".into()))?
+            }
+        };
+        match &message.meta.looked {
+            Some(sources) => Ok((number, message, sources)),
+            None if message.role != Role::Assistant => {
+                Err(RuntimeError::Refused(format!("#{number} is no answer. /look shows what an answer looked at.")))
+            }
+            None if self.feeder.server().is_some() => Err(self.not_there("where an answer looked", "/look and /why")),
+            None => Err(RuntimeError::Refused(format!(
+                "What #{number} looked at is not known: it was written before this was kept, or has a word only. /regen answers \
+                 again."
+            ))),
+        }
+    }
+
+    /// What a server does not tell: it takes a model on this machine.
+    pub(super) fn not_there(&self, what: &str, commands: &str) -> RuntimeError {
+        let server = self.feeder.server().unwrap_or("The server");
+        RuntimeError::Refused(format!(
+            "{server} does not tell {what}: {commands} need a model on this machine (--engine here)."
+        ))
+    }
+
+    /// `/look [#N] [K]`.
+    pub(super) fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Done {
+        let (number, message, sources) = self.looked(at)?;
+        let (title, text) = match passage {
+            None => (format!("What #{number} looked at"), self.looked_page(message, sources)),
+            Some(k) => {
+                let passage = usize::try_from(k - 1).ok().and_then(|i| sources.passages.get(i));
+                let Some(passage) = passage else {
+                    let what = match sources.passages.len() {
+                        0 => "no passage stood out".to_owned(),
+                        1 => "there is [1] only".to_owned(),
+                        n => format!("there are [1] to [{n}]"),
+                    };
+                    return Err(RuntimeError::Refused(format!("#{number} has no passage [{k}]: {what}.")));
+                };
+                (format!("[{k}] {} ({})", passage.place(), passage.percent()), self.passage_page(passage)?)
+            }
+        };
+        let sentence = (0, sources.by_sentence(&message.text).len() as u64);
+        self.tell(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text });
+        Ok(())
+    }
+
+    /// `/look [#N] sK`: what one sentence of an answer looked at.
+    pub(super) fn look_at_sentence(&mut self, at: Option<u64>, sentence: u64) -> Done {
+        let (number, message, sources) = self.looked(at)?;
+        let sentences = sources.by_sentence(&message.text);
+        let found = usize::try_from(sentence).ok().and_then(|n| sentences.get(n.checked_sub(1)?));
+        let Some((words, passages)) = found else {
+            let what = match sentences.len() {
+                0 => "its sentences were not told apart when it was written. /regen answers again".to_owned(),
+                1 => "there is s1 only".to_owned(),
+                n => format!("there are s1 to s{n}"),
+            };
+            return Err(RuntimeError::Refused(format!("#{number} has no sentence s{sentence}: {what}.")));
+        };
+        let mut text = format!("{words}\n\n");
+        if passages.is_empty() {
+            text.push_str("No passage stood out.\n");
+        }
+        for passage in passages {
+            text.push_str(&format!("    {}  {}\n", passage.place(), passage.percent()));
+            let lines = self.holder(passage).map_or(&[][..], |m| std::slice::from_ref(m));
+            for (n, line) in lines.iter().flat_map(|m| passage.lines(&m.text)).take(SHOWN_LINES) {
+                text.push_str(&format!("    {n:>7}  {line}\n"));
+            }
+            text.push_str("    \n");
+        }
+        let title = format!("What sentence s{sentence} of #{number} looked at");
+        let sentence = (sentence, sentences.len() as u64);
+        self.tell(Notice::Looked { number, passages: sources.passages.len(), sentence, title, text });
+        Ok(())
+    }
+
+    /// The message that holds a passage, as long as it is on this branch.
+    fn holder(&self, passage: &Passage) -> Option<&Message> {
+        self.talk.conversation.at_number(passage.number)
+    }
+
+    fn looked_page(&self, message: &Message, sources: &Sources) -> String {
+        let mut text = String::new();
+        for (heading, passages) in [("", &sources.passages), ("While it thought:", &sources.thoughts)] {
+            if passages.is_empty() {
+                continue;
+            }
+            text.push_str(&format!("{heading}\n\n"));
+            for (k, passage) in (1..).zip(passages) {
+                // Thoughts have no numbers: these are for opening.
+                let mark = if heading.is_empty() { format!("[{k}] ") } else { String::new() };
+                text.push_str(&format!("    {mark}{}  {}\n", passage.place(), passage.percent()));
+                let lines = self.holder(passage).map_or(&[][..], |m| std::slice::from_ref(m));
+                for (n, line) in lines.iter().flat_map(|m| passage.lines(&m.text)).take(SHOWN_LINES) {
+                    text.push_str(&format!("    {n:>7}  {line}\n"));
+                }
+                text.push_str("    \n");
+            }
+        }
+        if sources.passages.is_empty() && sources.thoughts.is_empty() {
+            text.push_str(&nowhere(sources));
+        }
+        text.push_str(&by_sentence(message, sources));
+        let percent = |share: f32| format!("{:.0}%", f64::from(share) * 100.0);
+        let (first, block) = (percent(sources.first), sources.block_tokens);
+        let shares = match all_on_the_first(sources) {
+            true => String::new(),
+            false => format!(
+                "; shares are of the rest, of which the question and the answer itself had {}",
+                percent(sources.own)
+            ),
+        };
+        text.push_str(&format!(
+            "\nThis is where attention of the sparse layers went while the answer was written, measured, not claimed by the model. {first} of \
+             all of it rested on the first {block} tokens of the context, where a model leaves it when it looks nowhere{shares}.\n",
+        ));
+        text
+    }
+
+    fn passage_page(&self, passage: &Passage) -> Done<String> {
+        let Some(message) = self.holder(passage) else {
+            return Err(RuntimeError::Refused(format!("Message #{} is not on this branch.", passage.number)));
+        };
+        let around = Passage {
+            first_line: passage.first_line.saturating_sub(LINES_AROUND).max(1),
+            last_line: passage
+                .last_line
+                .saturating_add(LINES_AROUND)
+                .min(passage.first_line.saturating_add(MOST_LINES)),
+            ..passage.clone()
+        };
+        let inside = passage.first_line..=passage.last_line;
+        let line = |(n, line): (u64, &str)| {
+            let mark = if inside.contains(&n) { '>' } else { ' ' };
+            format!("    {mark}{n:>7}  {line}")
+        };
+        Ok(around.lines(&message.text).map(line).collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// Whether as good as nothing is left that shares could be of.
+fn all_on_the_first(sources: &Sources) -> bool {
+    sources.first >= 0.995
+}
+
+/// A line about an answer that looked at no passage.
+fn nowhere(sources: &Sources) -> String {
+    let where_it_was = match sources {
+        sources if all_on_the_first(sources) => {
+            format!("all attention rested on the first {} tokens of the context", sources.block_tokens)
+        }
+        sources if sources.own >= 0.5 => "attention stayed with the question and the answer itself".to_owned(),
+        _ => "attention was spread".to_owned(),
+    };
+    format!("No passage stood out: {where_it_was}.\n")
+}
+
+/// Sentences with their passages: the part of the page that says what was looked at when.
+fn by_sentence(message: &Message, sources: &Sources) -> String {
+    let sentences = sources.by_sentence(&message.text);
+    if sentences.is_empty() {
+        return "\nWhat each sentence looked at was not kept when this was written. /regen answers again.\n".into();
+    }
+    let mut text = "\nSentence by sentence, /look sN shows the lines:\n\n".to_owned();
+    for (n, (words, passages)) in (1..).zip(&sentences) {
+        let mut words: String = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        if let Some((end, _)) = words.char_indices().nth(SHOWN_CHARACTERS) {
+            words.truncate(end);
+            words.push('…');
+        }
+        let places: Vec<String> = passages.iter().map(|p| format!("{} {}", p.place(), p.percent())).collect();
+        let places = if places.is_empty() { "nothing stood out".into() } else { places.join(", ") };
+        text.push_str(&format!("    s{n} {words}\n        {places}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Sources, nowhere};
+
+    #[test]
+    fn attention_is_said_to_have_been_where_it_was() {
+        let said = |first: f32, own: f32| nowhere(&Sources { first, own, block_tokens: 64, ..Sources::default() });
+        assert!(said(0.8, 0.9).contains("stayed with the question"));
+        assert!(said(0.8, 0.0).contains("was spread"));
+        for own in [0.0, 0.9] {
+            let all = "No passage stood out: all attention rested on the first 64 tokens of the context.\n";
+            assert_eq!([said(1.0, own), said(0.996, own)], [all, all]);
+        }
+    }
+}

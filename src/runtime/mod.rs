@@ -1,0 +1,359 @@
+//! The runtime: the thread that owns the open conversations and joins text, engine and session store.
+//!
+//! It receives [`Request`]s, drives the engine through [`crate::engine::protocol`], saves through the store's writer,
+//! and tells the interface what happened as [`Notice`]s. It never draws and never makes the interface wait.
+//!
+//! One loop (`run`) owns the channels. What takes long is a state (`work::Work`) that events move on; there are no loops
+//! inside it, so that stopping, looking at pages and quitting work whatever goes on. Three parts own what the runtime knows:
+//! the talk (`talk::Talk`: messages, settings; pure), the feeder (`feeder::Feeder`: the engine and the live path) and the
+//! keeper (`keeper::Keeper`: store and writer).
+//!
+//! Several conversations can be at work at a time: one is in hand, the others wait in their seats (`seats`).
+//!
+//! | file | owns |
+//! |---|---|
+//! | `protocol` | requests and notices, as plain data |
+//! | `run`, `inbox`, `dispatch`, `engine_events`, `work`, `errand`, `error` | the loop; requests; each request's verb; what the engine says; what takes long, as states; what another thread does; why a request was not done |
+//! | `talk`, `conversation`, `question` | messages and settings; the tree of messages with a head; questions to the user |
+//! | `feeder`, `link`, `path`, `plan`, `segments`, `render` | the engine and the live path; a rendered conversation as segments, and how it becomes live |
+//! | `keeper`, `record` | store and writer; what is said and read goes to talk and keeper at once |
+//! | `sync`, `execute` | the engine's state follows the conversation; a plan is carried out |
+//! | `ask`, `branches`, `seats` | answers; jobs on states of their own beside it; conversations at work beside the one in hand |
+//! | `load`, `library` | documents: gathered, chosen, read, found again |
+//! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; what stands in their inputs; with a message that is damaged |
+//! | `time`, `siblings`, `presets` | back, forward and sideways; from branch to branch; presets |
+//! | `shelf`, `when`, `why`, `look`, `map`, `sources` | one question to many documents or places; what an answer looked at |
+//! | `meters`, `pages`, `export`, `told` | numbers, pages, `/export` and `/import`, notes that are told once |
+//!
+//! # Invariants
+//!
+//! 1. **Transcript first.** A question is given to the store before the engine sees it; an answer is saved every few
+//!    seconds while it grows and when it ends.
+//! 2. **The live token list is the authority.** [`path::Path`] says which segments the engine's state has absorbed. For
+//!    the next turn the whole conversation is rendered and the deepest segment whose text is unchanged is found; only
+//!    what follows is tokenised and given (docs/design.md §6).
+//! 3. The token that ended a turn is never in the state; it comes with the next given text.
+//! 4. Nothing is destroyed: going back moves the head of the message tree ([`conversation`]).
+
+mod ask;
+mod branches;
+pub mod conversation;
+mod damaged;
+mod dispatch;
+mod drafts;
+mod engine_events;
+mod errand;
+mod error;
+mod execute;
+pub mod export;
+mod feeder;
+mod inbox;
+mod keeper;
+mod library;
+mod link;
+mod load;
+mod look;
+mod map;
+mod meters;
+mod opened;
+pub mod pages;
+pub mod path;
+mod plan;
+pub mod presets;
+pub mod protocol;
+mod question;
+mod record;
+pub mod render;
+mod resume;
+mod run;
+mod seats;
+pub mod segments;
+mod sessions;
+mod shelf;
+mod siblings;
+mod sources;
+mod sync;
+mod talk;
+mod time;
+mod title;
+mod told;
+mod when;
+mod why;
+mod work;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::config::settings::SaveStates;
+pub use crate::config::settings::Settings;
+use crate::core::grouped;
+use crate::runtime::protocol::{Activity, Level, Meters, Notice, Request};
+use crate::store::{Store, Writer};
+use crate::text::TextModel;
+pub use ask::fresh_seed;
+pub use drafts::Input;
+use errand::Errand;
+use error::{Done, RuntimeError};
+use feeder::Feeder;
+use inbox::Inbox;
+use keeper::Keeper;
+pub use link::EngineChannels;
+pub use load::LoadLimits;
+use opened::Opened;
+use seats::{Apart, Seat};
+pub use sessions::session_rows;
+pub use shelf::no_document;
+use talk::Talk;
+pub use told::DeviceNotes;
+use work::Work;
+
+/// Which conversation to open first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Opening {
+    /// A new one, unnamed until its first question or named now.
+    #[default]
+    New,
+    /// A new one of this name.
+    Named(String),
+    /// An existing one by name; [`LAST`](crate::store::LAST) is the most recent.
+    Resume(String),
+    /// The same where nobody can say what to do instead: if another process has it, this is the end; what is lost of its state is
+    /// read again.
+    ResumeOrEnd(String),
+}
+
+/// Whether somebody is there to answer a question.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attendance {
+    /// Questions are put to the interface.
+    #[default]
+    Present,
+    /// One-shot use: the first choice is taken.
+    Absent,
+}
+
+/// All a runtime needs to begin.
+#[derive(Debug)]
+pub struct Options {
+    /// The data directory.
+    pub store: Arc<Store>,
+    /// `--no-save`: the store is a private one that goes away; the interface says so.
+    pub discard: bool,
+    /// Tokenizer and template of the model the engine loads.
+    pub text: TextModel,
+    /// Ids that end a turn.
+    pub stop: Vec<crate::engine::protocol::Token>,
+    /// The engine thread.
+    pub engine: EngineChannels,
+    /// Settings of new sessions.
+    pub settings: Settings,
+    /// System text of new sessions.
+    pub system: Option<String>,
+    /// What to open.
+    pub opening: Opening,
+    /// Whether questions can be asked.
+    pub attendance: Attendance,
+    /// Whether drafts are kept.
+    pub input: Input,
+    /// Tokens kept free for an answer.
+    pub reserve_answer: u64,
+    /// When to ask before reading.
+    pub load: LoadLimits,
+    /// How documents are found and read.
+    pub sources: crate::text::sources::SourceOptions,
+    /// Tokens between two kept states inside a long document.
+    pub piece: usize,
+    /// When model state is written.
+    pub save_state: SaveStates,
+    /// Folder of the user's presets; `None`: there are only the built-in ones.
+    pub presets: Option<std::path::PathBuf>,
+    /// Settings of this run that go before those a resumed session was left with, and are not kept: key and value as `/set` takes
+    /// them. `settings` have them already.
+    pub overrides: Vec<(String, String)>,
+    /// How often the engine's notes about the device are told.
+    pub device_notes: DeviceNotes,
+    /// Sessions are given titles by the model.
+    pub titles: bool,
+}
+
+/// A running runtime.
+#[derive(Debug)]
+pub struct Runtime {
+    /// To it. Dropping the last sender ends it like [`Request::Quit`].
+    pub requests: Sender<Request>,
+    /// From it; the last one is [`Notice::Bye`] or [`Notice::Fatal`].
+    pub notices: Receiver<Notice>,
+    /// Its thread.
+    pub thread: JoinHandle<()>,
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// The system has no thread to give.
+pub fn spawn(options: Options) -> std::io::Result<Runtime> {
+    let (requests, inbox) = crossbeam_channel::unbounded();
+    let (out, notices) = crossbeam_channel::unbounded();
+    let (save_events, saves) = crossbeam_channel::unbounded();
+    let writer = Writer::start(Arc::clone(&options.store), save_events)?;
+    let out = Out(out);
+    let Options { store, discard, save_state, .. } = &options;
+    let keeper = Keeper::new(Arc::clone(store), writer, saves, *save_state, *discard, out.clone());
+    let state = State::new(options, keeper, inbox, out);
+    let thread = std::thread::Builder::new().name("runtime".into()).spawn(move || state.run())?;
+    Ok(Runtime { requests, notices, thread })
+}
+
+/// The way to the interface.
+#[derive(Clone, Debug)]
+struct Out(Sender<Notice>);
+
+impl Out {
+    /// A closed channel means that the interface is gone; the request channel will say so too.
+    fn tell(&self, notice: Notice) {
+        let _ = self.0.send(notice);
+    }
+
+    fn note(&self, level: Level, text: impl Into<String>) {
+        self.tell(Notice::Note(level, text.into()));
+    }
+}
+
+/// What is done with the thing that was waited for.
+type Then<T> = Box<dyn FnOnce(&mut State, T) -> Done + Send>;
+
+/// The runtime thread's own state.
+#[derive(Debug)]
+struct State {
+    inbox: Inbox,
+    out: Out,
+    talk: Talk,
+    feeder: Feeder,
+    keeper: Keeper,
+    /// Goes through the database, once a run.
+    looking: Option<JoinHandle<()>>,
+    /// What goes on.
+    work: Work,
+    /// What another thread does beside, in no conversation's turn.
+    errands: Vec<Errand>,
+    /// Requests that wait for it to end.
+    queue: VecDeque<Request>,
+    /// The interface has more for it: it keeps its place when it is left.
+    promised: bool,
+    /// Requests that have come, and how many of them were told to be served.
+    come: u64,
+    served: u64,
+    /// The conversation in hand is an aside beside another one.
+    apart: Option<Apart>,
+    /// The conversations that are at work beside the one in hand.
+    others: Vec<Seat>,
+    /// Serial of the one on screen, and whether another one is in hand while something of it is handled.
+    screen: u64,
+    off_screen: bool,
+    quitting: bool,
+    /// Sessions opened in this run.
+    opened: Opened,
+    drafts: drafts::Drafts,
+    /// Settings and system text of new sessions.
+    defaults: Settings,
+    default_system: Option<String>,
+    opening: Opening,
+    /// The session to begin with is opened, and only that will do.
+    must_open: bool,
+    /// From a pipe nobody answers whether lost state is read again: it is.
+    reads_unasked: bool,
+    /// A session was opened and its state is not back yet.
+    resume_pending: bool,
+    /// The question of the present request, until it is saved: should that fail, it goes back to where it was typed.
+    typed: Option<String>,
+    said_thoughts_leave: bool,
+    titles: bool,
+    /// Sessions that were left before they had one.
+    untitled: VecDeque<title::Untitled>,
+    /// Rows of the last table of answers, by the serial of the session it was asked in.
+    asked: HashMap<u64, Vec<shelf::Asked>>,
+    attendance: Attendance,
+    reserve_answer: u64,
+    load_limits: LoadLimits,
+    sources: crate::text::sources::SourceOptions,
+    presets: Option<std::path::PathBuf>,
+    overrides: Vec<(String, String)>,
+    device_notes: DeviceNotes,
+    next_question: u64,
+    meters: Meters,
+    /// Reading speed for estimates, tokens per second, of whichever session; 0 while it is unknown.
+    reading_speed: f64,
+    /// Share of the context (80, 95) that was warned about.
+    warned: u8,
+    activity: Activity,
+}
+
+impl State {
+    fn new(o: Options, keeper: Keeper, requests: Receiver<Request>, out: Out) -> State {
+        State {
+            inbox: Inbox::new(requests, o.attendance),
+            out,
+            talk: Talk::empty(o.settings.clone(), o.system.clone()),
+            feeder: Feeder::new(o.engine, o.text, o.stop, o.piece),
+            keeper,
+            looking: None,
+            work: Work::Idle,
+            errands: Vec::new(),
+            queue: VecDeque::new(),
+            promised: false,
+            come: 0,
+            served: 0,
+            apart: None,
+            others: Vec::new(),
+            screen: 0,
+            off_screen: false,
+            quitting: false,
+            opened: Opened::default(),
+            drafts: drafts::Drafts::new(o.input),
+            defaults: o.settings,
+            default_system: o.system,
+            reads_unasked: matches!(o.opening, Opening::ResumeOrEnd(_)),
+            opening: o.opening,
+            must_open: false,
+            resume_pending: false,
+            typed: None,
+            said_thoughts_leave: false,
+            titles: o.titles && o.attendance == Attendance::Present,
+            untitled: VecDeque::new(),
+            asked: HashMap::new(),
+            attendance: o.attendance,
+            reserve_answer: o.reserve_answer,
+            load_limits: o.load,
+            sources: o.sources,
+            presets: o.presets,
+            overrides: o.overrides,
+            device_notes: o.device_notes,
+            next_question: 0,
+            meters: Meters::default(),
+            reading_speed: 0.0,
+            warned: 0,
+            activity: Activity::Idle,
+        }
+    }
+
+    /// Tells the interface, which is told whose it is where that is not on screen. A request that opens a conversation, and has none
+    /// yet, speaks for the one on screen; of an aside beside only what it says itself is told.
+    fn tell(&self, notice: Notice) {
+        let serial = self.talk.serial;
+        let own = matches!(&notice, Notice::Aside { .. } | Notice::Note(Level::Warn | Level::Error, _));
+        if self.apart.is_some() && !own {
+            return;
+        }
+        match serial == 0 || serial == self.screen {
+            true => self.out.tell(notice),
+            false => self.out.tell(Notice::Background { serial, notice: Box::new(notice) }),
+        }
+    }
+
+    fn note(&self, level: Level, text: impl Into<String>) {
+        self.tell(Notice::Note(level, text.into()));
+    }
+}

@@ -1,0 +1,244 @@
+//! The sessions opened in this run: a list to switch in, in the order they were opened.
+//!
+//! One of them is on screen, others may be at work beside it (`seats`). The rest are not held: their text and state are on disk,
+//! their lock is released, and going back is what `/resume` does. Only a session nothing was said in yet, which has no row, waits
+//! here in memory.
+
+use super::{Done, RuntimeError, Settings, State, Talk};
+use crate::core::transcript::SessionId;
+use crate::runtime::protocol::{Notice, OpenSession, SaveState};
+use crate::store::SessionLock;
+use crate::text::sanitize::command_word;
+
+/// A session of the list.
+#[derive(Debug)]
+struct Slot {
+    serial: u64,
+    id: Option<SessionId>,
+    /// As it was when it was left.
+    name: String,
+    /// What an empty session was given before its first message.
+    parked: Option<Parked>,
+}
+
+#[derive(Debug)]
+struct Parked {
+    settings: Settings,
+    system: Option<String>,
+}
+
+/// What becomes of an empty session that is left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Empty {
+    /// It goes: `/new` makes another one.
+    #[default]
+    Goes,
+    /// It stays, for the draft the interface keeps with it.
+    Stays,
+}
+
+/// The list.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    slots: Vec<Slot>,
+    given: u64,
+    pub(super) empty: Empty,
+    /// Gone back to by number: that nothing had to be read again is not worth a line each time.
+    quiet: bool,
+}
+
+impl Opened {
+    fn at(&mut self, serial: u64) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|s| s.serial == serial)
+    }
+
+    /// A session has this name.
+    fn name(&mut self, id: SessionId, name: &str) {
+        self.slots.iter_mut().filter(|s| s.id == Some(id)).for_each(|s| s.name = name.to_owned());
+    }
+
+    /// What is known of a session that is left at work.
+    pub(super) fn note(&mut self, serial: u64, id: Option<SessionId>, name: String) {
+        if let Some(slot) = self.at(serial) {
+            (slot.id, slot.name) = (id, name);
+        }
+    }
+
+    /// A session is left, and not held any more.
+    pub(super) fn left(&mut self, talk: Talk, empty: Empty) {
+        let stays = talk.id.is_some() || empty == Empty::Stays;
+        if let Some(slot) = self.at(talk.serial) {
+            slot.id = talk.id;
+            slot.name = talk.name;
+            slot.parked = talk.id.is_none().then_some(Parked { settings: talk.settings, system: talk.system });
+        }
+        if !stays {
+            self.slots.retain(|s| s.serial != talk.serial);
+        }
+    }
+
+    /// Takes a session off the list: it was deleted, or only passed through.
+    pub(super) fn forget(&mut self, id: SessionId) {
+        self.slots.retain(|s| s.id != Some(id));
+    }
+
+    /// Whether the session was gone back to by number. Asked once.
+    pub(super) fn take_quiet(&mut self) -> bool {
+        std::mem::take(&mut self.quiet)
+    }
+
+    /// The session that was called so when it was left.
+    pub(super) fn left_as(&self, name: &str) -> Option<SessionId> {
+        self.slots.iter().find(|s| s.name == name).and_then(|s| s.id)
+    }
+
+    /// Those of the list by their serials, with their rows.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (u64, Option<SessionId>)> {
+        self.slots.iter().map(|s| (s.serial, s.id))
+    }
+
+    /// Whether a session is on the list.
+    pub(super) fn has(&self, id: SessionId) -> bool {
+        self.slots.iter().any(|s| s.id == Some(id))
+    }
+}
+
+impl State {
+    /// Leaves the open session for another one, which gets its place in the list. The lock of the old one is given up.
+    pub(super) fn become_open(&mut self, talk: Talk, lock: Option<SessionLock>) {
+        self.keeper.wait_for_texts();
+        let before = std::mem::replace(&mut self.keeper.lock, lock);
+        self.keeper.let_go(self.talk.id, before);
+        self.opened.quiet = false;
+        // What was asked in the session that is left is done, and it has given its place up.
+        self.typed = None;
+        self.promised = false;
+        let mut left = std::mem::replace(&mut self.talk, talk);
+        self.left_untitled(&mut left);
+        self.opened.left(left, self.opened.empty);
+        let (serial, id) = (self.talk.serial, self.talk.id);
+        let known =
+            self.opened.slots.iter().find(|s| s.serial == serial || id.is_some() && s.id == id).map(|s| s.serial);
+        self.talk.serial = known.unwrap_or_else(|| {
+            self.opened.given += 1;
+            self.opened.slots.push(Slot { serial: self.opened.given, id, name: String::new(), parked: None });
+            self.opened.given
+        });
+        if !self.off_screen {
+            self.screen = self.talk.serial;
+        }
+        self.tell_library();
+    }
+
+    /// Refuses to open another session from one that was left: what waited there was meant for whoever stayed, and what is open
+    /// now, on screen or at work, has its place.
+    pub(super) fn leads_on_screen(&self) -> Done {
+        if self.off_screen {
+            let why = "No other session was opened: this one had been left by then.";
+            return Err(RuntimeError::Refused(why.into()));
+        }
+        Ok(())
+    }
+
+    /// The list as the interface shows it.
+    pub(super) fn opened(&self) -> Vec<OpenSession> {
+        let slot = |s: &Slot| OpenSession {
+            serial: s.serial,
+            name: match self.name_beside(s.serial) {
+                _ if s.serial == self.talk.serial => self.talk.name.clone(),
+                Some(name) => name.to_owned(),
+                None => s.name.clone(),
+            },
+        };
+        self.opened.slots.iter().map(slot).collect()
+    }
+
+    /// The disk is the owner of names: another terminal that began alike may have been given one first.
+    pub(super) fn take_names(&mut self) {
+        let names = self.keeper.take_names();
+        if names.is_empty() {
+            return;
+        }
+        for (id, name) in names {
+            self.opened.name(id, &name);
+            match self.seat_of(|talk| talk.id == Some(id)) {
+                Some(at) => self.beside(at, |runtime| runtime.talk.name = name),
+                None if self.talk.id == Some(id) => self.talk.name = name,
+                // It is not open any more.
+                None => {}
+            }
+        }
+        let opened = self.opened();
+        let on_screen = opened.iter().find(|o| o.serial == self.screen).map(|o| o.name.clone());
+        self.out.tell(Notice::Named { name: on_screen.unwrap_or_default(), opened });
+    }
+
+    /// Alt-1..9.
+    pub(super) fn switch(&mut self, serial: u64) -> Done {
+        self.leads_on_screen()?;
+        if serial == self.talk.serial {
+            self.show_session();
+            return Ok(());
+        }
+        let seat = self.seat_of(|talk| talk.serial == serial);
+        let Some(id) = self.opened.at(serial).map(|s| s.id) else {
+            return Err(RuntimeError::Refused("That session is not open any more; /sessions lists all.".into()));
+        };
+        self.opened.empty = Empty::Stays;
+        let done = match (seat, id) {
+            (Some(at), _) => {
+                self.take_up(at);
+                self.opened.empty = Empty::Goes;
+                return Ok(());
+            }
+            (None, Some(id)) => self.back_to(id),
+            (None, None) => {
+                self.back_to_empty(serial);
+                Ok(())
+            }
+        };
+        self.opened.empty = Empty::Goes;
+        self.opened.quiet = done.is_ok();
+        done
+    }
+
+    fn back_to(&mut self, id: SessionId) -> Done {
+        self.keeper.wait_for_texts();
+        let name = self.opened.slots.iter().find(|s| s.id == Some(id)).map(|s| s.name.clone());
+        self.refuse_unsaved(id, &name.unwrap_or_default())?;
+        let record = self.keeper.store.session(id)?;
+        if record.trashed_ms.is_some() {
+            self.opened.forget(id);
+            self.show_session();
+            return Err(RuntimeError::Refused(format!(
+                "\"{}\" was deleted. It is in the trash: /resume {} brings it back.",
+                record.name,
+                command_word(&record.name)
+            )));
+        }
+        self.open_record(record)
+    }
+
+    fn back_to_empty(&mut self, serial: u64) {
+        let slot = self.opened.at(serial);
+        let (name, parked) = slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
+        let parked =
+            parked.unwrap_or_else(|| Parked { settings: self.defaults.clone(), system: self.default_system.clone() });
+        self.become_open(Talk { serial, name, ..Talk::empty(parked.settings, parked.system) }, None);
+        self.show_empty();
+    }
+
+    /// A session nothing was said in yet is on screen: no meter may tell of the one before.
+    pub(super) fn show_empty(&mut self) {
+        self.resume_pending = false;
+        self.warned = 0;
+        self.keeper.forget_left_out();
+        if matches!(self.keeper.shown(), SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_)) {
+            self.keeper.show(SaveState::Empty);
+        }
+        self.forget_speeds();
+        self.show_session();
+        self.meters.checkpoints = 0;
+        self.begin_position(0);
+    }
+}

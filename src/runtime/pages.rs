@@ -1,0 +1,282 @@
+//! Pages to read: numbers, the context by item, settings, how saving stands, what this program runs on.
+
+use super::{Done, RuntimeError, State, grouped};
+use crate::core::transcript::Role;
+use crate::core::{about, bytes, percent};
+use crate::engine::protocol::SpecMode;
+use crate::runtime::protocol::{Activity, Level, Notice, SaveState, ThinkMode};
+use crate::text::sanitize::in_markdown;
+
+impl State {
+    pub(super) fn page(&self, title: &str, text: String) -> Done {
+        self.tell(Notice::Page { title: title.into(), text });
+        Ok(())
+    }
+
+    /// `/stats`.
+    pub(super) fn stats(&mut self) -> Done {
+        if self.feeder.server().is_some() {
+            return self.server_stats();
+        }
+        let m = &self.meters;
+        let s = &m.spec;
+        let none = || "none yet".to_owned();
+        let answered = (m.tokens_per_s > 0.0)
+            .then(|| format!("{:.1} tokens/s, first token after {:.2} s", m.tokens_per_s, m.ttft_ms / 1000.0));
+        let read = (m.prefill_tokens_per_s > 0.0).then(|| format!("{:.0} tokens/s", m.prefill_tokens_per_s));
+        let accepted = (s.drafted > 0).then(|| {
+            format!("{} of {} drafted ({}%)", grouped(s.accepted), grouped(s.drafted), percent(s.accepted, s.drafted))
+        });
+        let mut text = format!(
+            "| | |\n|---|---|\n| model | {} on {}, {} |\n| context | {} of {} tokens |\n| last answer | {} |\n| reading | {} |\n\
+             | speculation | {}, draft head: {} |\n| accepted | {} |\n",
+            in_markdown(&m.model.name),
+            in_markdown(&m.model.device),
+            in_markdown(&m.model.dtype),
+            grouped(m.context_used),
+            grouped(m.context_limit),
+            answered.unwrap_or_else(none),
+            read.unwrap_or_else(none),
+            self.talk.settings.get("spec"),
+            in_markdown(m.model.draft.as_deref().unwrap_or("none")),
+            accepted.unwrap_or_else(none),
+        );
+        if s.eagle_rounds + s.ngram_rounds + s.plain_rounds > 0 {
+            text.push_str(&format!(
+                "| per round | {:.2} tokens |\n| rounds | {} EAGLE-3, {} n-gram, {} plain |\n",
+                s.mean_accept_length,
+                grouped(s.eagle_rounds),
+                grouped(s.ngram_rounds),
+                grouped(s.plain_rounds),
+            ));
+        }
+        if s.time_vs_plain > 0.0 {
+            let saved = (1.0 - s.time_vs_plain) * 100.0;
+            text.push_str(&format!("| saves | {saved:.0}% of the time of plain steps |\n"));
+        }
+        for (depth, (tried, accepted)) in s.per_position.iter().enumerate() {
+            text.push_str(&format!(
+                "| draft {} | {}% of {} accepted |\n",
+                depth + 1,
+                percent(*accepted, *tried),
+                grouped(*tried)
+            ));
+        }
+        let memory = m.model.memory;
+        let host = match memory.host {
+            0 => String::new(),
+            host => {
+                let pool = bytes(memory.pool);
+                format!(", keys and values {pool} here and {} in the machine's memory", bytes(host))
+            }
+        };
+        let (kept, most) = (self.keeper.store.state_bytes()?, self.keeper.store.limits().max_state_bytes);
+        let marked = if kept > most { self.keeper.store.state_bytes_of_marks()? } else { 0 };
+        let beyond = match marked > most {
+            true => format!(": marks keep {}, more than the {} of sessions.max_state_gib", bytes(marked), bytes(most)),
+            false => String::new(),
+        };
+        text.push_str(&format!(
+            "| memory | {} of {} in use |\n| of this | weights {}, state {}, work {}{host} |\n| kept state | {} on disk{beyond} |\n",
+            bytes(memory.used),
+            bytes(memory.total),
+            bytes(memory.weights),
+            bytes(memory.state),
+            bytes(memory.work),
+            bytes(kept),
+        ));
+        self.page("Numbers", text)
+    }
+
+    /// `/stats` of a server: what it tells, and what it does not.
+    fn server_stats(&self) -> Done {
+        let m = &self.meters;
+        let none = || "none yet".to_owned();
+        let answered = (m.tokens_per_s > 0.0).then(|| {
+            let (about, speed, first) = (about(m.speed_estimated), m.tokens_per_s, m.ttft_ms / 1000.0);
+            format!("{about}{speed:.1} tokens/s, first token after {first:.2} s")
+        });
+        let last = self.talk.conversation.path().into_iter().rev().find(|m| m.role == Role::Assistant);
+        let counts = last.map(|m| &m.meta).filter(|_| !m.estimated).map(|meta| {
+            let prompt = meta.prefilled_tokens + meta.reused_tokens;
+            let (prompt, kept) = (grouped(prompt), grouped(meta.reused_tokens));
+            format!("{prompt} tokens read, {kept} of them cached there, {} written", grouped(meta.completion_tokens))
+        });
+        let text = format!(
+            "| | |\n|---|---|\n| model | {} |\n| server | {} |\n| context | {}{} of {} tokens |\n| last answer | {} |\n| counted there | {} |\n\n\
+             A server tells nothing of drafts, of its memory and of where it looked, and keeps no state for this program: a \
+             resumed conversation is read again by the server. `~` marks an estimate.\n",
+            in_markdown(&m.model.name),
+            in_markdown(&m.model.device),
+            about(m.estimated),
+            grouped(m.context_used),
+            if m.context_limit == 0 { "an unknown number of".to_owned() } else { grouped(m.context_limit) },
+            answered.unwrap_or_else(none),
+            counts.unwrap_or_else(|| "nothing yet".to_owned()),
+        );
+        self.page("Numbers", text)
+    }
+
+    /// `/ctx`: which item takes how many tokens.
+    pub(super) fn context_page(&mut self) -> Done {
+        // As the header has it: what is being read is counted as far as it is read.
+        let (used, limit) = (self.meters.context_used, self.meters.context_limit);
+        let mut text = format!(
+            "{}{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",
+            about(self.meters.estimated),
+            grouped(used),
+            grouped(limit),
+            grouped(limit.saturating_sub(used))
+        );
+        let path = self.talk.conversation.path();
+        // A load puts a document at the end and reads it there.
+        let being_read = path.last().map(|m| m.id).filter(|_| matches!(self.activity, Activity::Reading(_)));
+        for (i, message) in path.into_iter().enumerate() {
+            let tokens = match &message.meta.document {
+                Some(d) => d.tokens,
+                None => self.count(&message.text)?,
+            };
+            let title = in_markdown(&super::conversation::first_words(&super::conversation::title_of(message), 36));
+            let state = match &message.meta.document {
+                Some(d) if !d.complete && being_read == Some(message.id) => ", being read",
+                Some(d) if !d.complete => ", read in part",
+                _ => "",
+            };
+            let speaker = message.role.speaker();
+            text.push_str(&format!("| {} | {speaker} | {} | {title}{state} |\n", i + 1, grouped(tokens)));
+        }
+        text.push_str("\nThoughts and the template's own tokens are not listed.\n");
+        if self.feeder.server().is_some() {
+            text.push_str("The items are estimated: a server counts in tokens of its own.\n");
+        }
+        self.page("Context", text)
+    }
+
+    /// `/set`.
+    pub(super) fn set(&mut self, change: Option<(String, String)>) -> Done {
+        let Some((key, value)) = change else {
+            return self.page("Settings", self.talk.settings.table());
+        };
+        let mut settings = self.talk.settings.clone();
+        let said = settings.set(&key, &value).map_err(RuntimeError::Refused)?;
+        self.may_think(settings.think).map_err(RuntimeError::Refused)?;
+        self.talk.settings = settings;
+        self.settings_changed(said)
+    }
+
+    pub(super) fn settings_changed(&mut self, said: String) -> Done {
+        self.save_settings()?;
+        self.show_sampling();
+        self.note(Level::Info, said);
+        Ok(())
+    }
+
+    /// Whether the model's template does what is wished of its thoughts, where that is not as it was.
+    pub(super) fn may_think(&self, mode: ThinkMode) -> Result<(), String> {
+        let switch = self.feeder.renderer.model().template.thinking_switch();
+        let why = switch.refusal(mode).filter(|_| mode != self.talk.settings.think);
+        why.map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    /// `/think`.
+    pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
+        self.may_think(mode).map_err(RuntimeError::Refused)?;
+        self.talk.settings.set_to("think", &mode).map_err(RuntimeError::Refused)?;
+        self.settings_changed(format!("Thinking is {} from the next answer on", self.talk.settings.get("think")))
+    }
+
+    /// `/spec`.
+    pub(super) fn spec(&mut self, mode: Option<SpecMode>) -> Done {
+        match mode {
+            Some(mode) => {
+                self.talk.settings.set_to("spec", &mode).map_err(RuntimeError::Refused)?;
+                self.settings_changed(format!(
+                    "Speculation is {} from the next answer on",
+                    self.talk.settings.get("spec")
+                ))
+            }
+            None => {
+                self.note(
+                    Level::Info,
+                    format!("Speculation is {}. /spec on|off|auto|N changes it.", self.talk.settings.get("spec")),
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// `/save`.
+    pub(super) fn save_report(&mut self) -> Done {
+        let (level, text) = match self.keeper.shown() {
+            SaveState::Empty => (Level::Info, "Nothing to save yet. Everything is saved as it happens.".to_owned()),
+            SaveState::Saved(_) => (Level::Info, format!("All is saved in {}.", self.keeper.store.root().display())),
+            SaveState::Saving => (Level::Info, "Being saved now.".to_owned()),
+            SaveState::TextOnly(why) => (Level::Warn, format!("Text is saved, state is not kept: {why}")),
+            SaveState::NotSaved(why) => (Level::Error, format!("NOT SAVED: {why}")),
+            SaveState::Off => (Level::Info, "Nothing is saved: started with --no-save.".to_owned()),
+        };
+        self.note(level, text);
+        Ok(())
+    }
+
+    /// `/doctor`.
+    pub(super) fn doctor(&mut self) -> Done {
+        let network = match self.feeder.server() {
+            Some(server) => {
+                let server = in_markdown(server);
+                format!("What you ask and load goes to {server}. No telemetry, no update check, no other network use")
+            }
+            None => "No telemetry, no update check, no network use outside a download you ask for".to_owned(),
+        };
+        let m = &self.meters.model;
+        let sizes = self.keeper.store.sizes()?;
+        let what = match m.server {
+            Some(_) => m.name.clone(),
+            None => format!("{}, {} parameters, {}", m.name, grouped(m.parameters), m.dtype),
+        };
+        let device = match &m.host {
+            Some(host) => format!("{}, in {host}", m.device),
+            None => m.device.clone(),
+        };
+        let text = format!(
+            "| | |\n|---|---|\n| program | sala-chat {} |\n| model | {} |\n| device | {} |\n| context | {} |\n| draft head | {} |\n| data | {} |\n| kept state | {} |\n| texts | {} |\n\n{}\n{network}. More \
+             checks: `sala-chat doctor` in a shell.\n",
+            env!("CARGO_PKG_VERSION"),
+            in_markdown(&what),
+            in_markdown(&device),
+            m.holds(),
+            in_markdown(m.draft.as_deref().unwrap_or("none")),
+            in_markdown(&self.keeper.store.root().display().to_string()),
+            bytes(sizes.state_bytes),
+            bytes(sizes.database_bytes),
+            listed(&m.notes),
+        );
+        self.page("Doctor", text)
+    }
+}
+
+/// What others say, a list with an item each, as they wrote it.
+fn listed(notes: &[String]) -> String {
+    notes.iter().map(|note| format!("- {}\n", in_markdown(note))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use pulldown_cmark::{Event, Parser};
+
+    use super::listed;
+
+    #[test]
+    fn notes_of_others_are_shown_as_they_are_written() {
+        let notes = ["*a* `b` <c> | __d__ [e](f) & ~g~", "# 1. first", "- second"].map(str::to_owned);
+        let (mut shown, mut item) = (Vec::new(), String::new());
+        for event in Parser::new(&listed(&notes)) {
+            match event {
+                Event::Text(text) => item.push_str(&text),
+                Event::End(pulldown_cmark::TagEnd::Item) => shown.push(std::mem::take(&mut item)),
+                _ => {}
+            }
+        }
+        assert_eq!(shown, notes);
+    }
+}

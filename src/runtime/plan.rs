@@ -1,0 +1,302 @@
+//! How a rendered conversation becomes the live state: what is there already, what is on disk, what has to be read. Looks
+//! at the live path and the store, and changes nothing.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::branches::Branch;
+use super::feeder::{Feeder, Last};
+use super::keeper::Keeper;
+use super::path::Path;
+use super::render::Rendered;
+use super::segments::{self, Step, boundary};
+use super::talk::Talk;
+use super::{Attendance, Done, RuntimeError, State, grouped};
+use crate::core::transcript::MessageId;
+use crate::engine::protocol::Sampling;
+use crate::store::{Segment, SegmentId};
+use crate::text::{Begin, Halt, StreamDecoder, TextError};
+
+/// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.
+pub(super) const SMALL_REST: usize = 256;
+
+/// How a rendered text will become the live state.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// Segments that need not be read.
+    pub(super) base: Path,
+    /// Where those that end a message end.
+    pub(super) found: Vec<(MessageId, SegmentId)>,
+    /// What has to be.
+    pub(super) steps: Vec<Step>,
+}
+
+impl Plan {
+    /// Tokens to read.
+    pub(super) fn to_read(&self) -> u64 {
+        self.steps.iter().map(|s| s.prompt.len() as u64).sum()
+    }
+
+    /// Tokens in the context when all is read.
+    pub(super) fn total(&self) -> u64 {
+        self.base.position() + self.to_read()
+    }
+}
+
+impl Feeder {
+    /// Whether state on disk may be deeper under a text than the live one.
+    fn may_be_deeper_on_disk(&self, talk: &Talk, unchanged: &Path) -> bool {
+        unchanged.position() < self.live.position() || self.live.segments().is_empty() || self.is_short_of(talk)
+    }
+
+    /// Whether the open branch goes on behind the live state with what was read or said before: it was left by going back.
+    fn is_short_of(&self, talk: &Talk) -> bool {
+        let newest = talk.conversation.path().iter().rev().find_map(|m| talk.ends.get(&m.id));
+        newest.is_some_and(|end| !self.live.segments().iter().any(|s| s.id == *end))
+    }
+
+    /// Plans on top of a path whose text is unchanged: adds what is known behind it, leaves out what is not usable.
+    fn plan_from(&self, keeper: &Keeper, rendered: &Rendered, chain: Path, halt: &Halt<'_>) -> Done<Plan> {
+        let mut chain = chain;
+        let mut steps = self.steps(rendered, &chain, halt)?;
+        // The segments before them.
+        let mut known = chain.segments().len();
+        loop {
+            // Read-only steps only: what the model answers to is asked each time.
+            for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
+                let boundary = boundary(rendered, step.text_end);
+                let content = self.content(&chain, &step.prompt, &[], boundary, step.kind);
+                // The name is that of the tokens: what is read behind it begins where its text ends.
+                let stored = keeper.stored_segment(&content.id())?;
+                let Some(segment) = stored.filter(|s| s.content.boundary == content.boundary) else {
+                    break;
+                };
+                chain.append(segment);
+            }
+            // Inside the next step somebody may have stopped, or read on in pieces of another length. All of those in a row come
+            // before the rest is tokenised again.
+            let before = chain.segments().len();
+            while let Some(part) = keeper.stopped_part(&chain, self.fingerprint(), &rendered.text)?
+                && part.content.start == chain.position()
+            {
+                chain.append(part);
+            }
+            if chain.segments().len() == before {
+                break;
+            }
+            steps = self.steps(rendered, &chain, halt)?;
+            known = chain.segments().len();
+        }
+        let base = self.usable(keeper, &chain)?;
+        match base.segments().len().checked_sub(known) {
+            Some(done) => drop(steps.drain(..done)),
+            None => steps = self.steps(rendered, &base, halt)?,
+        }
+        let ending = |s: &Segment| {
+            let end = usize::try_from(s.content.boundary.bytes).ok()?;
+            rendered.cuts.iter().find(|c| c.end == end).map(|c| (c.message, s.id))
+        };
+        let found = base.segments().iter().filter_map(ending).collect();
+        Ok(Plan { base, found, steps })
+    }
+
+    /// The deepest stored path of the open branch under a rendering; empty where none is deeper than `known`, whose text is unchanged.
+    fn stored_under(&self, talk: &Talk, keeper: &Keeper, text: &str, known: &Path) -> Done<Path> {
+        let mut tried: HashSet<SegmentId> = HashSet::new();
+        for message in talk.conversation.path().iter().rev() {
+            let Some(id) = talk.ends.get(&message.id).filter(|id| !tried.contains(*id)) else {
+                continue;
+            };
+            if known.segments().iter().any(|s| s.id == *id) {
+                // A name stands for the whole path: no need to read it to find as much of it. Earlier messages end further up.
+                break;
+            }
+            let path = keeper.stored_path(id)?;
+            let unchanged = path.unchanged(text);
+            if !unchanged.segments().is_empty() {
+                return Ok(unchanged);
+            }
+            // What begins like this path differs at the same place.
+            tried.extend(path.segments().iter().map(|s| s.id));
+        }
+        Ok(Path::default())
+    }
+
+    /// The longest prefix that can be made live: it is live already, or its checkpoint and all rows are on disk.
+    fn usable(&self, keeper: &Keeper, path: &Path) -> Done<Path> {
+        if self.server().is_some() {
+            // Its history is all that is needed.
+            return Ok(path.clone());
+        }
+        let live = self.live.segments().len();
+        let from_live = if self.live.common(path) == live { live } else { 0 };
+        for n in (from_live + 1..=path.segments().len()).rev() {
+            let Some(tip) = path.segments().get(n - 1) else {
+                break;
+            };
+            // Unknown to the store: never saved. What comes before it may be.
+            if let Some(plan) = keeper.restorable(&tip.id)? {
+                return Ok(path.prefix(plan.usable.max(from_live)));
+            }
+        }
+        Ok(path.prefix(from_live))
+    }
+
+    /// Cuts the text behind a path into segments to be read. The last one is what the model answers to, unless a message
+    /// ends with it.
+    fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
+        Ok(segments::steps(&self.renderer, self.piece, rendered, path, halt)?)
+    }
+
+    /// The live state is under the rendering of the open branch, and all but its last few words are in it.
+    pub(super) fn is_synced(&self, talk: &Talk, rendered: &Rendered) -> bool {
+        if rendered.text.is_empty() || self.live.segments().is_empty() {
+            return rendered.text.is_empty() && self.live.segments().is_empty();
+        }
+        let whole = self.live.unchanged(&rendered.text).segments().len() == self.live.segments().len();
+        let missing = rendered.text.len().saturating_sub(self.live.text_bytes());
+        whole && missing <= SMALL_REST && !self.is_short_of(talk)
+    }
+}
+
+impl State {
+    /// Plans for a text: the deepest usable path under it, and what has to be read behind it.
+    pub(super) fn plan(&self, rendered: &Rendered) -> Done<Plan> {
+        let mut chain = self.feeder.live.unchanged(&rendered.text);
+        if self.feeder.may_be_deeper_on_disk(&self.talk, &chain) {
+            let stored = self.feeder.stored_under(&self.talk, &self.keeper, &rendered.text, &chain)?;
+            if stored.text_bytes() > chain.text_bytes() {
+                chain = stored;
+            }
+        }
+        self.bounded(|halt| self.feeder.plan_from(&self.keeper, rendered, chain, halt))
+    }
+
+    /// A plan with something to answer to.
+    pub(super) fn plan_answer(&self, rendered: &Rendered) -> Done<Plan> {
+        let mut plan = self.plan(rendered)?;
+        // All of it may be in the state, as after an answer of one token: the end of it is read once more.
+        while plan.steps.is_empty() {
+            let Some(shorter) = plan.base.segments().len().checked_sub(1) else {
+                return Err(RuntimeError::Failed("internal error: there is nothing to answer to".into()));
+            };
+            let base = plan.base.prefix(shorter);
+            plan = self.bounded(|halt| self.feeder.plan_from(&self.keeper, rendered, base, halt))?;
+        }
+        Ok(plan)
+    }
+
+    /// As [`State::plan`], leaving the last few words for the next question to bring.
+    pub(super) fn plan_past(&self, rendered: &Rendered) -> Done<Plan> {
+        let mut plan = self.plan(rendered)?;
+        if rendered.text.len().saturating_sub(plan.base.text_bytes()) <= SMALL_REST && !plan.base.segments().is_empty()
+        {
+            plan.steps.clear();
+        }
+        Ok(plan)
+    }
+
+    /// Whether state that is being written may be what a plan for this text wants back.
+    pub(super) fn wants_stored(&self, rendered: &Rendered) -> bool {
+        self.feeder.may_be_deeper_on_disk(&self.talk, &self.feeder.live.unchanged(&rendered.text))
+    }
+
+    /// Works on a text that may be of any length: given up when somebody wants it to end, and at more tokens than the context
+    /// holds.
+    pub(super) fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
+        let (inbox, on_screen) = (&self.inbox, !self.off_screen);
+        let most = match self.firm_limit() {
+            0 => usize::MAX,
+            limit => usize::try_from(limit).unwrap_or(usize::MAX),
+        };
+        work(&Halt { stop: &|| inbox.wants_stop(on_screen), most })
+    }
+
+    /// Tokens of a text.
+    pub(super) fn count(&self, text: &str) -> Done<u64> {
+        let tokenizer = &self.feeder.renderer.model().tokenizer;
+        let counted = self.bounded(|halt| tokenizer.encode_plain_until(text, &Halt { most: usize::MAX, ..*halt }));
+        Ok(counted?.len() as u64)
+    }
+
+    /// Tokens beyond which a text is refused; 0 where there is no such number. A server counts in tokens of its own and refuses by
+    /// them.
+    pub(super) fn firm_limit(&self) -> u64 {
+        if self.feeder.server().is_some() { 0 } else { self.meters.context_limit }
+    }
+
+    /// Refuses what does not fit, before anything was read. `what` is what would be read.
+    pub(super) fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
+        let plan = self.known_size(plan, what)?;
+        let limit = self.firm_limit();
+        let reserve = self.reserve();
+        if limit == 0 || plan.total() + reserve <= limit {
+            return Ok(plan);
+        }
+        let left = limit.saturating_sub(plan.base.position() + reserve);
+        Err(RuntimeError::TooLong(format!(
+            "{what} needs {} tokens; {} are left of {} ({} are kept free for the answer). Nothing was read. Options: {}.",
+            grouped(plan.to_read()),
+            grouped(left),
+            grouped(limit),
+            grouped(reserve),
+            self.options_without_room()
+        )))
+    }
+
+    /// The same for a text that was given up because the context cannot hold it.
+    pub(super) fn known_size<T>(&self, done: Done<T>, what: &str) -> Done<T> {
+        match done {
+            Err(RuntimeError::Text(TextError::TooLong { most })) => Err(RuntimeError::TooLong(format!(
+                "{what} needs more than {} tokens, all that the context holds. Nothing was read. Options: {}.",
+                grouped(most as u64),
+                self.options_without_room()
+            ))),
+            done => done,
+        }
+    }
+
+    /// A question behind kept state: the branch that answers it, of which nothing is kept, and what spells the answer.
+    pub(super) fn question_behind(
+        &self,
+        base: &Path,
+        rendered: &Arc<Rendered>,
+        sampling: Sampling,
+    ) -> Done<(Branch, StreamDecoder)> {
+        let (renderer, piece) = (&self.feeder.renderer, self.feeder.piece);
+        let steps = self.bounded(|halt| segments::steps(renderer, piece, rendered, base, halt))?;
+        let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
+        let limit = self.firm_limit();
+        if limit > 0 && total + self.reserve() > limit {
+            let (total, limit) = (grouped(total), grouped(limit));
+            return Err(RuntimeError::TooLong(format!("{total} tokens with the question; the context holds {limit}")));
+        }
+        let begin = Begin::after_prompt(&rendered.text);
+        let last = Last::Generate(self.generate(sampling, begin, 0)?);
+        let decoder = StreamDecoder::new(renderer.model().tokenizer.clone(), begin);
+        let (base, rendered) = (base.clone(), Arc::clone(rendered));
+        Ok((Branch { base, rendered, steps: steps.into(), last, export: false }, decoder))
+    }
+
+    fn options_without_room(&self) -> &'static str {
+        match self.attendance {
+            Attendance::Present => "/undo, /new, /compact, or a shorter text (/load --head N)",
+            Attendance::Absent => "a shorter text, a new session (without -r and -c), or a larger --ctx",
+        }
+    }
+
+    /// Tokens kept free for an answer: as configured, at most a quarter of a small context.
+    pub(super) fn reserve(&self) -> u64 {
+        self.reserve_answer.min(self.meters.context_limit / 4)
+    }
+
+    /// `, about 0:35`, when the reading speed is known.
+    pub(super) fn about(&self, tokens: u64) -> String {
+        let speed = self.reading_speed;
+        if speed <= 0.0 {
+            return String::new();
+        }
+        let seconds = (tokens as f64 / speed).ceil() as u64;
+        format!(", about {}:{:02}", seconds / 60, seconds % 60)
+    }
+}

@@ -1,0 +1,209 @@
+//! `/preset`: the built-in presets, and the user's, one file each in the configuration folder.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::{Done, RuntimeError, Settings, State};
+use crate::config::settings::preset::{BUILT_IN, Preset, builtin, check_name};
+use crate::config::settings::table;
+use crate::core::transcript::Role;
+use crate::runtime::protocol::{Display, Level, Notice, PresetAction};
+use crate::text::files;
+use crate::text::near::nearest;
+
+fn file_of(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.toml"))
+}
+
+/// Names of the user's presets, sorted.
+fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        // The folder is made with the first preset.
+        return Vec::new();
+    };
+    let mut names: Vec<String> = entries
+        .filter_map(|e| {
+            let path = e.ok()?.path();
+            let name = path.file_stem()?.to_str()?.to_owned();
+            let toml = path.extension().is_some_and(|e| e == "toml");
+            (toml && check_name(&name).is_ok()).then_some(name)
+        })
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// Reads one; the error names the file.
+fn read(file: &Path) -> Result<Preset, String> {
+    let shown = file.display();
+    let text =
+        files::read_text(file, files::SETTINGS_BYTES).map_err(|e| format!("{shown}: {e}. Fix or remove the file."))?;
+    Preset::parse(&text).map_err(|e| format!("{shown}: {e}"))
+}
+
+/// Writes one, whole or not at all. Returns whether another one was there, which is kept as `NAME.toml~`.
+fn write(dir: &Path, name: &str, preset: &Preset) -> std::io::Result<bool> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let file = file_of(dir, name);
+    let replaced = file.exists();
+    if replaced {
+        std::fs::copy(&file, dir.join(format!("{name}.toml~")))?;
+    }
+    files::replace(&file, preset.text().as_bytes())?;
+    Ok(replaced)
+}
+
+/// What a preset sets: every value that is another than the configured one; what belongs to the screen, than the built-in one.
+fn summary(preset: &Preset, configured: &Settings) -> String {
+    let other = |(key, value): &(&'static str, String)| {
+        let row = table::find(key)?;
+        let usual = configured.value(row).unwrap_or_else(|| row.kind.show(&row.kind.default()));
+        (usual != *value).then(|| format!("{} {value}", row.session.map_or(row.name, |way| way.name)))
+    };
+    let mut parts: Vec<String> = preset.values.iter().filter_map(other).collect();
+    if preset.system.is_some() {
+        parts.push("a system text".into());
+    }
+    if parts.is_empty() { "as configured".to_owned() } else { parts.join(", ") }
+}
+
+/// A preset by name, built in or of the user.
+///
+/// # Errors
+/// One line: there is none, or what is wrong with its file.
+pub fn find(dir: Option<&Path>, name: &str) -> Result<Preset, String> {
+    if let Some(preset) = builtin(name) {
+        return Ok(preset);
+    }
+    let own = dir.map(names).unwrap_or_default();
+    match dir {
+        Some(dir) if own.iter().any(|n| n == name) => read(&file_of(dir, name)),
+        Some(_) | None => {
+            let all: Vec<&str> = BUILT_IN.iter().map(|p| p.name).chain(own.iter().map(String::as_str)).collect();
+            let near = nearest(name, all.iter().copied());
+            let near = near.map_or(String::new(), |n| format!(" Did you mean {n}?"));
+            Err(format!("No preset {name}.{near} There are: {}", all.join(", ")))
+        }
+    }
+}
+
+impl State {
+    /// `/preset`.
+    pub(super) fn preset(&mut self, action: PresetAction) -> Done {
+        match action {
+            PresetAction::List => self.list_presets(),
+            PresetAction::Take(name) => self.take_preset(&name),
+            PresetAction::Save { name, display } => self.save_preset(&name, display),
+        }
+    }
+
+    fn list_presets(&mut self) -> Done {
+        let mut rows: String = BUILT_IN.iter().map(|p| format!("| {} | {} |\n", p.name, p.help)).collect();
+        let mut own = String::new();
+        if let Some(dir) = &self.presets {
+            for name in names(dir) {
+                let what = read(&file_of(dir, &name)).map_or_else(|e| e, |p| summary(&p, &self.defaults));
+                rows.push_str(&format!("| {name} | {} |\n", what.replace('|', "\\|")));
+            }
+            own = format!(" `/preset save NAME` keeps what is set now, in {}.", dir.display());
+        }
+        let text = format!(
+            "| preset | |\n|---|---|\n{rows}\nNow: {}. `/preset NAME` takes one.{own}\n",
+            self.talk.settings.preset
+        );
+        self.page("Presets", text)
+    }
+
+    /// The settings with a preset, and what it says of the display. Like the built-in ones it begins with the configured sampling;
+    /// nothing changes unless all of it can be set.
+    fn settings_of(&self, preset: &Preset) -> Result<(Settings, Display), String> {
+        let mut settings = self.talk.settings.clone();
+        settings.begin_preset(&self.defaults);
+        let mut display = Display::new();
+        for (key, value) in &preset.values {
+            match table::find(key).and_then(|row| settings.value(row)) {
+                Some(_) => drop(settings.set(key, value)?),
+                None => display.push((key, value.clone())),
+            }
+        }
+        Ok((settings, display))
+    }
+
+    fn take_preset(&mut self, name: &str) -> Done {
+        if builtin(name).is_some() {
+            let said = self.talk.settings.preset(name, &self.defaults);
+            return self.settings_changed(said.map_err(RuntimeError::Refused)?);
+        }
+        let dir = self.presets.clone().unwrap_or_default();
+        let preset = find(self.presets.as_deref(), name).map_err(RuntimeError::Refused)?;
+        let taken = self.settings_of(&preset);
+        let (mut settings, display) = taken.map_err(|e| {
+            let file = file_of(&dir, name);
+            RuntimeError::Refused(format!("{}: {e}", file.display()))
+        })?;
+        settings.preset = name.to_owned();
+        let mut said = format!("Preset {name}: {}", summary(&preset, &self.defaults));
+        if let (Err(why), Some(row)) = (self.may_think(settings.think), table::session_row("think")) {
+            settings.take(row, &self.talk.settings);
+            said.push_str(&format!(". Of thoughts nothing was taken: {why}"));
+        }
+        let path = self.talk.conversation.path();
+        let present = path.first().filter(|m| m.role == Role::System);
+        let read_here = present.map(|m| m.text.clone());
+        if let Some(text) = preset.system.filter(|t| read_here.as_ref() != Some(t)) {
+            if self.talk.conversation.is_empty() && self.talk.may_write().is_ok() {
+                self.move_head(None)?;
+                self.talk.system = Some(text);
+                self.show_session();
+            } else {
+                said.push_str(&format!(". Its system text is for new sessions: /new, then /preset {name}"));
+            }
+        }
+        self.talk.settings = settings;
+        if !display.is_empty() {
+            self.tell(Notice::Display(display));
+        }
+        self.settings_changed(said)
+    }
+
+    fn save_preset(&mut self, name: &str, display: Display) -> Done {
+        let refused = |e: String| RuntimeError::Refused(format!("{e}. Nothing was saved."));
+        check_name(name).map_err(|e| refused(e.to_string()))?;
+        if builtin(name).is_some() || matches!(name, "list" | "save" | "custom") {
+            return Err(refused(format!("\"{name}\" has a meaning already; choose another name")));
+        }
+        let Some(dir) = &self.presets else {
+            return Err(refused("There is no configuration folder".into()));
+        };
+        let settings = &self.talk.settings;
+        // A preset without a seed leaves it to each answer, so that is not written down.
+        let mut values: Display = table::preset_rows()
+            .filter(|row| row.name != "sampling.seed" || settings.seed.is_some())
+            .filter_map(|row| Some((row.name, settings.value(row)?)))
+            .collect();
+        values.extend(display);
+        let first = self.talk.conversation.path().first().copied();
+        let system = match first {
+            Some(m) if m.role == Role::System => Some(m.text.clone()),
+            Some(_) => None,
+            None => self.talk.system.clone(),
+        };
+        let preset = Preset { system: system.filter(|t| !t.trim().is_empty()), values };
+        // What a configuration allows and a session does not must not be found out when it is wanted.
+        Preset::parse(&preset.text())
+            .map_err(|e| e.to_string())
+            .and_then(|p| self.settings_of(&p).map(|_| ()))
+            .map_err(refused)?;
+        let file = file_of(dir, name);
+        let replaced = write(dir, name, &preset).map_err(|e| refused(format!("{}: {e}", file.display())))?;
+        let before = match replaced {
+            true => format!(" The one before is {name}.toml~."),
+            false => String::new(),
+        };
+        self.talk.settings.preset = name.to_owned();
+        self.talk.settings.keep_preset();
+        self.save_settings()?;
+        self.note(Level::Info, format!("Preset {name} saved: {}.{before}", file.display()));
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! The last words: what is left is saved, and whether all of it is on disk is said.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::{Attendance, State};
+use crate::core::Exit;
+use crate::runtime::protocol::{Activity, Level, Notice, SaveState, Unsaved};
+use crate::text::sanitize::shell_word;
+
+/// What is said at the end where not all is on disk.
+fn lost(session: Option<&str>, why: &str) -> String {
+    match session {
+        Some(name) => format!("Not all of \"{name}\" could be saved: {why}"),
+        None => format!("What was done could not be saved: {why}"),
+    }
+}
+
+/// What is said when a program ends whose texts are on disk, and not all of its state.
+fn not_kept(why: &str) -> String {
+    format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
+}
+
+impl State {
+    /// Saves what is left, gives the session free, and says how to come back; or that not all is saved, and why.
+    pub(super) fn finish(mut self) {
+        self.feeder.link.shutdown();
+        self.remember_homeless();
+        self.activity(Activity::Busy { what: "saving".into() });
+        let absent = self.attendance == Attendance::Absent;
+        let State { talk, keeper, out, looking, .. } = self;
+        let (id, name, lasts) = (talk.id, talk.id.map(|_| talk.name), keeper.lasts());
+        let store = Arc::clone(&keeper.store);
+        let said = matches!(keeper.shown(), SaveState::TextOnly(_));
+        let closed = keeper.close(Duration::from_secs(60));
+        // Damage is told before the end, and whoever opens the directory next finds it left.
+        if looking.is_some_and(|thread| thread.join().is_err()) {
+            out.note(Level::Error, "internal error: the look for damage ended unexpectedly");
+        }
+        // Where nobody reads the farewell.
+        if let Ok(Some(why)) = &closed
+            && absent
+            && lasts
+            && !said
+        {
+            out.tell(Notice::Save(SaveState::TextOnly(why.clone())));
+        }
+        let (farewell, unsaved) = match (name, closed) {
+            _ if !lasts => (None, None),
+            (None, Ok(lost)) => (lost.map(|why| not_kept(&why)), None),
+            (Some(name), Ok(lost)) => {
+                // Another terminal that began alike may have been given the name first.
+                let name = id.and_then(|id| store.session(id).ok()).map_or(name, |record| record.name);
+                let saved = lost.map_or_else(|| "Saved.".to_owned(), |why| not_kept(&why));
+                (Some(format!("{saved} Come back with: sala-chat -r {}", shell_word(&name))), None)
+            }
+            (name, Err(e)) => {
+                let unsaved =
+                    Unsaved { reason: e.reason.clone(), exit: if e.disk { Exit::Disk } else { Exit::Unreadable } };
+                (Some(lost(name.as_deref(), &e.reason)), Some(unsaved))
+            }
+        };
+        out.tell(Notice::Bye { farewell, unsaved });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_on_disk_is_said_once() {
+        assert_eq!(lost(Some("notes"), "disk full"), "Not all of \"notes\" could be saved: disk full");
+        assert_eq!(lost(None, "disk full"), "What was done could not be saved: disk full");
+    }
+}

@@ -1,0 +1,367 @@
+//! The conversations that are at work beside the one in hand.
+//!
+//! The runtime has one conversation in hand: the fields of [`State`] that belong to a conversation are those of that one, and all that
+//! is written for a conversation is written for that one. The others sit in [`Seat`]s. What concerns one of them, as an event of its
+//! job, takes it in hand for as long as it is handled ([`State::beside`]). As a rule the one in hand is the one on screen.
+//!
+//! A conversation that is left while it is at work keeps its seat, with a sequence of the engine of its own, until it has done all it
+//! was asked; then it is put away as one that is left idle: its text and its state are on disk.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::errand::Errand;
+use super::feeder::Place;
+use super::opened::Empty;
+use super::talk::Rights;
+use super::work::Turn;
+use super::{Attendance, State, Talk, Work};
+use crate::config::commands::{WhileBusy, line_of};
+use crate::core::transcript::{Message, Role};
+use crate::engine::protocol::SequenceId;
+use crate::runtime::protocol::{Activity, Level, Meters, Notice, Request};
+use crate::store::SessionLock;
+
+/// What the runtime knows of one conversation. [`State`] says what the parts are.
+#[derive(Debug)]
+pub(super) struct Seat {
+    talk: Talk,
+    lock: Option<SessionLock>,
+    place: Place,
+    work: Work,
+    queue: VecDeque<Request>,
+    promised: bool,
+    apart: Option<Apart>,
+    resume_pending: bool,
+    typed: Option<String>,
+    meters: Meters,
+    warned: u8,
+    activity: Activity,
+}
+
+/// An aside that is answered beside what goes on: nothing of it is kept.
+#[derive(Debug)]
+pub(super) struct Apart {
+    question: String,
+    /// Why it cannot be answered now: it is asked again after what goes on.
+    pub(super) put_off: Option<String>,
+    /// It was said that it waits.
+    pub(super) waits: bool,
+}
+
+impl Seat {
+    fn new(talk: Talk, sequence: SequenceId) -> Seat {
+        Seat {
+            talk,
+            lock: None,
+            place: Place::in_sequence(sequence),
+            work: Work::Idle,
+            queue: VecDeque::new(),
+            promised: false,
+            apart: None,
+            resume_pending: false,
+            typed: None,
+            meters: Meters::default(),
+            warned: 0,
+            activity: Activity::Idle,
+        }
+    }
+
+    /// Whether it has done all it was asked, and nothing more comes.
+    fn is_done(&self) -> bool {
+        self.work.is_idle() && self.queue.is_empty() && !self.promised
+    }
+}
+
+impl State {
+    /// Takes the conversation of a seat in hand, and puts the present one there.
+    fn exchange(&mut self, at: usize) {
+        let State {
+            talk,
+            keeper,
+            feeder,
+            work,
+            queue,
+            promised,
+            apart,
+            resume_pending,
+            typed,
+            meters,
+            warned,
+            activity,
+            ..
+        } = self;
+        let Some(seat) = self.others.get_mut(at) else { return };
+        std::mem::swap(talk, &mut seat.talk);
+        std::mem::swap(&mut keeper.lock, &mut seat.lock);
+        feeder.exchange(&mut seat.place);
+        std::mem::swap(work, &mut seat.work);
+        std::mem::swap(queue, &mut seat.queue);
+        std::mem::swap(promised, &mut seat.promised);
+        std::mem::swap(apart, &mut seat.apart);
+        std::mem::swap(resume_pending, &mut seat.resume_pending);
+        std::mem::swap(typed, &mut seat.typed);
+        std::mem::swap(meters, &mut seat.meters);
+        std::mem::swap(warned, &mut seat.warned);
+        std::mem::swap(activity, &mut seat.activity);
+        // The engine's and the disk's are the same for all.
+        std::mem::swap(&mut meters.model, &mut seat.meters.model);
+        std::mem::swap(&mut meters.context_limit, &mut seat.meters.context_limit);
+        std::mem::swap(&mut meters.state_bytes, &mut seat.meters.state_bytes);
+    }
+
+    /// Does something with the conversation of a seat in hand.
+    pub(super) fn beside<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
+        self.exchange(at);
+        self.off_screen = true;
+        let result = work(self);
+        self.off_screen = false;
+        self.exchange(at);
+        result
+    }
+
+    /// Does the same with each of the others that is picked.
+    pub(super) fn beside_each(&mut self, picked: impl Fn(&Work) -> bool, mut work: impl FnMut(&mut State)) {
+        for at in 0..self.others.len() {
+            if self.others.get(at).is_some_and(|seat| picked(&seat.work)) {
+                self.beside(at, &mut work);
+            }
+        }
+    }
+
+    /// What goes on in the other seats.
+    pub(super) fn other_works(&self) -> impl Iterator<Item = &Work> {
+        self.others.iter().map(|seat| &seat.work)
+    }
+
+    /// The seat whose work a command of the engine belongs to.
+    pub(super) fn seat_at_work_on(&self, command: u64) -> Option<usize> {
+        self.others.iter().position(|seat| seat.work.owns(command))
+    }
+
+    /// The seat of a conversation that was left at work.
+    pub(super) fn seat_of(&self, is: impl Fn(&Talk) -> bool) -> Option<usize> {
+        self.others.iter().position(|seat| seat.apart.is_none() && is(&seat.talk))
+    }
+
+    /// Name of a conversation that was left at work.
+    pub(super) fn name_beside(&self, serial: u64) -> Option<&str> {
+        self.seat_of(|talk| talk.serial == serial)
+            .and_then(|at| self.others.get(at))
+            .map(|seat| seat.talk.name.as_str())
+    }
+
+    /// When a request has its turn.
+    pub(super) fn turn_of(&self, request: &Request) -> Turn {
+        let turn = match self.work.turn_of(request.while_busy()) {
+            // Its last work ended a moment ago, and the interface has more for it.
+            Turn::Next if self.promised && request.while_busy() == WhileBusy::Leaves => {
+                match self.feeder.free_sequences() {
+                    0 => Turn::Next,
+                    _ => Turn::Leave,
+                }
+            }
+            turn => turn,
+        };
+        if !matches!(turn, Turn::Leave | Turn::Apart) {
+            return turn;
+        }
+        // With nobody there all is done in the order it was asked. What has no place in the list yet cannot be left.
+        if self.attendance == Attendance::Absent || self.quitting || self.talk.serial == 0 {
+            return Turn::Later;
+        }
+        let why = match (self.feeder.sequences(), self.feeder.free_sequences()) {
+            (0, _) => "The model is being loaded",
+            (1, _) => "This engine holds one conversation at a time",
+            (_, 0) => "All conversations that this engine holds are at work",
+            _ => return turn,
+        };
+        self.note(Level::Info, format!("{why}: that is done after what goes on here."));
+        Turn::Later
+    }
+
+    /// Does a request in a seat of its own: the conversation in hand stays at work in another.
+    pub(super) fn leave(&mut self, request: Request) {
+        let Some(sequence) = self.feeder.take_sequence() else { return self.queue.push_back(request) };
+        let (id, name) = (self.talk.id, self.talk.name.clone());
+        self.opened.note(self.talk.serial, id, name);
+        let talk = Talk::empty(self.defaults.clone(), self.default_system.clone());
+        // Said of the one on screen as long as this one has not taken its place: whatever it does next is told.
+        let activity = Activity::Busy { what: "opening".into() };
+        self.others.push(Seat { activity, ..Seat::new(talk, sequence) });
+        self.exchange(self.others.len().saturating_sub(1));
+        self.queue.push_back(request);
+    }
+
+    /// What was queued in a conversation that was left; `None`: nothing more comes, so that it is put away once all is done.
+    pub(super) fn there(&mut self, serial: u64, request: Option<Box<Request>>) {
+        let take = |runtime: &mut State, request: Option<Box<Request>>| {
+            runtime.promised = request.is_some();
+            request.into_iter().for_each(|r| runtime.in_turn(*r, false));
+        };
+        match self.seat_of(|talk| talk.serial == serial) {
+            Some(at) => self.beside(at, |runtime| take(runtime, request)),
+            None if self.talk.serial == serial => take(self, request),
+            None => {
+                // It had no place beside: what was asked goes back to where it was typed.
+                let notice = match request.map(|r| *r) {
+                    None => return,
+                    Some(Request::Ask(text)) => Notice::Input { text: line_of(&text), editing: None },
+                    Some(Request::EditDone { message, text }) => {
+                        Notice::Input { text: line_of(&text), editing: Some(message) }
+                    }
+                    Some(_) => Notice::Note(
+                        Level::Warn,
+                        "A queued command was not done: this session had been left by then.".into(),
+                    ),
+                };
+                self.out.tell(Notice::Background { serial, notice: Box::new(notice) });
+            }
+        }
+    }
+
+    /// Answers an aside in a seat of its own.
+    pub(super) fn set_apart(&mut self, request: Request) {
+        let Request::Aside(question) = request else { return self.queue.push_back(request) };
+        if self.others.iter().any(|seat| seat.apart.is_some() && seat.talk.serial == self.talk.serial) {
+            return self.note(Level::Warn, "One aside at a time: wait for its answer, or stop it first.");
+        }
+        let Some(sequence) = self.feeder.take_sequence() else { return self.queue.push_back(Request::Aside(question)) };
+        self.show_work();
+        let mut seat = Seat::new(self.talk_as_it_stands(), sequence);
+        seat.queue.push_back(Request::Aside(question.clone()));
+        seat.apart = Some(Apart { question, put_off: None, waits: false });
+        self.others.push(seat);
+    }
+
+    /// A copy of the talk with what can be asked about now: what is written so far of an answer, and no document that is being read.
+    fn talk_as_it_stands(&self) -> Talk {
+        // One that was kept in part has another text than what it was loaded with, and is in the state to its end.
+        let is_live = |m: &Message| {
+            let end = self.talk.ends.get(&m.id);
+            end.is_some_and(|end| self.feeder.live.segments().iter().any(|s| s.id == *end))
+        };
+        let half = |m: &&Message| m.is_half_read() && !is_live(m);
+        let path = self.talk.conversation.path();
+        let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
+        let says_nothing = |m: &Message| match m.role {
+            Role::Assistant => m.text.trim().is_empty(),
+            Role::User => true,
+            Role::System | Role::Document => false,
+        };
+        while path.pop_if(|m| says_nothing(m)).is_some() {}
+        self.talk.copy_at(path, Rights::View("it is an aside.".into()))
+    }
+
+    /// Stops the aside that is written, beside or not.
+    pub(super) fn stop_aside(&mut self) {
+        let serial = self.talk.serial;
+        match self.others.iter().position(|seat| seat.apart.is_some() && seat.talk.serial == serial) {
+            Some(at) => self.beside(at, State::stop),
+            None => self.stop(),
+        }
+    }
+
+    /// Takes a conversation that was left at work in hand again and shows it. The one that is left stays at work, or is put away.
+    pub(super) fn take_up(&mut self, at: usize) {
+        let (serial, id, name) = (self.talk.serial, self.talk.id, self.talk.name.clone());
+        self.opened.note(serial, id, name);
+        self.exchange(at);
+        self.screen = self.talk.serial;
+        // What is left of it is with the interface, which has it on screen.
+        self.promised = false;
+        if self.others.get(at).is_some_and(Seat::is_done) {
+            let left = self.others.remove(at);
+            self.put_away(left, self.opened.empty);
+        }
+        self.show_all_again();
+    }
+
+    /// Tells all there is to the conversation in hand, as it stands.
+    fn show_all_again(&mut self) {
+        self.show_work();
+        let mut view = self.session_view();
+        let written = view.messages.pop_if(|m| m.role == Role::Assistant && m.meta.finish.is_none());
+        let written = written.filter(|_| !self.work.is_idle());
+        self.tell(Notice::Session(view));
+        if let Some(answer) = written {
+            self.tell(Notice::Added(answer));
+        }
+        self.tell(Notice::Meters(self.meters.clone()));
+        self.tell(Notice::Activity(self.activity.clone()));
+        match std::mem::take(&mut self.work) {
+            Work::Asking { question, notice, before, then } => {
+                self.tell((*notice).clone());
+                self.work = Work::Asking { question, notice, before, then };
+            }
+            Work::Branching(mut branching) => {
+                branching.shown_again(self);
+                self.work = Work::Branching(branching);
+            }
+            work => self.work = work,
+        }
+    }
+
+    /// What is written so far goes into the conversation.
+    fn show_work(&mut self) {
+        match std::mem::take(&mut self.work) {
+            Work::Feeding(mut f) => {
+                f.feed.shown_again(self);
+                self.work = Work::Feeding(f);
+            }
+            work => self.work = work,
+        }
+    }
+
+    /// After each step: a request that led to no other conversation ends where it began, and who has done all is put away.
+    pub(super) fn tidy_seats(&mut self) {
+        let led_nowhere = self.talk.serial == 0 && self.work.is_idle() && self.queue.is_empty();
+        let screen = self.screen;
+        if let Some(at) = self.seat_of(|talk| led_nowhere && talk.serial == screen) {
+            self.exchange(at);
+            self.tell(Notice::Meters(self.meters.clone()));
+            self.tell(Notice::Activity(self.activity.clone()));
+        }
+        while let Some(at) =
+            self.others.iter().position(|s| s.is_done() && (s.apart.is_some() || s.talk.serial != screen))
+        {
+            let seat = self.others.remove(at);
+            self.put_away(seat, Empty::Stays);
+        }
+    }
+
+    /// A seat that has done all it was asked.
+    fn put_away(&mut self, mut seat: Seat, empty: Empty) {
+        // Where the engine is gone there is nothing to give back.
+        let _ = self.feeder.release(seat.place.sequence());
+        match seat.apart {
+            Some(Apart { put_off: None, .. }) => {}
+            Some(Apart { put_off: Some(why), question, .. }) => self.ask_aside_later(seat.talk.serial, &why, question),
+            None => {
+                self.keeper.wait_for_texts();
+                self.keeper.let_go(seat.talk.id, seat.lock.take());
+                self.left_untitled(&mut seat.talk);
+                self.opened.left(seat.talk, empty);
+            }
+        }
+    }
+
+    fn ask_aside_later(&mut self, serial: u64, why: &str, question: String) {
+        let say = |runtime: &mut State| {
+            runtime.note(Level::Info, format!("The aside is answered after what goes on here: {why}"));
+            runtime.queue.push_back(Request::Aside(question));
+        };
+        match self.seat_of(|talk| talk.serial == serial) {
+            Some(at) => self.beside(at, say),
+            None if self.talk.serial == serial => say(self),
+            // Its conversation is not open any more.
+            None => {}
+        }
+    }
+
+    /// When somebody wants to be looked at without any event.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let works = self.other_works().chain([&self.work]).filter_map(Work::deadline);
+        works.chain(self.errands.iter().filter_map(Errand::deadline)).min()
+    }
+}

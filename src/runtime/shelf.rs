@@ -1,0 +1,375 @@
+//! `/ask-all`: one question to every document of the library, each behind its own kept state, side by side. Nothing of it is kept;
+//! a fork can be opened at any answer.
+
+mod kept;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::branches::{Branch, Fan, Grown, Lanes, Written};
+use super::feeder::Last;
+use super::library::Unread;
+use super::path::Path;
+use super::render::Rendered;
+use super::segments;
+use super::{Attendance, Done, RuntimeError, State};
+use crate::config::settings::SaveStates;
+use crate::core::now_ms;
+use crate::core::transcript::{DocumentInfo, Message, MessageMeta, Role, Sources};
+use crate::engine::protocol::{Ended, Sampling, Token};
+use crate::runtime::protocol::{Activity, FanOut, FanOutRow, Level, Notice};
+use crate::store::DocumentRecord;
+use crate::text::{Begin, StreamDecoder};
+use kept::is_file;
+
+/// What is said to be too long.
+const THIS_QUESTION: &str = "This question";
+
+/// Which documents, and what of them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wish {
+    pub(super) question: String,
+    /// Names that are meant; all if `None`.
+    pub(super) library: Option<String>,
+    /// Documents without kept state are read first.
+    pub(super) read: bool,
+    /// That was done, as far as it went.
+    pub(super) tried: bool,
+}
+
+/// What an answer of the table was given to, to be opened.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    record: DocumentRecord,
+    question: String,
+    row: FanOutRow,
+    thinking: String,
+    looked: Option<Sources>,
+    seed: Option<u64>,
+}
+
+/// A question to a document, ready to be read.
+struct Ready {
+    /// The document and what stands before it, then the question.
+    messages: Vec<Message>,
+    rendered: Arc<Rendered>,
+    path: Path,
+}
+
+/// A document that is being asked.
+struct Being {
+    record: DocumentRecord,
+    row: FanOutRow,
+    thinking: String,
+    looked: Option<Sources>,
+    ready: Option<Ready>,
+    decoder: Option<StreamDecoder>,
+    generated: Vec<Token>,
+    /// The natural logarithm of how likely each of them was.
+    likely: Vec<f32>,
+}
+
+struct AskAll {
+    question: String,
+    sampling: Sampling,
+    asked: Vec<Being>,
+    /// The table has changed since it was told.
+    changed: bool,
+    started: Instant,
+}
+
+/// Where no document is to be asked, of all or of those that are called so.
+pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
+    let which = library.map_or(String::new(), |glob| format!(" called {glob}"));
+    let put = match attendance {
+        Attendance::Present => "/load and /library add put them there.",
+        Attendance::Absent => "sala-chat library add FILE puts one there.",
+    };
+    format!("There is no document{which} in the library. {put}")
+}
+
+impl State {
+    /// `/ask-all`.
+    pub(super) fn ask_all(&mut self, wish: Wish) -> Done {
+        if wish.question.trim().is_empty() {
+            return Err(RuntimeError::Refused("/ask-all QUESTION asks every document of the library.".into()));
+        }
+        self.with_engine(move |runtime| {
+            runtime.keeps_state(match runtime.attendance {
+                Attendance::Present => "/ask-all",
+                Attendance::Absent => "ask-all",
+            })?;
+            // What was read last may still be on its way to the disk: its entry of the library, and its state.
+            runtime.keeper.wait_for_texts();
+            runtime.when_saved(runtime.keeper.states(), move |runtime| runtime.ask_shelf(wish, &[]))
+        })
+    }
+
+    fn ask_shelf(&mut self, wish: Wish, unread: &[Unread]) -> Done {
+        let (kept, others) = self.shelved(wish.library.as_deref())?;
+        if kept.is_empty() && others.is_empty() {
+            return Err(RuntimeError::Refused(no_document(wish.library.as_deref(), self.attendance)));
+        }
+        // What would not be kept need not be read.
+        if wish.read && !others.is_empty() && self.keeper.policy != SaveStates::Never {
+            let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
+            return self.read_shelved(files, Wish { tried: true, ..wish });
+        }
+        let others = others.into_iter().map(|(d, standing)| {
+            let why = self.why_not(&wish, &d, standing, unread);
+            (d, why)
+        });
+        let others = others.collect();
+        self.ask_documents(wish.question, kept, others)
+    }
+
+    /// Refuses what asks kept state where there is none.
+    pub(super) fn keeps_state(&self, what: &str) -> Done {
+        match self.feeder.server() {
+            None => Ok(()),
+            Some(_) => Err(RuntimeError::Refused(format!("{what} asks kept states, and a server keeps none of ours."))),
+        }
+    }
+
+    fn ask_documents(
+        &mut self,
+        question: String,
+        kept: Vec<DocumentRecord>,
+        others: Vec<(DocumentRecord, String)>,
+    ) -> Done {
+        let being = |record: DocumentRecord, failed: Option<String>| Being {
+            row: FanOutRow {
+                document: record.document.name.clone(),
+                tokens: record.document.tokens,
+                failed,
+                ..FanOutRow::default()
+            },
+            record,
+            thinking: String::new(),
+            looked: None,
+            ready: None,
+            decoder: None,
+            generated: Vec::new(),
+            likely: Vec::new(),
+        };
+        let mut asked: Vec<Being> = kept.into_iter().map(|d| being(d, None)).collect();
+        let count = asked.len();
+        asked.extend(others.into_iter().map(|(d, why)| being(d, Some(why))));
+        // Answers that are to be compared are not drawn by lot.
+        let sampling = Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) };
+        self.activity(Activity::Busy { what: format!("asking {count} documents") });
+        let fan = AskAll { question, sampling, asked, changed: true, started: Instant::now() };
+        fan.tell(self, false);
+        self.branch_out(fan)
+    }
+
+    /// The messages behind a kept document with a question, as they render to just its state.
+    fn behind(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
+        let segment = record.document.segment;
+        let path = self.keeper.stored_path(&segment)?;
+        if path.head() != Some(segment) {
+            return Err(RuntimeError::Refused("its kept state is gone".into()));
+        }
+        let mut candidates = Vec::new();
+        if let Some(id) = self.keeper.store.message_ending(&segment)? {
+            // A damaged one is not what was read.
+            let whole = |path: &Vec<Message>| path.iter().all(|m| !m.meta.damaged);
+            // A question without an answer has no end of its own in the state.
+            let alone = |path: &Vec<Message>| path.iter().rev().skip(1).all(|m| m.role == Role::System);
+            candidates.extend(Some(self.keeper.store.path(id)?).filter(|path| whole(path) && alone(path)));
+        }
+        if let Some(text) = self.document_text(record, &path) {
+            let d = &record.document;
+            let mut document = self.draft(Role::Document, None, text);
+            document.meta.document = Some(DocumentInfo {
+                name: d.name.clone(),
+                path: d.path.clone(),
+                hash: d.hash.clone(),
+                tokens: d.tokens,
+                lines: d.lines,
+                complete: true,
+                once: false,
+            });
+            let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
+            let system = system.map(|text| self.draft(Role::System, None, text));
+            candidates.extend(system.map(|s| vec![s, document.clone()]));
+            candidates.push(vec![document]);
+        }
+        for mut messages in candidates {
+            messages.push(self.draft(Role::User, None, question.to_owned()));
+            let refs: Vec<&Message> = messages.iter().collect();
+            let rendered = self.prompt(&refs, THIS_QUESTION)?;
+            if path.unchanged(&rendered.text).segments().len() == path.segments().len() {
+                return Ok(Ready { messages, rendered, path });
+            }
+        }
+        Err(RuntimeError::Refused("its text cannot be put together again from what is kept".into()))
+    }
+
+    /// The text of a document, spelled from the tokens that were read.
+    pub(super) fn document_text(&self, record: &DocumentRecord, path: &Path) -> Option<String> {
+        let d = &record.document;
+        segments::document_text(&self.feeder.renderer, path, d.prefix, &d.name)
+    }
+
+    /// Enter in the table: a new session that ends with this answer.
+    pub(super) fn open_asked(&mut self, at: usize) -> Done {
+        let Some(asked) = self.asked.get(&self.talk.serial).and_then(|rows| rows.get(at)).cloned() else {
+            return Err(RuntimeError::Refused("That answer is not there any more. /ask-all asks again.".into()));
+        };
+        if asked.row.finish.is_none() {
+            return Err(RuntimeError::Refused(format!("{} was not answered.", asked.row.document)));
+        }
+        let Ready { messages, .. } = self.behind(&asked.record, &asked.question)?;
+        self.start_new(None)?;
+        let mut parent = None;
+        for mut message in messages {
+            // A copy: the document may be in another session, too.
+            message.id = self.keeper.store.new_message_id(parent);
+            (message.parent, message.created_ms) = (parent, now_ms());
+            parent = Some(message.id);
+            let document = message.meta.document.as_ref().is_some_and(|d| d.hash == asked.record.document.hash);
+            let id = message.id;
+            self.add_quietly(message)?;
+            if document {
+                self.point(id, asked.record.document.segment);
+            }
+        }
+        let mut answer = self.draft(Role::Assistant, parent, asked.row.text.clone());
+        answer.thinking = asked.thinking;
+        answer.meta = MessageMeta {
+            finish: asked.row.finish,
+            seed: asked.seed,
+            model: self.feeder.model().map(|m| m.name.clone()),
+            completion_tokens: asked.row.answer_tokens,
+            looked: asked.looked,
+            ..MessageMeta::default()
+        };
+        self.add_quietly(answer)?;
+        self.show_session();
+        self.note(
+            Level::Info,
+            format!("A new session with {}: its state is kept, the answer goes on from there.", asked.row.document),
+        );
+        self.sync_quietly()
+    }
+}
+
+impl AskAll {
+    fn tell(&self, runtime: &State, over: bool) {
+        let rows = self.asked.iter().map(|b| b.row.clone()).collect();
+        runtime.tell(Notice::FanOut(FanOut { question: self.question.clone(), rows, over }));
+    }
+
+    fn answered(&self) -> usize {
+        self.asked.iter().filter(|b| b.row.is_answered()).count()
+    }
+
+    /// An answer is complete: what it looked at, and how likely the model found it.
+    fn answer(being: &mut Being, runtime: &State, grown: Grown) {
+        let Some(end) = grown.end else { return };
+        if let Some(decoder) = &mut being.decoder {
+            let rest = decoder.finish();
+            being.row.text.push_str(&rest.answer);
+            being.thinking.push_str(&rest.thinking);
+        }
+        being.row.finish = Some(end.done.ended.finish());
+        being.row.answer_tokens = end.generated.len() as u64;
+        being.generated = end.generated;
+        let Some(ready) = being.ready.as_ref() else { return };
+        let messages: Vec<&Message> = ready.messages.iter().collect();
+        let looked = runtime.sources_behind(&messages, &ready.rendered, (&end.done.looked_at, &[]), &grown.path);
+        being.row.passages = looked.as_ref().map(|l| l.passages.clone()).unwrap_or_default();
+        being.looked = looked;
+        if end.done.ended != Ended::Cancelled {
+            being.row.log_probability = Self::weigh(being, runtime);
+        }
+    }
+
+    /// How likely each token of an answer is on average: the mean of the natural logarithms, thoughts left out.
+    fn weigh(being: &Being, runtime: &State) -> Option<f64> {
+        let begin = being.ready.as_ref().map(|r| Begin::after_prompt(&r.rendered.text))?;
+        let until = runtime.thoughts_until(begin).ok().flatten();
+        let thoughts = until.and_then(|t| being.generated.iter().position(|g| *g == t)).map_or(0, |at| at + 1);
+        let known = being.likely.len() == being.generated.len();
+        let said = being.likely.get(thoughts..).filter(|said| known && !said.is_empty())?;
+        Some(said.iter().map(|s| f64::from(*s)).sum::<f64>() / said.len() as f64)
+    }
+
+    fn say_how_far(&mut self, runtime: &mut State) {
+        self.changed = true;
+        let of = self.asked.iter().filter(|b| b.row.failed.is_none()).count();
+        runtime.working(Activity::Busy { what: format!("{} of {of} documents answered", self.answered()) });
+    }
+}
+
+impl Fan for AskAll {
+    fn shown_again(&mut self, runtime: &mut State) {
+        self.tell(runtime, false);
+    }
+
+    fn count(&self) -> usize {
+        self.asked.len()
+    }
+
+    fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
+        let Some(being) = self.asked.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
+        let ready = runtime.behind(&being.record, &self.question)?;
+        let (mut branch, decoder) = runtime.question_behind(&ready.path, &ready.rendered, self.sampling)?;
+        if let Last::Generate(wish) = &mut branch.last {
+            // How likely each token is itself.
+            wish.likely = Some(0);
+        }
+        being.decoder = Some(decoder);
+        being.ready = Some(ready);
+        Ok(Some(branch))
+    }
+
+    fn tokens(&mut self, _desk: &mut State, which: usize, written: &Written<'_>) {
+        let Some(being) = self.asked.get_mut(which) else { return };
+        being.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
+        if let Some(decoder) = &mut being.decoder {
+            let delta = decoder.push_all(written.tokens);
+            being.row.text.push_str(&delta.answer);
+            being.thinking.push_str(&delta.thinking);
+            self.changed |= !delta.answer.is_empty();
+        }
+    }
+
+    fn tick(&mut self, runtime: &mut State) {
+        if std::mem::take(&mut self.changed) {
+            self.tell(runtime, false);
+        }
+    }
+
+    fn ended(&mut self, runtime: &mut State, which: usize, grown: Done<Grown>) {
+        let Some(being) = self.asked.get_mut(which) else { return };
+        match grown {
+            Ok(grown) => Self::answer(being, runtime, grown),
+            Err(RuntimeError::Stopped) => {}
+            Err(e) => being.row.failed = Some(e.to_string()),
+        }
+        (being.ready, being.decoder) = (None, None);
+        self.say_how_far(runtime);
+    }
+
+    fn over(self: Box<Self>, runtime: &mut State, lanes: Lanes) -> Done {
+        runtime.release(lanes);
+        self.tell(runtime, true);
+        runtime.report_meters();
+        let (answered, of, seconds) = (self.answered(), self.asked.len(), self.started.elapsed().as_secs_f64());
+        let stopped = if runtime.feeder.stopped() { "Stopped: " } else { "" };
+        runtime.note(Level::Info, format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s."));
+        let Self { question, sampling, asked, .. } = *self;
+        let asked = asked.into_iter().map(|b| Asked {
+            record: b.record,
+            question: question.clone(),
+            row: b.row,
+            thinking: b.thinking,
+            looked: b.looked,
+            seed: sampling.seed_of_draws(),
+        });
+        runtime.asked.insert(runtime.talk.serial, asked.collect());
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! `/branch`: from one branch of the conversation to another.
+//!
+//! A branch is counted beside the message that has others beside it: the nearest one to the head, where the header counts, or the
+//! one whose number was typed. Who goes to another branch further up comes to where that was left, and it may branch again below:
+//! then the header counts there, and the way back is the number of the outer place, which is said. Who went back to where several
+//! messages go on chooses one of them by the number that it would have, or without one where the header counts nothing.
+
+use super::conversation::Conversation;
+use super::{Done, RuntimeError, State};
+use crate::config::commands::{BranchTarget, Sibling};
+use crate::core::transcript::MessageId;
+use crate::runtime::protocol::Level;
+
+impl State {
+    /// `/branch`.
+    pub(super) fn branch(&mut self, target: BranchTarget) -> Done {
+        match target {
+            BranchTarget::List => {
+                self.timeline()?;
+                self.say_where_it_branches();
+                Ok(())
+            }
+            BranchTarget::Name(name) => match self.talk.labelled(&name) {
+                Some(id) => self.go_to(id, &format!("At \"{name}\",")),
+                None => self.resume(&name),
+            },
+            BranchTarget::Beside(at, sibling) => self.go_beside(at, sibling),
+        }
+    }
+
+    /// Where there is more than one place to choose at; the one place is in the header.
+    fn say_where_it_branches(&self) {
+        let c = &self.talk.conversation;
+        let places = c.branchings();
+        if let Some(below) = c.branches_below() {
+            let place = if places.is_empty() { String::new() } else { format!("#{} ", c.number_below()) };
+            let text = format!("{} branches go on from here. /branch {place}1 goes to the first.", below.len());
+            self.note(Level::Info, text);
+        }
+        let (Some(nearest), true) = (places.last(), places.len() > 1) else { return };
+        let all: Vec<String> = places
+            .iter()
+            .map(|id| {
+                let (n, of) = c.position_beside(*id);
+                format!("#{} ({n} of {of})", c.number_of(*id))
+            })
+            .collect();
+        let (outer, nearest) = (c.number_of(places[0]), c.number_of(*nearest));
+        let all = all.join(", ");
+        let text = format!(
+            "This branch has others beside {all}. /branch #{outer} next goes to one beside #{outer}; without a number #{nearest} is meant."
+        );
+        self.note(Level::Info, text);
+    }
+
+    /// Where a branch is chosen: the message that is open there, if one is, and all that can be chosen.
+    fn to_choose(&self, at: Option<u64>) -> Done<(Option<MessageId>, Vec<MessageId>)> {
+        let c = &self.talk.conversation;
+        let is_below = match at {
+            Some(number) => number == c.number_below(),
+            None => c.branching().is_none(),
+        };
+        if let Some(below) = c.branches_below().filter(|_| is_below) {
+            return Ok((None, below.to_vec()));
+        }
+        let from = match at {
+            Some(number) => self.talk.numbered(number)?.id,
+            None => c.branching().ok_or_else(|| nothing_beside(c, None))?,
+        };
+        match c.siblings(from) {
+            siblings if siblings.len() < 2 => Err(nothing_beside(c, at)),
+            siblings => Ok((Some(from), siblings.to_vec())),
+        }
+    }
+
+    fn go_beside(&mut self, at: Option<u64>, sibling: Sibling) -> Done {
+        self.talk.may_write()?;
+        let (from, siblings) = self.to_choose(at)?;
+        let c = &self.talk.conversation;
+        let of = siblings.len();
+        let here = from.and_then(|from| siblings.iter().position(|s| *s == from));
+        let to = match sibling {
+            Sibling::Next => Some(here.map_or(0, |here| (here + 1) % of)),
+            Sibling::Prev => Some((here.unwrap_or(0) + of - 1) % of),
+            Sibling::Number(n) => usize::try_from(n).ok().and_then(|n| n.checked_sub(1)),
+        };
+        let Some((n, to)) = to.and_then(|i| Some((i + 1, *siblings.get(i)?))) else {
+            let place = match from {
+                Some(from) => format!("beside #{}", c.number_of(from)),
+                None => "to go on to from here".to_owned(),
+            };
+            return Err(RuntimeError::Refused(format!("There are branches 1 to {of} {place}.{}", others(c, from))));
+        };
+        let leaf = c.newest_leaf(to);
+        self.move_head(Some(leaf))?;
+        let c = &self.talk.conversation;
+        // Further down it may branch once more, and the header counts there.
+        let (place, back) = match c.branching() == Some(to) {
+            true => (String::new(), String::new()),
+            false => {
+                let number = c.number_of(to);
+                let back = here.map(|here| format!(" Back: /branch #{number} {}", here + 1));
+                (format!(" of #{number}"), back.unwrap_or_default())
+            }
+        };
+        let what = format!("Branch {n}/{of}{place}, at");
+        self.go_then(Some(leaf), move |runtime, fed| {
+            runtime.say_shared_and(&what, &fed, &back);
+            Ok(())
+        })
+    }
+}
+
+/// There is no other branch at a place, or at none.
+fn nothing_beside(c: &Conversation, at: Option<u64>) -> RuntimeError {
+    let below = c.branches_below().map(|_| c.number_below());
+    let places = c.branchings().into_iter().map(|id| c.number_of(id)).chain(below);
+    let places: Vec<String> = places.map(|number| format!("#{number}")).collect();
+    RuntimeError::Refused(match (at, places.is_empty()) {
+        (Some(number), false) => {
+            format!("There is no other branch beside #{number}, but beside {}.", places.join(", "))
+        }
+        (Some(_) | None, _) => "There is one branch only. /edit, /regen and /fork make others.".into(),
+    })
+}
+
+/// Other places of this branch, to be chosen by their number.
+fn others(c: &Conversation, than: Option<MessageId>) -> String {
+    let mut places = c.branchings().into_iter().filter(|id| Some(*id) != than).map(|id| c.number_of(id)).peekable();
+    match places.peek() {
+        None => String::new(),
+        Some(first) => {
+            let example = format!(": /branch #{first} next");
+            let all: Vec<String> = places.map(|n| format!("#{n}")).collect();
+            format!(" Others are beside {}{example}", all.join(", "))
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Going back, forward and sideways: undo, redo, edit, fork, branches, marks, changed beginnings. Nothing here removes
+//! anything; each command says what it shares and what it reads again.
+
+use std::collections::HashMap;
+
+use super::ask::Shown;
+use super::execute::Fed;
+use super::{Done, RuntimeError, State, grouped};
+use crate::config::commands::line_of;
+use crate::core::transcript::{DocumentInfo, Finish, Message, MessageId, Role};
+use crate::runtime::protocol::{Choice, GotoTarget, Level, Notice};
+use crate::text::sanitize::{edited, sanitize};
+
+impl State {
+    /// Moves the head, makes its state live, and says what that took. `what` begins the sentence.
+    pub(super) fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
+        let what = what.to_owned();
+        self.go_then(head, move |runtime, fed| {
+            runtime.say_shared(&what, &fed);
+            Ok(())
+        })
+    }
+
+    pub(super) fn go_then(
+        &mut self,
+        head: Option<MessageId>,
+        then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static,
+    ) -> Done {
+        self.move_head(head)?;
+        self.show_session();
+        self.sync(then)
+    }
+
+    /// `Forked at #7: 30,112 tokens shared, 0 read again.`
+    pub(super) fn say_shared(&mut self, what: &str, fed: &Fed) {
+        self.say_shared_and(what, fed, "");
+    }
+
+    /// The same, and what can be done now.
+    pub(super) fn say_shared_and(&mut self, what: &str, fed: &Fed, next: &str) {
+        let number = self.talk.conversation.path().len();
+        let time = match fed.ms {
+            ms if ms < 1000.0 => format!("{ms:.0} ms"),
+            ms => format!("{:.1} s", ms / 1000.0),
+        };
+        let (reused, read) = (grouped(fed.reused), grouped(fed.read));
+        let place = match number {
+            0 => "the beginning".to_owned(),
+            n => format!("#{n}"),
+        };
+        self.note(
+            Level::Info,
+            match self.feeder.server() {
+                // What it reads again it does not say.
+                Some(_) => format!("{what} {place}.{next}"),
+                None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
+            },
+        );
+        self.report_meters();
+    }
+
+    /// `/undo`.
+    pub(super) fn undo(&mut self, count: u64) -> Done {
+        self.talk.may_write()?;
+        let Some(undo) = self.talk.conversation.undo(count.max(1)) else {
+            return Err(RuntimeError::Refused("Nothing to undo: the conversation is empty.".into()));
+        };
+        if let Some(text) = undo.text {
+            self.tell(Notice::Input { text: line_of(&text), editing: None });
+        }
+        let what = match undo.exchanges {
+            1 => "Went back one exchange to".to_owned(),
+            n => format!("Went back {n} exchanges to"),
+        };
+        self.go(undo.head, &what)
+    }
+
+    /// `/redo`.
+    pub(super) fn redo(&mut self, count: u64) -> Done {
+        self.talk.may_write()?;
+        let Some((head, exchanges)) = self.talk.conversation.redo(count.max(1)) else {
+            return Err(RuntimeError::Refused("Nothing to redo: this is the end of the line.".into()));
+        };
+        let what = match exchanges {
+            0 | 1 => "Went forward to".to_owned(),
+            n => format!("Went forward {n} exchanges to"),
+        };
+        self.go(Some(head), &what)
+    }
+
+    /// `/edit`: hands the text to the input.
+    pub(super) fn edit_open(&mut self, at: Option<u64>) -> Done {
+        self.talk.may_write()?;
+        let message = match at {
+            Some(n) => self.talk.numbered(n)?,
+            None => {
+                let last = self.talk.conversation.path().into_iter().rev().find(|m| m.role == Role::User);
+                last.ok_or_else(|| RuntimeError::Refused("There is no question to edit yet.".into()))?
+            }
+        };
+        if message.role == Role::Document {
+            return Err(RuntimeError::Refused(
+                "A document cannot be edited here. Change the file, /undo, and /load it again.".into(),
+            ));
+        }
+        let input = Notice::Input { text: line_of(message.known_text()), editing: Some(message.id) };
+        self.say_if_spelled(message.known_text());
+        self.tell(input);
+        Ok(())
+    }
+
+    /// A text that is to be edited holds what no input shows as it is.
+    fn say_if_spelled(&self, text: &str) {
+        if sanitize(text) != text {
+            let said = "Characters that a terminal would obey are spelled out, as \\x1b. Before and behind what you change they stay what they are.";
+            self.note(Level::Info, said);
+        }
+    }
+
+    /// The edited text comes back: a sibling of the message.
+    pub(super) fn edit_done(&mut self, message: MessageId, text: String) -> Done {
+        self.talk.may_write()?;
+        let Some(old) = self.talk.conversation.get(message).cloned() else {
+            return Err(RuntimeError::Refused("The edited message is not in this session.".into()));
+        };
+        let text = edited(old.known_text(), &text);
+        match old.role {
+            Role::User => self.ask_below(old.parent, text),
+            Role::System => self.system_text(Some(text)),
+            Role::Document => Err(RuntimeError::Refused("A document cannot be edited here.".into())),
+            Role::Assistant => {
+                self.move_head(old.parent)?;
+                let mut new = self.draft(Role::Assistant, old.parent, text);
+                new.meta.finish = Some(Finish::Stop);
+                new.meta.model = Some("edited".into());
+                let saved = self.add_message(new)?;
+                let head = self.talk.conversation.head();
+                self.when_saved(saved, move |runtime| runtime.go(head, "Edited"))
+            }
+        }
+    }
+
+    /// `/fork`: a new session from here, sharing everything up to here.
+    pub(super) fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
+        let head = match at {
+            Some(n) => Some(self.talk.conversation.exchange_end(self.talk.numbered(n)?.id)),
+            None => self.talk.conversation.head(),
+        };
+        let Some(head) = head else {
+            return Err(RuntimeError::Refused("Nothing to fork: the conversation is empty.".into()));
+        };
+        self.fork_at(head, name)
+    }
+
+    /// `f` in the timeline: the branch of the message need not be the open one, nor one that can be written to.
+    pub(super) fn fork_from(&mut self, message: MessageId) -> Done {
+        if self.talk.conversation.get(message).is_none() {
+            return Err(RuntimeError::Refused(
+                "That message is in another session: open that one first (/resume NAME).".into(),
+            ));
+        }
+        self.fork_at(self.talk.conversation.exchange_end(message), None)
+    }
+
+    fn fork_at(&mut self, head: MessageId, name: Option<String>) -> Done {
+        self.fork_session(head, name)?;
+        self.show_session();
+        let what = format!("\"{}\" forked at", self.talk.name);
+        self.sync(move |runtime, fed| {
+            runtime.say_shared(&what, &fed);
+            Ok(())
+        })
+    }
+
+    /// `/mark`.
+    pub(super) fn mark(&mut self, name: &str) -> Done {
+        self.talk.may_write()?;
+        let name = name.trim();
+        if name.is_empty() {
+            return Err(RuntimeError::Refused(
+                "/mark NAME gives this place a name; /goto NAME comes back to it.".into(),
+            ));
+        }
+        let Some(head) = self.talk.conversation.head() else {
+            return Err(RuntimeError::Refused("Nothing to mark: the conversation is empty.".into()));
+        };
+        self.save_mark(name, head);
+        self.show_tree();
+        let number = self.talk.conversation.number_of(head);
+        let kept = self.talk.ends.get(&head).is_some_and(|end| self.keeper.keeps(end));
+        let state = if kept { "; its state is kept" } else { "" };
+        self.note(Level::Info, format!("#{number} is now called \"{name}\". /goto {name} comes back to it{state}."));
+        Ok(())
+    }
+
+    /// `/goto`.
+    pub(super) fn goto(&mut self, target: GotoTarget) -> Done {
+        match target {
+            GotoTarget::Mark(name) => match self.talk.labelled(&name) {
+                Some(id) => self.go_to(id, &format!("At \"{name}\",")),
+                None => {
+                    let names: Vec<&str> = self.talk.labels.keys().map(String::as_str).collect();
+                    let there =
+                        if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
+                    Err(RuntimeError::Refused(format!("No mark \"{name}\". There are: {there}.")))
+                }
+            },
+            GotoTarget::Message(id) => {
+                if self.talk.conversation.get(id).is_none() {
+                    return Err(RuntimeError::Refused(
+                        "That message is in another session: open that one first (/resume NAME).".into(),
+                    ));
+                }
+                self.go_to(id, "At")
+            }
+        }
+    }
+
+    pub(super) fn go_to(&mut self, id: MessageId, what: &str) -> Done {
+        self.talk.may_write()?;
+        let end = self.talk.conversation.exchange_end(id);
+        self.go(Some(end), what)
+    }
+
+    /// `/timeline`.
+    pub(super) fn timeline(&mut self) -> Done {
+        let rows = self.timeline_rows();
+        self.tell(Notice::Timeline(rows));
+        Ok(())
+    }
+
+    /// The system text that answers are given with, or will be.
+    fn present_system_text(&self) -> Option<String> {
+        let path = self.talk.conversation.path();
+        let first = path.first().filter(|m| m.role == Role::System).map(|m| m.known_text().to_owned());
+        first.or_else(|| self.talk.system.clone()).filter(|t| !t.is_empty())
+    }
+
+    /// `/system edit`: the command that would set the present text, to be changed and entered; interfaces say how.
+    pub(super) fn system_edit(&mut self) -> Done {
+        self.talk.may_write()?;
+        let text = self.present_system_text().unwrap_or_default();
+        self.say_if_spelled(&text);
+        self.tell(Notice::Input { text: format!("/system {text}"), editing: None });
+        Ok(())
+    }
+
+    /// `/system`.
+    pub(super) fn system_text(&mut self, text: Option<String>) -> Done {
+        let Some(text) = text else {
+            let shown = self.present_system_text();
+            let text = shown.unwrap_or_else(|| "There is none. `/system TEXT` sets it.".into());
+            self.tell(Notice::Page { title: "System text".into(), text });
+            return Ok(());
+        };
+        self.talk.may_write()?;
+        // It may have come from `/system edit`.
+        let text = edited(&self.present_system_text().unwrap_or_default(), &text);
+        if self.talk.conversation.is_empty() {
+            self.move_head(None)?;
+            self.talk.system = Some(text);
+            self.show_session();
+            self.note(Level::Info, "The system text is set; it is read with the first question.");
+            return Ok(());
+        }
+        self.with_engine(move |runtime| runtime.change_system(text))
+    }
+
+    /// Another system text in a conversation that has begun: what that takes is asked first.
+    fn change_system(&mut self, text: String) -> Done {
+        let tokens = self.feeder.live.position();
+        let text_of = format!(
+            "The system text is the first thing the model read. Changing it means reading {} tokens again{} on a new branch.",
+            grouped(tokens),
+            self.about(tokens)
+        );
+        let choices = vec![
+            Choice { key: '\n', label: "do it".into() },
+            Choice { key: 'a', label: "add it as a message here instead".into() },
+            Choice { key: '\x1b', label: "cancel".into() },
+        ];
+        self.ask_user(text_of, choices, |runtime, key| match key {
+            '\n' => {
+                let path = runtime.talk.conversation.path();
+                let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
+                runtime.talk.system = Some(text.clone());
+                let root = runtime.draft(Role::System, None, text);
+                let mut copy = vec![root];
+                copy.extend(rest);
+                runtime.rebuild(None, copy, "System text changed, now at")
+            }
+            'a' => runtime.ask_below(runtime.talk.conversation.head(), text),
+            _ => Ok(()),
+        })
+    }
+
+    /// `/unload`: the conversation without one document, on a new branch.
+    pub(super) fn unload(&mut self, name: &str) -> Done {
+        self.talk.may_write()?;
+        let path = self.talk.conversation.path();
+        let Some(at) = self.talk.document_called(name)? else {
+            return Err(RuntimeError::Refused(self.talk.no_document(name)));
+        };
+        let name = path.get(at).and_then(|m| m.meta.document.as_ref()).map_or(name.to_owned(), |d| d.name.clone());
+        let parent = path.get(at).and_then(|m| m.parent);
+        let later: Vec<Message> = path.iter().skip(at + 1).map(|m| (*m).clone()).collect();
+        let before = match parent {
+            Some(p) => format!("to before it was loaded (#{})", self.talk.conversation.number_of(p)),
+            None => "to the beginning".to_owned(),
+        };
+        let text = match later.len() {
+            0 => {
+                format!("Unloading {name} means going back {before}. Nothing has to be read again.")
+            }
+            n => {
+                let messages = if n == 1 { "message" } else { "messages" };
+                format!(
+                    "Text in the middle cannot be taken out of the model. Unloading {name} means going back {before} and \
+                     reading {n} later {messages} again on a new branch."
+                )
+            }
+        };
+        self.confirm(text, "do it", move |runtime, yes| match yes {
+            true => runtime.rebuild(parent, later, &format!("{name} unloaded, now at")),
+            false => Ok(()),
+        })
+    }
+
+    /// Copies messages below `parent` as a new branch and makes that live.
+    fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
+        let head = self.copied(parent, messages)?;
+        self.go(head, what)
+    }
+
+    fn copied(&mut self, parent: Option<MessageId>, messages: Vec<Message>) -> Done<Option<MessageId>> {
+        let conversation = &self.talk.conversation;
+        let kept = parent.map_or(0, |p| conversation.number_of(p));
+        let new_places = (kept + 1..).zip(&messages).filter(|(_, m)| conversation.get(m.id).is_some());
+        let moved: HashMap<u64, u64> = new_places.map(|(new, m)| (conversation.number_of(m.id), new)).collect();
+        self.move_head(parent)?;
+        let mut parent = parent;
+        for old in messages {
+            let mut new = self.draft(old.role, parent, old.text);
+            (new.thinking, new.meta) = (old.thinking, old.meta);
+            // What an answer looked at has other numbers here, or is gone.
+            let number = |old: u64| if old <= kept { Some(old) } else { moved.get(&old).copied() };
+            new.meta.looked = new.meta.looked.map(|looked| looked.renumbered(number));
+            parent = Some(new.id);
+            self.add_quietly(new)?;
+        }
+        Ok(self.talk.conversation.head())
+    }
+
+    /// `/compact`: a branch that begins with the model's own summary.
+    pub(super) fn compact(&mut self, instruction: Option<&str>) -> Done {
+        self.talk.may_write()?;
+        if self.talk.conversation.is_empty() {
+            return Err(RuntimeError::Refused("Nothing to compact: the conversation is empty.".into()));
+        }
+        let wish = instruction.map_or(String::new(), |i| format!(" {i}"));
+        let question = format!(
+            "Write a summary of our conversation so far, complete enough to go on from it: facts, names, numbers, decisions, open \
+             questions.{wish}"
+        );
+        // The summary is of the state at the head; so is what is said of its size.
+        self.sync(move |runtime, _| {
+            let before = runtime.feeder.live.position();
+            runtime.answer_aside(&question, Shown::No, move |runtime, summary| runtime.compacted(&summary, before))
+        })
+    }
+
+    fn compacted(&mut self, summary: &str, before: u64) -> Done {
+        if summary.trim().is_empty() {
+            return Err(RuntimeError::Failed("The model wrote no summary. Nothing was changed.".into()));
+        }
+        let root = self.talk.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
+        let mut message = self.draft(Role::Document, root, summary.to_owned());
+        let mut info = DocumentInfo::new("summary of the conversation", None, summary);
+        // All of it is read with the branch, in one piece.
+        info.complete = true;
+        info.tokens = self.feeder.renderer.model().tokenizer.encode_plain(summary)?.len() as u64;
+        message.meta.document = Some(info);
+        let head = self.copied(root, vec![message])?;
+        self.go_then(head, move |runtime, fed| {
+            runtime.say_shared("Compacted, now at", &fed);
+            // Of a server's tokens there are estimates.
+            let about = if runtime.feeder.server().is_some() { "about " } else { "" };
+            let (before, after) = (grouped(before), grouped(runtime.feeder.live.position()));
+            let sizes = format!("{about}{before} tokens before, {about}{after} now");
+            runtime.note(Level::Info, format!("{sizes}. The long form stays: /branch prev."));
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,289 @@
+//! A title for the open session, made by the model from how the conversation begins.
+//!
+//! It is written in a sequence beside the conversation's while nothing else goes on, and whatever is asked meanwhile goes first;
+//! a session that was left is given its title then, too.
+//! Where none can be made, the first words of the first question stay in its place; one that a person gave stays for good. The
+//! built-in model is not asked, because it was not trained to, nor is a server, where every request is somebody's bill.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::branches::{Branch, Fan, Grown, Lanes, Written};
+use super::feeder::Last;
+use super::path::Path;
+use super::render::{Rendered, nothing_known};
+use super::segments::{self, Step};
+use super::{Done, RuntimeError, State, Talk, Work};
+use crate::config::settings::ThinkMode;
+use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
+use crate::engine::protocol::{Ended, Generate, Sampling};
+use crate::runtime::protocol::{Level, Notice};
+use crate::store::{Change, TitleBy};
+use crate::text::sanitize::sanitize_line;
+use crate::text::steer::Watched;
+use crate::text::{Begin, StreamDecoder};
+
+/// Characters of a question and of an answer that the model is shown.
+const SHOWN: usize = 600;
+/// Documents whose names it is shown.
+const DOCUMENTS: usize = 8;
+/// Tokens of a title, and of thoughts before it.
+const TITLE_TOKENS: u64 = 32;
+const THOUGHT_TOKENS: u64 = 64;
+/// Answers after which one is tried: what was asked at once may have come in between.
+const TRIES: usize = 3;
+/// How long reading the beginning may take where the reading speed is known, in seconds: a step of the engine is not given up
+/// in the middle.
+const LONGEST_S: f64 = 2.0;
+/// Characters of a title.
+const LONGEST: usize = 60;
+/// Characters of a title that somebody types.
+const LONGEST_TYPED: usize = 120;
+
+/// A session that wants a title, and what the model is asked for it.
+#[derive(Clone, Debug)]
+pub(super) struct Untitled {
+    session: SessionId,
+    asked: String,
+}
+
+/// A title that is being written.
+struct Titling {
+    of: Untitled,
+    rendered: Arc<Rendered>,
+    steps: VecDeque<Step>,
+    last: Option<Last>,
+    decoder: StreamDecoder,
+    text: String,
+    complete: bool,
+}
+
+impl State {
+    /// An answer is complete: whether the session wants a title now.
+    pub(super) fn wish_title(&mut self, answer: MessageId) {
+        let finish = self.talk.conversation.get(answer).and_then(|m| m.meta.finish);
+        let whole = matches!(finish, Some(Finish::Stop | Finish::Length));
+        let answers = self.talk.conversation.path().iter().filter(|m| m.role == Role::Assistant).count();
+        let able = self.feeder.model().is_some_and(|m| !m.built_in && m.server.is_none()) && self.lanes() > 0;
+        self.talk.wants_title =
+            self.titles && self.talk.id.is_some() && self.talk.title.is_empty() && able && whole && answers <= TRIES;
+    }
+
+    /// A session is left: should it want a title, it is made while nothing else goes on.
+    pub(super) fn left_untitled(&mut self, talk: &mut Talk) {
+        self.untitled.extend(untitled(talk));
+    }
+
+    /// Whether a title can be made now: no conversation is answered that it would take time from.
+    pub(super) fn title_is_due(&self) -> bool {
+        (self.talk.wants_title || !self.untitled.is_empty())
+            && self.feeder.model().is_some()
+            && self.lanes() > 0
+            && self.other_works().all(Work::is_idle)
+    }
+
+    /// Begins to write it.
+    pub(super) fn make_title(&mut self) -> Done {
+        let wanted = untitled(&mut self.talk).or_else(|| self.untitled.pop_front());
+        match wanted.map(|wanted| self.titling(wanted)).transpose() {
+            Ok(Some(Some(titling))) => self.branch_out(titling),
+            Ok(Some(None) | None) => Ok(()),
+            Err(e) => {
+                tracing::debug!(%e, "no title");
+                Ok(())
+            }
+        }
+    }
+
+    /// What is asked of the model; `None` where that would take too long.
+    fn titling(&self, of: Untitled) -> Done<Option<Titling>> {
+        let message = self.draft(Role::User, None, of.asked.clone());
+        let rendered =
+            self.bounded(|halt| self.feeder.renderer.prompt(&[&message], ThinkMode::Off, halt, &nothing_known))?;
+        let (renderer, piece) = (&self.feeder.renderer, self.feeder.piece);
+        let steps = self.bounded(|halt| segments::steps(renderer, piece, &rendered, &Path::default(), halt))?;
+        let tokens: usize = steps.iter().map(|s| s.prompt.len()).sum();
+        if self.reading_speed > 0.0 && tokens as f64 / self.reading_speed > LONGEST_S {
+            return Ok(None);
+        }
+        let begin = Begin::after_prompt(&rendered.text);
+        let tokenizer = &renderer.model().tokenizer;
+        let watched = Watched { thought_tokens: THOUGHT_TOKENS, loops: true };
+        let generate = Generate {
+            max_tokens: TITLE_TOKENS + THOUGHT_TOKENS,
+            steering: watched.steering(tokenizer, begin, 0)?,
+            ..self.generate(Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) }, begin, 0)?
+        };
+        Ok(Some(Titling {
+            of,
+            decoder: StreamDecoder::new(tokenizer.clone(), begin),
+            rendered: Arc::new(rendered),
+            steps: steps.into(),
+            last: Some(Last::Generate(generate)),
+            text: String::new(),
+            complete: false,
+        }))
+    }
+
+    /// `/title TEXT`.
+    pub(super) fn title(&mut self, text: &str) -> Done {
+        let title = shortened(&sanitize_line(text.trim()), LONGEST_TYPED);
+        if title.is_empty() {
+            return Err(RuntimeError::Refused("/title TEXT needs a title.".into()));
+        }
+        self.talk.may_write()?;
+        self.note(Level::Info, format!("Title: {title}. /rename changes the name it is resumed by."));
+        self.has_title(title, TitleBy::Person);
+        Ok(())
+    }
+
+    /// The model made a title for the open session: it is its title if nobody gave it one.
+    fn was_titled(&mut self, title: String) {
+        if self.talk.title.is_empty() {
+            self.has_title(title, TitleBy::Model);
+        }
+    }
+
+    /// The open session has a title from now on. One in which nothing was said yet is given it with its first message.
+    fn has_title(&mut self, title: String, by: TitleBy) {
+        self.talk.title.clone_from(&title);
+        self.talk.wants_title = false;
+        if let Some(session) = self.talk.id {
+            self.keeper.change(vec![Change::Title { session, title: title.clone(), by }]);
+        }
+        self.tell(Notice::Titled(title));
+    }
+}
+
+impl Fan for Titling {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn prepare(&mut self, _desk: &mut State, _which: usize) -> Done<Option<Branch>> {
+        let Some(last) = self.last.take() else { return Ok(None) };
+        let (rendered, steps) = (Arc::clone(&self.rendered), std::mem::take(&mut self.steps));
+        Ok(Some(Branch { base: Path::default(), rendered, steps, last, export: false }))
+    }
+
+    fn tokens(&mut self, _desk: &mut State, _which: usize, written: &Written<'_>) {
+        self.text.push_str(&self.decoder.push_all(written.tokens).answer);
+    }
+
+    fn ended(&mut self, _desk: &mut State, _which: usize, grown: Done<Grown>) {
+        self.text.push_str(&self.decoder.finish().answer);
+        match grown {
+            Ok(grown) => self.complete = grown.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
+            Err(e) => tracing::debug!(%e, "no title"),
+        }
+    }
+
+    fn over(self: Box<Self>, runtime: &mut State, lanes: Lanes) -> Done {
+        runtime.release(lanes);
+        let session = self.of.session;
+        let here = runtime.talk.id == Some(session);
+        if !self.complete && !runtime.queue.is_empty() {
+            // It gave way, and is asked for again behind that.
+            match here {
+                true => runtime.talk.wants_title = true,
+                false => runtime.untitled.push_back(self.of),
+            }
+            return Ok(());
+        }
+        let made = Some(&self.text).filter(|_| self.complete).and_then(|text| cleaned(text));
+        if let Some(title) = made {
+            match runtime.seat_of(|talk| talk.id == Some(session)) {
+                Some(at) => runtime.beside(at, |runtime| runtime.was_titled(title)),
+                None if here => runtime.was_titled(title),
+                // It is not open any more.
+                None => {
+                    runtime.keeper.change(vec![Change::Title { session, title, by: TitleBy::Model }]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn gives_way(&self) -> bool {
+        true
+    }
+}
+
+/// What a session wants that is to be given a title. Asked once.
+fn untitled(talk: &mut Talk) -> Option<Untitled> {
+    let wanted = std::mem::take(&mut talk.wants_title) && talk.title.is_empty();
+    let session = talk.id.filter(|_| wanted)?;
+    Some(Untitled { session, asked: asked(&talk.conversation.path())? })
+}
+
+/// What the model is asked: how the conversation begins. `None` before there is a question and an answer, each whole.
+fn asked(path: &[&Message]) -> Option<String> {
+    let first = |role| path.iter().find(|m| m.role == role && !m.text.trim().is_empty());
+    let (question, answer) = (first(Role::User)?, first(Role::Assistant)?);
+    if question.meta.damaged || answer.meta.damaged {
+        return None;
+    }
+    let names = path.iter().filter_map(|m| m.meta.document.as_ref()).take(DOCUMENTS);
+    let names: Vec<&str> = names.map(|d| d.name.as_str()).collect();
+    let documents = if names.is_empty() { String::new() } else { format!("Documents: {}\n\n", names.join(", ")) };
+    Some(format!(
+        "This is how a conversation begins.\n\n{documents}Question: {}\n\nAnswer: {}\n\nWrite a title for it: three to six \
+         words that say what it is about, in the language of the question, without quotation marks. Write the title and \
+         nothing else.",
+        shortened(&question.text, SHOWN),
+        shortened(&answer.text, SHOWN)
+    ))
+}
+
+/// A text of at most so many characters, cut behind a word.
+fn shortened(text: &str, most: usize) -> String {
+    let text = text.trim();
+    let Some((end, _)) = text.char_indices().nth(most) else { return text.to_owned() };
+    let head = text.get(..end).unwrap_or_default();
+    let words = head.rsplit_once(char::is_whitespace).map_or(head, |(words, _)| words);
+    words.trim_end().to_owned()
+}
+
+/// The title in what the model wrote; `None` if it holds none.
+fn cleaned(text: &str) -> Option<String> {
+    let line = text.lines().map(str::trim).find(|l| l.chars().any(char::is_alphanumeric))?;
+    let line = sanitize_line(line);
+    let mark = |c: char| {
+        c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '*' | '_' | '#' | '“' | '”' | '„' | '«' | '»' | '「' | '」')
+    };
+    let bare = line.trim_matches(mark);
+    let bare = match bare.split_once([':', '：']) {
+        Some((word, rest))
+            if matches!(word.trim_matches(mark).to_lowercase().as_str(), "title" | "titel" | "titre" | "标题") =>
+        {
+            rest
+        }
+        _ => bare,
+    };
+    let words: Vec<&str> = bare.trim_matches(mark).trim_end_matches(['.', '。']).split_whitespace().collect();
+    let title = shortened(&words.join(" "), LONGEST);
+    title.chars().any(char::is_alphanumeric).then_some(title)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_is_one_short_line_without_marks() {
+        for (written, title) in [
+            ("Notice Period in Annex C", Some("Notice Period in Annex C")),
+            ("\n**\"The bridge at Arvel.\"**\n\nMore words", Some("The bridge at Arvel")),
+            ("Title: Kündigungsfrist", Some("Kündigungsfrist")),
+            ("# 标题：桥梁的长度。", Some("桥梁的长度")),
+            ("Rates: 3.5 or 4", Some("Rates: 3.5 or 4")),
+            ("  \n--\n", None),
+            ("", None),
+        ] {
+            assert_eq!(cleaned(written).as_deref(), title, "{written}");
+        }
+        let long = cleaned(&"word ".repeat(40)).unwrap();
+        assert!(long.len() <= LONGEST && long.ends_with("word"), "{long}");
+        assert!(!cleaned("a\u{1b}[31mb").unwrap().contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,204 @@
+//! `/when`: the same question at kept states along one long document: where does the answer change? Nothing of it is kept.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::branches::{Branch, Fan, Grown, Lanes, Written};
+use super::path::Path;
+use super::render::Rendered;
+use super::{Done, RuntimeError, State, grouped};
+use crate::core::counted;
+use crate::core::transcript::{Message, Role};
+use crate::engine::protocol::{Ended, Sampling};
+use crate::runtime::protocol::{Activity, Notice};
+use crate::text::StreamDecoder;
+
+/// States that are asked at most, evenly spread.
+const MOST_PLACES: usize = 32;
+
+/// A state along the document.
+struct Place {
+    path: Path,
+    rendered: Arc<Rendered>,
+    /// Line of the document that it has read last.
+    line: u64,
+    decoder: Option<StreamDecoder>,
+    text: String,
+    done: bool,
+    failed: Option<String>,
+}
+
+struct When {
+    question: String,
+    document: String,
+    lines: u64,
+    sampling: Sampling,
+    places: Vec<Place>,
+    started: Instant,
+}
+
+impl State {
+    /// `/when QUESTION`.
+    pub(super) fn when(&mut self, question: &str) -> Done {
+        if question.trim().is_empty() {
+            return Err(RuntimeError::Refused(
+                "/when QUESTION asks along the longest document of this conversation.".into(),
+            ));
+        }
+        let question = question.to_owned();
+        self.with_engine(move |runtime| {
+            runtime.keeps_state("/when")?;
+            // A document that was just read may still be on its way to the disk.
+            runtime.when_saved(runtime.keeper.states(), move |runtime| runtime.ask_along(question))
+        })
+    }
+
+    fn ask_along(&mut self, question: String) -> Done {
+        let (document, places) = self.places(&question)?;
+        let info = document.meta.document.as_ref();
+        let (name, lines) = info.map_or((String::new(), 0), |d| (d.name.clone(), d.lines));
+        self.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
+        let sampling = Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) };
+        let started = Instant::now();
+        self.branch_out(When { question, document: name, lines, sampling, places, started })
+    }
+
+    /// The longest document of the branch, and the states along it that can be had.
+    fn places(&self, question: &str) -> Done<(Message, Vec<Place>)> {
+        let path = self.talk.conversation.path();
+        let tokens = |m: &&Message| m.meta.document.as_ref().map(|d| d.tokens);
+        let longest =
+            (1..).zip(&path).filter_map(|(n, m)| Some((n, *m, tokens(m)?))).max_by_key(|(_, _, tokens)| *tokens);
+        let Some((number, document, _)) = longest else {
+            return Err(RuntimeError::Refused(
+                "There is no document in this conversation. /load PATH reads one.".into(),
+            ));
+        };
+        let question = self.draft(Role::User, Some(document.id), question.to_owned());
+        let before = self.talk.conversation.path_to(Some(document.id));
+        let messages: Vec<&Message> = before.into_iter().chain([&question]).collect();
+        let rendered = self.prompt(&messages, "This question")?;
+        let lost = || {
+            RuntimeError::Refused("The state along this document is not kept. /load it again in a new session.".into())
+        };
+        let (range, first_line) = self.feeder.renderer.place_of(&rendered, &messages, number).ok_or_else(lost)?;
+        let segment = self.talk.ends.get(&document.id).ok_or_else(lost)?;
+        let stored = self.keeper.stored_path(segment)?.unchanged(&rendered.text);
+        let mut kept = Vec::new();
+        for n in 1..=stored.segments().len() {
+            let prefix = stored.prefix(n);
+            let read = prefix.text_bytes();
+            let Some(tip) = prefix.head().filter(|_| read > range.start) else { continue };
+            if self.keeper.restorable(&tip)?.is_some_and(|plan| plan.usable == n) {
+                kept.push((prefix, read));
+            }
+        }
+        if kept.is_empty() {
+            return Err(lost());
+        }
+        let count = kept.len().min(MOST_PLACES);
+        // The last one is the whole document.
+        let chosen = (1..=count).map(|i| i * kept.len() / count - 1).filter_map(|i| kept.get(i));
+        let place = |(path, read): &(Path, usize)| {
+            // What follows the document follows what was read of it.
+            let rest = rendered.text.get((*read).max(range.end)..)?;
+            let text = rendered.text.get(..*read)?;
+            let upto = text.get(range.start..(*read).min(range.end))?;
+            Some(Place {
+                rendered: Arc::new(Rendered { text: format!("{text}{rest}"), cuts: Vec::new() }),
+                line: first_line + upto.bytes().filter(|b| *b == b'\n').count() as u64,
+                path: path.clone(),
+                decoder: None,
+                text: String::new(),
+                done: false,
+                failed: None,
+            })
+        };
+        Ok((document.clone(), chosen.filter_map(place).collect()))
+    }
+}
+
+impl When {
+    fn done(&self) -> usize {
+        self.places.iter().filter(|p| p.done).count()
+    }
+
+    /// One line for each answer: up to which line the first one is given, from which on each other one.
+    fn page(&self) -> String {
+        // The lines of the first and of the last state with an answer.
+        let mut answers: Vec<(u64, u64, String)> = Vec::new();
+        let asked = self.places.iter().filter(|p| p.done || p.failed.is_some());
+        for place in asked {
+            let said = match &place.failed {
+                Some(why) => format!("({why})"),
+                None => format!("\"{}\"", place.text.split_whitespace().collect::<Vec<_>>().join(" ")),
+            };
+            match answers.last_mut() {
+                Some((_, last, same)) if *same == said => *last = place.line,
+                _ => answers.push((place.line, place.line, said)),
+            }
+        }
+        let row = |(at, (first, last, said)): (usize, &(u64, u64, String))| match at {
+            0 => format!("    up to line {}: {said}\n", grouped(*last)),
+            _ => format!("    from line {}: {said}\n", grouped(*first)),
+        };
+        let mut text: String = answers.iter().enumerate().map(row).collect();
+        if self.places.len() == 1 {
+            text.push_str(
+                "\nOne state is kept along it: there is no other to compare with. sessions.checkpoint_every says after how many \
+                 tokens one is kept of what is read from then on.\n",
+            );
+        }
+        let (done, of, seconds) = (self.done(), self.places.len(), self.started.elapsed().as_secs_f64());
+        format!(
+            "{text}\nAsked with nothing behind the line read, at {done} of {of} kept states along {} ({}), in {seconds:.1} s: {}.\n",
+            self.document,
+            counted(self.lines, "line"),
+            self.places.iter().filter(|p| p.done).map(|p| grouped(p.line)).collect::<Vec<_>>().join(", ")
+        )
+    }
+}
+
+impl Fan for When {
+    fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
+        let Some(place) = self.places.get_mut(which) else { return Ok(None) };
+        let (branch, decoder) = runtime.question_behind(&place.path, &place.rendered, self.sampling)?;
+        place.decoder = Some(decoder);
+        Ok(Some(branch))
+    }
+
+    fn tokens(&mut self, _desk: &mut State, which: usize, written: &Written<'_>) {
+        if let Some(place) = self.places.get_mut(which)
+            && let Some(decoder) = &mut place.decoder
+        {
+            place.text.push_str(&decoder.push_all(written.tokens).answer);
+        }
+    }
+
+    fn ended(&mut self, runtime: &mut State, which: usize, grown: Done<Grown>) {
+        let Some(place) = self.places.get_mut(which) else { return };
+        let rest = place.decoder.take().map(|mut decoder| decoder.finish().answer);
+        place.text.push_str(&rest.unwrap_or_default());
+        match grown {
+            // Half an answer is no other answer.
+            Ok(grown) => place.done = grown.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
+            Err(RuntimeError::Stopped) => {}
+            Err(e) => place.failed = Some(e.to_string()),
+        }
+        runtime.working(Activity::Busy { what: format!("{} of {} places asked", self.done(), self.places.len()) });
+    }
+
+    fn over(self: Box<Self>, runtime: &mut State, lanes: Lanes) -> Done {
+        runtime.release(lanes);
+        runtime.report_meters();
+        if self.done() == 0 && runtime.feeder.stopped() {
+            return Err(RuntimeError::Stopped);
+        }
+        runtime.tell(Notice::Page { title: format!("When: {}", self.question), text: self.page() });
+        Ok(())
+    }
+}

@@ -1,0 +1,232 @@
+//! `/why`: does an answer rest on what it looked at? It is scored again with passages hidden from the sparse layers, one at a
+//! time, and what becomes less likely is named. The conversation's state afterwards is the one before.
+//!
+//! What is measured is a lower bound: the recurrent layers have read the passage and keep what they remember of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::execute::{PromptReading, ToAnswer};
+use super::feeder::Last;
+use super::path::Path;
+use super::plan::Plan;
+use super::render::Rendered;
+use super::segments::boundary;
+use super::{Done, RuntimeError, State};
+use crate::core::transcript::{Message, Passage};
+use crate::engine::protocol::{Scoring, Token};
+use crate::runtime::protocol::{Activity, Notice, Why};
+use crate::text::{Before, Walk};
+
+/// Passages that are hidden, one at a time, where nobody says how many.
+const PASSAGES: usize = 3;
+/// A part that is less than this many times less likely does not rest on a passage.
+const NOTICEABLE: f64 = 2.0;
+
+/// What is asked.
+struct Asked {
+    number: u64,
+    /// The answer's text as it stands behind the prompt.
+    text: String,
+    /// Bytes of thoughts in front, which are scored and not told of.
+    thoughts: usize,
+    tokens: Vec<Token>,
+    passages: Vec<Passage>,
+    /// What stands before the text.
+    before: Before,
+}
+
+impl State {
+    /// `/why [#N] [K]`.
+    pub(super) fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
+        if self.feeder.server().is_some() {
+            return Err(self.not_there("how likely a text is", "/look and /why"));
+        }
+        self.looked(at)?;
+        self.with_engine(move |runtime| {
+            let (number, message, sources) = runtime.looked(at)?;
+            let most = count.map_or(PASSAGES, |n| usize::try_from(n).unwrap_or(usize::MAX));
+            let passages: Vec<Passage> = sources.passages.iter().take(most).cloned().collect();
+            if passages.is_empty() {
+                return Err(RuntimeError::Refused(format!("No passage stood out while #{number} was written.")));
+            }
+            let path = runtime.talk.conversation.path_to(message.parent);
+            let think = runtime.talk.settings.think;
+            let rendered =
+                runtime.rendering(&path, |renderer, halt, known| renderer.prompt(&path, think, halt, known))?;
+            let whole: Vec<&Message> = path.iter().copied().chain([message]).collect();
+            let open = runtime
+                .rendering(&whole, |renderer, halt, known| renderer.open_answer(&whole, "", think, halt, known))?;
+            let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
+            let said = message.text.trim();
+            let thoughts = text.len().saturating_sub(runtime.feeder.renderer.safe(said).len());
+            runtime.when_planned(Arc::new(rendered), State::plan_answer, move |runtime, rendered, plan| {
+                let plan = runtime.fitting(plan, "Scoring this answer")?;
+                let tokenizer = &runtime.feeder.renderer.model().tokenizer;
+                let last = plan.steps.last().map_or(&[][..], |step| &step.prompt);
+                let before = tokenizer.before_next(last, Before::Edge);
+                let tokens = tokenizer.encode_behind(&text, before)?;
+                if tokens.len() < 2 {
+                    return Err(RuntimeError::Refused(format!("#{number} is too short to be scored.")));
+                }
+                runtime.score(Asked { number, text, thoughts, tokens, passages, before }, rendered, plan)
+            })
+        })
+    }
+
+    fn score(&mut self, asked: Asked, rendered: Arc<Rendered>, plan: Plan) -> Done {
+        let before = self.feeder.live.clone();
+        let hidden = self.hidden(&asked, &rendered, &plan)?;
+        let scoring = Scoring {
+            tokens: asked.tokens.clone(),
+            likely: None,
+            hidden: std::iter::once(Vec::new()).chain(hidden).collect(),
+        };
+        let last = ToAnswer { last: Last::Score(scoring), message: None };
+        self.activity(Activity::Busy { what: "scoring the answer again".into() });
+        self.execute(plan, rendered, Some(last), PromptReading::begun(), move |runtime, _, fed| {
+            let scored = fed.map(|fed| fed.end.map(|end| end.done.scored).unwrap_or_default());
+            let told =
+                scored.map(|scored| (scored.len() == asked.passages.len() + 1).then(|| runtime.told(&asked, &scored)));
+            runtime.return_to(before, move |runtime| {
+                runtime.report_meters();
+                match told? {
+                    Some(notice) => {
+                        runtime.tell(notice);
+                        Ok(())
+                    }
+                    None => Err(RuntimeError::Stopped),
+                }
+            })
+        })
+    }
+
+    /// Blocks of each passage in the state that the prompt makes. Where that is another one than the answer was written in
+    /// (read again, imported), they are found by the passage's lines.
+    fn hidden(&self, asked: &Asked, rendered: &Rendered, plan: &Plan) -> Done<Vec<Vec<Range<u32>>>> {
+        let mut path: Path = plan.base.clone();
+        for step in &plan.steps {
+            path.push(self.feeder.content(&path, &step.prompt, &[], boundary(rendered, step.text_end), step.kind));
+        }
+        let (_, message, sources) = self.looked(Some(asked.number))?;
+        let messages = self.talk.conversation.path_to(message.parent);
+        let map = self.feeder.renderer.map(rendered, &messages, &path, sources.block_tokens as usize);
+        Ok(asked.passages.iter().map(|p| vec![map.blocks_of(&rendered.text, p)]).collect())
+    }
+
+    fn told(&self, asked: &Asked, scored: &[Vec<f32>]) -> Notice {
+        let words = words(&self.pieces(asked), &asked.text, asked.thoughts);
+        let rows: Vec<Why> = match scored.split_first() {
+            None => Vec::new(),
+            Some((shown, hidden)) => hidden.iter().map(|scores| weigh(&words, &asked.text, shown, scores)).collect(),
+        };
+        let mut text = String::new();
+        for (k, (row, passage)) in (1..).zip(rows.iter().zip(&asked.passages)) {
+            text.push_str(&format!("    without [{k}] {} ({}):\n", passage.place(), passage.percent()));
+            text.push_str(&match &row.part {
+                Some(part) => format!("        \"{part}\" is {} less likely\n", times(row.times)),
+                None => "        no part becomes less likely\n".to_owned(),
+            });
+            text.push_str(&format!("        the whole answer: {}\n    \n", whole(row.whole)));
+        }
+        text.push_str(
+            "\nThe answer was scored again with each passage hidden from the sparse layers; the beginning of the context \
+             is never hidden. This is a lower bound: the linear layers have read the passage and remember some of it.\n",
+        );
+        Notice::Why { number: asked.number, title: format!("What #{} rests on", asked.number), text, rows }
+    }
+
+    /// Bytes of the text that each token spells.
+    fn pieces(&self, asked: &Asked) -> Vec<Range<usize>> {
+        let mut walk = Walk::new(&self.feeder.renderer.model().tokenizer, &asked.text, asked.before);
+        let mut at = 0;
+        let mut pieces = Vec::with_capacity(asked.tokens.len());
+        for token in &asked.tokens {
+            let from = at;
+            if walk.step(*token) {
+                at = walk.place().unwrap_or(at);
+            }
+            pieces.push(from..at);
+        }
+        pieces
+    }
+}
+
+/// `900 times`, `more than a billion times`.
+fn times(ratio: f64) -> String {
+    match ratio {
+        r if r >= 1e9 => "more than a billion times".into(),
+        r if r >= 10.0 => {
+            // Two figures say all that is known.
+            let unit = 10f64.powf(r.log10().floor() - 1.0);
+            format!("{} times", crate::core::grouped(((r / unit).round() * unit) as u64))
+        }
+        r => format!("{r:.1} times"),
+    }
+}
+
+fn whole(ratio: f64) -> String {
+    match ratio {
+        r if r >= NOTICEABLE => format!("{} less likely", times(r)),
+        r if r <= 1.0 / NOTICEABLE => format!("{} more likely", times(1.0 / r)),
+        _ => "as likely as before".into(),
+    }
+}
+
+/// A word of the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Word {
+    /// Of the text.
+    bytes: Range<usize>,
+    /// Of the scored tokens.
+    tokens: Range<usize>,
+}
+
+/// The words of the answer: each begins with the white space before it. Thoughts are left out, and so is the first token, which
+/// has no score.
+fn words(pieces: &[Range<usize>], text: &str, thoughts: usize) -> Vec<Word> {
+    let mut words: Vec<Word> = Vec::new();
+    for (i, piece) in pieces.iter().enumerate().skip(1).filter(|(_, p)| p.start >= thoughts) {
+        let spaced = text.get(piece.clone()).is_some_and(|t| t.starts_with(char::is_whitespace))
+            || text.get(..piece.start).is_some_and(|t| t.ends_with(char::is_whitespace));
+        let is_blank = |w: &Word| text.get(w.bytes.clone()).is_some_and(|t| t.trim().is_empty());
+        match words.last_mut().filter(|w| !spaced || is_blank(w)) {
+            Some(word) => (word.bytes.end, word.tokens.end) = (piece.end, i + 1),
+            None => words.push(Word { bytes: piece.clone(), tokens: i..i + 1 }),
+        }
+    }
+    words
+}
+
+/// What became less likely: the word that lost most, with its neighbours that lost noticeably too. Scores are natural logarithms
+/// of the tokens' probabilities, without the first token's.
+fn weigh(words: &[Word], text: &str, shown: &[f32], hidden: &[f32]) -> Why {
+    let lost = |word: &Word| -> f64 {
+        let scores = word.tokens.clone().filter_map(|t| t.checked_sub(1)).map(|i| (shown.get(i), hidden.get(i)));
+        scores.map(|pair| if let (Some(a), Some(b)) = pair { f64::from(*a) - f64::from(*b) } else { 0.0 }).sum()
+    };
+    let lost: Vec<f64> = words.iter().map(lost).collect();
+    let whole = lost.iter().sum::<f64>().exp();
+    let best = (0..lost.len()).max_by(|a, b| lost[*a].total_cmp(&lost[*b]).then(b.cmp(a)));
+    let Some(best) = best.filter(|i| lost[*i].exp() >= NOTICEABLE) else {
+        return Why { part: None, times: 1.0, whole };
+    };
+    let (mut from, mut to) = (best, best + 1);
+    while from > 0 && lost[from - 1].exp() >= NOTICEABLE {
+        from -= 1;
+    }
+    while to < lost.len() && lost[to].exp() >= NOTICEABLE {
+        to += 1;
+    }
+    let bytes = words[from].bytes.start..words[to - 1].bytes.end;
+    let part = text.get(bytes).unwrap_or("").trim_matches(|c: char| c.is_whitespace() || matches!(c, '"' | ',' | ';'));
+    Why {
+        part: Some(part.trim_end_matches(['.', '"']).to_owned()),
+        times: lost[from..to].iter().sum::<f64>().exp(),
+        whole,
+    }
+}
+
+#[cfg(test)]
+#[path = "why_tests.rs"]
+mod tests;

@@ -1,0 +1,420 @@
+//! A session with its model state in one file, to be resumed on another machine with the same model.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 19 | `sala-chat bundle 1\n` |
+//! | 8 | length of the manifest, u64 little-endian |
+//! | 32 | BLAKE3 of the manifest |
+//! | manifest | JSON: the session as in a JSON export, its segments (tokens, text boundary, sizes and roots of files) |
+//! | rest | the segment files, back to back in the manifest's order, rows before end |
+//!
+//! Nothing in a bundle is believed for more than what came with it. On import segments get names of their own, made of their
+//! tokens and of the file they came from ([`SegmentId::imported`]), so that reading the same tokens here never finds them;
+//! every byte of state is checked against the roots, every value and shape looked at (`vet.rs`), and the files are written
+//! anew under the new names. What does not check costs state, never text. Without its sessions the state is unreachable
+//! and goes with the next [`Store::collect`].
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rusqlite::OptionalExtension;
+use serde::{Deserialize, Serialize};
+
+use super::arrival::{Arrival, Arrived, Imported, Place, Step, arrive};
+use super::commit::{apply, link, record_segment};
+use super::database::Store;
+use super::disk::Disk;
+use super::error::{Result, StoreError, one_line};
+use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
+use super::format::{self, FileKind};
+use super::save::Written;
+use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
+use super::vet::Vetted;
+use super::watch::Watch;
+use crate::core::transcript::{MessageId, SessionId};
+use crate::engine::protocol::ImageTensor;
+
+const MAGIC: &[u8] = b"sala-chat bundle 1\n";
+const HASH_BYTES: u64 = 32;
+const HEAD_BYTES: u64 = MAGIC.len() as u64 + 8 + HASH_BYTES;
+const MAX_MANIFEST_BYTES: u64 = 1 << 30;
+const COPY_BYTES: u64 = 8 << 20;
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    session: SessionJson,
+    /// Root first.
+    segments: Vec<SegmentJson>,
+    /// Message and the index of the segment that ends at it.
+    links: Vec<(MessageId, usize)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SegmentJson {
+    /// Its name where it was exported, which is in its files; without it, the name its tokens have.
+    #[serde(default)]
+    id: Option<String>,
+    fingerprint: String,
+    start: u64,
+    kind: i64,
+    given: String,
+    generated: String,
+    text_bytes: u64,
+    text_hash: String,
+    rows: Option<FileJson>,
+    end: Option<FileJson>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct FileJson {
+    bytes: u64,
+    root: String,
+}
+
+/// What [`Store::export_bundle`] wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bundled {
+    /// Size of the file.
+    pub bytes: u64,
+    /// Tokens whose state is in it.
+    pub state_tokens: u64,
+    /// Tokens of the conversation that will have to be read again.
+    pub replay_tokens: u64,
+}
+
+pub(super) fn is_bundle(disk: &dyn Disk, path: &Path) -> bool {
+    disk.read_at(path, 0, MAGIC.len() as u64).is_ok_and(|b| b == MAGIC)
+}
+
+impl Store {
+    /// Writes the open branch of a session with its state under `fingerprint` to one file. Whoever waits is told bytes written, of
+    /// so many.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`], [`StoreError::NoSession`], I/O errors, [`StoreError::StateLost`] when a file turns out
+    /// damaged while it is copied; [`StoreError::Stopped`], and then there is no file.
+    pub fn export_bundle(
+        &self,
+        id: SessionId,
+        fingerprint: &str,
+        path: &Path,
+        overwrite: Overwrite,
+        watch: &Watch<'_>,
+    ) -> Result<Bundled> {
+        refuse_existing(path, overwrite)?;
+        let session = self.session_json(id, Scope::Branch)?;
+        let tip = match session.head {
+            Some(head) => self.tip_segment(head, fingerprint)?,
+            None => None,
+        };
+        let plan = match tip {
+            Some((_, tip)) => Some(self.plan_restore(&tip)?),
+            None => None,
+        };
+        // What was dropped is still linked, and no state.
+        let Some(plan) = plan.filter(|plan| plan.kept_tokens() > 0) else {
+            return Err(StoreError::NoState { name: session.name });
+        };
+        let place: HashMap<SegmentId, usize> = plan.path.iter().enumerate().map(|(i, s)| (s.id, i)).collect();
+        let mut links = Vec::new();
+        for m in &session.messages {
+            if let Some((at, segment)) = self.tip_segment(m.id, fingerprint)?
+                && at == m.id
+                && let Some(i) = place.get(&segment)
+            {
+                links.push((m.id, *i));
+            }
+        }
+        let mut files = Vec::new();
+        let mut segments = Vec::new();
+        for (i, s) in plan.path.iter().enumerate() {
+            watch.go_on()?;
+            let (mut rows, mut end) = (None, None);
+            if i < plan.usable {
+                rows = Some(self.file_json(s, FileKind::Rows, &mut files)?);
+            }
+            if i + 1 == plan.usable {
+                end = Some(self.file_json(s, FileKind::End, &mut files)?);
+            }
+            segments.push(segment_json(s, rows, end));
+        }
+        let (state_tokens, replay_tokens) = (plan.kept_tokens(), plan.replay_tokens());
+        let manifest = Manifest { session, segments, links };
+        let manifest = serde_json::to_vec(&manifest)
+            .map_err(|e| StoreError::Broken { what: "the session".into(), why: e.to_string() })?;
+        let mut bytes = HEAD_BYTES + manifest.len() as u64;
+        let all = bytes + files.iter().map(|(_, length)| length).sum::<u64>();
+        let written = self.write_whole(path, |out| {
+            out.write(MAGIC)?;
+            out.write(&(manifest.len() as u64).to_le_bytes())?;
+            out.write(blake3::hash(&manifest).as_bytes())?;
+            out.write(&manifest)?;
+            for (file, length) in &files {
+                let mut at = 0;
+                while at < *length {
+                    watch.go_on_io()?;
+                    (watch.told)(bytes + at, all);
+                    let part = COPY_BYTES.min(length - at);
+                    out.write(&self.disk.read_at(file, at, part)?)?;
+                    at += part;
+                }
+                bytes += length;
+            }
+            Ok(())
+        });
+        written.map_err(|e| watch.or_stopped(e))?;
+        Ok(Bundled { bytes, state_tokens, replay_tokens })
+    }
+
+    /// The manifest entry of a file, after checking every byte of it.
+    fn file_json(
+        &self,
+        segment: &Segment,
+        kind: FileKind,
+        files: &mut Vec<(std::path::PathBuf, u64)>,
+    ) -> Result<FileJson> {
+        let (stored, root) = match kind {
+            FileKind::Rows => {
+                self.read_rows(&segment.id)?;
+                (&segment.rows, self.file_root(&segment.id, kind)?)
+            }
+            FileKind::End => {
+                self.read_end(&segment.id)?;
+                (&segment.end, self.file_root(&segment.id, kind)?)
+            }
+        };
+        files.push((self.layout.file(&segment.id, kind), stored.bytes()));
+        Ok(FileJson { bytes: stored.bytes(), root: blake3::Hash::from_bytes(root).to_hex().to_string() })
+    }
+
+    pub(super) fn import_bundle(&self, path: &Path, watch: &Watch<'_>) -> Result<Imported> {
+        let bad = |why: &str| StoreError::Import { path: path.to_owned(), why: one_line(&why) };
+        let read = |at, len| self.disk.read_at(path, at, len).map_err(StoreError::io("read", path));
+        let total = self.disk.look(path).map_err(StoreError::io("read", path))?.bytes;
+        let head = read(MAGIC.len() as u64, 8 + HASH_BYTES).map_err(|_| bad("damaged: it ends too early"))?;
+        let (length, hash) = head.split_first_chunk::<8>().ok_or_else(|| bad("damaged: it ends too early"))?;
+        let length = u64::from_le_bytes(*length);
+        if length > MAX_MANIFEST_BYTES || HEAD_BYTES + length > total {
+            return Err(bad("damaged: its manifest is no manifest"));
+        }
+        let manifest = read(HEAD_BYTES, length)?;
+        let origin = *blake3::hash(&manifest).as_bytes();
+        if origin.as_slice() != hash {
+            return Err(bad("damaged: its manifest does not match its checksum"));
+        }
+        let Manifest { session, segments, links } =
+            serde_json::from_slice(&manifest).map_err(|e| bad(&format!("its manifest is unreadable ({e})")))?;
+        drop(manifest);
+
+        let mut changes = Vec::new();
+        let messages = session.messages.len() as u64;
+        let mut put = |step: Step| {
+            // Its numbers are ours already.
+            changes.push(step.change(0));
+            Ok(())
+        };
+        let Arrived { id, new_ids, place } =
+            arrive(Arrival::from(session), &mut || Ok(self.new_message_id(None).0), &mut put, &|why| bad(&why))?;
+        let links: Vec<(MessageId, usize)> =
+            links.into_iter().filter_map(|(m, i)| Some((*new_ids.get(&m)?, i))).collect();
+
+        let without_place = u64::from(place == Place::LastMessage);
+        let mut imported = Imported { messages, without_place, ..Imported::default() };
+        let _writing = self.announce_writing();
+        let mut written = Vec::new();
+        // State first, still without a name; then the text in one transaction, and the names, which may fail, in another.
+        let state = self.take_state(path, HEAD_BYTES + length..total, &origin, &segments, &mut written, watch);
+        let recorded = match state {
+            Ok((recorded, tokens)) => {
+                imported.state_tokens = tokens;
+                recorded
+            }
+            Err(StoreError::Stopped) => {
+                self.forget_files(&written);
+                return Err(StoreError::Stopped);
+            }
+            Err(e) => {
+                self.forget_files(&written);
+                written.clear();
+                imported.text_only = Some(format!("Text only: {e}"));
+                Vec::new()
+            }
+        };
+        let done = self.transaction(|tx| {
+            apply(tx, &changes)?;
+            for (segment, name) in &recorded {
+                record_segment(tx, name, segment, Some(&origin))?;
+            }
+            for (message, i) in &links {
+                if let Some((_, segment)) = recorded.get(*i) {
+                    link(tx, *message, segment)?;
+                }
+            }
+            super::summary::touch_session(tx, id)
+        });
+        if let Err(e) = done {
+            self.forget_files(&written);
+            return Err(e);
+        }
+        if let Err(e) = self.name_files(&written) {
+            self.forget_files(&written);
+            imported.state_tokens = 0;
+            imported.text_only = Some(format!("Text only: {e}"));
+        }
+        imported.sessions.push((id, self.session(id)?.name));
+        Ok(imported)
+    }
+
+    /// Takes the state out of the part `within` of a bundle: checks it and writes its files under the names it has here.
+    /// Returns the segments with those names, and the tokens whose state is there.
+    fn take_state(
+        &self,
+        bundle: &Path,
+        within: std::ops::Range<u64>,
+        origin: &[u8; 32],
+        segments: &[SegmentJson],
+        written: &mut Vec<Written>,
+        watch: &Watch<'_>,
+    ) -> Result<(Vec<(NewSegment, SegmentId)>, u64)> {
+        let mut path = Arriving { origin, recorded: Vec::new(), own: None };
+        let sizes = segments.iter().flat_map(|s| [&s.rows, &s.end]).flatten().map(|f| f.bytes);
+        // No sum of sizes that are not there.
+        let need = sizes.take(2 * segments.len()).try_fold(0u64, |sum, bytes| sum.checked_add(bytes));
+        let there = within.end.saturating_sub(within.start);
+        let need = need.filter(|n| *n <= there).ok_or_else(|| StoreError::Import {
+            path: bundle.to_owned(),
+            why: "it ends before the state does: part of it is missing".to_owned(),
+        })?;
+        self.require_room(need)?;
+        let mut vet = Vetted::of(self.any_kept_files(segments.first().map_or("", |s| &s.fingerprint))?);
+        let (mut at, mut tokens) = (within.start, 0);
+        for s in segments {
+            watch.go_on()?;
+            (watch.told)(at, within.end);
+            let (segment, name, in_file) =
+                path.next(s).map_err(|why| StoreError::Import { path: bundle.to_owned(), why: why.to_owned() })?;
+            let lost = |why: String| StoreError::StateLost { id: name, why };
+            for (kind, file) in [(FileKind::Rows, &s.rows), (FileKind::End, &s.end)] {
+                let Some(file) = file else { continue };
+                let root = blake3::Hash::from_hex(&file.root).map_err(|_| lost("its checksum is unreadable".into()))?;
+                let here = at..at + file.bytes;
+                at += file.bytes;
+                // A second time the files are there already.
+                if self.file_root(&name, kind).is_ok() {
+                    continue;
+                }
+                let opened = format::open_within(&*self.disk, bundle, here, kind, &in_file, root.as_bytes());
+                let opened = opened.map_err(|fault| lost(fault.why))?;
+                let stop = segment.start + segment.tokens();
+                let fits = match kind {
+                    FileKind::Rows => (opened.start, opened.start + opened.rows) == (segment.start, stop),
+                    FileKind::End => opened.start == stop,
+                };
+                if !fits {
+                    return Err(lost("its files are of another length than its tokens".into()));
+                }
+                let tensors = opened.read(&*self.disk, bundle).map_err(|fault| lost(fault.why))?;
+                match kind {
+                    FileKind::Rows => vet.rows(&tensors, segment.tokens()),
+                    FileKind::End => vet.end(&tensors),
+                }
+                .map_err(lost)?;
+                let tensors: Vec<&ImageTensor> = tensors.iter().collect();
+                let head = format::head(kind, &name, opened.start, opened.rows, &tensors).map_err(lost)?;
+                written.push(self.write_file(&name, kind, &head, &tensors)?);
+            }
+            if s.end.is_some() {
+                tokens = segment.start + segment.tokens();
+            }
+        }
+        Ok((path.recorded, tokens))
+    }
+
+    /// A segment of this model that was made here, with files that are kept, to compare shapes with.
+    fn any_kept_files(&self, fingerprint: &str) -> Result<[Vec<format::Kind>; 2]> {
+        let of = |kind: FileKind| -> Result<Vec<format::Kind>> {
+            let k = kind.extension();
+            let sql = format!(
+                "SELECT id, {k}_root FROM segment WHERE fingerprint = ?1 AND {k}_root IS NOT NULL AND origin IS NULL LIMIT 1"
+            );
+            let found = self.read(|db| {
+                let mut query = db.prepare_cached(&sql)?;
+                let row = query.query_row([fingerprint], |r| Ok((SegmentId(r.get(0)?), r.get::<_, [u8; 32]>(1)?)));
+                Ok(row.optional()?)
+            })?;
+            let Some((id, root)) = found else { return Ok(Vec::new()) };
+            let opened = format::open(&*self.disk, &self.layout.file(&id, kind), kind, &id, &root);
+            // What cannot be read here says nothing about what comes.
+            Ok(opened.map(|file| file.kinds()).unwrap_or_default())
+        };
+        Ok([of(FileKind::Rows)?, of(FileKind::End)?])
+    }
+}
+
+/// Segments of a bundle on their way in, root first.
+struct Arriving<'a> {
+    origin: &'a [u8; 32],
+    recorded: Vec<(NewSegment, SegmentId)>,
+    /// The name that the tokens so far have where they were read.
+    own: Option<SegmentId>,
+}
+
+impl Arriving<'_> {
+    /// The next segment, its name here, and its name in its files. Errors are phrases.
+    fn next(&mut self, s: &SegmentJson) -> Result<(NewSegment, SegmentId, SegmentId), &'static str> {
+        let before = self.recorded.last();
+        let mut segment = new_segment(s, before.map(|(_, id)| *id)).ok_or("a segment is unreadable")?;
+        let expected = before.map_or(0, |(b, _)| b.start + b.tokens());
+        if segment.start != expected || before.is_some_and(|(b, _)| b.fingerprint != segment.fingerprint) {
+            return Err("its segments do not follow each other");
+        }
+        if i64::try_from(segment.boundary.bytes).is_err() {
+            return Err("a segment is unreadable");
+        }
+        let parent = std::mem::replace(&mut segment.parent, self.own);
+        let own = segment.id();
+        self.own = Some(own);
+        segment.parent = parent;
+        let name = match parent {
+            None => SegmentId::imported(&own, self.origin),
+            Some(_) => segment.id(),
+        };
+        let in_file = match &s.id {
+            None => own,
+            Some(hex) => SegmentId::from_hex(hex).ok_or("a segment is unreadable")?,
+        };
+        self.recorded.push((segment.clone(), name));
+        Ok((segment, name, in_file))
+    }
+}
+
+fn segment_json(s: &Segment, rows: Option<FileJson>, end: Option<FileJson>) -> SegmentJson {
+    let tokens = |t: &[u32]| BASE64.encode(tokens_to_bytes(t));
+    SegmentJson {
+        id: Some(s.id.hex()),
+        fingerprint: s.content.fingerprint.clone(),
+        start: s.content.start,
+        kind: s.content.kind.code(),
+        given: tokens(&s.content.prompt),
+        generated: tokens(&s.content.completion),
+        text_bytes: s.content.boundary.bytes,
+        text_hash: blake3::Hash::from_bytes(s.content.boundary.hash).to_hex().to_string(),
+        rows,
+        end,
+    }
+}
+
+fn new_segment(s: &SegmentJson, parent: Option<SegmentId>) -> Option<NewSegment> {
+    let tokens = |text: &str| BASE64.decode(text).ok().and_then(|b| tokens_from_bytes(&b));
+    Some(NewSegment {
+        fingerprint: s.fingerprint.clone(),
+        parent,
+        start: s.start,
+        prompt: tokens(&s.given)?,
+        completion: tokens(&s.generated)?,
+        boundary: TextBoundary { bytes: s.text_bytes, hash: *blake3::Hash::from_hex(&s.text_hash).ok()?.as_bytes() },
+        kind: SegmentKind::from_code(s.kind)?,
+    })
+}

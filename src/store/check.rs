@@ -1,0 +1,402 @@
+//! `doctor --check`: everything in a data directory is looked at, and what can be put right is.
+//!
+//! Put right: indexes of the database and of the search (made anew from the rows), sessions whose row is damaged (the log of
+//! heads knows where they stand), state whose file is not what was saved or that was read without what stands before it
+//! (dropped, so that it is read again), the mark of a directory that was put together from two. Not put right: the text of a
+//! damaged message; it is named.
+
+use rusqlite::Connection;
+
+use super::database::{Access, Store};
+use super::directory;
+use super::error::{Result, StoreError, is_damage, one_line};
+use super::format::{self, FileKind};
+use super::misplaced::misplaced;
+use super::schema;
+use super::seal::{self, seal_session};
+use super::segment::SegmentId;
+use super::watch::Watch;
+use crate::core::transcript::{MessageId, SessionId};
+
+/// A database up to this size is looked at on every start; a larger one by `doctor --check`.
+const CHECKED_BYTES: u64 = 16 << 20;
+
+/// Tables whose pages and indexes are compared: all of `schema.rs`. Not asked of the database, which may have lost one.
+pub(super) const TABLES: [&str; 11] = [
+    "counter",
+    "session",
+    "message",
+    "segment",
+    "message_segment",
+    "mark",
+    "head_log",
+    "document",
+    "prompt",
+    "property",
+    "draft",
+];
+
+/// Said where the structure of the database stays damaged.
+const STAYS: &str = "sala.db stays as it is: save what can be read (sala-chat export), then bring back a copy, or move the folder \
+     away to start afresh";
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Sessions looked at.
+    pub sessions: u64,
+    /// Messages looked at.
+    pub messages: u64,
+    /// State files read and compared with their checksums.
+    pub states: u64,
+    /// What was found and put right, a sentence each.
+    pub repaired: Vec<String>,
+    /// What was found and stays, a sentence each.
+    pub damaged: Vec<String>,
+}
+
+/// The first fault of the database, a phrase; `None` when it is whole. Seals of all rows, pages and indexes are compared;
+/// neither the search index nor any state file.
+fn first_fault(db: &Connection) -> Result<Option<String>> {
+    if let Some(fault) = page_faults(db)?.into_iter().next() {
+        return Ok(Some(fault));
+    }
+    let broken = broken_messages(db)?;
+    if let Some(id) = broken.first() {
+        return Ok(Some(format!("message {}, {} in all", id.0, broken.len())));
+    }
+    if let Some(id) = missing_messages(db)?.first() {
+        return Ok(Some(format!("message {} is missing", id.0)));
+    }
+    Ok(broken_sessions(db)?.first().map(|id| format!("session {}", id.0)))
+}
+
+/// Messages that something stands on and that are not there.
+fn missing_messages(db: &Connection) -> Result<Vec<MessageId>> {
+    let mut query = db.prepare_cached(
+        "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
+           WHERE head IS NOT NULL UNION SELECT message FROM mark) AS wanted
+         WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.id = wanted.id)",
+    )?;
+    let rows = query.query_map([], |r| Ok(MessageId(r.get(0)?)))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// The first fault in the structure of the tables, a phrase: looks at no texts.
+pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
+    Ok(page_faults(db)?.into_iter().next())
+}
+
+/// Turns damage met on the way into a finding.
+fn found<T: Default>(result: rusqlite::Result<T>, faults: &mut Vec<String>) -> Result<T> {
+    match result {
+        Err(e) if is_damage(&e) => {
+            faults.push(one_line(&e));
+            Ok(T::default())
+        }
+        other => Ok(other?),
+    }
+}
+
+/// What SQLite says about the structure of our tables.
+fn page_faults(db: &Connection) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for table in TABLES {
+        let there = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+        if !found(db.prepare_cached(there).and_then(|mut query| query.exists([table])), &mut faults)? {
+            faults.push(format!("{table} is missing"));
+            continue;
+        }
+        let lines = db.prepare(&format!("PRAGMA integrity_check('{table}')")).and_then(|mut query| {
+            let lines = query.query_map([], |r| r.get::<_, String>(0))?;
+            lines.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let lines = found(lines, &mut faults)?;
+        faults.extend(lines.into_iter().filter(|l| l != "ok").map(|l| one_line(&format!("{table}: {l}"))));
+    }
+    Ok(faults)
+}
+
+/// Messages whose seal does not match or that cannot be read.
+fn broken_messages(db: &Connection) -> Result<Vec<MessageId>> {
+    let mut broken = Vec::new();
+    let mut one = db.prepare_cached(&format!("SELECT {} FROM message m WHERE m.id = ?1", seal::MESSAGE))?;
+    for id in all_ids(db, "message")? {
+        match one.query_row([id], |r| Ok(seal::is_whole(r))) {
+            Ok(true) => {}
+            Err(e) if !is_damage(&e) && e != rusqlite::Error::QueryReturnedNoRows => return Err(e.into()),
+            Ok(false) | Err(_) => broken.push(MessageId(id)),
+        }
+    }
+    Ok(broken)
+}
+
+/// Sessions whose seal does not match.
+fn broken_sessions(db: &Connection) -> Result<Vec<SessionId>> {
+    let mut broken = Vec::new();
+    let mut one = db.prepare_cached(&format!("SELECT {} FROM session WHERE id = ?1", seal::SESSION))?;
+    for id in all_ids(db, "session")? {
+        let whole = one.query_row([id], |r| Ok(seal::bytes_at(r, 9) == seal::session_seal(r, 0)));
+        if !matches!(whole, Ok(true)) {
+            broken.push(SessionId(id));
+        }
+    }
+    Ok(broken)
+}
+
+/// Row ids of a table by the table itself, as far as it can be gone through.
+fn all_ids(db: &Connection, table: &str) -> Result<Vec<i64>> {
+    let mut query = db.prepare(&format!("SELECT id FROM {table} NOT INDEXED"))?;
+    let mut rows = query.query([])?;
+    let mut ids = Vec::new();
+    loop {
+        match rows.next() {
+            Ok(Some(row)) => ids.extend(seal::number_at(row, 0)),
+            Ok(None) => return Ok(ids),
+            // The rest hangs on a damaged page; the check of the pages has said so.
+            Err(e) if is_damage(&e) => return Ok(ids),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// A sentence: the database was not looked at on this start, and why.
+pub fn not_looked_at(why: &impl std::fmt::Display) -> String {
+    format!("The database was not looked at ({why}): sala-chat doctor --check does")
+}
+
+impl Store {
+    /// A sentence about damage in a database that is small enough to be looked at on every start, or why it was not. Goes through all of it on a
+    /// connection of its own: for another thread, where somebody waits for something.
+    pub fn damage(&self) -> Option<String> {
+        let copy = self.copy.as_ref().map(|copy| copy.path().join("sala.db"));
+        let database = copy.as_ref().unwrap_or(&self.layout.database);
+        if self.disk.look(database).map_or(0, |l| l.bytes) > CHECKED_BYTES {
+            return None;
+        }
+        let look = || -> Result<Option<String>> {
+            let (db, _) = schema::open_readable(database, &self.layout.database)?;
+            // As it stands at one moment: what is deleted meanwhile is no damage.
+            let moment = db.unchecked_transaction()?;
+            first_fault(&moment)
+        };
+        let first = match look() {
+            Ok(first) => first?,
+            // A disk that does not read, another process that holds it: nothing is known.
+            Err(e) if e.is_disk() => return Some(not_looked_at(&e)),
+            // So damaged that it cannot even be looked at.
+            Err(e) => e.to_string(),
+        };
+        Some(format!(
+            "{} is damaged in places ({first}): what can be read is shown. sala-chat doctor --check tells more and \
+             repairs what can be.",
+            self.layout.database.display()
+        ))
+    }
+
+    /// Looks at everything, and puts right what can be.
+    ///
+    /// # Errors
+    /// The database cannot be read at all, or not be written where something was to be put right.
+    pub fn check(&self) -> Result<Checked> {
+        let mut out = Checked::default();
+        let mut faults = self.read(page_faults)?;
+        if !faults.is_empty() && self.may_repair() && self.transaction(|tx| Ok(tx.execute_batch("REINDEX")?)).is_ok() {
+            let left = self.read(page_faults)?;
+            if left.len() < faults.len() {
+                out.repaired.push(format!("the database's indexes were made anew ({})", first(&faults)));
+            }
+            faults = left;
+        }
+        out.damaged.extend(faults.iter().take(3).map(|f| format!("sala.db: {f}")));
+        let parts: [fn(&Store, &mut Checked) -> Result<()>; 4] =
+            [Store::check_texts, Store::check_search, Store::check_places, Store::check_states];
+        for part in parts {
+            if let Err(e) = part(self, &mut out) {
+                // What it would have told is hidden by that.
+                let fault = e.damage().ok_or(e)?;
+                if faults.is_empty() {
+                    out.damaged.push(format!("sala.db: {fault}"));
+                }
+                faults.push(fault);
+            }
+        }
+        if !faults.is_empty() {
+            out.damaged.push(STAYS.to_owned());
+        }
+        if let (Ok(wanted), true) = (self.directory_id(), self.may_repair()) {
+            let mark = directory::read_mark(&self.layout, &*self.disk);
+            if mark.is_some_and(|mark| mark != wanted)
+                && directory::write_mark(&self.layout, &*self.disk, &wanted).is_ok()
+            {
+                out.repaired.push("the folder is marked as the one of this sala.db".into());
+            }
+        }
+        Ok(out)
+    }
+
+    fn may_repair(&self) -> bool {
+        *self.access() == Access::Writable
+    }
+
+    fn check_texts(&self, out: &mut Checked) -> Result<()> {
+        let (messages, broken, sessions, wrong) = self.read(|db| {
+            let count = |table| all_ids(db, table).map(|ids| ids.len() as u64);
+            Ok((count("message")?, broken_messages(db)?, count("session")?, broken_sessions(db)?))
+        })?;
+        (out.messages, out.sessions) = (messages, sessions);
+        for id in wrong {
+            let Ok(record) = self.session(id) else { continue };
+            let put_right = self.may_repair()
+                && self
+                    .transaction(|tx| {
+                        tx.execute(
+                            "UPDATE session SET head = ?2 WHERE id = ?1",
+                            rusqlite::params![id.0, record.head.map(|m| m.0)],
+                        )?;
+                        seal_session(tx, id)
+                    })
+                    .is_ok();
+            let line =
+                format!("session \"{}\": its row was damaged, look at its name and where it stands", record.name);
+            if put_right { out.repaired.push(line) } else { out.damaged.push(line) }
+        }
+        match self.read(missing_messages) {
+            Ok(missing) => {
+                let line = |id: MessageId| format!("message {} is missing; show tells where", id.0);
+                out.damaged.extend(missing.into_iter().map(line));
+            }
+            Err(e) => out.damaged.push(e.to_string()),
+        }
+        for id in broken {
+            let sql = "SELECT s.name, m.depth FROM message m JOIN session s ON s.id = m.session WHERE m.id = ?1";
+            let place =
+                self.read(|db| Ok(db.query_row(sql, [id.0], |r| Ok((r.get::<_, String>(0)?, r.get::<_, i64>(1)?)))?));
+            out.damaged.push(match place {
+                Ok((name, number)) => format!("message #{number} of \"{name}\" is not what was saved; show names it"),
+                Err(_) => format!("message {} is not what was saved", id.0),
+            });
+        }
+        Ok(())
+    }
+
+    /// Compares the search index with the texts.
+    fn check_search(&self, out: &mut Checked) -> Result<()> {
+        if !self.may_repair() {
+            return Ok(());
+        }
+        let compare = "INSERT INTO message_text(message_text, rank) VALUES ('integrity-check', 1)";
+        // Texts that are not in it yet would count as missing.
+        let compared =
+            self.index_texts(&Watch::NOBODY).and_then(|_| self.transaction(|tx| Ok(tx.execute_batch(compare)?)));
+        if let Err(e) = compared {
+            if e.is_disk() {
+                return Err(e);
+            }
+            let again = "INSERT INTO message_text(message_text) VALUES ('rebuild'); UPDATE message SET indexed = 1";
+            match self.transaction(|tx| Ok(tx.execute_batch(again)?)) {
+                Ok(()) => out.repaired.push("the search index was made anew".into()),
+                Err(e) => out.damaged.push(format!("the search index: {e}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for state that was read at another place than its message's.
+    fn check_places(&self, out: &mut Checked) -> Result<()> {
+        let lost = self.read(misplaced)?;
+        self.drop_states(lost, out);
+        Ok(())
+    }
+
+    /// Reads every kept state file. Those that are not what was saved are declared missing, all at once.
+    fn check_states(&self, out: &mut Checked) -> Result<()> {
+        let kept: Vec<(SegmentId, bool, bool)> = self.read(|db| {
+            let mut query = db.prepare("SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment")?;
+            let rows = query.query_map([], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })?;
+        let mut found = Vec::new();
+        for (id, rows, end) in kept {
+            for kind in [rows.then_some(FileKind::Rows), end.then_some(FileKind::End)].into_iter().flatten() {
+                out.states += 1;
+                // As it is before it is read: what takes its place meanwhile is another one.
+                let look = self.disk.look(&self.layout.file(&id, kind)).ok();
+                match self.state_fault(&id, kind) {
+                    Ok(None) => {}
+                    Ok(Some(why)) => found.push(((id, kind, why), look)),
+                    Err(e) => out.damaged.push(e.to_string()),
+                }
+            }
+        }
+        // Another process may have met it meanwhile, read its text again and saved its state anew.
+        found.retain(|((id, kind, _), look)| self.disk.look(&self.layout.file(id, *kind)).ok() == *look);
+        self.drop_states(found.into_iter().map(|(lost, _)| lost).collect(), out);
+        Ok(())
+    }
+
+    /// Declares state missing, and says why.
+    fn drop_states(&self, lost: Vec<(SegmentId, FileKind, String)>, out: &mut Checked) {
+        if !self.declare_all_missing(&lost) {
+            let lines = lost.into_iter().map(|(id, _, why)| StoreError::StateLost { id, why }.to_string());
+            out.damaged.extend(lines);
+            return;
+        }
+        let mut dropped: Vec<(SegmentId, String)> = Vec::new();
+        for (id, _, why) in lost {
+            match dropped.last_mut() {
+                // Rows and end may be lost for the same reason.
+                Some((last, reason)) if *last == id => {
+                    if *reason != why {
+                        *reason = format!("{reason}; {why}");
+                    }
+                }
+                _ => dropped.push((id, why)),
+            }
+        }
+        let line =
+            |(id, why): (SegmentId, String)| format!("state {} was dropped and will be read again: {why}", id.short());
+        out.repaired.extend(dropped.into_iter().map(line));
+    }
+
+    /// What is wrong with a kept state file and will not get better, a phrase.
+    fn state_fault(&self, id: &SegmentId, kind: FileKind) -> Result<Option<String>> {
+        // It may have been dropped meanwhile.
+        let Some(root) = self.roots(id)?.of(kind) else { return Ok(None) };
+        let path = self.layout.file(id, kind);
+        let read = match kind {
+            FileKind::Rows => format::read_rows(&*self.disk, &path, id, &root).map(drop),
+            FileKind::End => format::read_end(&*self.disk, &path, id, &root).map(drop),
+        };
+        match read {
+            Ok(()) => Ok(None),
+            Err(fault) if fault.lasting => Ok(Some(fault.why)),
+            Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
+        }
+    }
+}
+
+fn first(faults: &[String]) -> &str {
+    faults.first().map_or("", String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_table_is_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new.db");
+        std::fs::File::create(&path).unwrap();
+        let (db, _) = crate::store::schema::open_writable(&path).unwrap();
+        // The search has tables of its own, and its own check.
+        let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'
+                   AND name NOT LIKE 'message_text%'";
+        let names: rusqlite::Result<BTreeSet<String>> =
+            db.prepare(sql).unwrap().query_map([], |r| r.get(0)).unwrap().collect();
+        assert_eq!(names.unwrap(), TABLES.map(str::to_owned).into());
+    }
+}

@@ -1,0 +1,231 @@
+//! What nothing needs any more: unreachable segments, sessions long in the trash; and what everything weighs.
+//!
+//! Reachability decides, never age alone. Text goes only with a session that was deleted by its user, after its days in
+//! the trash, and only where no other session shows it.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::Transaction;
+
+use super::check::structure_fault;
+use super::database::{Access, Store};
+use super::error::{Result, StoreError};
+use super::format::FileKind;
+use super::keep::Freed;
+use super::reach::PLACES;
+use super::recorded::{ids, light, with_ancestors};
+use super::segment::SegmentId;
+use super::sessions::{SessionFilter, SessionRecord};
+use super::wipe;
+use crate::core::now_ms;
+use crate::core::transcript::SessionId;
+
+/// Milliseconds of a day.
+const DAY_MS: i64 = 24 * 3600 * 1000;
+
+/// What nothing reaches stays this long while other processes may be about to use it.
+const LEFT_ALONE_MS: i64 = 24 * 3600 * 1000;
+
+/// Bytes of state on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// All sessions and the shelf.
+    pub state_bytes: u64,
+    /// The database.
+    pub database_bytes: u64,
+    /// For each session: (bytes it reaches, bytes only it reaches).
+    pub sessions: HashMap<SessionId, (u64, u64)>,
+}
+
+impl Store {
+    /// Removes segments that no message and no shelf entry reaches, with their files, except those this process is
+    /// about to link.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn collect(&self) -> Result<Freed> {
+        self.write_uses();
+        let cutoff = if self.is_alone() { i64::MAX } else { now_ms() - LEFT_ALONE_MS };
+        let gone = self.transaction(|tx| {
+            let tree = light(tx)?;
+            let mut roots = ids(tx, "SELECT segment FROM message_segment UNION SELECT segment FROM document")?;
+            roots.extend(tree.values().filter(|l| l.used_ms >= cutoff).map(|l| l.id));
+            roots.extend(self.unlinked_segments());
+            let reached = with_ancestors(&tree, roots);
+            let mut gone = Vec::new();
+            for l in tree.values().filter(|l| !reached.contains(&l.id)) {
+                tx.prepare_cached("DELETE FROM segment WHERE id = ?1")?.execute([l.id.0])?;
+                gone.push((l.id, FileKind::Rows, l.rows_bytes));
+                gone.push((l.id, FileKind::End, l.end_bytes));
+            }
+            Ok(gone)
+        })?;
+        let mut freed = self.remove_files(&gone);
+        freed.segments = gone.len() as u64 / 2;
+        Ok(freed)
+    }
+
+    /// Removes files of state that no row names, however young. Returns how many.
+    pub fn remove_orphans(&self) -> u64 {
+        self.sweep(true)
+    }
+
+    /// Sessions that have been in the trash for `days` (the configured number for `None`), and that nobody has open. At 0 all
+    /// of the trash, whatever the clock says; otherwise none whose row is damaged: it may not be meant to be there.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn old_in_trash(&self, days: Option<u32>) -> Result<Vec<SessionId>> {
+        let days = days.unwrap_or(self.limits.trash_days);
+        let mut trashed = self.sessions(SessionFilter::Trashed, usize::MAX)?;
+        trashed.retain(|r| days == 0 || !r.damaged && r.trashed_ms.is_some_and(|at| is_old(at, now_ms(), days)));
+        Ok(trashed.into_iter().map(|r| r.id).filter(|id| !self.is_in_use(*id)).collect())
+    }
+
+    /// From when on a session of the trash goes, ms since the epoch; `None` where only [`Store::empty_trash`] for all takes it.
+    pub fn leaves_trash_ms(&self, session: &SessionRecord) -> Option<i64> {
+        let days = i64::from(self.limits.trash_days);
+        let at = session.trashed_ms.filter(|_| days > 0 && !session.damaged)?;
+        Some(at.saturating_add(days * DAY_MS))
+    }
+
+    /// Removes the sessions of [`Store::old_in_trash`], with messages no other session reaches, collects their state, and wipes
+    /// what is left of them in the database.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn empty_trash(&self, days: Option<u32>) -> Result<Freed> {
+        self.require_sound()?;
+        let old = self.old_in_trash(days)?;
+        let (sessions, messages) = self.transaction(|tx| {
+            let (mut sessions, mut messages) = (0, 0);
+            for session in &old {
+                // One may have come back meanwhile.
+                let sql = "SELECT 1 FROM session WHERE id = ?1 AND trashed_ms IS NOT NULL";
+                if tx.prepare_cached(sql)?.exists([session.0])? {
+                    messages += purge(tx, *session)?;
+                    sessions += 1;
+                }
+            }
+            if sessions > 0 {
+                wipe::ask_for(tx)?;
+            }
+            Ok((sessions, messages))
+        })?;
+        let mut freed = Freed { sessions, messages, ..Freed::default() };
+        if sessions > 0 {
+            freed.add(self.collect()?);
+        }
+        // Also what an earlier run could not.
+        self.wipe();
+        Ok(freed)
+    }
+
+    /// Refuses to remove messages because nothing reaches them while it is in doubt what is reached. Looks with a connection of
+    /// its own: it takes time, and nobody who reads is to wait for it.
+    fn require_sound(&self) -> Result<()> {
+        let path = &self.layout.database;
+        let fault = match self.access() {
+            Access::Writable => structure_fault(&super::schema::open_readable(path, path)?.0)?,
+            Access::ReadOnly { .. } => self.read(structure_fault)?,
+        };
+        fault.map_or(Ok(()), |fault| Err(StoreError::Doubtful { path: path.clone(), fault }))
+    }
+
+    /// Bytes by session: what it reaches, and what would be freed without it.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn sizes(&self) -> Result<Sizes> {
+        let database_bytes = self.disk.look(&self.layout.database).map_or(0, |l| l.bytes);
+        self.read(|db| {
+            let tree = light(db)?;
+            let mut query = db.prepare_cached(&format!(
+                "WITH {PLACES} SELECT m.session, l.segment FROM message m JOIN message_segment l ON l.message = m.id
+                 UNION SELECT p.session, l.segment FROM place p JOIN message_segment l ON l.message = p.message"
+            ))?;
+            let links: Vec<(i64, SegmentId)> =
+                query.query_map([], |r| Ok((r.get(0)?, SegmentId(r.get(1)?))))?.collect::<Result<_, _>>()?;
+            let mut by_session: HashMap<SessionId, Vec<SegmentId>> = HashMap::new();
+            for (session, segment) in links {
+                by_session.entry(SessionId(session)).or_default().push(segment);
+            }
+            let mut reached_by: HashMap<SegmentId, u32> = HashMap::new();
+            let shelf = with_ancestors(&tree, ids(db, "SELECT segment FROM document")?);
+            let mut reach: Vec<(SessionId, HashSet<SegmentId>)> = Vec::new();
+            for (session, tips) in by_session {
+                let reached = with_ancestors(&tree, tips);
+                for id in &reached {
+                    *reached_by.entry(*id).or_default() += 1;
+                }
+                reach.push((session, reached));
+            }
+            let bytes = |id: &SegmentId| tree.get(id).map_or(0, |l| l.rows_bytes + l.end_bytes);
+            let sessions = reach
+                .into_iter()
+                .map(|(session, reached)| {
+                    let all = reached.iter().map(bytes).sum();
+                    let own = reached.iter().filter(|id| reached_by.get(id) == Some(&1) && !shelf.contains(id));
+                    (session, (all, own.map(bytes).sum()))
+                })
+                .collect();
+            let state_bytes = tree.values().map(|l| l.rows_bytes + l.end_bytes).sum();
+            Ok(Sizes { state_bytes, database_bytes, sessions })
+        })
+    }
+}
+
+/// Whether what was put into the trash `at` has been there for so many days. A time in the future is a wrong clock's; it is waited
+/// for as long as it may be only a little wrong.
+fn is_old(at: i64, now: i64, days: u32) -> bool {
+    now.abs_diff(at) >= u64::from(days) * DAY_MS.unsigned_abs()
+}
+
+/// Removes a session for good. Its messages that other sessions stand on go over to one of those; what was typed to ask the
+/// others goes from the history of prompts.
+fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
+    tx.execute("DELETE FROM session WHERE id = ?1", [session.0])?;
+    // Everything above the other sessions' own messages and at or above their places stays.
+    tx.execute_batch(
+        "CREATE TEMP TABLE IF NOT EXISTS stays(id INTEGER PRIMARY KEY, owner INTEGER) STRICT; DELETE FROM stays;",
+    )?;
+    tx.execute(
+        &format!(
+            "WITH RECURSIVE {PLACES}, up(id, owner) AS (
+               SELECT message, session FROM place
+               UNION SELECT parent, session FROM message WHERE session <> ?1 AND parent IS NOT NULL
+               UNION SELECT m.parent, up.owner FROM up CROSS JOIN message m ON m.id = up.id WHERE m.parent IS NOT NULL)
+             INSERT OR IGNORE INTO stays SELECT id, owner FROM up WHERE id IN (SELECT id FROM message WHERE session = ?1)"
+        ),
+        [session.0],
+    )?;
+    tx.execute(
+        "UPDATE message SET session = (SELECT owner FROM stays WHERE stays.id = message.id)
+         WHERE session = ?1 AND id IN (SELECT id FROM stays)",
+        [session.0],
+    )?;
+    super::history::forget_those_of(tx, session)?;
+    Ok(tx.execute("DELETE FROM message WHERE session = ?1", [session.0])? as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_old;
+
+    #[test]
+    fn days_in_the_trash_are_counted_either_way_of_the_clock() {
+        let (day, now) = (24 * 3600 * 1000, 100 * 24 * 3600 * 1000);
+        for (at, days, old) in [
+            (now, 7, false),
+            (now - 7 * day + 1, 7, false),
+            (now - 7 * day, 7, true),
+            (now + day, 7, false),
+            (now + 7 * day, 7, true),
+            (i64::MAX, 7, true),
+            (i64::MIN, 7, true),
+            (now + 1, 0, true),
+        ] {
+            assert_eq!(is_old(at, now, days), old, "{at}");
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! What a save consists of, and its application inside one transaction. The only code that adds or changes text.
+//!
+//! Segments never hold text back: what is wrong with one is reported in [`Applied`], the rest is committed.
+
+use std::collections::HashSet;
+
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::database::next_use;
+use super::error::{Result, StoreError};
+use super::seal::Sealed;
+use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
+use super::summary::{OWN_TITLE, free_name, touch_session};
+use crate::core::now_ms;
+use crate::core::transcript::{Message, MessageId, SessionId};
+use crate::engine::protocol::StateImage;
+
+/// A session to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewSession {
+    /// From [`super::Store::new_session_id`].
+    pub id: SessionId,
+    /// Wished name; a number is added when it is taken.
+    pub name: String,
+    /// JSON; whatever the runtime wants to keep per session.
+    pub settings: String,
+    /// Where it stands; a message of another session when forked.
+    pub head: Option<MessageId>,
+    /// The session it was forked from.
+    pub forked_from: Option<SessionId>,
+}
+
+/// Who made a title.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TitleBy {
+    /// Somebody typed it: it takes the place of any other.
+    Person,
+    /// The model: it takes the place of a question's first words, and of nothing else.
+    Model,
+}
+
+/// A document to be put on the shelf.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewDocument {
+    /// BLAKE3 of its text, hex.
+    pub hash: String,
+    /// The name the model sees.
+    pub name: String,
+    /// The file it came from.
+    pub path: Option<String>,
+    /// Segment before its first; `None` at position 0.
+    pub prefix: Option<SegmentId>,
+    /// Its last segment.
+    pub segment: SegmentId,
+    /// Tokens it took.
+    pub tokens: u64,
+    /// Lines of its text.
+    pub lines: u64,
+}
+
+/// One step of a save.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Makes a session.
+    CreateSession(NewSession),
+    /// Adds a message, or rewords one that exists (an answer that grows). Its parent must be saved before or with it.
+    PutMessage {
+        /// Where it is said.
+        session: SessionId,
+        /// All of it.
+        message: Box<Message>,
+    },
+    /// Moves a session's head. Where it was stays reachable and is remembered in the head log.
+    MoveHead {
+        /// Whose.
+        session: SessionId,
+        /// Where to; `None` before the first message.
+        head: Option<MessageId>,
+    },
+    /// Gives a session a title.
+    Title {
+        /// Whose.
+        session: SessionId,
+        /// One line, not empty.
+        title: String,
+        /// Who made it.
+        by: TitleBy,
+    },
+    /// Replaces a session's settings.
+    Settings {
+        /// Whose.
+        session: SessionId,
+        /// JSON.
+        json: String,
+    },
+    /// Sets a mark, moving it if the name exists.
+    Mark {
+        /// Whose.
+        session: SessionId,
+        /// Its name.
+        name: String,
+        /// Where.
+        message: MessageId,
+    },
+    /// Records a segment: its tokens now, its state when the image comes.
+    AddSegment(Box<NewSegment>),
+    /// The path up to this message ends in this segment (under the segment's fingerprint).
+    Link {
+        /// Which message.
+        message: MessageId,
+        /// Which segment.
+        segment: SegmentId,
+    },
+    /// Puts a document on the shelf.
+    AddDocument(NewDocument),
+    /// Remembers a typed prompt.
+    Prompt(String),
+    /// What stands in the input of a session, in the place of what stood there before; an empty text takes that away.
+    Draft {
+        /// Whose; one of [`super::draft_places`] for one that is not made yet.
+        session: SessionId,
+        /// As typed.
+        text: String,
+    },
+}
+
+impl Change {
+    /// The session it changes. A draft is no part of what was said: it makes no session the last one.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        match self {
+            Change::CreateSession(new) => Some(new.id),
+            Change::PutMessage { session, .. }
+            | Change::MoveHead { session, .. }
+            | Change::Title { session, .. }
+            | Change::Settings { session, .. }
+            | Change::Mark { session, .. } => Some(*session),
+            Change::AddSegment(_)
+            | Change::Link { .. }
+            | Change::AddDocument(_)
+            | Change::Prompt(_)
+            | Change::Draft { .. } => None,
+        }
+    }
+}
+
+/// Everything that belongs together. Changes are one transaction; images follow when it is durable.
+#[derive(Clone, Debug, Default)]
+pub struct Save {
+    /// In this order.
+    pub changes: Vec<Change>,
+    /// State of segments recorded by these or earlier changes.
+    pub images: Vec<(SegmentId, StateImage)>,
+}
+
+/// What a transaction did besides succeeding.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    /// Sessions changed, once each.
+    pub sessions: Vec<SessionId>,
+    /// Those of messages that have come to end in a segment.
+    pub grown: Vec<SessionId>,
+    /// Sessions made under another name than was wished for: somebody else had it by then.
+    pub named: Vec<(SessionId, String)>,
+    /// A phrase when something about state could not be recorded.
+    pub state_problem: Option<String>,
+}
+
+pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied> {
+    let mut out = Applied::default();
+    let mut known = HashSet::new();
+    for change in changes {
+        apply_one(tx, change, &mut out)?;
+        if let Some(session) = change.session()
+            && known.insert(session)
+        {
+            out.sessions.push(session);
+        }
+    }
+    for session in &out.sessions {
+        touch_session(tx, *session)?;
+    }
+    Ok(out)
+}
+
+/// One change. What lists show of its session is renewed with [`touch_session`], once after all of them.
+pub(super) fn apply_one(tx: &Transaction<'_>, change: &Change, out: &mut Applied) -> Result<()> {
+    match change {
+        Change::CreateSession(new) => {
+            let name = create_session(tx, new)?;
+            if name != new.name {
+                out.named.push((new.id, name));
+            }
+        }
+        Change::PutMessage { session, message } => {
+            put_message(tx, *session, message)?;
+        }
+        Change::MoveHead { session, head } => {
+            move_head(tx, *session, *head)?;
+        }
+        Change::Title { session, title, by } => {
+            let sql = match by {
+                TitleBy::Person => "UPDATE session SET title = ?2 WHERE id = ?1",
+                TitleBy::Model => &format!("UPDATE session SET title = ?2 WHERE id = ?1 AND NOT ({OWN_TITLE})"),
+            };
+            tx.prepare_cached(sql)?.execute(params![session.0, title])?;
+        }
+        Change::Settings { session, json } => {
+            tx.execute("UPDATE session SET settings = ?2 WHERE id = ?1", params![session.0, json])?;
+        }
+        Change::Mark { session, name, message } => {
+            tx.execute(
+                "INSERT INTO mark VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT DO UPDATE SET message = excluded.message, created_ms = excluded.created_ms",
+                params![session.0, name, message.0, now_ms()],
+            )?;
+        }
+        Change::AddSegment(new) => {
+            note(out, add_segment(tx, new)?);
+        }
+        Change::Link { message, segment } => {
+            note(out, link(tx, *message, segment)?);
+            out.grown.extend(said_in(tx, *message)?);
+        }
+        Change::AddDocument(new) => {
+            note(out, add_document(tx, new)?);
+        }
+        Change::Prompt(text) => {
+            super::history::add(tx, text)?;
+        }
+        Change::Draft { session, text } => {
+            super::drafts::put(tx, *session, text)?;
+        }
+    }
+    Ok(())
+}
+
+fn note(out: &mut Applied, problem: Option<String>) {
+    if let Some(problem) = problem {
+        out.state_problem.get_or_insert(problem);
+    }
+}
+
+/// Returns the name it was given.
+fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<String> {
+    let name = free_name(tx, &new.name)?;
+    let forked_at = new.forked_from.and(new.head).map(|m| m.0);
+    tx.prepare_cached(
+        "INSERT INTO session(id, name, head, settings, forked_from, forked_at, created_ms, updated_ms, used)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, 0)",
+    )?
+    .execute(params![
+        new.id.0,
+        name,
+        new.head.map(|m| m.0),
+        new.settings,
+        new.forked_from.map(|s| s.0),
+        forked_at,
+        now_ms()
+    ])?;
+    Ok(name)
+}
+
+fn put_message(tx: &Transaction<'_>, session: SessionId, m: &Message) -> Result<()> {
+    let place = |id: i64| {
+        tx.prepare_cached("SELECT parent, depth, role, created_ms FROM message WHERE id = ?1")?
+            .query_row([id], |r| Ok((r.get(0)?, r.get::<_, i64>(1)?, r.get(2)?, r.get(3)?)))
+            .optional()
+    };
+    // What a message is reworded keeps: its place in the tree.
+    let (parent, depth, role, created_ms): (Option<i64>, i64, String, i64) = match (place(m.id.0)?, m.parent) {
+        (Some(there), _) => there,
+        (None, None) => (None, 1, m.role.name().into(), m.created_ms),
+        (None, Some(above)) => {
+            let (_, depth, ..) = place(above.0)?.ok_or(StoreError::NoMessage { id: above.0 })?;
+            (Some(above.0), depth + 1, m.role.name().into(), m.created_ms)
+        }
+    };
+    let meta = to_json(&m.meta)?;
+    let sealed = Sealed {
+        id: m.id.0,
+        parent,
+        depth,
+        role: role.as_bytes(),
+        created_ms,
+        meta: meta.as_bytes(),
+        thinking: m.thinking.as_bytes(),
+        text: m.text.as_bytes(),
+    };
+    tx.prepare_cached(
+        "INSERT INTO message(id, session, parent, depth, role, created_ms, meta, thinking, text, seal)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+         ON CONFLICT(id) DO UPDATE SET meta = excluded.meta, thinking = excluded.thinking, text = excluded.text,
+           seal = excluded.seal",
+    )?
+    .execute(params![
+        m.id.0,
+        session.0,
+        parent,
+        depth,
+        role,
+        created_ms,
+        meta,
+        m.thinking,
+        m.text,
+        sealed.seal()
+    ])?;
+    Ok(())
+}
+
+fn move_head(tx: &Transaction<'_>, session: SessionId, head: Option<MessageId>) -> Result<()> {
+    let head = head.map(|m| m.0);
+    let changed = tx
+        .prepare_cached("UPDATE session SET head = ?2 WHERE id = ?1 AND head IS NOT ?2")?
+        .execute(params![session.0, head])?;
+    if changed > 0 {
+        tx.prepare_cached("INSERT INTO head_log(session, head) VALUES (?1, ?2)")?.execute(params![session.0, head])?;
+    }
+    Ok(())
+}
+
+/// Records a segment under its name.
+fn add_segment(tx: &Transaction<'_>, new: &NewSegment) -> Result<Option<String>> {
+    record_segment(tx, &new.id(), new, None)
+}
+
+/// Records a segment; `origin` names the file it came from, if it was not made here.
+pub(super) fn record_segment(
+    tx: &Transaction<'_>,
+    id: &SegmentId,
+    new: &NewSegment,
+    origin: Option<&[u8; 32]>,
+) -> Result<Option<String>> {
+    if let Some(parent) = &new.parent
+        && !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([parent.0])?
+    {
+        return Ok(Some("the state it builds on is not kept".into()));
+    }
+    let stop = new.start + (new.prompt.len() + new.completion.len()) as u64;
+    tx.prepare_cached(
+        "INSERT INTO segment(id, fingerprint, parent, start, stop, kind, text_bytes, text_hash, used, used_ms, given, generated, origin)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+         ON CONFLICT(id) DO UPDATE SET used = excluded.used, used_ms = excluded.used_ms,
+           kind = max(kind, excluded.kind), text_bytes = excluded.text_bytes, text_hash = excluded.text_hash",
+    )?
+    .execute(params![
+        id.0,
+        new.fingerprint,
+        new.parent.map(|p| p.0),
+        new.start,
+        stop,
+        new.kind.code(),
+        new.boundary.bytes,
+        new.boundary.hash,
+        next_use(tx)?,
+        now_ms(),
+        tokens_to_bytes(&new.prompt),
+        tokens_to_bytes(&new.completion),
+        origin,
+    ])?;
+    Ok(None)
+}
+
+pub(super) fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId) -> Result<Option<String>> {
+    let changed = tx
+        .prepare_cached(
+            "INSERT OR REPLACE INTO message_segment(message, fingerprint, segment)
+             SELECT m.id, s.fingerprint, s.id FROM message m, segment s WHERE m.id = ?1 AND s.id = ?2",
+        )?
+        .execute(params![message.0, segment.0])?;
+    Ok((changed == 0).then(|| "the state it belongs to is not kept".into()))
+}
+
+/// Puts a document on the shelf, or records its use if it is there. Returns a phrase when its segment is unknown.
+fn add_document(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String>> {
+    if !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([new.segment.0])? {
+        return Ok(Some("the document's state is not kept".into()));
+    }
+    tx.prepare_cached(
+        "INSERT INTO document(hash, name, path, prefix, segment, tokens, lines, used, used_ms)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+         ON CONFLICT(segment) DO UPDATE SET path = excluded.path, used = excluded.used, used_ms = excluded.used_ms",
+    )?
+    .execute(params![
+        new.hash,
+        new.name,
+        new.path,
+        new.prefix.map(|p| p.0),
+        new.segment.0,
+        new.tokens,
+        new.lines,
+        next_use(tx)?,
+        now_ms()
+    ])?;
+    Ok(None)
+}
+
+/// The session that a message was said in.
+fn said_in(tx: &Transaction<'_>, message: MessageId) -> Result<Option<SessionId>> {
+    let mut query = tx.prepare_cached("SELECT session FROM message WHERE id = ?1")?;
+    Ok(query.query_row([message.0], |r| Ok(SessionId(r.get(0)?))).optional()?)
+}
+
+pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| StoreError::Broken { what: "a record".into(), why: e.to_string() })
+}

@@ -1,0 +1,338 @@
+//! [`Store`]: one data directory, opened. Owns the directory layout, the two connections (one reads, one writes, so
+//! that reading never waits for a sync), transactions, ids and other counters, and the reserve. Everything else is in the sibling
+//! modules.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use super::directory::{self, Layout};
+use super::disk::Disk;
+use super::error::{Result, StoreError};
+use super::schema;
+use super::segment::SegmentId;
+use crate::core::transcript::{MessageId, SessionId};
+use crate::core::{counted, now_ms};
+
+/// Ids handed out by one process before it has to ask the database again.
+const ID_BLOCK: i64 = 1 << 20;
+/// Ids from here on were taken while the database could not be asked: some of a block for each millisecond.
+pub(super) const FAR: i64 = 1 << 61;
+
+/// What may be kept, and for how long. Defaults as in `config.example.toml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// States of this many newest turns are never thinned.
+    pub keep_turns: u64,
+    /// Kept state of all sessions, bytes. Beyond it the state unused for longest goes, text never.
+    pub max_state_bytes: u64,
+    /// State is not written when less than this would stay free.
+    pub min_free_bytes: u64,
+    /// Deleted sessions stay in the trash this long.
+    pub trash_days: u32,
+    /// State waiting to be written may hold this much memory; more is skipped (and said).
+    pub max_pending_bytes: u64,
+    /// Size of the file that is given up when the disk is full, so that the last lines still get in.
+    pub reserve_bytes: u32,
+}
+
+impl Limits {
+    /// How long a session stays in the trash: `for 7 days`.
+    pub fn trash_time(&self) -> String {
+        match self.trash_days {
+            0 => "until it is emptied (sala-chat prune)".to_owned(),
+            days => format!("for {}", counted(u64::from(days), "day")),
+        }
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn days_are_counted() {
+    let said = |trash_days| Limits { trash_days, ..Limits::default() }.trash_time();
+    assert_eq!([said(1), said(7)], ["for 1 day", "for 7 days"]);
+    assert!(said(0).starts_with("until it is emptied"));
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            keep_turns: 16,
+            max_state_bytes: 40 << 30,
+            min_free_bytes: 5 << 30,
+            trash_days: 7,
+            max_pending_bytes: 2 << 30,
+            reserve_bytes: 4 << 20,
+        }
+    }
+}
+
+/// Whether the store may be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Yes.
+    Writable,
+    /// Texts can be read, nothing saved.
+    ReadOnly {
+        /// A whole sentence for the user.
+        why: String,
+    },
+}
+
+/// An open data directory. Shared between threads; every call may wait for the disk.
+#[derive(Debug)]
+pub struct Store {
+    pub(super) layout: Layout,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) limits: Limits,
+    pub(super) access: Access,
+    pub(super) reader: Mutex<Connection>,
+    pub(super) writer: Mutex<Connection>,
+    pub(super) ids: Mutex<std::ops::Range<i64>>,
+    pub(super) notes: Vec<String>,
+    /// Segments whose state could not be read, and why: this process reads their text again, the next one tries anew.
+    pub(super) left_out: Mutex<HashMap<SegmentId, String>>,
+    /// Segments that this process has recorded and not linked yet, each with the one it builds on.
+    pub(super) unlinked: Mutex<HashMap<SegmentId, Option<SegmentId>>>,
+    /// Which state was used, as far as it is not written yet.
+    pub(super) uses: Mutex<Uses>,
+    /// Directory and database as they were when it was opened: device and number.
+    pub(super) identity: Option<[(u64, u64); 2]>,
+    /// The database and the mark name the same directory: what no row names may be removed.
+    pub(super) known: bool,
+    /// Shared lock, held as long as the store is open: see [`Store::is_alone`].
+    pub(super) present: Option<File>,
+    /// Private copy of a database that cannot be opened in place.
+    pub(super) copy: Option<super::scratch::Scratch>,
+}
+
+/// Called when uses were noted.
+pub(super) type Noted = Arc<dyn Fn() + Send + Sync>;
+
+/// Uses of segments that are not written yet.
+#[derive(Default)]
+pub(super) struct Uses {
+    /// Paths noted so far.
+    pub count: u64,
+    /// The last path each segment was on, by its number, and when that was, ms since the epoch.
+    pub last: HashMap<SegmentId, (u64, i64)>,
+    /// Tells whoever writes them by the way.
+    pub noted: Option<Noted>,
+}
+
+impl std::fmt::Debug for Uses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uses").field("count", &self.count).field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Whether what is open is still what the names lead to; SQLite writes on into a file that has lost its name.
+    fn still_there(&self) -> Result<()> {
+        let Some(identity) = self.identity else {
+            return Ok(());
+        };
+        let gone = |what: &'static str| StoreError::Gone { path: self.layout.database.clone(), what };
+        match self.identify() {
+            Ok(now) if now != identity => return Err(gone("was replaced by another")),
+            Ok(_) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(gone("was removed")),
+            Err(e) => return Err(StoreError::io("read", &self.layout.database)(e)),
+        }
+        // Open files outlive their permissions: what the next start could not read is not saved.
+        let me = rustix::process::geteuid().as_raw();
+        for (path, bits) in [(&self.layout.root, 0o700), (&self.layout.database, 0o600)] {
+            let look = self.disk.look(path).map_err(StoreError::io("read", path))?;
+            if look.owner == me && look.mode & bits != bits {
+                return Err(gone("cannot be read and written any more"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether anything can be saved.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Sentences to show once: what the start had to do or could not do.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The data directory.
+    pub fn root(&self) -> &Path {
+        &self.layout.root
+    }
+
+    /// The limits it was opened with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// An id for a new message, unique in this data directory over all processes and greater than `after`, the newest of its session:
+    /// another process may have written that, and ids are the order in which messages came. Needs no disk but every millionth time,
+    /// and where `after` is another process's, so a message can be shown before it is saved.
+    pub fn new_message_id(&self, after: Option<MessageId>) -> MessageId {
+        MessageId(self.new_id(after.map_or(0, |id| id.0)))
+    }
+
+    /// An id for a new session.
+    pub fn new_session_id(&self) -> SessionId {
+        SessionId(self.new_id(0))
+    }
+
+    fn new_id(&self, after: i64) -> i64 {
+        let mut ids = lock(&self.ids);
+        // A damaged row's id may be anything.
+        let after = if after < i64::MAX - 2 * ID_BLOCK { after } else { 0 };
+        if ids.is_empty() || ids.start <= after {
+            // Whoever took one of those far away may have more of its millisecond, which are left to it.
+            let least = if after < FAR { after + 1 } else { (after / ID_BLOCK + 1) * ID_BLOCK };
+            let block = self.transaction(|tx| take_ids(tx, ID_BLOCK, least));
+            *ids = match block {
+                Ok(first) => first..first + ID_BLOCK,
+                // A full or read-only disk must not stop a conversation: fewer ids from far away, told apart by time and process.
+                Err(_) => {
+                    let first =
+                        FAR + ((now_ms() & 0xff_ffff_ffff) << 20) + (i64::from(std::process::id() & 0x3ff) << 10);
+                    let first = first.max(least);
+                    first..first + (1 << 10)
+                }
+            };
+        }
+        let id = ids.start;
+        ids.start += 1;
+        id
+    }
+
+    /// Runs `f` on the reading connection.
+    pub(super) fn read<T>(&self, f: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        f(&lock(&self.reader))
+    }
+
+    /// Runs `f` in a transaction and commits it. What `f` did is durable when this returns `Ok`. On a full disk the reserve
+    /// is given up for it, and `f` runs once more.
+    pub(super) fn transaction<T>(&self, f: impl Fn(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        match self.commit(&f) {
+            // The reserve was made for this moment.
+            Err(e) if e.is_full() && self.free_reserve() => self.commit(&f),
+            other => other,
+        }
+    }
+
+    /// An error where nothing can be saved.
+    pub(super) fn writable(&self) -> Result<()> {
+        match &self.access {
+            Access::ReadOnly { why } => Err(StoreError::ReadOnly { why: why.clone() }),
+            Access::Writable => self.still_there(),
+        }
+    }
+
+    fn commit<T>(&self, f: impl Fn(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.writable()?;
+        let mut db = lock(&self.writer);
+        let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let out = f(&tx)?;
+        self.disk.before_commit().map_err(StoreError::io("save in", &self.layout.database))?;
+        tx.commit()?;
+        Ok(out)
+    }
+
+    /// Runs `f` while nobody else can change the database, and changes nothing in it.
+    pub(super) fn exclusively<T>(&self, f: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.writable()?;
+        let mut db = lock(&self.writer);
+        // Dropped, it is rolled back.
+        let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        f(&tx)
+    }
+
+    /// Moves the write-ahead log into the database, so that a damaged log has nothing to lose. What cannot be moved now (a
+    /// full disk, another process that reads) is safe in the log and goes with the next one.
+    pub(super) fn checkpoint(&self) {
+        let db = lock(&self.writer);
+        let moved = db
+            .busy_timeout(schema::BUSY_CHECKPOINT)
+            .and_then(|()| db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get::<_, i64>(0)));
+        let _ = db.busy_timeout(schema::BUSY);
+        if !matches!(moved, Ok(0)) {
+            tracing::debug!(?moved, "the log stays");
+        }
+    }
+
+    /// Whether no other process has the directory open right now.
+    pub(super) fn is_alone(&self) -> bool {
+        let Some(present) = &self.present else {
+            return false;
+        };
+        // Making our shared lock exclusive fails while another process holds one. Ours may be lost for a moment, which
+        // matters only to another process asking the same in that moment.
+        let alone = present.try_lock().is_ok();
+        let _ = present.lock_shared();
+        alone
+    }
+
+    /// Gives the reserve file's space back to the file system. Returns whether there was one.
+    pub(super) fn free_reserve(&self) -> bool {
+        self.disk.look(&self.layout.reserve).is_ok_and(|l| l.is_file) && self.disk.remove(&self.layout.reserve).is_ok()
+    }
+
+    /// Makes the reserve file if it is missing and there is plenty of room.
+    pub(super) fn fill_reserve(&self) {
+        let path = &self.layout.reserve;
+        match self.disk.look(path) {
+            Ok(look) if !look.is_file || look.bytes == u64::from(self.limits.reserve_bytes) => return,
+            _ => {}
+        }
+        let room = self.disk.free_bytes(&self.layout.root).unwrap_or(0);
+        if room < 4 * u64::from(self.limits.reserve_bytes) {
+            return;
+        }
+        // Best effort: without it a full disk is met a little earlier. Not zeros: some file systems store those in no space.
+        let noise: Vec<u8> =
+            (0..self.limits.reserve_bytes).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+        let written = self.disk.create(path).and_then(|mut f| {
+            f.write(&noise)?;
+            f.sync()
+        });
+        if written.is_err() {
+            let _ = self.disk.remove(path);
+        }
+    }
+
+    /// Removes files in `segments/` that no row names (old ones, or `all`), unless a process is writing some right now or the
+    /// directory is not the one the database knows. Returns how many.
+    pub(super) fn sweep(&self, all: bool) -> u64 {
+        let lock = self.layout.open_lock("writing").ok().filter(|lock| self.known && lock.try_lock().is_ok());
+        if lock.is_none() {
+            return 0;
+        }
+        directory::sweep(&self.layout, &*self.disk, all, |id, kind| {
+            let sql = format!("SELECT 1 FROM segment WHERE id = ?1 AND {}_root IS NOT NULL", kind.extension());
+            // When in doubt the file stays.
+            self.read(|db| Ok(db.prepare_cached(&sql)?.exists([id.0])?)).unwrap_or(true)
+        })
+    }
+}
+
+/// Takes `count` ids that nobody has, none below `least`, and returns the first.
+pub(super) fn take_ids(tx: &Transaction<'_>, count: i64, least: i64) -> Result<i64> {
+    let sql = "UPDATE counter SET value = max(value, ?2) + ?1 WHERE name = 'id' RETURNING value - ?1";
+    Ok(tx.prepare_cached(sql)?.query_row([count, least], |r| r.get(0))?)
+}
+
+/// The next value of the use counter: an order that no clock can disturb.
+pub(super) fn next_use(tx: &Transaction<'_>) -> Result<i64> {
+    Ok(tx
+        .prepare_cached("UPDATE counter SET value = value + 1 WHERE name = 'use' RETURNING value")?
+        .query_row([], |r| r.get(0))?)
+}
+
+/// A panic while holding a connection leaves no half-done transaction behind (it is rolled back), so going on is safe.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

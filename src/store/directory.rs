@@ -1,0 +1,445 @@
+//! The data directory itself: whose it is, what lies where, and what may be removed from it.
+//!
+//! | name | content |
+//! |---|---|
+//! | `sala-chat.id` | the mark: this directory is ours, and which one it is |
+//! | `sala.db`, `-wal`, `-shm` | SQLite |
+//! | `sala.db.damaged-<time>`, `-wal` | one that could not be opened, beside the one that was made of it (`rescue.rs`) |
+//! | `sala.db.rescued-<time>` | the one that is made of it, until it is in the place of that (`exchange.rs`) |
+//! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written, `.<process>.gone` while they are removed |
+//! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `parts.rs`) |
+//! | `locks/serve.*` | where a running `sala-chat serve` is found (`attach::Place`) |
+//! | `reserve` | bytes given back when the disk is full |
+//!
+//! Invariants: a directory with other things in it is never taken over; a name that is not of our form is never opened for
+//! writing or removed; nothing is removed unless the mark and the database name the same directory.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::OFlags;
+
+use super::disk::{Disk, open_plain};
+use super::error::{Result, StoreError, is_full};
+use super::format::FileKind;
+use super::schema;
+use super::segment::SegmentId;
+use crate::core::places;
+use crate::text::sanitize::shell_word;
+
+/// Names of unfinished files end in this.
+const UNFINISHED: &str = "tmp";
+/// Names of files on their way out end in this.
+const LEAVING: &str = "gone";
+/// Behind the name of a database that could not be opened; then the time.
+const DAMAGED: &str = ".damaged-";
+/// Behind the name of one that is made of it; then the same time.
+const RESCUED: &str = ".rescued-";
+/// The lock of those who have the directory open.
+const PRESENT: &str = "store";
+/// First line of the mark.
+const MARK: &str = "sala-chat data directory 1";
+/// State files without a row stay this long: a database brought back from a copy may know them.
+const ORPHAN_AGE: Duration = Duration::from_secs(3 * 24 * 3600);
+/// What the file system itself puts into its uppermost directory.
+const OF_THE_SYSTEM: &str = "lost+found";
+
+/// Where things lie in a data directory.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    pub root: PathBuf,
+    pub database: PathBuf,
+    pub segments: PathBuf,
+    pub locks: PathBuf,
+    pub reserve: PathBuf,
+    pub mark: PathBuf,
+}
+
+impl Layout {
+    pub fn new(root: &Path) -> Layout {
+        Layout {
+            root: root.to_path_buf(),
+            database: root.join("sala.db"),
+            segments: root.join(places::SEGMENTS),
+            locks: root.join(places::LOCKS),
+            reserve: root.join(places::RESERVE),
+            mark: root.join("sala-chat.id"),
+        }
+    }
+
+    /// SQLite's log of a database.
+    pub fn log_of(database: &Path) -> PathBuf {
+        with_end(database, "-wal")
+    }
+
+    /// SQLite's index of that log.
+    pub fn index_of(database: &Path) -> PathBuf {
+        with_end(database, "-shm")
+    }
+
+    /// What is made of a database that cannot be opened, until it comes to the place of that.
+    pub fn rescued(&self, time: &str) -> PathBuf {
+        with_end(&self.database, &format!("{RESCUED}{time}"))
+    }
+
+    /// A damaged database beside the one that was made of it.
+    pub fn aside(&self, time: &str) -> PathBuf {
+        with_end(&self.database, &format!("{DAMAGED}{time}"))
+    }
+
+    /// The times of those new ones that did not come to their place yet, by the names in the directory.
+    pub fn begun(&self, disk: &dyn Disk) -> io::Result<Vec<String>> {
+        let start = self.rescued("");
+        let start = start.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let names = disk.list(&self.root)?;
+        let times = names.iter().filter_map(|name| name.to_str()?.strip_prefix(start));
+        Ok(times.filter(|time| is_time(time)).map(str::to_owned).collect())
+    }
+
+    pub fn file(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
+        self.segments.join(format!("{}.{}", id.hex(), kind.extension()))
+    }
+
+    /// The file behind an advisory lock, mode 0600.
+    pub fn open_lock(&self, name: &str) -> io::Result<File> {
+        open_plain(&self.lock_file(name), OFlags::RDWR | OFlags::CREATE)
+    }
+
+    fn lock_file(&self, name: &str) -> PathBuf {
+        self.locks.join(format!("{name}.lock"))
+    }
+
+    /// The lock that is held, shared, by those who have the directory open.
+    pub fn open_present(&self) -> io::Result<File> {
+        self.open_lock(PRESENT)
+    }
+
+    /// A share in that lock where it was made already: as long as it is held no database is exchanged for another. Waits for one
+    /// that is being exchanged.
+    pub fn share_present(&self) -> Option<File> {
+        let lock = open_plain(&self.lock_file(PRESENT), OFlags::RDONLY).ok()?;
+        lock.lock_shared().is_ok().then_some(lock)
+    }
+
+    pub fn unfinished(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
+        // With the process in the name: two may be at work on the same document.
+        self.segments.join(format!("{}.{}.{}.{UNFINISHED}", id.hex(), kind.extension(), std::process::id()))
+    }
+
+    /// A file that was taken out of its place, until it is removed.
+    pub fn leaving(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
+        self.segments.join(format!("{}.{}.{}.{LEAVING}", id.hex(), kind.extension(), std::process::id()))
+    }
+
+    /// A file to try the disk with.
+    pub fn probe(&self) -> PathBuf {
+        self.segments.join(format!("probe-{}.{UNFINISHED}", std::process::id()))
+    }
+}
+
+/// A path with more behind its name.
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    PathBuf::from(name)
+}
+
+/// Whether it is a time as the names of databases that were made anew have it: `20260102-030405`, and `-2` behind it where another
+/// has that.
+fn is_time(text: &str) -> bool {
+    let is_number = |part: &str, digits: usize| part.len() == digits && part.bytes().all(|b| b.is_ascii_digit());
+    let mut parts = text.split('-');
+    let (day, second, further, end) = (parts.next(), parts.next(), parts.next(), parts.next());
+    day.is_some_and(|day| is_number(day, 8))
+        && second.is_some_and(|second| is_number(second, 6))
+        && further.is_none_or(|n| is_number(n, n.len().max(1)))
+        && end.is_none()
+}
+
+/// What a name in `segments/` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SegmentName {
+    /// A segment's file.
+    State(SegmentId, FileKind),
+    /// One that was being written or removed, or a probe.
+    Unfinished,
+}
+
+impl SegmentName {
+    /// `None`: not a name we give.
+    pub fn of(name: &Path) -> Option<SegmentName> {
+        let name = name.to_str()?;
+        let process = |text: &str| text.parse::<u32>().is_ok();
+        if let Some(probe) = name.strip_prefix("probe-") {
+            return probe.strip_suffix(".tmp").filter(|p| process(p)).map(|_| SegmentName::Unfinished);
+        }
+        let mut parts = name.split('.');
+        let stem = parts.next()?;
+        let kind = match parts.next()? {
+            "rows" => FileKind::Rows,
+            "end" => FileKind::End,
+            _ => return None,
+        };
+        // Digits as we write them: another spelling of the same number is not our name.
+        let id = SegmentId::from_hex(stem).filter(|id| id.hex() == stem)?;
+        match (parts.next(), parts.next(), parts.next()) {
+            (None, ..) => Some(SegmentName::State(id, kind)),
+            (Some(p), Some(UNFINISHED | LEAVING), None) if process(p) => Some(SegmentName::Unfinished),
+            _ => None,
+        }
+    }
+}
+
+/// Looks before anything is touched. Whether there is a database.
+///
+/// # Errors
+/// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's database,
+/// [`StoreError::Linked`] for a link in its place, [`StoreError::NoDatabase`] for a database that has lost its beginning or is
+/// missing beside state, [`StoreError::Damaged`] where it was being made anew.
+pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
+    let names = match disk.list(&layout.root) {
+        Ok(names) => names,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        // A directory that only lets names be opened; what is in it will show.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(disk.look(&layout.database).is_ok()),
+        Err(e) => return Err(StoreError::NoFolder { path: layout.root.clone(), source: e }),
+    };
+    let damaged = |detail: &str| StoreError::NoDatabase { path: layout.database.clone(), detail: detail.to_owned() };
+    let look = match disk.look(&layout.database) {
+        Ok(_) if layout.database.is_symlink() => return Err(StoreError::Linked { path: layout.database.clone() }),
+        Ok(look) if !look.is_file => return Err(StoreError::Foreign { path: layout.database.clone() }),
+        Ok(look) => Some(look),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => return Err(StoreError::io("read", &layout.database)(e)),
+    };
+    if look.is_none() && layout.begun(disk).is_ok_and(|times| !times.is_empty()) {
+        let detail = "it is being made anew, or that was stopped".to_owned();
+        return Err(StoreError::Damaged { path: layout.database.clone(), detail });
+    }
+    let bytes = look.map_or(0, |l| l.bytes);
+    if bytes == 0 {
+        let used = disk.list(&layout.segments).unwrap_or_default().iter().any(|n| {
+            // What is being written may be of a first run that was cut.
+            matches!(SegmentName::of(n), Some(SegmentName::State(..)))
+        });
+        // Of an earlier version killed at the very start, whose text is in the log alone.
+        let logged = disk.look(&Layout::log_of(&layout.database)).is_ok_and(|l| l.bytes > 0) && look.is_some();
+        if read_mark(layout, disk).is_some() || (used && !logged) {
+            return Err(damaged(if look.is_some() { "it is empty" } else { "it is missing" }));
+        }
+        let ours = |name: &Path| {
+            let Some(name) = name.to_str() else { return false };
+            places::ALL.contains(&name)
+                || name == OF_THE_SYSTEM
+                || name.starts_with("sala.db")
+                || name.starts_with("bench-")
+        };
+        return match names.iter().find(|n| !ours(n)) {
+            Some(name) => {
+                Err(StoreError::NotOurs { path: layout.root.clone(), what: name.to_string_lossy().into_owned() })
+            }
+            None => Ok(look.is_some()),
+        };
+    }
+    let head = disk.read_at(&layout.database, 0, bytes.min(100)).map_err(StoreError::io("read", &layout.database))?;
+    match schema::what_it_is(&head, bytes) {
+        schema::Head::Ours | schema::Head::Blank => Ok(true),
+        schema::Head::OfAnother if read_mark(layout, disk).is_some() => Err(damaged("its header is not ours")),
+        schema::Head::OfAnother => Err(StoreError::Foreign { path: layout.database.clone() }),
+        schema::Head::None => Err(damaged("it is no database")),
+    }
+}
+
+/// Whether a folder is a data directory or can become one; looks only. For what is written there before the store is open.
+///
+/// # Errors
+/// As [`super::Store::open`] would refuse it.
+pub fn check_folder(root: &Path) -> Result<()> {
+    let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
+    survey(&Layout::new(&root.canonicalize().unwrap_or(root)), &super::disk::RealDisk).map(drop)
+}
+
+/// Makes what is missing and finds out whether files can be made. A database that was `there` is not made: another one is to come to
+/// its place.
+pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk, there: bool) -> io::Result<()> {
+    for dir in [&layout.root, &layout.segments, &layout.locks] {
+        disk.make_dir(dir)?;
+    }
+    // SQLite makes its log there, and is not asked before it is needed.
+    rustix::fs::access(&layout.root, rustix::fs::Access::WRITE_OK)?;
+    // The one honest way to learn whether files can be made here: permissions, read-only mounts, quotas.
+    let probe = layout.probe();
+    let made = disk.create(&probe).map(drop);
+    disk.remove(&probe)?;
+    match made {
+        // Full is not read-only: the database's free pages and the reserve may still take text.
+        Err(e) if !is_full(&e) => return Err(e),
+        _ => {}
+    }
+    if there { open_plain(&layout.database, OFlags::RDWR).map(drop) } else { make_database(&layout.database) }
+}
+
+/// The file of a database, made by us first, so that it and the files SQLite puts beside it are private.
+pub(super) fn make_database(path: &Path) -> io::Result<()> {
+    open_plain(path, OFlags::RDWR | OFlags::CREATE).map(drop)
+}
+
+/// The id in the mark.
+pub(super) fn read_mark(layout: &Layout, disk: &dyn Disk) -> Option<String> {
+    let bytes = disk.look(&layout.mark).ok().filter(|l| l.is_file && l.bytes < 4096)?.bytes;
+    let text = String::from_utf8(disk.read_at(&layout.mark, 0, bytes).ok()?).ok()?;
+    let mut lines = text.lines();
+    (lines.next() == Some(MARK)).then(|| lines.next().map(str::to_owned))?
+}
+
+/// Marks the directory as the one that this database belongs to.
+pub(super) fn write_mark(layout: &Layout, disk: &dyn Disk, id: &str) -> io::Result<()> {
+    let part = layout.mark.with_extension("new");
+    let write = || -> io::Result<()> {
+        let mut file = disk.create(&part)?;
+        file.write(format!("{MARK}\n{id}\n").as_bytes())?;
+        file.sync()?;
+        disk.rename(&part, &layout.mark)?;
+        disk.sync_dir(&layout.root)
+    };
+    write().inspect_err(|_| {
+        let _ = disk.remove(&part);
+    })
+}
+
+/// A name for a directory that nobody else has.
+pub(super) fn new_id() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// A sentence when others can write here: what they put in is taken for ours.
+pub(super) fn open_to_others(layout: &Layout, disk: &dyn Disk) -> Option<String> {
+    let places = [&layout.root, &layout.segments, &layout.locks, &layout.database];
+    let me = rustix::process::geteuid().as_raw();
+    let wrong = places.into_iter().find_map(|path| {
+        let look = disk.look(path).ok()?;
+        let whose = if look.owner != me { "belongs to another user" } else { "can be written by others" };
+        (look.owner != me || look.mode & 0o022 != 0).then_some((path, whose))
+    });
+    wrong.map(|(path, whose)| {
+        let root = shell_word(&layout.root.to_string_lossy());
+        format!("{} {whose}: they can change what was said. chmod -R go-w {root}", path.display())
+    })
+}
+
+/// Removes what an earlier run left in `segments/`: unfinished files at once, files that `named` does not know when they are
+/// old enough or `all` is asked for. Never a name of another form. Returns how many went.
+pub(super) fn sweep(layout: &Layout, disk: &dyn Disk, all: bool, named: impl Fn(&SegmentId, FileKind) -> bool) -> u64 {
+    let now = SystemTime::now();
+    let old = |path: &Path| {
+        // Of the future: the clock is wrong, so nothing is known about the age.
+        disk.look(path).is_ok_and(|l| l.is_file && now.duration_since(l.modified).is_ok_and(|age| age > ORPHAN_AGE))
+    };
+    let mut removed = 0;
+    for name in disk.list(&layout.segments).unwrap_or_default() {
+        let path = layout.segments.join(&name);
+        let goes = match SegmentName::of(&name) {
+            Some(SegmentName::Unfinished) => true,
+            Some(SegmentName::State(id, kind)) => !named(&id, kind) && (all || old(&path)),
+            None => false,
+        };
+        if goes && disk.look(&path).is_ok_and(|l| l.is_file) && disk.remove(&path).is_ok() {
+            removed += 1;
+        }
+    }
+    removed
+}
+
+/// When the state of a segment goes where room has to be made: what marks and heads need (`true`) last, else in the order of use.
+pub(super) type Turn = (bool, i64);
+
+/// Removes files of state until `bytes` are free or so many went: first what `turns` does not know, then in that order, of what has
+/// one turn the newest file first, as the others are of use without it. Those that are gone.
+pub(super) fn remove_oldest(
+    layout: &Layout,
+    disk: &dyn Disk,
+    bytes: u64,
+    turns: &HashMap<SegmentId, Turn>,
+) -> Vec<(SegmentId, FileKind)> {
+    let state = |name: PathBuf| match SegmentName::of(&name)? {
+        SegmentName::State(id, kind) => {
+            let path = layout.segments.join(&name);
+            let look = disk.look(&path).ok().filter(|l| l.is_file)?;
+            Some((look.modified, look.bytes, path, id, kind))
+        }
+        SegmentName::Unfinished => None,
+    };
+    let mut files: Vec<_> = disk.list(&layout.segments).unwrap_or_default().into_iter().filter_map(state).collect();
+    files.sort_by_key(|(modified, _, _, id, _)| (turns.get(id).copied(), Reverse(*modified)));
+    let (mut gone, mut freed) = (Vec::new(), 0);
+    for (_, size, path, id, kind) in files {
+        if freed >= bytes || !disk.free_bytes(&layout.root).is_ok_and(|free| free < bytes) {
+            break;
+        }
+        if disk.remove(&path).is_ok() {
+            freed += size;
+            gone.push((id, kind));
+        }
+    }
+    gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disk::RealDisk;
+    use super::*;
+
+    #[test]
+    fn to_make_room_state_goes_in_the_order_of_use_whatever_the_age_of_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path());
+        std::fs::create_dir(&layout.segments).unwrap();
+        let id = |n: u8| SegmentId([n; 32]);
+        let begun = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        for n in 1..=5 {
+            let path = layout.file(&id(n), FileKind::End);
+            std::fs::write(&path, b"state").unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(begun + Duration::from_secs(u64::from(n))).unwrap();
+        }
+        // The first is marked, the second was used last, two are of one path, and the last is nobody's.
+        let turns = [(1, (true, 1)), (2, (false, 9)), (3, (false, 2)), (4, (false, 2))];
+        let turns: HashMap<SegmentId, Turn> = turns.into_iter().map(|(n, turn)| (id(n), turn)).collect();
+        let gone = remove_oldest(&layout, &RealDisk, u64::MAX, &turns);
+        assert_eq!(gone, [5, 4, 3, 2, 1].map(|n| (id(n), FileKind::End)));
+    }
+
+    #[test]
+    fn only_names_we_give_are_ours() {
+        let hex = SegmentId([0xab; 32]).hex();
+        let of = |name: &str| SegmentName::of(Path::new(name));
+        assert_eq!(of(&format!("{hex}.rows")), Some(SegmentName::State(SegmentId([0xab; 32]), FileKind::Rows)));
+        assert_eq!(of(&format!("{hex}.end")), Some(SegmentName::State(SegmentId([0xab; 32]), FileKind::End)));
+        for ours in [format!("{hex}.rows.17.tmp"), format!("{hex}.end.17.gone"), "probe-3.tmp".into()] {
+            assert_eq!(of(&ours), Some(SegmentName::Unfinished), "{ours}");
+        }
+        let upper = hex.to_uppercase();
+        for other in [
+            "thesis.tex",
+            "notes.tmp",
+            "probe-.tmp",
+            "probe-x.tmp",
+            ".rows",
+            &format!("{hex}.rows.tmp"),
+            &format!("{hex}.rows.gone"),
+            &format!("{hex}.rows.bak"),
+            &format!("{hex}.rows.1.tmp.2"),
+            &format!("{hex}.zip"),
+            &format!("{upper}.rows"),
+            &hex[..63],
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What stands in the input of a session and was not sent: one text for each session, which the next one takes the place of. No
+//! export has it.
+
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::database::Store;
+use super::error::Result;
+use super::seal::text_at;
+use crate::core::transcript::{LONGEST_PROMPT, SessionId};
+
+/// The first place for the draft of a session without a row: ids begin at 1.
+pub const NO_ROW: SessionId = SessionId(0);
+/// So many sessions without a row have drafts.
+const PLACES: i64 = 8;
+
+/// All places for drafts of sessions without a row. Each has a lock as sessions have.
+pub fn draft_places() -> impl Iterator<Item = SessionId> {
+    (0..PLACES).map(|n| SessionId(NO_ROW.0 - n))
+}
+
+/// Puts a draft in the place of the one before; an empty one takes that away, and one that is too long leaves it.
+pub(super) fn put(tx: &Transaction<'_>, session: SessionId, text: &str) -> Result<()> {
+    if text.trim().is_empty() {
+        tx.prepare_cached("DELETE FROM draft WHERE session = ?1")?.execute([session.0])?;
+    } else if text.len() <= LONGEST_PROMPT {
+        // Another process may have deleted the session meanwhile.
+        tx.prepare_cached(
+            "INSERT OR REPLACE INTO draft(session, text)
+             SELECT ?1, ?2 WHERE ?1 <= ?3 OR EXISTS (SELECT 1 FROM session WHERE id = ?1)",
+        )?
+        .execute(params![session.0, text, NO_ROW.0])?;
+    }
+    Ok(())
+}
+
+impl Store {
+    /// The places of [`draft_places`] in which something stands.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn drafts_without_row(&self) -> Result<Vec<SessionId>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached("SELECT session FROM draft WHERE session <= ?1 ORDER BY session DESC")?;
+            let rows = query.query_map([NO_ROW.0], |r| Ok(SessionId(r.get(0)?)))?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
+    /// What stood in the input of a session when it was left or the program ended.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn draft(&self, session: SessionId) -> Result<Option<String>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached("SELECT text FROM draft WHERE session = ?1")?;
+            Ok(query.query_row([session.0], |r| Ok(text_at(r, 0))).optional()?)
+        })
+    }
+}

@@ -1,0 +1,224 @@
+//! Conversations leave the store: Markdown and plain text (`text`; a message's on the page: `said`, `fences`), JSON. What JSON holds can come back (`import.rs`).
+//!
+//! Files appear whole or not at all: temporary name, sync, rename. Never overwrites without being told to.
+
+mod fences;
+mod said;
+mod text;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use self::fences::{fence, fence_behind};
+use super::database::Store;
+use super::error::{Result, StoreError};
+use super::watch::Watch;
+use crate::core::transcript::{Message, MessageId, SessionId};
+use crate::runtime::protocol::ExportFormat;
+
+/// Names the JSON form; a reader checks it first.
+pub(super) const JSON_FORMAT: &str = "sala-chat session";
+/// Version of the JSON form.
+pub(super) const JSON_VERSION: u32 = 1;
+
+/// Which messages to export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// From the root to the head.
+    Branch,
+    /// Every branch.
+    Tree,
+}
+
+/// What to do when the target exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overwrite {
+    /// Replace it.
+    Yes,
+    /// Refuse with [`StoreError::Exists`].
+    No,
+}
+
+/// A session in JSON. Ids are those of this data directory; an import gives new ones.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SessionJson {
+    pub format: String,
+    pub version: u32,
+    pub name: String,
+    /// The title that it was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// An object; a string where it could not be read as one.
+    #[serde(default)]
+    pub settings: serde_json::Value,
+    #[serde(default)]
+    pub created_ms: i64,
+    pub head: Option<MessageId>,
+    /// Parents before children.
+    pub messages: Vec<Message>,
+    #[serde(default)]
+    pub marks: Vec<MarkJson>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct MarkJson {
+    pub name: String,
+    pub message: MessageId,
+}
+
+/// Bytes between two looks at whether an export is to end.
+const WRITTEN_AT_ONCE: usize = 1 << 20;
+
+impl Store {
+    /// A session as text in one of the formats.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSession`]; the database cannot be read.
+    pub fn export(&self, id: SessionId, format: ExportFormat, scope: Scope) -> Result<String> {
+        rendered(&self.session_json(id, scope)?, format)
+    }
+
+    /// Writes messages that are not on disk, root first, to a file, and returns its size in bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`], I/O errors.
+    pub fn export_messages(
+        &self,
+        name: &str,
+        messages: Vec<Message>,
+        format: ExportFormat,
+        path: &Path,
+        overwrite: Overwrite,
+    ) -> Result<u64> {
+        refuse_existing(path, overwrite)?;
+        let session = SessionJson {
+            format: JSON_FORMAT.into(),
+            version: JSON_VERSION,
+            name: name.to_owned(),
+            title: None,
+            settings: serde_json::Value::Null,
+            created_ms: messages.first().map_or(0, |m| m.created_ms),
+            head: messages.last().map(|m| m.id),
+            messages,
+            marks: Vec::new(),
+        };
+        let text = rendered(&session, format)?;
+        self.write_whole(path, |file| file.write(text.as_bytes()))?;
+        Ok(text.len() as u64)
+    }
+
+    /// Writes [`Store::export`] to a file and returns its size in bytes. Nothing is counted on the way.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`], I/O errors, as [`Store::export`]; [`StoreError::Stopped`], and then there is no file.
+    pub fn export_to(
+        &self,
+        id: SessionId,
+        format: ExportFormat,
+        scope: Scope,
+        path: &Path,
+        overwrite: Overwrite,
+        watch: &Watch<'_>,
+    ) -> Result<u64> {
+        refuse_existing(path, overwrite)?;
+        let session = self.session_json(id, scope)?;
+        watch.go_on()?;
+        let text = rendered(&session, format)?;
+        let written = self.write_whole(path, |file| {
+            for part in text.as_bytes().chunks(WRITTEN_AT_ONCE) {
+                watch.go_on_io()?;
+                file.write(part)?;
+            }
+            watch.go_on_io()
+        });
+        written.map(|()| text.len() as u64).map_err(|e| watch.or_stopped(e))
+    }
+
+    pub(super) fn session_json(&self, id: SessionId, scope: Scope) -> Result<SessionJson> {
+        let session = self.session(id)?;
+        let messages = match (scope, session.head) {
+            (Scope::Branch, None) => Vec::new(),
+            (Scope::Branch, Some(head)) => self.path(head)?,
+            (Scope::Tree, _) => {
+                let nodes = self.tree(id, "", 0)?;
+                nodes.into_iter().map(|n| self.message(n.message.id)).collect::<Result<_>>()?
+            }
+        };
+        let here: HashSet<MessageId> = messages.iter().map(|m| m.id).collect();
+        let marks = self.marks(id)?.into_iter().filter(|m| here.contains(&m.message));
+        let marks = marks.map(|m| MarkJson { name: m.name, message: m.message }).collect();
+        Ok(SessionJson {
+            format: JSON_FORMAT.into(),
+            version: JSON_VERSION,
+            name: session.name,
+            title: self.own_title(id)?,
+            settings: settings_json(session.settings),
+            created_ms: session.created_ms,
+            head: session.head,
+            messages,
+            marks,
+        })
+    }
+
+    /// Makes `path` with what `fill` writes: all of it, durable, or nothing.
+    pub(super) fn write_whole(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&mut dyn super::disk::DiskFile) -> std::io::Result<()>,
+    ) -> Result<()> {
+        // Links on the way to it are the user's own; the last name is replaced, whatever it is.
+        let resolve = || -> std::io::Result<PathBuf> {
+            let whole = std::path::absolute(path)?;
+            match (whole.parent(), whole.file_name()) {
+                (Some(dir), Some(name)) => Ok(dir.canonicalize()?.join(name)),
+                _ => Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not the name of a file")),
+            }
+        };
+        let path = resolve().map_err(StoreError::io("write", path))?;
+        let part = super::parts::unfinished(&path);
+        let _announced = super::parts::announce(&self.layout, &*self.disk, &part);
+        let write = || -> std::io::Result<()> {
+            let mut file = self.disk.create(&part)?;
+            fill(&mut *file)?;
+            file.sync()?;
+            self.disk.rename(&part, &path)?;
+            path.parent().map_or(Ok(()), |dir| self.disk.sync_dir(dir))
+        };
+        write().map_err(|e| {
+            let _ = self.disk.remove(&part);
+            StoreError::io("write", &path)(e)
+        })
+    }
+}
+
+/// Settings that are damaged leave as the text that they are: whoever gets them is told, as here.
+fn settings_json(kept: String) -> serde_json::Value {
+    match serde_json::from_str(&kept) {
+        Ok(settings @ serde_json::Value::Object(_)) => settings,
+        Ok(_) | Err(_) => serde_json::Value::String(kept),
+    }
+}
+
+fn rendered(session: &SessionJson, format: ExportFormat) -> Result<String> {
+    match format {
+        ExportFormat::Json => serde_json::to_string_pretty(session)
+            .map(|text| text + "\n")
+            .map_err(|e| StoreError::Broken { what: format!("session {:?}", session.name), why: e.to_string() }),
+        ExportFormat::Markdown => Ok(text::markdown(session)),
+        ExportFormat::Text => Ok(text::plain(session)),
+    }
+}
+
+pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
+    // A link is replaced, wherever it leads; a device, a pipe or a folder is nobody's old export.
+    let there = path.symlink_metadata().map(|there| there.file_type());
+    match overwrite {
+        _ if there.is_ok_and(|there| !there.is_file() && !there.is_symlink()) => {
+            Err(StoreError::NotAFile { path: path.to_owned() })
+        }
+        Overwrite::No if path.exists() => Err(StoreError::Exists { path: path.to_owned() }),
+        Overwrite::No | Overwrite::Yes => Ok(()),
+    }
+}

@@ -1,0 +1,382 @@
+//! A conversation as Markdown and as plain text, with what its answers looked at.
+
+use std::collections::{HashMap, HashSet};
+
+use super::SessionJson;
+use super::fences::fence;
+use super::said::{said, speaker};
+use crate::core::transcript::{Message, MessageId, Passage, Role};
+
+/// Lines of a passage that are shown; a passage of a few blocks has fewer.
+const SHOWN_LINES: usize = 40;
+
+/// What an answer looked at, in words.
+struct Looked<'a> {
+    /// Where and how much, and lines with their numbers.
+    passages: Vec<(String, Vec<(u64, &'a str)>)>,
+    /// A sentence, and what it looked at.
+    sentences: Vec<(String, String)>,
+}
+
+impl<'a> Looked<'a> {
+    /// Of the message at a place in the list; `None` where nothing is known of it.
+    fn of(tree: &Tree<'a>, at: usize) -> Option<Looked<'a>> {
+        let m = tree.messages.get(at)?;
+        let sources = m.meta.looked.as_ref()?;
+        let place = |p: &Passage| format!("{} ({})", one_line(&p.place()), p.percent());
+        let passages = sources.passages.iter().map(|p| {
+            let holder = usize::try_from(p.number).ok().and_then(|n| tree.above(at, n));
+            (place(p), holder.map_or(Vec::new(), |holder| p.lines(&holder.text).take(SHOWN_LINES).collect()))
+        });
+        let passages: Vec<_> = passages.collect();
+        let sentences = sources.by_sentence(&m.text).into_iter().filter(|(_, seen)| !seen.is_empty());
+        let sentences =
+            sentences.map(|(words, seen)| (one_line(words), seen.iter().map(place).collect::<Vec<_>>().join(", ")));
+        let looked = Looked { passages, sentences: sentences.collect() };
+        (!looked.passages.is_empty() || !looked.sentences.is_empty()).then_some(looked)
+    }
+
+    /// Numbered passages with their lines, then the sentences.
+    fn markdown(&self) -> String {
+        let mut out = String::new();
+        if !self.passages.is_empty() {
+            out.push_str("\n**Looked at**\n\n");
+        }
+        for (k, (place, lines)) in (1..).zip(&self.passages) {
+            out.push_str(&format!("{k}. {place}\n"));
+            if lines.is_empty() {
+                continue;
+            }
+            // Below its number: as far in as what follows it.
+            let (indent, text) = (" ".repeat(format!("{k}. ").len()), numbered(lines));
+            let fence = fence(&text);
+            out.push_str(&format!("\n{indent}{fence}text\n"));
+            text.lines().for_each(|line| out.push_str(&format!("{indent}{line}\n")));
+            out.push_str(&format!("{indent}{fence}\n\n"));
+        }
+        if !self.sentences.is_empty() {
+            out.push_str("\n**Looked at, by sentence**\n\n");
+        }
+        for (words, places) in &self.sentences {
+            out.push_str(&format!("- {words} *{places}*\n"));
+        }
+        out
+    }
+
+    /// The same without marks.
+    fn plain(&self) -> String {
+        let mut out = String::new();
+        for (k, (place, lines)) in (1..).zip(&self.passages) {
+            out.push_str(&format!("{}[{k}] {place}\n{}", if k == 1 { "Looked at:\n" } else { "" }, numbered(lines)));
+        }
+        for (n, (words, places)) in self.sentences.iter().enumerate() {
+            let heading = if n == 0 { "Looked at, by sentence:\n" } else { "" };
+            out.push_str(&format!("{heading}- {words}\n    {places}\n"));
+        }
+        out
+    }
+}
+
+/// Lines behind their numbers.
+fn numbered(lines: &[(u64, &str)]) -> String {
+    lines.iter().map(|(n, line)| format!("{n:>7}  {}\n", line.trim_end())).collect()
+}
+
+/// Words of others on one line.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Messages and what hangs on what. Parents come before their children; what hangs on nothing before it is a root.
+struct Tree<'a> {
+    messages: &'a [Message],
+    /// Where the head is in the list.
+    head: Option<usize>,
+    nodes: Vec<Node>,
+}
+
+/// A message's place on its branch.
+#[derive(Clone, Copy)]
+struct Node {
+    parent: Option<usize>,
+    /// From 1.
+    number: usize,
+    /// A message far above; itself at a root. Leaps grow the way carries do in counting, so that any message above is a
+    /// few dozen steps away however long the branch is.
+    leap: usize,
+}
+
+impl<'a> Tree<'a> {
+    fn of(session: &'a SessionJson) -> Tree<'a> {
+        let mut places: HashMap<MessageId, usize> = HashMap::with_capacity(session.messages.len());
+        let mut nodes: Vec<Node> = Vec::with_capacity(session.messages.len());
+        for (at, m) in session.messages.iter().enumerate() {
+            let parent = m.parent.and_then(|p| places.get(&p).copied());
+            let above = parent.and_then(|p| Some((p, *nodes.get(p)?)));
+            nodes.push(above.map_or(Node { parent: None, number: 1, leap: at }, |(p, node)| {
+                let number = |i: usize| nodes.get(i).map_or(0, |n| n.number);
+                let far = nodes.get(node.leap).map_or(p, |n| n.leap);
+                let equal = node.number - number(node.leap) == number(node.leap) - number(far);
+                Node { parent, number: node.number + 1, leap: if equal { far } else { p } }
+            }));
+            places.insert(m.id, at);
+        }
+        Tree { messages: &session.messages, head: session.head.and_then(|h| places.get(&h).copied()), nodes }
+    }
+
+    fn number(&self, at: usize) -> usize {
+        self.nodes.get(at).map_or(0, |n| n.number)
+    }
+
+    /// `#number` of the branch that ends at a message.
+    fn above(&self, at: usize, number: usize) -> Option<&'a Message> {
+        let mut at = at;
+        while self.number(at) > number {
+            let node = self.nodes.get(at)?;
+            let parent = node.parent?;
+            at = if self.number(node.leap) >= number { node.leap } else { parent };
+        }
+        if self.number(at) == number { self.messages.get(at) } else { None }
+    }
+
+    /// The messages in reading order: the branch of the head first, then every other branch from where it leaves a shown
+    /// one. Each part begins with the message it continues from (`None`: the beginning).
+    fn branches(&self) -> Vec<(Option<usize>, Vec<usize>)> {
+        let parents: HashSet<usize> = self.nodes.iter().filter_map(|n| n.parent).collect();
+        let leaves = (0..self.nodes.len()).filter(|at| !parents.contains(at));
+        let mut shown = vec![false; self.nodes.len()];
+        let mut parts = Vec::new();
+        for leaf in self.head.into_iter().chain(leaves) {
+            let (mut part, mut next) = (Vec::new(), Some(leaf));
+            while let Some(i) = next
+                && let Some(seen) = shown.get_mut(i)
+                && !*seen
+            {
+                *seen = true;
+                part.push(i);
+                next = self.nodes.get(i).and_then(|n| n.parent);
+            }
+            part.reverse();
+            if !part.is_empty() {
+                parts.push((next, part));
+            }
+        }
+        parts
+    }
+}
+
+/// As Markdown.
+pub(super) fn markdown(session: &SessionJson) -> String {
+    let mut out = format!("# {}\n", session.name);
+    let tree = Tree::of(session);
+    for (from, part) in tree.branches() {
+        if let Some(from) = from {
+            out.push_str(&format!("\n---\n\n# Branch after #{}\n", tree.number(from)));
+        }
+        for (at, m) in part.iter().filter_map(|at| Some((*at, session.messages.get(*at)?))) {
+            match m.role {
+                Role::Document => {
+                    let fence = fence(&m.text);
+                    out.push_str(&format!(
+                        "\n## Document: {}\n\n{fence}text\n{}\n{fence}\n",
+                        title(m),
+                        m.text.trim_end()
+                    ));
+                }
+                Role::System | Role::User | Role::Assistant => {
+                    out.push_str(&format!("\n## {}\n", speaker(m.role)));
+                    for line in m.thinking.lines() {
+                        out.push_str(&format!("\n> {line}"));
+                    }
+                    if !m.thinking.is_empty() {
+                        out.push('\n');
+                    }
+                    out.push_str(&format!("\n{}\n", said(&m.text)));
+                    if let Some(why) = m.cut_off() {
+                        out.push_str(&format!("\n*({why})*\n"));
+                    }
+                    if let Some(looked) = Looked::of(&tree, at) {
+                        out.push_str(&looked.markdown());
+                    }
+                }
+            }
+        }
+    }
+    out
+}
+
+/// As plain text.
+pub(super) fn plain(session: &SessionJson) -> String {
+    let mut out = String::new();
+    let tree = Tree::of(session);
+    for (from, part) in tree.branches() {
+        if let Some(from) = from {
+            out.push_str(&format!("----- branch after #{} -----\n\n", tree.number(from)));
+        }
+        for (at, m) in part.iter().filter_map(|at| Some((*at, session.messages.get(*at)?))) {
+            let who = match m.role {
+                Role::Document => format!("Document {}", title(m)),
+                Role::System | Role::User | Role::Assistant => speaker(m.role).to_owned(),
+            };
+            out.push_str(&format!("{who}:\n"));
+            for line in m.thinking.lines() {
+                out.push_str(format!("> {line}").trim_end());
+                out.push('\n');
+            }
+            if !m.thinking.is_empty() {
+                out.push('\n');
+            }
+            out.push_str(&format!("{}\n", m.text.trim_end()));
+            if let Some(why) = m.cut_off() {
+                out.push_str(&format!("({why})\n"));
+            }
+            if let Some(looked) = Looked::of(&tree, at) {
+                out.push_str(&looked.plain());
+            }
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn title(m: &Message) -> String {
+    let Some(document) = &m.meta.document else { return "untitled".to_owned() };
+    let part = if document.complete { "" } else { " (read in part)" };
+    format!("{}{part}", document.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::core::transcript::{DocumentInfo, Finish, MessageMeta, Sources};
+
+    /// Message `i` hangs on `parent(i)`, and each looked at the first one of its branch.
+    fn session(count: i64, parent: impl Fn(i64) -> Option<i64>) -> SessionJson {
+        let passage = Passage { number: 1, first_line: 1, last_line: 1, share: 0.5, ..Passage::default() };
+        let looked = Some(Sources { passages: vec![passage], ..Sources::default() });
+        let message = |i: i64| Message {
+            id: MessageId(i),
+            parent: parent(i).map(MessageId),
+            role: if i % 2 == 0 { Role::User } else { Role::Assistant },
+            text: format!("m{i}"),
+            thinking: String::new(),
+            created_ms: 0,
+            meta: MessageMeta { looked: looked.clone(), ..MessageMeta::default() },
+        };
+        SessionJson {
+            format: String::new(),
+            version: 1,
+            name: "s".into(),
+            title: None,
+            settings: serde_json::Value::Null,
+            created_ms: 0,
+            head: Some(MessageId(count - 1)),
+            messages: (0..count).map(message).collect(),
+            marks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_off_says_so() {
+        let mut session = session(8, |i| (i > 0).then(|| i - 1));
+        let ends = [Some(Finish::Stop), Some(Finish::Stopped), None, Some(Finish::Length)];
+        for (m, finish) in session.messages.iter_mut().filter(|m| m.role == Role::Assistant).zip(ends) {
+            (m.meta.finish, m.meta.model, m.meta.looked) = (finish, Some("demo".into()), None);
+        }
+        let (lines, marks) = (plain(&session), markdown(&session));
+        assert!(lines.contains("Assistant:\nm1\n\n") && marks.contains("\nm1\n\n## You"), "{lines}{marks}");
+        for (text, why) in [("m3", "stopped"), ("m5", "not written to its end"), ("m7", "length limit reached")] {
+            assert!(lines.contains(&format!("Assistant:\n{text}\n({why})\n\n")), "{lines}");
+            assert!(marks.contains(&format!("\n{text}\n\n*({why})*\n")), "{marks}");
+        }
+        // Of another program nobody knows how it ended.
+        session.messages[5].meta.model = None;
+        assert!(!plain(&session).contains("not written"));
+    }
+
+    #[test]
+    fn a_message_opens_no_fence_and_writes_no_heading_of_the_page() {
+        let mut session = session(3, |i| (i > 0).then(|| i - 1));
+        let texts = [
+            "Why?\n~~~~py\n## You",
+            "So:\n```\n## Assistant\n```\n## Assistant\n ## You ##\n## Your turn\n## Document: a\n# Branch after #2",
+            "Cut\n```rust\nlet a",
+        ];
+        for (m, text) in session.messages.iter_mut().zip(texts) {
+            (m.text, m.meta.looked) = (text.to_owned(), None);
+        }
+        (session.messages[2].role, session.messages[2].meta.finish) = (Role::Assistant, Some(Finish::Stopped));
+        session.messages[2].meta.model = Some("demo".into());
+        assert_eq!(
+            markdown(&session),
+            "# s\n\n## You\n\nWhy?\n~~~~py\n## You\n~~~~\n\n## Assistant\n\nSo:\n```\n## Assistant\n```\n\\## Assistant\n \\## You ##\n\
+             ## Your turn\n\\## Document: a\n\\# Branch after #2\n\n## Assistant\n\nCut\n```rust\nlet a\n```\n\n*(stopped)*\n"
+        );
+        // Plain text has nothing to open.
+        assert!(plain(&session).contains("Assistant:\nCut\n```rust\nlet a\n(stopped)\n"));
+    }
+
+    #[test]
+    fn thoughts_are_quoted_in_front_of_their_answer() {
+        let mut session = session(2, |i| (i > 0).then(|| i - 1));
+        session.messages.iter_mut().for_each(|m| m.meta.looked = None);
+        session.messages[1].thinking = "First this.\n\nThen that.".into();
+        assert_eq!(plain(&session), "You:\nm0\n\nAssistant:\n> First this.\n>\n> Then that.\n\nm1\n\n");
+        assert!(markdown(&session).ends_with("\n> First this.\n> \n> Then that.\n\nm1\n"), "{}", markdown(&session));
+    }
+
+    #[test]
+    fn a_document_that_was_read_in_part_says_so() {
+        let mut session = session(2, |i| (i > 0).then(|| i - 1));
+        for (m, complete) in session.messages.iter_mut().zip([true, false]) {
+            let name = format!("{complete}.txt");
+            (m.role, m.meta.looked) = (Role::Document, None);
+            m.meta.document = Some(DocumentInfo { complete, ..DocumentInfo::new(&name, None, &m.text) });
+        }
+        let (lines, marks) = (plain(&session), markdown(&session));
+        assert!(
+            lines.contains("Document true.txt:\n") && lines.contains("Document false.txt (read in part):\n"),
+            "{lines}"
+        );
+        assert!(
+            marks.contains("Document: true.txt\n") && marks.contains("Document: false.txt (read in part)\n"),
+            "{marks}"
+        );
+    }
+
+    #[test]
+    fn any_message_above_is_found_by_its_number() {
+        // Branches of all lengths, and a message whose parent comes behind it.
+        let session =
+            session(
+                300,
+                |i| if i == 150 { Some(151) } else { (i > 0).then(|| if i % 7 == 0 { i / 2 } else { i - 1 }) },
+            );
+        let tree = Tree::of(&session);
+        for at in 0..session.messages.len() {
+            let mut path: Vec<i64> =
+                std::iter::successors(Some(at), |i| tree.nodes[*i].parent).map(|i| i as i64).collect();
+            path.reverse();
+            for number in 0..path.len() + 3 {
+                let expected = number.checked_sub(1).and_then(|i| path.get(i).copied());
+                assert_eq!(tree.above(at, number).map(|m| m.id.0), expected, "#{number} of the branch to {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn texts_take_as_long_as_they_have_messages_however_deep_the_branches() {
+        // A trunk of half of them, and a branch of one from every place of it.
+        let time = |count: i64| {
+            let session = session(count, |i| if i < count / 2 { (i > 0).then(|| i - 1) } else { Some(i - count / 2) });
+            let begun = Instant::now();
+            assert!(plain(&session).contains("Looked at:\n[1] #1 (50%)\n      1  m0\n"));
+            assert!(markdown(&session).len() > session.messages.len());
+            begun.elapsed().as_secs_f64()
+        };
+        let (few, many) = (time(4_000), time(32_000));
+        assert!(many < 24.0 * few + 1.0, "{few} s for 4,000 messages, {many} s for 32,000");
+    }
+}

@@ -1,0 +1,46 @@
+//! Finding kept state by the text it stands for, whoever read it.
+
+use rusqlite::params;
+
+use super::database::Store;
+use super::error::Result;
+use super::segment::SegmentId;
+
+/// As many places are looked at, the deepest first.
+const MOST: usize = 64;
+
+impl Store {
+    /// Segments whose end lies in `text`, before its last byte, with everything up to there being the text they were recorded
+    /// with; those whose end state is kept, the deepest first. What is found may have lost rows further up: see
+    /// [`Store::plan_restore`].
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn segments_under(&self, fingerprint: &str, text: &str) -> Result<Vec<SegmentId>> {
+        let ends: Vec<(SegmentId, usize, [u8; 32])> = self.read(|db| {
+            let mut query = db.prepare_cached(
+                "SELECT id, text_bytes, text_hash FROM segment
+                 WHERE fingerprint = ?1 AND text_bytes < ?2 AND end_root IS NOT NULL AND origin IS NULL ORDER BY text_bytes",
+            )?;
+            let rows = query.query_map(params![fingerprint, text.len() as u64], |r| {
+                Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })?;
+        let mut hash = blake3::Hasher::new();
+        let (mut done, mut now) = (0, hash.finalize());
+        let mut found = Vec::new();
+        for (id, end, wanted) in ends {
+            if end > done {
+                hash.update(text.as_bytes().get(done..end).unwrap_or_default());
+                (done, now) = (end, hash.finalize());
+            }
+            if *now.as_bytes() == wanted {
+                found.push(id);
+            }
+        }
+        found.reverse();
+        found.truncate(MOST);
+        Ok(found)
+    }
+}

@@ -1,0 +1,325 @@
+//! The two files of a segment: `<id>.rows` (KV rows and compressed keys) and `<id>.end` (recurrent state).
+//!
+//! Both are valid safetensors files, little-endian. Layout:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 8 | header length, u64 |
+//! | header | JSON: tensors and `__metadata__` (format, kind, segment, start, rows, chunk), padded with spaces |
+//! | 32 × chunks | tensor `blake3` `[chunks, 32]` u8: one BLAKE3 per chunk of each tensor, in file order |
+//! | rest | tensors: compressed keys first, so that they come in one short read; then `k.*`, `v.*`; rows in position order |
+//!
+//! A chunk is `chunk` bytes of one tensor (the last of a tensor may be shorter), so any range of rows can be checked
+//! on its own. New files have chunks of [`CHUNK_BYTES`]; older ones had 1 MiB. The *root*, BLAKE3 of everything before the first tensor, stands in the database: it vouches for the
+//! chunk hashes and the header, and those for the rest.
+//!
+//! Never decides whether a file should exist; never trusts a length it has not checked.
+
+mod read;
+
+use std::ops::Range;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::disk::Disk;
+use super::segment::SegmentId;
+use crate::engine::protocol::{Dtype, ImageTensor};
+pub(super) use read::{read_end, read_rows};
+
+/// Bytes of a tensor under one checksum, in new files: one block of 64 positions of the 9B model.
+pub(super) const CHUNK_BYTES: u64 = 32 << 10;
+/// Changes with the layout above.
+const FORMAT: &str = "sala-chat segment 1";
+const HASH_BYTES: u64 = 32;
+/// Tensor data begins at a multiple of this.
+const ALIGN: usize = 64;
+/// A header longer than this is not ours.
+const MAX_HEADER_BYTES: u64 = 16 << 20;
+/// Nor is a chunk of other than these sizes.
+const CHUNK_RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=64 << 20;
+/// Nor are checksums of more than this: of 512 GiB.
+const MAX_CHECKSUM_BYTES: u64 = 512 << 20;
+const CHECKSUMS: &str = "blake3";
+
+/// Which of the two files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum FileKind {
+    Rows,
+    End,
+}
+
+impl FileKind {
+    pub(super) fn extension(self) -> &'static str {
+        match self {
+            FileKind::Rows => "rows",
+            FileKind::End => "end",
+        }
+    }
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Completes "state … cannot be used: ".
+    pub why: String,
+    /// The file will not get better; false for an I/O error that may pass.
+    pub lasting: bool,
+}
+
+impl Fault {
+    fn damaged(what: &str) -> Fault {
+        Fault { why: format!("damaged: {what}"), lasting: true }
+    }
+
+    fn io(e: &std::io::Error) -> Fault {
+        let (why, lasting) = match e.kind() {
+            std::io::ErrorKind::NotFound => ("its file is missing".to_owned(), true),
+            std::io::ErrorKind::UnexpectedEof => ("damaged: its file is shorter than it was".to_owned(), true),
+            _ => (format!("its file cannot be read ({e})"), false),
+        };
+        Fault { why, lasting }
+    }
+}
+
+/// Start of a file, ready to write, and the hash the database remembers.
+pub(super) struct Head {
+    pub bytes: Vec<u8>,
+    pub root: [u8; 32],
+    /// Size of the whole file.
+    pub total_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: [u64; 2],
+}
+
+/// One tensor of an opened file.
+#[derive(Debug)]
+pub(super) struct TensorPlace {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// Absolute offset in the file.
+    pub offset: u64,
+    pub bytes: u64,
+    /// Index of its first checksum.
+    first_chunk: usize,
+}
+
+/// A tensor without its values and without the number of its rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub name: String,
+    pub dtype: Dtype,
+    /// The shape; of rows without the first axis.
+    pub shape: Vec<usize>,
+}
+
+/// A file whose head has been checked.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    pub start: u64,
+    pub rows: u64,
+    pub tensors: Vec<TensorPlace>,
+    /// Bytes under one checksum.
+    chunk: u64,
+    hashes: Vec<[u8; 32]>,
+}
+
+/// The order in which tensors lie in a rows file.
+pub(super) fn in_file_order(tensors: &[ImageTensor]) -> Vec<&ImageTensor> {
+    let mut order: Vec<&ImageTensor> = tensors.iter().collect();
+    order.sort_by_key(|t| !is_compressed(&t.name));
+    order
+}
+
+fn is_compressed(name: &str) -> bool {
+    name.starts_with("k1.") || name.starts_with("k2.")
+}
+
+fn dtype_name(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F32 => "F32",
+        Dtype::Bf16 => "BF16",
+        Dtype::U32 => "U32",
+        Dtype::U8 => "U8",
+    }
+}
+
+fn dtype_of(name: &str) -> Option<Dtype> {
+    match name {
+        "F32" => Some(Dtype::F32),
+        "BF16" => Some(Dtype::Bf16),
+        "U32" => Some(Dtype::U32),
+        "U8" => Some(Dtype::U8),
+        _ => None,
+    }
+}
+
+fn chunks_of(bytes: u64, chunk: u64) -> u64 {
+    bytes.div_ceil(chunk)
+}
+
+/// Builds the head of a file holding `tensors` in this order. Errors are phrases: an image that contradicts itself.
+pub(super) fn head(
+    kind: FileKind,
+    id: &SegmentId,
+    start: u64,
+    rows: u64,
+    tensors: &[&ImageTensor],
+) -> Result<Head, String> {
+    let chunks: u64 = tensors.iter().map(|t| chunks_of(t.data.len() as u64, CHUNK_BYTES)).sum();
+    let mut json = Map::new();
+    json.insert(
+        "__metadata__".into(),
+        serde_json::json!({
+            "format": FORMAT, "kind": kind.extension(), "segment": id.hex(),
+            "start": start.to_string(), "rows": rows.to_string(), "chunk": CHUNK_BYTES.to_string(),
+        }),
+    );
+    let mut offset = 0u64;
+    let mut add = |name: &str, dtype: Dtype, shape: Vec<u64>, bytes: u64| -> Result<(), String> {
+        let values = shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d));
+        if values.and_then(|n| n.checked_mul(dtype.size() as u64)) != Some(bytes) {
+            return Err(format!("tensor {name} {shape:?} does not have {bytes} bytes"));
+        }
+        let entry = serde_json::json!({
+            "dtype": dtype_name(dtype), "shape": shape, "data_offsets": [offset, offset + bytes],
+        });
+        offset += bytes;
+        match json.insert(name.to_owned(), entry) {
+            None => Ok(()),
+            Some(_) => Err(format!("tensor {name} occurs twice")),
+        }
+    };
+    add(CHECKSUMS, Dtype::U8, vec![chunks, HASH_BYTES], chunks * HASH_BYTES)?;
+    for t in tensors {
+        add(&t.name, t.dtype, t.shape.iter().map(|d| *d as u64).collect(), t.data.len() as u64)?;
+    }
+    let mut text = Value::Object(json).to_string().into_bytes();
+    let padded = (8 + text.len()).next_multiple_of(ALIGN) - 8;
+    text.resize(padded, b' ');
+
+    let mut bytes = Vec::with_capacity(8 + text.len() + (chunks * HASH_BYTES) as usize);
+    bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&text);
+    for t in tensors {
+        for chunk in t.data.chunks(CHUNK_BYTES as usize) {
+            bytes.extend_from_slice(blake3::hash(chunk).as_bytes());
+        }
+    }
+    let root = *blake3::hash(&bytes).as_bytes();
+    let total_bytes = 8 + text.len() as u64 + offset;
+    Ok(Head { bytes, root, total_bytes })
+}
+
+/// Reads and checks the start of a file.
+pub(super) fn open(
+    disk: &dyn Disk,
+    path: &Path,
+    kind: FileKind,
+    id: &SegmentId,
+    root: &[u8; 32],
+) -> Result<OpenFile, Fault> {
+    let bytes = disk.look(path).map_err(|e| Fault::io(&e))?.bytes;
+    open_within(disk, path, 0..bytes, kind, id, root)
+}
+
+/// As [`open`] of a file that is a part of a larger one. Nothing in it is believed: the root only says that it is what was
+/// sent, not who sent it.
+pub(super) fn open_within(
+    disk: &dyn Disk,
+    path: &Path,
+    within: Range<u64>,
+    kind: FileKind,
+    id: &SegmentId,
+    root: &[u8; 32],
+) -> Result<OpenFile, Fault> {
+    let read = |offset: u64, len: u64| {
+        let from =
+            within.start.checked_add(offset).filter(|from| from.checked_add(len).is_some_and(|to| to <= within.end));
+        let from = from.ok_or_else(|| Fault::io(&std::io::ErrorKind::UnexpectedEof.into()))?;
+        disk.read_at(path, from, len).map_err(|e| Fault::io(&e))
+    };
+    let length = read(0, 8)?;
+    let length = u64::from_le_bytes(length.try_into().map_err(|_| Fault::damaged("no header"))?);
+    if length > MAX_HEADER_BYTES {
+        return Err(Fault::damaged("its header is not one"));
+    }
+    let text = read(8, length)?;
+    let mut json: Map<String, Value> =
+        serde_json::from_slice(&text).map_err(|_| Fault::damaged("its header is unreadable"))?;
+    let meta = json.remove("__metadata__").unwrap_or_default();
+    let field = |name: &str| meta.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut entries = Vec::with_capacity(json.len());
+    for (name, value) in json {
+        let entry: Entry =
+            serde_json::from_value(value).map_err(|_| Fault::damaged(&format!("tensor {name} is unreadable")))?;
+        entries.push((name, entry));
+    }
+    entries.sort_by_key(|(_, e)| e.data_offsets);
+    let data = 8 + length;
+    let table = match entries.first() {
+        Some((name, e)) if name == CHECKSUMS && e.data_offsets[1] <= MAX_CHECKSUM_BYTES => e.data_offsets[1],
+        _ => return Err(Fault::damaged("its checksums are missing")),
+    };
+    let table_bytes = read(data, table)?;
+    let mut hash = blake3::Hasher::new();
+    hash.update(&length.to_le_bytes()).update(&text).update(&table_bytes);
+    if hash.finalize().as_bytes() != root {
+        return Err(Fault::damaged("its header does not match its checksum"));
+    }
+    // From here on the header is what was written.
+    if field("format") != FORMAT {
+        return Err(Fault { why: format!("written in another format ({:?})", field("format")), lasting: true });
+    }
+    if field("segment") != id.hex() || field("kind") != kind.extension() {
+        return Err(Fault::damaged("it belongs to another segment"));
+    }
+    let unreadable = || Fault::damaged("its header is unreadable");
+    let number = |name: &str| field(name).parse::<u64>().map_err(|_| unreadable());
+    let (start, rows) = (number("start")?, number("rows")?);
+    let chunk = number("chunk")?;
+    if !CHUNK_RANGE.contains(&chunk) || start.checked_add(rows).is_none() {
+        return Err(unreadable());
+    }
+
+    let hashes: Vec<[u8; 32]> = table_bytes.as_chunks::<32>().0.to_vec();
+    let mut tensors = Vec::with_capacity(entries.len());
+    let mut first_chunk = 0usize;
+    let mut at = table;
+    for (name, e) in entries.into_iter().skip(1) {
+        let [from, to] = e.data_offsets;
+        let dtype =
+            dtype_of(&e.dtype).ok_or_else(|| Fault::damaged(&format!("tensor {name} has unknown type {}", e.dtype)))?;
+        let values = e.shape.iter().try_fold(dtype.size() as u64, |n, d| n.checked_mul(*d));
+        let bytes = values.filter(|n| from == at && from.checked_add(*n) == Some(to));
+        let bytes = bytes.ok_or_else(|| Fault::damaged(&format!("tensor {name} has another size than its shape")))?;
+        let shape: Option<Vec<usize>> = e.shape.iter().map(|d| usize::try_from(*d).ok()).collect();
+        let offset = within
+            .start
+            .checked_add(data)
+            .and_then(|o| o.checked_add(from))
+            .filter(|o| o.checked_add(bytes).is_some_and(|end| end <= within.end));
+        let (Some(shape), Some(offset)) = (shape, offset) else {
+            return Err(Fault::io(&std::io::ErrorKind::UnexpectedEof.into()));
+        };
+        tensors.push(TensorPlace { name, dtype, shape, offset, bytes, first_chunk });
+        first_chunk += chunks_of(bytes, chunk) as usize;
+        at = to;
+    }
+    // As many checksums as there are chunks: nothing is left unchecked, and the numbers above are as small as the file.
+    if first_chunk != hashes.len() {
+        return Err(Fault::damaged("its checksums are not for these tensors"));
+    }
+    Ok(OpenFile { start, rows, tensors, chunk, hashes })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! Typed prompts, for the input's history and Ctrl-R. Text only.
+
+use rusqlite::{Transaction, params};
+
+use super::database::Store;
+use super::error::Result;
+use crate::core::now_ms;
+use crate::core::transcript::{LONGEST_PROMPT, SessionId};
+
+/// Older prompts than this many are forgotten.
+const KEEP: i64 = 10_000;
+/// A prompt that is among the last of this many takes its new place: what was queued is added once more when it is asked.
+const RECENT: i64 = 64;
+
+/// Adds a prompt.
+pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
+    if text.trim().is_empty() || text.len() > LONGEST_PROMPT {
+        return Ok(());
+    }
+    tx.prepare_cached("DELETE FROM prompt WHERE text = ?1 AND key > (SELECT max(key) FROM prompt) - ?2")?
+        .execute(params![text, RECENT])?;
+    tx.prepare_cached("INSERT INTO prompt(text, created_ms) VALUES (?1, ?2)")?.execute(params![text, now_ms()])?;
+    let oldest = "DELETE FROM prompt WHERE key <= (SELECT key FROM prompt ORDER BY key DESC LIMIT 1 OFFSET ?1)";
+    tx.prepare_cached(oldest)?.execute([KEEP])?;
+    Ok(())
+}
+
+/// Forgets the prompts that asked what a session says, unless another session asks the same. What was typed and is no message, as
+/// `/aside` questions, stays.
+pub(super) fn forget_those_of(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
+    let asked = "SELECT text FROM message WHERE role = 'user' AND octet_length(text) <= ?2 AND session";
+    let sql = format!("DELETE FROM prompt WHERE text IN ({asked} = ?1) AND text NOT IN ({asked} <> ?1)");
+    tx.prepare_cached(&sql)?.execute(params![session.0, LONGEST_PROMPT as i64])?;
+    Ok(())
+}
+
+impl Store {
+    /// The newest `limit` prompts, newest first. Earlier programs kept longer ones, too.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn prompts(&self, limit: usize) -> Result<Vec<String>> {
+        self.read(|db| {
+            let sql = "SELECT text FROM prompt WHERE octet_length(text) <= ?2 ORDER BY key DESC LIMIT ?1";
+            let rows_of = (i64::try_from(limit).unwrap_or(i64::MAX), LONGEST_PROMPT as i64);
+            let mut query = db.prepare_cached(sql)?;
+            let rows = query.query_map(rows_of, |r| r.get(0))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! An answer as Open WebUI writes it down: among its text are blocks `<details type="KIND" …>` with what was thought, run and called.
+
+use serde::de::MapAccess;
+
+use super::contents::code_block;
+use super::lenient::{Any, Key, Lenient, step_over, value};
+use crate::store::arrival::LeftOut;
+use crate::store::export::fence_behind;
+
+/// Begins a block, on a line of its own.
+const BEGIN: &str = "<details type=\"";
+const END: &str = "</details>";
+/// Ends a block of code: the code stands in it as it is, and may say [`END`] itself.
+const CODE_END: &str = "\n```\n</details>";
+
+/// An answer, and what was in it besides its text.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Split {
+    pub thinking: String,
+    /// Code that was run is a block of it, and what it printed the next.
+    pub text: String,
+    pub left_out: LeftOut,
+}
+
+/// Takes an answer apart.
+pub(super) fn split_answer(text: String) -> Split {
+    let (mut thoughts, mut pieces, mut left_out) = (Vec::new(), Vec::new(), LeftOut::default());
+    // What is still to be taken apart, and where its next line begins.
+    let (mut rest, mut at) = (text.as_str(), 0);
+    let mut fence = None;
+    while let Some(line) = rest.get(at..).filter(|line| !line.is_empty()) {
+        if fence.is_none() && line.starts_with(BEGIN) {
+            let Some(Block { kind, attributes, body, after }) = block(line) else { break };
+            pieces.push(rest.get(..at).unwrap_or_default().trim().to_owned());
+            (rest, at) = (after, 0);
+            match kind {
+                "reasoning" => thoughts.push(reasoning(body)),
+                "code_interpreter" => {
+                    pieces.push(code(body));
+                    match attribute(attributes, "output").map(output) {
+                        Some(Some(output)) => pieces.push(code_block(&output, None)),
+                        Some(None) => left_out.other += 1,
+                        None => {}
+                    }
+                }
+                "tool_calls" => left_out.tools += 1,
+                _ => left_out.other += 1,
+            }
+        } else {
+            let line = line.split_inclusive('\n').next().unwrap_or(line);
+            fence = fence_behind(fence, line);
+            at += line.len();
+        }
+    }
+    // Without a block it is as it was.
+    if pieces.is_empty() {
+        return Split { text, ..Split::default() };
+    }
+    pieces.push(rest.trim().to_owned());
+    for all in [&mut thoughts, &mut pieces] {
+        all.retain(|text| !text.is_empty());
+    }
+    Split { thinking: thoughts.join("\n\n"), text: pieces.join("\n\n"), left_out }
+}
+
+struct Block<'a> {
+    kind: &'a str,
+    attributes: &'a str,
+    /// Without its heading.
+    body: &'a str,
+    after: &'a str,
+}
+
+/// The block that a text begins with.
+fn block(text: &str) -> Option<Block<'_>> {
+    let (tag, _) = text.lines().next()?.split_once('>')?;
+    let (kind, attributes) = tag.strip_prefix(BEGIN)?.split_once('"')?;
+    let whole = text.get(tag.len() + 1..)?;
+    let end = whole.find(END)?;
+    let body = whole.get(..end)?.trim_start();
+    let heading = body.strip_prefix("<summary>").and_then(|heading| heading.split_once("</summary>"));
+    let body = heading.map_or(body, |(_, body)| body).trim_start();
+    let (body, after) = match kind {
+        "code_interpreter" if body.starts_with("```") => whole.get(end - body.len()..)?.split_once(CODE_END)?,
+        _ => (body.trim_end(), whole.get(end + END.len()..)?),
+    };
+    Some(Block { kind, attributes, body, after })
+}
+
+/// What was thought: its lines are quoted, its characters written for HTML.
+fn reasoning(body: &str) -> String {
+    let body = unescaped(body);
+    let lines = body.lines().map(|line| line.strip_prefix("> ").or_else(|| line.strip_prefix('>')).unwrap_or(line));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Code that was run, in a fence that is closed behind it.
+fn code(body: &str) -> String {
+    match body.strip_prefix("```").map(|fenced| fenced.split_once('\n').unwrap_or((fenced, ""))) {
+        Some((language, code)) => code_block(code, Some(language.trim())),
+        None => code_block(body, None),
+    }
+}
+
+/// What an attribute says, as it is written.
+fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
+    let (_, said) = attributes.split_once(&format!(" {name}=\""))?;
+    said.split_once('"').map(|(said, _)| said)
+}
+
+/// What code printed, from JSON that is written for HTML.
+fn output(written: &str) -> Option<String> {
+    let Any(output) = serde_json::from_str::<Any<Output>>(&unescaped(written)).ok()?;
+    output.map(|output| output.0)
+}
+
+struct Output(String);
+
+impl Lenient for Output {
+    fn text(text: &str) -> Option<Output> {
+        Some(Output(text.to_owned()))
+    }
+
+    fn object<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Option<Output>, A::Error> {
+        let mut printed: [Option<String>; 3] = [None, None, None];
+        let [stdout, stderr, result] = &mut printed;
+        while let Some(key) = fields.next_key()? {
+            match key {
+                Key::Printed => *stdout = value(&mut fields)?,
+                Key::PrintedErrors => *stderr = value(&mut fields)?,
+                Key::Result => *result = value(&mut fields)?,
+                _ => step_over(&mut fields)?,
+            }
+        }
+        let printed = printed.iter().flatten().map(|text| text.trim_end()).filter(|text| !text.is_empty());
+        Ok(Some(Output(printed.collect::<Vec<_>>().join("\n"))))
+    }
+}
+
+/// A text whose characters are written for HTML.
+fn unescaped(written: &str) -> String {
+    let mut text = written.to_owned();
+    // The ampersand last: what it begins was written so.
+    for (written, meant) in
+        [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#x27;", "'"), ("&#39;", "'"), ("&amp;", "&")]
+    {
+        text = text.replace(written, meant);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(text: &str) -> (String, String, LeftOut) {
+        let Split { thinking, text, left_out } = split_answer(text.to_owned());
+        (thinking, text, left_out)
+    }
+
+    #[test]
+    fn reasoning_is_no_part_of_the_answer() {
+        let text = "<details type=\"reasoning\" done=\"true\" duration=\"5\">\n<summary>Thought for 5 seconds</summary>\n\
+                    &gt; Is 1 &lt; 2?\n&gt; &amp;lt; is &quot;less&quot;\n</details>\n<details type=\"reasoning\">\n> plain\n</details>\nYes.";
+        assert_eq!(split(text), ("Is 1 < 2?\n&lt; is \"less\"\n\nplain".into(), "Yes.".into(), LeftOut::default()));
+        let used = "<details type=\"reasoning\">\n> ask\n</details>\n<details type=\"tool_calls\" arguments=\"&quot;{}&quot;\" \
+                    result=\"42\">\n<summary>Tool Executed</summary>\n</details>\n<details type=\"reasoning\">\n> 42\n</details>\nIt is 42.";
+        let tools = |tools| LeftOut { tools, ..LeftOut::default() };
+        assert_eq!(split(used), ("ask\n\n42".into(), "It is 42.".into(), tools(1)));
+        let between = "I look.\n<details type=\"tool_calls\" done=\"true\">\n</details>\n<details type=\"reasoning\">\n> so\n\
+                       </details>\n    Twice.\n<details type=\"tool_calls\" done=\"true\">\n</details>";
+        assert_eq!(split(between), ("so".into(), "I look.\n\nTwice.".into(), tools(2)));
+        let other = "A.\n<details type=\"map\">\n<summary>Map</summary>\nhere\n</details>\n";
+        assert_eq!(split(other), (String::new(), "A.".into(), LeftOut { other: 1, ..LeftOut::default() }));
+    }
+
+    #[test]
+    fn what_is_no_block_stays_as_it_is() {
+        for whole in [
+            "Yes. \n",
+            "Yes. <details type=\"reasoning\">no</details>",
+            "<details type=\"reasoning\">no end",
+            "<details>\n<summary>More</summary>\nhidden\n</details>\n",
+            "So:\n```html\n<details type=\"reasoning\">\n``\n</details>\n```\n",
+            "~~~~\n~~~\n<details type=\"tool_calls\">\n</details>\n~~~~",
+            "<details type=\"code_interpreter\" done=\"true\">\n```python\nno end</details>\nYes.",
+        ] {
+            assert_eq!(split(whole), (String::new(), whole.to_owned(), LeftOut::default()));
+        }
+        let behind = "```\na\n```\n<details type=\"tool_calls\">\n</details>";
+        assert_eq!(split(behind).1, "```\na\n```");
+        // So far in it opens nothing.
+        let code = "So:\n\n    ```\n<details type=\"tool_calls\">\n</details>";
+        assert_eq!(split(code).1, "So:\n\n    ```");
+    }
+
+    #[test]
+    fn code_that_was_run_is_a_block_and_what_it_printed_the_next() {
+        let run = |output: &str, code: &str| {
+            format!(
+                "I count.\n<details type=\"code_interpreter\" done=\"true\"{output}>\n<summary>Analyzed</summary>\n\
+                 ```python\n{code}\n```\n</details>\nTwelve."
+            )
+        };
+        let text = |output: &str| split(&run(output, "print(1 < 2)\nx = \"</details>\"")).1;
+        let code = "I count.\n\n```python\nprint(1 < 2)\nx = \"</details>\"\n```";
+        let printed = " output=\"{&quot;stdout&quot;: &quot;&lt;a&gt;\\n12\\n&quot;, &quot;result&quot;: &quot;n&quot;, &quot;stderr&quot;: null}\"";
+        assert_eq!(text(printed), format!("{code}\n\n```\n<a>\n12\nn\n```\n\nTwelve."));
+        assert_eq!(text(" output=\"&quot;12 ```&quot;\""), format!("{code}\n\n````\n12 ```\n````\n\nTwelve."));
+        for nothing in ["", " output=\"\"", " output=\"{&quot;stdout&quot;: &quot;&quot;}\"", " output=\"[1]\""] {
+            assert_eq!(text(nothing), format!("{code}\n\nTwelve."), "{nothing}");
+        }
+        assert_eq!(split(&run(" output=\"[1]\"", "1")).2, LeftOut { other: 1, ..LeftOut::default() });
+        assert_eq!(split(&run("", "1")).2, LeftOut::default());
+        assert_eq!(split(&run("", "")).1, "I count.\n\nTwelve.");
+    }
+}

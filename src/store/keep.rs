@@ -1,0 +1,370 @@
+//! Which state is worth its bytes: thinning by age, and the disk budget.
+//!
+//! Never touches text. Every removal is: the database forgets first, then the file goes, unless it is named again; a crash in
+//! between leaves a file no row names, which is removed some days later.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::Transaction;
+
+use super::database::Store;
+use super::directory::Turn;
+use super::error::Result;
+use super::format::FileKind;
+use super::reach::REACHED_BY_SESSION;
+use super::recorded::{Light, forget, ids, light, one_light, with_ancestors};
+use super::segment::{SegmentId, SegmentKind};
+use super::summary::refresh_session;
+use crate::core::transcript::SessionId;
+
+/// Why state is not kept that somebody took away, a phrase.
+pub const PRUNED: &str = "it was pruned";
+
+/// How the reason begins for which state was never written. What follows was so at that moment.
+pub const NOT_WRITTEN: &str = "not written: ";
+
+/// What a removal freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Files removed.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Segments forgotten altogether.
+    pub segments: u64,
+    /// Messages removed, of sessions that were in the trash.
+    pub messages: u64,
+    /// Sessions removed from the trash.
+    pub sessions: u64,
+}
+
+impl Freed {
+    /// Adds another removal's numbers.
+    pub fn add(&mut self, o: Freed) {
+        self.files += o.files;
+        self.bytes += o.bytes;
+        self.segments += o.segments;
+        self.messages += o.messages;
+        self.sessions += o.sessions;
+    }
+}
+
+/// Whether a turn's state is kept, by its age in turns (0 is the newest) and its number from the root. Beyond the
+/// newest `keep` every 2nd, then every 4th, 8th … stays; the strides are powers of two over fixed numbers, so what a
+/// later rule keeps an earlier one kept as well.
+pub(super) fn keeps_turn(age: u64, number: u64, keep: u64) -> bool {
+    if age < keep {
+        return true;
+    }
+    let stride_log = (age / keep.max(1)).ilog2() + 1;
+    number.is_multiple_of(1 << stride_log.min(62))
+}
+
+impl Store {
+    /// Thins end states of what was said in a session, on all its branches. Returns what was freed.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn thin(&self, session: SessionId) -> Result<Freed> {
+        let gone = self.transaction(|tx| {
+            let tips: Vec<SegmentId> = {
+                let mut query = tx.prepare_cached(&format!(
+                    "{REACHED_BY_SESSION} SELECT l.segment FROM reached CROSS JOIN message_segment l ON l.message = reached.id"
+                ))?;
+                let rows = query.query_map([session.0], |r| Ok(SegmentId(r.get(0)?)))?;
+                rows.collect::<Result<_, _>>()?
+            };
+            let mut tree: HashMap<SegmentId, Light> = HashMap::new();
+            let mut todo = tips;
+            while let Some(id) = todo.pop() {
+                if tree.contains_key(&id) {
+                    continue;
+                }
+                if let Some(l) = one_light(tx, &id)? {
+                    todo.extend(l.parent);
+                    tree.insert(id, l);
+                }
+            }
+            let pinned: HashSet<SegmentId> = pinned(tx)?;
+            let keep = kept_ends(&tree, &pinned, self.limits.keep_turns);
+            // What a fork was forked from is another session's, and as old as it is there.
+            let own: HashSet<SegmentId> = {
+                let sql = "SELECT l.segment FROM message m CROSS JOIN message_segment l ON l.message = m.id WHERE m.session = ?1";
+                let mut query = tx.prepare_cached(sql)?;
+                let rows = query.query_map([session.0], |r| Ok(SegmentId(r.get(0)?)))?;
+                rows.collect::<rusqlite::Result<_>>()?
+            };
+            let thinned = |l: &&Light| l.has_end && own.contains(&l.id) && !keep.contains(&l.id);
+            let gone: Vec<SegmentId> = tree.values().filter(thinned).map(|l| l.id).collect();
+            for id in &gone {
+                forget(tx, id, FileKind::End, "thinned")?;
+            }
+            Ok(gone.into_iter().map(|id| (id, FileKind::End, tree.get(&id).map_or(0, |l| l.end_bytes))).collect::<Vec<_>>())
+        })?;
+        Ok(self.remove_files(&gone))
+    }
+
+    /// Drops the state unused for longest until all fits into the budget: first end states that nothing pins, then
+    /// whole segments from the tips downwards. Segments in `spare` (the open conversation's path) stay, and so does the state of
+    /// marks with all that it builds on, unless there is to be none at all.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn keep_budget(&self, spare: &[SegmentId]) -> Result<Freed> {
+        self.drop_state_above(self.limits.max_state_bytes, spare, "dropped to stay within the disk budget")
+    }
+
+    /// Drops all state but that of the paths that end in `spare`; texts stay.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn drop_all_state(&self, spare: &[SegmentId]) -> Result<Freed> {
+        self.drop_state_above(0, spare, PRUNED)
+    }
+
+    /// Bytes of the state of the paths that end in these segments.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn state_bytes_of(&self, ends: &[SegmentId]) -> Result<u64> {
+        self.read(|db| {
+            let tree = light(db)?;
+            let reached = with_ancestors(&tree, ends.iter().copied());
+            Ok(reached.iter().filter_map(|id| tree.get(id)).map(|l| l.rows_bytes + l.end_bytes).sum())
+        })
+    }
+
+    /// Bytes of the state that the budget leaves to marks: their own, the rows that it builds on, and of the ends below it those that
+    /// are dropped with their rows only.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn state_bytes_of_marks(&self) -> Result<u64> {
+        if self.limits.max_state_bytes == 0 {
+            return Ok(0);
+        }
+        self.read(|db| {
+            let tree = light(db)?;
+            let reached = with_ancestors(&tree, ids(db, MARK_SEGMENTS)?);
+            let pinned = pinned(db)?;
+            let of_one = |l: &Light| l.rows_bytes + if end_goes_first(l, &pinned) { 0 } else { l.end_bytes };
+            Ok(reached.iter().filter_map(|id| tree.get(id)).map(of_one).sum())
+        })
+    }
+
+    /// Bytes of kept state of all sessions.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn state_bytes(&self) -> Result<u64> {
+        self.read(|db| {
+            Ok(db.query_row("SELECT coalesce(sum(rows_bytes + end_bytes), 0) FROM segment", [], |r| r.get(0))?)
+        })
+    }
+
+    fn drop_state_above(&self, budget: u64, spare: &[SegmentId], why: &str) -> Result<Freed> {
+        let all = self.state_bytes()?;
+        if all <= budget {
+            return Ok(Freed::default());
+        }
+        self.write_uses();
+        // What could not be written is in use all the same.
+        let spare: Vec<SegmentId> = spare.iter().copied().chain(self.noted_uses()).collect();
+        let gone = self.transaction(|tx| {
+            let mut total = all;
+            let mut tree = light(tx)?;
+            let spare: HashSet<SegmentId> = with_ancestors(&tree, spare.iter().copied());
+            let pinned = pinned(tx)?;
+            // Who wants no state keeps none of a mark either.
+            let marks = if budget == 0 { Vec::new() } else { ids(tx, MARK_SEGMENTS)? };
+            let marked = with_ancestors(&tree, marks);
+            let mut gone = Vec::new();
+            let mut by_age: Vec<(i64, SegmentId)> = tree.values().map(|l| (l.used, l.id)).collect();
+            by_age.sort();
+            for (_, id) in &by_age {
+                if total <= budget {
+                    break;
+                }
+                if let Some(l) = tree.get_mut(id)
+                    && l.has_end
+                    && !spare.contains(id)
+                    && end_goes_first(l, &pinned)
+                {
+                    total = total.saturating_sub(l.end_bytes);
+                    l.has_end = false;
+                    gone.push((*id, FileKind::End, l.end_bytes));
+                }
+            }
+            // Rows are of use only with all rows before them: take tips first, the oldest tip first.
+            let mut children: HashMap<SegmentId, u64> = HashMap::new();
+            for l in tree.values().filter(|l| l.has_rows) {
+                if let Some(parent) = l.parent {
+                    *children.entry(parent).or_default() += 1;
+                }
+            }
+            let mut tips: std::collections::BTreeSet<(i64, SegmentId)> = tree
+                .values()
+                .filter(|l| (l.has_rows || l.has_end) && !children.contains_key(&l.id))
+                .map(|l| (l.used, l.id))
+                .collect();
+            while total > budget
+                && let Some((_, id)) = tips.pop_first()
+            {
+                if spare.contains(&id) || marked.contains(&id) {
+                    continue;
+                }
+                let Some(l) = tree.get(&id) else { continue };
+                for (has, kind, bytes) in
+                    [(l.has_end, FileKind::End, l.end_bytes), (l.has_rows, FileKind::Rows, l.rows_bytes)]
+                {
+                    if has {
+                        total = total.saturating_sub(bytes);
+                        gone.push((id, kind, bytes));
+                    }
+                }
+                // One without rows is nobody's child here.
+                if l.has_rows
+                    && let Some(parent) = l.parent
+                    && let Some(count) = children.get_mut(&parent)
+                {
+                    *count -= 1;
+                    if *count == 0
+                        && let Some(p) = tree.get(&parent)
+                    {
+                        tips.insert((p.used, parent));
+                    }
+                }
+            }
+            for (id, kind, _) in &gone {
+                forget(tx, id, *kind, why)?;
+            }
+            refresh_all(tx)?;
+            Ok(gone)
+        })?;
+        Ok(self.remove_files(&gone))
+    }
+
+    /// When the state of each segment goes where room has to be made at once.
+    pub(super) fn turns_to_go(&self) -> Result<HashMap<SegmentId, Turn>> {
+        self.read(|db| {
+            let tree = light(db)?;
+            let needed = ids(db, MARK_SEGMENTS)?.into_iter().chain(ids(db, HEAD_SEGMENTS)?);
+            let needed = with_ancestors(&tree, needed);
+            Ok(tree.values().map(|l| (l.id, (needed.contains(&l.id), l.used))).collect())
+        })
+    }
+
+    pub(super) fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
+        let had: Vec<_> = gone.iter().filter(|(.., bytes)| *bytes > 0).copied().collect();
+        // Another process may have saved some anew meanwhile.
+        let removed = self.remove_unnamed(&had);
+        let bytes = removed.iter().map(|(.., bytes)| *bytes).sum();
+        Freed { files: removed.len() as u64, bytes, ..Freed::default() }
+    }
+}
+
+/// Ends of the paths sessions stand on.
+const HEAD_SEGMENTS: &str =
+    "SELECT l.segment FROM session s JOIN message_segment l ON l.message = s.head WHERE s.trashed_ms IS NULL";
+
+/// Ends of what was marked.
+const MARK_SEGMENTS: &str = "SELECT l.segment FROM mark JOIN session s ON s.id = mark.session
+  JOIN message_segment l ON l.message = mark.message WHERE s.trashed_ms IS NULL";
+
+/// Segments whose end state is never thinned: marks, heads and places where sessions were forked.
+fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
+    let sql = format!(
+        "SELECT l.segment FROM mark JOIN message_segment l ON l.message = mark.message
+         UNION SELECT l.segment FROM session s JOIN message_segment l ON l.message = s.forked_at
+         UNION {HEAD_SEGMENTS}"
+    );
+    Ok(ids(db, &sql)?.into_iter().collect())
+}
+
+/// Whether the end state of a segment goes before anybody's rows do: nothing pins it, and no document ends there.
+fn end_goes_first(l: &Light, pinned: &HashSet<SegmentId>) -> bool {
+    l.kind != SegmentKind::DocumentEnd && !pinned.contains(&l.id)
+}
+
+/// The segments of a session whose end state stays.
+fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep_turns: u64) -> HashSet<SegmentId> {
+    let mut children: HashMap<SegmentId, u32> = HashMap::new();
+    for parent in tree.values().filter_map(|l| l.parent) {
+        *children.entry(parent).or_default() += 1;
+    }
+    let mut keep = HashSet::new();
+    for tip in tree.values().filter(|l| !children.contains_key(&l.id)) {
+        let mut path = Vec::new();
+        let mut next = Some(tip.id);
+        // A path through all of them is the longest there is; in a damaged database it may go round.
+        while let Some(l) = next.and_then(|id| tree.get(&id)).filter(|_| path.len() <= tree.len()) {
+            path.push(l);
+            next = l.parent;
+        }
+        path.reverse();
+        let turns = path.iter().filter(|l| l.kind == SegmentKind::Turn).count() as u64;
+        let mut turn = 0u64;
+        for l in path {
+            let stays = match l.kind {
+                // How many of a document are kept is a setting of its own: they are the places that `/when` asks.
+                SegmentKind::DocumentEnd | SegmentKind::DocumentPart => true,
+                SegmentKind::Turn => {
+                    turn += 1;
+                    keeps_turn(turns - turn, turn, keep_turns)
+                }
+            };
+            let fork = children.get(&l.id).is_some_and(|n| *n > 1);
+            if stays || fork || pinned.contains(&l.id) {
+                keep.insert(l.id);
+            }
+        }
+    }
+    keep
+}
+
+/// Sessions that claim to have state are asked again.
+fn refresh_all(tx: &Transaction<'_>) -> Result<()> {
+    let stale: Vec<i64> = {
+        let mut query = tx.prepare_cached("SELECT id FROM session WHERE state_of IS NOT NULL")?;
+        let rows = query.query_map([], |r| r.get(0))?;
+        rows.collect::<Result<_, _>>()?
+    };
+    for session in stale {
+        refresh_session(tx, SessionId(session))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keeps_turn;
+
+    #[test]
+    fn thinning_is_monotonic_and_leaves_logarithmically_many() {
+        for keep in [1, 4, 16] {
+            for number in 1..500u64 {
+                let mut kept = true;
+                for age in 0..5_000 {
+                    let keeps = keeps_turn(age, number, keep);
+                    assert!(kept || !keeps, "turn {number} would be wanted back at age {age}");
+                    kept = keeps;
+                }
+            }
+            for turns in [10u64, 100, 1_000, 100_000] {
+                let kept = (1..=turns).filter(|n| keeps_turn(turns - n, *n, keep)).count() as u64;
+                assert!(kept >= keep.min(turns) && kept <= keep * (turns.ilog2() as u64 + 2), "{kept} of {turns}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_thinned_turn_is_never_far_from_a_kept_one() {
+        let (turns, keep) = (1_000u64, 16);
+        let mut last = 0;
+        for n in (1..=turns).filter(|n| keeps_turn(turns - n, *n, keep)) {
+            // Replay is never longer than about an eighth of the way back.
+            assert!(n - last <= ((turns - last) / 8).max(1), "{last}..{n}");
+            last = n;
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! One process writes a session; others may look or fork. Advisory locks in `locks/`, one file per session.
+//!
+//! The system's file lock decides; it ends with its process, so a stale owner can never block. The file's content only
+//! says who it is: process id, boot id, terminal, since when. Where file locks do not work, the content decides.
+
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::database::Store;
+use super::error::{Result, StoreError};
+use crate::core::now_ms;
+use crate::core::transcript::SessionId;
+use crate::text::clock;
+
+/// Who holds or held a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Process.
+    pub pid: u32,
+    /// Of the machine's run the process belongs to.
+    pub boot: String,
+    /// Terminal, if any.
+    pub tty: Option<String>,
+    /// ms since the epoch.
+    pub since_ms: i64,
+}
+
+/// The right to write a session, given back on drop.
+#[derive(Debug)]
+pub struct SessionLock {
+    file: File,
+    path: PathBuf,
+    /// The owner before, if it ended without giving the session back.
+    pub stale: Option<Owner>,
+}
+
+impl Drop for SessionLock {
+    fn drop(&mut self) {
+        // Empty content: the owner left in good order. The file stays; removing it would race with others opening it.
+        let _ = self.file.set_len(0);
+        let _ = File::unlock(&self.file);
+    }
+}
+
+impl SessionLock {
+    /// Where the lock file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Store {
+    /// Takes a session for writing.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] with the other process's id, terminal and time; I/O errors.
+    pub fn lock_session(&self, id: SessionId, name: &str) -> Result<SessionLock> {
+        let path = self.layout.locks.join(format!("session-{}.lock", id.0));
+        let mut file = self.layout.open_lock(&format!("session-{}", id.0)).map_err(StoreError::io("open", &path))?;
+        let before = read_owner(&mut file);
+        let in_use = |owner: Option<Owner>| StoreError::InUse {
+            name: name.to_owned(),
+            pid: owner.as_ref().map_or(0, |o| o.pid),
+            tty: owner.as_ref().and_then(|o| o.tty.clone()),
+            since: owner.as_ref().map_or_else(|| "just now".into(), |o| local_time(o.since_ms)),
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(in_use(before)),
+            Err(TryLockError::Error(_)) => {
+                if let Some(owner) = before.as_ref().filter(|o| is_running(o)) {
+                    return Err(in_use(Some(owner.clone())));
+                }
+            }
+        }
+        let me = Owner { pid: std::process::id(), boot: boot_id(), tty: tty(), since_ms: now_ms() };
+        let write = |file: &mut File| -> std::io::Result<()> {
+            file.set_len(0)?;
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(&serde_json::to_vec(&me)?)
+        };
+        // The lock is what counts; a name nobody can write is a worse message for the second process, no more.
+        let _ = write(&mut file);
+        Ok(SessionLock { file, path, stale: before })
+    }
+
+    /// Whether somebody has a session open for writing, this process included. Takes nothing.
+    pub(super) fn is_in_use(&self, id: SessionId) -> bool {
+        let name = format!("session-{}", id.0);
+        if matches!(self.layout.locks.join(format!("{name}.lock")).try_exists(), Ok(false)) {
+            return false;
+        }
+        let Ok(mut file) = self.layout.open_lock(&name) else {
+            return true;
+        };
+        match file.try_lock() {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(_)) => read_owner(&mut file).is_some_and(|owner| is_running(&owner)),
+        }
+    }
+}
+
+fn read_owner(file: &mut File) -> Option<Owner> {
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0)).ok()?;
+    file.take(4096).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Whether the process that wrote this is still there.
+fn is_running(owner: &Owner) -> bool {
+    if owner.boot != boot_id() {
+        return false;
+    }
+    #[cfg(unix)]
+    {
+        let pid = i32::try_from(owner.pid).ok().and_then(rustix::process::Pid::from_raw);
+        pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+    }
+    #[cfg(not(unix))]
+    true
+}
+
+/// Changes with every start of the machine; empty where the system does not say.
+fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
+}
+
+fn tty() -> Option<String> {
+    #[cfg(unix)]
+    {
+        let name = rustix::termios::ttyname(std::io::stdin(), Vec::new()).ok()?;
+        let name = name.into_string().ok()?;
+        Some(name.strip_prefix("/dev/").unwrap_or(&name).to_owned())
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// `13:20`, or with the date when that is another day.
+fn local_time(ms: i64) -> String {
+    let Ok(at) = jiff::Timestamp::from_millisecond(ms) else {
+        return "an unknown time".into();
+    };
+    let zone = jiff::tz::TimeZone::system();
+    let (at, now) = (at.to_zoned(zone.clone()), clock::now().to_zoned(zone));
+    let pattern = if at.date() == now.date() { "%H:%M" } else { "%-d %b %H:%M" };
+    at.strftime(pattern).to_string()
+}

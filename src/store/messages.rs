@@ -1,0 +1,240 @@
+//! Messages, one by one and as the path from a root: what is damaged is in its place and says so, and hides no other.
+
+use std::collections::HashSet;
+
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::database::Store;
+use super::error::{Result, StoreError, one_line};
+use super::reach::{PLACES, REACHED_BY_SESSION, UP};
+use super::seal::{self, bytes_at, number_at, text_at};
+use super::segment::SegmentId;
+use crate::core::counted;
+use crate::core::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
+
+/// What stands before the rest of a damaged message.
+const DAMAGED: &str = "[This message is damaged: it does not match its checksum. What is left of it follows.]";
+
+/// Reads a message. What is unreadable in it is said in its text rather than hiding the rest of the conversation.
+fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
+    let mut message = bare_message(r)?;
+    if !seal::is_whole(r) {
+        message.text = format!("{DAMAGED}\n{}", message.known_text());
+        message.meta.damaged = true;
+    }
+    Ok(message)
+}
+
+/// As [`message_row`] of columns some of which are cut, so that no seal can tell.
+pub(super) fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
+    let role = text_at(r, 2);
+    let text = text_at(r, 6);
+    // Facts beside the text are worth less than the text: defaults rather than an error.
+    let mut meta = serde_json::from_slice::<MessageMeta>(bytes_at(r, 4)).unwrap_or_default();
+    let (role, text) = match Role::named(&role) {
+        Some(role) => (role, text),
+        None => {
+            meta.damaged = true;
+            (Role::User, format!("[message of unknown kind {role:?}]\n{text}"))
+        }
+    };
+    Ok(Message {
+        id: MessageId(r.get(0)?),
+        parent: number_at(r, 1).map(MessageId),
+        role,
+        created_ms: number_at(r, 3).unwrap_or_default(),
+        meta,
+        thinking: text_at(r, 5),
+        text,
+    })
+}
+
+/// Stands for a message that cannot be read at all.
+fn unreadable(id: MessageId, parent: Option<MessageId>, why: &str) -> Message {
+    Message {
+        id,
+        parent,
+        role: Role::User,
+        text: format!("[This message is damaged and cannot be read ({why}).]"),
+        thinking: String::new(),
+        created_ms: 0,
+        meta: MessageMeta { damaged: true, ..MessageMeta::default() },
+    }
+}
+
+/// One message; an unreadable one as [`unreadable`], with its parent from the index of parents if that still knows it.
+fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
+    let found = db
+        .prepare_cached(&format!("SELECT {} FROM message m WHERE m.id = ?1", seal::MESSAGE))?
+        .query_row([id.0], message_row)
+        .optional();
+    let why = match found {
+        Ok(Some(message)) => return Ok(Some(message)),
+        Ok(None) => "its row is gone".to_owned(),
+        Err(e) => one_line(&e),
+    };
+    // By the index from end to end, not by the row that cannot be read.
+    let parent = db
+        .prepare_cached("SELECT parent FROM message INDEXED BY message_parent WHERE +id = ?1 LIMIT 1")
+        .and_then(|mut query| query.query_row([id.0], |r| Ok(number_at(r, 0))).optional());
+    Ok(match parent {
+        Ok(Some(parent)) => Some(unreadable(id, parent.map(MessageId), &why)),
+        Ok(None) | Err(_) if why == "its row is gone" => None,
+        Ok(None) | Err(_) => Some(unreadable(id, None, &why)),
+    })
+}
+
+/// Messages from `head` up to a root, however damaged: what is missing or goes round in a ring ends the path, and says so.
+fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
+    let mut path: Vec<Message> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut next = Some(head);
+    while let Some(id) = next {
+        let end = |why| unreadable(MessageId(-id.0.saturating_abs()), None, why);
+        let message = match seen.insert(id) {
+            true => one_message(db, id)?,
+            false => Some(end("the ones before it form a ring")),
+        };
+        let message = match message {
+            Some(message) => message,
+            None if path.is_empty() => break,
+            None => unreadable(id, None, "its row is gone, and with it what came before"),
+        };
+        next = message.parent;
+        path.push(message);
+    }
+    path.reverse();
+    // A path is one: whoever goes by parents finds the same order.
+    if let Some(first) = path.first_mut() {
+        first.parent = None;
+    }
+    let ids: Vec<MessageId> = path.iter().map(|m| m.id).collect();
+    for (message, parent) in path.iter_mut().skip(1).zip(ids) {
+        message.parent = Some(parent);
+    }
+    Ok(path)
+}
+
+/// How much a session reaches: what it can go to, undone branches included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Messages of all branches.
+    pub messages: u64,
+    /// Branches.
+    pub branches: u64,
+}
+
+impl std::fmt::Display for Extent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&counted(self.messages, "message"))?;
+        match self.branches {
+            0 | 1 => Ok(()),
+            several => write!(f, " on {several} branches"),
+        }
+    }
+}
+
+impl Store {
+    /// How much a session reaches.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn extent(&self, session: SessionId) -> Result<Extent> {
+        self.read(|db| {
+            // A branch ends where nothing follows.
+            let mut query = db.prepare_cached(&format!(
+                "{REACHED_BY_SESSION} SELECT count(*), count(*) - count(DISTINCT m.parent)
+                 FROM reached CROSS JOIN message m ON m.id = reached.id"
+            ))?;
+            let row = query.query_row([session.0], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, i64>(1)?)))?;
+            let number = |n: i64| u64::try_from(n).unwrap_or(0);
+            Ok(Extent { messages: number(row.0), branches: number(row.1) })
+        })
+    }
+
+    /// Messages that are kept of a session that stands at `head`, where all of them are undone: it stands before the first one, with
+    /// nothing but a system text above. Else 0.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn undone(&self, session: SessionId, head: Option<MessageId>) -> Result<u64> {
+        self.read(|db| {
+            let said = "SELECT EXISTS (SELECT 1 FROM up CROSS JOIN message m ON m.id = up.id WHERE m.role <> 'system')";
+            let mut above = db.prepare_cached(&format!("{UP} {said}"))?;
+            if let Some(head) = head
+                && above.query_row([head.0], |r| r.get::<_, bool>(0))?
+            {
+                return Ok(0);
+            }
+            let mut kept = db.prepare_cached(&format!(
+                "{REACHED_BY_SESSION} SELECT count(*) FROM reached CROSS JOIN message m ON m.id = reached.id
+                 WHERE m.role <> 'system'"
+            ))?;
+            let kept: i64 = kept.query_row([session.0], |r| r.get(0))?;
+            Ok(u64::try_from(kept).unwrap_or(0))
+        })
+    }
+
+    /// Sessions of which [`Store::undone`] may say more than 0: those that stand at no message, or at a system text. One look for a list
+    /// of all of them.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn maybe_undone(&self) -> Result<HashSet<SessionId>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached(
+                "SELECT s.id FROM session s LEFT JOIN message m ON m.id = s.head WHERE coalesce(m.role, 'system') = 'system'",
+            )?;
+            let found = query.query_map([], |r| r.get(0).map(SessionId))?;
+            Ok(found.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
+    /// One message.
+    ///
+    /// # Errors
+    /// [`StoreError::NoMessage`].
+    pub fn message(&self, id: MessageId) -> Result<Message> {
+        self.read(|db| one_message(db, id))?.ok_or(StoreError::NoMessage { id: id.0 })
+    }
+
+    /// Messages from the root to `head`. Message `#n` is at index n - 1. What is damaged is in its place and says so.
+    ///
+    /// # Errors
+    /// [`StoreError::NoMessage`].
+    pub fn path(&self, head: MessageId) -> Result<Vec<Message>> {
+        let found = self.read(|db| climb(db, head))?;
+        if found.is_empty() { Err(StoreError::NoMessage { id: head.0 }) } else { Ok(found) }
+    }
+
+    /// Whether anybody but `session` has a message as it is: it was said elsewhere, something stands below it, or another session
+    /// stands on it. True of one that is not on disk.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn is_had_by_others(&self, message: MessageId, session: SessionId) -> Result<bool> {
+        self.read(|db| {
+            let had = db
+                .prepare_cached(&format!(
+                    "WITH {PLACES} SELECT m.session <> ?2 OR EXISTS (SELECT 1 FROM message c WHERE c.parent = m.id)
+                       OR EXISTS (SELECT 1 FROM place p WHERE p.message = m.id AND p.session <> ?2)
+                     FROM message m WHERE m.id = ?1"
+                ))?
+                .query_row([message.0, session.0], |r| r.get(0))
+                .optional()?;
+            Ok(had.unwrap_or(true))
+        })
+    }
+
+    /// A message that ends in this segment, the oldest.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn message_ending(&self, segment: &SegmentId) -> Result<Option<MessageId>> {
+        self.read(|db| {
+            let sql = "SELECT min(message) FROM message_segment WHERE segment = ?1";
+            let id: Option<i64> = db.prepare_cached(sql)?.query_row([segment.0], |row| row.get(0))?;
+            Ok(id.map(MessageId))
+        })
+    }
+}

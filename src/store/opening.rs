@@ -1,0 +1,341 @@
+//! Opening a data directory: what it is, whether it can be written, what an earlier run left.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use super::database::{Access, Limits, Store};
+use super::directory::{self, Layout};
+use super::disk::Disk;
+use super::error::{Result, StoreError};
+use super::format::FileKind;
+use super::schema::{self, Found};
+use super::scratch::Scratch;
+use super::segment::SegmentId;
+use crate::core::counted;
+
+/// So often a database is copied that is written to meanwhile; the last copy is taken as it is.
+const COPIES: u32 = 5;
+/// Bytes that the database needs for its own work, with much to spare.
+const ROOM: u64 = 1 << 20;
+
+/// What a store is opened for: decides what a full disk means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// To add or remove something: the reserve is given up for it.
+    Write,
+    /// To look: a copy will do.
+    Read,
+    /// To make room: where there is no reserve left, the oldest state goes first.
+    Free,
+}
+
+impl Store {
+    /// Opens a data directory, making it if needed, and removes what an earlier process left unfinished.
+    ///
+    /// A directory that cannot be written, a database of a newer program, or a damaged one to which nothing can be added opens
+    /// read-only: see [`Store::access`]. Where the disk is full the reserve is given up.
+    ///
+    /// # Errors
+    /// No directory, one with other things in it, a foreign database, or one so damaged that no session can be read.
+    pub fn open(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
+        Store::open_for(root, disk, limits, Purpose::Write)
+    }
+
+    /// As [`Store::open`], to look only: where the disk is full a copy elsewhere is read before the reserve is given up, and
+    /// a directory that is not there is not made.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_to_read(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
+        let absolute = std::path::absolute(root).map_err(no_folder(root))?;
+        if matches!(absolute.try_exists(), Ok(false)) {
+            return Store::open_nothing(Layout::new(&absolute), disk, limits);
+        }
+        Store::open_for(root, disk, limits, Purpose::Read)
+    }
+
+    /// As [`Store::open`], to make room: where the disk is full and there is no reserve left, files of the oldest state are removed
+    /// until there is room to work.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_to_free(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
+        Store::open_for(root, disk, limits, Purpose::Free)
+    }
+
+    fn open_for(root: &Path, disk: Arc<dyn Disk>, limits: Limits, purpose: Purpose) -> Result<Store> {
+        let root = std::path::absolute(root).map_err(no_folder(root))?;
+        if root.exists() && !root.is_dir() {
+            return Err(no_folder(&root)(ErrorKind::NotADirectory.into()));
+        }
+        // Links on the way to it are the user's; from here on none is followed.
+        let resolved = |root: &Path| Layout::new(&root.canonicalize().unwrap_or(root.to_owned()));
+        let unopened = resolved(&root);
+        let _held = unopened.share_present();
+        let there = directory::survey(&unopened, &*disk)?;
+        // What keeps it from being made shows below.
+        let _ = disk.make_dir(&root);
+        let layout = resolved(&root);
+        let open = |e: StoreError| -> Result<Store> {
+            let shown = layout.root.display();
+            let copy = |why: String| Store::open_readable(layout.clone(), Arc::clone(&disk), limits.clone(), why);
+            let retry = || Store::open_writable(layout.clone(), Arc::clone(&disk), limits.clone());
+            let reserve =
+                || disk.look(&layout.reserve).is_ok_and(|l| l.is_file) && disk.remove(&layout.reserve).is_ok();
+            if let StoreError::Damaged { detail, .. } = &e {
+                let why = format!(
+                    "{} is damaged ({detail}), so that nothing can be added to it: what can be read is shown, nothing is saved. \
+                     sala-chat doctor --check makes a new one of what can be read.",
+                    layout.database.display()
+                );
+                // Where not even the list of sessions can be read there is nothing to show.
+                return copy(why).ok().filter(|store| store.last_session().is_ok()).ok_or(e);
+            }
+            if !e.is_full() {
+                return Err(e);
+            }
+            if purpose == Purpose::Read
+                && let Ok(store) = copy(format!("Disk full on {shown}: texts can be read, nothing is saved."))
+            {
+                return Ok(store);
+            }
+            if reserve() {
+                let mut store = retry()?;
+                store.notes.push(format!("Disk full on {shown}: the reserve was given up. Free some space."));
+                return Ok(store);
+            }
+            if purpose == Purpose::Free {
+                let gone = copy(String::new()).map_or_else(|_| Vec::new(), |store| store.make_room());
+                let full = format!("Disk full on {shown} and no reserve left");
+                if gone.is_empty() {
+                    return copy(format!("{full}, and no state that could be removed now. Free some space elsewhere."));
+                }
+                let went = format!("{} of the oldest state went", counted(gone.len() as u64, "file"));
+                return match retry() {
+                    Ok(mut store) => {
+                        // What cannot be recorded now is found missing when it is next looked for.
+                        store.declare_all_missing(&gone);
+                        store.notes.push(format!("{full}: {went} first; it is read again where it is needed."));
+                        Ok(store)
+                    }
+                    Err(e) if e.is_full() => {
+                        copy(format!("{full}: {went}, and the disk is full still. Free some space elsewhere."))
+                    }
+                    Err(e) => Err(e),
+                };
+            }
+            copy(format!(
+                "Disk full on {shown} and no reserve left: texts can be read, nothing is saved. Free some space, or let old \
+                 state go: sala-chat prune"
+            ))
+        };
+        match directory::make_ready(&layout, &*disk, there) {
+            Ok(()) => Store::open_writable(layout.clone(), Arc::clone(&disk), limits.clone()).or_else(open),
+            Err(e) if super::error::is_full(&e) => open(StoreError::Full { path: layout.root.clone() }),
+            Err(e) if there && e.kind() == ErrorKind::NotFound => {
+                let moved = std::io::Error::new(e.kind(), "it was moved away just now: try again");
+                Err(StoreError::io("open", &layout.database)(moved))
+            }
+            Err(e) if layout.database.is_file() => {
+                let shown = layout.root.display();
+                let why = format!("{shown} cannot be written ({e}): texts can be read, nothing is saved.");
+                Store::open_readable(layout, disk, limits, why)
+            }
+            Err(source) => Err(no_folder(&layout.root)(source)),
+        }
+    }
+
+    fn open_writable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
+        let (writer, found) = schema::open_writable(&layout.database)?;
+        if let Found::Newer(version) = found {
+            drop(writer);
+            let why = format!(
+                "{} was written by a newer sala-chat (format {version}, this one knows {}): texts can be read, \
+                 nothing is saved. Update sala-chat.",
+                layout.database.display(),
+                schema::VERSION
+            );
+            return Store::open_readable(layout, disk, limits, why);
+        }
+        let (reader, _) = schema::open_readable(&layout.database, &layout.database)?;
+        let mut store = Store {
+            layout,
+            disk,
+            limits,
+            access: Access::Writable,
+            reader: Mutex::new(reader),
+            writer: Mutex::new(writer),
+            ids: Mutex::new(0..0),
+            left_out: Mutex::default(),
+            unlinked: Mutex::default(),
+            uses: Mutex::default(),
+            notes: Vec::new(),
+            identity: None,
+            known: false,
+            present: None,
+            copy: None,
+        };
+        store.identity = store.identify().ok();
+        store.present = store.layout.open_present().ok().filter(|file| file.lock_shared().is_ok());
+        store.recognise();
+        super::parts::remove_left(&store.layout, &*store.disk);
+        let removed = store.sweep(false);
+        if removed > 0 {
+            store.notes.push(format!("{removed} unfinished state file(s) of an earlier run were removed."));
+        }
+        store.notes.extend(directory::open_to_others(&store.layout, &*store.disk));
+        store.fill_reserve();
+        Ok(store)
+    }
+
+    /// A directory that is not there, as an empty one that cannot be written.
+    fn open_nothing(layout: Layout, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
+        let elsewhere = private_place()?;
+        let target = elsewhere.path().join("sala.db");
+        directory::make_database(&target).map_err(StoreError::io("make", &target))?;
+        schema::open_writable(&target)?;
+        let why = format!("{} does not exist: nothing is kept there.", layout.root.display());
+        Store::reading(layout, disk, limits, why, elsewhere)
+    }
+
+    fn open_readable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String) -> Result<Store> {
+        // SQLite wants to write beside a WAL database even to read it: read a copy then.
+        let copy = private_place()?;
+        let target = copy.path().join("sala.db");
+        copy_database(&layout, &*disk, &target)?;
+        // Takes in the log, brings an older database up to date (a newer one stays as it is), and indexes what is not yet.
+        if let Ok((db, Found::Current)) = schema::open_writable(&target) {
+            let _ = db.execute_batch(
+                "INSERT INTO message_text(rowid, text) SELECT id, text FROM message WHERE indexed = 0;
+                 UPDATE message SET indexed = 1 WHERE indexed = 0;",
+            );
+        }
+        Store::reading(layout, disk, limits, why, copy)
+    }
+
+    /// Reads the database in `copy` in the place of the directory's own.
+    fn reading(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String, copy: Scratch) -> Result<Store> {
+        let target = copy.path().join("sala.db");
+        let (reader, _) = schema::open_readable(&target, &layout.database)?;
+        let (writer, _) = schema::open_readable(&target, &layout.database)?;
+        Ok(Store {
+            layout,
+            disk,
+            limits,
+            notes: vec![why.clone()],
+            access: Access::ReadOnly { why },
+            reader: Mutex::new(reader),
+            writer: Mutex::new(writer),
+            ids: Mutex::new(0..0),
+            left_out: Mutex::default(),
+            unlinked: Mutex::default(),
+            uses: Mutex::default(),
+            identity: None,
+            known: false,
+            present: None,
+            copy: Some(copy),
+        })
+    }
+
+    /// Removes files of the state unused for longest until the database has room to work, unless a process is writing some right now or the
+    /// directory is not the one the database knows. This store reads a copy: what the database says of them is for whoever can
+    /// write it.
+    fn make_room(&self) -> Vec<(SegmentId, FileKind, String)> {
+        let known = self.directory_id().is_ok_and(|id| directory::read_mark(&self.layout, &*self.disk) == Some(id));
+        let lock = self.layout.open_lock("writing").ok().filter(|lock| known && lock.try_lock().is_ok());
+        if lock.is_none() {
+            return Vec::new();
+        }
+        // Where they cannot be read, nothing says what may go.
+        let Ok(turns) = self.turns_to_go() else { return Vec::new() };
+        let gone = directory::remove_oldest(&self.layout, &*self.disk, ROOM, &turns);
+        gone.into_iter().map(|(id, kind)| (id, kind, "it went when the disk was full".to_owned())).collect()
+    }
+
+    /// Compares the directory's mark with the database's, marking a directory of an earlier version or a new one.
+    fn recognise(&mut self) {
+        let wanted = self.directory_id();
+        let found = directory::read_mark(&self.layout, &*self.disk);
+        match (wanted, found) {
+            (Ok(wanted), Some(found)) if wanted == found => self.known = true,
+            (Ok(_), Some(_)) => self.notes.push(format!(
+                "{} and its sala.db belong to different data directories: nothing is removed from it. \
+                 If that is meant: sala-chat doctor --check",
+                self.layout.root.display()
+            )),
+            (Ok(wanted), None) => {
+                // Without a mark nothing is removed; that is all it costs.
+                self.known = directory::write_mark(&self.layout, &*self.disk, &wanted).is_ok();
+            }
+            // Not recorded (a full disk): the next start will.
+            (Err(_), _) => {}
+        }
+    }
+
+    /// The id of the directory this database belongs to, made if there is none.
+    pub(super) fn directory_id(&self) -> Result<String> {
+        let sql = "SELECT value FROM property WHERE name = 'directory'";
+        if let Ok(id) = self.read(|db| Ok(db.query_row(sql, [], |r| r.get::<_, String>(0))?)) {
+            return Ok(id);
+        }
+        let new = directory::new_id().map_err(StoreError::io("read", Path::new("/dev/urandom")))?;
+        self.transaction(|tx| {
+            tx.execute("INSERT OR IGNORE INTO property VALUES ('directory', ?1)", [&new])?;
+            Ok(tx.query_row(sql, [], |r| r.get(0))?)
+        })
+    }
+
+    pub(super) fn identify(&self) -> std::io::Result<[(u64, u64); 2]> {
+        Ok([self.disk.look(&self.layout.root)?.identity, self.disk.look(&self.layout.database)?.identity])
+    }
+}
+
+/// Copies the database and its log, again where one of them changed meanwhile: a writer that moves the log into the database
+/// after that was copied leaves what it moved in neither copy.
+pub(super) fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> {
+    let (wal, wal_copy) = (Layout::log_of(&layout.database), Layout::log_of(target));
+    let files = [(&layout.database, target), (&wal, &*wal_copy)];
+    for left in (0..COPIES).rev() {
+        let mut before = Vec::new();
+        let mut copied = Ok(());
+        for (from, to) in files {
+            before.push(disk.look(from).ok());
+            copied = copied.and_then(|()| match from == &layout.database || from.is_file() {
+                true => copy_private(from, to).map_err(StoreError::io("read", from)),
+                // An earlier attempt may have left one.
+                false => remove_left(to).map_err(StoreError::io("remove", to)),
+            });
+        }
+        let unchanged = files.iter().zip(&before).all(|((from, _), before)| disk.look(from).ok() == *before);
+        if unchanged || left == 0 {
+            return copied;
+        }
+    }
+    Ok(())
+}
+
+/// Where a database lies that is read in the place of another one.
+pub(super) fn private_place() -> Result<Scratch> {
+    Scratch::new().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))
+}
+
+/// Copies a file for this user's eyes.
+fn copy_private(from: &Path, to: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut copy = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
+    std::io::copy(&mut File::open(from)?, &mut copy).map(drop)
+}
+
+fn remove_left(copy: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(copy) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+fn no_folder(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
+    let path = path.to_path_buf();
+    move |source| StoreError::NoFolder { path: path.clone(), source }
+}

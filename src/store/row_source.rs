@@ -1,0 +1,195 @@
+//! KV rows in flight from a segment file to a device: read in pieces, by several threads, each piece checked against
+//! its checksum before anybody uses it.
+//!
+//! The head of the file is checked when it is opened. What turns out wrong later names its segment, so that the store
+//! can declare it missing once the restore has failed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+use super::database::{Store, lock};
+use super::disk::Disk;
+use super::error::{Result, StoreError};
+use super::format::{self, CHUNK_BYTES, Fault, FileKind, OpenFile};
+use super::segment::SegmentId;
+use super::state::RestorePlan;
+use crate::engine::protocol::{
+    CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsPlace, SOURCE_BYTES, StatePart,
+};
+
+// A piece that is asked for as is best for the asker is one checksum's worth.
+const _: () = assert!(CHUNK_BYTES == SOURCE_BYTES as u64);
+
+/// The rows of one segment, still in their file.
+#[derive(Debug)]
+pub struct StoredRows {
+    id: SegmentId,
+    /// Checksum of the file's head.
+    root: [u8; 32],
+    file: OpenFile,
+    path: PathBuf,
+    disk: Arc<dyn Disk>,
+    /// Bytes that have been read and checked.
+    read: AtomicUsize,
+}
+
+impl StoredRows {
+    /// Rows of a file that another process handed over. Its head is checked, as in [`Store::open_path`].
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn open(place: &RowsPlace, disk: Arc<dyn Disk>) -> Result<StoredRows, RowsFault> {
+        StoredRows::of(SegmentId(place.segment), place.checksum, &place.file, disk).map_err(|e| RowsFault {
+            segment: Some(place.segment),
+            part: StatePart::Rows,
+            why: e.why,
+            lasting: e.lasting,
+        })
+    }
+
+    fn of(id: SegmentId, root: [u8; 32], path: &Path, disk: Arc<dyn Disk>) -> Result<StoredRows, Fault> {
+        let file = format::open(&*disk, path, FileKind::Rows, &id, &root)?;
+        Ok(StoredRows { id, root, file, path: path.to_owned(), disk, read: AtomicUsize::new(0) })
+    }
+
+    /// Of all arrays together.
+    pub fn bytes(&self) -> usize {
+        let bytes = self.file.tensors.iter().map(|t| t.bytes).sum::<u64>();
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    fn fault(&self, why: String, lasting: bool) -> RowsFault {
+        RowsFault { segment: Some(self.id.0), part: StatePart::Rows, why, lasting }
+    }
+
+    /// How many of them have been read and checked so far, for progress: some may be read twice.
+    pub fn read_bytes(&self) -> usize {
+        self.read.load(Ordering::Relaxed).min(self.bytes())
+    }
+}
+
+impl RowSource for StoredRows {
+    fn start(&self) -> u64 {
+        self.file.start
+    }
+
+    fn rows(&self) -> u64 {
+        self.file.rows
+    }
+
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        let place = self.file.place(name)?;
+        Some((place.dtype, place.shape.clone()))
+    }
+
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
+        // A file that was opened and has no such array lacks it for ever.
+        let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}"), true))?;
+        let read = self.file.read_into(&*self.disk, &self.path, place, at as u64, into);
+        read.map_err(|fault| self.fault(fault.why, fault.lasting))?;
+        self.read.fetch_add(into.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
+        let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}"), true))?;
+        // The file is as long as its header says, so this is no more than is there.
+        let bytes = usize::try_from(place.bytes).map_err(|e| self.fault(e.to_string(), true))?;
+        let mut data = vec![0; bytes];
+        data.par_chunks_mut(PIECE_BYTES)
+            .enumerate()
+            .try_for_each(|(i, piece)| self.fill(name, i * PIECE_BYTES, piece))?;
+        Ok(ImageTensor { name: name.to_owned(), dtype: place.dtype, shape: place.shape.clone(), data: data.into() })
+    }
+
+    fn hand_over(&self) -> Option<RowsPlace> {
+        self.pass_over();
+        Some(RowsPlace { file: self.path.clone(), segment: self.id.0, checksum: self.root })
+    }
+
+    fn segment(&self) -> Option<[u8; 32]> {
+        Some(self.id.0)
+    }
+
+    fn pass_over(&self) {
+        self.read.store(self.bytes(), Ordering::Relaxed);
+    }
+}
+
+/// A path ready to be restored.
+#[derive(Debug)]
+pub struct Opened {
+    /// What is kept and what is not.
+    pub plan: RestorePlan,
+    /// Rows of the segments from the one asked for up to `plan.usable`, consecutive.
+    pub rows: Vec<Arc<StoredRows>>,
+    /// State at the end of `plan.path[plan.usable - 1]`; `None` when nothing is usable.
+    pub end: Option<CheckpointImage>,
+}
+
+impl Store {
+    /// Opens the path that ends in `tip` as far as it is kept: the state at its end, and the rows of its segments from number
+    /// `have` on (the caller still has the others), left in their files. Their bytes are read and checked by whoever takes
+    /// them; when that fails, [`Store::note_fault`] is to be told. A file that turns out damaged is declared missing and
+    /// the next earlier state is used; an empty result (`plan.usable == 0`) is no error.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSegment`]; the database cannot be read; [`StoreError::StateLost`] for an I/O error that may pass.
+    pub fn open_path(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
+        let (plan, rows, end) = self.along_path(tip, have, |id, root, path| {
+            StoredRows::of(*id, *root, path, Arc::clone(&self.disk)).map(Arc::new)
+        })?;
+        Ok(Opened { plan, rows, end })
+    }
+
+    /// As [`Store::open_path`]; state that cannot be read now counts as lost for this process. What is recorded of it stays.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSegment`]; the database cannot be read.
+    pub fn open_what_can_be_read(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
+        loop {
+            match self.open_path(tip, have) {
+                Err(StoreError::StateLost { id, why }) if self.leave_out(id, &why) => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    /// As [`Store::note_fault`]; what may pass counts as lost for this process.
+    ///
+    /// # Errors
+    /// The fault is of no file that is in use.
+    pub fn give_up_on(&self, fault: &RowsFault) -> Result<bool> {
+        match self.note_fault(fault) {
+            Err(StoreError::StateLost { id, why }) if self.leave_out(id, &why) => Ok(true),
+            noted => noted,
+        }
+    }
+
+    /// Returns whether it was in use.
+    fn leave_out(&self, id: SegmentId, why: &str) -> bool {
+        lock(&self.left_out).insert(id, why.to_owned()).is_none()
+    }
+
+    /// Declares missing what a failed restore found damaged. Returns whether there was anything: then the path can be
+    /// planned anew.
+    ///
+    /// # Errors
+    /// [`StoreError::StateLost`] for a fault that may pass, or that could not be recorded.
+    pub fn note_fault(&self, fault: &RowsFault) -> Result<bool> {
+        let Some(id) = fault.segment.map(SegmentId) else {
+            return Ok(false);
+        };
+        let kind = match fault.part {
+            StatePart::Rows => FileKind::Rows,
+            StatePart::End => FileKind::End,
+        };
+        if !fault.lasting || !self.declare_missing(&id, kind, &fault.why) {
+            return Err(StoreError::StateLost { id, why: fault.why.clone() });
+        }
+        Ok(true)
+    }
+}

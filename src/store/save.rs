@@ -1,0 +1,413 @@
+//! Saving model state: files first (written and synced under names of this process's own), which then take their places and are
+//! synced there (the directory), then the transaction that names the checksums of those that are still there. Several processes may
+//! save one segment at once, and their files differ: a file is placed or removed only while the database is this process's to write,
+//! and never where a row names one. Who finds another's file in its place when it comes to name it writes all once more. Nobody's text
+//! waits for a file's bytes or a directory's sync meanwhile.
+//!
+//! A segment file without a name in the database is garbage, and is made only under the writing lock, so that whoever holds that
+//! lock alone may remove such files.
+
+use std::fs::File;
+
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::database::Store;
+use super::error::{Result, StoreError};
+use super::format::{self, FileKind, Head};
+use super::segment::SegmentId;
+use super::state::sessions_behind;
+use super::summary::refresh_session;
+use crate::engine::protocol::{ImageTensor, StateImage};
+
+/// Size of one write. Large enough for full speed, small enough that a stop is noticed.
+const WRITE_BYTES: usize = 8 << 20;
+/// Files that leave their places while others wait to write.
+const OUT_AT_ONCE: usize = 64;
+
+/// A file that is on disk, not in its place yet, nor named by the database.
+pub(super) struct Written {
+    id: SegmentId,
+    kind: FileKind,
+    root: [u8; 32],
+    bytes: u64,
+    /// Which file it is, wherever it lies: [`super::Look::identity`].
+    identity: (u64, u64),
+}
+
+/// Says to other processes that unnamed files may be somebody's work in progress.
+#[derive(Debug)]
+pub(super) struct Writing(Option<File>);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if let Some(file) = &self.0 {
+            let _ = File::unlock(file);
+        }
+    }
+}
+
+impl Store {
+    /// Announces that files are about to be made. Waits for a sweep in progress, which is short.
+    pub(super) fn announce_writing(&self) -> Writing {
+        // Without locks (some network file systems) nobody sweeps either.
+        let file = self.layout.open_lock("writing").ok();
+        Writing(file.filter(|f| f.lock_shared().is_ok()))
+    }
+
+    /// Writes the state of recorded segments and names it in one transaction. Nothing is kept of any of them on error.
+    ///
+    /// # Errors
+    /// [`StoreError::NoRoom`], [`StoreError::StateLost`] when the segment cannot have state, I/O errors.
+    pub fn save_images(&self, images: &[(SegmentId, StateImage)]) -> Result<()> {
+        let _writing = self.announce_writing();
+        self.write_and_name(images, true)
+    }
+
+    fn write_and_name(&self, images: &[(SegmentId, StateImage)], again: bool) -> Result<()> {
+        let mut written = Vec::new();
+        let wrote = self.write_images(images, &mut written);
+        let is_written = wrote.is_ok();
+        let result = wrote.and_then(|()| self.name_files(&written));
+        if result.is_err() {
+            self.forget_files(&written);
+        }
+        match result {
+            // Another process was at the place of one, which is no reason to lose the others. What it has named by now is its own.
+            Err(StoreError::StateLost { .. }) if is_written && again => self.write_and_name(images, false),
+            result => result,
+        }
+    }
+
+    fn write_images(&self, images: &[(SegmentId, StateImage)], written: &mut Vec<Written>) -> Result<()> {
+        let need: u64 = images.iter().map(|(_, image)| image_bytes(image)).sum();
+        self.require_room(need)?;
+        for (i, (id, image)) in images.iter().enumerate() {
+            let lost = |why: String| StoreError::StateLost { id: *id, why };
+            image.arrived().map_err(|why| lost(format!("it did not come from the device: {why}")))?;
+            let roots = self.roots(id)?;
+            if let Some(parent) = roots.parent.map(SegmentId) {
+                // Rows without all rows before them are of no use.
+                let in_this_save = images.iter().take(i).any(|(other, _)| *other == parent);
+                if !in_this_save && self.roots(&parent)?.rows.is_none() {
+                    let why =
+                        "earlier state of this conversation is not kept; the next start reads it again, and keeps it";
+                    return Err(lost(why.into()));
+                }
+            }
+            if (image.rows.start, image.rows.start + image.rows.rows) != (roots.start, roots.stop)
+                || image.end.as_ref().is_some_and(|e| e.position != roots.stop)
+            {
+                return Err(lost(format!(
+                    "its image covers {}+{} tokens, the segment {}..{}",
+                    image.rows.start, image.rows.rows, roots.start, roots.stop
+                )));
+            }
+            if roots.rows.is_none() {
+                let tensors = format::in_file_order(&image.rows.tensors);
+                let (start, rows) = (image.rows.start, image.rows.rows);
+                let head = format::head(FileKind::Rows, id, start, rows, &tensors).map_err(lost)?;
+                written.push(self.write_file(id, FileKind::Rows, &head, &tensors)?);
+            }
+            if let (None, Some(end)) = (roots.end, &image.end) {
+                let tensors: Vec<&ImageTensor> = end.tensors.iter().collect();
+                let head = format::head(FileKind::End, id, end.position, 0, &tensors).map_err(lost)?;
+                written.push(self.write_file(id, FileKind::End, &head, &tensors)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a segment's file, synced, under a name of this process's own.
+    pub(super) fn write_file(
+        &self,
+        id: &SegmentId,
+        kind: FileKind,
+        head: &Head,
+        tensors: &[&ImageTensor],
+    ) -> Result<Written> {
+        let unfinished = self.layout.unfinished(id, kind);
+        let write = || -> std::io::Result<(u64, u64)> {
+            let mut file = self.disk.create(&unfinished)?;
+            file.write(&head.bytes)?;
+            for tensor in tensors {
+                for part in tensor.data.chunks(WRITE_BYTES) {
+                    file.write(part)?;
+                }
+            }
+            file.sync()?;
+            Ok(self.disk.look(&unfinished)?.identity)
+        };
+        match write() {
+            Ok(identity) => Ok(Written { id: *id, kind, root: head.root, bytes: head.total_bytes, identity }),
+            Err(e) => {
+                let _ = self.disk.remove(&unfinished);
+                Err(StoreError::io("write", &unfinished)(e))
+            }
+        }
+    }
+
+    /// Removes files that were written and could not be named.
+    pub(super) fn forget_files(&self, written: &[Written]) {
+        for file in written {
+            // What cannot be removed now goes at the next start.
+            let _ = self.disk.remove(&self.layout.unfinished(&file.id, file.kind));
+        }
+        // Some may have come to their places before that; another process's may come there until nobody else can write.
+        let placed: Vec<&Written> = written.iter().filter(|file| self.is_in_place(file)).collect();
+        self.remove_those(&placed, |file| (file.id, file.kind), |file| self.is_in_place(file));
+    }
+
+    /// Removes segments' files, but for those that rows name. Returns which are gone; what else stays is named by no row, and
+    /// is removed some days later.
+    pub(super) fn remove_unnamed<'a>(
+        &self,
+        files: &'a [(SegmentId, FileKind, u64)],
+    ) -> Vec<&'a (SegmentId, FileKind, u64)> {
+        self.remove_those(files, |(id, kind, _)| (*id, *kind), |_| true)
+    }
+
+    /// As [`Store::remove_unnamed`], of files that say which they are by `name`: those that are `meant` while nobody else can write.
+    fn remove_those<'a, T>(
+        &self,
+        files: &'a [T],
+        name: impl Fn(&T) -> (SegmentId, FileKind),
+        meant: impl Fn(&T) -> bool,
+    ) -> Vec<&'a T> {
+        let mut gone = Vec::new();
+        for some in files.chunks(OUT_AT_ONCE) {
+            let out = self.exclusively(|tx| {
+                let mut out = Vec::new();
+                for file in some {
+                    let (id, kind) = name(file);
+                    if is_named(tx, &id, kind)? != Some(true) && meant(file) && self.put_out(&id, kind).is_ok() {
+                        out.push(file);
+                    }
+                }
+                Ok(out)
+            });
+            let Ok(out) = out else { break };
+            // Removing a large file takes a disk its time, in which others can write their texts.
+            let removed = |file: &&T| {
+                let (id, kind) = name(file);
+                self.disk.remove(&self.layout.leaving(&id, kind)).is_ok()
+            };
+            gone.extend(out.into_iter().filter(removed));
+        }
+        gone
+    }
+
+    /// Takes a file out of its place, if one is there.
+    fn put_out(&self, id: &SegmentId, kind: FileKind) -> std::io::Result<()> {
+        match self.disk.rename(&self.layout.file(id, kind), &self.layout.leaving(id, kind)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_in_place(&self, file: &Written) -> bool {
+        let found = self.disk.look(&self.layout.file(&file.id, file.kind));
+        found.is_ok_and(|look| look.identity == file.identity)
+    }
+
+    /// The checksum under which a kept file is known.
+    pub(super) fn file_root(&self, id: &SegmentId, kind: FileKind) -> Result<[u8; 32]> {
+        let root = self.roots(id)?.of(kind);
+        root.ok_or_else(|| StoreError::StateLost { id: *id, why: "it is not kept".into() })
+    }
+
+    /// Gives files their places and names them. Nothing is kept of any of them on error.
+    pub(super) fn name_files(&self, written: &[Written]) -> Result<()> {
+        if written.is_empty() {
+            return Ok(());
+        }
+        self.exclusively(|tx| written.iter().try_for_each(|file| self.place(tx, file)))?;
+        let dir = &self.layout.segments;
+        self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
+        for late in self.transaction(|tx| self.name(tx, written))? {
+            let _ = self.disk.remove(&self.layout.unfinished(&late.id, late.kind));
+        }
+        Ok(())
+    }
+
+    /// Puts a file where a row may name it, unless another is named there.
+    fn place(&self, tx: &Transaction<'_>, file: &Written) -> Result<()> {
+        match is_named(tx, &file.id, file.kind)? {
+            None => Err(StoreError::NoSegment { id: file.id }),
+            Some(true) => Ok(()),
+            Some(false) => {
+                let from = self.layout.unfinished(&file.id, file.kind);
+                let renamed = self.disk.rename(&from, &self.layout.file(&file.id, file.kind));
+                renamed.map_err(StoreError::io("rename", &from))
+            }
+        }
+    }
+
+    /// From the commit on they are the segments' state. Returns those that came too late: another process's is named already.
+    fn name<'a>(&self, tx: &Transaction<'_>, written: &'a [Written]) -> Result<Vec<&'a Written>> {
+        let mut late = Vec::new();
+        for file in written {
+            let Written { id, kind, root, bytes, .. } = file;
+            match is_named(tx, id, *kind)? {
+                None => return Err(StoreError::NoSegment { id: *id }),
+                Some(true) => late.push(file),
+                // What lies there since is not known to stay.
+                Some(false) if !self.is_in_place(file) => {
+                    let why = "another process saved or removed it at the same time".to_owned();
+                    return Err(StoreError::StateLost { id: *id, why });
+                }
+                Some(false) => {
+                    let k = kind.extension();
+                    let sql = format!("UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1");
+                    tx.prepare_cached(&sql)?.execute(params![id.0, root, bytes])?;
+                }
+            }
+        }
+        let ids: Vec<SegmentId> = written.iter().map(|file| file.id).collect();
+        for session in sessions_behind(tx, &ids)? {
+            refresh_session(tx, session)?;
+        }
+        Ok(late)
+    }
+
+    pub(super) fn require_room(&self, need_bytes: u64) -> Result<()> {
+        let root = &self.layout.root;
+        let free = self.disk.free_bytes(root).map_err(StoreError::io("ask for free space of", root))?;
+        let reserve_bytes = self.limits.min_free_bytes;
+        let free_bytes = free.saturating_sub(reserve_bytes);
+        if need_bytes > free_bytes {
+            return Err(StoreError::NoRoom { need_bytes, free_bytes, reserve_bytes });
+        }
+        Ok(())
+    }
+
+    /// Records why a segment has no state, for `plan_restore` to tell. Best effort.
+    pub(super) fn note_why(&self, images: &[(SegmentId, StateImage)], why: &str) {
+        let _ = self.transaction(|tx| {
+            for (id, _) in images {
+                tx.execute("UPDATE segment SET rows_why = ?2 WHERE id = ?1 AND rows_root IS NULL", params![id.0, why])?;
+                tx.execute("UPDATE segment SET end_why = ?2 WHERE id = ?1 AND end_root IS NULL", params![id.0, why])?;
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Whether a row names a segment's file; `None`: there is no row.
+fn is_named(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind) -> Result<Option<bool>> {
+    let sql = format!("SELECT {}_root IS NOT NULL FROM segment WHERE id = ?1", kind.extension());
+    Ok(tx.prepare_cached(&sql)?.query_row([id.0], |r| r.get(0)).optional()?)
+}
+
+/// Bytes an image takes on disk, about.
+pub(super) fn image_bytes(image: &StateImage) -> u64 {
+    image.bytes() + 256 * image.tensors().count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::commit::Change;
+    use super::super::database::Limits;
+    use super::super::disk::RealDisk;
+    use super::super::segment::{NewSegment, SegmentKind, TextBoundary};
+    use super::*;
+    use crate::engine::protocol::{Dtype, RowsImage};
+
+    /// Rows of a segment of two tokens.
+    fn rows(value: u8) -> RowsImage {
+        let k = ImageTensor { name: "k.0".into(), dtype: Dtype::U8, shape: vec![2, 8], data: vec![value; 16].into() };
+        RowsImage { start: 0, rows: 2, tensors: vec![k], segment: None }
+    }
+
+    fn open(root: &Path) -> Store {
+        let limits = Limits { min_free_bytes: 0, reserve_bytes: 4096, ..Limits::default() };
+        Store::open(root, Arc::new(RealDisk), limits).unwrap()
+    }
+
+    /// Records a segment of two tokens.
+    fn record(store: &Store) -> SegmentId {
+        let segment = NewSegment {
+            fingerprint: "m".into(),
+            parent: None,
+            start: 0,
+            prompt: vec![1, 2],
+            completion: Vec::new(),
+            boundary: TextBoundary::of("one two"),
+            kind: SegmentKind::Turn,
+        };
+        let id = segment.id();
+        store.apply(&[Change::AddSegment(Box::new(segment))]).unwrap();
+        id
+    }
+
+    /// Writes rows for it, which have neither their place nor a name.
+    fn write(store: &Store, id: &SegmentId, value: u8) -> Written {
+        let rows = rows(value);
+        let tensors = format::in_file_order(&rows.tensors);
+        let head = format::head(FileKind::Rows, id, 0, 2, &tensors).unwrap();
+        store.write_file(id, FileKind::Rows, &head, &tensors).unwrap()
+    }
+
+    #[test]
+    fn a_file_that_came_to_the_place_of_one_meanwhile_is_not_removed_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, other) = (open(dir.path()), open(dir.path()));
+        let id = record(&store);
+        let ours = [write(&store, &id, 1)];
+        store.exclusively(|tx| store.place(tx, &ours[0])).unwrap();
+        let (place, theirs) = (store.layout.file(&id, FileKind::Rows), dir.path().join("theirs"));
+        std::fs::write(&theirs, "another process's").unwrap();
+        std::thread::scope(|scope| {
+            let forgets = other.exclusively(|_| {
+                let forgets = scope.spawn(|| store.forget_files(&ours));
+                // It finds its own there, and waits until the database is its to write.
+                std::thread::sleep(Duration::from_millis(200));
+                std::fs::rename(&theirs, &place).unwrap();
+                Ok(forgets)
+            });
+            forgets.unwrap().join().unwrap();
+        });
+        assert_eq!(std::fs::read_to_string(&place).unwrap(), "another process's");
+        // What is its own is removed.
+        let ours = [write(&store, &id, 1)];
+        store.exclusively(|tx| store.place(tx, &ours[0])).unwrap();
+        store.forget_files(&ours);
+        assert!(!place.exists());
+    }
+
+    #[test]
+    fn a_file_that_a_row_names_is_neither_replaced_nor_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        let id = record(&store);
+        // Another process's, which found no name when it began to write.
+        let late = [write(&store, &id, 2)];
+        let bytes = late[0].bytes;
+        let aside = dir.path().join("aside");
+        let unfinished = store.layout.unfinished(&id, FileKind::Rows);
+        std::fs::rename(&unfinished, &aside).unwrap();
+
+        store.save_images(&[(id, StateImage { rows: rows(1), end: None })]).unwrap();
+        std::fs::rename(&aside, &unfinished).unwrap();
+        store.name_files(&late).unwrap();
+        store.forget_files(&late);
+        let is_first = || store.read_rows(&id).unwrap().tensors[0].data == rows(1).tensors[0].data;
+        assert!(is_first());
+        // One that lost its place before it was named is not named.
+        assert!(store.declare_missing(&id, FileKind::Rows, "dropped"));
+        let e = store.transaction(|tx| store.name(tx, &late).map(drop)).unwrap_err();
+        assert!(e.to_string().contains("another process saved or removed it"), "{e}");
+        store.save_images(&[(id, StateImage { rows: rows(1), end: None })]).unwrap();
+        // Somebody dropped it, and it was saved anew before its file was removed.
+        assert_eq!(store.remove_files(&[(id, FileKind::Rows, bytes)]).files, 0);
+        assert!(is_first());
+        assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 1);
+        // What nobody names goes.
+        assert!(store.declare_missing(&id, FileKind::Rows, "dropped"));
+        assert_eq!(store.remove_files(&[(id, FileKind::Rows, bytes)]).files, 1);
+        assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 0);
+    }
+}

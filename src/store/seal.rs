@@ -1,0 +1,178 @@
+//! Checksums inside the database: one for each message and one for what places a session in its tree. SQLite reads a page
+//! whose bits have turned as if it were right; a seal that does not match says otherwise.
+//!
+//! A seal is the first 16 bytes of a BLAKE3 over the row's values, lengths before texts. What the program may change by the
+//! way (use counters, index flags, which session owns a shared message) is not under it.
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::error::Result;
+use crate::core::transcript::SessionId;
+
+/// A checksum.
+pub(super) type Seal = [u8; 16];
+
+struct Sealer(blake3::Hasher);
+
+impl Sealer {
+    fn new(what: &str) -> Sealer {
+        Sealer(blake3::Hasher::new_derive_key(what))
+    }
+
+    fn number(mut self, n: Option<i64>) -> Sealer {
+        match n {
+            None => self.0.update(&[0]),
+            Some(n) => self.0.update(&[1]).update(&n.to_le_bytes()),
+        };
+        self
+    }
+
+    fn text(mut self, text: &[u8]) -> Sealer {
+        self.0.update(&(text.len() as u64).to_le_bytes()).update(text);
+        self
+    }
+
+    fn done(self) -> Seal {
+        let mut seal = [0; 16];
+        self.0.finalize_xof().fill(&mut seal);
+        seal
+    }
+}
+
+/// What a message's seal is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sealed<'a> {
+    pub id: i64,
+    pub parent: Option<i64>,
+    pub depth: i64,
+    pub role: &'a [u8],
+    pub created_ms: i64,
+    pub meta: &'a [u8],
+    pub thinking: &'a [u8],
+    pub text: &'a [u8],
+}
+
+impl Sealed<'_> {
+    pub fn seal(&self) -> Seal {
+        Sealer::new("sala-chat message 1")
+            .number(Some(self.id))
+            .number(self.parent)
+            .number(Some(self.depth))
+            .text(self.role)
+            .number(Some(self.created_ms))
+            .text(self.meta)
+            .text(self.thinking)
+            .text(self.text)
+            .done()
+    }
+}
+
+/// The bytes of a text column, whatever its type has become.
+pub(super) fn bytes_at<'a>(r: &'a Row<'_>, column: usize) -> &'a [u8] {
+    match r.get_ref(column) {
+        Ok(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => bytes,
+        Ok(ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_)) | Err(_) => &[],
+    }
+}
+
+/// Text of a column, damaged or not.
+pub(super) fn text_at(r: &Row<'_>, column: usize) -> String {
+    String::from_utf8_lossy(bytes_at(r, column)).into_owned()
+}
+
+/// The number in a column, if it is one.
+pub(super) fn number_at(r: &Row<'_>, column: usize) -> Option<i64> {
+    match r.get_ref(column) {
+        Ok(ValueRef::Integer(n)) => Some(n),
+        _ => None,
+    }
+}
+
+/// Columns of [`is_whole`], of a table called `m`.
+pub(super) const MESSAGE: &str = "m.id, m.parent, m.role, m.created_ms, m.meta, m.thinking, m.text, m.depth, m.seal";
+
+/// Whether a row of [`MESSAGE`] is what was written.
+pub(super) fn is_whole(r: &Row<'_>) -> bool {
+    let (Some(id), Some(created_ms), Some(depth)) = (number_at(r, 0), number_at(r, 3), number_at(r, 7)) else {
+        return false;
+    };
+    let sealed = Sealed {
+        id,
+        parent: number_at(r, 1),
+        depth,
+        role: bytes_at(r, 2),
+        created_ms,
+        meta: bytes_at(r, 4),
+        thinking: bytes_at(r, 5),
+        text: bytes_at(r, 6),
+    };
+    bytes_at(r, 8) == sealed.seal()
+}
+
+/// Columns of [`session_seal`].
+pub(super) const SESSION: &str =
+    "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal";
+
+/// The seal of a row whose columns from `first` on are those of [`SESSION`].
+pub(super) fn session_seal(r: &Row<'_>, first: usize) -> Seal {
+    let number = |column| number_at(r, first + column);
+    let text = |column| bytes_at(r, first + column);
+    Sealer::new("sala-chat session 1")
+        .number(number(0))
+        .text(text(1))
+        .number(number(2))
+        .text(text(3))
+        .text(text(4))
+        .number(number(5))
+        .number(number(6))
+        .number(number(7))
+        .number(number(8))
+        .done()
+}
+
+/// Seals a session as it is now. Everything that changes a session calls it last.
+pub(super) fn seal_session(db: &Connection, id: SessionId) -> Result<()> {
+    let seal = db
+        .prepare_cached(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?
+        .query_row([id.0], |r| Ok(session_seal(r, 0)))
+        .optional()?;
+    if let Some(seal) = seal {
+        db.prepare_cached("UPDATE session SET seal = ?2 WHERE id = ?1")?.execute(params![id.0, seal])?;
+    }
+    Ok(())
+}
+
+/// Seals all rows of a database that has no seals yet.
+pub(super) fn seal_everything(db: &Connection) -> rusqlite::Result<()> {
+    let ids = |sql: &str| -> rusqlite::Result<Vec<i64>> {
+        let mut query = db.prepare(sql)?;
+        let rows = query.query_map([], |r| r.get(0))?;
+        rows.collect()
+    };
+    let mut row = db.prepare(&format!("SELECT {MESSAGE} FROM message m WHERE m.id = ?1"))?;
+    let mut update = db.prepare("UPDATE message SET seal = ?2 WHERE id = ?1")?;
+    for id in ids("SELECT id FROM message")? {
+        let seal = row.query_row([id], |r| {
+            Ok(Sealed {
+                id,
+                parent: number_at(r, 1),
+                depth: number_at(r, 7).unwrap_or_default(),
+                role: bytes_at(r, 2),
+                created_ms: number_at(r, 3).unwrap_or_default(),
+                meta: bytes_at(r, 4),
+                thinking: bytes_at(r, 5),
+                text: bytes_at(r, 6),
+            }
+            .seal())
+        })?;
+        update.execute(params![id, seal])?;
+    }
+    let mut row = db.prepare(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?;
+    let mut update = db.prepare("UPDATE session SET seal = ?2 WHERE id = ?1")?;
+    for id in ids("SELECT id FROM session")? {
+        let seal = row.query_row([id], |r| Ok(session_seal(r, 0)))?;
+        update.execute(params![id, seal])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! Full-text search over all sessions: SQLite FTS5 with trigrams, so that languages without spaces work, too.
+//!
+//! Words shorter than three characters have no trigram; they are looked for by scanning. Indexing happens after the
+//! commit of a text, never in it.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::database::Store;
+use super::error::{Result, StoreError};
+use super::reach::PLACES;
+use super::seal::text_at;
+use super::watch::Watch;
+use crate::core::transcript::{MessageId, SessionId};
+
+/// Messages looked at together.
+const BATCH: i64 = 64;
+/// Text indexed in one transaction (unless one message has more): everybody who wants to write waits for it.
+const BATCH_BYTES: i64 = 1 << 18;
+/// Texts looked through at a time.
+const TEXTS: usize = 64;
+/// Words that are looked up in the index; more are rarely of use, and their number is whoever asks's.
+const INDEXED_WORDS: usize = 64;
+
+/// A place where a search found something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SearchHit {
+    /// A session that shows it, not in the trash.
+    pub session: SessionId,
+    /// That session's name.
+    pub name: String,
+    /// The message.
+    pub message: MessageId,
+    /// Its number on its branch, from 1.
+    pub number: u64,
+    /// Text around the first hit, which stands between `[` and `]`; one line.
+    pub snippet: String,
+    /// When it was said, ms since the epoch.
+    pub created_ms: i64,
+}
+
+impl Store {
+    /// Puts texts that are not in the index yet into it. Returns how many. Whoever waits is told messages that are in it now, of so
+    /// many that were not.
+    ///
+    /// # Errors
+    /// The database cannot be written; [`StoreError::Stopped`], and then what was put into the index stays there.
+    pub fn index_texts(&self, watch: &Watch<'_>) -> Result<u64> {
+        let count =
+            |db: &Connection| Ok(db.query_row("SELECT count(*) FROM message WHERE indexed = 0", [], |r| r.get(0))?);
+        let of: u64 = self.read(count)?;
+        let mut all = 0;
+        loop {
+            watch.go_on()?;
+            (watch.told)(all, of);
+            let waiting: Vec<(i64, i64)> = self.read(|db| {
+                let mut query =
+                    db.prepare_cached("SELECT id, octet_length(text) FROM message WHERE indexed = 0 LIMIT ?1")?;
+                let rows = query.query_map([BATCH], |r| Ok((r.get(0)?, r.get(1)?)))?;
+                Ok(rows.collect::<Result<_, _>>()?)
+            })?;
+            if waiting.is_empty() {
+                return Ok(all);
+            }
+            let mut bytes = 0;
+            let batch: Vec<i64> = waiting
+                .iter()
+                .take_while(|(_, length)| {
+                    let first = bytes == 0;
+                    bytes += length.max(&1);
+                    first || bytes <= BATCH_BYTES
+                })
+                .map(|(id, _)| *id)
+                .collect();
+            self.transaction(|tx| {
+                for id in &batch {
+                    // Flag first: it also tells that nobody else has indexed the row meanwhile.
+                    if tx
+                        .prepare_cached("UPDATE message SET indexed = 1 WHERE id = ?1 AND indexed = 0")?
+                        .execute([id])?
+                        == 1
+                    {
+                        tx.prepare_cached(
+                            "INSERT INTO message_text(rowid, text) SELECT id, text FROM message WHERE id = ?1",
+                        )?
+                        .execute([id])?;
+                    }
+                }
+                Ok(())
+            })?;
+            all += batch.len() as u64;
+        }
+    }
+
+    /// Messages that contain every word of `query` (`"in quotes"`: the words as they stand), best first. Upper and
+    /// lower case are the same. Whoever waits is told as by [`Store::index_texts`], which comes first. The database is asked for a
+    /// little at a time: others read it meanwhile.
+    ///
+    /// # Errors
+    /// The database cannot be read; [`StoreError::Stopped`].
+    pub fn search(&self, query: &str, limit: usize, watch: &Watch<'_>) -> Result<Vec<SearchHit>> {
+        // What cannot be indexed now (a full disk) is missing from the result, not a reason to have none.
+        if let Err(StoreError::Stopped) = self.index_texts(watch) {
+            return Err(StoreError::Stopped);
+        }
+        let words = words(query);
+        let Some(first) = words.first() else {
+            return Ok(Vec::new());
+        };
+        let (indexed, scanned) = divided(&words);
+        let sql = match indexed.is_empty() {
+            true => "SELECT id, session FROM message WHERE ?1 = '' ORDER BY id DESC",
+            false => {
+                "SELECT m.id, m.session FROM message_text t CROSS JOIN message m ON m.id = t.rowid
+                 WHERE message_text MATCH ?1 ORDER BY t.rank"
+            }
+        };
+        let (shown, found) = self.read(|db| {
+            let mut found = db.prepare_cached(sql)?;
+            let found = found.query_map([indexed.join(" ")], |r| Ok((r.get(0)?, r.get(1)?)))?;
+            Ok((Shown::of(db)?, found.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?))
+        })?;
+        let mut hits = Vec::new();
+        for some in found.chunks(TEXTS) {
+            watch.go_on()?;
+            self.read(|db| {
+                let mut text_of = db.prepare_cached("SELECT text, depth, created_ms FROM message WHERE id = ?1")?;
+                for (id, said_in) in some {
+                    if hits.len() >= limit {
+                        break;
+                    }
+                    let Some((session, name)) = shown.by(*id, *said_in) else { continue };
+                    let mut one = text_of.query([id])?;
+                    let Some(row) = one.next()? else { continue };
+                    let text = text_at(row, 0);
+                    if !scanned.is_empty() && !contains_all(&folded(&text), &scanned) {
+                        continue;
+                    }
+                    hits.push(SearchHit {
+                        session: SessionId(session),
+                        name: name.to_owned(),
+                        message: MessageId(*id),
+                        number: row.get(1)?,
+                        snippet: snippet(&text, first),
+                        created_ms: row.get(2)?,
+                    });
+                }
+                Ok(())
+            })?;
+            if hits.len() >= limit {
+                break;
+            }
+        }
+        Ok(hits)
+    }
+}
+
+/// Which session shows a message: where it was said, or, with that in the trash, the oldest other one that reaches it.
+struct Shown {
+    /// Sessions that are not in the trash, and their names.
+    live: HashMap<i64, String>,
+    /// Messages at and above the places where one of those stands on one in the trash, and that one.
+    reached: HashMap<i64, i64>,
+}
+
+impl Shown {
+    /// Climbs once for all hits: each message is met once, however many sessions there are above it.
+    fn of(db: &Connection) -> Result<Shown> {
+        let mut query = db.prepare_cached("SELECT id, name FROM session WHERE trashed_ms IS NULL")?;
+        let live = query.query_map([], |r| Ok((r.get(0)?, text_at(r, 1))))?.collect::<rusqlite::Result<_>>()?;
+        // Where the living meet the dead: places, and what was said below.
+        let mut query = db.prepare_cached(&format!(
+            "WITH {PLACES}
+             SELECT p.message, p.session FROM place p CROSS JOIN message m ON m.id = p.message
+               CROSS JOIN session t ON t.id = m.session CROSS JOIN session s ON s.id = p.session
+               WHERE t.trashed_ms IS NOT NULL AND s.trashed_ms IS NULL
+             UNION SELECT m.id, c.session FROM session t CROSS JOIN message m ON m.session = t.id
+               CROSS JOIN message c ON c.parent = m.id CROSS JOIN session s ON s.id = c.session
+               WHERE t.trashed_ms IS NOT NULL AND s.trashed_ms IS NULL
+             ORDER BY 2"
+        ))?;
+        let mut met = query.query([])?;
+        let mut above = db.prepare_cached("SELECT parent FROM message WHERE id = ?1")?;
+        let mut reached = HashMap::new();
+        while let Some(row) = met.next()? {
+            let session: i64 = row.get(1)?;
+            let mut next: Option<i64> = row.get(0)?;
+            while let Some(id) = next
+                && !reached.contains_key(&id)
+            {
+                reached.insert(id, session);
+                next = above.query_row([id], |r| r.get(0)).optional()?.flatten();
+            }
+        }
+        Ok(Shown { live, reached })
+    }
+
+    fn by(&self, message: i64, said_in: i64) -> Option<(i64, &str)> {
+        let shown = |session: i64| Some((session, self.live.get(&session)?.as_str()));
+        shown(said_in).or_else(|| shown(*self.reached.get(&message)?))
+    }
+}
+
+/// Words for the index, quoted, and those that are looked for in the texts it finds: they are too short for it, or too many.
+fn divided(words: &[String]) -> (Vec<String>, Vec<String>) {
+    let (mut indexed, mut scanned) = (Vec::new(), Vec::new());
+    for word in words {
+        match word.chars().count() >= 3 && indexed.len() < INDEXED_WORDS {
+            true => indexed.push(format!("\"{}\"", word.replace('"', "\"\""))),
+            false => scanned.push(folded(word)),
+        }
+    }
+    (indexed, scanned)
+}
+
+/// A text in which upper and lower case are the same, in any script.
+fn folded(text: &str) -> String {
+    text.chars().flat_map(char::to_lowercase).collect()
+}
+
+fn contains_all(text: &str, words: &[String]) -> bool {
+    words.iter().all(|word| text.contains(word.as_str()))
+}
+
+/// Splits at white space, keeping what stands between double quotes together. Each word once.
+fn words(query: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (i, part) in query.split('"').enumerate() {
+        if i % 2 == 1 {
+            words.push(part.trim().to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    let mut known = HashSet::new();
+    words.retain(|w| !w.is_empty() && known.insert(folded(w)));
+    words
+}
+
+/// About 80 characters around the first place where `word` occurs.
+fn snippet(text: &str, word: &str) -> String {
+    const AROUND: usize = 36;
+    let lower = |c: char| c.to_lowercase().next().unwrap_or(c);
+    let wanted: Vec<char> = word.chars().map(lower).collect();
+    let matches = |at: usize| {
+        let mut rest = text.get(at..).unwrap_or_default().chars().map(lower);
+        wanted.iter().all(|w| rest.next() == Some(*w))
+    };
+    let at = text.char_indices().map(|(i, _)| i).find(|i| matches(*i)).unwrap_or(0);
+    let end = text.get(at..).unwrap_or_default().char_indices().nth(wanted.len()).map_or(text.len(), |(i, _)| at + i);
+    let (before, hit, after) = (
+        text.get(..at).unwrap_or_default(),
+        text.get(at..end).unwrap_or_default(),
+        text.get(end..).unwrap_or_default(),
+    );
+    let from = before.char_indices().rev().nth(AROUND - 1).map_or(0, |(i, _)| i);
+    let to = after.char_indices().nth(AROUND).map_or(after.len(), |(i, _)| i);
+    let head = if from > 0 { "…" } else { "" };
+    let tail = if to < after.len() { "…" } else { "" };
+    let line =
+        format!("{head}{}[{hit}]{}{tail}", before.get(from..).unwrap_or_default(), after.get(..to).unwrap_or_default());
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}

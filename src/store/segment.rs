@@ -1,0 +1,245 @@
+//! Segments: pieces of a model's past, named by what they contain. Plain data and the hash that names it; no files.
+//!
+//! A segment's id is a pure function of the model's fingerprint, the parent's id, and its tokens, with prompt and
+//! completion tokens kept apart: the same work has the same name in every session (docs/design.md §6).
+
+use std::fmt;
+
+use crate::engine::protocol::{Token, segment_name};
+
+/// Name of a segment: BLAKE3 over everything its state depends on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentId(pub [u8; 32]);
+
+impl SegmentId {
+    /// 64 hexadecimal digits, the file's stem.
+    pub fn hex(&self) -> String {
+        blake3::Hash::from_bytes(self.0).to_hex().to_string()
+    }
+
+    /// The first 8 digits, for people.
+    pub fn short(&self) -> String {
+        self.hex().chars().take(8).collect()
+    }
+
+    /// Reads 64 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Option<SegmentId> {
+        blake3::Hash::from_hex(text).ok().map(|h| SegmentId(*h.as_bytes()))
+    }
+
+    /// The id a segment will have: [`segment_name`].
+    pub fn compute(fingerprint: &str, parent: Option<&SegmentId>, prompt: &[Token], completion: &[Token]) -> SegmentId {
+        SegmentId(segment_name(fingerprint, parent.map(|id| &id.0), prompt, completion))
+    }
+
+    /// The name of state that came from a file: `own` is what [`SegmentId::compute`] gives for the same tokens, `origin` names
+    /// the file. Nobody who reads those tokens here arrives at it, so it answers only for the sessions that came with it.
+    pub(super) fn imported(own: &SegmentId, origin: &[u8; 32]) -> SegmentId {
+        let mut hash = blake3::Hasher::new_derive_key("sala-chat imported segment 1");
+        hash.update(origin).update(&own.0);
+        SegmentId(*hash.finalize().as_bytes())
+    }
+}
+
+impl fmt::Debug for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {}", self.short())
+    }
+}
+
+/// Where a segment's end lies in the rendered prompt text: lets the next rendering see how much of the past is
+/// unchanged without tokenizing it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextBoundary {
+    /// Bytes of the rendered text that the path up to here covers.
+    pub bytes: u64,
+    /// BLAKE3 of those bytes.
+    pub hash: [u8; 32],
+}
+
+impl TextBoundary {
+    /// A boundary no text has: of a state that ends inside a character. What follows it is read again from further up.
+    /// The largest length that the database can hold.
+    pub const NOWHERE: TextBoundary = TextBoundary { bytes: i64::MAX as u64, hash: [0; 32] };
+
+    /// The boundary at the end of `rendered`.
+    pub fn of(rendered: &str) -> TextBoundary {
+        TextBoundary { bytes: rendered.len() as u64, hash: *blake3::hash(rendered.as_bytes()).as_bytes() }
+    }
+}
+
+/// What a segment holds; decides how long its end state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SegmentKind {
+    /// A question and its answer: thinned with age.
+    Turn,
+    /// A piece of a longer document, not its end: thinned first.
+    DocumentPart,
+    /// End of a document, or of the system text: never thinned.
+    DocumentEnd,
+}
+
+impl SegmentKind {
+    pub(super) fn code(self) -> i64 {
+        match self {
+            SegmentKind::Turn => 0,
+            SegmentKind::DocumentPart => 1,
+            SegmentKind::DocumentEnd => 2,
+        }
+    }
+
+    pub(super) fn from_code(code: i64) -> Option<SegmentKind> {
+        match code {
+            0 => Some(SegmentKind::Turn),
+            1 => Some(SegmentKind::DocumentPart),
+            2 => Some(SegmentKind::DocumentEnd),
+            _ => None,
+        }
+    }
+}
+
+/// Whether one of a segment's two files can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// On disk and, as far as is known, whole.
+    Kept {
+        /// Size of the file.
+        bytes: u64,
+    },
+    /// Declared missing.
+    Missing {
+        /// A phrase: `thinned`, `damaged: …`, `not written: disk full`.
+        why: String,
+    },
+}
+
+impl Stored {
+    /// Bytes on disk.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Stored::Kept { bytes } => *bytes,
+            Stored::Missing { .. } => 0,
+        }
+    }
+
+    /// Whether it can be used.
+    pub fn is_kept(&self) -> bool {
+        matches!(self, Stored::Kept { .. })
+    }
+}
+
+/// A segment to be recorded. Its tokens are kept in the database whether or not its state is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewSegment {
+    /// [`crate::engine::protocol::ModelInfo::fingerprint`].
+    pub fingerprint: String,
+    /// The segment before it; `None` at position 0.
+    pub parent: Option<SegmentId>,
+    /// Position of its first token.
+    pub start: u64,
+    /// Tokens read by prefill, first.
+    pub prompt: Vec<Token>,
+    /// Tokens generated after them that are in the state.
+    pub completion: Vec<Token>,
+    /// Where its end lies in the rendered text.
+    pub boundary: TextBoundary,
+    /// What it holds.
+    pub kind: SegmentKind,
+}
+
+impl NewSegment {
+    /// Tokens it adds.
+    pub fn tokens(&self) -> u64 {
+        (self.prompt.len() + self.completion.len()) as u64
+    }
+
+    /// Its name.
+    pub fn id(&self) -> SegmentId {
+        SegmentId::compute(&self.fingerprint, self.parent.as_ref(), &self.prompt, &self.completion)
+    }
+}
+
+/// A recorded segment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// Its name.
+    pub id: SegmentId,
+    /// What it was recorded with.
+    pub content: NewSegment,
+    /// Its KV rows.
+    pub rows: Stored,
+    /// The recurrent state at its end.
+    pub end: Stored,
+    /// Last use, ms since the epoch.
+    pub used_ms: i64,
+}
+
+impl Segment {
+    /// Tokens it adds.
+    pub fn tokens(&self) -> u64 {
+        self.content.tokens()
+    }
+
+    /// Position after its last token.
+    pub fn end_position(&self) -> u64 {
+        self.content.start + self.tokens()
+    }
+}
+
+/// How many segments of `path` (root first) cover a prefix of `rendered`, judged by their text boundaries. The path up
+/// to there is unchanged under the new rendering; what follows has to be read again.
+pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
+    let bytes = rendered.as_bytes();
+    let mut hash = blake3::Hasher::new();
+    let mut done = 0usize;
+    let mut unchanged = 0;
+    for (i, segment) in path.iter().enumerate() {
+        let boundary = segment.content.boundary;
+        let Ok(end) = usize::try_from(boundary.bytes) else {
+            break;
+        };
+        let Some(more) = bytes.get(done..end) else {
+            break;
+        };
+        hash.update(more);
+        done = end;
+        // An inner boundary may differ where a later one agrees only if the hash were broken: stop at the first.
+        if *hash.finalize().as_bytes() != boundary.hash {
+            break;
+        }
+        unchanged = i + 1;
+    }
+    unchanged
+}
+
+pub(super) fn tokens_to_bytes(tokens: &[Token]) -> Vec<u8> {
+    tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
+}
+
+pub(super) fn tokens_from_bytes(bytes: &[u8]) -> Option<Vec<Token>> {
+    let (words, rest) = bytes.as_chunks::<4>();
+    rest.is_empty().then(|| words.iter().map(|w| Token::from_le_bytes(*w)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_tell_apart_what_leaves_another_state_and_nothing_else() {
+        let id = SegmentId::compute("m", None, &[1, 2], &[3]);
+        assert_eq!(id, SegmentId::compute("m", None, &[1, 2], &[3]));
+        let others = [
+            SegmentId::compute("n", None, &[1, 2], &[3]),
+            SegmentId::compute("m", Some(&id), &[1, 2], &[3]),
+            SegmentId::compute("m", None, &[1], &[2, 3]),
+            SegmentId::compute("m", None, &[1, 2, 3], &[]),
+            SegmentId::compute("m", None, &[1, 2], &[4]),
+        ];
+        for (i, other) in others.iter().enumerate() {
+            assert!(*other != id && !others[..i].contains(other), "case {i}");
+        }
+        assert_eq!(SegmentId::from_hex(&id.hex()), Some(id));
+        assert_eq!(SegmentId::from_hex("zz"), None);
+    }
+}

@@ -1,0 +1,414 @@
+//! Sessions and their messages: reading, naming, deleting. Changes of text are in `commit.rs`.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::LAST;
+use super::database::Store;
+use super::error::{Result, StoreError};
+use super::messages::bare_message;
+use super::reach::{REACHED_BY_SESSION, UP};
+use super::seal::{self, bytes_at, number_at, seal_session, text_at};
+use super::segment::SegmentId;
+use super::summary::{OWN_TITLE, free_name};
+use crate::core::now_ms;
+use crate::core::transcript::{Message, MessageId, SessionId};
+
+/// A session as the list shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionRecord {
+    /// Its row.
+    pub id: SessionId,
+    /// Its name, unique among those not in the trash.
+    pub name: String,
+    /// Where it stands.
+    pub head: Option<MessageId>,
+    /// JSON of the runtime.
+    pub settings: String,
+    /// The title that it was given, or the first words of the first question.
+    pub title: String,
+    /// Messages from root to head.
+    pub messages: u64,
+    /// Tokens of that path, as far as known.
+    pub tokens: u64,
+    /// Fingerprint of the model whose state the head has; `None` without state.
+    pub state_of: Option<String>,
+    /// The session it was forked from.
+    pub forked_from: Option<SessionId>,
+    /// ms since the epoch.
+    pub created_ms: i64,
+    /// Last change, ms since the epoch. The list is ordered by an own counter, not by this.
+    pub updated_ms: i64,
+    /// When it was put into the trash.
+    pub trashed_ms: Option<i64>,
+    /// Its row is not what was written: name and settings may be wrong, the head is the last one in the log of heads.
+    pub damaged: bool,
+}
+
+/// Which sessions to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionFilter {
+    /// The usual ones.
+    Live,
+    /// Those in the trash.
+    Trashed,
+}
+
+/// A message in the tree of a session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessageNode {
+    /// The message. Its text may be left out, see [`Store::tree`].
+    pub message: Message,
+    /// Its number on its own branch, from 1.
+    pub number: u64,
+    /// The segment that ends at it, under the fingerprint asked for.
+    pub segment: Option<SegmentId>,
+    /// That segment's rows and end state are on disk.
+    pub kept: bool,
+}
+
+/// A named place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkRecord {
+    /// Its name.
+    pub name: String,
+    /// Where it is.
+    pub message: MessageId,
+    /// ms since the epoch.
+    pub created_ms: i64,
+}
+
+/// Columns of [`session_row`]: first those under the seal, in its order.
+const SESSION: &str = "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal,
+  messages, tokens, state_of, updated_ms";
+
+/// Reads a session. A damaged row is read as far as it goes.
+fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
+    let count = |column| number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default();
+    Ok(SessionRecord {
+        id: SessionId(r.get(0)?),
+        name: text_at(r, 1),
+        head: number_at(r, 2).map(MessageId),
+        settings: text_at(r, 3),
+        title: text_at(r, 4),
+        forked_from: number_at(r, 5).map(SessionId),
+        created_ms: number_at(r, 7).unwrap_or_default(),
+        trashed_ms: number_at(r, 8),
+        damaged: bytes_at(r, 9) != seal::session_seal(r, 0),
+        messages: count(10),
+        tokens: count(11),
+        state_of: Some(text_at(r, 12)).filter(|of| !of.is_empty()),
+        updated_ms: number_at(r, 13).unwrap_or_default(),
+    })
+}
+
+/// Puts right what can be put right of a damaged session: where it stands is in the log of heads as well.
+fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
+    if record.damaged {
+        let logged = db
+            .prepare_cached("SELECT head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT 1")?
+            .query_row([record.id.0], |r| Ok(number_at(r, 0)))
+            .optional();
+        if let Ok(Some(head)) = logged {
+            record.head = head.map(MessageId);
+        }
+        record.title = format!("(damaged) {}", record.title);
+    }
+    Ok(record)
+}
+
+/// Places that are told of where a session stood before.
+const LEFT: i64 = 100;
+
+/// The segments of a session that have all rows up to their end.
+fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Result<HashSet<SegmentId>> {
+    let mut query = db.prepare_cached(&format!(
+        "{REACHED_BY_SESSION}, above(id, parent, rows) AS (
+           SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM reached
+             CROSS JOIN message_segment l ON l.message = reached.id AND l.fingerprint = ?2
+             CROSS JOIN segment s ON s.id = l.segment
+           UNION SELECT s.id, s.parent, s.rows_root IS NOT NULL FROM above CROSS JOIN segment s ON s.id = above.parent)
+         SELECT id, parent FROM above WHERE rows"
+    ))?;
+    let rows = query.query_map(params![session.0, fingerprint], |r| {
+        Ok((SegmentId(r.get(0)?), r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId)))
+    })?;
+    // From the roots down, as far as rows are there: what hangs on nothing that is there, or goes round, is never come to.
+    let mut children: HashMap<Option<SegmentId>, Vec<SegmentId>> = HashMap::new();
+    for row in rows {
+        let (id, parent) = row?;
+        children.entry(parent).or_default().push(id);
+    }
+    let (mut whole, mut todo) = (HashSet::new(), vec![None]);
+    while let Some(parent) = todo.pop() {
+        let below = children.remove(&parent).unwrap_or_default();
+        todo.extend(below.iter().copied().map(Some));
+        whole.extend(below);
+    }
+    Ok(whole)
+}
+
+impl Store {
+    /// Sessions, the last changed first; at most `limit`.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn sessions(&self, filter: SessionFilter, limit: usize) -> Result<Vec<SessionRecord>> {
+        self.read(|db| {
+            // Not by the index: a damaged one would hide a session without a word.
+            let mut query =
+                db.prepare_cached(&format!("SELECT {SESSION} FROM session NOT INDEXED ORDER BY used DESC"))?;
+            let mut rows = query.query([])?;
+            let mut found = Vec::new();
+            while found.len() < limit
+                && let Some(row) = rows.next()?
+            {
+                let record = session_row(row)?;
+                let wanted = match filter {
+                    // What is damaged is shown rather than hidden.
+                    SessionFilter::Live => record.trashed_ms.is_none() || record.damaged,
+                    SessionFilter::Trashed => record.trashed_ms.is_some(),
+                };
+                if wanted {
+                    found.push(mend(db, record)?);
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// The session called `name`; if there is none and `name` is a number, the one with this id.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSession`].
+    pub fn session_named(&self, name: &str) -> Result<SessionRecord> {
+        self.read(|db| find_session(db, name, "trashed_ms IS NULL"))
+    }
+
+    /// A session of the trash by its name, the one used last.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn trashed_session(&self, name: &str) -> Result<Option<SessionRecord>> {
+        match self.read(|db| find_session(db, name, "trashed_ms IS NOT NULL")) {
+            Err(StoreError::NoSession { .. }) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// A session by its row, in the trash or not.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSession`].
+    pub fn session(&self, id: SessionId) -> Result<SessionRecord> {
+        self.read(|db| {
+            let record = db
+                .prepare_cached(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?
+                .query_row([id.0], session_row)
+                .optional()?;
+            mend(db, record.ok_or_else(|| StoreError::NoSession { name: id.0.to_string() })?)
+        })
+    }
+
+    /// The title that a session was given, if it has another than its first question.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn own_title(&self, id: SessionId) -> Result<Option<String>> {
+        self.read(|db| {
+            Ok(db
+                .prepare_cached(&format!("SELECT title FROM session WHERE id = ?1 AND {OWN_TITLE}"))?
+                .query_row([id.0], |r| Ok(text_at(r, 0)))
+                .optional()?)
+        })
+    }
+
+    /// The session changed last.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn last_session(&self) -> Result<Option<SessionRecord>> {
+        Ok(self.sessions(SessionFilter::Live, 1)?.pop())
+    }
+
+    /// A name no session has, as close to `wish` as possible.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn free_name(&self, wish: &str) -> Result<String> {
+        self.read(|db| free_name(db, wish))
+    }
+
+    /// Every message a session can go to, undone branches included; parents before children, siblings in the order
+    /// they were made. Texts are cut to `max_text` characters (a tree needs first words, not documents). Without a model, which an
+    /// empty fingerprint says, no segments are looked for.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn tree(&self, session: SessionId, fingerprint: &str, max_text: usize) -> Result<Vec<MessageNode>> {
+        self.read(|db| {
+            let whole = match fingerprint {
+                "" => HashSet::new(),
+                _ => whole_segments(db, session, fingerprint)?,
+            };
+            let mut query = db.prepare_cached(&format!(
+                "{REACHED_BY_SESSION}
+                 SELECT m.id, m.parent, m.role, m.created_ms, m.meta, '', substr(m.text, 1, ?3), m.depth, s.id,
+                        coalesce(s.end_root IS NOT NULL, 0)
+                 FROM reached CROSS JOIN message m ON m.id = reached.id
+                 LEFT JOIN message_segment l ON l.message = m.id AND l.fingerprint = ?2
+                 LEFT JOIN segment s ON s.id = l.segment
+                 ORDER BY m.depth, m.id"
+            ))?;
+            let max_text = i64::try_from(max_text).unwrap_or(i64::MAX);
+            let rows = query.query_map(params![session.0, fingerprint, max_text], |r| {
+                let segment = r.get::<_, Option<[u8; 32]>>(8)?.map(SegmentId);
+                let kept = r.get::<_, bool>(9)? && segment.is_some_and(|id| whole.contains(&id));
+                Ok(MessageNode { message: bare_message(r)?, number: r.get(7)?, segment, kept })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// The last segment on the path to `head` under this fingerprint, and the message it ends at. Messages after that
+    /// one have no state and are read again.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn tip_segment(&self, head: MessageId, fingerprint: &str) -> Result<Option<(MessageId, SegmentId)>> {
+        self.read(|db| {
+            Ok(db
+                .prepare_cached(&format!(
+                    "{UP} SELECT up.id, l.segment
+                     FROM up CROSS JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
+                     ORDER BY up.depth DESC LIMIT 1",
+                ))?
+                .query_row(params![head.0, fingerprint], |r| Ok((MessageId(r.get(0)?), SegmentId(r.get(1)?))))
+                .optional()?)
+        })
+    }
+
+    /// The fingerprint under which the branch of a session has kept state, of its newest part that has any.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn state_on_branch(&self, head: MessageId) -> Result<Option<String>> {
+        self.read(|db| {
+            Ok(db
+                .prepare_cached(&format!(
+                    "{UP} SELECT l.fingerprint FROM up CROSS JOIN message_segment l ON l.message = up.id
+                     ORDER BY up.depth DESC LIMIT 1",
+                ))?
+                .query_row(params![head.0], |r| r.get(0))
+                .optional()?)
+        })
+    }
+
+    /// Marks of a session, oldest first.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn marks(&self, session: SessionId) -> Result<Vec<MarkRecord>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached(
+                "SELECT name, message, created_ms FROM mark WHERE session = ?1 ORDER BY created_ms, name",
+            )?;
+            let rows = query.query_map([session.0], |r| {
+                Ok(MarkRecord { name: r.get(0)?, message: MessageId(r.get(1)?), created_ms: r.get(2)? })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Sessions forked from this one, not in the trash, with the message each was forked at: `/branch NAME`.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn forks(&self, session: SessionId) -> Result<Vec<(SessionRecord, Option<MessageId>)>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached(&format!(
+                "SELECT {SESSION} FROM session WHERE forked_from = ?1 AND trashed_ms IS NULL ORDER BY id"
+            ))?;
+            let rows = query.query_map([session.0], |r| Ok((session_row(r)?, number_at(r, 6).map(MessageId))))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Where a session stood before, the last place last; as far back as `/redo` may ask for.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn heads_left(&self, session: SessionId) -> Result<Vec<MessageId>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached(
+                "SELECT head FROM (SELECT key, head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT ?2) ORDER BY key",
+            )?;
+            let rows = query.query_map(params![session.0, LEFT], |r| Ok(number_at(r, 0).map(MessageId)))?;
+            let heads: Vec<Option<MessageId>> = rows.collect::<rusqlite::Result<_>>()?;
+            Ok(heads.into_iter().flatten().collect())
+        })
+    }
+
+    /// Gives a session another name.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`], [`StoreError::MeansLast`], [`StoreError::NoSession`] where it is not on disk yet; the database
+    /// cannot be written.
+    pub fn rename(&self, id: SessionId, name: &str) -> Result<()> {
+        let name = name.trim();
+        if name == LAST {
+            return Err(StoreError::MeansLast);
+        }
+        self.transaction(|tx| {
+            let other: Option<i64> = tx
+                .query_row("SELECT id FROM session WHERE name = ?1 AND trashed_ms IS NULL", [name], |r| r.get(0))
+                .optional()?;
+            if name.is_empty() || other.is_some_and(|o| o != id.0) {
+                return Err(StoreError::NameTaken { name: name.to_owned() });
+            }
+            let renamed = tx.execute("UPDATE session SET name = ?2 WHERE id = ?1", params![id.0, name])?;
+            if renamed == 0 {
+                return Err(StoreError::NoSession { name: id.0.to_string() });
+            }
+            seal_session(tx, id)
+        })
+    }
+
+    /// Puts a session into the trash. Nothing is removed until [`Store::empty_trash`].
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn delete(&self, id: SessionId) -> Result<()> {
+        self.transaction(|tx| {
+            tx.execute(
+                "UPDATE session SET trashed_ms = ?2 WHERE id = ?1 AND trashed_ms IS NULL",
+                params![id.0, now_ms()],
+            )?;
+            seal_session(tx, id)
+        })
+    }
+
+    /// Takes a session out of the trash and returns its name, which differs when the old one was taken meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSession`]; the database cannot be written.
+    pub fn undelete(&self, name: &str) -> Result<String> {
+        self.transaction(|tx| {
+            let session = find_session(tx, name, "trashed_ms IS NOT NULL")?;
+            let name = free_name(tx, &session.name)?;
+            tx.execute("UPDATE session SET trashed_ms = NULL, name = ?2 WHERE id = ?1", params![session.id.0, name])?;
+            seal_session(tx, session.id)?;
+            Ok(name)
+        })
+    }
+}
+
+fn find_session(db: &Connection, name: &str, which: &str) -> Result<SessionRecord> {
+    let mut query = db.prepare_cached(&format!(
+        "SELECT {SESSION} FROM session NOT INDEXED WHERE {which} AND (name = ?1 OR id = ?2)
+         ORDER BY name = ?1 DESC, used DESC LIMIT 1"
+    ))?;
+    let found = query.query_row(params![name, name.parse::<i64>().unwrap_or(-1)], session_row).optional()?;
+    mend(db, found.ok_or_else(|| StoreError::NoSession { name: name.to_owned() })?)
+}

@@ -1,0 +1,96 @@
+//! What the list of sessions shows without looking at messages: name, title, counters, order. Kept with every change.
+
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::LAST;
+use super::database::next_use;
+use super::error::Result;
+use super::recorded::KEPT;
+use super::seal::seal_session;
+use crate::core::now_ms;
+use crate::core::transcript::SessionId;
+
+/// What stands for a title: the first words of message `m`, on one line.
+macro_rules! first_words {
+    () => {
+        "replace(substr(ltrim(m.text), 1, 120), char(10), ' ')"
+    };
+}
+
+/// A name nobody has, as close to `wish` as possible.
+pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String> {
+    let mut taken = db.prepare_cached("SELECT 1 FROM session WHERE name = ?1 AND trashed_ms IS NULL")?;
+    let wish = if wish.trim().is_empty() { "untitled" } else { wish.trim() };
+    if wish != LAST && !taken.exists([wish])? {
+        return Ok(wish.to_owned());
+    }
+    // The first free of wish-2, wish-4, wish-8 …, then halfway back: a few look-ups however many there are.
+    let mut free = |n: u64| -> Result<bool> { Ok(!taken.exists([format!("{wish}-{n}")])?) };
+    let (mut low, mut high) = (1, 2);
+    while !free(high)? {
+        (low, high) = (high, high * 2);
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if free(middle)? { high = middle } else { low = middle }
+    }
+    Ok(format!("{wish}-{high}"))
+}
+
+/// Whether the title of a row of `session` is its own, and not the first words of a question of its.
+pub(super) const OWN_TITLE: &str = concat!(
+    "title <> '' AND NOT EXISTS (
+  WITH RECURSIVE up(id, parent) AS (
+    SELECT id, parent FROM message WHERE id IN (session.head, session.forked_at)
+    UNION SELECT m.id, m.parent FROM up CROSS JOIN message m ON m.id = up.parent)
+  SELECT 1 FROM message m WHERE m.role = 'user' AND (m.session = session.id OR m.id IN (SELECT id FROM up))
+    AND ",
+    first_words!(),
+    " = session.title)"
+);
+
+/// Brings a session's counters up to date: what the session list shows without looking at messages.
+pub(super) fn touch_session(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
+    tx.prepare_cached("UPDATE session SET used = ?2, updated_ms = ?3 WHERE id = ?1")?.execute(params![
+        session.0,
+        next_use(tx)?,
+        now_ms()
+    ])?;
+    refresh_session(tx, session)
+}
+
+/// As [`touch_session`], without making it the most recent one.
+pub(super) fn refresh_session(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
+    tx.prepare_cached(
+        "UPDATE session SET messages = coalesce((SELECT depth FROM message WHERE id = session.head), 0) WHERE id = ?1",
+    )?
+    .execute([session.0])?;
+    let tip = tx
+        .prepare_cached(&format!(
+            "SELECT s.stop, CASE WHEN {KEPT} THEN s.fingerprint END FROM segment s WHERE s.id = (
+               WITH RECURSIVE up(id, parent, depth) AS (
+                 SELECT m.id, m.parent, m.depth FROM session s CROSS JOIN message m ON m.id = s.head WHERE s.id = ?1
+                 UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
+               SELECT s.id
+               FROM up CROSS JOIN message_segment l ON l.message = up.id CROSS JOIN segment s ON s.id = l.segment
+               ORDER BY up.depth DESC, s.used DESC LIMIT 1)"
+        ))?
+        .query_row([session.0], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, Option<String>>(1)?)))
+        .optional()?
+        .unwrap_or((0, None));
+    tx.prepare_cached("UPDATE session SET tokens = ?2, state_of = ?3 WHERE id = ?1")?
+        .execute(params![session.0, tip.0, tip.1])?;
+    tx.prepare_cached(concat!(
+        "UPDATE session SET title = coalesce((
+           WITH RECURSIVE up(id, parent, depth) AS (
+             SELECT id, parent, depth FROM message WHERE id = session.head
+             UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
+           SELECT ",
+        first_words!(),
+        " FROM up CROSS JOIN message m ON m.id = up.id
+           WHERE m.role = 'user' ORDER BY up.depth LIMIT 1), '')
+         WHERE id = ?1 AND title = ''"
+    ))?
+    .execute([session.0])?;
+    seal_session(tx, session)
+}

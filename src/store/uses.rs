@@ -1,0 +1,62 @@
+//! Which state was used when: what was unused for longest goes first where the disk budget asks for it.
+//!
+//! A use is noted at once and written by the way, so that whoever restores state waits for no disk: by the writer, once it has nothing
+//! else to do, so that what other processes drop and collect goes by it. What a killed process had noted is lost: that is an order,
+//! no state.
+
+use rusqlite::params;
+
+use super::database::{Access, Store, lock, next_use};
+use super::segment::{Segment, SegmentId};
+use crate::core::now_ms;
+
+impl Store {
+    /// Notes that segments are used now.
+    pub(super) fn note_use(&self, path: &[Segment]) {
+        if *self.access() != Access::Writable {
+            return;
+        }
+        let mut noted = lock(&self.uses);
+        noted.count += 1;
+        let now = (noted.count, now_ms());
+        noted.last.extend(path.iter().map(|segment| (segment.id, now)));
+        let tell = noted.noted.clone();
+        drop(noted);
+        if let Some(tell) = tell {
+            tell();
+        }
+    }
+
+    /// Segments whose use is not written yet.
+    pub(super) fn noted_uses(&self) -> Vec<SegmentId> {
+        lock(&self.uses).last.keys().copied().collect()
+    }
+
+    /// Writes what was noted. Best effort: it only orders what is dropped first, and what cannot be written now stays noted.
+    pub(super) fn write_uses(&self) {
+        let noted = std::mem::take(&mut lock(&self.uses).last);
+        if noted.is_empty() {
+            return;
+        }
+        let mut noted: Vec<(SegmentId, (u64, i64))> = noted.into_iter().collect();
+        noted.sort_unstable_by_key(|(_, (path, _))| *path);
+        let written = self.transaction(|tx| {
+            let mut update = tx.prepare_cached("UPDATE segment SET used = ?2, used_ms = ?3 WHERE id = ?1")?;
+            for path in noted.chunk_by(|(_, (a, _)), (_, (b, _))| a == b) {
+                let used = next_use(tx)?;
+                for (id, (_, ms)) in path {
+                    update.execute(params![id.0, used, ms])?;
+                }
+            }
+            Ok(())
+        });
+        if let Err(e) = written {
+            tracing::debug!("which state was used is not written: {e}");
+            // What was used again meanwhile is newer.
+            let mut uses = lock(&self.uses);
+            for (id, at) in noted {
+                uses.last.entry(id).or_insert(at);
+            }
+        }
+    }
+}

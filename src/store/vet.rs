@@ -1,0 +1,151 @@
+//! State from elsewhere, looked at value by value before it is kept: names, types and shapes that state has, the same in every
+//! segment and the same as state made here; no value that is not a number.
+//!
+//! Whether shapes are those of the model is for the engine to say when it takes them ([`crate::engine::protocol`]): nothing
+//! here knows a model.
+
+use super::format::Kind;
+use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS};
+
+/// What has been seen of one path so far.
+#[derive(Debug)]
+pub(super) struct Vetted {
+    rows: Vec<Kind>,
+    end: Vec<Kind>,
+}
+
+impl Vetted {
+    /// Compares with these kinds, sorted by name, where they are known: of rows and of the recurrent state.
+    pub fn of([rows, end]: [Vec<Kind>; 2]) -> Vetted {
+        Vetted { rows, end }
+    }
+
+    /// KV rows of a segment of `count` tokens. Errors are phrases.
+    pub fn rows(&mut self, tensors: &[ImageTensor], count: u64) -> Result<(), String> {
+        for t in tensors {
+            let first = t.shape.first().map_or(0, |n| *n as u64);
+            // Compressed keys: those whose window ends inside these rows.
+            let fits = match part(&t.name, &ROW_ARRAYS) {
+                Some("k" | "v") => first == count,
+                Some(_) => first <= count,
+                None => return Err(format!("{} is no array of KV rows", t.name)),
+            };
+            if !fits || t.shape.len() != 3 {
+                return Err(format!("{} has the shape {:?} for {count} tokens", t.name, t.shape));
+            }
+        }
+        numbers(tensors)?;
+        let kinds = kinds(tensors, 1);
+        for k in kinds.iter().filter(|k| k.name.starts_with("k.")) {
+            let v = k.name.replacen('k', "v", 1);
+            if !kinds.iter().any(|o| o.name == v && (o.dtype, &o.shape) == (k.dtype, &k.shape)) {
+                return Err(format!("{} has no {v} like it", k.name));
+            }
+        }
+        compare(&mut self.rows, kinds)
+    }
+
+    /// A recurrent state. Errors are phrases.
+    pub fn end(&mut self, tensors: &[ImageTensor]) -> Result<(), String> {
+        for t in tensors {
+            match part(&t.name, &["state"]) {
+                Some(_) if t.shape.len() != 3 || t.dtype != Dtype::F32 => {
+                    return Err(format!("{} has the shape {:?} and type {:?}", t.name, t.shape, t.dtype));
+                }
+                Some(_) => {}
+                None if t.name.starts_with("draft.") => {}
+                None => return Err(format!("{} is no array of a state", t.name)),
+            }
+        }
+        numbers(tensors)?;
+        // The draft head is another one where there is another one; without its window it begins anew.
+        let states = tensors.iter().filter(|t| t.name.starts_with("state.")).cloned().collect::<Vec<_>>();
+        self.end.retain(|k| k.name.starts_with("state."));
+        compare(&mut self.end, kinds(&states, 0))
+    }
+}
+
+/// The part of `PART.LAYER` if it is one of `parts`.
+fn part<'a>(name: &'a str, parts: &[&str]) -> Option<&'a str> {
+    let (part, layer) = name.split_once('.')?;
+    (parts.contains(&part) && layer.len() < 5 && layer.bytes().all(|b| b.is_ascii_digit())).then_some(part)
+}
+
+fn kinds(tensors: &[ImageTensor], skip: usize) -> Vec<Kind> {
+    let shape = |t: &ImageTensor| t.shape.get(skip..).unwrap_or_default().to_vec();
+    let kind = |t: &ImageTensor| Kind { name: t.name.clone(), dtype: t.dtype, shape: shape(t) };
+    let mut kinds: Vec<Kind> = tensors.iter().map(kind).collect();
+    kinds.sort_by(|a, b| a.name.cmp(&b.name));
+    kinds
+}
+
+fn compare(known: &mut Vec<Kind>, found: Vec<Kind>) -> Result<(), String> {
+    if known.is_empty() {
+        *known = found;
+        return Ok(());
+    }
+    match known.iter().zip(&found).find(|(a, b)| a != b) {
+        Some((a, b)) => {
+            Err(format!("{} {:?} {:?} where {} {:?} {:?} belongs", b.name, b.shape, b.dtype, a.name, a.shape, a.dtype))
+        }
+        None if known.len() != found.len() => Err(format!("{} arrays where {} belong", found.len(), known.len())),
+        None => Ok(()),
+    }
+}
+
+/// Finds values that are no numbers.
+fn numbers(tensors: &[ImageTensor]) -> Result<(), String> {
+    for t in tensors {
+        let wild = match t.dtype {
+            Dtype::F32 => t.data.as_chunks::<4>().0.iter().position(|b| !f32::from_le_bytes(*b).is_finite()),
+            Dtype::Bf16 => t.data.as_chunks::<2>().0.iter().position(|b| u16::from_le_bytes(*b) & 0x7f80 == 0x7f80),
+            Dtype::U32 | Dtype::U8 => None,
+        };
+        if let Some(at) = wild {
+            return Err(format!("value {at} of {} is no number", t.name));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bf16(name: &str, rows: usize, value: u16) -> ImageTensor {
+        let data: Vec<u8> = (0..rows * 2 * 4).flat_map(|_| value.to_le_bytes()).collect();
+        ImageTensor { name: name.into(), dtype: Dtype::Bf16, shape: vec![rows, 2, 4], data: data.into() }
+    }
+
+    fn f32s(name: &str, value: f32) -> ImageTensor {
+        let data: Vec<u8> = (0..8).flat_map(|_| value.to_le_bytes()).collect();
+        ImageTensor { name: name.into(), dtype: Dtype::F32, shape: vec![2, 2, 2], data: data.into() }
+    }
+
+    #[test]
+    fn values_names_and_shapes_are_looked_at() {
+        let new = || Vetted::of([Vec::new(), Vec::new()]);
+        let one = 0x3f80;
+        let good = [bf16("k.0", 5, one), bf16("v.0", 5, one), bf16("k1.0", 0, one)];
+        assert_eq!(new().rows(&good, 5), Ok(()));
+        let mut seen = new();
+        seen.rows(&good, 5).unwrap();
+        assert!(seen.rows(&[bf16("k.1", 5, one), bf16("v.1", 5, one), bf16("k1.1", 0, one)], 5).is_err());
+        assert!(seen.rows(&good[..2], 5).is_err(), "an array less than the segment before");
+        for (bad, why) in [
+            (vec![bf16("k.0", 4, one), bf16("v.0", 5, one)], "[4, 2, 4] for 5 tokens"),
+            (vec![bf16("k.0", 5, one)], "no v.0"),
+            (vec![bf16("k.0", 5, 0x7f80), bf16("v.0", 5, one)], "value 0 of k.0 is no number"),
+            (vec![bf16("k.0", 5, one), bf16("v.0", 5, 0xffc1)], "value 0 of v.0 is no number"),
+            (vec![bf16("state.0", 5, one)], "no array of KV rows"),
+            (vec![bf16("k.00000", 5, one)], "no array of KV rows"),
+        ] {
+            let found = new().rows(&bad, 5).unwrap_err();
+            assert!(found.contains(why), "{found}");
+        }
+        assert_eq!(new().end(&[f32s("state.0", 0.5), f32s("draft.window", 1.0)]), Ok(()));
+        assert!(new().end(&[f32s("state.0", f32::NAN)]).unwrap_err().contains("no number"));
+        assert!(new().end(&[f32s("draft.window", f32::INFINITY)]).unwrap_err().contains("no number"));
+        assert!(new().end(&[bf16("state.0", 2, one)]).is_err());
+    }
+}

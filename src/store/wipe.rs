@@ -1,0 +1,76 @@
+//! After sessions were deleted for good: nothing of their texts is left in the database file.
+//!
+//! SQLite overwrites what a row leaves (`secure_delete`, see `schema.rs`). Two things it does not: the search index keeps the
+//! words of deleted texts until its parts are merged, and pages that were rearranged may hold copies, also those of a
+//! database that an earlier program wrote. So the index is merged into one part, and a small database is written anew.
+//!
+//! That it is to be done is recorded with the deletion, so that the next run does what this one could not.
+
+use rusqlite::{OptionalExtension, Transaction};
+
+use super::database::{Access, Store, lock};
+use super::error::Result;
+
+/// A database up to this size is written anew.
+const SMALL_BYTES: u64 = 64 << 20;
+/// Pages of the search index that are merged in one transaction: everybody who wants to write waits for it.
+const MERGED_PAGES: i64 = 2_000;
+/// The property that says that there is something to wipe.
+const WANTED: &str = "wipe";
+
+/// Records that texts were deleted, with their deletion.
+pub(super) fn ask_for(tx: &Transaction<'_>) -> Result<()> {
+    tx.execute("INSERT OR REPLACE INTO property VALUES (?1, '')", [WANTED])?;
+    Ok(())
+}
+
+impl Store {
+    /// Wipes what deleted texts left, if there is something. What cannot be done now is done by whoever looks next.
+    pub(super) fn wipe(&self) {
+        if *self.access() != Access::Writable || !self.is_wipe_wanted().unwrap_or(false) {
+            return;
+        }
+        let done = self.merge_index().and_then(|()| self.write_anew()).and_then(|()| {
+            self.transaction(|tx| {
+                tx.execute("DELETE FROM property WHERE name = ?1", [WANTED])?;
+                Ok(())
+            })
+        });
+        // The log and the pages it stands for hold the old texts until it is moved.
+        self.checkpoint();
+        if let Err(e) = done {
+            tracing::warn!("remains of deleted texts are not wiped yet: {e}");
+        }
+    }
+
+    fn is_wipe_wanted(&self) -> Result<bool> {
+        self.read(|db| {
+            let mut query = db.prepare_cached("SELECT 1 FROM property WHERE name = ?1")?;
+            Ok(query.query_row([WANTED], |_| Ok(())).optional()?.is_some())
+        })
+    }
+
+    /// Merges the parts of the search index into one, which has no deleted words.
+    fn merge_index(&self) -> Result<()> {
+        loop {
+            let written = self.transaction(|tx| {
+                let before = tx.total_changes();
+                tx.execute("INSERT INTO message_text(message_text, rank) VALUES ('merge', ?1)", [-MERGED_PAGES])?;
+                Ok(tx.total_changes() - before)
+            })?;
+            // The command itself counts for one.
+            if written < 2 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes a small database anew, without what lies between its rows.
+    fn write_anew(&self) -> Result<()> {
+        let bytes = self.disk.look(&self.layout.database).map_or(u64::MAX, |l| l.bytes);
+        if bytes <= SMALL_BYTES {
+            lock(&self.writer).execute_batch("VACUUM")?;
+        }
+        Ok(())
+    }
+}

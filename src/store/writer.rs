@@ -1,0 +1,331 @@
+//! The writer: takes saves, makes them durable, says what became of each.
+//!
+//! Owns the queue, its two threads and the failure latches. Handing over a save never waits for a disk, so decoding never does.
+//! One thread makes the changes of all saves durable, in order. A save's state then goes to the other one, in the same order:
+//! the text of later saves does not wait for it. A row that names no file yet says so, and what is restored meanwhile
+//! comes from the state before it.
+//!
+//! - **Text** is never dropped. When it cannot be written it stays queued, is tried again with the next save and every
+//!   30 seconds, and the queue goes on by itself when the disk does.
+//! - **State** is a cache: it is skipped when more than [`Limits::max_pending_bytes`](super::Limits) wait already,
+//!   when it does not fit, or after a failed write, until a probe file shows that the disk works again.
+//!
+//! The queue is bounded in state bytes; in texts it is bounded by what a person can type, since the steps of one
+//! growing answer replace each other while they wait. A server, which nobody types into, hands over no more than it has said.
+
+mod states;
+mod texts;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+
+use super::commit::{Change, Save};
+use super::database::{Access, Store, lock};
+use super::save::image_bytes;
+use super::segment::SegmentId;
+use crate::core::transcript::SessionId;
+use crate::engine::protocol::StateImage;
+use states::States;
+use texts::Texts;
+
+/// How often a save that failed is tried again when nothing else happens.
+const RETRY: Duration = Duration::from_secs(30);
+/// Said when the thread itself has failed.
+const STOPPED: &str = "saving has stopped after an internal error: restart sala-chat to go on saving";
+/// Why what is left at the end is not waited for any longer.
+const TOO_LONG: &str = "the disk takes too long";
+/// Said of state when its thread has failed.
+const STATES_STOPPED: &str = "an internal error has stopped it: restart sala-chat to keep state again";
+/// Saves with state between two looks at the disk budget.
+const BUDGET_EVERY: u64 = 16;
+
+/// What became of a save. Sent after the commit it speaks of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SaveEvent {
+    /// A session was made under this name, because the one wished for was somebody else's by then. Comes before
+    /// anything that is told of its save.
+    Named {
+        /// Which.
+        session: SessionId,
+        /// As it is called.
+        name: String,
+    },
+    /// The texts of this save are on disk; its state follows.
+    Text {
+        /// From [`Writer::save`].
+        id: u64,
+    },
+    /// All of it is on disk.
+    Saved {
+        /// From [`Writer::save`].
+        id: u64,
+        /// When, ms since the epoch.
+        at_ms: i64,
+    },
+    /// The texts are on disk, the state is not kept.
+    TextOnly {
+        /// From [`Writer::save`].
+        id: u64,
+        /// When, ms since the epoch.
+        at_ms: i64,
+        /// A sentence: why, and what it means.
+        reason: String,
+    },
+    /// Nothing of it is on disk. It stays queued and is tried again, unless `lasting`. Told once of each save, and of the first that
+    /// waits where another attempt fails.
+    NotSaved {
+        /// From [`Writer::save`]; 0 when the thread itself has failed and nothing more will be saved.
+        id: u64,
+        /// A sentence: why, and what to do.
+        reason: String,
+        /// It will not be tried again: the save contradicts what is in the database.
+        lasting: bool,
+    },
+    /// After [`SaveEvent::NotSaved`] or a state failure: the disk works again.
+    Recovered,
+}
+
+/// Text that was handed over and is not on disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Unsaved {
+    /// A sentence: why, and what to do.
+    pub reason: String,
+    /// The disk is to blame, not what is in the database.
+    pub disk: bool,
+}
+
+/// Handle on the writer's threads.
+#[derive(Debug)]
+pub struct Writer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    max_pending_bytes: u64,
+}
+
+/// What the threads and whoever hands something over have in common.
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Something was queued, or the end was asked for.
+    work: Condvar,
+    /// The text of something was saved, or no more will be; or uses were noted.
+    state_work: Condvar,
+    /// A text or a state was saved, or will not be.
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    saves: VecDeque<Queued>,
+    /// State whose text is on disk. The first is being written.
+    states: VecDeque<Arc<State>>,
+    /// Sessions that have come to a segment since they were last thinned.
+    grown: Vec<SessionId>,
+    /// Uses were noted since some were written last.
+    uses_noted: bool,
+    /// Bytes of state in `saves`, in hand, and in `states`.
+    pending_bytes: u64,
+    last_id: u64,
+    /// The last save with texts; what comes behind it is state alone.
+    last_text: u64,
+    /// The texts of all saves up to this id are on disk or given up.
+    texts: u64,
+    closing: bool,
+    /// The first of `saves` has failed and waits for a retry: `last_id` when it was tried.
+    stuck: Option<u64>,
+    /// Why the first of `saves` failed; stays until it is saved.
+    stuck_why: Option<String>,
+    /// Why a save was given up for good: it contradicted the database.
+    given_up: Option<String>,
+    /// No more text will be saved.
+    texts_over: bool,
+    /// No more state will be written.
+    states_over: bool,
+    ended: bool,
+}
+
+impl Shared {
+    /// Uses were noted that are to be written once there is nothing else to do.
+    fn wake_for_uses(&self) {
+        lock(&self.queue).uses_noted = true;
+        self.state_work.notify_one();
+    }
+}
+
+impl Queue {
+    /// Whether all saves up to this one are finished, for better or worse.
+    fn finished(&self, id: u64) -> bool {
+        self.texts >= id && self.states.front().is_none_or(|state| state.id > id)
+    }
+}
+
+/// What of a save is to be written once its text is on disk.
+#[derive(Debug)]
+struct State {
+    id: u64,
+    images: Vec<(SegmentId, StateImage)>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    id: u64,
+    save: Save,
+    /// State was left out when it was queued.
+    skipped: Option<&'static str>,
+    /// Ids this save has taken in; they are reported with it.
+    merged: Vec<u64>,
+}
+
+impl Writer {
+    /// Starts the threads `store-writer` and `store-states`. Events go to `events`, which should be unbounded or be read all
+    /// the time.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(store: Arc<Store>, events: Sender<SaveEvent>) -> std::io::Result<Writer> {
+        let shared = Arc::new(Shared::default());
+        let listener = Arc::downgrade(&shared);
+        lock(&store.uses).noted = Some(Arc::new(move || {
+            if let Some(shared) = listener.upgrade() {
+                shared.wake_for_uses();
+            }
+        }));
+        let max_pending_bytes = store.limits().max_pending_bytes;
+        let worker = States::new(Arc::clone(&store), events.clone(), Arc::clone(&shared));
+        let (last_words, queue) = (events.clone(), Arc::clone(&shared));
+        let states = std::thread::Builder::new().name("store-states".into()).spawn(move || {
+            // What it leaves behind says that it failed.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
+            States::over(&queue, &last_words);
+        })?;
+        let worker = Texts::new(Arc::clone(&store), events.clone(), Arc::clone(&shared));
+        let (last_words, queue) = (events, Arc::clone(&shared));
+        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || {
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())).is_err() {
+                let _ = last_words.send(SaveEvent::NotSaved { id: 0, reason: STOPPED.into(), lasting: true });
+            }
+            end_states(&queue);
+            let _ = states.join();
+            if *store.access() == Access::Writable {
+                store.write_uses();
+                store.checkpoint();
+            }
+            drop(store);
+            lock(&queue.queue).ended = true;
+            queue.done.notify_all();
+        });
+        if thread.is_err() {
+            end_states(&shared);
+        }
+        Ok(Writer { shared, thread: Some(thread?), max_pending_bytes })
+    }
+
+    /// Hands over a save and returns its id at once.
+    pub fn save(&self, mut save: Save) -> u64 {
+        let mut queue = lock(&self.shared.queue);
+        queue.last_id += 1;
+        let id = queue.last_id;
+        if !save.changes.is_empty() {
+            queue.last_text = id;
+        }
+        let bytes: u64 = save.images.iter().map(|(_, image)| image_bytes(image)).sum();
+        let mut skipped = None;
+        if bytes > 0 && queue.pending_bytes > 0 && queue.pending_bytes + bytes > self.max_pending_bytes {
+            save.images.clear();
+            skipped = Some("the disk is still busy with earlier state");
+        } else {
+            queue.pending_bytes += bytes;
+        }
+        let mut merged = Vec::new();
+        if let Some(last) = queue.saves.back()
+            && replaces(&save, &last.save)
+            && let Some(last) = queue.saves.pop_back()
+        {
+            merged = last.merged;
+            merged.push(last.id);
+        }
+        queue.saves.push_back(Queued { id, save, skipped, merged });
+        self.shared.work.notify_one();
+        id
+    }
+
+    /// Waits until everything handed over so far is durable or has failed, at most until `deadline`. Returns whether
+    /// all of it is finished and nothing waits for a retry.
+    pub fn flush(&self, deadline: Instant) -> bool {
+        let queue = lock(&self.shared.queue);
+        let target = queue.last_id;
+        self.wait(queue, deadline, |q| q.finished(target) || q.stuck.is_some() || q.ended).finished(target)
+    }
+
+    /// Saves what is queued and ends the thread, waiting until `deadline`. After the deadline the thread is left behind: it
+    /// ends with the process, and what was acknowledged is safe. Returns why not all state is there by then though all texts are, if
+    /// so; state that was given up before was told by [`SaveEvent::TextOnly`].
+    ///
+    /// # Errors
+    /// Some text that was handed over in this writer's life is not on disk.
+    pub fn close(mut self, deadline: Instant) -> Result<Option<String>, Unsaved> {
+        let mut queue = lock(&self.shared.queue);
+        queue.closing = true;
+        self.shared.work.notify_one();
+        let queue = self.wait(queue, deadline, |q| q.ended);
+        let ended = queue.ended;
+        let late = queue.stuck_why.as_deref().unwrap_or(TOO_LONG);
+        let closed = match &queue.given_up {
+            Some(why) => Err(Unsaved { reason: why.clone(), disk: false }),
+            None if queue.finished(queue.last_id) => Ok(None),
+            None if ended && queue.stuck_why.is_none() => Err(Unsaved { reason: STOPPED.into(), disk: false }),
+            None if queue.texts >= queue.last_text => Ok(Some(late.to_owned())),
+            None => Err(Unsaved { reason: late.to_owned(), disk: true }),
+        };
+        drop(queue);
+        if let Some(thread) = self.thread.take_if(|_| ended) {
+            // Only now has the thread let go of the store and its locks.
+            let _ = thread.join();
+        }
+        closed
+    }
+
+    fn wait<'a>(
+        &self,
+        mut queue: MutexGuard<'a, Queue>,
+        deadline: Instant,
+        until: impl Fn(&Queue) -> bool,
+    ) -> MutexGuard<'a, Queue> {
+        while !until(&queue) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            queue = self.shared.done.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        queue
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Not waited for: `close` is the orderly way. The thread still tries once to save what is queued.
+        lock(&self.shared.queue).closing = true;
+        self.shared.work.notify_one();
+    }
+}
+
+/// No text will come any more: the other thread ends with what it has.
+fn end_states(shared: &Shared) {
+    lock(&shared.queue).texts_over = true;
+    shared.state_work.notify_one();
+}
+
+/// Whether `new` makes `old` needless: both only reword the same message.
+fn replaces(new: &Save, old: &Save) -> bool {
+    let only = |save: &Save| match save.changes.as_slice() {
+        [Change::PutMessage { message, .. }] if save.images.is_empty() => Some(message.id),
+        _ => None,
+    };
+    only(new).is_some_and(|id| only(old) == Some(id))
+}

@@ -1,0 +1,203 @@
+//! The thread of the state: files of one save after the other, in the order in which their texts came to disk, and
+//! the housekeeping of files in between. Nothing waits for it but another state.
+
+use std::sync::{Arc, PoisonError};
+
+use crossbeam_channel::Sender;
+
+use super::{BUDGET_EVERY, STATES_STOPPED, SaveEvent, Shared, State};
+use crate::core::{bytes, now_ms};
+use crate::store::database::{Access, Store, lock};
+use crate::store::error::{Result, StoreError};
+use crate::store::keep::NOT_WRITTEN;
+use crate::store::save::image_bytes;
+use crate::store::segment::SegmentId;
+
+/// The thread's own state.
+pub(super) struct States {
+    store: Arc<Store>,
+    events: Sender<SaveEvent>,
+    shared: Arc<Shared>,
+    /// State saving is off: the reason.
+    state_off: Option<String>,
+    saves: u64,
+    /// Saves since the last look at the disk budget.
+    since_budget: u64,
+    /// Segments of the last save with state: the conversation going on, spared by the budget.
+    current: Vec<SegmentId>,
+    /// The trash was looked at in this run.
+    trash_seen: bool,
+}
+
+impl States {
+    pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> States {
+        let current = Vec::new();
+        States { store, events, shared, state_off: None, saves: 0, since_budget: 0, current, trash_seen: false }
+    }
+
+    /// Writes until no text can come any more and nothing waits.
+    pub(super) fn run(mut self) {
+        while let Some(state) = self.next() {
+            self.current = state.images.iter().map(|(id, _)| *id).collect();
+            let (id, problem, at_ms) = (state.id, self.save(&state), now_ms());
+            // Nobody listens any more while closing: the result of `close` speaks.
+            let _ = self.events.send(match problem {
+                None => SaveEvent::Saved { id, at_ms },
+                Some(reason) => SaveEvent::TextOnly { id, at_ms, reason },
+            });
+            (self.saves, self.since_budget) = (self.saves + 1, self.since_budget + 1);
+            let mut queue = lock(&self.shared.queue);
+            queue.states.pop_front();
+            queue.pending_bytes = queue.pending_bytes.saturating_sub(state.bytes());
+            drop(queue);
+            self.shared.done.notify_all();
+        }
+        // A run of one answer comes to no other moment for it.
+        if self.saves > 0 && self.state_off.is_none() {
+            self.thin();
+            self.look_at_budget();
+        }
+    }
+
+    /// After [`States::run`], whichever way that ended: what is left will not be written.
+    pub(super) fn over(shared: &Shared, events: &Sender<SaveEvent>) {
+        let mut queue = lock(&shared.queue);
+        queue.states_over = true;
+        let left = std::mem::take(&mut queue.states);
+        let bytes: u64 = left.iter().map(|state| state.bytes()).sum();
+        queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
+        drop(queue);
+        for state in left {
+            let (id, at_ms) = (state.id, now_ms());
+            let _ = events.send(SaveEvent::TextOnly { id, at_ms, reason: STATES_STOPPED.into() });
+        }
+        shared.done.notify_all();
+    }
+
+    /// The next state to write, which stays the first of the queue until it is; `None` at the end. Does the housekeeping
+    /// while there is nothing to write.
+    fn next(&mut self) -> Option<Arc<State>> {
+        let mut tidied = false;
+        let mut queue = lock(&self.shared.queue);
+        loop {
+            if let Some(state) = queue.states.front() {
+                return Some(Arc::clone(state));
+            }
+            if queue.texts_over {
+                return None;
+            }
+            let uses = queue.uses_noted && queue.saves.is_empty();
+            if (!tidied || uses) && !queue.closing && queue.stuck.is_none() {
+                queue.uses_noted = false;
+                drop(queue);
+                match std::mem::replace(&mut tidied, true) {
+                    false => self.tidy(),
+                    true => self.store.write_uses(),
+                }
+                queue = lock(&self.shared.queue);
+                continue;
+            }
+            queue = self.shared.state_work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Writes state; returns why not.
+    fn save(&mut self, State { images, .. }: &State) -> Option<String> {
+        if self.state_off.is_some() {
+            match self.probe() {
+                Ok(()) => {
+                    self.state_off = None;
+                    let _ = self.events.send(SaveEvent::Recovered);
+                }
+                Err(e) => {
+                    let why = format!("state saving is off: {e}");
+                    self.state_off = Some(why.clone());
+                    self.store.note_why(images, &format!("{NOT_WRITTEN}{why}"));
+                    return Some(why);
+                }
+            }
+        }
+        let error = self.store.save_images(images).err()?;
+        if matches!(error, StoreError::Io { .. } | StoreError::Database(_) | StoreError::Full { .. }) {
+            self.state_off = Some(error.to_string());
+        }
+        let why = match &error {
+            StoreError::NoRoom { need_bytes, free_bytes, reserve_bytes } => format!(
+                "State needs {}, {} free above the {} reserve.",
+                bytes(*need_bytes),
+                bytes(*free_bytes),
+                bytes(*reserve_bytes)
+            ),
+            StoreError::StateLost { why, .. } => why.clone(),
+            other => other.to_string(),
+        };
+        self.store.note_why(images, &format!("{NOT_WRITTEN}{why}"));
+        Some(why)
+    }
+
+    /// Whether the disk takes files again.
+    fn probe(&self) -> Result<()> {
+        let path = self.store.layout.probe();
+        let io = |e| StoreError::io("write", &path)(e);
+        let disk = &*self.store.disk;
+        let mut file = disk.create(&path).map_err(io)?;
+        let written = file.write(&[0x5a; 1 << 16]).and_then(|()| file.sync());
+        drop(file);
+        disk.remove(&path).map_err(io)?;
+        written.map_err(io)?;
+        self.store.require_room(0)
+    }
+
+    /// Between saves: empty the trash, thin, keep the budget. What fails is tried again after the next save.
+    fn tidy(&mut self) {
+        if matches!(self.store.access(), Access::ReadOnly { .. }) {
+            return;
+        }
+        self.store.write_uses();
+        self.empty_trash();
+        if self.saves == 0 {
+            return;
+        }
+        // The names of the files that were written.
+        self.store.checkpoint();
+        if self.state_off.is_some() {
+            return;
+        }
+        self.store.fill_reserve();
+        self.thin();
+        if self.since_budget >= BUDGET_EVERY {
+            self.look_at_budget();
+        }
+    }
+
+    fn thin(&mut self) {
+        let grown = std::mem::take(&mut lock(&self.shared.queue).grown);
+        for session in grown {
+            let _ = self.store.thin(session);
+        }
+    }
+
+    fn look_at_budget(&mut self) {
+        self.since_budget = 0;
+        let _ = self.store.keep_budget(&self.current);
+    }
+
+    /// Once a run: sessions whose days in the trash are over. In doubt about the database they stay, and `prune` says why.
+    fn empty_trash(&mut self) {
+        if std::mem::replace(&mut self.trash_seen, true)
+            || self.store.old_in_trash(None).is_ok_and(|old| old.is_empty())
+        {
+            return;
+        }
+        match self.store.empty_trash(None) {
+            Ok(freed) => tracing::info!(freed.sessions, freed.messages, "the trash was emptied"),
+            Err(e) => tracing::warn!("the trash is not emptied: {e}"),
+        }
+    }
+}
+
+impl State {
+    fn bytes(&self) -> u64 {
+        self.images.iter().map(|(_, image)| image_bytes(image)).sum()
+    }
+}

@@ -1,0 +1,221 @@
+//! The thread of the texts: the changes of one save after the other, each handing its state on once they are on disk.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+
+use super::{Queued, RETRY, STATES_STOPPED, SaveEvent, Shared, State};
+use crate::core::{bytes, now_ms};
+use crate::store::database::{Access, Store, lock};
+use crate::store::error::StoreError;
+use crate::store::save::image_bytes;
+use crate::store::watch::Watch;
+
+/// The thread's own state.
+pub(super) struct Texts {
+    store: Arc<Store>,
+    events: Sender<SaveEvent>,
+    shared: Arc<Shared>,
+    /// The last attempt to save text failed.
+    text_off: bool,
+    /// Up to this save those that could not be written were told.
+    told: u64,
+    saves: u64,
+}
+
+enum Outcome {
+    /// It is on disk; its state, if there is some to be written.
+    Saved(Option<State>),
+    /// It will never be saved; why.
+    GivenUp(String),
+    /// Keep it and try again later; why.
+    Stuck(String),
+}
+
+impl Texts {
+    pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> Texts {
+        Texts { store, events, shared, text_off: false, told: 0, saves: 0 }
+    }
+
+    /// Saves until the end is asked for and everything is saved, or has been tried once more.
+    pub(super) fn run(mut self) {
+        while let Some(mut queued) = self.next() {
+            let bytes: u64 = queued.save.images.iter().map(|(_, image)| image_bytes(image)).sum();
+            // Read before trying: a save that arrives during the attempt is a reason to try again.
+            let last_id = lock(&self.shared.queue).last_id;
+            let outcome = self.process(&mut queued);
+            let mut queue = lock(&self.shared.queue);
+            let (mut waiting, mut reason) = (Vec::new(), String::new());
+            // State that its thread will not take any more.
+            let mut left = None;
+            match outcome {
+                Outcome::Saved(state) => {
+                    queue.texts = queue.texts.max(queued.id);
+                    (queue.stuck, queue.stuck_why) = (None, None);
+                    match state {
+                        Some(state) if !queue.states_over => queue.states.push_back(Arc::new(state)),
+                        state => {
+                            queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
+                            left = state;
+                        }
+                    }
+                }
+                Outcome::GivenUp(why) => {
+                    queue.texts = queue.texts.max(queued.id);
+                    queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
+                    (queue.stuck, queue.stuck_why) = (None, None);
+                    queue.given_up.get_or_insert(why);
+                }
+                Outcome::Stuck(why) => {
+                    reason = why;
+                    queue.saves.push_front(queued);
+                    queue.stuck = Some(last_id);
+                    queue.stuck_why = Some(reason.clone());
+                    // Order must hold, so what is behind a stuck save is not saved either. Who was told that waits for another word.
+                    let ids = queue.saves.iter().flat_map(|q| q.merged.iter().copied().chain([q.id]));
+                    waiting = ids.filter(|id| *id > self.told).collect();
+                    // That it fails still, and why by now.
+                    if waiting.is_empty() {
+                        waiting.extend(queue.saves.front().map(|q| q.id));
+                    }
+                    self.told = waiting.iter().copied().fold(self.told, u64::max);
+                }
+            }
+            drop(queue);
+            if let Some(State { id, .. }) = left {
+                let at_ms = now_ms();
+                let _ = self.events.send(SaveEvent::TextOnly { id, at_ms, reason: STATES_STOPPED.into() });
+            }
+            for id in waiting {
+                let _ = self.events.send(SaveEvent::NotSaved { id, reason: reason.clone(), lasting: false });
+            }
+            self.shared.state_work.notify_one();
+            self.shared.done.notify_all();
+        }
+    }
+
+    /// The next save to work on; `None` at the end. Does the housekeeping while there is nothing to save.
+    fn next(&mut self) -> Option<Queued> {
+        let mut tidied = false;
+        let mut queue = lock(&self.shared.queue);
+        let closing_already = queue.closing;
+        let mut retry_at = Instant::now() + RETRY;
+        loop {
+            let may_try = match queue.stuck {
+                None => true,
+                // Once more at the end, then no longer: the process wants to go.
+                Some(tried) => {
+                    queue.last_id > tried || Instant::now() >= retry_at || (queue.closing && !closing_already)
+                }
+            };
+            if may_try && let Some(queued) = queue.saves.pop_front() {
+                return Some(queued);
+            }
+            if queue.closing {
+                return None;
+            }
+            if !tidied && queue.stuck.is_none() {
+                drop(queue);
+                self.tidy();
+                tidied = true;
+                queue = lock(&self.shared.queue);
+                retry_at = Instant::now() + RETRY;
+                continue;
+            }
+            let timeout = retry_at.saturating_duration_since(Instant::now());
+            queue = match queue.stuck {
+                None => self.shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(_) => self.shared.work.wait_timeout(queue, timeout).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+    }
+
+    fn process(&mut self, queued: &mut Queued) -> Outcome {
+        let applied = match self.store.apply(&queued.save.changes) {
+            Ok(applied) => applied,
+            Err(e) => {
+                let lasting = !e.is_disk();
+                let earlier = lock(&self.shared.queue).given_up.clone().filter(|_| e.lacks_another());
+                let reason = earlier.unwrap_or_else(|| self.reason(&e));
+                self.text_off = !lasting;
+                if !lasting {
+                    return Outcome::Stuck(reason);
+                }
+                self.tell(queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting });
+                return Outcome::GivenUp(reason);
+            }
+        };
+        self.saves += 1;
+        let mut queue = lock(&self.shared.queue);
+        for session in applied.grown {
+            if !queue.grown.contains(&session) {
+                queue.grown.push(session);
+            }
+        }
+        drop(queue);
+        for (session, name) in applied.named {
+            let _ = self.events.send(SaveEvent::Named { session, name });
+        }
+        if std::mem::take(&mut self.text_off) {
+            let _ = self.events.send(SaveEvent::Recovered);
+        }
+        let at_ms = now_ms();
+        let images = std::mem::take(&mut queued.save.images);
+        match (queued.skipped.map(str::to_owned).or(applied.state_problem), images.is_empty()) {
+            (Some(reason), _) => {
+                self.tell(queued, |id| SaveEvent::TextOnly { id, at_ms, reason: reason.clone() });
+            }
+            (None, true) => self.tell(queued, |id| SaveEvent::Saved { id, at_ms }),
+            (None, false) => {
+                self.tell(queued, |id| SaveEvent::Text { id });
+                return Outcome::Saved(Some(State { id: queued.id, images }));
+            }
+        }
+        Outcome::Saved(None)
+    }
+
+    /// Between saves: index new texts, until there is something to save again. What is left or fails comes after the next save.
+    fn tidy(&mut self) {
+        if matches!(self.store.access(), Access::ReadOnly { .. }) || self.saves == 0 {
+            return;
+        }
+        // First: from here on a damaged log has nothing of what was said.
+        self.store.checkpoint();
+        let wanted = || {
+            let queue = lock(&self.shared.queue);
+            queue.closing || !queue.saves.is_empty()
+        };
+        let _ = self.store.index_texts(&Watch { stop: &wanted, ..Watch::NOBODY });
+    }
+
+    fn reason(&self, e: &StoreError) -> String {
+        let root = self.store.root();
+        if e.is_full() {
+            let free = self.store.disk.free_bytes(root).unwrap_or(0);
+            return format!(
+                "disk full on {} ({} free). State saving is off. Free space, then it continues by itself.",
+                root.display(),
+                bytes(free)
+            );
+        }
+        if e.is_busy() {
+            return format!("another program holds {}: it is tried again", self.store.layout.database.display());
+        }
+        match e.damage() {
+            Some(detail) => format!(
+                "{} is damaged ({detail}): sala-chat doctor --check tells more and repairs what can be",
+                self.store.layout.database.display()
+            ),
+            None => e.to_string(),
+        }
+    }
+
+    /// One event for the save and each it has taken in.
+    fn tell(&self, queued: &Queued, event: impl Fn(u64) -> SaveEvent) {
+        for id in queued.merged.iter().chain([&queued.id]) {
+            // Nobody listens any more while closing: the result of `close` speaks.
+            let _ = self.events.send(event(*id));
+        }
+    }
+}

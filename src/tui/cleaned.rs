@@ -1,0 +1,49 @@
+//! What comes from outside, without what a terminal would take for orders.
+
+use crate::runtime::protocol::{Activity, DocumentRow, OpenSession, SessionRow, TimelineRow};
+use crate::text::sanitize::{sanitize, sanitize_line};
+
+/// Text of several lines.
+pub(super) fn clean(text: &str) -> String {
+    sanitize(text).into_owned()
+}
+
+pub(super) fn line(text: &str) -> String {
+    sanitize_line(text).into_owned()
+}
+
+/// The list of sessions, cleaned.
+pub(super) fn opened(list: Vec<OpenSession>) -> Vec<OpenSession> {
+    list.into_iter().map(|o| OpenSession { name: line(&o.name), ..o }).collect()
+}
+
+pub(super) fn activity(activity: Activity) -> Activity {
+    match activity {
+        Activity::Starting { what } => Activity::Starting { what: line(&what) },
+        Activity::Busy { what } => Activity::Busy { what: line(&what) },
+        Activity::Beside { what } => Activity::Beside { what: line(&what) },
+        Activity::Reading(mut r) => {
+            for f in &mut r.files {
+                f.name = line(&f.name);
+            }
+            Activity::Reading(r)
+        }
+        other @ (Activity::Idle
+        | Activity::Thinking { .. }
+        | Activity::Answering { .. }
+        | Activity::Restoring { .. }
+        | Activity::Stopping) => other,
+    }
+}
+
+pub(super) fn session_row(r: SessionRow) -> SessionRow {
+    SessionRow { name: line(&r.name), title: line(&r.title), ..r }
+}
+
+pub(super) fn timeline_row(r: TimelineRow) -> TimelineRow {
+    TimelineRow { title: line(&r.title), label: r.label.map(|l| line(&l)), ..r }
+}
+
+pub(super) fn document_row(r: DocumentRow) -> DocumentRow {
+    DocumentRow { name: line(&r.name), ..r }
+}

@@ -1,0 +1,177 @@
+//! The rows of an entry by their number, and places in it that survive another width.
+
+use std::ops::Range;
+
+use super::super::cells::ellipsis;
+use super::super::keys::Key;
+use super::super::markdown::{Colours, Growth, Stream, Style};
+use super::super::rows::{Role as Tone, Row};
+use super::super::verbatim;
+use super::rows::{head_rows, note_rows, tail_rows};
+use super::{BAR_CELLS, Entry, Extent, Item, Line, Look, Part, Progress};
+use crate::core::transcript::{Message, Role};
+
+/// Rows a question may take before its middle is folded away (a pasted text, most likely).
+const QUESTION_ROWS: usize = 16;
+/// Rows shown above and below the fold.
+const FOLD_AROUND: (usize, usize) = (6, 3);
+
+impl Entry {
+    /// Makes the rows for `look`, doing no more than needed.
+    pub fn ensure(&mut self, look: Look, colours: &Colours) {
+        let fresh = self.look != Some(look);
+        if !fresh && !self.stale {
+            return;
+        }
+        if fresh {
+            self.thoughts = Stream::default();
+            self.body = Stream::default();
+        }
+        self.look = Some(look);
+        self.stale = false;
+        let cells = look.cells.saturating_sub(BAR_CELLS).max(8);
+        let style = Style { cells, glyphs: look.glyphs, colours };
+        match &self.item {
+            Item::Note { level, text, .. } => self.head = note_rows(*level, text, look),
+            Item::Message(m) => {
+                let growth = if self.progress == Progress::Done { Growth::Closed } else { Growth::Open };
+                let open = self.thoughts_are_open(look.think);
+                let thoughts = self.clean_thoughts.as_deref().unwrap_or(&m.thinking);
+                if open {
+                    self.thoughts.update(thoughts, growth, Style { cells: cells.saturating_sub(2), ..style });
+                } else {
+                    self.thoughts = Stream::default();
+                }
+                let text = self.clean.as_deref().unwrap_or(&m.text);
+                match m.role {
+                    Role::Document => self.body = Stream::default(),
+                    Role::System | Role::User => self.body = verbatim::render(text, style),
+                    Role::Assistant => self.body.update(text, growth, style),
+                }
+                self.fold = folded(m, self.body.rows(), self.unfolded, cells, look.select_key);
+                self.head = head_rows(self, m, look, open);
+                self.tail = tail_rows(m, look);
+            }
+        }
+    }
+
+    /// Rows, without the blank one that follows every entry.
+    fn content_len(&self) -> usize {
+        let hidden = self.fold.as_ref().map_or(0, |(hidden, _)| hidden.len() - 1);
+        self.head.len() + self.thoughts.rows().len() + self.body.rows().len() + self.tail.len() - hidden
+    }
+
+    /// Number of rows, after [`Entry::ensure`].
+    pub fn len(&self) -> usize {
+        self.content_len() + 1
+    }
+
+    /// Never: an entry has at least its blank row.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Part and row in it; `None` for the blank row at the end.
+    fn at(&self, i: usize) -> Option<(Part, &Row)> {
+        let mut i = i;
+        let body = self.body.rows();
+        let (above, below) = match &self.fold {
+            Some((hidden, _)) => (&body[..hidden.start], &body[hidden.end..]),
+            None => (body, &[][..]),
+        };
+        let fold = self.fold.as_ref().map_or(&[][..], |(_, row)| std::slice::from_ref(row));
+        let parts = [
+            (Part::Head, &self.head[..]),
+            (Part::Thoughts, self.thoughts.rows()),
+            (Part::Text, above),
+            (Part::Text, fold),
+            (Part::Text, below),
+            (Part::Tail, &self.tail),
+        ];
+        for (part, rows) in parts {
+            if let Some(row) = rows.get(i) {
+                return Some((part, row));
+            }
+            i -= rows.len();
+        }
+        None
+    }
+
+    /// Row `i`; `None` for the blank one at the end.
+    pub fn line(&self, i: usize) -> Option<Line<'_>> {
+        let note = matches!(self.item, Item::Note { .. });
+        let (part, row) = self.at(i)?;
+        let barred = !note && (part != Part::Head || i != 0);
+        Some(Line { row, barred, thought: part == Part::Thoughts, part })
+    }
+
+    /// `(part, source offset)` of a row: a place that survives a change of width.
+    fn place(&self, i: usize) -> (Part, usize) {
+        self.at(i).map_or((Part::Gap, 0), |(part, row)| (part, row.source))
+    }
+
+    /// A place that survives a change of width: part, source offset, and which of the rows with that offset.
+    pub fn anchor_of(&self, row: usize) -> (Part, usize, usize) {
+        let (part, source) = self.place(row);
+        let mut nth = 0;
+        while nth < row && self.place(row - nth - 1) == (part, source) {
+            nth += 1;
+        }
+        (part, source, nth)
+    }
+
+    /// The row that shows a place.
+    pub fn row_of(&self, anchor: (Part, usize, usize)) -> usize {
+        let (part, source, nth) = anchor;
+        let mut best = 0;
+        let mut same = 0;
+        for i in 0..self.len() {
+            let place = self.place(i);
+            if place > (part, source) {
+                break;
+            }
+            if place == (part, source) {
+                if same > nth {
+                    break;
+                }
+                same += 1;
+            }
+            best = i;
+        }
+        best
+    }
+
+    /// How much of it there is now.
+    pub fn extent(&self) -> Extent {
+        let complete = self.progress == Progress::Done;
+        self.as_message().map_or(Extent { complete, ..Extent::default() }, |m| Extent {
+            thoughts: self.clean_thoughts.as_ref().unwrap_or(&m.thinking).len(),
+            text: self.clean.as_ref().unwrap_or(&m.text).len(),
+            complete,
+        })
+    }
+
+    /// The first row of what came since it was so much; the blank one at the end where nothing came.
+    pub fn first_since(&self, then: Extent) -> usize {
+        let came = |row: &usize| match self.place(*row) {
+            (Part::Head | Part::Gap, _) => false,
+            (Part::Thoughts, source) => source >= then.thoughts,
+            (Part::Text, source) => source >= then.text,
+            (Part::Tail, _) => !then.complete,
+        };
+        let end = self.content_len();
+        (0..end).find(came).unwrap_or(end)
+    }
+}
+
+/// The rows of a long question that are not shown, and the row that stands for them.
+fn folded(m: &Message, rows: &[Row], unfolded: bool, cells: usize, key: Option<Key>) -> Option<(Range<usize>, Row)> {
+    if m.role != Role::User || unfolded || rows.len() <= QUESTION_ROWS {
+        return None;
+    }
+    let hidden = FOLD_AROUND.0..rows.len() - FOLD_AROUND.1;
+    let source = rows.get(hidden.start)?.source;
+    let how = key.map(|key| format!(" ({key} selects the message, Enter shows them)")).unwrap_or_default();
+    let text = format!("... {} more rows{how}", hidden.len());
+    Some((hidden, Row { source, ..Row::of(ellipsis(&text, cells), Tone::Dim) }))
+}

@@ -1,0 +1,146 @@
+//! Search in the open transcript (Ctrl-F): what is looked for, where it stands, and the keys for it.
+//!
+//! While the words are typed the view goes to the nearest place; Enter ends the typing, then `n` and `N` step through
+//! the places, `a` looks through all branches, Esc leaves the view where it is.
+
+use super::acts::{hint, send};
+use super::keys::{Action, Code, Key};
+use super::transcript::Hit;
+use super::{App, Effect};
+use crate::runtime::protocol::Request;
+
+/// How long a hint stays, in milliseconds.
+const HINT_MS: u64 = 3_000;
+
+/// A search.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Find {
+    query: String,
+    typing: bool,
+    hits: Vec<Hit>,
+    at: usize,
+}
+
+impl Find {
+    /// What is looked for.
+    pub fn query(&self) -> &str {
+        &self.query
+    }
+
+    /// Whether keys go into the query.
+    pub fn typing(&self) -> bool {
+        self.typing
+    }
+
+    /// The place that is shown now.
+    pub fn here(&self) -> Option<Hit> {
+        self.hits.get(self.at).copied()
+    }
+
+    /// `3 of 12`, or that there is none.
+    pub fn count(&self) -> String {
+        match (self.hits.len(), self.query.is_empty()) {
+            (_, true) => String::new(),
+            (0, _) => "not found".into(),
+            (n, _) => format!("{} of {n}", self.at + 1),
+        }
+    }
+}
+
+/// Opens the search, or its query again.
+pub(super) fn open(app: &mut App) {
+    app.popup = None;
+    // An older hint would stand where the count goes.
+    app.hint = None;
+    app.transcript.clear_remark();
+    app.transcript.deselect();
+    match &mut app.find {
+        Some(find) => find.typing = true,
+        None => app.find = Some(Find { typing: true, ..Find::default() }),
+    }
+}
+
+/// Looks again: the words changed.
+fn look(app: &mut App) {
+    let Some(find) = &mut app.find else { return };
+    find.hits = app.transcript.hits(&find.query);
+    find.at = app.transcript.nearest(&find.hits).unwrap_or(0);
+    if let Some(hit) = find.here() {
+        app.transcript.show_hit(hit);
+    }
+}
+
+/// To the next place, or the one before; around the ends.
+fn step(app: &mut App, by: isize) {
+    let Some(find) = &mut app.find else { return };
+    // Text may have arrived since the last step.
+    let hits = app.transcript.hits(&find.query);
+    let last = find.here();
+    find.hits = hits;
+    let count = isize::try_from(find.hits.len()).unwrap_or(isize::MAX);
+    if count == 0 {
+        return;
+    }
+    let at = last.and_then(|hit| find.hits.binary_search(&hit).ok()).unwrap_or(find.at);
+    let at = (isize::try_from(at).unwrap_or(0) + by).rem_euclid(count);
+    find.at = usize::try_from(at).unwrap_or(0);
+    if let Some(hit) = find.here() {
+        app.transcript.show_hit(hit);
+    }
+}
+
+/// Keys while a search is open; false if the key is not for it.
+pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
+    let Some(find) = &mut app.find else { return false };
+    if app.config.keys.action(key) == Some(Action::Find) {
+        open(app);
+        return true;
+    }
+    match (key.code, find.typing) {
+        (Code::Esc, _) => app.find = None,
+        (Code::Enter, true) if find.hits.is_empty() => hint(app, "Not found; Esc leaves the search", now + HINT_MS),
+        (Code::Enter, true) => find.typing = false,
+        (Code::Backspace, true) => {
+            find.query.pop();
+            look(app);
+        }
+        (Code::Char('u'), true) if key.ctrl => {
+            find.query.clear();
+            look(app);
+        }
+        (Code::Char(c), true) if !key.ctrl && !key.alt => {
+            find.query.push(c);
+            look(app);
+        }
+        (Code::Down, _) => step(app, 1),
+        (Code::Up, _) => step(app, -1),
+        (Code::PageUp | Code::PageDown, _) => return false,
+        (_, true) => {}
+        (Code::Char('n') | Code::Enter, false) if !key.ctrl && !key.alt && !key.shift => step(app, 1),
+        (Code::Char('N'), false) if !key.ctrl && !key.alt => step(app, -1),
+        (Code::Enter, false) => step(app, -1),
+        (Code::Char('/'), false) => find.typing = true,
+        (Code::Char('a'), false) if !key.ctrl && !key.alt => {
+            let words = find.query.clone();
+            app.find = None;
+            app.find_here = Some(words.clone());
+            // What stands in the input was written before this was asked for.
+            app.wrote = false;
+            send(app, Request::Search(words), effects);
+        }
+        // Whatever else is pressed belongs to the input.
+        _ => {
+            app.find = None;
+            return false;
+        }
+    }
+    true
+}
+
+/// Text that was pasted into the query.
+pub(super) fn paste(app: &mut App, text: &str) {
+    if let Some(find) = &mut app.find {
+        find.query.push_str(text.lines().next().unwrap_or(""));
+        look(app);
+    }
+}

@@ -1,0 +1,129 @@
+//! What a session without messages says, above its notes: as much of it as the window has room for.
+
+use super::App;
+use super::cells::{ellipsis, width};
+use super::layout;
+use super::rows::{Face, Role, Row, Span};
+use super::wrap::wrap_text;
+use crate::config::commands::COMMANDS;
+use crate::text::sample::QUESTIONS;
+
+/// Rows of the greeting; none in a session that has messages. The window must be prepared.
+pub fn greeting(app: &App) -> Vec<Row> {
+    fitting(app).map_or_else(Vec::new, |(_, rows)| rows)
+}
+
+/// Whether it offers questions about the sample, where it has room to.
+pub(super) fn may_offer(app: &App) -> bool {
+    app.is_demo() && app.tour.is_none() && app.transcript.messages().next().is_none()
+}
+
+/// Whether the questions about the sample are in the greeting as it is drawn.
+pub(super) fn offers_drawn(app: &App) -> bool {
+    may_offer(app) && fitting(app).is_some_and(|(form, _)| form != Form::Line)
+}
+
+/// The first form that there is room for beside the notes.
+fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
+    if app.transcript.messages().next().is_some() {
+        return None;
+    }
+    let (area, notes) = (layout::regions(app).transcript, app.transcript.window().len());
+    let forms = Form::ALL.into_iter().map(|form| (form, welcome(app, usize::from(area.width), form)));
+    let fits = |rows: &[Row]| layout::greeting_height(rows) + notes <= usize::from(area.height);
+    forms.into_iter().find(|(_, rows)| fits(rows))
+}
+
+/// How much the greeting says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Whole,
+    /// Without the examples of commands.
+    Short,
+    /// Without blank rows and what the built-in model is, too.
+    Brief,
+    /// How to begin.
+    Line,
+}
+
+impl Form {
+    const ALL: [Form; 4] = [Form::Whole, Form::Short, Form::Brief, Form::Line];
+}
+
+/// Cells left of the greeting.
+const MARGIN: usize = 2;
+
+fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
+    let room = cells.saturating_sub(MARGIN);
+    let says = |text: &str, face: Face| wrap_text(text, face, room);
+    if form == Form::Line {
+        let line = "Type a question, or /load FILE. /help lists commands.";
+        return vec![Row::of(ellipsis(line, room), Role::Text)];
+    }
+    let airy = form != Form::Brief;
+    let mut lines: Vec<Row> = Vec::new();
+    match &app.model {
+        None => lines.extend(says("The model is being prepared. You can type already.", Role::Dim.into())),
+        Some(info) => {
+            let size = match info.parameters {
+                0 => String::new(),
+                n if n >= 1_000_000_000 => format!(", {:.1}B parameters", n as f64 / 1e9),
+                n => format!(", {:.1}M parameters", n as f64 / 1e6),
+            };
+            let holds = info.holds();
+            let holds = holds.split_at_checked(1).map_or(String::new(), |(a, z)| a.to_uppercase() + z);
+            let model = format!("{}{size}, on {}. {holds}.", info.name, info.device);
+            lines.extend(says(&model, Role::Text.into()));
+        }
+    }
+    lines.extend(airy.then(Row::default));
+    let begin = match form {
+        Form::Whole => "Type a question, or load a document and ask about it:",
+        Form::Short | Form::Brief | Form::Line => {
+            "Type a question, or /load a document and ask about it. /help lists commands."
+        }
+    };
+    lines.extend(says(begin, Role::Text.into()));
+    if form == Form::Whole && !may_offer(app) {
+        lines.push(Row::default());
+    }
+    let examples: &[&str] = if form == Form::Whole { &["load", "resume", "help"] } else { &[] };
+    for name in examples {
+        if let Some(c) = COMMANDS.iter().find(|c| c.name == *name) {
+            lines.push(Row {
+                spans: vec![
+                    Span::new(format!("  {:<30}", c.example), Role::Key),
+                    Span::new(ellipsis(c.help, cells.saturating_sub(34)), Role::Dim),
+                ],
+                ..Row::default()
+            });
+        }
+    }
+    if may_offer(app) {
+        let offered = |n: usize, question: &str| Row {
+            spans: vec![Span::new(format!("  {n} "), Role::Key), Span::new(question, Role::Text)],
+            ..Row::default()
+        };
+        let offer = match form {
+            Form::Whole | Form::Short => "Or try a sample: a number (or Tab), then Enter. Tour: sala-chat demo",
+            Form::Brief | Form::Line => "Or try a sample: a number (or Tab), then Enter.",
+        };
+        lines.extend(says(offer, Role::Text.into()));
+        lines.extend(QUESTIONS.iter().enumerate().map(|(i, question)| offered(i + 1, question)));
+    }
+    if app.is_demo() && airy {
+        let demo = [
+            "DEMO: this is the small built-in model. It chats, reads documents and",
+            "answers from them, but knows little. The 9B model needs an NVIDIA GPU:",
+        ];
+        lines.push(Row::default());
+        if demo.iter().all(|line| width(line) <= room) {
+            lines.push(Row::of(demo[0], Face::from(Role::Warn).bold()));
+            lines.push(Row::of(demo[1], Role::Warn));
+        } else {
+            lines.extend(says(&demo.join(" "), Role::Warn.into()));
+        }
+        lines.push(Row::of("  sala-chat model download", Role::Key));
+    }
+    lines
+}

@@ -1,0 +1,348 @@
+//! Keys: which place gets them (question, overlay, popup, selected message, input) and what they do there.
+//!
+//! The popup of completions has its keys in `popup`, pages and lists in `overlay`, questions in `question`, selected messages in
+//! `selected`.
+
+mod overlay;
+mod popup;
+mod question;
+mod selected;
+mod several;
+
+use super::acts::{hint, offer, open_page, send, stop};
+use super::keys::{Action, Code, Key, TAKE_UP};
+use super::list::List;
+use super::overlay::Overlay;
+use super::perform::submit;
+use super::question::Standing;
+use super::quit::{is_unsaved, quit, quit_or_ask};
+use super::{App, Armed, Effect, Phase, Queued};
+use crate::core::Exit;
+use crate::runtime::protocol::{Activity, Request};
+use crate::text::sanitize::sanitize;
+use overlay::{close_overlay, overlay_key};
+use popup::{complete, popup_key};
+pub(super) use popup::{drop_outdated, files, paths};
+use question::{asked_ctrl_c, beside_question, question_key};
+use selected::{is_about_the_transcript, selected_key};
+use several::several_key;
+
+/// Time for the second Esc, in milliseconds.
+const ESC_MS: u64 = 800;
+/// Time for the second Ctrl-C.
+const QUIT_MS: u64 = 2_000;
+/// After a Ctrl-C that stopped work, more of them are ignored for this long.
+const IGNORE_MS: u64 = 500;
+
+/// One key press.
+pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    if key == Key::ctrl('c') {
+        return ctrl_c(app, now, effects);
+    }
+    if app.phase != Phase::Running {
+        return;
+    }
+    match app.questions.front().map(|q| q.standing) {
+        Some(Standing::Asks) => question_key(app, key, now, effects),
+        Some(standing) => beside_question(app, standing, key, now, effects),
+        None => place_key(app, key, now, effects),
+    }
+}
+
+/// A key for the place that has the keys while no question takes them.
+fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    if app.overlay.is_some() {
+        return overlay_key(app, key, now, effects);
+    }
+    if app.find.is_some() && super::find::key(app, key, now, effects) {
+        return;
+    }
+    if app.popup.is_some() && popup_key(app, key, now, effects) {
+        return;
+    }
+    if key == TAKE_UP && super::late::take_up(app) {
+        return;
+    }
+    if app.several.is_some() && several_key(app, key) {
+        return;
+    }
+    let action = app.config.keys.action(key);
+    if app.activity.is_loading() && action.is_some_and(is_about_the_transcript) {
+        return;
+    }
+    if app.transcript.selected().is_some() && app.composer.is_empty() && selected_key(app, key, effects) {
+        return;
+    }
+    match action {
+        Some(Action::Session) => {
+            let number = match key.code {
+                Code::Char(c) => c.to_digit(10),
+                _ => None,
+            };
+            super::tabs::go(app, number, now, effects);
+        }
+        Some(action) => perform(app, action, now, effects),
+        None => {
+            if let Code::Char(c) = key.code
+                && !key.ctrl
+                && !key.alt
+            {
+                typed(app, c, now, effects);
+            }
+        }
+    }
+}
+
+fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
+    if c == '?' && app.composer.is_empty() {
+        return show_help(app);
+    }
+    if let Some(question) = super::offers::numbered(app, c) {
+        app.composer.set(question);
+        app.offered = Some(c);
+        return;
+    }
+    // A number that goes on is no choice.
+    if let Some(number) = app.offered.take()
+        && super::offers::question(number) == Some(app.composer.text())
+    {
+        app.composer.set(number.encode_utf8(&mut [0; 4]));
+    }
+    // A command after `/undo` must not become the end of the question that `/undo` put here.
+    let at_end = app.composer.cursor() == app.composer.text().len();
+    if c == '/' && at_end && app.editing.is_none() && app.composer.is_recalled() {
+        app.composer.clear_to_cut();
+        offer(app, "The question is set aside", Action::Yank, "brings it back", now + QUIT_MS);
+    }
+    write(app, c, effects);
+}
+
+/// A letter of a text.
+fn write(app: &mut App, c: char, effects: &mut Vec<Effect>) {
+    edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
+    popup::mention(app, effects);
+}
+
+/// Puts pasted text into the input, folded when it is large.
+pub(super) fn insert_pasted(app: &mut App, text: &str) {
+    app.popup = None;
+    app.wrote = true;
+    app.transcript.deselect();
+    app.history.rest();
+    let (chars, lines) = (app.config.paste_fold_chars, app.config.paste_fold_lines);
+    app.composer.paste(&sanitize(&text.replace("\r\n", "\n").replace('\r', "\n")), chars, lines);
+}
+
+fn show_help(app: &mut App) {
+    let text = super::perform::help_text(app);
+    open_page(app, "Help", text);
+}
+
+/// An edit of the input: ends the walk through history, follows the popup.
+fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
+    change(&mut app.composer);
+    app.wrote = true;
+    app.history.rest();
+    app.transcript.deselect();
+    if matches!(app.armed, Armed::Escape(_) | Armed::Quit(_)) {
+        app.armed = Armed::Nothing;
+        app.hint = None;
+    }
+    // The names of commands pop up while they are typed; their arguments only on Tab.
+    let before = app.composer.text()[..app.composer.cursor()].to_string();
+    let naming =
+        before.starts_with('/') && !before.contains(char::is_whitespace) && before.len() == app.composer.text().len();
+    app.popup = if naming { popup::popup(app, &before) } else { None };
+}
+
+fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
+    let cells = usize::from(app.size.0).saturating_sub(2);
+    match action {
+        Action::Send => {
+            let line = app.composer.text();
+            if line.ends_with('\\') && app.composer.cursor() == line.len() {
+                edit(app, |c| {
+                    c.backspace();
+                    c.insert("\n");
+                });
+            } else {
+                submit(app, now, effects);
+            }
+        }
+        Action::Newline => edit(app, |c| c.insert("\n")),
+        Action::Escape => escape(app, now, effects),
+        Action::Eof if !app.composer.is_empty() => edit(app, |c| c.delete()),
+        Action::Eof => quit_or_ask(app, effects),
+        Action::Up => {
+            if !app.composer.up(cells) {
+                let draft = app.composer.text().to_string();
+                if let Some(prompt) = app.history.up(&draft).map(str::to_string) {
+                    app.composer.set(&prompt);
+                }
+            }
+        }
+        Action::Down => {
+            if !app.composer.down(cells)
+                && let Some(prompt) = app.history.down().map(str::to_string)
+            {
+                app.composer.set(&prompt);
+            }
+        }
+        Action::Left => app.composer.left(),
+        Action::Right => app.composer.right(),
+        Action::LineStart => app.composer.home(),
+        Action::LineEnd if app.composer.at_line_end() => app.transcript.follow(),
+        Action::LineEnd => app.composer.end(),
+        Action::WordLeft => app.composer.word_left(),
+        Action::WordRight => app.composer.word_right(),
+        Action::Backspace => {
+            edit(app, |c| c.backspace());
+            popup::mention(app, effects);
+        }
+        Action::Delete => edit(app, |c| c.delete()),
+        Action::KillWord => edit(app, |c| c.cut_word()),
+        Action::KillToEnd => edit(app, |c| c.cut_to_end()),
+        Action::KillToStart => edit(app, |c| c.cut_to_start()),
+        Action::Yank => edit(app, |c| c.yank()),
+        Action::UndoEdit => edit(app, |c| c.undo()),
+        Action::HistorySearch => {
+            let mut prompts = app.history.prompts().to_vec();
+            prompts.reverse();
+            app.popup = None;
+            app.overlay = Some(Overlay::Prompts(List::new(prompts, Clone::clone)));
+        }
+        Action::Complete => match super::offers::next(app) {
+            Some(question) => {
+                app.composer.set(question);
+                app.offered = None;
+            }
+            None => complete(app, effects),
+        },
+        Action::PageUp => app.transcript.scroll_by(-app.transcript.page()),
+        Action::PageDown => app.transcript.scroll_by(app.transcript.page()),
+        Action::Top => app.transcript.scroll_top(),
+        Action::Follow => app.transcript.follow(),
+        Action::PrevMessage => app.transcript.select(-1),
+        Action::NextMessage => app.transcript.select(1),
+        Action::Find => super::find::open(app),
+        Action::Thinking => app.transcript.toggle_thoughts(),
+        Action::Panel => {
+            app.panel = Some(!super::layout::panel_shown(app));
+            if app.size.0 < super::options::PANEL_FROM {
+                hint(
+                    app,
+                    format!("The panel needs {} columns; /stats and /ctx show the same", super::options::PANEL_FROM),
+                    now + QUIT_MS,
+                );
+                app.panel = None;
+            }
+        }
+        Action::Split => {
+            if let Err(why) = super::tabs::split(app) {
+                hint(app, why, now + QUIT_MS);
+            }
+        }
+        Action::OtherSide => super::tabs::go_beside(app, now, effects),
+        Action::Editor => effects.push(Effect::Editor(app.composer.expanded())),
+        Action::Unqueue => match app.queue.lines.pop_front() {
+            Some(next) => {
+                // What is in the input must not be lost: it takes the place in the queue.
+                let draft = Queued { line: app.composer.take(), edits: app.editing.take() };
+                if !draft.line.trim().is_empty() {
+                    app.queue.lines.push_front(draft);
+                }
+                app.composer.set(&next.line);
+                app.editing = next.edits;
+                app.took_out = true;
+                super::mention::is_decided(app);
+            }
+            None => hint(app, "Nothing is queued", now + QUIT_MS),
+        },
+        Action::Redraw => effects.push(Effect::Repaint),
+        Action::Suspend => effects.push(Effect::Suspend),
+        Action::Help => show_help(app),
+        // Its number is in the key.
+        Action::Session | Action::None => {}
+    }
+}
+
+fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    if app.transcript.selected().is_some() {
+        return app.transcript.deselect();
+    }
+    if !app.busy() && super::tour::leave(app) {
+        return;
+    }
+    if app.editing.take().is_some() {
+        app.composer.clear_to_cut();
+        return offer(app, "Edit left", Action::Yank, "brings the text back", now + QUIT_MS);
+    }
+    if app.goes_on() {
+        if app.can_be_stopped() {
+            stop(app, effects);
+            app.armed = Armed::Swallow(now + ESC_MS);
+        }
+        return;
+    }
+    match app.armed {
+        Armed::Swallow(until) if now < until => {}
+        Armed::Escape(until) if now < until => {
+            app.armed = Armed::Nothing;
+            app.hint = None;
+            if app.composer.is_empty() {
+                send(app, Request::Timeline, effects);
+            } else {
+                app.composer.clear_to_cut();
+            }
+        }
+        Armed::Nothing | Armed::Escape(_) | Armed::Swallow(_) | Armed::Quit(_) | Armed::Ignore(_) => {
+            app.armed = Armed::Escape(now + ESC_MS);
+            let text =
+                if app.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
+            hint(app, text, now + ESC_MS);
+        }
+    }
+}
+
+fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    if app.phase != Phase::Running {
+        return effects.push(Effect::Exit { exit: Exit::Stopped, farewell: None });
+    }
+    if asked_ctrl_c(app, now, effects) {
+        return;
+    }
+    placed_ctrl_c(app, now, effects);
+    super::question::passed_by(app);
+}
+
+/// Ctrl-C for the place that has the keys.
+fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    if app.overlay.is_some() {
+        return close_overlay(app, effects);
+    }
+    if app.popup.take().is_some() || app.find.take().is_some() {
+        return;
+    }
+    if matches!(app.armed, Armed::Ignore(until) if now < until) {
+        return;
+    }
+    if app.can_be_stopped() || app.activity == Activity::Stopping {
+        if app.can_be_stopped() {
+            stop(app, effects);
+        }
+        app.armed = Armed::Ignore(now + IGNORE_MS);
+    } else if !app.composer.is_empty() {
+        app.composer.clear_to_cut();
+        app.editing = None;
+        offer(app, "Cleared", Action::Yank, "brings it back", now + QUIT_MS);
+    } else if matches!(app.armed, Armed::Quit(until) if now < until) {
+        quit(app, effects);
+    } else {
+        app.armed = Armed::Quit(now + QUIT_MS);
+        let said = match is_unsaved(app) {
+            true => "Not all is saved: Ctrl-C again quits and loses it",
+            false => "Press Ctrl-C again to quit",
+        };
+        hint(app, said, now + QUIT_MS);
+    }
+}

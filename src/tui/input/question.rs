@@ -1,0 +1,129 @@
+//! Keys while a question stands.
+
+use super::super::acts::{hold, send, stop};
+use super::super::keys::{Action, Code, Key, TAKE_UP};
+use super::super::mention::{self, Found};
+use super::super::question::{self, Asker, Standing};
+use super::super::quit::{quit, quit_or_ask};
+use super::super::{App, Armed, Effect, Find, pick};
+use super::several::several_key;
+use super::{insert_pasted, place_key, write};
+use crate::runtime::protocol::Request;
+
+/// A key while a question stands that it is not for.
+pub(super) fn beside_question(app: &mut App, standing: Standing, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    let esc = key == Key::plain(Code::Esc);
+    match (standing, app.questions.front_mut()) {
+        (Standing::Beside, Some(question)) if key == TAKE_UP => question.standing = Standing::Asks,
+        // It was pressed for what is over: it is no answer.
+        (Standing::Unseen, _) if esc => {}
+        (Standing::Unseen | Standing::Beside | Standing::Asks, _) => {
+            place_key(app, key, now, effects);
+            question::passed_by(app);
+        }
+    }
+}
+
+/// Ctrl-C while a question stands; false where it is for what is written beside it.
+pub(super) fn asked_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> bool {
+    match app.questions.front().map(|q| q.standing) {
+        Some(Standing::Beside) | None => return false,
+        Some(Standing::Unseen) => {}
+        Some(Standing::Asks) if matches!(app.armed, Armed::Ignore(until) if now < until) => {}
+        Some(Standing::Asks) => question_key(app, Key::plain(Code::Esc), now, effects),
+    }
+    true
+}
+
+/// A key that is none of the choices: if it is a letter, it is written, and what follows goes on from it.
+fn begin_to_write(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    let Code::Char(c) = key.code else { return };
+    if !question::give_way(app) {
+        return;
+    }
+    let searches = app.overlay.is_some() || app.find.as_ref().is_some_and(Find::typing);
+    match app.composer.is_empty() && !searches {
+        // What it means to a selected message, a search that rests or an empty input is not meant.
+        true => {
+            app.find = None;
+            write(app, c, effects);
+        }
+        false => place_key(app, key, now, effects),
+    }
+    question::passed_by(app);
+}
+
+pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    // The second of two that were to stop what asks now how to go on.
+    if key == Key::plain(Code::Esc) && matches!(app.armed, Armed::Swallow(until) if now < until) {
+        return;
+    }
+    let Some(question) = app.questions.front_mut() else {
+        return;
+    };
+    match &mut question.pick {
+        Some(pick) if pick.open => return pick::key(app, key, now, effects),
+        Some(pick) if key == Key::plain(Code::Char('e')) => {
+            pick.open = true;
+            return;
+        }
+        Some(_) | None => {}
+    }
+    // What is queued can be taken back, and is written on beside the question.
+    if app.overlay.is_none() && app.config.keys.action(key) == Some(Action::Unqueue) {
+        place_key(app, key, now, effects);
+        if !app.composer.is_empty() {
+            question::give_way(app);
+        }
+        return;
+    }
+    let pressed = match key.code {
+        Code::Char(c) if !key.ctrl && !key.alt => c,
+        Code::Enter => '\n',
+        Code::Esc => '\x1b',
+        _ if app.overlay.is_none() => {
+            let ends = app.composer.is_empty() && app.config.keys.action(key) == Some(Action::Eof);
+            // Whether to quit is asked once.
+            if ends && question.asker != Asker::Quit {
+                return quit_or_ask(app, effects);
+            }
+            // The answers it is about lie above it.
+            several_key(app, key);
+            return;
+        }
+        _ => return,
+    };
+    let same = |k: char| k == pressed || k.to_lowercase().eq(pressed.to_lowercase());
+    let chosen = question.choices.iter().find(|c| same(c.key)).or(if pressed == '\x1b' {
+        question.choices.last()
+    } else {
+        None
+    });
+    let Some(choice) = chosen.map(|c| c.key) else {
+        return begin_to_write(app, key, now, effects);
+    };
+    let (asker, declined) = (question.asker, question.choices.last().is_some_and(|c| c.key == choice));
+    app.questions.pop_front();
+    match asker {
+        Asker::Runtime(question) => {
+            // What was asked beside it may have been meant for what is not done now, or not to its end.
+            if declined {
+                hold(app);
+            }
+            send(app, Request::Choose { question, key: choice }, effects);
+        }
+        Asker::Quit if choice == 'y' => {
+            stop(app, effects);
+            quit(app, effects);
+        }
+        Asker::Quit => {}
+        Asker::Pasted => {
+            if let Found::Paste(text) = mention::chosen(app, choice, effects) {
+                insert_pasted(app, &text);
+            }
+        }
+    }
+    if choice == '\x1b' {
+        mention::not_read(app, now);
+    }
+}

@@ -1,0 +1,85 @@
+//! Keys for a selected message, and which keys are about the transcript that holds it.
+
+use super::super::acts::{note, send, why_not_now};
+use super::super::keys::{Action, Code, Key};
+use super::super::perform::copy_text;
+use super::super::{App, Effect};
+use crate::config::commands::{CopyWhat, WhileBusy};
+use crate::runtime::protocol::{Level, Request};
+
+/// Whether it shows something of the transcript: where another page stands in its place, nobody would see what it does.
+pub(super) fn is_about_the_transcript(action: Action) -> bool {
+    matches!(
+        action,
+        Action::PageUp
+            | Action::PageDown
+            | Action::Top
+            | Action::Follow
+            | Action::PrevMessage
+            | Action::NextMessage
+            | Action::Find
+            | Action::Thinking
+    )
+}
+
+/// Keys for a selected message; false if the key is not for it.
+pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
+    let Some((number, message)) = app.transcript.selected_message() else {
+        return false;
+    };
+    let document = message.meta.document.as_ref().map(|d| d.name.clone());
+    if key.ctrl || key.alt {
+        return false;
+    }
+    let key = if app.config.vim_keys { key.as_arrow() } else { key };
+    let request = match key.code {
+        Code::Char('y') => {
+            match copy_text(app, CopyWhat::Message(number)) {
+                Ok(text) => effects.push(Effect::Copy(text)),
+                Err(why) => note(app, Level::Error, &why),
+            }
+            return true;
+        }
+        Code::Char(c @ ('i' | '1'..='9')) => {
+            let passage = c.to_digit(10).map(u64::from);
+            send(app, Request::Look { at: Some(number), passage }, effects);
+            return true;
+        }
+        Code::Char('e') => Request::EditOpen(Some(number)),
+        Code::Char('r') => Request::Regen { at: Some(number), count: 1, temperature: None, seed: None },
+        Code::Char('f') => Request::Fork { at: Some(number), name: None },
+        Code::Enter => match document {
+            Some(name) => Request::Open(name),
+            None => {
+                app.transcript.open_selected();
+                return true;
+            }
+        },
+        Code::Up => {
+            app.transcript.select(-1);
+            return true;
+        }
+        Code::Down => {
+            app.transcript.select(1);
+            return true;
+        }
+        Code::Home if app.config.vim_keys => {
+            app.transcript.select(isize::MIN / 2);
+            return true;
+        }
+        Code::End if app.config.vim_keys => {
+            app.transcript.select(isize::MAX / 2);
+            return true;
+        }
+        _ => return false,
+    };
+    if request.while_busy() == WhileBusy::Waits
+        && let Some(why) = why_not_now(app)
+    {
+        note(app, Level::Warn, why);
+        return true;
+    }
+    app.transcript.deselect();
+    send(app, request, effects);
+    true
+}

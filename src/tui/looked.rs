@@ -1,0 +1,128 @@
+//! The lines below an answer that say what it looked at.
+
+use super::cells::{ellipsis, width};
+use super::rows::{Role, Row, Span};
+use crate::core::transcript::{Passage, Sources};
+use crate::text::sanitize::sanitize_line;
+
+/// Passages that are named below an answer; `/look` shows all.
+const NAMED: usize = 3;
+/// One with less is not worth a place there.
+const LEAST: f32 = 0.02;
+const OPENING: &str = "looked at  ";
+const HINT: &str = "/look shows them";
+
+/// The passages that are named below an answer.
+pub fn named(sources: &Sources) -> impl Iterator<Item = &Passage> {
+    let worth = |(n, p): &(usize, &Passage)| *n == 0 || p.share >= LEAST;
+    sources.passages.iter().take(NAMED).enumerate().filter(worth).map(|(_, p)| p)
+}
+
+/// `war.txt 41,210-41,262 (31%)`; without the name where the one before is of the same document.
+fn text(passage: &Passage, before: Option<&Passage>) -> String {
+    let place = passage.place();
+    let same = before.is_some_and(|b| b.document.is_some() && b.document == passage.document);
+    let place = match &passage.document {
+        Some(name) if same => place.get(name.len() + 1..).unwrap_or(&place),
+        Some(_) | None => &place,
+    };
+    format!("{} ({})", sanitize_line(place), passage.percent())
+}
+
+/// The same for line mode: `Looked at: [1] war.txt 41,210-41,262 (31%), [2] 38,004-38,051 (22%).`
+pub fn sentence(sources: &Sources) -> Option<String> {
+    let passages: Vec<&Passage> = named(sources).collect();
+    let before = |n: usize| n.checked_sub(1).and_then(|n| passages.get(n)).copied();
+    let places: Vec<String> =
+        passages.iter().enumerate().map(|(n, p)| format!("[{}] {}", n + 1, text(p, before(n)))).collect();
+    (!places.is_empty()).then(|| format!("Looked at: {}.", places.join(", ")))
+}
+
+/// Rows of at most `cells` cells.
+pub(super) fn rows(sources: &Sources, cells: usize) -> Vec<Row> {
+    let indent = width(OPENING);
+    let room = cells.saturating_sub(indent).max(8);
+    let mut rows: Vec<Row> = Vec::new();
+    let mut before = None;
+    for (n, passage) in named(sources).enumerate() {
+        let mark = format!("[{}] ", n + 1);
+        let place = ellipsis(&text(passage, before), room.saturating_sub(mark.len()));
+        let fits = rows.last().is_some_and(|row: &Row| row.width() + 2 + mark.len() + width(&place) <= cells);
+        let row = match rows.last_mut() {
+            Some(row) if fits => {
+                row.push("  ", Role::Dim.into());
+                row
+            }
+            Some(_) | None => {
+                let opening = if rows.is_empty() { OPENING.to_owned() } else { " ".repeat(indent) };
+                rows.push(row_of(vec![Span::new(opening, Role::Dim)]));
+                match rows.last_mut() {
+                    Some(row) => row,
+                    None => continue,
+                }
+            }
+        };
+        row.push(&mark, Role::Key.into());
+        row.push(&place, Role::Dim.into());
+        before = Some(passage);
+    }
+    if let Some(row) = rows.last_mut().filter(|row| row.width() + 4 + HINT.len() <= cells) {
+        row.push(&format!("    {HINT}"), Role::Dim.into());
+    }
+    rows
+}
+
+/// No text of the answer: it is not copied with it.
+fn row_of(spans: Vec<Span>) -> Row {
+    Row { spans, source: usize::MAX, gutter: Row::DECORATION, ..Row::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passage(document: &str, first_line: u64, last_line: u64, share: f32) -> Passage {
+        Passage { document: Some(document.into()), number: 1, first_line, last_line, share, ..Passage::default() }
+    }
+
+    #[test]
+    fn passages_are_named_within_the_width() {
+        let passages = vec![
+            passage("war.txt", 41_210, 41_262, 0.31),
+            passage("war.txt", 38_004, 38_051, 0.22),
+            Passage { number: 7, share: 0.04, ..Passage::default() },
+            passage("war.txt", 1, 2, 0.03),
+        ];
+        let sources = Sources { passages, ..Sources::default() };
+        let text = |cells| rows(&sources, cells).iter().map(Row::text).collect::<Vec<_>>();
+        assert_eq!(
+            text(107),
+            ["looked at  [1] war.txt 41,210-41,262 (31%)  [2] 38,004-38,051 (22%)  [3] #7 (4%)    /look shows them"]
+        );
+        assert_eq!(
+            text(77),
+            [
+                "looked at  [1] war.txt 41,210-41,262 (31%)  [2] 38,004-38,051 (22%)",
+                "           [3] #7 (4%)    /look shows them"
+            ]
+        );
+        assert!(rows(&sources, 57).iter().all(|r| r.width() <= 57));
+        assert_eq!(
+            sentence(&sources).unwrap(),
+            "Looked at: [1] war.txt 41,210-41,262 (31%), [2] 38,004-38,051 (22%), [3] #7 (4%)."
+        );
+    }
+
+    #[test]
+    fn what_says_little_is_left_out_and_names_are_cleaned() {
+        let few = Sources {
+            passages: vec![passage("a\u{1b}[2J", 1, 9, 0.01), passage("b", 1, 1, 0.01)],
+            ..Sources::default()
+        };
+        let text = rows(&few, 77).iter().map(Row::text).collect::<String>();
+        assert!(!text.contains('\u{1b}') && text.contains("1-9 (1%)") && !text.contains("[2]"), "{text:?}");
+        assert_eq!(rows(&Sources::default(), 77), []);
+        let long = Sources { passages: vec![passage(&"n".repeat(300), 1, 9, 0.9)], ..Sources::default() };
+        assert!(rows(&long, 57).iter().all(|r| r.width() <= 57));
+    }
+}

@@ -1,0 +1,400 @@
+//! `@file` in a question: found while it is typed, read before the question is asked; so are documents of the library by
+//! name, for which what is kept is taken. And paths that were pasted or
+//! dropped into the terminal, which are offered for loading.
+//!
+//! Whether a path exists is looked up outside ([`Effect::FindPaths`]); a path goes before a name of the library, and an
+//! `@word` that is neither stays text. Line mode and `-p` resolve mentions by the same functions ([`names`], [`meant`]).
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::acts::{hint, note, remember, send};
+use super::keys::Action;
+use super::{App, Effect, Question, Queued};
+use crate::config::commands;
+use crate::core::transcript::MessageId;
+use crate::runtime::protocol::{Choice, Level, LoadOptions, Request};
+use crate::text::sanitize::sanitize_line;
+
+/// How long a hint stays, in milliseconds.
+const HINT_MS: u64 = 6_000;
+/// Paths pasted at once that are offered for loading.
+const PASTED: usize = 64;
+
+/// What paths are being looked up for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Lookup {
+    /// A question that mentions some, and the message that it takes the place of.
+    Question(String, Option<MessageId>),
+    /// A pasted text, and the paths it consists of.
+    Pasted(String, Vec<String>),
+}
+
+/// A word that begins with `@`, and the name behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mention {
+    /// Bytes of the text, the mark included.
+    pub range: Range<usize>,
+    /// Without the mark and without escapes.
+    pub name: String,
+}
+
+/// Words with a mark, from left to right. The mark stands at the beginning of a word, so that addresses are none.
+pub fn mentions(text: &str) -> Vec<Mention> {
+    let mut found = Vec::new();
+    let mut before = ' ';
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        let begins = c == '@' && (before.is_whitespace() || matches!(before, '(' | '"' | '\''));
+        before = c;
+        if !begins {
+            continue;
+        }
+        let (mut name, mut end) = (String::new(), at + 1);
+        while let Some((i, c)) = chars.peek().copied().filter(|(_, c)| !c.is_whitespace()) {
+            chars.next();
+            end = i + c.len_utf8();
+            let escaped = (c == '\\').then(|| chars.next_if(|(_, n)| commands::is_escapable(*n))).flatten();
+            name.push(escaped.map_or(c, |(_, n)| n));
+            end += escaped.map_or(0, |(_, n)| n.len_utf8());
+            before = c;
+        }
+        if !name.is_empty() {
+            found.push(Mention { range: at..end, name });
+        }
+    }
+    found
+}
+
+/// What is typed of a mention right before the caret: where it begins, and the name so far.
+pub fn typed(line: &str) -> Option<(usize, String)> {
+    if let Some(before) = line.strip_suffix('@') {
+        let before = before.chars().next_back();
+        return before.is_none_or(|c| c.is_whitespace() || c == '(').then(|| (line.len() - 1, String::new()));
+    }
+    mentions(line).pop().filter(|m| m.range.end == line.len()).map(|m| (m.range.start, m.name))
+}
+
+/// A name without what a sentence puts behind it.
+fn bare(name: &str) -> &str {
+    name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', '"', '\''])
+}
+
+/// The text with the marks of known names taken away, and those names, each once.
+fn resolved(text: &str, known: &[&str]) -> (String, Vec<String>) {
+    let mut out = String::new();
+    let mut names: Vec<String> = Vec::new();
+    let mut at = 0;
+    for m in mentions(text) {
+        let is = |name: &str| known.contains(&name);
+        let name = if is(&m.name) { m.name.as_str() } else { bare(&m.name) };
+        if name.is_empty() || !is(name) {
+            continue;
+        }
+        out.push_str(&text[at..m.range.start]);
+        out.push_str(&m.name);
+        at = m.range.end;
+        if !names.iter().any(|n| n == name) {
+            names.push(name.to_string());
+        }
+    }
+    out.push_str(&text[at..]);
+    (out, names)
+}
+
+/// The names a question may mean, each once: with and without what a sentence puts behind them. Those that are paths are looked up.
+pub fn names(text: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for m in mentions(text) {
+        for name in [m.name.as_str(), bare(&m.name)] {
+            if !name.is_empty() && !names.iter().any(|n| n == name) {
+                names.push(name.to_string());
+            }
+        }
+    }
+    names
+}
+
+/// A question with its mentions resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meant {
+    /// Without the marks of what is known.
+    pub text: String,
+    /// Files that are read before it is asked.
+    pub paths: Vec<String>,
+    /// Documents of the library that are.
+    pub library: Vec<String>,
+}
+
+impl Meant {
+    /// Names of what is to be read.
+    fn unread(&self) -> impl Iterator<Item = &String> {
+        self.paths.iter().chain(&self.library)
+    }
+
+    /// Whether it can be asked as it is.
+    pub fn is_ready(&self) -> bool {
+        self.unread().next().is_none()
+    }
+
+    /// Why it is not sent in the place of an earlier question: where a document would be read, other messages stand.
+    pub fn not_for_an_edit(&self) -> String {
+        let marked = self.unread().map(|n| format!("@{}", sanitize_line(n))).collect::<Vec<_>>().join(" ");
+        format!(
+            "Not sent: an edit reads no document, and {marked} is one. Without its @ it is text; /undo goes back, to ask anew with it."
+        )
+    }
+}
+
+/// What a question means, given the paths that there are, the documents that are `read` and need not be read again to be spoken
+/// of, and the names of the library.
+pub fn meant(text: &str, found: &[String], read: &[&str], library: &[&str]) -> Meant {
+    let known: Vec<&str> = found.iter().map(String::as_str).chain(read.iter().chain(library).copied()).collect();
+    let (text, mut names) = resolved(text, &known);
+    names.retain(|name| !read.contains(&name.as_str()));
+    let (paths, library) = names.into_iter().partition(|name| found.contains(name));
+    Meant { text, paths, library }
+}
+
+/// What reads paths and documents of the library; `~` is the home folder.
+pub fn load_request(paths: Vec<String>, library: Vec<String>, home: Option<&Path>) -> Request {
+    let options = LoadOptions { library, ..LoadOptions::default() };
+    Request::Load { paths: paths.into_iter().map(|path| below_home(path, home)).collect(), options }
+}
+
+/// A path with the home folder in the place of `~`.
+pub fn below_home(path: String, home: Option<&Path>) -> String {
+    let below = path.strip_prefix("~/").zip(home);
+    let below = below.map(|(rest, home)| home.join(rest).to_string_lossy().into_owned());
+    below.unwrap_or(path)
+}
+
+/// Paths a pasted text consists of, if it consists of nothing else: absolute, below `~` or `.`, or `file://` addresses;
+/// in quotes or with escaped spaces, as terminals drop them.
+pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
+    let mut paths = Vec::new();
+    let mut chars = text.trim().chars().peekable();
+    while chars.peek().is_some() {
+        let mut path = String::new();
+        let quote = chars.next_if(|c| matches!(c, '\'' | '"'));
+        while let Some(c) = chars.next_if(|c| quote.map_or(!c.is_whitespace(), |q| *c != q)) {
+            match c {
+                '\\' if quote.is_none() => path.extend(chars.next()),
+                c => path.push(c),
+            }
+        }
+        if quote.is_some() {
+            chars.next()?;
+        }
+        if chars.peek().is_some_and(|c| !c.is_whitespace()) || paths.len() == PASTED {
+            return None;
+        }
+        while chars.next_if(|c| c.is_whitespace()).is_some() {}
+        let path = match path.strip_prefix("file://") {
+            Some(address) => percent_decoded(address.find('/').map_or(address, |at| &address[at..]))?,
+            None => path,
+        };
+        if !["/", "~/", "./", "../"].iter().any(|start| path.starts_with(start)) || path.len() < 2 {
+            return None;
+        }
+        paths.push(path);
+    }
+    (!paths.is_empty()).then_some(paths)
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(b) = rest.next() {
+        if b != b'%' {
+            bytes.push(b);
+            continue;
+        }
+        let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16));
+        let (high, low) = (digit(rest.next())?, digit(rest.next())?);
+        bytes.push(u8::try_from(high * 16 + low).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Looks up what a question mentions; false if it mentions nothing.
+pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) -> bool {
+    let names = names(text);
+    if names.is_empty() {
+        return false;
+    }
+    app.waiting = true;
+    app.lookup = Some(Lookup::Question(text.to_string(), edits));
+    effects.push(Effect::FindPaths(names));
+    true
+}
+
+/// Looks up whether a pasted text is paths; false if it is plainly text, or belongs to a command.
+pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
+    if app.composer.text().starts_with('/') || app.editing.is_some() || app.lookup.is_some() {
+        return false;
+    }
+    let Some(paths) = pasted_paths(text) else { return false };
+    app.lookup = Some(Lookup::Pasted(text.to_string(), paths.clone()));
+    effects.push(Effect::FindPaths(paths));
+    true
+}
+
+/// What of it exists. Returns a question to be asked now, or a text to be pasted after all.
+pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) -> Found {
+    match app.lookup.take() {
+        None => Found::Nothing,
+        Some(Lookup::Question(text, edits)) => {
+            app.waiting = false;
+            let read: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
+            let shelved: Vec<&str> = app.library.iter().map(|d| d.name.as_str()).collect();
+            let meant = meant(&text, found, &read, &shelved);
+            if meant.is_ready() {
+                return Found::Ask { text: meant.text, edits };
+            }
+            if edits.is_some() {
+                not_for_an_edit(app, &meant, &text, edits);
+                return Found::Nothing;
+            }
+            load_for_question(app, meant.text, meant.paths, meant.library, effects);
+            Found::Nothing
+        }
+        Some(Lookup::Pasted(text, paths)) => {
+            if paths.iter().any(|p| !found.contains(p)) {
+                return Found::Paste(text);
+            }
+            let what = match paths.as_slice() {
+                [one] => one.clone(),
+                many => format!("{} files", many.len()),
+            };
+            let choice = |key, label: &str| Choice { key, label: label.into() };
+            let choices =
+                vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
+            let asked = format!("Load {}?", sanitize_line(&what));
+            app.questions.push_back(Question::of_pasted(asked, choices));
+            app.lookup = Some(Lookup::Pasted(text, paths));
+            Found::Nothing
+        }
+    }
+}
+
+/// What a lookup leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Nothing more.
+    Nothing,
+    /// This is asked now, or put in the place of a message.
+    Ask {
+        /// Without the marks of what is known.
+        text: String,
+        /// The message.
+        edits: Option<MessageId>,
+    },
+    /// This is text after all.
+    Paste(String),
+}
+
+/// The question about pasted paths was answered.
+pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Found {
+    let Some(Lookup::Pasted(text, paths)) = app.lookup.take() else { return Found::Nothing };
+    match key {
+        '\n' => {
+            app.transcript.follow();
+            load(app, paths, Vec::new(), effects);
+            Found::Nothing
+        }
+        't' => Found::Paste(text),
+        _ => Found::Nothing,
+    }
+}
+
+/// The text goes back into the input, so that it is not taken for one that was read.
+fn not_for_an_edit(app: &mut App, meant: &Meant, typed: &str, edits: Option<MessageId>) {
+    note(app, Level::Warn, &meant.not_for_an_edit());
+    if app.composer.recall(&commands::line_of(typed)) {
+        app.editing = edits;
+    }
+}
+
+/// Reads files and documents of the library, then asks.
+pub(super) fn load_for_question(
+    app: &mut App,
+    text: String,
+    paths: Vec<String>,
+    library: Vec<String>,
+    effects: &mut Vec<Effect>,
+) {
+    let line = commands::line_of(&text);
+    // As what is queued: where the program is killed while it reads, the question is not lost.
+    remember(app, &line, effects);
+    app.queue.lines.push_front(Queued { line, edits: None });
+    app.reading_for_question = true;
+    load(app, paths, library, effects);
+}
+
+fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut Vec<Effect>) {
+    let request = load_request(paths, library, app.config.home.as_deref());
+    app.waiting = true;
+    send(app, request, effects);
+}
+
+/// What a question mentions was not read: the question waits for a decision.
+pub(super) fn not_read(app: &mut App, now: u64) {
+    if std::mem::take(&mut app.reading_for_question) && !app.queue.lines.is_empty() {
+        app.queue.held = true;
+        let text = not_asked(app);
+        hint(app, text, now + HINT_MS);
+    }
+}
+
+/// What is said of a question that waits because not all was read; in 80 columns.
+fn not_asked(app: &App) -> String {
+    let keys = &app.config.keys;
+    let asks = keys.offer("Not asked: not all was read", Action::Send, "asks it anyway");
+    keys.offer(&asks, Action::Unqueue, "edits it")
+}
+
+/// The question was sent or taken out of the queue: nothing is said of it any more.
+pub(super) fn is_decided(app: &mut App) {
+    if app.hint.as_ref().is_some_and(|(said, _)| *said == not_asked(app)) {
+        app.hint = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_at_the_beginning_of_a_word_is_a_mention() {
+        let names = |text| mentions(text).into_iter().map(|m| m.name).collect::<Vec<_>>();
+        assert_eq!(names("compare @a.txt with (@b/c.md) and x@y.org"), ["a.txt", "b/c.md)"]);
+        assert_eq!(names("@my\\ notes.txt @ @"), ["my notes.txt"]);
+        for name in ["a b", "'a'.txt", "c\\d", "g\u{a0}h", "it's"] {
+            let typed = format!("see @{} now", commands::escaped(name));
+            assert_eq!(mentions(&typed).first().map(|m| m.name.as_str()), Some(name), "{typed}");
+        }
+        assert_eq!(typed("see @src/ma"), Some((4, "src/ma".into())));
+        assert_eq!(typed("see @"), Some((4, String::new())));
+        assert_eq!((typed("see @a b"), typed("x@")), (None, None));
+    }
+
+    #[test]
+    fn found_paths_lose_their_mark_and_others_keep_it() {
+        let (text, paths) = resolved("What do @a.txt and @b.md, @a.txt? And @anna?", &["a.txt", "b.md"]);
+        assert_eq!(text, "What do a.txt and b.md, a.txt? And @anna?");
+        assert_eq!(paths, ["a.txt", "b.md"]);
+    }
+
+    #[test]
+    fn dropped_paths_are_told_from_text() {
+        let paths = |text: &str| pasted_paths(text);
+        assert_eq!(paths("'/home/a b.txt' "), Some(vec!["/home/a b.txt".into()]));
+        assert_eq!(paths("/a\\ b.txt ~/c.md\n"), Some(vec!["/a b.txt".into(), "~/c.md".into()]));
+        assert_eq!(paths("file:///tmp/x%20y.txt"), Some(vec!["/tmp/x y.txt".into()]));
+        assert_eq!(paths("file://host/tmp/x"), Some(vec!["/tmp/x".into()]));
+        for text in ["/etc is a folder", "hello", "/", "'/open quote", "https://x.example", "file:///a%zz", ""] {
+            assert_eq!(paths(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What the user can set about the interface. Filled by the configuration, changed by `/theme` and `/think`.
+
+use super::keys::KeyTable;
+use super::palette::Palette;
+pub use crate::config::settings::{ClipboardMethod, Switch as Panel, Theme as ThemeName, ThoughtView as ThinkShow};
+use crate::runtime::protocol::Display;
+
+/// Columns from which there is room for the side panel.
+pub const PANEL_FROM: u16 = 120;
+
+/// Characters for frames and meters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Glyphs {
+    /// Box drawing.
+    #[default]
+    Unicode,
+    /// `|`, `-`, `#`, `.` only.
+    Ascii,
+}
+
+/// How many colours the terminal shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Depth {
+    /// Its own 16.
+    Sixteen,
+    /// Those and a fixed cube.
+    Fixed,
+    /// Red, green and blue of 8 bits.
+    #[default]
+    Rgb,
+}
+
+/// When the terminal is asked to notify that an answer is complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Notify {
+    /// Not at all.
+    Never,
+    /// When the window has not got the focus.
+    #[default]
+    Unfocused,
+    /// After every long answer.
+    Always,
+}
+
+/// Options of the interface (`[ui]`, `[keys]`, `[clipboard]`, `thinking.show`).
+#[derive(Clone, Debug)]
+pub struct UiConfig {
+    /// Requests that were sent to the runtime before there was an interface; it counts them.
+    pub sent_before: u64,
+    /// Colours.
+    pub theme: Palette,
+    /// The terminal's background is light: what the theme `auto` follows.
+    pub light: bool,
+    /// Folder of theme files.
+    pub themes_dir: Option<std::path::PathBuf>,
+    /// Where presets of the user's own are.
+    pub presets_dir: Option<std::path::PathBuf>,
+    /// Names of the themes there, for completion.
+    pub themes: Vec<String>,
+    /// Colours of code.
+    pub code_theme: String,
+    /// False for `NO_COLOR` and `CLICOLOR=0`: attributes only, whatever the theme.
+    pub colour: bool,
+    /// Colours that the terminal shows.
+    pub depth: Depth,
+    /// Frame characters.
+    pub glyphs: Glyphs,
+    /// Glyphs were `auto`: use ASCII after all when the terminal draws lines two cells wide.
+    pub probe_glyphs: bool,
+    /// Side panel.
+    pub panel: Panel,
+    /// Widest text column, in cells.
+    pub max_width: u16,
+    /// A paste of more characters is folded to one line in the input.
+    pub paste_fold_chars: usize,
+    /// A paste of more lines is folded.
+    pub paste_fold_lines: usize,
+    /// The wheel scrolls.
+    pub mouse: bool,
+    /// `j`, `k`, `g` and `G` move in lists and among selected messages.
+    pub vim_keys: bool,
+    /// The settings file, for `/set --save`.
+    pub settings_file: Option<std::path::PathBuf>,
+    /// Alternate screen; false leaves the last frame in the scrollback.
+    pub alternate_screen: bool,
+    /// Thoughts.
+    pub think_show: ThinkShow,
+    /// What answers looked at is shown below them.
+    pub look: bool,
+    /// Notifications.
+    pub notify: Notify,
+    /// Answers shorter than this never notify, in milliseconds.
+    pub notify_after_ms: u64,
+    /// Where copied text goes, beside `copy.txt`.
+    pub clipboard: ClipboardMethod,
+    /// Key bindings.
+    pub keys: KeyTable,
+    /// All settings and who set them, for `/settings`.
+    pub settings: crate::config::settings::Loaded,
+    /// For `~` in paths.
+    pub home: Option<std::path::PathBuf>,
+    /// Directory for `copy.txt` and crash reports.
+    pub state_dir: Option<std::path::PathBuf>,
+    /// Minutes east of UTC, for times of day.
+    pub utc_offset_min: i32,
+}
+
+impl UiConfig {
+    /// What a preset keeps of it.
+    pub fn display(&self) -> Display {
+        vec![
+            ("thinking.show", self.think_show.word().to_owned()),
+            ("ui.look", self.look.to_string()),
+            ("ui.theme", self.theme.name.clone()),
+            ("ui.code_theme", self.code_theme.clone()),
+        ]
+    }
+
+    /// Takes what a preset kept, but for the themes: those are read outside.
+    pub fn set_display(&mut self, display: &Display) {
+        for (key, value) in display {
+            match *key {
+                "thinking.show" => self.think_show = ThinkShow::from_word(value).unwrap_or(self.think_show),
+                "ui.look" => self.look = value.parse().unwrap_or(self.look),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Default for UiConfig {
+    fn default() -> Self {
+        UiConfig {
+            sent_before: 0,
+            theme: Palette::built_in(ThemeName::Auto, false),
+            light: false,
+            themes_dir: None,
+            presets_dir: None,
+            themes: Vec::new(),
+            code_theme: "auto".into(),
+            colour: true,
+            depth: Depth::Rgb,
+            glyphs: Glyphs::Unicode,
+            probe_glyphs: true,
+            panel: Panel::Auto,
+            max_width: 110,
+            paste_fold_chars: 800,
+            paste_fold_lines: 10,
+            vim_keys: false,
+            settings_file: None,
+            mouse: false,
+            alternate_screen: true,
+            think_show: ThinkShow::Fold,
+            look: true,
+            notify: Notify::Unfocused,
+            notify_after_ms: 10_000,
+            clipboard: ClipboardMethod::Auto,
+            keys: KeyTable::default(),
+            settings: crate::config::settings::Loaded::default(),
+            home: None,
+            state_dir: None,
+            utc_offset_min: 0,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The files of a load's plan: which are chosen, and what that comes to.
+
+use super::acts::{hint, send};
+use super::entry::grouped;
+use super::keys::{Code, Key};
+use super::status::duration;
+use super::{App, Asker, Effect};
+use crate::runtime::protocol::{LoadPlan, Request};
+
+/// How long a hint about the list stays, in milliseconds.
+const HINT_MS: u64 = 2_000;
+
+/// A plan with a mark on each file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FilePick {
+    plan: LoadPlan,
+    chosen: Vec<bool>,
+    selected: usize,
+    /// The list is on screen, over the plan's own question.
+    pub open: bool,
+}
+
+impl FilePick {
+    /// All files chosen; of a load that is too large, those from the top that fit.
+    pub fn new(plan: LoadPlan) -> FilePick {
+        let room = plan.free.saturating_sub(plan.reserve);
+        let mut used = 0u64;
+        let chosen = plan
+            .files
+            .iter()
+            .map(|f| {
+                let fits = used.saturating_add(f.tokens) <= room;
+                used += if fits { f.tokens } else { 0 };
+                fits
+            })
+            .collect();
+        FilePick { plan, chosen, selected: 0, open: false }
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &LoadPlan {
+        &self.plan
+    }
+
+    /// Whether a file is chosen.
+    pub fn is_chosen(&self, file: usize) -> bool {
+        self.chosen.get(file).copied().unwrap_or(false)
+    }
+
+    /// The file the keys act on.
+    pub fn selected(&self) -> usize {
+        self.selected
+    }
+
+    /// Moves it; stops at the ends.
+    pub fn step(&mut self, by: isize) {
+        let last = self.plan.files.len().saturating_sub(1);
+        self.selected = self.selected.saturating_add_signed(by).min(last);
+    }
+
+    /// Takes the selected file in or out and goes to the next one.
+    pub fn toggle(&mut self) {
+        if let Some(chosen) = self.chosen.get_mut(self.selected) {
+            *chosen = !*chosen;
+        }
+        self.step(1);
+    }
+
+    /// All in; all out when all are in.
+    pub fn toggle_all(&mut self) {
+        let all = self.chosen.iter().all(|c| *c);
+        self.chosen.fill(!all);
+    }
+
+    /// Places of the chosen files.
+    pub fn files(&self) -> Vec<usize> {
+        (0..self.chosen.len()).filter(|i| self.is_chosen(*i)).collect()
+    }
+
+    /// Tokens of the chosen files.
+    fn tokens(&self) -> u64 {
+        self.picked().map(|(f, _)| f.tokens).sum()
+    }
+
+    fn picked(&self) -> impl Iterator<Item = (&crate::runtime::protocol::PlanFile, bool)> {
+        // Kept state continues what came before it: behind a file that is left out, all is read again.
+        let mut unbroken = true;
+        self.plan.files.iter().zip(&self.chosen).filter_map(move |(f, chosen)| {
+            unbroken &= *chosen;
+            chosen.then_some((f, f.kept && unbroken))
+        })
+    }
+
+    /// Tokens by which the chosen files exceed the room; 0 when they fit.
+    pub fn over(&self) -> u64 {
+        (self.tokens() + self.plan.reserve).saturating_sub(self.plan.free)
+    }
+
+    /// `9 of 11 files, 402,504 tokens, about 0:47, leaves 641,377.`
+    pub fn summary(&self) -> String {
+        let (count, all) = (self.files().len(), self.plan.files.len());
+        let tokens = self.tokens();
+        let head = format!("{count} of {all} files, {} tokens", grouped(tokens));
+        match self.over() {
+            0 => {
+                let read: u64 = self.picked().filter(|p| !p.1).map(|p| p.0.tokens).sum();
+                let about = if self.plan.tokens_per_s > 0.0 {
+                    format!(", about {}", duration(read as f64 / self.plan.tokens_per_s))
+                } else {
+                    String::new()
+                };
+                let left = grouped(self.plan.free.saturating_sub(tokens));
+                format!("{head}{about}, leaves {left}.")
+            }
+            over => format!("{head}: {} too many.", grouped(over)),
+        }
+    }
+}
+
+/// Keys in the list of a load's files.
+pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    let (page, vim) = (app.transcript.page(), app.config.vim_keys);
+    let Some(question) = app.questions.front_mut() else {
+        return;
+    };
+    let (asker, Some(pick)) = (question.asker, &mut question.pick) else {
+        return;
+    };
+    let key = if vim && !key.ctrl && !key.alt { key.as_arrow() } else { key };
+    match key.code {
+        Code::Esc => pick.open = false,
+        Code::Char(' ') => pick.toggle(),
+        Code::Char('a') if !key.ctrl && !key.alt => pick.toggle_all(),
+        Code::Up | Code::Char('k') => pick.step(-1),
+        Code::Down | Code::Char('j') => pick.step(1),
+        Code::PageUp => pick.step(-page),
+        Code::PageDown => pick.step(page),
+        Code::Home => pick.step(isize::MIN / 2),
+        Code::End => pick.step(isize::MAX / 2),
+        Code::Enter => {
+            let (files, over) = (pick.files(), pick.over());
+            if files.is_empty() {
+                return hint(app, "No file is chosen: Space takes one in", now + HINT_MS);
+            }
+            if over > 0 {
+                return hint(app, "They do not fit: Space leaves a file out", now + HINT_MS);
+            }
+            app.questions.pop_front();
+            if let Asker::Runtime(question) = asker {
+                send(app, Request::ChooseFiles { question, files }, effects);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::protocol::PlanFile;
+
+    fn plan(tokens: &[u64], free: u64) -> LoadPlan {
+        LoadPlan {
+            files: tokens
+                .iter()
+                .enumerate()
+                .map(|(i, t)| PlanFile { name: format!("{i}.txt"), tokens: *t, kept: i == 1 })
+                .collect(),
+            free,
+            reserve: 100,
+            tokens_per_s: 10.0,
+        }
+    }
+
+    #[test]
+    fn totals_follow_the_marks_and_kept_state_counts_only_behind_what_is_loaded() {
+        let mut p = FilePick::new(plan(&[100, 200, 300], 1_000));
+        assert_eq!(p.summary(), "3 of 3 files, 600 tokens, about 0:40, leaves 400.");
+        p.toggle();
+        assert_eq!(p.files(), [1, 2]);
+        assert_eq!(p.summary(), "2 of 3 files, 500 tokens, about 0:50, leaves 500.");
+        p.toggle_all();
+        assert_eq!(p.files(), [0, 1, 2]);
+        p.toggle_all();
+        assert!(p.files().is_empty() && p.over() == 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_at_first_and_the_excess_is_named() {
+        let mut p = FilePick::new(plan(&[500, 400, 300], 1_000));
+        assert_eq!(p.files(), [0, 1]);
+        p.step(9);
+        p.toggle();
+        assert_eq!(p.over(), 300);
+        assert_eq!(p.summary(), "3 of 3 files, 1,200 tokens: 300 too many.");
+    }
+}

@@ -1,0 +1,122 @@
+//! The end of the program: whether it is asked for, what would be lost by it, and that what was typed is kept.
+
+use super::acts::{hint, is_remembered, remember, send};
+use super::{App, Asker, Effect, Phase, Question, drafts};
+use crate::config::commands::is_command;
+use crate::core::transcript::LONGEST_PROMPT;
+use crate::runtime::protocol::{Activity, Choice, Request, SaveState};
+
+/// How long it is said that there is nothing left to stop, in milliseconds.
+const OVER_MS: u64 = 4_000;
+
+/// Begins to end.
+pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
+    if app.phase == Phase::Running {
+        app.phase = Phase::Quitting;
+        app.overlay = None;
+        app.popup = None;
+        app.questions.clear();
+        // Whatever ends the program: a terminal that is closed asks nobody.
+        let lines: Vec<String> = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).cloned().collect();
+        lines.iter().for_each(|line| remember(app, line, effects));
+        drafts::keep_all(app, effects);
+        send(app, Request::Quit, effects);
+        app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
+    }
+}
+
+/// Quits, after asking once when the model is busy or a message waits to be sent, here or in sessions that were left, or when not
+/// all is on disk.
+pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
+    let Some(text) = lost_by_quitting(app) else { return quit(app, effects) };
+    app.questions.push_front(Question::of_quitting(text, Choice::yes_or_no("quit", "stay")));
+}
+
+/// Whether to quit is asked of what goes on now: of what has ended meanwhile nothing is said, and with nothing left the question
+/// goes away.
+pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
+    if !app.questions.iter().any(|q| q.asker == Asker::Quit) {
+        return;
+    }
+    match lost_by_quitting(app) {
+        Some(text) => {
+            app.questions.iter_mut().filter(|q| q.asker == Asker::Quit).for_each(|q| q.text.clone_from(&text))
+        }
+        None => {
+            app.questions.retain(|q| q.asker != Asker::Quit);
+            hint(app, "The work is done; quitting stops nothing now", now + OVER_MS);
+        }
+    }
+}
+
+/// Said where quitting loses what could not be saved.
+const UNSAVED: &str =
+    "Not all of this conversation is saved, and what is not is lost: /export FILE keeps it elsewhere.";
+
+/// Whether something of the conversation is nowhere but here.
+pub(super) fn is_unsaved(app: &App) -> bool {
+    matches!(app.save, SaveState::NotSaved(_)) && app.has_begun()
+}
+
+/// Where a message that was not sent is found at the next start, and where several are.
+const UNSENT: (&str, &str) = ("Up finds it at the next start", "Up finds them at the next start");
+/// The same of drafts.
+const DRAFTS: (&str, &str) = ("it is kept for the next start", "they are kept for the next start");
+
+/// What becomes of texts of these lengths ([`quit`]).
+fn fate(lengths: &[usize], remembers: bool, (it, they): (&str, &str)) -> String {
+    let one = lengths.len() == 1;
+    match lengths.iter().filter(|bytes| **bytes > LONGEST_PROMPT).count() {
+        _ if !remembers && one => "it is not kept".into(),
+        _ if !remembers => "they are not kept".into(),
+        0 if one => it.into(),
+        0 => they.into(),
+        long if long == lengths.len() => format!("too long ({LONGEST_PROMPT} bytes at most), and not kept"),
+        long => format!("{they}, but for {long} of more than {LONGEST_PROMPT} bytes"),
+    }
+}
+
+/// The question whether to quit; none when nothing is at work or waits, and all is saved.
+fn lost_by_quitting(app: &App) -> Option<String> {
+    let here = app.goes_on() && !matches!(app.activity, Activity::Starting { .. });
+    let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
+    // Where nothing is saved there is no history either.
+    let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));
+    let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent());
+    let (commands, messages): (Vec<&String>, Vec<&String>) = queued.partition(|line| is_command(line));
+    let lengths: Vec<usize> = messages.into_iter().map(String::len).collect();
+    let unsent = match lengths.len() {
+        0 => String::new(),
+        1 => format!("1 message was not sent: {}.", fate(&lengths, remembers, UNSENT)),
+        n => format!("{n} messages were not sent: {}.", fate(&lengths, remembers, UNSENT)),
+    };
+    let undone = match commands.as_slice() {
+        [] => String::new(),
+        [one] => format!("{} was not done.", one.split_whitespace().next().unwrap_or(one.as_str())),
+        more => format!("{} commands were not done.", more.len()),
+    };
+    let typed: Vec<(&str, String)> = app.tabs.drafts().filter(|(_, text)| is_remembered(text)).collect();
+    let lengths: Vec<usize> = typed.iter().map(|(_, text)| text.len()).collect();
+    let mut names: Vec<String> = typed.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+    names.dedup();
+    let drafts = match lengths.len() {
+        0 => String::new(),
+        1 => format!("A draft is in {}: {}.", names.join(", "), fate(&lengths, remembers, DRAFTS)),
+        n => format!("{n} drafts are in {}: {}.", names.join(", "), fate(&lengths, remembers, DRAFTS)),
+    };
+    if here || !others.is_empty() {
+        let place = match (here, others.is_empty()) {
+            (_, true) => String::new(),
+            (true, false) => format!(" here and in {}", others.join(", ")),
+            (false, false) => format!(" in {}", others.join(", ")),
+        };
+        let kept = if is_unsaved(app) { UNSAVED } else { "What was written so far is kept." };
+        let text = format!("Still working{place}. Stop and quit? {kept}");
+        return Some(
+            [text, unsent, undone, drafts].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(" "),
+        );
+    }
+    let unsaved = if is_unsaved(app) { UNSAVED } else { "" };
+    let lost: Vec<&str> = [unsaved, &unsent, &undone, &drafts].into_iter().filter(|what| !what.is_empty()).collect();
+    (!lost.is_empty()).then(|| format!("{} Quit?", lost.join(" ")))
+}

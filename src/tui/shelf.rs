@@ -1,0 +1,111 @@
+//! The table of answers to one question, for the screen and for lines of text.
+
+use super::list::List;
+use crate::core::transcript::Finish;
+use crate::runtime::protocol::{FanOut, FanOutRow};
+use crate::text::sanitize::{sanitize, sanitize_line};
+
+/// The table, with the row that is chosen.
+#[derive(Clone, Debug)]
+pub struct FanOutView {
+    /// The question, cleaned.
+    pub question: String,
+    /// Rows with their place in the table as the runtime has it.
+    pub list: List<(usize, FanOutRow)>,
+    /// Nothing more comes.
+    pub over: bool,
+}
+
+impl FanOutView {
+    /// A table as the runtime tells it; `before` is the one on the screen, whose filter and place stay.
+    pub fn new(shelf: FanOut, before: Option<&FanOutView>) -> FanOutView {
+        let clean = |(i, row): (usize, FanOutRow)| {
+            let (document, text) = (sanitize_line(&row.document).into_owned(), sanitize(&row.text).into_owned());
+            let failed = row.failed.map(|why| sanitize_line(&why).into_owned());
+            (i, FanOutRow { document, text, failed, ..row })
+        };
+        let rows = shelf.rows.into_iter().enumerate().map(clean).collect();
+        let mut list = List::new(rows, |(_, r): &(usize, FanOutRow)| format!("{} {}", r.document, r.text));
+        if let Some(before) = before {
+            list.set_query(before.list.query().to_owned());
+            list.select(before.list.selected_index());
+        }
+        FanOutView { question: sanitize_line(&shelf.question).into_owned(), list, over: shelf.over }
+    }
+}
+
+/// `41,210-41,262`: the lines that an answer looked at most, in its own document.
+pub fn lines(row: &FanOutRow) -> String {
+    let own = row.passages.iter().find(|p| p.document.as_deref() == Some(row.document.as_str()));
+    let place = own.map(|p| p.place());
+    place.and_then(|place| place.get(row.document.len() + 1..).map(str::to_owned)).unwrap_or_default()
+}
+
+/// `93%`: how likely each token of the answer is on average.
+pub fn likely(row: &FanOutRow) -> String {
+    row.likelihood().map_or(String::new(), |p| format!("{:.0}%", p * 100.0))
+}
+
+/// The answer on a line, or why there is none.
+pub fn said(row: &FanOutRow) -> String {
+    match (&row.failed, row.finish) {
+        (Some(why), _) => format!("({why})"),
+        (None, Some(Finish::Stopped)) => format!("{} (stopped)", flat(&row.text)),
+        (None, None) if row.text.is_empty() => String::new(),
+        (None, _) => flat(&row.text),
+    }
+}
+
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The table as sentences.
+pub fn sentences(shelf: &FanOut) -> Vec<String> {
+    let row = |r: &FanOutRow| {
+        let mut notes = Vec::new();
+        notes.extend(Some(lines(r)).filter(|l| !l.is_empty()).map(|l| format!("lines {l}")));
+        notes.extend(Some(likely(r)).filter(|p| !p.is_empty()).map(|p| format!("each token {p} likely")));
+        let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+        format!("{}: {}{notes}", sanitize_line(&r.document), sanitize_line(&said(r)))
+    };
+    shelf.rows.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::transcript::Passage;
+
+    #[test]
+    fn a_row_says_the_answer_its_lines_and_how_likely_it_is() {
+        let passage = |document: &str| Passage {
+            document: Some(document.into()),
+            number: 1,
+            first_line: 41_210,
+            last_line: 41_262,
+            ..Passage::default()
+        };
+        let answered = FanOutRow {
+            document: "war.txt".into(),
+            text: "Prince\nAndrei\u{1b}[2J".into(),
+            finish: Some(Finish::Stop),
+            passages: vec![passage("other.txt"), passage("war.txt")],
+            log_probability: Some(-0.0726),
+            ..FanOutRow::default()
+        };
+        let failed =
+            FanOutRow { document: "b.txt".into(), failed: Some("no kept state".into()), ..FanOutRow::default() };
+        let stopped = FanOutRow { finish: Some(Finish::Stopped), ..answered.clone() };
+        assert_eq!([&answered, &failed, &stopped].map(FanOutRow::is_answered), [true, false, false]);
+        let shelf = FanOut { question: "Who?".into(), rows: vec![answered, failed], over: true };
+        let said = sentences(&shelf);
+        assert!(said[0].starts_with("war.txt: Prince Andrei") && !said[0].contains('\u{1b}'), "{said:?}");
+        assert!(said[0].ends_with("(lines 41,210-41,262; each token 93% likely)"), "{said:?}");
+        assert_eq!(said[1], "b.txt: (no kept state)");
+        let mut view = FanOutView::new(shelf.clone(), None);
+        view.list.set_query("b.txt".into());
+        let again = FanOutView::new(shelf, Some(&view));
+        assert_eq!(again.list.selected().map(|(at, _)| *at), Some(1));
+    }
+}

@@ -1,0 +1,243 @@
+//! Words and numbers of the header, the status line and the hint line, most important first.
+
+use super::entry::{clock, grouped, short_count};
+use super::keys::Action;
+use super::rows::Role;
+use super::{App, Phase};
+use crate::runtime::protocol::{Activity, ReadingProgress, SaveState};
+
+/// A part of the status line; lower numbers stay longest when there is no room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// 1 is kept longest.
+    pub priority: u8,
+    /// The words.
+    pub text: String,
+    /// What they are.
+    pub role: Role,
+}
+
+/// `0:39`, `1:02:03`.
+pub fn duration(seconds: f64) -> String {
+    let s = seconds.max(0.0).round() as u64;
+    if s >= 3600 {
+        format!("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+    } else {
+        format!("{}:{:02}", s / 60, s % 60)
+    }
+}
+
+use crate::core::{about, bytes, percent};
+
+/// Time until everything is read, in seconds, once a speed is known.
+pub fn seconds_left(r: &ReadingProgress) -> Option<f64> {
+    (r.tokens_per_s > 0.0).then(|| r.total.saturating_sub(r.done) as f64 / r.tokens_per_s)
+}
+
+/// Share of draft tokens that were accepted, with the mean tokens per round.
+pub fn acceptance(app: &App) -> Option<String> {
+    let spec = &app.meters.spec;
+    (spec.drafted > 0)
+        .then(|| format!("accept {:.1} ({}%)", spec.mean_accept_length, percent(spec.accepted, spec.drafted)))
+}
+
+/// `612k/1M 58%`, with `!` from 80 and `!!` from 95 percent.
+pub fn context(app: &App) -> Option<String> {
+    let (used, limit) = (app.meters.context_used, app.meters.context_limit);
+    if limit == 0 {
+        return None;
+    }
+    let share = percent(used, limit);
+    let mark = match share {
+        0..80 => "",
+        80..95 => " !",
+        _ => " !!",
+    };
+    let about = about(app.meters.estimated);
+    Some(format!("{about}{}/{} {share}%{mark}", short_count(used), short_count(limit)))
+}
+
+/// How fast an answer is being written. A server tells how many tokens it was when it has ended.
+pub(super) fn writing_speed(app: &App, tokens_per_s: f64) -> String {
+    let server = app.model.as_ref().is_some_and(|model| model.server.is_some());
+    format!("{}{tokens_per_s:.1} t/s", about(server))
+}
+
+fn activity(app: &App) -> (String, Role) {
+    if app.phase != Phase::Running {
+        return ("saving".into(), Role::Heading);
+    }
+    let text = match &app.activity {
+        Activity::Idle if app.busy() => "sending".into(),
+        Activity::Idle => return ("idle".into(), Role::Dim),
+        Activity::Starting { what } => what.clone(),
+        Activity::Reading(r) => {
+            let left = seconds_left(r).map_or(String::new(), |s| format!(" {} left", duration(s)));
+            let speed =
+                if r.tokens_per_s > 0.0 { format!("{} t/s  ", grouped(r.tokens_per_s as u64)) } else { String::new() };
+            format!("reading {speed}{}%{left}", percent(r.done, r.total))
+        }
+        Activity::Thinking { ms, .. } => format!("thinking {:.0} s", ms / 1e3),
+        Activity::Answering { tokens_per_s } => format!("gen {}", writing_speed(app, *tokens_per_s)),
+        Activity::Restoring { tokens, share } => {
+            let percent = share.map_or(String::new(), |s| format!(" {:.0}%", 100.0 * s));
+            format!("restoring {} tokens{percent}", grouped(*tokens))
+        }
+        Activity::Stopping => "stopping".into(),
+        Activity::Busy { what } | Activity::Beside { what } => what.clone(),
+    };
+    (text, Role::Heading)
+}
+
+/// How far work is, for the terminal's tab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// So many percent.
+    Share(u64),
+    /// It is not known how far.
+    Running,
+}
+
+/// Work worth showing on the tab; an answer of unknown length is running.
+pub fn progress(app: &App) -> Option<Progress> {
+    match &app.activity {
+        Activity::Idle | Activity::Stopping => None,
+        Activity::Reading(r) if r.total > 0 => Some(Progress::Share(percent(r.done, r.total))),
+        Activity::Restoring { share: Some(share), .. } => Some(Progress::Share((100.0 * share) as u64)),
+        Activity::Starting { .. }
+        | Activity::Reading(_)
+        | Activity::Thinking { .. }
+        | Activity::Answering { .. }
+        | Activity::Restoring { .. }
+        | Activity::Beside { .. }
+        | Activity::Busy { .. } => Some(Progress::Running),
+    }
+}
+
+/// The window's title: the session and what goes on in it, and how others stand; a star says that something ended unseen.
+pub fn title(app: &App) -> String {
+    let named = [app.session.title.as_str(), &app.session.name].into_iter().find(|name| !name.is_empty());
+    let name = named.unwrap_or("sala-chat");
+    let mark = if app.unseen { "* " } else { "" };
+    let doing = match &app.activity {
+        Activity::Reading(r) if r.total > 0 => format!(": reading {}%", percent(r.done, r.total)),
+        Activity::Thinking { .. } => ": thinking".into(),
+        Activity::Answering { .. } => ": answering".into(),
+        Activity::Reading(_)
+        | Activity::Idle
+        | Activity::Starting { .. }
+        | Activity::Restoring { .. }
+        | Activity::Stopping
+        | Activity::Beside { .. }
+        | Activity::Busy { .. } => String::new(),
+    };
+    let news = app.tabs.news();
+    let news = if news.is_empty() { news } else { format!("  [{news}]") };
+    format!("{mark}{name}{doing}{news}")
+}
+
+/// How saving stands, for the header: words and whether they are a problem.
+pub fn saved(app: &App) -> (String, Role) {
+    match &app.save {
+        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving if app.toured => ("not kept".into(), Role::Dim),
+        SaveState::Empty => ("not saved yet".into(), Role::Dim),
+        // What is or was being written is of a session that was left.
+        SaveState::Saved(_) | SaveState::Saving if !app.has_begun() => ("not saved yet".into(), Role::Dim),
+        SaveState::Saved(ms) => (format!("saved {}", clock(*ms, app.config.utc_offset_min)), Role::Dim),
+        SaveState::Saving => ("saving".into(), Role::Dim),
+        SaveState::TextOnly(_) => ("text saved, state not".into(), Role::Warn),
+        SaveState::NotSaved(_) => ("NOT SAVED".into(), Role::Alert),
+        SaveState::Off => ("saving is off".into(), Role::Warn),
+    }
+}
+
+/// Parts of the status line: left ones and right ones.
+pub fn parts(app: &App) -> (Vec<Part>, Vec<Part>) {
+    let part = |priority, text: String, role| Part { priority, text, role };
+    let (text, role) = activity(app);
+    let mut left = vec![part(1, text, role)];
+    let mut right = Vec::new();
+    match &app.save {
+        SaveState::NotSaved(_) => left.push(part(2, "NOT SAVED".into(), Role::Alert)),
+        SaveState::TextOnly(_) => left.push(part(2, "state not saved".into(), Role::Warn)),
+        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => {}
+    }
+    let m = &app.meters;
+    if let Some(c) = context(app) {
+        right.push(part(3, c, if m.context_used * 100 >= m.context_limit * 80 { Role::Warn } else { Role::Dim }));
+    }
+    if let Some(a) = acceptance(app) {
+        left.push(part(4, a, Role::Dim));
+    }
+    let memory = &m.model.memory;
+    if m.model.device_kind == "cuda" && memory.total > 0 {
+        let gib = |n: u64| n as f64 / (1u64 << 30) as f64;
+        right.push(part(5, format!("VRAM {:.1}/{:.0} G", gib(memory.used), gib(memory.total)), Role::Dim));
+    } else if memory.used > 0 {
+        right.push(part(5, format!("RAM {}", bytes(memory.used)), Role::Dim));
+    }
+    if app.activity == Activity::Idle && m.tokens_per_s > 0.0 {
+        left.push(part(6, format!("{}{:.1} t/s", about(m.speed_estimated), m.tokens_per_s), Role::Dim));
+    }
+    if m.ttft_ms > 0.0 {
+        left.push(part(6, format!("ttft {:.2} s", m.ttft_ms / 1e3), Role::Dim));
+    }
+    if m.checkpoints > 0 {
+        right.push(part(7, format!("ckpt {}", m.checkpoints), Role::Dim));
+    }
+    if let Some(info) = &app.model {
+        right.push(part(8, info.device.clone(), Role::Dim));
+    }
+    (left, right)
+}
+
+/// The line at the foot: what keys do here, or a hint.
+pub fn hint_line(app: &App) -> Vec<(String, Role)> {
+    if let Some((text, _)) = &app.hint {
+        return vec![(text.clone(), Role::Warn)];
+    }
+    // Pages, lists and questions name their keys themselves.
+    if app.overlay.is_some() || !app.questions.is_empty() {
+        return Vec::new();
+    }
+    if let Some(text) = super::late::said(app) {
+        return vec![(text, Role::Warn)];
+    }
+    let key = |action| app.config.keys.shortest(action).map(|key| key.to_string()).unwrap_or_default();
+    let mut pairs: Vec<(String, &str)> = Vec::new();
+    if app.transcript.selected().is_some() && app.composer.is_empty() {
+        for (k, what) in
+            [("y", "copy"), ("e", "edit"), ("r", "again"), ("f", "fork"), ("Enter", "open"), ("Esc", "back")]
+        {
+            pairs.push((k.into(), what));
+        }
+    } else if app.editing.is_some() {
+        pairs.extend([(key(Action::Send), "send as a new branch"), ("Esc".into(), "leave it")]);
+    } else {
+        if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
+            pairs.push((key(Action::Escape), if app.activity.is_loading() { "stop loading" } else { "stop" }));
+            pairs.push((key(Action::Send), "queue"));
+            if app.answers_beside() {
+                pairs.push(("/aside".into(), "answers at once"));
+            }
+        } else {
+            if app.activity.is_beside() {
+                pairs.push((key(Action::Escape), "stop"));
+            }
+            pairs.push((key(Action::Send), "send"));
+            pairs.push((key(Action::Newline), "newline"));
+        }
+        if app.size.0 >= super::options::PANEL_FROM {
+            pairs.push((key(Action::Panel), "panel"));
+            pairs.push((key(Action::HistorySearch), "history"));
+        }
+        pairs.push(("/".into(), "commands"));
+        pairs.push((key(Action::Help), "help"));
+    }
+    let mut line = Vec::new();
+    for (k, what) in pairs.into_iter().filter(|(k, _)| !k.is_empty()) {
+        line.push((k, Role::Key));
+        line.push((format!(" {what}   "), Role::Dim));
+    }
+    line
+}

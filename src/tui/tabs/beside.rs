@@ -1,0 +1,116 @@
+//! What is said of a session that is not on screen.
+
+use super::super::acts::notify;
+use super::super::cleaned::{clean, opened};
+use super::super::status::duration;
+use super::super::{App, Effect, Redraw};
+use super::{Mark, go_on};
+use crate::core::percent;
+use crate::core::transcript::{Finish, Role};
+use crate::runtime::protocol::{Activity, Level, Notice};
+
+/// Something about a session that is not on screen.
+pub(in super::super) fn beside(
+    app: &mut App,
+    serial: u64,
+    notice: Notice,
+    now: u64,
+    effects: &mut Vec<Effect>,
+) -> Redraw {
+    if let Notice::Session(view) = &notice {
+        app.tabs.set_list(opened(view.opened.clone()));
+    }
+    let requests = app.requests;
+    let Some(away) = app.tabs.away.iter_mut().find(|a| a.serial == serial) else { return Redraw::Now };
+    let before = away.mark;
+    // Something was said to what was asked last; how it stands as a whole is told at any time.
+    let apart =
+        matches!(&notice, Notice::Activity(Activity::Idle) | Notice::Titled(_) | Notice::Meters(_) | Notice::Save(_));
+    away.asked &= apart;
+    let idle = notice == Notice::Activity(Activity::Idle);
+    match notice {
+        Notice::Session(view) => away.transcript.replace(view.messages, requests),
+        Notice::Added(message) => {
+            away.reading &= message.role != Role::Document;
+            away.transcript.add(message);
+        }
+        Notice::Delta { message, thinking, text } => away.transcript.delta(message, thinking, &text),
+        Notice::Finished(message) => {
+            if message.role == Role::Assistant && message.meta.finish == Some(Finish::Failed) {
+                away.mark = Mark::Failed;
+            }
+            away.transcript.finish(message);
+            away.news = true;
+        }
+        Notice::Note(level, text) => {
+            away.transcript.note(level, &text, requests);
+            away.news = true;
+            // Not all was read: the question that mentions it waits for a decision.
+            away.queue.held |= level != Level::Info && std::mem::take(&mut away.reading);
+            if level == Level::Error {
+                away.mark = Mark::Failed;
+            }
+        }
+        Notice::Activity(activity) => {
+            away.mark = match activity {
+                Activity::Idle if away.mark == Mark::Failed => Mark::Failed,
+                Activity::Idle if away.news => Mark::Done,
+                Activity::Idle => Mark::Quiet,
+                Activity::Reading(r) if r.total > 0 => Mark::Reading(percent(r.done, r.total)),
+                Activity::Thinking { .. } | Activity::Answering { .. } => Mark::Writing,
+                Activity::Starting { .. }
+                | Activity::Reading(_)
+                | Activity::Restoring { .. }
+                | Activity::Stopping
+                | Activity::Beside { .. }
+                | Activity::Busy { .. } => Mark::Working,
+            };
+            if away.mark.at_work() {
+                away.since.get_or_insert(now);
+            } else {
+                away.transcript.close_open();
+            }
+        }
+        // It is put again when the session is on screen.
+        Notice::Question { .. } | Notice::Plan { .. } => away.mark = Mark::Asks,
+        // Nothing of it was saved: it goes back to where it was typed.
+        Notice::Input { text, editing } => {
+            let text = clean(&text);
+            match &mut away.refused {
+                // What is cut meanwhile in another session would take its place: it is kept apart until this one is on screen.
+                _ if away.composer.is_empty() => {
+                    away.composer.recall(&text);
+                    away.editing = editing;
+                }
+                Some(refused) => *refused = format!("{refused}\n\n{text}"),
+                None => away.refused = Some(text),
+            }
+        }
+        page @ (Notice::Page { .. }
+        | Notice::Looked { .. }
+        | Notice::Why { .. }
+        | Notice::Map(_)
+        | Notice::FanOut(_)
+        | Notice::Aside { done: Some(_), .. }) => away.held = Some(page),
+        _ => return Redraw::No,
+    }
+    if idle && go_on(app, serial, effects) {
+        return Redraw::Now;
+    }
+    let Some(away) = app.tabs.away.iter_mut().find(|a| a.serial == serial) else { return Redraw::Now };
+    let mark = away.mark;
+    let waits = mark == Mark::Asks && before != Mark::Asks;
+    if (before.at_work() && matches!(mark, Mark::Done | Mark::Failed)) || waits {
+        let took = away.since.take().map_or(0, |since| now.saturating_sub(since));
+        let name = app.tabs.list.iter().find(|s| s.serial == serial).map_or("", |s| s.name.as_str());
+        let name = if name.is_empty() { "sala-chat" } else { name };
+        let what = match mark {
+            Mark::Asks => "waits for a decision",
+            Mark::Failed => "failed",
+            _ => "ready",
+        };
+        let text = format!("{name}: {what} after {}", duration(took as f64 / 1e3));
+        notify(app, took, text, effects);
+    }
+    if mark == before { Redraw::Stream } else { Redraw::Now }
+}

@@ -1,0 +1,224 @@
+//! The guided tour of `sala-chat demo`: what is said at each step, and the line that is entered then.
+//!
+//! Pure: it knows which step is next and whether the last one has been answered. The full screen puts the line into the
+//! input, line mode prints it; everything else is the ordinary program.
+
+use super::App;
+use super::acts::note;
+use crate::config::commands::COMMANDS;
+use crate::runtime::protocol::{Level, Notice};
+use crate::text::sample;
+
+/// One step.
+#[derive(Debug)]
+pub struct Step {
+    /// What is shown while its line waits to be entered.
+    pub text: &'static str,
+    /// What is entered.
+    pub line: &'static str,
+    /// The program ends here and is started again.
+    pub restarts: bool,
+}
+
+const fn step(text: &'static str, line: &'static str) -> Step {
+    Step { text, line, restarts: false }
+}
+
+/// All steps. One whose command this program has not got is left out.
+const STEPS: [Step; 10] = [
+    step(
+        "A tour of one minute. sala-chat reads documents whole and keeps what it has read. First a sample, a page about a lighthouse.",
+        "/load sample:lighthouse.md",
+    ),
+    step(
+        "Now ask. The small built-in model answers by quoting the place; the 9B model answers freely.",
+        sample::QUESTIONS[0],
+    ),
+    step(
+        "Where does that come from? This lists the passages that the model looked at while it answered: measured, not claimed.",
+        "/look",
+    ),
+    step("One more question.", sample::QUESTIONS[1]),
+    step("Nothing is lost by going back: this takes the last question back. Nothing is read again.", "/undo"),
+    step(
+        "A fork is a second conversation from here. Both share what was read, so it takes no time.",
+        "/fork second-thoughts",
+    ),
+    step("Ask something else in it; the first conversation stays as it is.", "Who was the last keeper?"),
+    Step {
+        text: "Now leave. What was said and read is on disk already. The tour starts the program again.",
+        line: "/quit",
+        restarts: true,
+    },
+    step(
+        "The program was started again with -c. The conversation is back, and no document was read again. Ask it.",
+        "When does the boat leave?",
+    ),
+    step(
+        "That was the tour. Load your own documents with /load or sala-chat FILE. Nothing of this stays unless you /export it.",
+        "/quit",
+    ),
+];
+
+/// How to go on and how to leave, behind every step's text, and behind the last one's.
+const KEYS: &str = "Enter goes on, Esc leaves the tour.";
+const KEYS_OF_LAST: &str = "Enter ends the program, Esc stays in it.";
+
+/// Where somebody is on the tour.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tour {
+    at: usize,
+    /// The step's line is in the input or was printed.
+    offered: bool,
+    /// A line was sent and nothing has been said to it yet.
+    unanswered: bool,
+}
+
+fn steps() -> impl Iterator<Item = &'static Step> {
+    STEPS.iter().filter(|s| match s.line.strip_prefix('/') {
+        Some(line) => COMMANDS.iter().any(|c| line.split(' ').next() == Some(c.name)),
+        None => true,
+    })
+}
+
+impl Tour {
+    /// The step that is next; `None` after the last.
+    pub fn step(&self) -> Option<&'static Step> {
+        steps().nth(self.at)
+    }
+
+    /// What is shown: the step's text and how to go on; while a step is being done, its own.
+    pub fn text(&self) -> Option<String> {
+        let shown = if self.unanswered { self.at.saturating_sub(1) } else { self.at };
+        let (step, all) = (steps().nth(shown)?, steps().count());
+        let keys = if shown + 1 == all { KEYS_OF_LAST } else { KEYS };
+        Some(format!("TOUR {}/{all}  {} {keys}", shown + 1, step.text))
+    }
+
+    /// Whether the step that was taken last ended the program so that it is started again.
+    pub fn restarts(&self) -> bool {
+        self.at.checked_sub(1).and_then(|last| steps().nth(last)).is_some_and(|s| s.restarts)
+    }
+
+    /// The line to offer now, if none is offered and nothing is being waited for.
+    pub fn offer(&mut self) -> Option<&'static str> {
+        if self.offered || self.unanswered {
+            return None;
+        }
+        self.offered = true;
+        self.step().map(|s| s.line)
+    }
+
+    /// Whether the step's line waits to be entered.
+    pub fn is_offered(&self) -> bool {
+        self.offered
+    }
+
+    /// A line was entered: the step is done if it was the step's.
+    pub fn entered(&mut self, line: &str) {
+        if self.step().is_some_and(|s| s.line == line.trim()) {
+            self.at += 1;
+        }
+        (self.offered, self.unanswered) = (false, true);
+    }
+
+    /// Something was said: after these the runtime has dealt with what was entered.
+    pub fn told(&mut self, notice: &Notice) {
+        let more_follows = match notice {
+            Notice::Activity(activity) => !activity.rests(),
+            Notice::Added(_)
+            | Notice::Delta { .. }
+            | Notice::Finished(_)
+            | Notice::Session(_)
+            | Notice::Tree(_)
+            | Notice::Meters(_)
+            | Notice::Save(_)
+            | Notice::Damage(_)
+            | Notice::Display(_)
+            | Notice::Prompts(_)
+            | Notice::Draft(_)
+            | Notice::Library(_)
+            | Notice::Named { .. }
+            | Notice::Titled(_) => true,
+            // A word, a page, a question: that is the answer.
+            _ => false,
+        };
+        self.unanswered &= more_follows;
+    }
+
+    /// The program was started again.
+    pub fn restarted(self) -> Tour {
+        Tour { offered: false, unanswered: false, ..self }
+    }
+}
+
+/// Puts the next step's line into the input once nothing else is going on.
+pub(super) fn offer(app: &mut App) {
+    let free = !app.busy() && app.model.is_some() && app.overlay.is_none() && app.questions.is_empty();
+    if !free || !app.queue.lines.is_empty() {
+        return;
+    }
+    if let Some(line) = app.tour.as_mut().and_then(Tour::offer) {
+        app.composer.set(line);
+    }
+}
+
+/// Leaves the tour; false if there is none.
+pub(super) fn leave(app: &mut App) -> bool {
+    let Some(tour) = app.tour.take() else { return false };
+    if tour.is_offered() {
+        app.composer.clear_to_cut();
+    }
+    note(
+        app,
+        Level::Info,
+        "The tour is left. Nothing of this session stays unless you /export it; /quit ends, sala-chat starts one of your own.",
+    );
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::commands;
+    use crate::runtime::protocol::Activity;
+
+    #[test]
+    fn every_step_is_a_question_or_a_command_that_is_understood() {
+        for step in steps() {
+            if commands::is_command(step.line) {
+                commands::parse(step.line, None).unwrap_or_else(|why| panic!("{}: {why}", step.line));
+            }
+        }
+        assert_eq!(STEPS[0].line, format!("/load {}", sample::PATH));
+        assert!(steps().last().is_some_and(|s| s.line == "/quit" && !s.restarts));
+    }
+
+    #[test]
+    fn a_step_is_done_when_its_line_is_entered_and_answered() {
+        let mut tour = Tour::default();
+        assert_eq!(tour.offer(), Some("/load sample:lighthouse.md"));
+        assert_eq!(tour.offer(), None, "it is offered already");
+        tour.entered("/docs");
+        assert_eq!(tour.offer(), None, "nothing was said to /docs yet");
+        tour.told(&Notice::Activity(Activity::Idle));
+        assert_eq!(tour.offer(), Some("/load sample:lighthouse.md"), "another line is no step");
+        tour.entered("/load sample:lighthouse.md");
+        tour.told(&Notice::Note(Level::Info, "Read it.".into()));
+        assert_eq!(tour.offer(), Some(sample::QUESTIONS[0]));
+    }
+
+    #[test]
+    fn it_ends_once_in_the_middle_and_once_at_the_end() {
+        let (mut tour, mut restarts) = (Tour::default(), 0);
+        while let Some(step) = tour.step() {
+            let ends = step.line == "/quit" && !step.restarts;
+            let says = |what| tour.text().is_some_and(|text| text.contains(what));
+            assert_eq!((says("Enter goes on"), says("Enter ends the program")), (!ends, ends), "{step:?}");
+            tour.entered(step.line);
+            restarts += usize::from(tour.restarts());
+            tour = tour.restarted();
+        }
+        assert_eq!((restarts, tour.restarts()), (1, false));
+    }
+}

@@ -1,0 +1,174 @@
+//! Where the view of the transcript stands, how it moves, and which rows it shows.
+
+use super::{Scroll, Transcript};
+use crate::tui::entry::{Entry, Extent, Look};
+
+impl Transcript {
+    /// How it is laid out from now on. The first row on screen stays the first row.
+    pub fn set_look(&mut self, look: Look, height: usize) {
+        self.look = look;
+        self.height = height.max(1);
+    }
+
+    /// How it is laid out.
+    pub fn look(&self) -> Look {
+        self.look
+    }
+
+    /// Rows of an entry, which are made if need be.
+    pub(super) fn rows_of(&mut self, entry: usize) -> usize {
+        let (look, colours) = (self.look, &self.colours);
+        self.entries.get_mut(entry).map_or(0, |e| {
+            e.ensure(look, colours);
+            e.len()
+        })
+    }
+
+    /// How much there is of an entry.
+    pub(super) fn extent_of(&self, entry: usize) -> Extent {
+        self.entries.get(entry).map(Entry::extent).unwrap_or_default()
+    }
+
+    /// First row shown when following: as (entry, row).
+    pub(super) fn end_top(&mut self) -> (usize, usize) {
+        let mut missing = self.height;
+        for i in (0..self.entries.len()).rev() {
+            // The blank row after the last entry is not needed.
+            let rows = self.rows_of(i) - usize::from(i + 1 == self.entries.len());
+            if rows >= missing {
+                return (i, rows - missing);
+            }
+            missing -= rows;
+        }
+        (0, 0)
+    }
+
+    fn top(&mut self) -> (usize, usize) {
+        match self.scroll {
+            Scroll::Follow => self.end_top(),
+            Scroll::At { entry, anchor } => {
+                let entry = entry.min(self.entries.len().saturating_sub(1));
+                self.rows_of(entry);
+                (entry, self.entries.get(entry).map_or(0, |e| e.row_of(anchor)))
+            }
+        }
+    }
+
+    /// Puts a row at the top, and stays there.
+    pub(super) fn stand_at(&mut self, (entry, row): (usize, usize)) {
+        if self.scroll == Scroll::Follow {
+            let last = self.entries.len().saturating_sub(1);
+            self.frozen = (last, self.extent_of(last));
+        }
+        self.rows_of(entry);
+        if let Some(e) = self.entries.get(entry) {
+            self.scroll = Scroll::At { entry, anchor: e.anchor_of(row) };
+        }
+    }
+
+    /// Moves the view by rows; reaching the end by scrolling down does not follow again.
+    pub fn scroll_by(&mut self, rows: isize) {
+        let end = self.end_top();
+        let (mut entry, mut row) = self.top();
+        let mut left = rows.unsigned_abs();
+        if rows < 0 {
+            while left > 0 && (entry, row) != (0, 0) {
+                if row == 0 {
+                    entry -= 1;
+                    row = self.rows_of(entry);
+                }
+                let step = left.min(row);
+                row -= step;
+                left -= step;
+            }
+        } else {
+            while left > 0 && (entry, row) < end {
+                let room = self.rows_of(entry) - row;
+                let step = left.min(room);
+                row += step;
+                left -= step;
+                if row == self.rows_of(entry) {
+                    entry += 1;
+                    row = 0;
+                }
+            }
+        }
+        let to = (entry, row).min(end);
+        // Nothing to scroll: stay, so that a short conversation keeps following.
+        if end != (0, 0) {
+            self.stand_at(to);
+        }
+    }
+
+    /// To the first row.
+    pub fn scroll_top(&mut self) {
+        if self.end_top() != (0, 0) {
+            self.stand_at((0, 0));
+        }
+    }
+
+    /// Follows the end from now on.
+    pub fn follow(&mut self) {
+        self.scroll = Scroll::Follow;
+    }
+
+    /// Rows below the window of what came since the view stopped following; `None` while following.
+    pub fn new_rows(&self) -> Option<usize> {
+        match self.scroll {
+            Scroll::Follow => None,
+            Scroll::At { .. } => {
+                let (entry, then) = self.frozen;
+                let came = (entry, self.entries.get(entry).map_or(0, |e| e.first_since(then)));
+                let below = self.window.last().map_or((0, 0), |(entry, row)| (*entry, row + 1));
+                let (entry, row) = came.max(below);
+                let rows: usize = self.entries.iter().skip(entry).map(Entry::len).sum();
+                // The blank row after the last entry is not missed.
+                Some(rows.saturating_sub(row + 1))
+            }
+        }
+    }
+
+    /// Page height for PgUp and PgDn.
+    pub fn page(&self) -> isize {
+        isize::try_from(self.height.saturating_sub(2).max(1)).unwrap_or(1)
+    }
+
+    /// Brings an entry into view.
+    pub(super) fn reveal(&mut self, entry: usize) {
+        let (top, rows) = (self.top(), self.rows_of(entry));
+        let mut below = 0;
+        for i in top.0..entry {
+            below += self.rows_of(i);
+        }
+        let below = below.saturating_sub(top.1);
+        let visible = entry >= top.0 && (entry, 0) >= top && below + rows.min(self.height) <= self.height;
+        if !visible {
+            let end = self.end_top();
+            self.stand_at((entry, 0).min(end));
+        }
+    }
+
+    /// Lays out what is on screen. Called before every frame; cheap when nothing changed.
+    pub fn prepare(&mut self) {
+        self.window.clear();
+        if self.entries.is_empty() {
+            return;
+        }
+        let (mut entry, mut row) = self.top();
+        while self.window.len() < self.height && entry < self.entries.len() {
+            let rows = self.rows_of(entry);
+            while row < rows && self.window.len() < self.height {
+                self.window.push((entry, row));
+                row += 1;
+            }
+            entry += 1;
+            row = 0;
+        }
+        // What came since the view froze is counted, so its rows must be known.
+        if self.scroll != Scroll::Follow {
+            for i in self.frozen.0..self.entries.len() {
+                self.rows_of(i);
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Everything around the transcript: header, banner, queue, input, status line, hints.
+
+use ratatui::layout::{Position, Rect};
+
+use super::paint::Painter;
+use crate::tui::App;
+use crate::tui::cells::{ellipsis, width};
+use crate::tui::find::Find;
+use crate::tui::keys::Action;
+use crate::tui::layout::{Regions, banner_text, note_rows};
+use crate::tui::options::PANEL_FROM;
+use crate::tui::rows::{Face, Role, Span};
+use crate::tui::status::{self, Part};
+use crate::tui::wrap::wrap_text;
+
+/// Title at the left, meter and saving at the right.
+pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let (saved, role) = status::saved(app);
+    let mut right = vec![Span::new(saved, role), Span::new(" ", Role::Text)];
+    if let Some(context) = status::context(app) {
+        let share = app.meters.context_used as f64 / app.meters.context_limit.max(1) as f64;
+        let mut meter = vec![Span::new("ctx ", Role::Dim)];
+        if area.width >= 80 {
+            meter.push(Span::new(painter.meter(10, share), Role::Dim));
+            meter.push(Span::new("  ", Role::Dim));
+        }
+        meter.push(Span::new(format!("{context}  "), Role::Dim));
+        right.splice(0..0, meter);
+    }
+    let right_cells: usize = right.iter().map(|s| width(&s.text)).sum();
+    let room = usize::from(area.width).saturating_sub(right_cells + 2);
+    let name = if app.session.name.is_empty() { "new session" } else { &app.session.name };
+    let mut left = Vec::new();
+    let mut used = 1;
+    if app.is_demo() {
+        left.push(Span::new("DEMO", Face::from(Role::Warn).bold()));
+        left.push(Span::new("  ", Role::Text));
+        used += 6;
+    }
+    let mut branch = if app.session.branch.1 > 1 {
+        format!("  branch {}/{}", app.session.branch.0, app.session.branch.1)
+    } else {
+        String::new()
+    };
+    let opened = app.tabs.names().len();
+    let listed = area.width >= PANEL_FROM;
+    if opened > 1 && !listed {
+        let news = app.tabs.news();
+        let news = if news.is_empty() { news } else { format!("  {news}") };
+        branch.push_str(&format!("  [{}/{opened}]{news}", app.tabs.place() + 1));
+    }
+    let name = ellipsis(name, room.saturating_sub(used + width(&branch)));
+    used += width(&name) + width(&branch);
+    left.push(Span::new(name, Face::from(Role::Text).bold()));
+    left.push(Span::new(branch, Role::Dim));
+    if let Some(info) = &app.model {
+        let model = format!("   {} {}", info.name, info.dtype);
+        if used + width(&model) + 2 < room {
+            used += width(&model);
+            left.push(Span::new(model, Role::Dim));
+        }
+    }
+    if opened > 1 && listed {
+        left.extend(sessions(app, room.saturating_sub(used + 3)));
+    }
+    painter.spans(area, 0, 1, &left);
+    let x = area.width.saturating_sub(u16::try_from(right_cells).unwrap_or(area.width));
+    painter.spans(area, 0, x, &right);
+}
+
+/// The sessions of this run with their numbers, the open one in brackets; as many around it as fit into `cells`.
+fn sessions(app: &App, cells: usize) -> Vec<Span> {
+    let open = app.tabs.place();
+    let words: Vec<(String, usize)> = app
+        .tabs
+        .names()
+        .enumerate()
+        .map(|(i, (name, mark))| {
+            let name = if name.is_empty() { "new" } else { name };
+            let number = if i == open { format!("[{}]", i + 1) } else { (i + 1).to_string() };
+            let mark = mark.text();
+            let space = if mark.is_empty() { "" } else { " " };
+            let text = format!("  {number} {}{space}{mark}", ellipsis(name, 16));
+            let cells = width(&text);
+            (text, cells)
+        })
+        .collect();
+    // Grow from the open one to both sides.
+    let (mut first, mut end, mut used) = (open, open, 0);
+    loop {
+        let after = words.get(end).map(|w| w.1).filter(|w| used + w <= cells);
+        if let Some(w) = after {
+            used += w;
+            end += 1;
+            continue;
+        }
+        let before = first.checked_sub(1).and_then(|i| words.get(i));
+        match before.map(|w| w.1).filter(|w| used + w <= cells) {
+            Some(w) => {
+                used += w;
+                first -= 1;
+            }
+            None => break,
+        }
+    }
+    let mut spans = vec![Span::new(" ", Role::Dim)];
+    if first == end {
+        spans.push(Span::new(format!(" [{}/{}]", open + 1, words.len()), Role::Dim));
+    }
+    for (i, (text, _)) in words.into_iter().enumerate().take(end).skip(first) {
+        let face = if i == open { Face::from(Role::Text).bold() } else { Face::from(Role::Dim) };
+        spans.push(Span::new(text, face));
+    }
+    spans
+}
+
+/// Two sessions beside each other: the line between them, and the name above each. The one with the input stands out.
+pub(super) fn sides(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
+    let Some((number, name, mark, _)) = app.tabs.other(app.size.0) else { return };
+    let named = |name: &str| if name.is_empty() { "new session".to_owned() } else { name.to_owned() };
+    let bar = painter.theme.bar();
+    let between = super::rect(regions.between);
+    for line in 0..between.height {
+        painter.text(between, line, bar, Role::Rule);
+    }
+    let here = format!(" [{}] {}", app.tabs.place() + 1, named(&app.session.name));
+    painter.text(super::rect(regions.heading), 0, &here, Face::from(Role::Key).bold());
+    let area = super::rect(regions.other_heading);
+    painter.text(area, 0, &format!(" {number} {} {}", named(name), mark.text()), Role::Dim);
+    let goes = app.config.keys.does(Action::OtherSide, "goes there").unwrap_or_default();
+    painter.right(area, 0, 1, &goes, Role::Dim);
+}
+
+/// What cannot be overlooked.
+pub(super) fn banner(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let Some((text, role)) = banner_text(app) else { return };
+    for (i, row) in wrap_text(&text, role, usize::from(area.width).saturating_sub(2)).iter().enumerate() {
+        if let Ok(i) = u16::try_from(i) {
+            painter.row(area, i, 1, row);
+            if role == Role::Alert {
+                painter.mark(area, i, role);
+            }
+        }
+    }
+}
+
+/// What was said about the last line, while the transcript is not on the screen.
+pub(super) fn note(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    for (line, row) in (0..area.height).zip(&note_rows(app, usize::from(area.width))) {
+        painter.row(area, line, 0, row);
+    }
+}
+
+/// Messages that wait.
+pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let keys = &app.config.keys;
+    // Beside a question Enter may be the answer.
+    let sends = keys.does(Action::Send, "sends it").filter(|_| app.queue.held && app.questions.is_empty());
+    let first = [sends, keys.does(Action::Unqueue, "edits it")].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let more = app.queue.lines.len().saturating_sub(usize::from(area.height));
+    for (i, queued) in app.queue.lines.iter().take(usize::from(area.height)).enumerate() {
+        let Ok(at) = u16::try_from(i) else { break };
+        let word = match (app.queue.held, queued.edits) {
+            (true, None) => "held",
+            (true, Some(_)) => "held edit",
+            (false, None) => "queued",
+            (false, Some(_)) => "queued edit",
+        };
+        let tail = match (i, more) {
+            (0, _) => first.clone(),
+            (_, 0) => String::new(),
+            (_, n) => format!("and {n} more"),
+        };
+        let room = usize::from(area.width).saturating_sub(tail.len() + word.len() + 8);
+        let text = ellipsis(&queued.line.replace('\n', " "), room);
+        painter.text(area, at, &format!(" {word}: \"{text}\""), Role::Warn);
+        painter.right(area, at, 1, &tail, Role::Dim);
+    }
+}
+
+/// The input; returns where the caret is.
+pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Option<Position> {
+    let cells = usize::from(area.width).saturating_sub(2);
+    let rows = app.composer.rows(cells);
+    let (caret_row, caret_col) = app.composer.caret(cells);
+    let height = usize::from(area.height).max(1);
+    let first = (caret_row + 1).saturating_sub(height);
+    let text = app.composer.text();
+    let mark = if app.editing.is_some() { "e " } else { "> " };
+    painter.text(area, 0, if first == 0 { mark } else { "^ " }, Face::from(Role::Key).bold());
+    for (i, range) in rows.iter().skip(first).take(height).enumerate() {
+        if let (Ok(line), Some(part)) = (u16::try_from(i), text.get(range.clone())) {
+            // Pasted tabs have no width of their own.
+            painter.spans(area, line, 2, &[Span::new(part.replace('\t', " "), Role::Text)]);
+        }
+    }
+    if app.composer.is_empty() && app.session.view_only {
+        painter.spans(area, 0, 2, &[Span::new("view only: /fork makes a copy", Role::Dim)]);
+    }
+    let x = area.x + 2 + u16::try_from(caret_col).ok()?;
+    let y = area.y + u16::try_from(caret_row - first).ok()?;
+    (x < area.right() && y < area.bottom()).then_some(Position { x, y })
+}
+
+/// Drops parts, least important first, until the rest fits.
+fn fitting(left: &mut Vec<Part>, right: &mut Vec<Part>, cells: usize) {
+    let cells_of = |parts: &[Part]| parts.iter().map(|p| width(&p.text) + 3).sum::<usize>();
+    while cells_of(left) + cells_of(right) > cells {
+        let worst = left.iter().chain(right.iter()).map(|p| p.priority).max().unwrap_or(0);
+        if worst <= 1 {
+            break;
+        }
+        match left.iter().rposition(|p| p.priority == worst) {
+            Some(i) => drop(left.remove(i)),
+            None => right.retain(|p| p.priority != worst),
+        }
+    }
+}
+
+/// The status line.
+pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let (mut left, mut right) = status::parts(app);
+    fitting(&mut left, &mut right, usize::from(area.width));
+    let spans = |parts: &[Part]| -> Vec<Span> {
+        let mut out = Vec::new();
+        for (i, p) in parts.iter().enumerate() {
+            if i > 0 {
+                out.push(Span::new("   ", Role::Dim));
+            }
+            out.push(Span::new(p.text.clone(), p.role));
+        }
+        out
+    };
+    painter.spans(area, 0, 1, &spans(&left));
+    let right = spans(&right);
+    let cells: usize = right.iter().map(|s| width(&s.text)).sum();
+    let x = area.width.saturating_sub(u16::try_from(cells + 1).unwrap_or(0));
+    painter.spans(area, 0, x, &right);
+}
+
+/// The search at the foot; returns where the caret is while its words are typed.
+pub(super) fn find(app: &App, find: &Find, painter: &mut Painter<'_>, area: Rect) -> Option<Position> {
+    let keys = match find.typing() {
+        true => [("Enter", "ends typing"), ("Up/Down", "steps"), ("Esc", "closes")].as_slice(),
+        false => [("n", "next"), ("N", "back"), ("a", "all branches"), ("Esc", "closes")].as_slice(),
+    };
+    let mut right = vec![Span::new(format!("{}   ", find.count()), Role::Warn)];
+    for (key, what) in keys {
+        right.push(Span::new(*key, Role::Key));
+        right.push(Span::new(format!(" {what}   "), Role::Dim));
+    }
+    if let Some((text, _)) = &app.hint {
+        right = vec![Span::new(format!("{text} "), Role::Warn)];
+    }
+    let cells: usize = right.iter().map(|s| width(&s.text)).sum();
+    let room = usize::from(area.width).saturating_sub(cells + 9);
+    // The end of a long query is what is being typed.
+    let mut query = find.query();
+    while width(query) > room && !query.is_empty() {
+        query = query.char_indices().nth(1).map_or("", |(at, _)| &query[at..]);
+    }
+    painter.spans(area, 0, 1, &[Span::new("find: ", Role::Key), Span::new(query, Role::Text)]);
+    let x = area.width.saturating_sub(u16::try_from(cells).unwrap_or(area.width));
+    painter.spans(area, 0, x, &right);
+    let caret = area.x + 7 + u16::try_from(width(query)).ok()?;
+    (find.typing() && caret < area.right()).then_some(Position { x: caret, y: area.y })
+}
+
+/// The line at the foot.
+pub(super) fn hint(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let spans: Vec<Span> = status::hint_line(app).into_iter().map(|(text, role)| Span::new(text, role)).collect();
+    painter.spans(area, 0, 1, &spans);
+}

@@ -1,0 +1,237 @@
+//! The side panel: context, documents, timeline, engine. The same numbers as `/ctx`, `/docs`, `/timeline`, `/stats`.
+
+use ratatui::layout::Rect;
+
+use super::paint::Painter;
+use crate::core::{about, bytes, percent};
+use crate::runtime::protocol::Meters;
+use crate::tui::App;
+use crate::tui::cells::{ellipsis, fit, width};
+use crate::tui::entry::grouped;
+use crate::tui::map::cells as map_cells;
+use crate::tui::rows::{Face, Role, Span};
+use crate::tui::status::acceptance;
+
+/// Rows of the map.
+const MAP_ROWS: usize = 4;
+
+struct Lines<'p, 'b> {
+    painter: &'p mut Painter<'b>,
+    area: Rect,
+    at: u16,
+}
+
+impl Lines<'_, '_> {
+    fn title(&mut self, title: &str) {
+        let [tl, tr, _, _, ml, mr] = self.painter.theme.corners();
+        let (left, right) = if self.at == 0 { (tl, tr) } else { (ml, mr) };
+        let dash = self.painter.theme.dash();
+        let room = usize::from(self.area.width).saturating_sub(width(title) + 5);
+        let text = format!("{left}{dash} {title} {}{right}", dash.repeat(room));
+        self.painter.text(self.area, self.at, &text, Role::Rule);
+        self.at += 1;
+    }
+
+    fn line(&mut self, text: &str, face: impl Into<Face>) {
+        if self.at + 1 >= self.area.height {
+            return;
+        }
+        let bar = self.painter.theme.bar();
+        let inner = fit(text, usize::from(self.area.width).saturating_sub(4));
+        let spans = [
+            Span::new(format!("{bar} "), Role::Rule),
+            Span::new(inner, face),
+            Span::new(format!(" {bar}"), Role::Rule),
+        ];
+        self.painter.spans(self.area, self.at, 0, &spans);
+        self.at += 1;
+    }
+
+    fn spans(&mut self, spans: Vec<Span>, cells: usize) {
+        if self.at + 1 >= self.area.height {
+            return;
+        }
+        let bar = self.painter.theme.bar();
+        let used: usize = spans.iter().map(|s| width(&s.text)).sum();
+        let mut row = vec![Span::new(format!("{bar} "), Role::Rule)];
+        row.extend(spans);
+        row.push(Span::new(format!("{} {bar}", " ".repeat(cells.saturating_sub(used))), Role::Rule));
+        self.painter.spans(self.area, self.at, 0, &row);
+        self.at += 1;
+    }
+
+    fn room(&self) -> usize {
+        usize::from(self.area.height.saturating_sub(self.at + 1))
+    }
+}
+
+/// How full the context is, once the model has said how much it holds.
+fn context(app: &App, lines: &mut Lines<'_, '_>) {
+    let m = &app.meters;
+    if m.context_limit == 0 {
+        lines.title("context");
+        let unsaid = app.model.as_ref().is_some_and(|m| m.server.is_some());
+        let why = if unsaid { "not told by the server: engine.context" } else { "known when the model is loaded" };
+        lines.line(why, Role::Dim);
+        return;
+    }
+    let about = about(m.estimated);
+    lines.title(&format!("context  {about}{} of {}", grouped(m.context_used), grouped(m.context_limit)));
+    let cells = usize::from(lines.area.width).saturating_sub(4);
+    let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit as f64);
+    lines.line(&meter, Role::Key);
+    let map = &app.session.map;
+    // Where it is known what is where; free cells show how much is left.
+    if map.used > 0 && lines.room() > 30 {
+        let all = map_cells(map, m.context_limit, cells * MAP_ROWS);
+        for row in all.chunks(cells) {
+            lines.spans(super::map::spans(map, row), cells);
+        }
+    }
+    let (used, left) = (percent(m.context_used, m.context_limit), m.context_limit.saturating_sub(m.context_used));
+    lines.line(&format!("{used}% used, {} tokens left", grouped(left)), Role::Dim);
+}
+
+/// Settings that matter most.
+const SAMPLING: [&str; 5] = ["temperature", "top_p", "seed", "think", "max_tokens"];
+
+/// How the next answer is drawn, as far as there is room.
+fn sampling(m: &Meters, lines: &mut Lines<'_, '_>) {
+    if m.settings.is_empty() || lines.room() < 3 {
+        return;
+    }
+    lines.title("sampling");
+    let cells = usize::from(lines.area.width).saturating_sub(4);
+    let mut row = String::new();
+    let shown = SAMPLING.iter().filter_map(|name| m.settings.iter().find(|(other, _)| other == name));
+    for (name, value) in shown {
+        let item = format!("{} {value}", name.replace('_', " "));
+        if !row.is_empty() && width(&row) + 3 + width(&item) > cells {
+            lines.line(&std::mem::take(&mut row), Role::Text);
+        }
+        row = if row.is_empty() { item } else { format!("{row}   {item}") };
+    }
+    lines.line(&row, Role::Text);
+}
+
+/// The last decode speeds as a line of small columns; the highest of them fills its cell.
+fn sparkline(app: &App, columns: &[&str], cells: usize) -> String {
+    let speeds: Vec<f64> = app.speeds.iter().copied().skip(app.speeds.len().saturating_sub(cells)).collect();
+    let most = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let steps = columns.len().saturating_sub(1) as f64;
+    let column = |speed: f64| columns.get((speed / most * steps).round() as usize).copied().unwrap_or(" ");
+    speeds.into_iter().map(column).collect()
+}
+
+/// Draws the panel.
+pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let m = &app.meters;
+    let mut lines = Lines { painter, area, at: 0 };
+    context(app, &mut lines);
+    let documents = &app.session.documents;
+    if !documents.is_empty() {
+        lines.title("documents");
+        for d in documents.iter().take(5) {
+            let kept = match (d.complete, d.kept) {
+                (false, _) => "in part",
+                (true, true) => "library",
+                (true, false) => "",
+            };
+            lines.line(&format!("{} {:>9} tok  {kept}", fit(&d.name, 18), grouped(d.tokens)), Role::Text);
+        }
+        if documents.len() > 5 {
+            lines.line(&format!("... {} more, /docs lists them", documents.len() - 5), Role::Dim);
+        }
+    }
+    // The engine's block and the sampling need up to fifteen rows and are worth more than old turns.
+    let rows = &app.session.timeline;
+    if !rows.is_empty() && lines.room() > 19 {
+        lines.title("timeline");
+        let room = (lines.room() - 18).clamp(1, 12);
+        let head = rows.iter().position(|r| r.head).unwrap_or(rows.len().saturating_sub(1));
+        let first = (head + 1).saturating_sub(room);
+        for r in rows.iter().skip(first).take(room) {
+            let lane = "| ".repeat(usize::from(r.lane).min(4));
+            let mark = if r.kept { "ckpt" } else { "" };
+            let head = if r.head { " <-" } else { "" };
+            let label = r.label.as_deref().map(|l| format!(" [{l}]")).unwrap_or_default();
+            let title = ellipsis(&format!("{}{label}", r.title), 24usize.saturating_sub(lane.len()));
+            let face = if r.current { Role::Text } else { Role::Dim };
+            lines.line(
+                &format!("{:>4}  {lane}o- {} {mark}{head}", format!("#{}", r.number), fit(&title, 24 - lane.len())),
+                face,
+            );
+        }
+        lines.line(
+            &format!("{} checkpoint{} on this branch", m.checkpoints, if m.checkpoints == 1 { "" } else { "s" },),
+            Role::Dim,
+        );
+    }
+    lines.title("engine");
+    if let Some(info) = &app.model {
+        // A server does not tell what it computes in.
+        let dtype = if info.dtype.is_empty() { String::new() } else { format!(" {}", info.dtype) };
+        lines.line(&format!("{}{dtype}, {}", info.name, info.device), Role::Text);
+        let draft = info.draft.as_deref().unwrap_or("n-gram only");
+        lines.line(
+            &if info.server.is_some() { "a server, no kept state".into() } else { format!("draft   {draft}") },
+            Role::Dim,
+        );
+    }
+    // Only what was measured: nothing is said of an answer before there is one.
+    let answer =
+        (m.tokens_per_s > 0.0).then(|| format!("answer  {}{:.1} t/s", about(m.speed_estimated), m.tokens_per_s));
+    let prefill =
+        (m.prefill_tokens_per_s > 0.0).then(|| format!("prefill {} t/s", grouped(m.prefill_tokens_per_s as u64)));
+    let speeds: Vec<String> = answer.into_iter().chain(prefill).collect();
+    if !speeds.is_empty() {
+        lines.line(&speeds.join("   "), Role::Text);
+    }
+    if app.speeds.len() > 1 {
+        let line = sparkline(app, lines.painter.theme.sparks(), usize::from(lines.area.width).saturating_sub(4));
+        lines.line(&line, Role::Key);
+    }
+    if m.ttft_ms > 0.0 {
+        lines.line(&format!("first token {:.2} s", m.ttft_ms / 1e3), Role::Text);
+    }
+    if let Some(a) = acceptance(app) {
+        lines.line(&format!("speculation  {a}"), Role::Text);
+        let cells = usize::from(lines.area.width).saturating_sub(4);
+        let mut steps = String::new();
+        for (i, (tried, ok)) in m.spec.per_position.iter().enumerate() {
+            let step = format!("  {} {}%", i + 1, percent(*ok, (*tried).max(1)));
+            // What does not fit is left out whole.
+            if width("  step") + width(&steps) + width(&step) > cells {
+                break;
+            }
+            steps.push_str(&step);
+        }
+        if !steps.is_empty() {
+            lines.line(&format!("  step {}", steps.trim_start()), Role::Dim);
+        }
+        lines.line(
+            &format!("  eagle {}  n-gram {}  plain {}", m.spec.eagle_rounds, m.spec.ngram_rounds, m.spec.plain_rounds),
+            Role::Dim,
+        );
+    }
+    let memory = &m.model.memory;
+    if memory.used > 0 {
+        let of = if memory.total > 0 { format!(" of {}", bytes(memory.total)) } else { String::new() };
+        lines.line(&format!("memory {}{of}", bytes(memory.used)), Role::Text);
+        lines.line(&format!("  weights {}  state {}", bytes(memory.weights), bytes(memory.state)), Role::Dim);
+        if memory.host > 0 {
+            let (pool, host) = (bytes(memory.pool), bytes(memory.host));
+            lines.line(&format!("  keys, values {pool}  in RAM {host}"), Role::Dim);
+        }
+    }
+    if m.state_bytes > 0 {
+        lines.line(&format!("disk   {} of state, all sessions", bytes(m.state_bytes)), Role::Dim);
+    }
+    sampling(m, &mut lines);
+    while lines.room() > 0 {
+        lines.line("", Role::Text);
+    }
+    let [_, _, bl, br, ..] = painter.theme.corners();
+    let foot = format!("{bl}{}{br}", painter.theme.dash().repeat(usize::from(area.width).saturating_sub(2)));
+    painter.text(area, area.height.saturating_sub(1), &foot, Role::Rule);
+}

@@ -1,0 +1,322 @@
+//! Forks: what they keep of the session they came from.
+
+use super::*;
+use sala_chat::store::Watch;
+
+fn a_fork_keeps_all_up_to_where_it_was_forked() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("Hello there?");
+    t.ask("Who keeps the lamp?");
+    let whole = t.name();
+    t.note(Request::Fork { at: None, name: Some("beside".into()) });
+    t.note(Request::Undo(1));
+    t.ask("What else?");
+    t.note(Request::Fork { at: None, name: Some("deeper".into()) });
+    t.note(Request::Undo(2));
+    t.quit();
+
+    let mut t = Talk::new(dir.path(), resume("beside"));
+    t.note_with("Resumed");
+    assert_eq!((t.view().branch, t.view().timeline.len()), ((2, 2), 3));
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
+    assert!(said.starts_with("Branch 1/2, at #4: "), "{said}");
+    assert_eq!(t.view().messages[2].text, "Who keeps the lamp?");
+    t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(2))));
+    t.quit();
+    let mut t = Talk::new(dir.path(), resume("deeper"));
+    t.sync();
+    assert_eq!((t.view().messages.len(), t.view().timeline.len()), (0, 2));
+    t.send(Request::Redo(2));
+    t.note_with("Went forward 2 exchanges to #4: ");
+    t.note(Request::Undo(2));
+    t.quit();
+
+    // What only the forks show outlives the session it was said in.
+    let store = support::store(&dir.path().join("data"));
+    let id = |name: &str| store.session_named(name).unwrap().id;
+    let texts = |name: &str| -> Vec<String> {
+        let tree = store.tree(id(name), "", 100).unwrap().into_iter();
+        tree.filter(|n| n.message.role == Role::User).map(|n| n.message.text).collect()
+    };
+    let questions = ["Hello there?", "Who keeps the lamp?", "What else?"];
+    assert_eq!(store.own_title(id("deeper")).unwrap(), None, "it is its first question");
+    store.delete(id(&whole)).unwrap();
+    let found = store.search("keeps the lamp", 10, &Watch::NOBODY).unwrap();
+    assert_eq!(found.iter().map(|hit| hit.name.as_str()).collect::<Vec<_>>(), ["beside"]);
+    assert_eq!(store.empty_trash(Some(0)).unwrap().sessions, 1);
+    assert_eq!(texts("beside"), questions);
+    assert_eq!(texts("deeper"), [questions[0], questions[2]]);
+    store.delete(id("beside")).unwrap();
+    assert_eq!(store.empty_trash(Some(0)).unwrap().messages, 2, "nothing shows the lamp any more");
+    assert_eq!(texts("deeper"), [questions[0], questions[2]]);
+}
+
+/// The messages on screen.
+fn shown(t: &Talk) -> Vec<MessageId> {
+    let mut ids = Vec::new();
+    for notice in &t.seen {
+        match notice {
+            Notice::Session(view) => ids = view.messages.iter().map(|m| m.id).collect(),
+            Notice::Added(m) => ids.push(m.id),
+            _ => {}
+        }
+    }
+    ids
+}
+
+fn going_on_with_an_answer_leaves_it_to_those_who_have_it() {
+    let dir = dir();
+    let text = text_model(None);
+    let script = always(text.clone(), "one two three four five six seven eight nine ten eleven twelve");
+    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    t.note(Request::Set(Some(("max_tokens".into(), "4".into()))));
+    let first = t.ask("Count");
+    assert_eq!(first.meta.finish, Some(Finish::Length));
+    let name = t.name();
+    // Nobody else has it: it grows.
+    t.send(Request::Continue(None));
+    let first = {
+        let whole = t.finished();
+        assert_eq!(whole.id, first.id);
+        whole
+    };
+    t.sync();
+    t.note(Request::Fork { at: None, name: Some("beside".into()) });
+    t.send(Request::Continue(Some("and then".into())));
+    let more = t.finished();
+    t.sync();
+    assert_ne!(more.id, first.id);
+    assert!(more.text.starts_with(&first.text) && more.text.contains("and then"), "{}", more.text);
+    let question = t.view().messages[0].id;
+    assert_eq!((shown(&t), t.view().branch), (vec![question, more.id], (2, 2)));
+    // What it went on from is shown before the first word that is new.
+    let begun = t.seen.iter().rev().find_map(|n| if let Notice::Added(m) = n { Some(m.clone()) } else { None });
+    assert_eq!(begun.map(|m| (m.id, m.text, m.meta.finish)), Some((more.id, first.text.clone(), None)));
+    t.send(Request::Resume(name.clone()));
+    t.note_with("Resumed");
+    assert_eq!(t.view().messages[1].text, first.text);
+    // The fork stands on it: here it is left alone, too.
+    t.send(Request::Continue(None));
+    assert_ne!(t.finished().id, first.id);
+    t.sync();
+    t.quit();
+    let store = support::store(&dir.path().join("data"));
+    assert_eq!(store.path(first.id).unwrap()[1].text, first.text);
+    let of = |name: &str| store.path(store.session_named(name).unwrap().head.unwrap()).unwrap().pop().unwrap();
+    assert_eq!((of("beside").text, of("beside").id), (more.text, more.id));
+}
+
+fn going_on_with_an_answer_leaves_what_was_said_below_it_where_it_was() {
+    let dir = dir();
+    let text = text_model(None);
+    let script = always(text.clone(), "one two three four five six seven eight nine ten eleven twelve");
+    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    t.note(Request::Set(Some(("max_tokens".into(), "4".into()))));
+    let first = t.ask("Count");
+    t.note(Request::Mark("here".into()));
+    t.ask("Again");
+    t.note(Request::Undo(1));
+    t.send(Request::Continue(None));
+    let more = t.finished();
+    t.sync();
+    assert!(more.id != first.id && more.text.len() > first.text.len(), "{more:?}");
+    let question = t.view().messages[0].id;
+    assert_eq!(shown(&t), [question, more.id]);
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
+    assert!(said.starts_with("Branch 1/2"), "{said}");
+    let view = t.view();
+    assert_eq!((view.messages.len(), view.messages[1].text.as_str()), (4, first.text.as_str()));
+    // The name stays with what it was given to.
+    t.note(Request::Goto(GotoTarget::Mark("here".into())));
+    assert_eq!(t.view().messages.last().map(|m| m.id), Some(first.id));
+}
+
+fn a_fork_of_a_session_that_is_answering_has_what_was_said_so_far() {
+    let dir = dir();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let text = text_model(None);
+    let script = always(text.clone(), "one two three four five six seven eight");
+    let mut owner = Talk::new(dir.path(), Setup { text, script, gate: Some(gate), ..Setup::default() });
+    for _ in 0..5 {
+        permit.send(()).unwrap();
+    }
+    owner.send(Request::Ask("Count".into()));
+    owner.wait("some words", |n| matches!(n, Notice::Delta { .. }).then_some(()));
+    let name = owner.name();
+    let store = support::store(&dir.path().join("data"));
+    let last_of = |name: &str| store.path(store.session_named(name).unwrap().head.unwrap()).unwrap().pop().unwrap();
+    let until = std::time::Instant::now() + support::PATIENCE;
+    let open = loop {
+        let last = last_of(&name);
+        if last.is_open() && !last.text.is_empty() {
+            break last;
+        }
+        assert!(std::time::Instant::now() < until, "what is written is not saved");
+        std::thread::yield_now();
+    };
+    let mut second = Talk::new(dir.path(), resume(&name));
+    let id = question(&mut second).0;
+    second.send(Request::Choose { question: id, key: 'f' });
+    second.note_with("forked at #2");
+    let copy = second.view().messages[1].clone();
+    assert!(copy.id != open.id && copy.text.starts_with(&open.text), "{copy:?}");
+    assert_eq!(copy.meta.finish, Some(Finish::Stopped));
+    let fork = second.name();
+    second.on_disk();
+    drop(permit);
+    let whole = owner.finished();
+    owner.sync();
+    owner.on_disk();
+    assert!(whole.text.len() > copy.text.len(), "{whole:?}");
+    assert_eq!((last_of(&fork).id, last_of(&fork).text), (copy.id, copy.text));
+    assert_eq!((last_of(&name).id, last_of(&name).text), (open.id, whole.text));
+    second.quit();
+    owner.quit();
+}
+
+fn a_message_has_all_the_names_it_was_given() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("Hello there?");
+    let name = t.name();
+    for mark in ["a", "b"] {
+        let said = t.note(Request::Mark(mark.into()));
+        assert!(said.ends_with("comes back to it; its state is kept."), "{said}");
+    }
+    t.ask("Who keeps the lamp?");
+    let both = |t: &mut Talk| {
+        for mark in ["a", "b"] {
+            let said = t.note(Request::Goto(GotoTarget::Mark(mark.into())));
+            assert!(said.starts_with(&format!("At \"{mark}\", #2: ")), "{said}");
+            t.note(Request::Redo(1));
+        }
+        assert_eq!(t.view().timeline[0].label.as_deref(), Some("a, b"));
+    };
+    both(&mut t);
+    t.quit();
+    let never = Setup { save_state: sala_chat::config::settings::SaveStates::Never, ..resume(&name) };
+    let mut t = Talk::new(dir.path(), never);
+    t.note_with("Resumed");
+    both(&mut t);
+    t.ask("And who cleans it?");
+    let said = t.note(Request::Mark("c".into()));
+    assert!(said.ends_with("/goto c comes back to it."), "{said}");
+}
+
+fn a_branch_is_counted_where_it_was_asked_for() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.send(Request::Regen { at: None, count: 1, temperature: None, seed: None });
+    t.finished();
+    let first = t.view().messages[0].id;
+    t.send(Request::EditDone { message: first, text: "Uno?".into() });
+    t.finished();
+    t.sync();
+    assert_eq!(t.view().branch, (2, 2));
+    // Below the first question there are two answers, where the header counts.
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Next)));
+    assert!(said.starts_with("Branch 1/2 of #1, at #2: ") && said.ends_with(" Back: /branch #1 2"), "{said}");
+    assert_eq!(t.view().branch, (2, 2));
+    // The way back is the number of the outer place, which is told where one asks for branches.
+    t.send(Request::Branch(BranchTarget::List));
+    let said = t.note_with("This branch has others beside");
+    assert!(said.contains("beside #1 (1 of 2), #2 (2 of 2). /branch #1 next goes"), "{said}");
+    let beside = |at, sibling| Request::Branch(BranchTarget::Beside(Some(at), sibling));
+    let said = t.note(beside(1, Sibling::Number(2)));
+    assert!(said.starts_with("Branch 2/2, at #2: "), "{said}");
+    assert_eq!(t.view().messages[0].text, "Uno?");
+    assert_eq!(t.note(beside(2, Sibling::Next)), "There is no other branch beside #2, but beside #1.");
+    assert_eq!(t.note(beside(1, Sibling::Number(3))), "There are branches 1 to 2 beside #1.");
+    t.note(beside(1, Sibling::Prev));
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(3))));
+    assert_eq!(said, "There are branches 1 to 2 beside #2. Others are beside #1: /branch #1 next");
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
+    assert!(said.starts_with("Branch 1/2, at #2: "), "{said}");
+    // Gone back to before the first question, both go on from there.
+    let nearest = |sibling| Request::Branch(BranchTarget::Beside(None, sibling));
+    t.note(Request::Undo(1));
+    t.send(Request::Branch(BranchTarget::List));
+    t.note_with("2 branches go on from here. /branch 1 goes to the first.");
+    assert_eq!(t.note(nearest(Sibling::Number(3))), "There are branches 1 to 2 to go on to from here.");
+    let said = t.note(nearest(Sibling::Number(2)));
+    assert!(said.starts_with("Branch 2/2, at #2: "), "{said}");
+    assert_eq!(t.view().messages[0].text, "Uno?");
+    t.note(Request::Undo(1));
+    let said = t.note(beside(1, Sibling::Next));
+    assert!(said.starts_with("Branch 1/2 of #1, at #2: ") && !said.contains("Back:"), "{said}");
+}
+
+#[test]
+fn redo_goes_to_what_was_undone_when_the_session_is_opened_again_too() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    let name = t.name();
+    t.note(Request::Undo(1));
+    t.ask("Another?");
+    let said = t.note(Request::Branch(BranchTarget::Beside(None, Sibling::Number(1))));
+    assert!(said.starts_with("Branch 1/2"), "{said}");
+    t.note(Request::Undo(1));
+    t.quit();
+    let mut t = Talk::new(dir.path(), resume(&name));
+    t.note_with("before its first message");
+    t.send(Request::Redo(1));
+    t.note_with("Went forward to #2");
+    assert_eq!(t.view().messages[0].text, "One?", "the other one is newer");
+}
+
+#[test]
+fn what_is_not_edited_of_a_message_stays_as_it_was() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    // Out of an import: nobody can type this.
+    let odd = "Is \x1b[31mred\x1b[0m \u{202e}more?";
+    t.ask(odd);
+    let said = t.note(Request::EditOpen(None));
+    assert!(said.starts_with("Characters that a terminal would obey are spelled out"), "{said}");
+    let message = t.view().messages[0].id;
+    for (edit, expected) in [("", odd.to_owned()), ("not ", format!("Is not {}", &odd[3..]))] {
+        let shown = sala_chat::text::sanitize::sanitize(odd).replacen("Is ", &format!("Is {edit}"), 1);
+        t.send(Request::EditDone { message, text: shown });
+        t.finished();
+        t.sync();
+        let said = t.seen.iter().rev().find_map(|n| match n {
+            Notice::Added(m) if m.role == Role::User => Some(m.text.clone()),
+            _ => None,
+        });
+        assert_eq!(said, Some(expected));
+    }
+}
+
+#[test]
+fn a_message_that_begins_with_a_slash_comes_back_as_one() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("/quit now");
+    for request in [Request::EditOpen(None), Request::Undo(1)] {
+        t.send(request);
+        let line = t.wait("the input", |n| match n {
+            Notice::Input { text, .. } => Some(text.clone()),
+            _ => None,
+        });
+        assert_eq!(line, "//quit now");
+    }
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    let prompts = t.wait("earlier prompts", |n| match n {
+        Notice::Prompts(prompts) => Some(prompts.clone()),
+        _ => None,
+    });
+    assert_eq!(prompts, ["//quit now"]);
+}
+
+with_both_tokenizers!(
+    a_fork_keeps_all_up_to_where_it_was_forked,
+    going_on_with_an_answer_leaves_it_to_those_who_have_it,
+    going_on_with_an_answer_leaves_what_was_said_below_it_where_it_was,
+    a_fork_of_a_session_that_is_answering_has_what_was_said_so_far,
+    a_message_has_all_the_names_it_was_given,
+    a_branch_is_counted_where_it_was_asked_for,
+);

@@ -1,0 +1,178 @@
+//! Plans of loads: what fits, what is left out, what is here already.
+
+use sala_chat::config::commands::{Outcome, parse};
+
+use super::*;
+
+fn what_does_not_fit_is_refused_before_anything_is_read() {
+    let dir = dir();
+    std::fs::write(dir.path().join("big.txt"), "word ".repeat(5000)).unwrap();
+    let mut t = Talk::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
+    let said = t.load("big.txt");
+    let file = dir.path().join("big.txt").display().to_string();
+    let left = format!("; 936 are left of 1,000. Nothing was loaded. Options: /load {file} --head 936");
+    assert!(said.contains(&left), "{said}");
+    t.send(Request::Ask("word ".repeat(5000)));
+    let back = t.wait("the question back", |n| match n {
+        Notice::Input { text, .. } => Some(text.clone()),
+        _ => None,
+    });
+    assert!(back.starts_with("word word"));
+    t.sync();
+    assert_eq!(t.work(), (0, 0));
+    assert_eq!(t.saved(), SaveState::Empty);
+}
+
+fn what_would_fit_of_a_file_is_a_command_that_loads_it() {
+    let dir = dir();
+    std::fs::create_dir(dir.path().join("a folder")).unwrap();
+    std::fs::write(dir.path().join("a folder/big one.txt"), "word ".repeat(5000)).unwrap();
+    let mut t = Talk::new(dir.path(), Setup { context_limit: 3000, ..Setup::default() });
+    let said = t.load("a folder/big one.txt");
+    let (_, options) = said.split_once("Options: ").unwrap();
+    let (line, _) = options.split_once(" ; ").unwrap();
+    assert!(line.ends_with(" --head 2000"), "{said}");
+    let Outcome::Runtime(load) = parse(line, None).unwrap().outcome else { panic!("{line}") };
+    t.send(load);
+    t.note_with("Read big one.txt: ");
+}
+
+fn files_left_out_of_a_plan_are_not_read() {
+    let dir = dir();
+    let load = three_files(dir.path());
+    let mut t =
+        Talk::new(dir.path(), Setup { load: LoadLimits { confirm_tokens: 10, confirm_files: 20 }, ..Setup::default() });
+    t.send(load.clone());
+    let (question, text, offer) = plan(&mut t);
+    assert!(text.starts_with("3 files, "), "{text}");
+    let names: Vec<&str> = offer.files.iter().map(|f| f.name.as_str()).collect();
+    assert_eq!(names, ["a.txt", "b.txt", "c.txt"]);
+    let files = vec![0, 2];
+    t.send(Request::ChooseFiles { question, files });
+    let said = t.note_with("tokens in");
+    let tokens = offer.files[0].tokens + offer.files[2].tokens;
+    assert!(said.starts_with("Read 2 files: "), "{said}");
+    t.sync();
+    assert_eq!(t.work().0 as u64, tokens);
+    let view = t.view();
+    let loaded: Vec<&str> = view.documents.iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(loaded, ["a.txt", "c.txt"]);
+    assert_eq!(view.messages[1].parent, Some(view.messages[0].id));
+    // What was chosen is what the next question continues from.
+    t.ask("Well?");
+    assert!(t.work().0 < 40);
+    // Kept state is named in the next plan, and Esc loads nothing.
+    t.send(Request::New(None));
+    t.send(load);
+    let (question, _, offer) = plan(&mut t);
+    let kept: Vec<bool> = offer.files.iter().map(|f| f.kept).collect();
+    assert_eq!(kept, [true, false, false]);
+    t.send(Request::Choose { question, key: '\x1b' });
+    t.sync();
+    assert_eq!((t.view().messages.len(), t.work().0), (0, 0));
+}
+
+fn a_load_that_does_not_fit_offers_to_leave_files_out() {
+    let dir = dir();
+    let load = three_files(dir.path());
+    let mut t = Talk::new(dir.path(), Setup { context_limit: 1_000, ..Setup::default() });
+    t.send(load.clone());
+    let (question, text, offer) = plan(&mut t);
+    assert!(text.contains("Some have to stay out"), "{text}");
+    assert_eq!((offer.free, offer.reserve), (1_000, 64));
+    // Enter is no choice here: nothing is loaded, and what else helps is said.
+    t.send(Request::Choose { question, key: '\n' });
+    let said = t.note_with("Nothing was loaded");
+    assert!(said.starts_with("3 files need "), "{said}");
+    t.send(load);
+    let (question, ..) = plan(&mut t);
+    let files = vec![1];
+    t.send(Request::ChooseFiles { question, files });
+    t.note_with("Read b.txt: ");
+    t.sync();
+    assert_eq!(t.view().documents.len(), 1);
+}
+
+#[test]
+fn a_file_that_is_here_already_is_not_loaded_again_without_asking() {
+    let dir = dir();
+    std::fs::write(dir.path().join("notes.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(40)).unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.load("notes.txt");
+    let load = Request::Load { paths: vec!["notes.txt".into()], options: Default::default() };
+    t.send(load.clone());
+    let (id, text) = question(&mut t);
+    assert!(text.starts_with("notes.txt is in this conversation already"), "{text}");
+    t.send(Request::Choose { question: id, key: '\x1b' });
+    t.sync();
+    assert_eq!(t.view().documents.len(), 1);
+    t.send(load);
+    let (id, _) = question(&mut t);
+    t.send(Request::Choose { question: id, key: '\n' });
+    t.note_with("Read notes.txt: ");
+    t.sync();
+    assert_eq!(t.view().documents.len(), 2);
+    // The same file by another spelling of its path, also through a link.
+    std::os::unix::fs::symlink(dir.path(), dir.path().join("here")).unwrap();
+    let folder = dir.path().file_name().unwrap().to_str().unwrap();
+    for spelled in ["./notes.txt".to_owned(), format!("../{folder}/notes.txt"), "here/notes.txt".to_owned()] {
+        t.send(Request::Load { paths: vec![spelled.clone()], options: Default::default() });
+        let (id, text) = question(&mut t);
+        assert!(text.starts_with("notes.txt is in this conversation already"), "{spelled}: {text}");
+        t.send(Request::Choose { question: id, key: '\x1b' });
+    }
+    // Another file is another document, whatever is in it.
+    std::fs::copy(dir.path().join("notes.txt"), dir.path().join("copy.txt")).unwrap();
+    t.send(Request::Load { paths: vec!["copy.txt".into()], options: Default::default() });
+    t.note_with("copy.txt: ");
+    t.sync();
+    assert_eq!(t.view().documents.len(), 3);
+}
+
+#[test]
+fn a_load_with_a_file_that_is_here_already_can_be_cancelled_or_be_of_the_others() {
+    let dir = dir();
+    let load = three_files(dir.path());
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.load("a.txt");
+    let mut answered = |key| {
+        t.send(load.clone());
+        let (id, labels) = t.wait("a question", |n| match n {
+            Notice::Question { id, choices, .. } => {
+                Some((*id, choices.iter().map(|c| c.label.clone()).collect::<Vec<_>>()))
+            }
+            _ => None,
+        });
+        assert_eq!(labels, ["load again", "only the others", "cancel"]);
+        t.send(Request::Choose { question: id, key });
+        if key != '\x1b' {
+            t.note_with("Read ");
+        }
+        t.sync();
+        t.view().documents.iter().map(|d| d.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(answered('\x1b'), ["a.txt"]);
+    assert_eq!(answered('o'), ["a.txt", "b.txt", "c.txt"]);
+}
+
+#[test]
+fn looking_and_quitting_work_while_a_question_waits() {
+    let dir = dir();
+    let load = three_files(dir.path());
+    let mut t =
+        Talk::new(dir.path(), Setup { load: LoadLimits { confirm_tokens: 10, confirm_files: 20 }, ..Setup::default() });
+    t.send(load);
+    plan(&mut t);
+    t.send(Request::Docs);
+    t.wait("the documents", |n| matches!(n, Notice::Documents { .. }).then_some(()));
+    // An answer to a question that is gone is nobody's.
+    t.send(Request::Choose { question: 999, key: '\n' });
+    t.quit();
+}
+
+with_both_tokenizers!(
+    what_does_not_fit_is_refused_before_anything_is_read,
+    what_would_fit_of_a_file_is_a_command_that_loads_it,
+    files_left_out_of_a_plan_are_not_read,
+    a_load_that_does_not_fit_offers_to_leave_files_out,
+);
