@@ -12,7 +12,7 @@ const ROOTS: [&str; 6] = ["src", "kernels", "tests", "benches", "docs", "README.
 const TEXTS: [&str; 8] = ["rs", "cu", "cuh", "md", "h", "cpp", "py", "sh"];
 
 /// The specification.
-const DOCUMENTS: [&str; 5] = ["model.md", "speculative.md", "design.md", "interface.md", "weight-formats.md"];
+const DOCUMENTS: [&str; 5] = ["model.md", "speculative.md", "architecture.md", "terminal.md", "weights.md"];
 
 fn texts(path: &Path, found: &mut Vec<PathBuf>) {
     if path.is_dir() {
@@ -85,9 +85,9 @@ fn every_reference_to_the_specification_resolves() {
 
 #[test]
 fn references_and_headings_are_told_apart() {
-    let found = references("see docs/model.md §5.4-5.6 and docs/design.md, or (docs/speculative.md §1.2, §1.3).");
+    let found = references("see docs/model.md §5.4-5.6 and docs/architecture.md, or (docs/speculative.md §1.2, §1.3).");
     let found: Vec<_> = found.iter().map(|(n, s)| (n.as_str(), s.as_deref())).collect();
-    let expected = [("docs/model.md", Some("5.4")), ("docs/design.md", None), ("docs/speculative.md", Some("1.2"))];
+    let expected = [("docs/model.md", Some("5.4")), ("docs/architecture.md", None), ("docs/speculative.md", Some("1.2"))];
     assert_eq!(found, expected);
     assert!(has_section("## 5. Layers\n### 5.4 Scores\n", "5.4") && has_section("## 5. Layers", "5"));
     assert!(!has_section("### 5.41 Other", "5.4"));
@@ -97,7 +97,7 @@ fn references_and_headings_are_told_apart() {
 fn every_file_of_the_sources_that_a_document_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     // The specification of model and drafts names files of other people's repositories.
-    let documents = ["README.md", "kernels/README.md", "docs/design.md", "docs/interface.md", "docs/serve.md"];
+    let documents = ["README.md", "kernels/README.md", "docs/architecture.md", "docs/terminal.md", "docs/serve.md"];
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for document in documents {
         let text = std::fs::read_to_string(root.join(document)).unwrap();
@@ -119,7 +119,7 @@ fn every_file_of_the_sources_that_a_document_names_is_there() {
 fn every_event_of_json_lines_is_described() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
-    let described = read("docs/interface.md");
+    let described = read("docs/terminal.md");
     let table = described.split_once("| event |").expect("the table of events").1.split_once("\n\n").unwrap().0;
     let rows: Vec<&str> = table.lines().filter_map(|l| l.strip_prefix("| `")?.split(" |").next()).collect();
     let sources = read("src/shell/oneshot.rs") + &read("src/shell/oneshot/printer.rs");

@@ -1,5 +1,5 @@
 //! Exit codes, each once: what fails anywhere says with which of them a run ends because of it. The same table is in
-//! docs/interface.md §2, which a test compares.
+//! docs/terminal.md §2, which a test compares.
 
 use serde::{Deserialize, Serialize};
 
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_documentation_has_the_table_of_exit_codes() {
-        let documented = include_str!("../../docs/interface.md");
+        let documented = include_str!("../../docs/terminal.md");
         let table = documented.split_once("\n| code | meaning |\n|---|---|\n").unwrap().1;
         let rows: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
         let row = |exit: Exit| match exit.code() {

@@ -31,7 +31,7 @@ pub enum Role {
     /// An answer of the model.
     Assistant,
     /// A document the user loaded. Rendered for the model as a user turn holding the document and an assistant
-    /// turn that acknowledges it (docs/design.md §7).
+    /// turn that acknowledges it (docs/architecture.md §5).
     Document,
 }
 

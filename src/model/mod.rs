@@ -203,7 +203,7 @@ pub enum ModelError {
 }
 
 impl ModelError {
-    /// Exit code of a run that ends with it (docs/interface.md §2): whatever is wrong with a model folder has one.
+    /// Exit code of a run that ends with it (docs/terminal.md §2): whatever is wrong with a model folder has one.
     pub fn exit(&self) -> Exit {
         match self {
             ModelError::File { .. }

@@ -31,7 +31,7 @@
 //!    seconds while it grows and when it ends.
 //! 2. **The live token list is the authority.** [`path::Path`] says which segments the engine's state has absorbed. For
 //!    the next turn the whole conversation is rendered and the deepest segment whose text is unchanged is found; only
-//!    what follows is tokenised and given (docs/design.md §6).
+//!    what follows is tokenised and given (docs/architecture.md §4).
 //! 3. The token that ended a turn is never in the state; it comes with the next given text.
 //! 4. Nothing is destroyed: going back moves the head of the message tree ([`conversation`]).
 

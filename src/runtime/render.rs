@@ -1,6 +1,6 @@
 //! Messages to the text the model reads, and where in that text each message ends.
 //!
-//! A document is a user turn that holds it and an assistant turn that acknowledges it (docs/design.md §7). Text of others is
+//! A document is a user turn that holds it and an assistant turn that acknowledges it (docs/architecture.md §5). Text of others is
 //! shielded, so that a document cannot end its own turn. Invariant: a [`Cut`] lies right behind the content of an
 //! assistant turn, before the token that ends it; that token belongs to what is read next.
 

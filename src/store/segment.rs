@@ -1,7 +1,7 @@
 //! Segments: pieces of a model's past, named by what they contain. Plain data and the hash that names it; no files.
 //!
 //! A segment's id is a pure function of the model's fingerprint, the parent's id, and its tokens, with prompt and
-//! completion tokens kept apart: the same work has the same name in every session (docs/design.md §6).
+//! completion tokens kept apart: the same work has the same name in every session (docs/architecture.md §4).
 
 use std::fmt;
 

@@ -116,7 +116,7 @@ impl TextError {
         TextError::Malformed { file: file.to_owned(), reason: reason.to_string() }
     }
 
-    /// Exit code of a run that ends with it (docs/interface.md §2): whatever is wrong with a model folder has one.
+    /// Exit code of a run that ends with it (docs/terminal.md §2): whatever is wrong with a model folder has one.
     pub fn exit(&self) -> Exit {
         match self {
             TextError::Read { .. }

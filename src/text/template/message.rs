@@ -46,7 +46,7 @@ impl ChatMessage {
     /// How the turn of a document begins, and how it ends.
     pub(in crate::text) const DOCUMENT: [&str; 2] = ["<document name=\"", "</document>"];
 
-    /// The two turns that put a document into the context (docs/design.md §7): the document, and the answer that it was read.
+    /// The two turns that put a document into the context (docs/architecture.md §5): the document, and the answer that it was read.
     pub fn document(name: &str, text: &str) -> [ChatMessage; 2] {
         let end = if text.ends_with('\n') { "" } else { "\n" };
         let [opens, closes] = ChatMessage::DOCUMENT;
