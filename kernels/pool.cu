@@ -1,5 +1,5 @@
 // KV blocks of verify passes where keys and values lie in host memory: a pool of blocks on the device for each sparse layer and
-// KV head (docs/design.md). The device reads host memory at the addresses the host has for it.
+// KV head (docs/architecture.md §6). The device reads host memory at the addresses the host has for it.
 //
 // A table a sequence, layer and KV head says in which slot a block is, NOWHERE in none; `owner` [KV head][slot] is the address of the
 // table entry that names a slot, 0 for a free one. Whoever changes one changes the other. `stamp` is the pass in which a slot was
