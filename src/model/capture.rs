@@ -17,7 +17,7 @@
 //! | `aux_hidden_state` | bf16 | `[1, tokens, aux·hidden]` | outputs of the layers of the auxiliary hidden states, low to high |
 //!
 //! The metadata names the layers of the auxiliary hidden states and what the final norm needs (`eps`, `logit_divisor`): a trainer without a norm
-//! of its own is given `rmsnorm(hidden_state) / logit_divisor`, which `assets/demo/captured.py` makes.
+//! of its own is given `rmsnorm(hidden_state) / logit_divisor`, which `assets/demo/training/captured.py` makes.
 
 use std::collections::HashMap;
 use std::path::Path;

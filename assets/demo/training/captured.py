@@ -45,7 +45,7 @@ def train(a):
     from train_eagle3 import load_head, save_head
     here = os.path.dirname(os.path.abspath(__file__)); dev = "cuda" if torch.cuda.is_available() else "cpu"; cd = torch.float32
     tables = {}
-    for path in glob.glob(here + "/model-*.safetensors"):
+    for path in glob.glob(here + "/../model-*.safetensors"):
         with safe_open(path, "pt") as f: tables.update({k: f.get_tensor(k).float() for k in f.keys() if k in ("model.embed_tokens.weight", "lm_head.weight", "model.norm.weight")})
     class Target:                                             # what load_head asks of a model
         def w(self, n): return tables[n]
