@@ -87,7 +87,8 @@ fn every_reference_to_the_specification_resolves() {
 fn references_and_headings_are_told_apart() {
     let found = references("see docs/model.md §5.4-5.6 and docs/architecture.md, or (docs/speculative.md §1.2, §1.3).");
     let found: Vec<_> = found.iter().map(|(n, s)| (n.as_str(), s.as_deref())).collect();
-    let expected = [("docs/model.md", Some("5.4")), ("docs/architecture.md", None), ("docs/speculative.md", Some("1.2"))];
+    let expected =
+        [("docs/model.md", Some("5.4")), ("docs/architecture.md", None), ("docs/speculative.md", Some("1.2"))];
     assert_eq!(found, expected);
     assert!(has_section("## 5. Layers\n### 5.4 Scores\n", "5.4") && has_section("## 5. Layers", "5"));
     assert!(!has_section("### 5.41 Other", "5.4"));
@@ -97,7 +98,14 @@ fn references_and_headings_are_told_apart() {
 fn every_file_of_the_sources_that_a_document_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     // The specification of model and drafts names files of other people's repositories.
-    let documents = ["README.md", "kernels/README.md", "docs/architecture.md", "docs/terminal.md", "docs/serve.md"];
+    let documents = [
+        "README.md",
+        "kernels/README.md",
+        "assets/demo/MODEL_CARD.md",
+        "docs/architecture.md",
+        "docs/terminal.md",
+        "docs/serve.md",
+    ];
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for document in documents {
         let text = std::fs::read_to_string(root.join(document)).unwrap();
@@ -112,7 +120,7 @@ fn every_file_of_the_sources_that_a_document_names_is_there() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(seen > 20, "only {seen} files were named: does the search still work?");
+    assert!(seen > 10, "only {seen} files were named: does the search still work?");
 }
 
 #[test]
@@ -122,7 +130,7 @@ fn every_event_of_json_lines_is_described() {
     let described = read("docs/terminal.md");
     let table = described.split_once("| event |").expect("the table of events").1.split_once("\n\n").unwrap().0;
     let rows: Vec<&str> = table.lines().filter_map(|l| l.strip_prefix("| `")?.split(" |").next()).collect();
-    let sources = read("src/shell/oneshot.rs") + &read("src/shell/oneshot/printer.rs");
+    let sources = read("src/cli/oneshot.rs") + &read("src/cli/oneshot/printer.rs");
     let names: Vec<&str> = sources
         .match_indices(".event(")
         .filter_map(|(at, call)| sources[at + call.len()..].trim_start().strip_prefix('"')?.split('"').next())
@@ -243,4 +251,52 @@ fn names_of_settings_are_found_in_texts_that_are_said() {
         settings_in("serve.queue. ui.look, model.layers.3 app.model.source self.model.run()"),
         ["serve.queue", "ui.look"]
     );
+}
+
+/// Words of a shell line up to a comment; double quotes keep words together.
+fn shell_words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quoted) = (Vec::new(), None::<String>, false);
+    for c in line.chars() {
+        match c {
+            '"' => {
+                quoted = !quoted;
+                word.get_or_insert_default();
+            }
+            '#' if !quoted && word.is_none() => break,
+            ' ' if !quoted => words.extend(word.take()),
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+#[test]
+fn every_command_of_the_readme_is_understood() {
+    let readme = include_str!("../README.md");
+    let blocks = readme.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
+    let mut seen = 0;
+    for line in blocks.flat_map(str::lines) {
+        // The last program of a pipe; `cargo run … --` is the program.
+        let program = line.rsplit(" | ").next().unwrap_or(line).replace("cargo run --release --", "sala-chat");
+        if program.starts_with("sala-chat") {
+            let parsed = sala_chat::cli::args::command().try_get_matches_from(shell_words(&program));
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+            seen += 1;
+        }
+    }
+    assert!(seen >= 9, "only {seen} commands were found: does the search still work?");
+    assert_eq!(shell_words("a \"b c\" --d  # e"), ["a", "b c", "--d"]);
+}
+
+#[test]
+fn the_picture_of_the_readme_is_the_screen_of_the_tests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let picture = std::fs::read_to_string(root.join("docs/screen.svg")).unwrap();
+    let screen = std::fs::read_to_string(root.join("tests/snapshots/looked_120x40.snap")).unwrap();
+    let lines = screen.split("---\n").nth(2).unwrap().lines().filter(|line| !line.starts_with("caret "));
+    for run in lines.flat_map(|line| line.split("  ")).map(str::trim).filter(|run| !run.is_empty()) {
+        let escaped = run.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        assert!(picture.contains(&escaped), "{run} is not in docs/screen.svg: run docs/screen.py");
+    }
 }

@@ -5,8 +5,8 @@
 mod sources;
 
 const BANNED: &[&str] = &[
-    "said", "told", "tell", "tells", "whose", "whoever", "nobody", "beside", "behind", "come", "comes", "goes", "stands", "becomes",
-    "asked", "desk", "seat", "seats", "errand", "shelf", "talk", "keeper", "feeder", "wish",
+    "said", "told", "tell", "tells", "whose", "whoever", "nobody", "beside", "behind", "come", "comes", "goes",
+    "stands", "becomes", "asked", "desk", "seat", "seats", "errand", "shelf", "talk", "keeper", "feeder", "wish",
 ];
 
 /// Where a banned word is the right one: file (or folder) below `src`, word, reason.
@@ -61,7 +61,12 @@ fn comments_and_identifiers_use_plain_words() {
             }
         }
     }
-    assert!(found.is_empty(), "{} banned words, for instance\n{}", found.len(), found[..found.len().min(40)].join("\n"));
+    assert!(
+        found.is_empty(),
+        "{} banned words, for instance\n{}",
+        found.len(),
+        found[..found.len().min(40)].join("\n")
+    );
 }
 
 #[test]
