@@ -8,6 +8,7 @@ mod attend;
 mod cache;
 mod draft;
 #[cfg(any(test, feature = "emulated"))]
+#[path = "../../../tests/emulated/faults.rs"]
 pub mod faults;
 mod images;
 mod lightning;

@@ -9,7 +9,7 @@
 //! | `nvidia`, `images` | the CUDA driver and cuBLASLt, embedded kernels |
 //! | `proofs` | the shapes of a model that cuBLASLt is proved for while weights are loaded |
 //! | `cards` | limits of other cards, to run their code paths here |
-//! | `emulated`, `emulator`, `guarded` | the same kernels on the CPU; the library that runs them; memory that finds who writes beside it |
+//! | `emulated` (in `tests/emulated`) | the same kernels on the CPU, behind [`driver::Driver`] |
 //! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, on its way; bytes that lie in pieces |
 //! | `joined` | the rows of all sparse layers of a sequence in common arrays |
 //! | `pool`, `host_pages`, `page_out` | contexts larger than the device: keys and values in host memory, a pool of blocks here; the way there of a context that has outgrown it |
@@ -36,13 +36,10 @@ mod device;
 mod draft;
 mod driver;
 #[cfg(feature = "emulated")]
+#[path = "../../../tests/emulated/mod.rs"]
 mod emulated;
-#[cfg(feature = "emulated")]
-mod emulator;
 mod graph;
 mod growable;
-#[cfg(feature = "emulated")]
-mod guarded;
 mod host_pages;
 mod images;
 mod joined;

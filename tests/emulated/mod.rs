@@ -10,6 +10,9 @@
 //! `int sala_emulator_launch(const char *kernel, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes, void **args)`
 //! (0: done; anything else: see `const char *sala_emulator_error(void)`).
 
+mod library;
+mod memory;
+
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::Path;
@@ -22,10 +25,10 @@ use super::driver::{
     Arg, DeviceInfo, DevicePtr, Driver, Event, Gemm, GemmOut, Graph, Home, Launch, Mapping, Pitched, Queue, Scales,
     failed,
 };
-use super::emulator::Emulator;
-use super::guarded::{self, POISON};
 use super::host_pages::HostPages;
 use crate::backend::{Result, fp8};
+use library::Library;
+use memory::POISON;
 
 /// Reserved ranges are mapped in these steps: small, so that tests cross it often.
 const GRANULARITY: usize = 64 << 10;
@@ -69,7 +72,7 @@ struct State {
 
 /// The emulated device.
 pub struct Emulated {
-    emulator: Arc<Emulator>,
+    library: Arc<Library>,
     state: Mutex<State>,
     pages: HostPages,
     info: DeviceInfo,
@@ -81,7 +84,7 @@ impl Emulated {
     /// # Errors
     /// The loader's words, or the missing symbol.
     pub fn open(library: &Path, limits: Option<Card>) -> Result<Self, String> {
-        let emulator = Emulator::of(library)?;
+        let library = Library::of(library)?;
         let mut info = DeviceInfo {
             name: "emulated device (CPU)".to_owned(),
             emulated: true,
@@ -97,7 +100,7 @@ impl Emulated {
         if let Some(card) = limits {
             card.limit(&mut info);
         }
-        Ok(Emulated { emulator, state: Mutex::default(), pages: HostPages::default(), info })
+        Ok(Emulated { library, state: Mutex::default(), pages: HostPages::default(), info })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -114,7 +117,7 @@ impl Emulated {
                 let name = CString::new(*kernel).map_err(|e| failed(*kernel, e))?;
                 let mut params: Vec<*mut c_void> = args.iter().map(Arg::as_ptr).collect();
                 // SAFETY: the caller's; the library reads as many arguments as the kernel has.
-                let launched = unsafe { self.emulator.launch(&name, *grid, *block, *shared_bytes, &mut params) };
+                let launched = unsafe { self.library.launch(&name, *grid, *block, *shared_bytes, &mut params) };
                 launched.map_err(|words| failed(*kernel, format!("{words} (grid {grid:?}, block {block:?})")))?;
             }
             // SAFETY: the caller's.
@@ -154,7 +157,7 @@ impl Emulated {
         self.state()
             .allocations
             .iter()
-            .find(|(at, bytes)| !guarded::holds(**at, **bytes))
+            .find(|(at, bytes)| !memory::holds(**at, **bytes))
             .map(|(at, bytes)| (*at, *bytes))
     }
 }
@@ -202,7 +205,7 @@ impl Driver for Emulated {
 
     fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
         self.not_capturing("alloc")?;
-        let at = guarded::alloc(bytes)?;
+        let at = memory::alloc(bytes)?;
         self.state().allocations.insert(at, bytes);
         Ok(at)
     }
@@ -211,9 +214,9 @@ impl Driver for Emulated {
         let Some(bytes) = self.state().allocations.remove(&ptr) else {
             return;
         };
-        debug_assert!(guarded::holds(ptr, bytes), "something wrote outside of an allocation of {bytes} bytes");
+        debug_assert!(memory::holds(ptr, bytes), "something wrote outside of an allocation of {bytes} bytes");
         // SAFETY: from `alloc`, of this size.
-        unsafe { guarded::free(ptr, bytes) };
+        unsafe { memory::free(ptr, bytes) };
     }
 
     fn granularity(&self, _home: Home) -> Option<usize> {

@@ -49,18 +49,18 @@ impl Loaded {
 }
 
 /// The copies of one library.
-pub(super) struct Emulator {
+pub(super) struct Library {
     free: Mutex<Vec<Loaded>>,
     returned: Condvar,
 }
 
-impl Emulator {
+impl Library {
     /// Those of this library, which all devices of the process share.
     ///
     /// # Errors
     /// The loader's words, or the missing symbol.
-    pub(super) fn of(library: &Path) -> Result<Arc<Emulator>, String> {
-        static ALL: Mutex<Option<HashMap<PathBuf, Arc<Emulator>>>> = Mutex::new(None);
+    pub(super) fn of(library: &Path) -> Result<Arc<Library>, String> {
+        static ALL: Mutex<Option<HashMap<PathBuf, Arc<Library>>>> = Mutex::new(None);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let all = all.get_or_insert_default();
         if let Some(there) = all.get(library) {
@@ -79,7 +79,7 @@ impl Emulator {
             (1..copies).map_while(copy).collect::<Vec<_>>()
         });
         free.extend(more);
-        let loaded = Arc::new(Emulator { free: Mutex::new(free), returned: Condvar::new() });
+        let loaded = Arc::new(Library { free: Mutex::new(free), returned: Condvar::new() });
         all.insert(library.to_path_buf(), Arc::clone(&loaded));
         Ok(loaded)
     }

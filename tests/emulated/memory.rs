@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use super::driver::{DevicePtr, failed};
+use super::super::driver::{DevicePtr, failed};
 use crate::backend::Result;
 
 /// Bytes of guard before an allocation.
