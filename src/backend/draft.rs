@@ -1,7 +1,7 @@
 //! What a draft head needs of a device beyond [`Backend`]: one small layer over its own sliding window of keys.
 //!
 //! Same rules as there: destination first, nothing allocates or waits inside a step, and no host value that changes
-//! from step to step: tokens and position of the coming draft pass are set by [`DraftOps::draft_seek`] outside of the
+//! from step to step: tokens and position of the next draft pass are set by [`DraftOps::draft_seek`] outside of the
 //! step and live in device memory. Row i of a draft pass has position `position + i`.
 //!
 //! The window is a ring over positions (`slot = position % capacity`). Rows drafted ahead of the accepted text are
@@ -18,18 +18,13 @@ use crate::engine::protocol::{ImageTensor, Token};
 /// Auxiliary hidden states of accepted rows that may wait before they enter the window.
 pub const PENDING_ROWS: usize = MAX_VERIFY_ROWS;
 
-/// Shape of a head's layer and of its window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftShape {
-    /// Width of its stream.
     pub hidden: usize,
-    /// Width of its MLP.
     pub intermediate: usize,
-    /// Query heads.
     pub heads: usize,
     /// Key/value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Width of a head.
     pub head_dim: usize,
     /// A key at position k is visible from q iff `0 <= q - k < window`.
     pub window: usize,
@@ -43,16 +38,13 @@ impl DraftShape {
         self.window + PENDING_ROWS + MAX_VERIFY_ROWS
     }
 
-    /// Width of a row of keys, values and queries.
     pub fn kvq_width(&self) -> usize {
         (2 * self.kv_heads + self.heads) * self.head_dim
     }
 }
 
-/// Which stream the layer's residual starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftResidual {
-    /// The feature stream as it came.
     Stream,
     /// The stream after `hidden_norm` (`norm_before_residual` heads).
     Normed,
@@ -65,12 +57,10 @@ pub trait DraftOps: Backend {
 
     /// Activations `[rows, width]`.
     fn draft_buf(&mut self, rows: usize, width: usize, kind: BufKind) -> Result<Self::Buf>;
-    /// An empty window.
     fn draft_window(&mut self, shape: &DraftShape) -> Result<Self::Window>;
-    /// Sets the coming draft pass, outside of a step: row i carries `tokens[i]` at `position + i`; keys below `first`
+    /// Sets the next draft pass, outside of a step: row i carries `tokens[i]` at `position + i`; keys below `first`
     /// do not exist.
     fn draft_seek(&mut self, tokens: &[Token], position: usize, first: usize) -> Result<()>;
-    /// Copies whole rows between buffers of the same width, outside of a step.
     fn draft_copy(&mut self, dst: &mut Self::Buf, dst_row: usize, src: &Self::Buf, rows: Range<usize>) -> Result<()>;
 
     /// `g[r] = aux_hidden[r] Wᵀ`, each of the `norms.len()` equal slots of a row RMS-normed first where there are norms; one norm is
@@ -86,7 +76,7 @@ pub trait DraftOps: Backend {
         pass: Pass,
     ) -> Result<()>;
     /// `x[r] = [rmsnorm(scale · table[token r], input_norm) | rmsnorm(g[r], hidden_norm)]` `[rows, 2·hidden]`; for
-    /// [`DraftResidual::Normed`] `g[r]` becomes its normed form.
+    /// [`DraftResidual::Normed`] `g[r]` is replaced by its normed form.
     fn draft_input(
         &mut self,
         x: &mut Self::Buf,
@@ -108,7 +98,6 @@ pub trait DraftOps: Backend {
         scale: f32,
         pass: Pass,
     ) -> Result<()>;
-    /// Copies the pass's last row into row 0 of `dst`.
     fn draft_last(&mut self, dst: &mut Self::Buf, src: &Self::Buf, pass: Pass) -> Result<()>;
     /// Rotates the keys of `kvq [rows, k (kv·d) | v (kv·d) | q (heads·d)]` and stores keys and values at the rows' positions.
     fn draft_append(

@@ -1,8 +1,8 @@
-//! Products of prefill in fp8: both operands as e4m3 with one scale a row, sums in f32. What a device with such tensor cores multiplies
-//! fast, the CPU computes as it is written here.
+//! Products of prefill in fp8: both operands as e4m3 with one scale a row, sums in f32. GPUs with such tensor cores
+//! and the CPU compute the same formula.
 //!
-//! A row narrows by itself: its largest value becomes 448, so that its bits depend on no other row. Weights narrow from their values in
-//! bf16, whatever form they are kept in.
+//! A row narrows by itself: its largest value becomes 448, so its bits depend on no other row. Weights narrow from
+//! their values in bf16, whatever form they are kept in.
 
 use half::bf16;
 
@@ -51,7 +51,6 @@ pub fn nearest(x: f32) -> u8 {
     sign | magnitude
 }
 
-/// A row as e4m3, and its scale.
 pub fn narrow(row: &[f32]) -> (Vec<u8>, f32) {
     let (inverse, scale) = factors(row);
     (row.iter().map(|x| nearest(x * inverse)).collect(), scale)
@@ -64,7 +63,6 @@ pub fn rounded(row: &mut [f32]) {
     row.iter_mut().for_each(|x| *x = value(nearest(*x * inverse)) * scale);
 }
 
-/// What a row is multiplied by, and its scale.
 fn factors(row: &[f32]) -> (f32, f32) {
     // The greatest of a number and NaN is the number.
     let most = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));

@@ -8,17 +8,15 @@ pub(super) fn free_bytes() -> Option<u64> {
     Some(left_of_group(Path::new("/sys/fs/cgroup")).map_or(machine, |group| group.min(machine)))
 }
 
-/// Bytes there are at all.
 pub(super) fn total_bytes() -> Option<u64> {
     of_line("/proc/meminfo", "MemTotal:")
 }
 
-/// Bytes that this program has.
 pub(super) fn own_bytes() -> Option<u64> {
     of_line("/proc/self/status", "VmRSS:")
 }
 
-/// What a group may still take; `None` where it has no limit. What it has of files is given back when somebody wants memory, so weights
+/// What a group may still take; `None` where it has no limit. What it has of files is given back when something else wants memory, so weights
 /// that were read take nothing away.
 fn left_of_group(group: &Path) -> Option<u64> {
     let number = |name: &str| std::fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
@@ -32,7 +30,7 @@ fn left_of_group(group: &Path) -> Option<u64> {
     Some(most.saturating_sub(now.saturating_sub(back)))
 }
 
-/// A line of a file of the system that tells KiB.
+/// Bytes from a line in KiB of a system file.
 fn of_line(file: &str, key: &str) -> Option<u64> {
     in_text(&std::fs::read_to_string(file).ok()?, key)
 }

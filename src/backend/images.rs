@@ -7,21 +7,22 @@ use super::{BackendError, Memory, ROW_ARRAYS, Result, internal, layer_tensor};
 use crate::core::spec::{LightningSpec, SparseSpec};
 use crate::engine::protocol::{Cancel, ImageTensor, RowSource};
 
-/// Rows and states as images, and buffers for tests. Outside of steps; waits for the device, but for the bytes of rows and states that are
-/// read: those may come later ([`TensorData`](crate::engine::protocol::TensorData)), and are what was there when they were asked for.
+/// Rows and states as images, and buffers for tests. Outside of steps; waits for the device, except for the bytes of
+/// rows and states that are read: they are those of the time of the call and may arrive later
+/// ([`TensorData`](crate::engine::protocol::TensorData)).
 pub trait Images: Memory {
     /// The first `rows` rows of a buffer as f32, row-major. For tests, golden data and capture.
     fn read(&mut self, buf: &Self::Buf, rows: usize) -> Result<Vec<f32>>;
     /// Sets the first rows of a buffer, row-major. For tests and golden data.
     fn write(&mut self, buf: &mut Self::Buf, values: &[f32]) -> Result<()>;
-    /// Rows of `positions` of each of these caches: k, v, and the compressed keys whose window ends inside them; names without layer.
+    /// Rows of `positions` of each of these caches: k, v, and the compressed keys of windows that end inside them;
+    /// names without layer.
     fn read_all_rows(
         &mut self,
         caches: &[&Self::Cache],
         spec: &SparseSpec,
         positions: Range<usize>,
     ) -> Result<Vec<Vec<ImageTensor>>>;
-    /// The same of one cache.
     fn read_rows(
         &mut self,
         cache: &Self::Cache,
@@ -40,9 +41,9 @@ pub trait Images: Memory {
     ) -> Result<()>;
     /// Puts the rows of `feeds`, in order, into the caches of these layers. The caches have room for them.
     ///
-    /// A device that copies beside the host's work overrides this, to have files read, checked and sent at the same time. It
-    /// may return while keys and values are still in flight, as long as every operation waits for those it needs; what
-    /// turns out unreadable then is the error of that operation.
+    /// A device with a copy engine overrides this, to read, check and send files concurrently. It may return while
+    /// keys and values are still in flight, as long as every operation waits for those it needs; a row that turns out
+    /// unreadable is the error of that operation.
     fn restore_rows(
         &mut self,
         caches: &mut [(usize, &mut Self::Cache)],
@@ -65,8 +66,8 @@ pub trait Images: Memory {
         spec: &SparseSpec,
         positions: usize,
     ) -> Result<()>;
-    /// Rows from position `keep` on are about to be written anew, in all layers of a sequence: they may not be in memory that another has
-    /// too. Rows behind all that was ever written need no such word.
+    /// Prepares new rows from position `keep` on, in all layers of a sequence: they may not be in memory that another
+    /// sequence shares. Not needed for rows after the last one ever written.
     fn own_rows(&mut self, _caches: &mut [&mut Self::Cache], _keep: usize) -> Result<()> {
         Ok(())
     }
@@ -110,7 +111,6 @@ pub trait Images: Memory {
     }
     /// Each of these committed states; fold first. `[heads, d, d]` f32
     fn read_states(&mut self, states: &[&Self::Recurrent], spec: &LightningSpec) -> Result<Vec<ImageTensor>>;
-    /// The same of one layer.
     fn read_state(&mut self, state: &Self::Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
         self.read_states(&[state], spec)?.pop().ok_or_else(|| internal("read_state", "no image of a state"))
     }
@@ -120,7 +120,6 @@ pub trait Images: Memory {
         states: &mut [(&mut Self::Recurrent, Option<&ImageTensor>)],
         spec: &LightningSpec,
     ) -> Result<()>;
-    /// The same of one layer.
     fn write_state(
         &mut self,
         state: &mut Self::Recurrent,

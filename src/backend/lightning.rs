@@ -23,7 +23,7 @@ pub trait Lightning: Memory {
         eps: f32,
         pass: Pass,
     ) -> Result<()>;
-    /// [`Lightning::lightning_rows`] of the sequence in hand.
+    /// [`Lightning::lightning_rows`] of the active sequence.
     fn lightning(
         &mut self,
         o: &mut Self::Buf,

@@ -6,7 +6,6 @@ use super::{BufKind, Form, Result, WeightView, internal};
 use crate::core::spec::{LightningSpec, ModelSpec, SparseSpec};
 use crate::engine::protocol::{Dtype, MemoryInfo, Precision};
 
-/// A weight to be read.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
     /// Parts stacked along the out axis; each takes its own form.
@@ -35,13 +34,10 @@ pub trait Memory: Sized + Send + 'static {
     type Selection: Send;
     /// Sums of attention mass of one sequence ([`Sparse::add_mass`](super::Sparse::add_mass)).
     type Sums: Send;
-    /// `cpu`, `cuda`.
     fn kind(&self) -> &'static str;
-    /// For people: `CPU, 2 threads`, `NVIDIA H200`.
     fn describe(&self) -> String;
     /// Fallbacks taken, a sentence each, to be shown once. May wait for a library that is still being opened.
     fn notes(&self) -> Vec<String>;
-    /// Number type of KV rows in images.
     fn cache_dtype(&self) -> Dtype;
     /// Most rows of a prefill pass; a multiple of [`GRID`](super::GRID).
     fn prefill_rows(&self) -> usize;
@@ -51,49 +47,46 @@ pub trait Memory: Sized + Send + 'static {
     /// # Errors
     /// The first limit that it breaks.
     fn check(&mut self, spec: &ModelSpec, prefill: Precision) -> Result<()>;
-    /// Weights that are read together, in this order.
     fn matrices(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<Self::Matrix>>;
-    /// One of them, [`Wanted::Stack`].
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix> {
         one(self.matrices(&[Wanted::Stack(parts)])?)
     }
-    /// One of them, [`Wanted::GateUp`].
     fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Self::Matrix> {
         one(self.matrices(&[Wanted::GateUp([gate, up])])?)
     }
-    /// How prefill multiplies with this weight: its sections, one above the other, in fp8 ([`super::fp8`]) where [`Memory::check`] said
-    /// that it can. One section in bf16 where nothing is said.
+    /// How prefill multiplies with this weight: its sections, one above the other, in fp8 ([`super::fp8`]) only where
+    /// [`Memory::check`] has allowed it. By default one section in bf16.
     fn read_in(&mut self, matrix: &mut Self::Matrix, sections: &[Section]) -> Result<()>;
-    /// All of it as one section in fp8.
     fn read_in_fp8(&mut self, matrix: &mut Self::Matrix) -> Result<()> {
         let rows = self.parts(matrix).iter().map(|part| part.0).sum();
         self.read_in(matrix, &[Section { rows, precision: Precision::Fp8 }])
     }
-    /// A norm weight.
     fn vector(&mut self, view: WeightView<'_>) -> Result<Self::Vector>;
     /// A weight of the given size with values of the given standard deviation, made on the device: element (o, i) is
     /// [`synthetic_value`](super::synthetic_value) of index `o·inner + i`. `parts` are the rows of each part and the form it takes.
     fn random_matrix(&mut self, parts: &[(usize, Form)], inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
-    /// The same for [`Rows::norm_gate_up`](super::Rows::norm_gate_up): `out` is the width of one of the two; gate rows come first in the index.
+    /// The same for [`Rows::norm_gate_up`](super::Rows::norm_gate_up): `out` is the width of one of the two; gate rows
+    /// have the lower indices.
     fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64, form: Form) -> Result<Self::Matrix>;
     /// What a weight takes on this device, part by part: rows, form, bytes.
     fn parts(&self, matrix: &Self::Matrix) -> Vec<(usize, Form, usize)>;
-    /// A norm weight of ones.
     fn ones(&mut self, n: usize) -> Result<Self::Vector>;
-    /// Decides where caches of up to `limit` positions keep their rows; between the weights and the first cache. `asked`: somebody wants
-    /// just that many, else it is as much as there may be. What is not on the device is told in [`Memory::notes`].
+    /// Decides where caches of up to `limit` positions keep their rows; between the weights and the first cache.
+    /// `asked`: the user set this limit, else it is the most there may be. [`Memory::notes`] reports a decision for
+    /// host memory.
     ///
     /// # Errors
     /// Too little memory however they are kept, with what would do.
     fn plan_context(&mut self, _spec: &ModelSpec, _limit: usize, _asked: bool) -> Result<()> {
         Ok(())
     }
-    /// Keys and values leave the device for the host's memory, of these sequences, which are all there are, each with all its layers, and of
-    /// those to come: contexts of up to `limit` positions are then planned so. Between passes; rows in flight are waited for. The line says
-    /// how it is from now on; `None` where nothing is gained: they are there already, or the device does not reach that memory.
+    /// Moves keys and values of all sequences (each with all its layers) to host memory, and plans contexts of up to
+    /// `limit` positions so from now on. Between passes; waits for rows in flight. Returns a line about the new plan;
+    /// `None` where nothing is gained: they are there already, or the device does not reach that memory.
     ///
     /// # Errors
-    /// [`BackendError::Unsupported`](super::BackendError::Unsupported): it cannot be done, the words say why, and everything is as before. Any other: the device is lost.
+    /// [`BackendError::Unsupported`](super::BackendError::Unsupported): not possible, with the reason, and nothing
+    /// changed. Any other: the device is lost.
     fn page_out(
         &mut self,
         _spec: &ModelSpec,
@@ -102,7 +95,6 @@ pub trait Memory: Sized + Send + 'static {
     ) -> Result<Option<String>> {
         Ok(None)
     }
-    /// Rows for any pass.
     fn buf(&mut self, width: usize, kind: BufKind) -> Result<Self::Buf>;
     /// Rows for any pass, in groups that are in use one after the other: what one group holds is lost when another is written, so they may
     /// have the same memory.
@@ -114,16 +106,12 @@ pub trait Memory: Sized + Send + 'static {
     /// Empty caches that can grow to `limit` positions: of `layers` layers of one sequence, which may have their memory together. Such grow
     /// together, and the first answers for all.
     fn caches(&mut self, spec: &SparseSpec, limit: usize, layers: usize) -> Result<Vec<Self::Cache>>;
-    /// That of a sequence with one such layer.
     fn cache(&mut self, spec: &SparseSpec, limit: usize) -> Result<Self::Cache> {
         let made = self.caches(spec, limit, 1)?.pop();
         made.ok_or_else(|| internal("cache", "no cache was made"))
     }
-    /// A zero state.
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Self::Recurrent>;
-    /// Room for the selection of any pass up to `limit` positions.
     fn selection(&mut self, spec: &SparseSpec, limit: usize) -> Result<Self::Selection>;
-    /// Empty sums for another sequence that uses this selection.
     fn sums(&mut self, sel: &Self::Selection) -> Result<Self::Sums>;
     /// Grows a cache, and those made with it where they have memory together, so that positions below `limit` can be written. Called outside of steps.
     fn reserve(&mut self, cache: &mut Self::Cache, limit: usize) -> Result<()>;
@@ -134,7 +122,7 @@ pub trait Memory: Sized + Send + 'static {
     fn wants_anew(&self, cache: &Self::Cache, _keep: usize, limit: usize) -> u64 {
         self.wants(cache, limit)
     }
-    /// Bytes that caches and states may still take; `None` where nobody knows.
+    /// Bytes that caches and states may still take; `None` if unknown.
     fn room(&self) -> Result<Option<u64>>;
     /// What verify passes have looked for in pools of blocks so far; `None` where keys and values are on the device. Waits.
     ///
@@ -143,11 +131,10 @@ pub trait Memory: Sized + Send + 'static {
     fn pool_counts(&mut self) -> Result<Option<PoolCounts>> {
         Ok(None)
     }
-    /// Seconds for which a prefill pass behind `positions` tokens waits for their rows, about, however short it is: 0 where keys and values
-    /// are on the device.
+    /// Estimated seconds that a prefill pass after `positions` tokens waits for their rows, however short it is: 0
+    /// where keys and values are on the device.
     fn row_seconds(&self, _positions: usize) -> f64 {
         0.0
     }
-    /// Memory in use.
     fn memory(&self) -> MemoryInfo;
 }

@@ -60,23 +60,15 @@ pub const GRID: usize = 64;
 /// Most positions of a conversation: some kernels hold a bit or a score for each of 16,384 blocks of 64.
 pub const MAX_POSITIONS: usize = 1 << 20;
 
-/// Which path, and how many rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pass {
     /// Given tokens. Any number of rows up to [`Memory::prefill_rows`].
-    Prefill {
-        /// Rows of this chunk.
-        rows: usize,
-    },
+    Prefill { rows: usize },
     /// Decode (one row) or verify (up to [`MAX_VERIFY_ROWS`]): row i has position `position + i`; or as [`Steps::set_rows`] says.
-    Verify {
-        /// Rows of this pass.
-        rows: usize,
-    },
+    Verify { rows: usize },
 }
 
 impl Pass {
-    /// Rows of the pass.
     pub fn rows(self) -> usize {
         match self {
             Pass::Prefill { rows } | Pass::Verify { rows } => rows,
@@ -84,14 +76,12 @@ impl Pass {
     }
 }
 
-/// What a CUDA graph is filed under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StepKey {
     /// The target over this many rows of one sequence; 1 is plain decode.
     Verify(usize),
     /// The target over this many rows of several sequences.
     VerifyMany(usize),
-    /// One recursive draft step.
     Draft,
     /// Extending the draft window by this many verified rows.
     DraftExtend(usize),
@@ -113,7 +103,6 @@ pub enum BufKind {
 /// A weight as it lies in a checkpoint: row-major `[out, in]`, or `[n]` for a norm; and the form it is to take.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightView<'a> {
-    /// Its name, for messages.
     pub name: &'a str,
     /// Slowest axis first.
     pub shape: &'a [usize],
@@ -130,32 +119,24 @@ pub struct WeightView<'a> {
 /// The top logits of one row, by (logit descending, id ascending), at most [`TOP_LOGITS`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopLogits {
-    /// Token ids.
     pub ids: Vec<Token>,
-    /// Their logits.
     pub logits: Vec<f32>,
     /// log Σ exp over the whole vocabulary.
     pub log_sum_exp: f32,
 }
 
-/// Rows of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HeadRows {
-    /// Only the last row of the pass.
     Last,
-    /// Every row of a verify pass.
     All,
     /// At most 16 rows of the pass. For scores and golden data: never inside a captured step.
     Some {
-        /// Row of the pass.
         first: usize,
-        /// Of rows from there on.
         count: usize,
     },
 }
 
 impl HeadRows {
-    /// Which rows of a pass they are.
     pub fn range(self, pass: Pass) -> Range<usize> {
         match self {
             HeadRows::Last => pass.rows().saturating_sub(1)..pass.rows(),
@@ -182,49 +163,19 @@ pub fn synthetic_value(seed: u64, index: u64, std: f32) -> f32 {
 pub enum BackendError {
     /// Shapes that cannot go together; a bug or a broken checkpoint.
     #[error("{op}: expected {expected}, found {found}")]
-    Shape {
-        /// Operation.
-        op: &'static str,
-        /// What it needs.
-        expected: String,
-        /// What it was given.
-        found: String,
-    },
-    /// Not enough memory, computed or reported.
+    Shape { op: &'static str, expected: String, found: String },
     #[error("{what} needs {}, {} are free; {advice}", bytes(*needed), bytes(*free))]
-    Memory {
-        /// What was to be allocated.
-        what: String,
-        /// Bytes.
-        needed: u64,
-        /// Bytes.
-        free: u64,
-        /// What would fit.
-        advice: String,
-    },
-    /// The device or its driver failed.
+    Memory { what: String, needed: u64, free: u64, advice: String },
     #[error("{op}: {cause}")]
-    Device {
-        /// Operation.
-        op: String,
-        /// In the driver's words.
-        cause: String,
-    },
-    /// A weight that cannot be packed.
+    Device { op: String, cause: String },
     #[error("weight `{0}` holds values that are not finite; the checkpoint is damaged or was badly converted")]
     NotFinite(String),
-    /// A branch that nothing should lead to: a fault of this program, never a quiet result.
+    /// A branch that is never reached: a fault of this program, never a quiet result.
     #[error("internal error in {op}: {what}; please report it, the conversation is saved")]
-    Internal {
-        /// Where.
-        op: &'static str,
-        /// What cannot be.
-        what: &'static str,
-    },
+    Internal { op: &'static str, what: &'static str },
     /// This backend has no form of the operation for these sizes.
     #[error("{0}")]
     Unsupported(String),
-    /// Saved rows that cannot be had back.
     #[error("saved state cannot be used: {0}")]
     Rows(RowsFault),
     /// [`Images::stop_on`]: the user would not wait any longer.
@@ -232,12 +183,14 @@ pub enum BackendError {
     Stopped,
 }
 
-/// For branches that nothing should lead to.
+pub(crate) fn shape(op: &'static str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> BackendError {
+    BackendError::Shape { op, expected: expected.to_string(), found: found.to_string() }
+}
+
 pub(crate) fn internal(op: &'static str, what: &'static str) -> BackendError {
     BackendError::Internal { op, what }
 }
 
-/// Shorthand.
 pub type Result<T, E = BackendError> = std::result::Result<T, E>;
 
 /// Operations the model is written in, subject by subject.
@@ -250,7 +203,8 @@ pub mod prelude {
     pub use super::{Backend, Images, Lightning, Memory, Rows, Sparse, Steps};
 }
 
-/// The rows of each of [`ROW_ARRAYS`] that belong to these positions: compressed keys are those whose window ends there.
+/// The rows of each of [`ROW_ARRAYS`] that belong to these positions: a compressed key belongs to the end of its
+/// window.
 pub fn row_ranges(spec: &SparseSpec, positions: &Range<usize>) -> [Range<usize>; 4] {
     let level1 = spec.level1_rows(positions.start)..spec.level1_rows(positions.end);
     let level2 = spec.level2_rows(positions.start)..spec.level2_rows(positions.end);

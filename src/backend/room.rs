@@ -10,32 +10,25 @@ use crate::core::{bytes, grouped};
 pub const RESERVE_BYTES: u64 = 5 << 28;
 /// Left to others where keys and values are not: what growing caches keep clear of, and what pieces are rounded up by.
 const SPARE_BYTES: u64 = 160 << 20;
-/// Tokens that have to fit if nobody asked for a number: enough for most documents.
+/// Tokens that have to fit unless a number is set: enough for most documents.
 pub const USUAL_CONTEXT: u64 = 131_072;
-/// Bytes of a weight in bf16 that prefill passes multiply with at a time.
 pub const SLICE_BYTES: usize = 64 << 20;
 /// Blocks of a pool, several times what a row chooses, below which most of them would be fetched anew for every token.
 pub const USEFUL_BLOCKS: usize = 512;
-/// Most bytes of rows that prefill passes stage.
 const MOST_STAGED: u64 = 512 << 20;
-/// Fewest of them.
 const LEAST_STAGED: u64 = 16 << 20;
 
 /// Keys and values in the host's memory: what is on the device instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagedPlan {
-    /// Blocks for each sparse layer and KV head.
     pub blocks: usize,
-    /// Rows of a layer that prefill passes stage.
     pub staged_rows: usize,
-    /// Bytes of keys and values on the device when all of that is used.
     pub here: u64,
-    /// And of all of them, in the host's memory.
     pub host: u64,
 }
 
 impl PagedPlan {
-    /// Whether the pool holds what is asked for again and again, of a context of `tokens`.
+    /// Whether the pool holds the working set of a context of `tokens`.
     pub fn is_useful(&self, spec: &ModelSpec, tokens: u64) -> bool {
         let all = tokens.div_ceil(spec.sparse.block.max(1) as u64);
         self.blocks as u64 >= all.min(USEFUL_BLOCKS as u64)
@@ -57,21 +50,16 @@ impl PagedPlan {
     }
 }
 
-/// Blocks that verify passes looked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PoolCounts {
-    /// Chosen blocks, over rows, layers and KV heads.
     pub looked_up: u64,
-    /// Copied into the pool.
     pub fetched: u64,
     /// Read from host memory in place, because every slot was taken by blocks of the same pass.
     pub in_place: u64,
-    /// Bytes that came from host memory.
     pub bytes: u64,
 }
 
 impl PoolCounts {
-    /// What came since `before`.
     pub fn since(self, before: PoolCounts) -> PoolCounts {
         PoolCounts {
             looked_up: self.looked_up - before.looked_up,
@@ -81,13 +69,11 @@ impl PoolCounts {
         }
     }
 
-    /// Share of the looked up blocks that were in the pool.
     pub fn hit_rate(self) -> f64 {
         1.0 - (self.fetched + self.in_place) as f64 / self.looked_up.max(1) as f64
     }
 }
 
-/// Bytes of the sparse layers.
 struct Layers {
     layers: u64,
     kv_heads: u64,
@@ -108,13 +94,11 @@ impl Layers {
     }
 }
 
-/// Bytes of compressed keys per token.
 fn compressed_bytes(spec: &ModelSpec) -> u64 {
     let (s, Layers { layers, row, .. }) = (spec.sparse.stride as u64, Layers::of(spec));
     layers * (row / s + row / (4 * s))
 }
 
-/// Bytes of keys and values per token.
 fn row_bytes(spec: &ModelSpec) -> u64 {
     let Layers { layers, row, .. } = Layers::of(spec);
     2 * layers * row
@@ -132,7 +116,7 @@ fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
     let lightning = 2 * l.projection_width() + 4 * l.heads * l.head_dim;
     let columns = (2 * spec.intermediate).min(SLICE_BYTES / (2 * spec.hidden).max(1));
     let mlp = 2 * spec.intermediate + 2 * columns;
-    // Mixers and MLPs take turns in the same memory; the input of a product and what attention waits with are beside it.
+    // Mixers and MLPs share memory; the input of a product and the partial results of attention have their own.
     let beside = 2 * spec.hidden + 32 * s.heads + 8 * s.kv_heads * s.topk;
     let pass = rows * (sparse.max(lightning).max(mlp) + beside + 4 * spec.hidden);
     // A packed weight is widened for a prefill pass, a slice at a time.
@@ -143,13 +127,13 @@ fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
     (pass + widened + states + selection) as u64
 }
 
-/// Tokens whose keys and values fit beside weights, `free` bytes being left for everything else.
+/// Tokens for which keys and values fit, with `free` bytes left by the weights for everything else.
 pub fn resident_tokens(spec: &ModelSpec, free: u64) -> u64 {
     free.saturating_sub(RESERVE_BYTES) / token_bytes(spec).max(1)
 }
 
-/// The plan for a context of `tokens` whose keys and values lie in the host's memory, `free` bytes of the device being left beside the
-/// weights, for passes of `rows` rows.
+/// The plan for a context of `tokens` with keys and values in host memory, where weights leave `free` bytes of the
+/// device, for passes of `rows` rows.
 ///
 /// # Errors
 /// The bytes that would have to be free.

@@ -11,7 +11,6 @@ pub enum Follows<'a, V> {
     Norm(&'a V),
     /// [`Rows::gate_output`] with this norm and these columns of the projection, after a mixer.
     Gate {
-        /// Over all lanes of a row, if any.
         norm: Option<&'a V>,
         /// Empty where there is no gate.
         columns: Range<usize>,
@@ -21,23 +20,18 @@ pub enum Follows<'a, V> {
 /// Weights of an MLP, and what it is added by.
 #[derive(Debug)]
 pub struct Mlp<'a, M, V> {
-    /// In front of it.
     pub norm: &'a V,
-    /// Of the norm.
     pub eps: f32,
-    /// Gate and up projection.
     pub gate_up: &'a M,
-    /// Down projection.
     pub down: &'a M,
-    /// Of what is added.
     pub scale: f32,
 }
 
-/// What every row goes through on its own: embedding, norms, GEMMs, gates, the head.
+/// Operations on single rows: embedding, norms, GEMMs, gates, the head.
 ///
-/// Layout of the fused projection `x` written by [`Rows::norm_linear`], columns in this order:
-/// sparse layers `[q (heads·d) | k (kv·d) | v (kv·d) | gate (heads·d, if any)]`,
-/// lightning layers `[q (heads·d) | k (kv·d) | v (kv·d) | z (heads·d, if any)]`.
+/// Layout of the fused projection `x` written by [`Rows::norm_linear`], columns in this order: sparse layers `[q
+/// (heads·d) | k (kv·d) | v (kv·d) | gate (heads·d, if any)]`, lightning layers `[q (heads·d) | k (kv·d) | v (kv·d) |
+/// z (heads·d, if any)]`.
 pub trait Rows: Memory {
     /// Says what reads the rows that the next operation makes: a backend may make them ready for it on the way. A hint for verify passes: no value depends on it.
     fn coming(&mut self, _follows: Follows<'_, Self::Vector>) {}

@@ -1,6 +1,7 @@
 //! Sections of a weight: neighbouring rows that prefill multiplies with on their own, in bf16 or in fp8.
 //!
-//! The bits of a section's columns do not depend on whether others are made beside them: so a pass may leave out what nobody reads.
+//! The bits of a section's columns do not depend on the other sections: a pass may leave out columns that nothing
+//! reads.
 
 use std::ops::Range;
 
@@ -11,13 +12,11 @@ use crate::engine::protocol::Precision;
 /// So many rows of a weight, and what prefill multiplies them in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Columns of the product.
     pub rows: usize,
-    /// Of both operands.
     pub precision: Precision,
 }
 
-/// Those of a layer's fused projection, where prefill is asked to multiply in `precision`.
+/// Those of a layer's fused projection for a prefill in `precision`.
 pub fn of_projection(spec: &ModelSpec, mixer: Mixer, precision: Precision) -> Vec<Section> {
     let section = |rows: Range<usize>, precision| Section { rows: rows.len(), precision };
     match mixer {
@@ -54,7 +53,6 @@ pub(super) fn within(sections: &[Section], only: Option<&Range<usize>>) -> Resul
     Ok(found)
 }
 
-/// Whether these may be all sections of a weight of `out` rows.
 pub(super) fn check(sections: &[Section], out: usize) -> Result<()> {
     if sections.iter().map(|s| s.rows).sum::<usize>() == out {
         return Ok(());

@@ -9,37 +9,32 @@ use crate::core::spec::SparseSpec;
 /// whatever order.
 pub const MASS: u32 = 1 << 22;
 
-/// Which sum rows belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MassOf {
-    /// Rows that wrote thoughts.
     Thoughts,
-    /// Rows that wrote the answer.
     Answer,
 }
 
 /// Attention that a KV block got, over rows, heads and sparse layers; [`MASS`] each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockMass {
-    /// From rows that were free to choose it.
     pub chosen: u64,
     /// From rows that had to: it is one of the first blocks, or in the local window before the row's own.
     pub forced: u64,
 }
 
-/// Whether a row of block `own` may not attend to `block`.
 pub(crate) fn is_hidden(hidden: &[Range<u32>], block: u32, own: u32) -> bool {
     block != own && hidden.iter().any(|h| h.contains(&block))
 }
 
 /// Operations of the sparse layers (docs/model.md §5).
 pub trait Sparse: Memory {
-    /// Makes caches of a layer, one for each group of the coming verify pass, known to it. Outside of steps, and before every one
-    /// that is replayed; what it says holds until it is said anew.
+    /// Registers the caches of a layer, one for each group of the next verify pass. Outside of steps, and before every
+    /// one that is replayed; holds until the next call.
     fn bind_caches(&mut self, _layer: usize, _caches: &mut [&mut Self::Cache]) -> Result<()> {
         Ok(())
     }
-    /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key whose window they
+    /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key of a window that they
     /// complete (docs/model.md §5.3). A cache for each group of the pass.
     fn append_rows(
         &mut self,
@@ -48,7 +43,7 @@ pub trait Sparse: Memory {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// [`Sparse::append_rows`] of the sequence in hand.
+    /// [`Sparse::append_rows`] of the active sequence.
     fn append_kv(&mut self, cache: &mut Self::Cache, x: &Self::Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
         self.append_rows(&mut [cache], x, spec, pass)
     }
@@ -61,7 +56,7 @@ pub trait Sparse: Memory {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// [`Sparse::select_rows`] of the sequence in hand.
+    /// [`Sparse::select_rows`] of the active sequence.
     fn select_blocks(
         &mut self,
         sel: &mut Self::Selection,
@@ -83,7 +78,7 @@ pub trait Sparse: Memory {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// [`Sparse::attend_rows`] of the sequence in hand.
+    /// [`Sparse::attend_rows`] of the active sequence.
     fn attend(
         &mut self,
         o: &mut Self::Buf,
@@ -104,8 +99,8 @@ pub trait Sparse: Memory {
     fn forget_blocks(&mut self, _cache: &mut Self::Cache) -> Result<()> {
         Ok(())
     }
-    /// Adds the mass of rows `rows` of the last verify pass, the first of which stands at `position`, to one of the sums. Outside
-    /// of steps; does not wait.
+    /// Adds the mass of rows `rows` of the last verify pass, the first of which is at `position`, to one of the sums.
+    /// Outside of steps; does not wait.
     fn add_mass(
         &mut self,
         sel: &mut Self::Selection,

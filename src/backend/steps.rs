@@ -3,12 +3,11 @@
 use super::{Memory, Pass, Result, StepKey, internal};
 use crate::engine::protocol::Token;
 
-/// Where a sequence stands on a device. A device stands at one place at a time; [`Steps::go_to`] changes it.
+/// The position of a sequence on a device. One sequence is active at a time; [`Steps::go_to`] changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Which sequence; 0 for the one a device begins with. No two that are alive have the same.
     pub id: u64,
-    /// Tokens the state has absorbed, pending ones included.
     pub position: usize,
     /// Accepted rows that the recurrent states have not absorbed.
     pub pending: usize,
@@ -17,7 +16,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Behind the first `rows` rows of a pass, as [`Steps::advance`] goes.
+    /// After the first `rows` rows of a pass are accepted, as in [`Steps::advance`].
     pub fn advanced(self, pass: Pass, rows: usize) -> Place {
         let position = self.position + rows;
         match pass {
@@ -28,12 +27,9 @@ impl Place {
     }
 }
 
-/// The rows of one sequence in a verify pass of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Where it stands: its first row's position, and what is pending.
     pub place: Place,
-    /// How many rows, at least one.
     pub rows: usize,
 }
 
@@ -54,32 +50,30 @@ impl Group {
 
 /// Position, tokens and pending rows of the passes, and CUDA graphs of their work.
 pub trait Steps: Memory {
-    /// Where the device stands.
     fn place(&self) -> Place;
-    /// Goes on with another sequence, between two passes: position, pending rows and rows in flight are from now on its own.
+    /// Activates another sequence, between two passes: position, pending rows and rows in flight are its own from now
+    /// on.
     fn go_to(&mut self, place: Place) -> Result<()>;
-    /// A place for a new sequence, at position 0; the device stands there. Buffers made from now on are that sequence's.
+    /// Activates a new sequence at position 0. Buffers made from now on belong to it.
     fn new_place(&mut self) -> Result<Place>;
-    /// The sequence of this id is gone: what is kept for its place is dropped. Not the place where the device stands.
+    /// Drops what is kept for a sequence, which is not the active one.
     fn forget_place(&mut self, id: u64);
-    /// Tokens the state has absorbed, pending ones included.
     fn position(&self) -> usize;
     /// Moves to `position` with nothing pending. Used by restore and reset.
     fn seek(&mut self, position: usize) -> Result<()>;
-    /// Given tokens of the segment before the coming prefill pass. A device may read a segment's first rows in another way
+    /// Given tokens of the segment before the next prefill pass. A device may read a segment's first rows in another way
     /// than the rest; it may go by nothing else, so that state stays a function of the segment path.
     fn segment_at(&mut self, read: usize);
-    /// Tokens of the coming pass, whose rows are those of the sequence in hand.
+    /// Tokens of the next pass, all of the active sequence.
     fn set_tokens(&mut self, tokens: &[Token]) -> Result<()>;
-    /// Tokens of the coming verify pass, whose rows are those of several sequences, one after the other: where each stands and how
-    /// many rows it has. None of them is advanced by [`Steps::advance`]; where they stand is the caller's.
+    /// Tokens of the next verify pass over several sequences, one after the other, with the position and number of
+    /// rows of each. [`Steps::advance`] advances none of them; the caller does.
     fn set_rows(&mut self, groups: &[Group], tokens: &[Token]) -> Result<()>;
     /// Runs `body`; a GPU runs it eagerly the first time, records it the second, and replays the CUDA graph later.
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()>;
     /// Accepts the first `rows` rows of the last pass: position += rows; after a verify pass they become pending in
     /// every lightning layer, after a prefill pass nothing is pending.
     fn advance(&mut self, pass: Pass, rows: usize) -> Result<()>;
-    /// Called once after every layer's `fold`.
     fn folded(&mut self);
     /// Waits until the device is done; reports what went wrong on it.
     fn synchronize(&mut self) -> Result<()>;

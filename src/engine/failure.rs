@@ -26,7 +26,6 @@ impl From<BackendError> for Failure {
     }
 }
 
-/// What a panic said.
 pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
@@ -38,7 +37,6 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, DecodeError>) -> Resul
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(DecodeError::Panic(panic_text(panic.as_ref()))))
 }
 
-/// A failed command in the runtime's words.
 pub(super) fn fault_of(error: &DecodeError) -> EngineFault {
     match error {
         DecodeError::Model(ModelError::Backend(BackendError::Stopped)) => EngineFault::Stopped,

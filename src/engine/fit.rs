@@ -24,11 +24,8 @@ fn tokens(n: u64) -> String {
 struct Sizes<'a> {
     spec: &'a ModelSpec,
     bytes: &'a dyn Fn(Recipe) -> u64,
-    /// From the best form down.
     recipes: &'a [Recipe],
-    /// Somebody packed the folder already.
     published: bool,
-    /// Rows of a prefill pass.
     rows: usize,
     /// The program may not take all that is free.
     limited: bool,
@@ -42,7 +39,6 @@ impl Sizes<'_> {
         }
     }
 
-    /// Tokens that fit beside weights in a form.
     fn room(&self, recipe: Recipe, free: u64) -> u64 {
         room::resident_tokens(self.spec, free.saturating_sub((self.bytes)(recipe)))
     }
@@ -52,7 +48,6 @@ impl Sizes<'_> {
         room::paged(self.spec, free.checked_sub((self.bytes)(recipe))?, self.rows, tokens).ok()
     }
 
-    /// The same with a pool worth having.
     fn pages(&self, recipe: Recipe, free: u64, tokens: u64) -> bool {
         self.plan(recipe, free, tokens).is_some_and(|plan| plan.is_useful(self.spec, tokens))
     }

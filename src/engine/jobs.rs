@@ -19,7 +19,6 @@ use crate::model::ModelError;
 /// Fewer tokens say little of how fast a device reads.
 const WHOLE: usize = 4 * GRID;
 
-/// A job whose rows are to be verified.
 struct Waiting {
     sequence: SequenceId,
     run: Run,
@@ -56,7 +55,6 @@ impl<B: DraftOps> Worker<'_, B> {
         self.send(EngineEvent::Done { id, done: Box::new(done) });
     }
 
-    /// One turn of all jobs.
     pub(super) fn turn(&mut self) {
         let (mut ids, mut wants) = (Vec::new(), Vec::new());
         for (id, seat) in &self.seats {
@@ -196,7 +194,6 @@ impl<B: DraftOps> Worker<'_, B> {
         Ok(())
     }
 
-    /// A decode round.
     fn write(&mut self, run: &mut Run) -> Result<Now, DecodeError> {
         if run.job.cancel.is_cancelled() {
             return Ok(Now::Ended(Ended::Cancelled, Vec::new()));
@@ -309,7 +306,6 @@ impl<B: DraftOps> Worker<'_, B> {
         Ok(self.live.top_logits(&mut self.backend, rows)?)
     }
 
-    /// Tells what a round brought.
     fn told(&mut self, run: &mut Run, round: Round) -> Now {
         run.stats.generated_tokens += round.tokens.len() as u64;
         let tokens_per_s = run.speed.add(round.tokens.len() as u64, Instant::now());

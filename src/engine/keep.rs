@@ -12,7 +12,6 @@ use crate::model::{Checkpoint, ModelError, Recipe};
 const WORTH_BYTES: u64 = 1 << 30;
 /// The share of the threads that pack in the background: the conversation goes on beside them.
 const SHARE: usize = 4;
-/// But at least these.
 const THREADS: usize = 2;
 
 /// Weights of earlier starts that stand for the folder's, or why one does not, by recipe.

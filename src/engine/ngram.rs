@@ -10,22 +10,16 @@
 
 use crate::engine::protocol::Token;
 
-/// Orders of the chains, longest first.
 const ORDERS: [usize; 3] = [12, 6, 3];
-/// The shortest match that is worth a draft.
 pub const MIN_MATCH: usize = 3;
-/// Matches are measured up to this length.
 pub const MAX_MATCH: usize = 64;
-/// Earlier occurrences looked at.
 const CANDIDATES: usize = 16;
 const NONE: u32 = u32::MAX;
 const FIRST_BITS: u32 = 12;
 const MAX_BITS: u32 = 20;
 
-/// A continuation found in the history.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lookup {
-    /// What followed there.
     pub tokens: Vec<Token>,
     /// Tokens before it that are equal to the last ones now, at most [`MAX_MATCH`].
     pub matched: usize,
@@ -56,7 +50,6 @@ fn copied(from: &[u32]) -> Vec<u32> {
     copy
 }
 
-/// Where each m-gram of one length occurred.
 #[derive(Debug, Default, PartialEq)]
 struct Chain {
     /// By the hash of an m-gram: the latest position that ends one.
@@ -148,12 +141,10 @@ impl Default for NgramIndex {
 }
 
 impl NgramIndex {
-    /// Every token appended, in order.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// Adds tokens at the end.
     pub fn extend(&mut self, tokens: &[Token]) {
         self.tokens.extend_from_slice(tokens);
         if self.tokens.len() > 1 << self.bits && self.bits < MAX_BITS {
@@ -167,7 +158,6 @@ impl NgramIndex {
         }
     }
 
-    /// Adds one token at the end.
     pub fn push(&mut self, token: Token) {
         self.extend(&[token]);
     }

@@ -113,12 +113,9 @@ fn too_large_for_cpu(checkpoint: &Checkpoint, why: &str) -> Result<(), Failure> 
     })
 }
 
-/// What came of looking for a GPU.
 enum Gpu {
-    /// Ready.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "there is none to open"))]
     Opened(Box<GpuBackend>),
-    /// One sentence without its full stop.
     Refused(String),
 }
 

@@ -37,27 +37,21 @@ const MARGIN: f64 = 1.04;
 /// Rounds after which one plain step is taken to refresh its measured time.
 const PLAIN_REFRESH: u32 = 512;
 
-/// Where a round's drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// No drafts: one plain step.
     Plain,
     /// The EAGLE-3 head.
     Head,
-    /// The n-gram lookup.
     Ngram,
 }
 
-/// What a round could use.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
-    /// What the user asked for.
     pub mode: SpecMode,
     /// Tokens in the state: decides the bucket of costs.
     pub context: usize,
     /// A head is there and knows the last accepted row.
     pub head: bool,
-    /// What the lookup found.
     pub ngram: Option<&'a Lookup>,
     /// Most drafts that fit (context limit, tokens still wanted).
     pub room: usize,
@@ -68,32 +62,25 @@ pub struct Offer<'a> {
 /// What to do. For [`Source::Head`], `depth` is the limit; [`Policy::keeps`] and [`Policy::goes_on`] decide after each draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Where drafts come from.
     pub source: Source,
     /// Most drafts; 0 for plain.
     pub depth: usize,
-    /// Drafts that are made whatever they look like.
     pub at_least: usize,
 }
 
 const PLAIN: Plan = Plan { source: Source::Plain, depth: 0, at_least: 0 };
 
-/// What a round was.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome<'a> {
     /// Tokens in the state before it.
     pub context: usize,
     /// Confidence of each draft made by the head, in order; empty for other sources.
     pub confidence: &'a [f64],
-    /// Drafts verified.
     pub drafted: usize,
-    /// Drafts accepted.
     pub accepted: usize,
     /// Seconds of extending the draft window and of the first draft; 0 without the head.
     pub extend_s: f64,
-    /// Seconds of the recursive draft steps together.
     pub steps_s: f64,
-    /// Number of those.
     pub steps: usize,
     /// Seconds of verifying `drafted + 1` rows, sampling included.
     pub verify_s: f64,
@@ -105,7 +92,6 @@ impl Outcome<'_> {
     }
 }
 
-/// Chooses and learns.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     calibration: Calibration,
@@ -117,7 +103,6 @@ pub struct Policy {
     decoded: usize,
     rounds_since_plain: u32,
     tokens_since_head: usize,
-    /// Tokens between probes of a paused head.
     probe_every: usize,
     /// Rounds in a row whose drafts were all refused.
     refused: i32,
@@ -218,7 +203,6 @@ impl Policy {
         best
     }
 
-    /// Chooses the arm of the next round.
     pub fn plan(&self, offer: Offer<'_>) -> Plan {
         let room = offer.room.min(MAX_DEPTH);
         let usable = offer.ngram.filter(|l| l.matched >= self.min_match());

@@ -18,7 +18,6 @@ use crate::model::ModelError;
 /// What whoever holds a sequence may take to give it back when a job in it has ended.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What becomes of a task.
 pub(super) enum Grant {
     Go,
     Wait,
@@ -28,15 +27,10 @@ pub(super) enum Grant {
 /// What is asked for, and what there is. Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The whole of it.
     pub all: u64,
-    /// With less than this it cannot begin.
     pub least: u64,
-    /// Neither taken nor promised.
     pub left: u64,
-    /// What there is for all sequences together.
     pub total: u64,
-    /// Idle sequences that may be evicted.
     pub evictable: bool,
     /// Jobs under way, which give memory back when they end.
     pub others: usize,
@@ -44,22 +38,17 @@ pub struct Ask {
     pub hope: bool,
 }
 
-/// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// There is room for all of it.
     All,
-    /// Evict a sequence and ask again.
     Evict,
     /// Wait until one of the others ends.
     Wait,
     /// Nobody else will give anything back: begin with what there is.
     Some,
-    /// There is no room for it.
     Nothing,
 }
 
-/// Decides about an ask.
 pub fn answer(ask: Ask) -> Answer {
     // Nobody is evicted or waited for in vain.
     let hopeless = ask.least > ask.total;
@@ -73,7 +62,6 @@ pub fn answer(ask: Ask) -> Answer {
     }
 }
 
-/// Whether it is memory that is missing.
 fn is_memory(error: &ModelError) -> bool {
     matches!(error, ModelError::Backend(BackendError::Memory { .. }))
 }
@@ -296,7 +284,6 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 }
 
-/// Whether an error says that memory is missing.
 pub(super) fn for_want_of_memory(error: &DecodeError) -> bool {
     matches!(error, DecodeError::Model(error) if is_memory(error))
 }

@@ -41,16 +41,13 @@ fn gumbel_max(p: &[(Token, f64)], noise: impl Fn(Token) -> f64) -> Option<(Token
     best.map(|(_, token, mass)| (token, mass))
 }
 
-/// A drafted token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drafted {
-    /// Its id in the model's vocabulary.
     pub token: Token,
     /// What the draft thinks of it: its probability after the request's temperature.
     pub confidence: f64,
 }
 
-/// Draws tokens for one generation.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
@@ -70,7 +67,6 @@ impl Sampler {
         sampler
     }
 
-    /// What it was made with.
     pub fn sampling(&self) -> &Sampling {
         &self.sampling
     }
@@ -83,7 +79,6 @@ impl Sampler {
         self.sampling.presence_penalty != 0.0 || self.sampling.frequency_penalty != 0.0
     }
 
-    /// Counts an accepted token.
     pub fn accept(&mut self, token: Token) {
         if self.penalises_seen() {
             self.seen.insert(token);

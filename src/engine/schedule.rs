@@ -28,30 +28,23 @@ const FIXED_SHARE: [f64; 2] = [0.3, 0.5];
 /// Turns that a prompt waits for shorter ones at most.
 const PATIENCE: u64 = 3;
 
-/// What a sequence with a job wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Want {
-    /// To read a prompt.
     Read {
-        /// Tokens of it that are left.
         left: usize,
-        /// Turns since it last read some.
         waited: u64,
         /// Seconds that a chunk of it takes however short it is, beside the time of a chunk that need not wait for any rows.
         fixed: f64,
     },
-    /// To decode a round.
     Write,
 }
 
-/// How prompts were read lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
     /// The last whole chunk while somebody wrote: its tokens, and the seconds it took beyond what any chunk would have.
     pub beside: Option<(usize, f64)>,
     /// Seconds of the last chunk while somebody wrote, whole or not.
     pub held_up: f64,
-    /// The last whole chunk while nobody did.
     pub alone: Option<(usize, f64)>,
 }
 
@@ -73,9 +66,7 @@ impl Pace {
 /// Who reads a chunk, and how long a one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Read {
-    /// Its place in what was asked about.
     pub reader: usize,
-    /// Tokens, or what is left of its prompt.
     pub rows: usize,
     /// As it was said in [`Want::Read`].
     pub fixed: f64,
@@ -84,9 +75,7 @@ pub struct Read {
 /// Who does what next; sequences by their place in what was asked about.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turn {
-    /// Reads a chunk.
     pub read: Option<Read>,
-    /// Decode a round, side by side.
     pub write: Vec<usize>,
     /// Most rows each of them may have verified, the pending token included.
     pub rows: usize,
@@ -121,7 +110,6 @@ fn rounds_after(seconds: f64) -> usize {
     (rounds.ceil() as usize).clamp(1, MOST_ROUNDS)
 }
 
-/// Rows of a chunk that nobody writes beside.
 fn rows_alone(most: usize, last: Option<(usize, f64)>, fixed: f64) -> usize {
     let [share, _] = FIXED_SHARE;
     let allowed = ALONE_SECONDS.max(fixed / share) - fixed;

@@ -15,7 +15,6 @@ const WORTH_SHARING: usize = 1_024;
 const MISSING: DecodeError = DecodeError::Order("a sequence that is not there");
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Tokens in a sequence's state.
     pub(super) fn position(&self, sequence: SequenceId) -> usize {
         match self.seats.get(&sequence).map(|seat| &seat.held) {
             Some(Held::InHand) => self.live.position(),
@@ -64,7 +63,6 @@ impl<B: DraftOps> Worker<'_, B> {
         Ok(())
     }
 
-    /// Takes a sequence in hand.
     pub(super) fn take(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
         if sequence == self.in_hand {
             return Ok(());
@@ -99,7 +97,6 @@ impl<B: DraftOps> Worker<'_, B> {
         Ok(())
     }
 
-    /// Sees that another sequence is in hand.
     fn put_down(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
         if self.in_hand != sequence {
             return Ok(());

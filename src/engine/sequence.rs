@@ -12,13 +12,11 @@ use crate::engine::protocol::{
 };
 use crate::model::Sequence;
 
-/// A sequence that is not in hand.
 pub(super) struct Aside<B: DraftOps> {
     pub(super) sequence: Sequence<B>,
     pub(super) talk: Parked<B>,
 }
 
-/// Where a sequence's state is.
 pub(super) enum Held<B: DraftOps> {
     /// It has none: it is empty, and takes no memory.
     Nothing,
@@ -30,10 +28,8 @@ pub(super) enum Held<B: DraftOps> {
 /// A sequence, what it does and what it is to do.
 pub(super) struct Seat<B: DraftOps> {
     pub(super) held: Held<B>,
-    /// The job under way.
     pub(super) run: Option<Run>,
     pub(super) queue: VecDeque<Task>,
-    /// Its holder can do without it.
     pub(super) may_evict: bool,
     /// When it last had something to do; greater is later.
     pub(super) used: u64,
@@ -46,7 +42,6 @@ impl<B: DraftOps> Seat<B> {
         Seat { held, run: None, queue: VecDeque::new(), may_evict: false, used: 0, waits: None }
     }
 
-    /// It neither does nor is to do anything.
     pub(super) fn is_idle(&self) -> bool {
         self.run.is_none() && self.queue.is_empty()
     }
@@ -59,7 +54,6 @@ impl<B: DraftOps> Seat<B> {
     }
 }
 
-/// What was asked of a sequence.
 pub(super) enum Task {
     Restore {
         id: u64,
@@ -69,7 +63,6 @@ pub(super) enum Task {
         history: Arc<Vec<Token>>,
     },
     Run(Job),
-    /// A fork of what failed or is gone.
     Lost {
         id: u64,
         fault: EngineFault,
@@ -85,7 +78,6 @@ pub(super) enum Task {
 }
 
 impl Task {
-    /// Whose answer is waited for, if one is.
     pub(super) fn id(&self) -> Option<u64> {
         match self {
             Task::Restore { id, .. } | Task::Fork { id, .. } | Task::Lost { id, .. } => Some(*id),
@@ -99,32 +91,25 @@ impl Task {
     }
 }
 
-/// A job under way.
 pub(super) struct Run {
     pub(super) job: Job,
     /// Tokens of the state before it.
     pub(super) start: usize,
     pub(super) stage: Stage,
-    /// Since this stage began.
     pub(super) begun: Instant,
     pub(super) speed: Speed,
-    /// Turns without a part in them.
     pub(super) waited: u64,
     /// How long its context may become: it has been promised memory for that.
     pub(super) goal: usize,
     /// Waits until another gives memory back.
     pub(super) stalled: bool,
-    /// Given tokens in the state.
     pub(super) prompt: usize,
     pub(super) stats: JobStats,
-    /// What scoring tells of each token.
     pub(super) likely: Vec<Likely>,
 }
 
-/// What a job is at.
 pub(super) enum Stage {
     Reading,
-    /// From this position on.
     Writing(usize),
     Scoring(Box<Scores>),
 }
@@ -135,14 +120,11 @@ impl Run {
     }
 }
 
-/// Scores of a text so far.
 pub(super) struct Scores {
     /// Tokens of the state, and its small part, to which it is put back.
     pub(super) at: usize,
     pub(super) end: CheckpointImage,
-    /// Rows that one list takes.
     pub(super) rows: usize,
-    /// Lists of hidden blocks.
     pub(super) lists: usize,
     /// Those of finished lists, then those of the list under way.
     pub(super) done: Vec<Vec<f32>>,
@@ -150,13 +132,11 @@ pub(super) struct Scores {
 }
 
 impl Scores {
-    /// Rows that are left.
     pub(super) fn left(&self) -> usize {
         (self.lists - self.done.len()) * self.rows - self.now.len()
     }
 }
 
-/// What a turn made of a job.
 pub(super) enum Now {
     GoesOn,
     /// There is no memory for its next part yet.

@@ -33,28 +33,21 @@ const CALIBRATION: &str = "draft.calibration";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The model or its device.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The draft head.
     #[error(transparent)]
     Draft(#[from] DraftError),
-    /// The device computed something that is no number.
     #[error(
         "the model's output at token {position} is not finite: kept state or weights are damaged. Ask again; \
          sala-chat prune drops kept state, sala-chat model verify checks the weights"
     )]
-    NotFinite {
-        /// Of the token that was to be drawn.
-        position: usize,
-    },
+    NotFinite { position: usize },
     /// An answer that must keep to a grammar cannot be gone on with.
     #[error("no token may come next in an answer that keeps to a grammar: {0}; ask with a simpler schema")]
     Stuck(String),
     /// As [`DecodeError::Stuck`], of the likeliest tokens alone: others may come next, and are known once the last token is read again.
     #[error("what was read before keeps its likeliest tokens alone, and none of them may come next; ask again")]
     OnlyLikeliest,
-    /// This program failed in the middle of it.
     #[error("internal error ({0}); please report it. This conversation is saved, others go on")]
     Panic(String),
     /// A call that makes no sense now; a bug in the caller.
@@ -62,13 +55,11 @@ pub enum DecodeError {
     Order(&'static str),
 }
 
-/// Shorthand.
 pub type Result<T, E = DecodeError> = std::result::Result<T, E>;
 
 /// Looks for drafts: every token so far and the most that are useful.
 pub type Finder = Box<dyn FnMut(&[Token], usize) -> Option<Lookup> + Send>;
 
-/// What a decoder knows of one conversation.
 #[derive(Default)]
 struct Talk {
     index: NgramIndex,
@@ -90,7 +81,6 @@ pub struct Parked<B: DraftOps> {
 /// A copy of what is known of a conversation, but for its draft window.
 pub struct Known(Talk);
 
-/// Draws a conversation's tokens, with whatever drafts pay.
 pub struct Decoder<B: DraftOps> {
     head: Option<DraftHead<B>>,
     now: Talk,
@@ -155,12 +145,10 @@ impl<B: DraftOps> Decoder<B> {
         Ok(())
     }
 
-    /// The draft head in use.
     pub fn head(&self) -> Option<&DraftHead<B>> {
         self.head.as_ref()
     }
 
-    /// The draft head, for another decoder.
     pub fn into_head(self) -> Option<DraftHead<B>> {
         self.head
     }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// Tokens per second over a sliding window.
 #[derive(Debug)]
 pub struct Speed {
     /// (when, tokens until then), oldest first. Never empty: the first entry is the start or the edge of the window.

@@ -20,11 +20,9 @@ const COMMANDS: usize = 64;
 /// The engine thread as the runtime holds it. Dropping it without [`Command::Shutdown`] also ends the thread: its channel
 /// closes.
 pub struct Engine {
-    /// To it.
     pub commands: Sender<Command>,
     /// From it. Unbounded: at most one event per round or chunk, and the engine must never wait for the runtime.
     pub events: Receiver<EngineEvent>,
-    /// The thread.
     pub thread: JoinHandle<()>,
 }
 

@@ -21,7 +21,6 @@ use crate::core::Exit;
 use crate::engine::protocol::{EngineEvent, EngineFault, MAIN, ModelInfo, SequenceId};
 use crate::model::{Live, Model};
 
-/// The loaded engine.
 pub(super) struct Worker<'c, B: DraftOps> {
     pub(super) backend: B,
     pub(super) model: Model<B>,
@@ -42,13 +41,10 @@ pub(super) struct Worker<'c, B: DraftOps> {
     pub(super) moved: bool,
     /// Keys and values were to leave the device and could not, as memory is now.
     pub(super) stays_resident: bool,
-    /// When a job last ended.
     pub(super) ended: Option<Instant>,
     /// Jobs that have rows in the pass that is being put together.
     pub(super) in_pass: usize,
-    /// How prompts were read lately.
     pub(super) pace: Pace,
-    /// Rounds since the last chunk of a prompt.
     pub(super) rounds: usize,
 }
 

@@ -84,7 +84,7 @@ impl WithSimd for AttendTile<'_> {
                     queries.extend((g * group..(g + 1) * group).map(|h| r * q.width + h * dim));
                     outs.extend((g * group..(g + 1) * group).map(|h| r * out_width + h * dim));
                 };
-                // Rows that chose this block and have all of it behind them.
+                // Rows that chose this block and see all of it.
                 queries.clear();
                 outs.clear();
                 for r in (0..rows).filter(|r| b < (q.first + r) / block) {
@@ -133,10 +133,8 @@ struct Step<'a> {
     values: &'a [f32],
     block: usize,
     dim: usize,
-    /// Keys of the block that the queries see.
     visible: usize,
     factor: f32,
-    /// Each query's part is kept.
     counted: bool,
 }
 

@@ -6,14 +6,11 @@ use super::pages::{Account, Pages};
 use crate::backend::ROW_ARRAYS;
 use crate::core::spec::SparseSpec;
 
-/// Compressed keys per panel.
 pub(super) const PANEL: usize = 64;
-/// Positions that come into memory together.
 const PAGE_BLOCKS: usize = 16;
 /// Panels of compressed keys of level 1 in a page; of level 2, one.
 const LEVEL1_PANELS: usize = 4;
 
-/// One KV head of one layer.
 pub(super) struct HeadCache {
     /// Keys, `[block][lane][token of block]`.
     pub(super) k: Pages,
@@ -25,7 +22,6 @@ pub(super) struct HeadCache {
     pub(super) k2: Pages,
 }
 
-/// KV and compressed keys of one sparse layer, f32.
 pub struct Cache {
     pub(super) heads: Vec<HeadCache>,
     spec: SparseSpec,
@@ -33,7 +29,6 @@ pub struct Cache {
     pub(super) block: usize,
 }
 
-/// The panel of `panel` keys that holds key `at`: where it begins and its values.
 fn panel_of(at: usize, panel: usize, dim: usize) -> (usize, usize) {
     (at / panel * panel * dim, panel * dim)
 }
@@ -51,12 +46,10 @@ impl Cache {
         Cache { heads: (0..spec.kv_heads).map(|_| head()).collect(), spec: spec.clone(), dim, block }
     }
 
-    /// Values of an array that hold positions below `limit`.
     fn values(&self, part: Part, limit: usize) -> usize {
         part.rows(&self.spec, 0..limit.next_multiple_of(self.block)).end * self.dim
     }
 
-    /// Bytes that [`Cache::reserve`] of `limit` positions would take.
     pub(super) fn wants(&self, limit: usize) -> usize {
         let of = |head: &HeadCache| -> usize {
             Part::ALL.iter().map(|(part, _)| head.part(*part).wants(self.values(*part, limit))).sum()
@@ -64,7 +57,6 @@ impl Cache {
         self.heads.iter().map(of).sum()
     }
 
-    /// Makes positions below `limit` writable.
     pub(super) fn reserve(&mut self, limit: usize) {
         for (part, _) in Part::ALL {
             let values = self.values(part, limit);
@@ -111,7 +103,6 @@ impl Cache {
         }
     }
 
-    /// Writes the compressed keys whose window ends inside `positions`.
     fn compress(&mut self, spec: &SparseSpec, positions: std::ops::Range<usize>) {
         let (dim, block) = (self.dim, self.block);
         let mut sums = vec![0.0; dim];
@@ -151,13 +142,12 @@ impl Cache {
         out
     }
 
-    /// The inverse of [`Cache::read`], from row `first` on.
     pub(super) fn write(&mut self, part: Part, first: usize, values: &[f32]) {
         self.slots(part).write(first, values);
     }
 
-    /// Has the first `positions` positions of another cache, in the same memory until one of the two writes there. Rows behind them
-    /// are dead.
+    /// Takes the first `positions` positions of another cache, in the same memory until either of them writes there.
+    /// Later rows are dead.
     pub(super) fn share(&mut self, from: &Cache, positions: usize) {
         for (part, _) in Part::ALL {
             let values = self.values(part, positions);
@@ -175,7 +165,6 @@ impl Cache {
         }
     }
 
-    /// One of the four arrays, to be written beside the others.
     fn slots(&mut self, part: Part) -> Slots<'_> {
         Slots {
             dim: self.dim,
@@ -184,7 +173,6 @@ impl Cache {
         }
     }
 
-    /// All four, each to be written by its own thread.
     pub(super) fn all_slots(&mut self) -> [(Part, &'static str, Slots<'_>); 4] {
         let (dim, block) = (self.dim, self.block);
         let [mut k, mut v, mut k1, mut k2]: [Vec<&mut Pages>; 4] = Default::default();
@@ -203,22 +191,17 @@ impl Cache {
     }
 }
 
-/// Where the rows of one array go.
 pub(super) struct Slots<'a> {
     dim: usize,
-    /// Rows of a panel, for arrays that have some.
     panel: Option<usize>,
-    /// One for each KV head.
     heads: Vec<&'a mut Pages>,
 }
 
 impl Slots<'_> {
-    /// Values of one row.
     pub(super) fn row_width(&self) -> usize {
         self.dim * self.heads.len()
     }
 
-    /// Puts rows `[rows, kv_heads, d]` in place, from row `first` on.
     pub(super) fn write(&mut self, first: usize, values: &[f32]) {
         let (dim, heads) = (self.dim, self.heads.len());
         for (i, row) in values.chunks_exact(dim).enumerate() {
@@ -252,7 +235,6 @@ impl Part {
         [(Part::K, k), (Part::V, v), (Part::Level1, level1), (Part::Level2, level2)]
     };
 
-    /// Keys per panel; values are not in panels.
     fn panel(self, block: usize) -> Option<usize> {
         match self {
             Part::K => Some(block),
@@ -261,7 +243,6 @@ impl Part {
         }
     }
 
-    /// Rows that belong to the token positions `positions`.
     pub(super) fn rows(self, spec: &SparseSpec, positions: std::ops::Range<usize>) -> std::ops::Range<usize> {
         match self {
             Part::K | Part::V => positions,

@@ -10,10 +10,9 @@ use super::matrix::Matrix;
 use super::simd::{self, Dots, rms_norm};
 use super::{Buf, Cpu};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
-use crate::backend::{BackendError, BufKind, Pass, Result, internal};
+use crate::backend::{self, BufKind, Pass, Result, internal};
 use crate::engine::protocol::{ImageTensor, Token};
 
-/// Tokens and place of the coming draft pass.
 #[derive(Default)]
 pub(super) struct DraftStep {
     tokens: Vec<Token>,
@@ -29,7 +28,6 @@ pub struct Window {
 }
 
 impl Window {
-    /// Where the row of a position begins.
     fn at(&self, shape: &DraftShape, kv_head: usize, position: usize) -> usize {
         (kv_head * self.capacity + position % self.capacity) * shape.head_dim
     }
@@ -49,11 +47,8 @@ fn rows_of(op: &'static str, buf: &Buf, rows: usize, width: usize) -> Result<()>
     if buf.width == width && buf.data.len() >= rows * width {
         return Ok(());
     }
-    Err(BackendError::Shape {
-        op,
-        expected: format!("{rows} rows of {width}"),
-        found: format!("{} values in rows of {}", buf.data.len(), buf.width),
-    })
+    let found = format!("{} values in rows of {}", buf.data.len(), buf.width);
+    Err(backend::shape(op, format!("{rows} rows of {width}"), found))
 }
 
 impl DraftOps for Cpu {

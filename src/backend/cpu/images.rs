@@ -7,27 +7,25 @@ use rayon::prelude::*;
 
 use super::cache::{Part, Slots};
 use super::{Buf, Cache, Cpu, Recurrent};
-use crate::backend::{BackendError, Images, Memory, Result, internal, layer_tensor};
+use crate::backend::{BackendError, Images, Memory, Result, internal, layer_tensor, shape};
 use crate::core::spec::{LightningSpec, SparseSpec};
 use crate::engine::protocol::{Dtype, ImageTensor, PIECE_BYTES, RowSource};
 
 impl Images for Cpu {
     fn read(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {
-        let values = buf.data.get(..rows * buf.width).ok_or_else(|| BackendError::Shape {
-            op: "read",
-            expected: format!("at most {} rows", buf.data.len() / buf.width.max(1)),
-            found: rows.to_string(),
-        })?;
+        let values = buf
+            .data
+            .get(..rows * buf.width)
+            .ok_or_else(|| shape("read", format!("at most {} rows", buf.data.len() / buf.width.max(1)), rows))?;
         Ok(values.to_vec())
     }
 
     fn write(&mut self, buf: &mut Buf, values: &[f32]) -> Result<()> {
         let room = buf.data.len();
-        let dst = buf.data.get_mut(..values.len()).ok_or_else(|| BackendError::Shape {
-            op: "write",
-            expected: format!("at most {room} values"),
-            found: values.len().to_string(),
-        })?;
+        let dst = buf
+            .data
+            .get_mut(..values.len())
+            .ok_or_else(|| shape("write", format!("at most {room} values"), values.len()))?;
         dst.copy_from_slice(values);
         Ok(())
     }
@@ -55,11 +53,7 @@ impl Images for Cpu {
         start: usize,
         tensors: &[&ImageTensor],
     ) -> Result<()> {
-        let missing = |name: &str| BackendError::Shape {
-            op: "restore",
-            expected: format!("a tensor {name}"),
-            found: "none".into(),
-        };
+        let missing = |name: &str| shape("restore", format!("a tensor {name}"), "none");
         let named = |name: &str| tensors.iter().find(|t| t.name == name).ok_or_else(|| missing(name));
         let rows = named("k")?.shape.first().copied().unwrap_or(0);
         let parts = Part::ALL
@@ -149,19 +143,16 @@ pub(super) fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTenso
     ImageTensor { name: name.into(), dtype: Dtype::F32, shape, data: data.into() }
 }
 
-/// The values of an image, if it has this shape.
-pub(super) fn image_values(tensor: &ImageTensor, shape: &[usize]) -> Result<Vec<f32>> {
-    let count: usize = shape.iter().product();
+pub(super) fn image_values(tensor: &ImageTensor, dims: &[usize]) -> Result<Vec<f32>> {
+    let count: usize = dims.iter().product();
     let values =
-        if tensor.shape == shape { tensor.dtype.floats(&tensor.data).filter(|v| v.len() == count) } else { None };
-    values.ok_or_else(|| BackendError::Shape {
-        op: "restore",
-        expected: format!("{} {shape:?} f32 or bf16", tensor.name),
-        found: format!("{:?} {:?}, {} bytes", tensor.shape, tensor.dtype, tensor.data.len()),
+        if tensor.shape == dims { tensor.dtype.floats(&tensor.data).filter(|v| v.len() == count) } else { None };
+    values.ok_or_else(|| {
+        let found = format!("{:?} {:?}, {} bytes", tensor.shape, tensor.dtype, tensor.data.len());
+        shape("restore", format!("{} {dims:?} f32 or bf16", tensor.name), found)
     })
 }
 
-/// Puts one array of a feed in place.
 fn restore_array(slots: &mut Slots<'_>, part: Part, name: &str, spec: &SparseSpec, feed: &dyn RowSource) -> Result<()> {
     let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
     let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
@@ -171,11 +162,11 @@ fn restore_array(slots: &mut Slots<'_>, part: Part, name: &str, spec: &SparseSpe
     let dtype = match &found {
         Some((dtype @ (Dtype::F32 | Dtype::Bf16), shape)) if *shape == expected => *dtype,
         _ => {
-            return Err(BackendError::Shape {
-                op: "restore",
-                expected: format!("{name} {expected:?} f32 or bf16"),
-                found: found.map_or("none".into(), |(dtype, shape)| format!("{shape:?} {dtype:?}")),
-            });
+            return Err(shape(
+                "restore",
+                format!("{name} {expected:?} f32 or bf16"),
+                found.map_or("none".to_owned(), |(dtype, shape)| format!("{shape:?} {dtype:?}")),
+            ));
         }
     };
     let row_bytes = slots.row_width() * dtype.size();

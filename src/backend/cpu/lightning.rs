@@ -74,7 +74,6 @@ impl Lightning for Cpu {
     }
 }
 
-/// One head of one layer.
 pub(super) struct HeadState {
     /// `[k lane, v lane]`
     s: Vec<f32>,
@@ -82,10 +81,8 @@ pub(super) struct HeadState {
     pending: Vec<f32>,
 }
 
-/// Recurrent state of one lightning layer and its pending rows.
 pub struct Recurrent {
     heads: Vec<HeadState>,
-    /// What it takes, until it goes.
     _charge: Charge,
 }
 
@@ -116,7 +113,6 @@ impl Recurrent {
         self.heads.iter_mut().for_each(|h| h.s.fill(0.0));
     }
 
-    /// Absorbs the first `pending` remembered rows.
     pub(super) fn fold(&mut self, spec: &LightningSpec, pending: usize) {
         let slopes = spec.slopes();
         self.heads.par_iter_mut().zip(slopes).for_each(|(head, slope)| {
@@ -158,7 +154,6 @@ impl RopeTable {
     }
 }
 
-/// Inputs of a pass, beside the state.
 pub(super) struct Input<'a> {
     /// The fused projection, `[rows, width]`: q, k, v, z.
     pub(super) x: &'a [f32],
@@ -166,20 +161,15 @@ pub(super) struct Input<'a> {
     pub(super) q_norm: Option<&'a [f32]>,
     pub(super) k_norm: Option<&'a [f32]>,
     pub(super) rope: Option<&'a RopeTable>,
-    /// Decay rate of each head.
     pub(super) slopes: &'a [f32],
     pub(super) spec: &'a LightningSpec,
     pub(super) eps: f32,
 }
 
-/// Which form a pass takes.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
     Chunk,
-    /// After absorbing this many remembered rows.
-    Recurrent {
-        pending: usize,
-    },
+    Recurrent { pending: usize },
 }
 
 /// Reads the state for every row of `input` into `o [rows, heads·d]`.

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::simd::{self, Dots};
 use crate::backend::forms::Packed;
 use crate::backend::sections::Section;
-use crate::backend::{BackendError, Form, GRID, Result, WeightView, fp8, internal};
+use crate::backend::{BackendError, Form, GRID, Result, WeightView, fp8, internal, shape};
 use crate::engine::protocol::{Dtype, Precision};
 
 /// Values of one widened block of weights; bounds the memory that widening takes.
@@ -22,13 +22,11 @@ const BLOCK_VALUES: usize = 4 << 20;
 const SPLIT_WORK: usize = 1 << 15;
 
 enum Values {
-    /// Bit patterns.
     Bf16(Vec<u16>),
     F32(Vec<f32>),
     Packed(Packed),
 }
 
-/// Neighbouring rows in one form.
 struct Part {
     rows: usize,
     values: Values,
@@ -39,26 +37,24 @@ pub struct Matrix {
     pub(super) out: usize,
     pub(super) inner: usize,
     parts: Vec<Part>,
-    /// How prefill multiplies with it.
     pub(super) sections: Vec<Section>,
 }
 
 impl Matrix {
     /// Stacks the parts along the out axis, each in its form. Neighbours without one are bf16 only if all of them are.
     pub(super) fn stack(parts: &[WeightView<'_>]) -> Result<Matrix> {
-        let shape =
-            |found: String| BackendError::Shape { op: "matrix", expected: "[out, in] of one width".into(), found };
+        let wrong = |found: String| shape("matrix", "[out, in] of one width", found);
         let inner = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
         for part in parts {
             let [rows, width] = part.shape else {
-                return Err(shape(format!("{} {:?}", part.name, part.shape)));
+                return Err(wrong(format!("{} {:?}", part.name, part.shape)));
             };
             let bytes = match part.dtype {
                 Dtype::U8 => part.form.bytes(*rows, *width),
                 dtype => rows * width * dtype.size(),
             };
             if *width != inner || part.data.len() != bytes {
-                return Err(shape(format!("{} {:?} ({} bytes)", part.name, part.shape, part.data.len())));
+                return Err(wrong(format!("{} {:?} ({} bytes)", part.name, part.shape, part.data.len())));
             }
         }
         let plain = |p: &WeightView<'_>| p.dtype != Dtype::U8 && p.form.or_bf16(inner) == Form::Bf16;
@@ -116,7 +112,6 @@ impl Matrix {
         self.parts().iter().map(|p| p.2).sum()
     }
 
-    /// Rows, form and bytes of every part.
     pub(super) fn parts(&self) -> Vec<(usize, Form, usize)> {
         let sizes = |part: &Part| match &part.values {
             Values::Bf16(v) => (part.rows, Form::Bf16, v.len() * 2),
@@ -218,7 +213,6 @@ impl Matrix {
 }
 
 impl Part {
-    /// Rows of this part from `first` on.
     fn widen(&self, first: usize, inner: usize, dst: &mut [f32]) {
         let start = first * inner;
         let range = start..start + dst.len();
@@ -242,13 +236,12 @@ impl Part {
     }
 }
 
-/// A part in its form: packed here, or by whoever made the folder.
+/// Packs a part, unless its folder holds it packed.
 fn packed(part: &WeightView<'_>, rows: usize, inner: usize) -> Result<Packed> {
     if part.dtype == Dtype::U8 {
-        return Packed::from_bytes(part.form, rows, inner, part.data.to_vec()).ok_or_else(|| BackendError::Shape {
-            op: "matrix",
-            expected: format!("{} as {} of [{rows}, {inner}]", part.name, part.form.name()),
-            found: format!("{} bytes", part.data.len()),
+        return Packed::from_bytes(part.form, rows, inner, part.data.to_vec()).ok_or_else(|| {
+            let expected = format!("{} as {} of [{rows}, {inner}]", part.name, part.form.name());
+            shape("matrix", expected, format!("{} bytes", part.data.len()))
         });
     }
     let values = floats(part)?;
@@ -280,11 +273,8 @@ impl pulp::WithSimd for WidenDots<'_> {
     }
 }
 
-/// The values of a view as f32.
 pub(super) fn floats(view: &WeightView<'_>) -> Result<Vec<f32>> {
-    view.dtype.floats(view.data).ok_or_else(|| BackendError::Shape {
-        op: "weight",
-        expected: "f32 or bf16 values".into(),
-        found: format!("{} {:?}", view.name, view.dtype),
-    })
+    view.dtype
+        .floats(view.data)
+        .ok_or_else(|| shape("weight", "f32 or bf16 values", format!("{} {:?}", view.name, view.dtype)))
 }

@@ -36,7 +36,6 @@ impl Memory for Cpu {
         PREFILL_ROWS
     }
 
-    /// Plain equations have no limits.
     fn check(&mut self, _spec: &ModelSpec, _prefill: Precision) -> Result<()> {
         Ok(())
     }
@@ -148,7 +147,6 @@ impl Memory for Cpu {
 /// Memory left to others when caches grow; a quarter of what is free where that is less.
 const SPARE_BYTES: u64 = 512 << 20;
 
-/// Bytes this process uses and the machine has; zero where the system does not say.
 fn process_memory() -> (u64, u64) {
     (host::own_bytes().unwrap_or(0), host::total_bytes().unwrap_or(0))
 }

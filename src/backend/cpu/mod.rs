@@ -1,8 +1,8 @@
 //! The CPU backend: every operation in f32. The oracle for other backends, and the engine of the built-in model.
 //!
-//! A file for each trait of [`crate::backend`]: `memory`, `steps`, `rows`, `sparse`, `lightning`, `images`; beside them what they are made of:
-//! `matrix` (GEMM), `cache`, its `pages`, and `attend` (InfLLM-V2), `simd` (vector kernels), `draft`. Operations run at once. Sums have a fixed order that
-//! does not depend on the number of rows.
+//! `memory`, `steps`, `rows`, `sparse`, `lightning`, `images` and `draft` implement a trait of [`crate::backend`]
+//! each, from `matrix` (GEMM), `cache` and its `pages`, `select` and `attend` (InfLLM-V2), and `simd` (vector
+//! kernels). Operations run at once. Sums have a fixed order that does not depend on the number of rows.
 
 mod attend;
 mod cache;
@@ -33,38 +33,32 @@ use self::lightning::RopeTable;
 use super::{Group, Pass, Result, Steps, TopLogits};
 use crate::engine::protocol::{MemoryInfo, Token};
 
-/// Rows of a prefill pass.
 const PREFILL_ROWS: usize = 512;
 
-/// The CPU as a device.
 pub struct Cpu {
     threads: usize,
-    /// Position of row 0 of the coming pass.
+    /// Position of row 0 of the next pass.
     position: usize,
     /// Given tokens of the segment before the pass under way.
     segment_read: usize,
     tokens: Vec<Token>,
-    /// Sequences of the coming verify pass, if they are several.
     groups: Vec<Group>,
     /// Accepted rows of the last verify pass, remembered in every recurrent state.
     pending: usize,
-    /// Of the sequence in hand, and the greatest given so far.
+    /// Of the active sequence, and the greatest given so far.
     place: u64,
     places: u64,
-    /// Of each sequence of a pass.
     ropes: Vec<RopeTable>,
     top_logits: Vec<TopLogits>,
     memory: MemoryInfo,
-    /// Of caches and recurrent states.
     state: pages::Account,
-    /// What they may be at most: what was free when that was first asked.
+    /// Most bytes of them: what was free at the first call of `room`.
     most_state: OnceLock<Option<u64>>,
     /// What there is room for is all that there is until keys and values leave.
     #[cfg(any(test, feature = "emulated"))]
     can_page_out: bool,
     #[cfg(any(test, feature = "emulated"))]
     faults: faults::Faults,
-    /// Tokens and place of the coming draft pass.
     draft: draft::DraftStep,
     /// An error made on purpose, to see that it is found.
     #[cfg(test)]
@@ -75,11 +69,8 @@ pub struct Cpu {
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
-    /// Generated rows are rotated as if they stood one further.
     Rotation,
-    /// Each head decays like its neighbour.
     Decay,
-    /// Keys and values of the fourth block are not written.
     StaleBlock,
 }
 
@@ -90,7 +81,6 @@ pub struct Buf {
 }
 
 impl Buf {
-    /// Rows of the pass.
     fn rows(&self, pass: Pass) -> &[f32] {
         &self.data[..pass.rows() * self.width]
     }
@@ -106,7 +96,6 @@ impl Default for Cpu {
 }
 
 impl Cpu {
-    /// The CPU with all threads of the process's pool.
     pub fn new() -> Cpu {
         Cpu {
             threads: rayon::current_num_threads(),
@@ -132,7 +121,6 @@ impl Cpu {
         }
     }
 
-    /// Caches and states take `bytes` at most.
     pub fn with_room(bytes: u64) -> Cpu {
         Cpu { most_state: OnceLock::from(Some(bytes)), ..Cpu::new() }
     }
@@ -143,13 +131,12 @@ impl Cpu {
         Cpu { can_page_out: true, ..Cpu::with_room(bytes) }
     }
 
-    /// For tests (feature `emulated`): with faults to come.
+    /// For tests (feature `emulated`): fails as `faults` says.
     #[cfg(any(test, feature = "emulated"))]
     pub fn with_faults(self, faults: faults::Faults) -> Cpu {
         Cpu { faults, ..self }
     }
 
-    /// The sequences of a pass: where each stands, and its rows.
     fn groups(&self, pass: Pass, given: usize) -> Result<Vec<Group>> {
         Group::of_pass(&self.groups, self.place(), pass, given)
     }

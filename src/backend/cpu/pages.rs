@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of everybody who holds some.
 #[derive(Clone, Default)]
 pub(super) struct Account(Arc<AtomicU64>);
 
@@ -19,7 +18,6 @@ impl Account {
     }
 }
 
-/// Bytes in an account, until they are given back.
 pub(super) struct Charge {
     account: Account,
     bytes: u64,
@@ -43,16 +41,13 @@ impl Clone for Page {
     }
 }
 
-/// A growing array of f32.
 pub(super) struct Pages {
-    /// Values of a page.
     size: usize,
     pages: Vec<Arc<Page>>,
     account: Account,
 }
 
 impl Pages {
-    /// An empty one with pages of `size` values.
     pub(super) fn new(size: usize, account: &Account) -> Pages {
         Pages { size, pages: Vec::new(), account: account.clone() }
     }
@@ -61,12 +56,10 @@ impl Pages {
         values.div_ceil(self.size)
     }
 
-    /// Bytes that [`Pages::grow`] to `values` would take.
     pub(super) fn wants(&self, values: usize) -> usize {
         self.needed(values).saturating_sub(self.pages.len()) * self.size * 4
     }
 
-    /// Makes the first `values` values writable; new ones are zero.
     pub(super) fn grow(&mut self, values: usize) {
         while self.pages.len() < self.needed(values) {
             // Zero pages of the system, touched when they are used.
@@ -81,23 +74,21 @@ impl Pages {
         &self.pages[at / self.size].values[at % self.size..][..len]
     }
 
-    /// The same to be written.
     pub(super) fn at_mut(&mut self, at: usize, len: usize) -> &mut [f32] {
         &mut Arc::make_mut(&mut self.pages[at / self.size]).values[at % self.size..][..len]
     }
 
-    /// Pieces of `len` values, which divides a page.
     pub(super) fn panels(&self, len: usize) -> impl Iterator<Item = &[f32]> {
         self.pages.iter().flat_map(move |page| page.values.chunks_exact(len))
     }
 
-    /// Becomes the first `values` values of another array with pages of the same size, in the same memory.
+    /// Shares the first `values` values of another array with pages of the same size.
     pub(super) fn share(&mut self, from: &Pages, values: usize) {
         self.pages.clear();
         self.pages.extend(from.pages.iter().take(self.needed(values)).cloned());
     }
 
-    /// Values from `keep` on are wanted no more: pages there that others have too are given up, with all behind them.
+    /// Values from `keep` on are dead: drops the first shared page there and all later ones.
     pub(super) fn own(&mut self, keep: usize) {
         let first = self.needed(keep);
         let shared = self.pages.iter().skip(first).position(|page| Arc::strong_count(page) > 1);
@@ -124,7 +115,7 @@ mod tests {
         assert_eq!((account.bytes(), two.at(70, 2)), (3 * 256, &[1.0, 2.0][..]));
         two.at_mut(71, 1)[0] = 5.0;
         assert_eq!((account.bytes(), one.at(70, 2), two.at(70, 2)), (4 * 256, &[1.0, 2.0][..], &[1.0, 5.0][..]));
-        // What is behind may go, what is below stays.
+        // Pages after the cut may be dropped, pages before it stay.
         two.share(&one, 130);
         two.own(64);
         assert_eq!((two.wants(130), two.at(0, 1)), (2 * 256, &[0.0][..]));

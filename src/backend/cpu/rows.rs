@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::simd::{self, ApplyGate, Gate, rms_norm};
 use super::{Buf, Cpu, Matrix};
-use crate::backend::{BackendError, HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits, fp8, sections};
+use crate::backend::{HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits, fp8, sections, shape};
 use crate::engine::protocol::{Precision, Token};
 
 impl Cpu {
@@ -35,11 +35,7 @@ impl Cpu {
         let width = dst.width;
         let expected = pass.rows() * w.inner;
         if x.len() != expected || dst.data.len() < pass.rows() * width {
-            return Err(BackendError::Shape {
-                op: "gemm",
-                expected: format!("{expected} values"),
-                found: format!("{}", x.len()),
-            });
+            return Err(shape("gemm", format!("{expected} values"), x.len()));
         }
         match pass {
             Pass::Prefill { rows } => {
@@ -67,14 +63,9 @@ impl Cpu {
     }
 }
 
-/// RMS norm of every row.
 fn normed(h: &Buf, norm: &[f32], eps: f32, pass: Pass) -> Result<Vec<f32>> {
     if norm.len() != h.width {
-        return Err(BackendError::Shape {
-            op: "rms_norm",
-            expected: format!("{} lanes", h.width),
-            found: format!("{}", norm.len()),
-        });
+        return Err(shape("rms_norm", format!("{} lanes", h.width), norm.len()));
     }
     let mut x = vec![0.0; pass.rows() * h.width];
     x.par_chunks_mut(h.width)
@@ -88,11 +79,9 @@ impl Rows for Cpu {
     fn embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         let width = h.width;
         if self.tokens.len() < pass.rows() || self.tokens.iter().any(|t| *t as usize >= table.out) {
-            return Err(BackendError::Shape {
-                op: "embed",
-                expected: format!("{} tokens below {}", pass.rows(), table.out),
-                found: format!("{} tokens, the largest {:?}", self.tokens.len(), self.tokens.iter().max()),
-            });
+            let expected = format!("{} tokens below {}", pass.rows(), table.out);
+            let found = format!("{} tokens, the largest {:?}", self.tokens.len(), self.tokens.iter().max());
+            return Err(shape("embed", expected, found));
         }
         for (row, token) in h.rows_mut(pass).chunks_exact_mut(width).zip(&self.tokens) {
             table.widen(*token as usize, row);
@@ -126,7 +115,7 @@ impl Rows for Cpu {
     ) -> Result<()> {
         let x = normed(h, norm, eps, pass)?;
         let width = dst.width;
-        // Gate columns come before up columns: dst holds silu(gate) until its up columns arrive.
+        // Gate columns are written first: dst holds silu(gate) until its up columns arrive.
         self.gemm(dst, &x, w, pass, |dst, first, y| {
             let (gate, up) = y.split_at(width.saturating_sub(first).min(y.len()));
             let dst_gate = &mut dst[first.min(width)..][..gate.len()];
@@ -198,11 +187,7 @@ impl Rows for Cpu {
         let count = range.len();
         if range.end > pass.rows() || count * logits.width > logits.data.len() || w.out != logits.width {
             let expected = format!("rows below {} and room for {count} × {}", pass.rows(), w.out);
-            return Err(BackendError::Shape {
-                op: "head",
-                expected,
-                found: format!("{range:?}, width {}", logits.width),
-            });
+            return Err(shape("head", expected, format!("{range:?}, width {}", logits.width)));
         }
         let mut x = vec![0.0; count * h.width];
         for (x, h) in x.chunks_exact_mut(h.width).zip(h.data.chunks_exact(h.width).skip(range.start)) {
@@ -224,7 +209,6 @@ impl Rows for Cpu {
     }
 }
 
-/// The top logits of one row and its log-sum-exp.
 fn best(row: &[f32]) -> TopLogits {
     // Bits that sort like the values, then lower ids first.
     let key = |(id, logit): (usize, &f32)| {

@@ -12,7 +12,6 @@ use super::selection::{ALL, Selection};
 use super::simd::{self, Gemm, Into, add_exp, exp_sum, gemm};
 use crate::core::spec::{ScoreNorm, SparseSpec};
 
-/// Query vectors that share a panel of keys.
 const TILE_QUERIES: usize = 96;
 
 /// Queries of a pass: rows of the fused projection, q first.
@@ -21,11 +20,9 @@ pub(super) struct Queries<'a> {
     /// `[rows, width]`
     pub(super) x: &'a [f32],
     pub(super) width: usize,
-    /// Position of row 0.
     pub(super) first: usize,
 }
 
-/// Rows whose queries are worked on together.
 pub(super) fn tile_rows(spec: &SparseSpec) -> usize {
     (TILE_QUERIES / (spec.heads / spec.kv_heads)).max(1)
 }
@@ -46,27 +43,20 @@ pub(super) fn select(sel: &mut Selection, row: usize, q: Queries<'_>, cache: &Ca
         });
 }
 
-/// Working memory of one task, kept between tasks of a thread.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// Offsets of query vectors into the tile's rows.
     pub(super) queries: Vec<usize>,
-    /// Offsets of score rows.
     pub(super) at: Vec<usize>,
-    /// Offsets of output vectors.
     pub(super) outs: Vec<usize>,
     /// Scores, `[query, keys of a panel]`.
     pub(super) s: Vec<f32>,
-    /// Greatest score and sum of exponentials per query; in selection, the sum becomes the log-sum-exp.
+    /// Greatest score and sum of exponentials per query; in selection, `sum` ends as the log-sum-exp.
     pub(super) greatest: Vec<f32>,
     pub(super) sum: Vec<f32>,
     /// Group-summed stage-1 scores, `[row, level-1 compressed keys]`.
     pub(super) scores: Vec<f32>,
-    /// Candidates as sortable keys.
     pub(super) ranked: Vec<u64>,
-    /// Next unread entry of each row's list.
     pub(super) cursor: Vec<usize>,
-    /// What each query gave each block, where that is counted.
     pub(super) parts: Vec<Part>,
 }
 
@@ -169,7 +159,7 @@ fn log_sum_exp<S: Simd>(
         }
     }
     for (sum, greatest) in sum.iter_mut().zip(greatest) {
-        // Nothing visible: every score becomes 0.
+        // Nothing visible: every score is 0.
         *sum = if *sum > 0.0 { *greatest + sum.ln() } else { f32::INFINITY };
     }
 }

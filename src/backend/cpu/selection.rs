@@ -12,22 +12,17 @@ pub(super) const ALL: u32 = u32::MAX;
 /// Sums over rows: of thoughts, of the answer. `[ld]` each
 pub type Sums = [Vec<BlockMass>; 2];
 
-/// Chosen blocks of one sparse layer for the rows of the last pass.
 pub struct Selection {
     /// Blocks in each list, or [`ALL`]. `[rows, kv_heads]`
     pub(super) counts: Vec<u32>,
     /// Ascending. `[rows, kv_heads, topk]`
     pub(super) blocks: Vec<u32>,
-    /// Position of each row.
     pub(super) positions: Vec<usize>,
     /// Attention of the rows of a verify pass, `[16, ld]`.
     pub(super) mass: Vec<u32>,
-    /// Blocks of the largest context.
     pub(super) ld: usize,
-    /// Tokens of a block.
     pub(super) block: usize,
     pub(super) sums: Sums,
-    /// Blocks that rows of prefill passes do not attend to.
     pub(super) hidden: Vec<Range<u32>>,
 }
 
@@ -58,7 +53,6 @@ impl Selection {
         }
     }
 
-    /// Takes hidden blocks out of the lists of the last pass.
     pub(super) fn leave_out_hidden(&mut self, spec: &SparseSpec, rows: usize) -> Result<()> {
         if self.hidden.is_empty() {
             return Ok(());
@@ -83,7 +77,6 @@ impl Selection {
         self.positions.get(row).copied().unwrap_or_default()
     }
 
-    /// `[kv_heads]` lists of row `row`.
     pub(super) fn read(&self, spec: &SparseSpec, row: usize) -> Vec<Vec<u32>> {
         let own = self.position(row) / spec.block;
         (0..spec.kv_heads)

@@ -15,12 +15,9 @@ pub(super) fn run<Op: WithSimd>(op: Op) -> Op::Output {
     pulp::Arch::new().dispatch(op)
 }
 
-/// What a GEMM does with its destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Into {
-    /// `c = a·b`
     Set,
-    /// `c += a·b`
     Add,
 }
 
@@ -30,9 +27,7 @@ pub(super) struct Gemm<'a> {
     pub(super) a_rows: &'a [usize],
     pub(super) b: &'a [f32],
     pub(super) ldb: usize,
-    /// Terms of each sum.
     pub(super) k: usize,
-    /// Columns.
     pub(super) n: usize,
     pub(super) c_rows: &'a [usize],
     pub(super) into: Into,
@@ -150,13 +145,11 @@ fn tile<S: Simd, const MR: usize, const NV: usize>(
     }
 }
 
-/// The first `NV` vectors of a row.
 #[inline(always)]
 fn vectors<S: Simd, const NV: usize>(row: &[f32]) -> Option<&[S::f32s; NV]> {
     S::as_simd_f32s(row).0.first_chunk::<NV>()
 }
 
-/// Partial sums of a dot product.
 const PARTIALS: usize = 32;
 
 /// `out[w·n + r] = weights[w] · x[r]` for every weight row of `inner` values and the `n` rows of `x`.
@@ -295,7 +288,6 @@ pub(super) fn add_exp<S: Simd>(simd: S, out: &mut [f32], x: &[f32], scale: f32, 
     }
 }
 
-/// Greatest value; negative infinity of nothing.
 #[inline(always)]
 pub(super) fn max<S: Simd>(simd: S, x: &[f32]) -> f32 {
     let (body, tail) = S::as_simd_f32s(x);
@@ -319,14 +311,12 @@ pub(super) fn scale<S: Simd>(simd: S, x: &mut [f32], factor: f32) {
     }
 }
 
-/// The first lane.
 #[inline(always)]
 fn lane<S: Simd>(_simd: S, x: S::f32s) -> f32 {
     let lanes: &[f32] = pulp::bytemuck::cast_slice(std::slice::from_ref(&x));
     lanes.first().copied().unwrap_or(0.0)
 }
 
-/// What a gate does to its input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gate {
     /// `x · sigmoid(g)`
@@ -335,7 +325,6 @@ pub(super) enum Gate {
     Silu,
 }
 
-/// `x[i] *= gate(g[i])`
 pub(super) struct ApplyGate<'a> {
     pub(super) x: &'a mut [f32],
     pub(super) g: &'a [f32],

@@ -7,7 +7,7 @@ use super::cache::Cache;
 use super::select::{Queries, select};
 use super::selection::{Selection, Sums};
 use super::{Buf, Cpu, attend};
-use crate::backend::{BackendError, BlockMass, MassOf, Pass, Result, Sparse, internal};
+use crate::backend::{BlockMass, MassOf, Pass, Result, Sparse, internal, shape};
 use crate::core::spec::SparseSpec;
 
 impl Sparse for Cpu {
@@ -68,7 +68,7 @@ impl Sparse for Cpu {
             let end = group.place.position + group.rows;
             if matches!(pass, Pass::Verify { .. }) && end.div_ceil(spec.block) > sel.ld {
                 let expected = format!("at most {} positions", sel.ld * spec.block);
-                return Err(BackendError::Shape { op: "attend", expected, found: end.to_string() });
+                return Err(shape("attend", expected, end));
             }
             let rows = row..row + group.rows;
             let own = &x.rows(pass)[rows.start * x.width..rows.end * x.width];

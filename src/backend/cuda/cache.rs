@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::device::Device;
 use super::driver::Home;
-use super::joined::{Column, Columns, Joined};
+use super::joined::{Columns, Joined};
 use super::lazy_restore::InFlight;
 use super::ledger::CacheLedger;
 use super::limits;
@@ -16,26 +16,20 @@ use super::tensors::HEAD;
 use crate::backend::{Result, internal};
 use crate::core::spec::SparseSpec;
 
-/// Keys, values and compressed keys of one sparse layer, bf16; the memory is that of all layers of its sequence.
 pub struct Cache {
     joined: Arc<Mutex<Joined>>,
-    /// Which layer of those.
     pub(super) place: usize,
-    /// k, v, k1, k2
-    columns: Columns,
-    /// Bytes of one position in k.
+    pub(super) columns: Columns,
     pub(super) row_bytes: usize,
-    /// Where kernels find it.
     pub(super) table: TableId,
-    /// Rows of k and v that are still in flight. Goes before the memory that they come to.
+    /// Rows of k and v in flight. Dropped before the memory that they are copied to.
     in_flight: Option<InFlight>,
     /// k and v are host memory, and this says which of their blocks are on the device.
     pub(super) paged: Option<Paged>,
-    spec: SparseSpec,
+    pub(super) spec: SparseSpec,
 }
 
 impl Cache {
-    /// One for each of `tables`: the layers of one sequence.
     pub(super) fn all(
         device: &Device,
         ledger: &Arc<CacheLedger>,
@@ -68,27 +62,23 @@ impl Cache {
         tables.iter().zip(columns).enumerate().map(one).collect()
     }
 
-    /// The memory of its sequence.
     pub(super) fn joined(&self) -> MutexGuard<'_, Joined> {
         self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The memory of caches that are all layers of one sequence.
     pub(super) fn joined_of<'a>(caches: &'a [&mut Cache]) -> Result<MutexGuard<'a, Joined>> {
         let first = caches.first().ok_or_else(|| internal("cache", "no layer of a sequence"))?;
         let joined = first.joined();
-        if joined.layers() != caches.len() || !caches.iter().all(|cache| first.is_beside(cache)) {
+        if joined.layers != caches.len() || !caches.iter().all(|cache| first.is_beside(cache)) {
             return Err(internal("cache", "some layers of a sequence and not all"));
         }
         Ok(joined)
     }
 
-    /// Whether both are layers of one sequence.
     pub(super) fn is_beside(&self, other: &Cache) -> bool {
         Arc::ptr_eq(&self.joined, &other.joined)
     }
 
-    /// Its rows are there from now on, keys and values in the host's memory.
     pub(super) fn leave_device(&mut self, columns: Columns, paged: Paged) {
         (self.columns, self.paged) = (columns, Some(paged));
     }
@@ -100,7 +90,7 @@ impl Cache {
 
     /// `RowCache`
     pub(super) fn entry(&self) -> Entry {
-        self.columns.each_ref().map(Column::ptr)
+        self.columns.each_ref().map(|column| column.at)
     }
 
     /// Elements between tiles of keys and values, and of compressed keys.
@@ -109,43 +99,28 @@ impl Cache {
         Ok([k.tile()?, k1.tile()?])
     }
 
-    /// k, v, k1, k2
-    pub(super) fn columns(&self) -> &Columns {
-        &self.columns
-    }
-
-    /// Some rows of k, v, k1 or k2, and whose memory they are.
+    /// Some rows of k, v, k1 or k2, and the memory they are in.
     pub(super) fn rows(&self, index: usize, rows: &Range<usize>) -> Result<(Stretch, Home)> {
         let column = self.columns.get(index).ok_or_else(|| internal("cache", "an array that is not there"))?;
         Ok((self.joined().rows(column, rows)?, column.home))
     }
 
-    /// The shape it was made for.
-    pub(super) fn spec(&self) -> &SparseSpec {
-        &self.spec
-    }
-
-    /// Rows in flight, if an operation may have to wait for some.
     pub(super) fn in_flight(&self) -> Option<&InFlight> {
         self.in_flight.as_ref().filter(|a| !a.lazy_restore.complete())
     }
 
-    /// Other rows than before are in flight, or none.
     pub(super) fn set_in_flight(&mut self, in_flight: Option<InFlight>) {
         self.in_flight = in_flight;
     }
 
-    /// Bytes of the device that [`Cache::reserve`] of `limit` positions would take; the first layer answers for all.
     pub(super) fn wants(&self, limit: usize) -> u64 {
         if self.place == 0 { self.joined().wants(limit) } else { 0 }
     }
 
-    /// The same where positions from `keep` on are written anew before.
     pub(super) fn wants_anew(&self, keep: usize, limit: usize) -> u64 {
         if self.place == 0 { self.joined().wants_anew(keep, limit) } else { 0 }
     }
 
-    /// Memory under positions below `limit`, of all layers of the sequence.
     pub(super) fn reserve(&mut self, limit: usize) -> Result<()> {
         self.joined().reserve(limit)
     }

@@ -2,22 +2,17 @@
 
 use super::driver::DeviceInfo;
 
-/// What a card has, as far as launches depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Card {
-    /// How it is asked for.
     pub name: &'static str,
     /// Most dynamic shared memory of a block, in bytes.
     shared_limit: u32,
-    /// Multiprocessors of a common card of the kind.
     multiprocessors: u32,
-    /// Can launches overlap?
     overlap: bool,
-    /// Does a copy engine bring tiles?
     brings_tiles: bool,
 }
 
-/// Every card whose limits can be asked for: A100, RTX 3080, RTX 4080, RTX 5070.
+/// A100, RTX 3080, RTX 4080, RTX 5070.
 pub const CARDS: &[Card] = &[
     Card { name: "sm_80", shared_limit: 163 << 10, multiprocessors: 108, overlap: false, brings_tiles: false },
     Card { name: "sm_86", shared_limit: 99 << 10, multiprocessors: 68, overlap: false, brings_tiles: false },

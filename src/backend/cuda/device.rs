@@ -11,15 +11,13 @@ use super::driver::{DevicePtr, Driver, Queue};
 use crate::backend::{BackendError, Result};
 use crate::engine::protocol::MemoryInfo;
 
-/// What memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Account {
     Weights,
     State,
     Work,
-    /// Blocks of keys and values whose home is the host's memory.
+    /// Copies on the device of blocks that live in host memory.
     Pool,
-    /// Keys and values in the host's memory.
     Host,
 }
 
@@ -34,37 +32,31 @@ struct Accounts {
     fenced: Mutex<HashMap<DevicePtr, usize>>,
 }
 
-/// Bytes of guard words behind an allocation.
 const GUARD_BYTES: usize = 256;
-/// What guard words hold.
 const GUARD: u8 = 0xA5;
 
-/// Whether allocations get guard words behind them, for `Device::check_guards`.
+/// Whether allocations end with guard words, for `Device::check_guards`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Guards {
-    /// As in use.
     #[default]
     Off,
-    /// For kernel checks.
     On,
 }
 
-/// A device, shared by the backend and its buffers.
 #[derive(Clone)]
 pub(crate) struct Device {
     driver: Arc<dyn Driver>,
     accounts: Arc<Accounts>,
     spare: Arc<Spare>,
     guards: Guards,
-    /// Most bytes of the device that the program may take.
     most: Option<u64>,
 }
 
 /// Which of the spare buffers: a number of its owner, and a place.
 pub(crate) type SpareKey = (u64, usize);
 
-/// Buffers that only spare work: whoever wants memory gets theirs. Who uses one holds it until what reads it has been launched; giving
-/// memory back waits for the device.
+/// Buffers that only save work and are given up when memory is needed. A user holds its buffer until the kernels that
+/// read it are launched; freeing memory waits for the device.
 #[derive(Default)]
 pub(crate) struct Spare(Mutex<HashMap<SpareKey, Arc<DeviceBuffer>>>);
 
@@ -81,7 +73,6 @@ impl Spare {
         self.kept().values().map(|buffer| buffer.bytes() as u64).sum()
     }
 
-    /// All of it.
     pub(crate) fn give_up(&self) {
         let given = std::mem::take(&mut *self.kept());
         drop(given);
@@ -99,12 +90,11 @@ impl Device {
         Device { driver, accounts: Arc::default(), spare: Arc::default(), guards, most }
     }
 
-    /// Bytes that can still be asked for: free on the device or spare, and within what the program may take.
+    /// Bytes that may still be allocated: free on the device or spare, and within what the program may take.
     pub(crate) fn free_bytes(&self) -> Result<u64> {
         Ok(self.untaken_bytes()? + self.spare.bytes())
     }
 
-    /// The same without what is spare.
     fn untaken_bytes(&self) -> Result<u64> {
         let free = self.driver.free_bytes()?;
         let context = if self.driver.info().driver_version > 0 { CONTEXT_BYTES } else { 0 };
@@ -115,7 +105,6 @@ impl Device {
         Ok(self.most.map_or(free, |most| most.saturating_sub(taken + context).min(free)))
     }
 
-    /// What may be given up at any time.
     pub(crate) fn spare(&self) -> &Spare {
         &self.spare
     }
@@ -131,7 +120,7 @@ impl Device {
         Ok(Some(made))
     }
 
-    /// Gives up what is spare where `bytes` more would not fit beside it.
+    /// Gives up what is spare where `bytes` more would not fit otherwise.
     pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
         if self.untaken_bytes()? < bytes as u64 {
             self.spare.give_up();
@@ -169,7 +158,8 @@ impl Device {
         self.account(account).fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Sizes now; `used` is what the device counts, other programs included, `total` that and what can still be asked for.
+    /// Sizes now; `used` is what the device counts, other programs included, `total` that and what may still be
+    /// allocated.
     pub(crate) fn memory(&self) -> MemoryInfo {
         let total = self.driver.info().total_bytes;
         let used = self.driver.free_bytes().map_or(0, |free| total.saturating_sub(free));
@@ -184,7 +174,6 @@ impl Device {
         }
     }
 
-    /// Memory for `what`, checked against what is free before it is asked for.
     pub(crate) fn alloc(&self, what: &str, bytes: usize, account: Account) -> Result<DeviceBuffer> {
         let free = self.free_bytes()?;
         if bytes as u64 > free {
@@ -210,7 +199,6 @@ impl Device {
         Ok(DeviceBuffer { device: self.clone(), ptr, bytes, account })
     }
 
-    /// The same, set to zero.
     pub(crate) fn zeroed(&self, what: &str, bytes: usize, account: Account) -> Result<DeviceBuffer> {
         let buffer = self.alloc(what, bytes, account)?;
         // SAFETY: the buffer was just made with this size.
@@ -222,7 +210,7 @@ impl Device {
         self.accounts.fenced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails if anything was written behind a buffer. Waits.
+    /// Fails if a kernel wrote past the end of a buffer. Waits.
     pub(crate) fn check_guards(&self) -> Result<()> {
         let fenced: Vec<(DevicePtr, usize)> = self.fenced().iter().map(|(at, bytes)| (*at, *bytes)).collect();
         let mut words = vec![GUARD; fenced.len() * GUARD_BYTES];
@@ -239,13 +227,11 @@ impl Device {
         }
     }
 
-    /// Page-locked host memory.
     pub(crate) fn pinned(&self, bytes: usize) -> Result<Pinned> {
         Ok(Pinned { ptr: self.driver.host_alloc(bytes)?, bytes, device: self.clone() })
     }
 }
 
-/// Device memory, freed with the buffer.
 pub(crate) struct DeviceBuffer {
     device: Device,
     ptr: DevicePtr,
@@ -273,7 +259,6 @@ impl Drop for DeviceBuffer {
     }
 }
 
-/// Page-locked host memory: the source or target of copies that do not wait.
 pub(crate) struct Pinned {
     device: Device,
     ptr: *mut u8,
@@ -302,7 +287,6 @@ impl Pinned {
         unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
     }
 
-    /// The bytes; only when no copy is under way.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and exclusively borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.bytes) }

@@ -16,7 +16,6 @@ use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};
 use crate::backend::{BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::engine::protocol::{Dtype, ImageTensor, Token};
 
-/// Rotated keys and values of a ring of positions, and scratch of its attention.
 pub struct Window {
     /// `[capacity, kv_heads, 128]` bf16.
     k: DeviceBuffer,
@@ -25,12 +24,11 @@ pub struct Window {
     inv_freq: DeviceBuffer,
     part_o: DeviceBuffer,
     part_ml: DeviceBuffer,
-    /// Attention before it is rounded, `[heads·128]` f32.
     splits: usize,
 }
 
 impl Cuda {
-    /// `struct DraftStep { u32 position, first, reserved[2]; }` and the tokens of the coming draft pass.
+    /// `struct DraftStep { u32 position, first, reserved[2]; }` and the tokens of the next draft pass.
     fn draft_step(&mut self) -> Result<&mut StepParameters> {
         if self.draft.is_none() {
             let rows = self.prefill_rows.max(PENDING_ROWS);

@@ -12,20 +12,15 @@
 
 use crate::backend::{BackendError, Result};
 
-/// An address in device memory.
 pub type DevicePtr = u64;
 
-/// One kernel argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arg {
-    /// A scalar of 4 or 8 bytes; the driver knows which from the kernel itself.
     Scalar(u64),
-    /// A whole structure.
     Map(TensorMap),
 }
 
 impl Arg {
-    /// Its bytes, as little-endian machines have them.
     pub(super) fn as_ptr(&self) -> *mut std::ffi::c_void {
         match self {
             Arg::Scalar(value) => std::ptr::from_ref(value).cast_mut().cast(),
@@ -73,32 +68,26 @@ impl From<TensorMap> for Arg {
 /// Two arrays of bf16 rows, in tiles, of which the copy engine brings boxes of [`BOX`] into shared memory (`kernels/bulk.cuh`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileMap {
-    /// The first array.
     pub at: DevicePtr,
-    /// Bytes to the second.
     pub second: u64,
-    /// Values of a row; rows of a tile lie beside each other.
+    /// Values of a row; rows of a tile are contiguous.
     pub width: u32,
-    /// Rows of a tile.
     pub rows: u32,
-    /// Values from a tile to the next.
     pub tile: u32,
-    /// How many there are.
     pub tiles: u32,
 }
 
 /// Columns and rows of a box. A row of it fills the 128 bytes within which the engine permutes.
 pub const BOX: [u32; 2] = [64, 32];
 
-/// What a kernel is told of a [`TileMap`]: the driver's own encoding. Zeros where the device has no such engine, or the kernel is not to use it.
+/// A [`TileMap`] in the driver's own encoding, for kernels. Zeros where the device has no such engine, or the kernel
+/// is not to use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct TensorMap(pub(crate) [u64; 16]);
 
-/// How a launch follows the one before it on its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Follow {
-    /// Starts when the one before has ended.
     #[default]
     After,
     /// May start while the one before drains (programmatic dependent launch); the kernel itself waits before it reads
@@ -106,93 +95,67 @@ pub enum Follow {
     Overlap,
 }
 
-/// One kernel launch.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {
-    /// Symbol of the kernel, unique over all images.
     pub kernel: &'static str,
-    /// Blocks.
     pub grid: [u32; 3],
-    /// Threads of a block.
     pub block: [u32; 3],
-    /// Dynamic shared memory.
     pub shared_bytes: u32,
-    /// Order against the launch before.
     pub follow: Follow,
-    /// In the kernel's order.
     pub args: &'a [Arg],
 }
 
-/// The two in-order queues of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// Kernels, and copies they depend on.
     Compute,
-    /// Images to and from the host, beside the kernels.
+    /// Images to and from the host, concurrent with the kernels.
     Copy,
 }
 
-/// A CUDA graph.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Graph(pub(crate) u64);
 
-/// A point on a queue.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Event(pub(crate) u64);
 
-/// Which memory lies under a reserved range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
-    /// The device's.
     Device,
     /// The host's, page-locked; kernels and the host find it at the same address.
     Host,
 }
 
-/// Physical memory mapped into a reserved range.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Mapping {
-    /// Whose.
     pub(crate) home: Home,
-    /// Where.
     pub(crate) at: DevicePtr,
-    /// How much.
     pub(crate) bytes: usize,
-    /// The implementation's name for the memory.
     pub(crate) handle: u64,
 }
 
 /// Rows of `bytes` bytes in device memory that begin `pitch` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pitched {
-    /// The first one.
     pub at: DevicePtr,
-    /// Bytes of a row.
     pub bytes: usize,
-    /// How many.
     pub rows: usize,
-    /// From the start of a row to that of the next.
     pub pitch: usize,
 }
 
-/// What a device is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// `NVIDIA H200`.
     pub name: String,
-    /// Whether it is the CPU that runs the kernels: work comes in small pieces.
+    /// Whether the CPU runs the kernels: work is cut into small pieces.
     pub emulated: bool,
     /// Compute capability, major × 10 + minor: 80, 86, 89, 90, 120.
     pub capability: u32,
-    /// Multiprocessors.
     pub multiprocessors: u32,
-    /// Memory of the device in bytes.
     pub total_bytes: u64,
     /// Driver's CUDA version, major × 1000 + minor × 10.
     pub driver_version: u32,
     /// Most dynamic shared memory one block may have, in bytes.
     pub shared_limit: u32,
-    /// Level-2 cache in bytes.
     pub cache_bytes: u64,
     /// Can launches overlap (capability 9.0 and newer)?
     pub overlap: bool,
@@ -200,7 +163,6 @@ pub struct DeviceInfo {
     pub brings_tiles: bool,
 }
 
-/// Type of a GEMM's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GemmOut {
     /// `d = x wᵀ`, bf16.
@@ -212,7 +174,6 @@ pub enum GemmOut {
 }
 
 impl GemmOut {
-    /// Bytes of a value of `d`.
     pub fn value_bytes(self) -> u64 {
         match self {
             GemmOut::Bf16 => 2,
@@ -224,9 +185,7 @@ impl GemmOut {
 /// Scales of e4m3 operands, f32, one a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Scales {
-    /// Of x.
     pub x: DevicePtr,
-    /// Of w.
     pub w: DevicePtr,
 }
 
@@ -242,20 +201,15 @@ pub struct Gemm {
     /// `[rows, out]`, rows `ldd` values apart.
     pub d: DevicePtr,
     pub ldd: usize,
-    /// Rows of x.
     pub rows: usize,
-    /// Rows of w.
     pub out: usize,
-    /// Columns of both.
     pub inner: usize,
-    /// What becomes of the result.
     pub to: GemmOut,
     /// With [`GemmOut::AddF32`].
     pub scale: f32,
 }
 
 impl Gemm {
-    /// Bytes of a value of either operand.
     pub fn operand_bytes(&self) -> usize {
         if self.scales.is_some() { 1 } else { 2 }
     }
@@ -263,9 +217,7 @@ impl Gemm {
 
 /// A device. Methods that name a queue return at once; the others may wait.
 pub trait Driver: Send + Sync {
-    /// What it is.
     fn info(&self) -> &DeviceInfo;
-    /// Free bytes now, as the device counts them.
     fn free_bytes(&self) -> Result<u64>;
 
     /// Device memory, aligned to at least 16 bytes, contents unspecified.
@@ -280,13 +232,9 @@ pub trait Driver: Send + Sync {
     fn map(&self, home: Home, at: DevicePtr, bytes: usize) -> Result<Mapping>;
     /// Puts the memory of a mapping under another reserved range of its home too; it is there until neither has it.
     fn map_again(&self, at: DevicePtr, of: &Mapping) -> Result<Mapping>;
-    /// Takes the memory away.
     fn unmap(&self, mapping: Mapping);
-    /// Gives the address space back.
     fn release(&self, home: Home, at: DevicePtr, bytes: usize);
-    /// Page-locked host memory.
     fn host_alloc(&self, bytes: usize) -> Result<*mut u8>;
-    /// Gives it back.
     fn host_free(&self, ptr: *mut u8);
 
     /// Host to device.
@@ -300,12 +248,12 @@ pub trait Driver: Send + Sync {
     /// # Safety
     /// `dst` must be valid for `bytes` and unread until the queue has passed this point; `src` must be device memory.
     unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()>;
-    /// Host to device; on the host the rows lie beside each other.
+    /// Host to device; rows are contiguous on the host.
     ///
     /// # Safety
     /// As for [`Driver::copy_in`], of every row.
     unsafe fn copy_in_rows(&self, dst: &Pitched, src: *const u8, queue: Queue) -> Result<()>;
-    /// Device to host, where the rows will lie beside each other.
+    /// Device to host, where the rows will be contiguous.
     ///
     /// # Safety
     /// As for [`Driver::copy_out`], of every row.
@@ -320,7 +268,7 @@ pub trait Driver: Send + Sync {
     /// # Safety
     /// `dst` must be device memory.
     unsafe fn fill(&self, dst: DevicePtr, byte: u8, bytes: usize, queue: Queue) -> Result<()>;
-    /// What kernels are told of tiles; nothing is read.
+    /// Encodes the shape of tiles for kernels; no memory is read.
     fn tensor_map(&self, _of: &TileMap) -> Result<TensorMap> {
         Ok(TensorMap::default())
     }
@@ -339,8 +287,8 @@ pub trait Driver: Send + Sync {
     /// As for [`Driver::launch`]; `x` and `d` must be valid up to `rows` rounded up to [`GEMM_ROWS`].
     unsafe fn gemm(&self, gemm: &Gemm) -> Result<bool>;
 
-    /// Makes ready for library GEMMs `[rows, inner] × [out, inner]ᵀ`, which the first of them would wait for otherwise. What goes wrong
-    /// here is left to that one. May be called beside everything else.
+    /// Prepares library GEMMs `[rows, inner] × [out, inner]ᵀ`, so that the first of them need not wait. An error is
+    /// met again, and reported, by that one. May be called concurrently with everything else.
     fn prepare_gemm(&self, _out: usize, _inner: usize, _to: GemmOut) {}
 
     /// Makes ready for library GEMMs of e4m3 operands `[rows, inner] × [out, inner]ᵀ`, and proves that a row's bits do not depend on the
@@ -350,35 +298,24 @@ pub trait Driver: Send + Sync {
     /// Why there are none: the device, the library, or the shape.
     fn prove_fp8(&self, out: usize, inner: usize, to: GemmOut) -> Result<()>;
 
-    /// A new event.
     fn event(&self) -> Result<Event>;
-    /// Marks the present end of a queue.
     fn record(&self, event: &Event, queue: Queue) -> Result<()>;
-    /// Makes a queue wait for an event.
     fn wait(&self, queue: Queue, event: &Event) -> Result<()>;
-    /// Waits on the host.
     fn wait_host(&self, event: &Event) -> Result<()>;
-    /// Milliseconds between two events that have passed.
     fn elapsed_ms(&self, from: &Event, to: &Event) -> Result<f32>;
-    /// Frees it.
     fn drop_event(&self, event: Event);
     /// Waits for everything on a queue and reports what went wrong on it.
     fn synchronize(&self, queue: Queue) -> Result<()>;
 
-    /// Begins to capture [`Queue::Compute`].
     fn begin_capture(&self) -> Result<()>;
-    /// Closes it.
     fn end_capture(&self) -> Result<Graph>;
-    /// Runs a CUDA graph on [`Queue::Compute`].
     fn replay(&self, graph: &Graph) -> Result<()>;
-    /// Frees it.
     fn drop_graph(&self, graph: Graph);
 }
 
 /// Library GEMMs see row counts in multiples of this; buffers of GEMMs have room for the rounding.
 pub const GEMM_ROWS: usize = 64;
 
-/// A device error.
 pub(crate) fn failed(op: impl Into<String>, cause: impl std::fmt::Display) -> BackendError {
     BackendError::Device { op: op.into(), cause: cause.to_string() }
 }

@@ -11,15 +11,12 @@ use super::driver::{Graph, Queue};
 use crate::backend::{Result, StepKey};
 
 enum Entry {
-    /// Has run once.
     Warm,
-    /// Ready to replay.
     Recorded(Graph),
     /// The device refused to record it: runs eagerly, and the reason is shown once.
     Eager,
 }
 
-/// What to do with a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     RunEagerly,
@@ -27,26 +24,23 @@ pub(super) enum Stage {
     Replay,
 }
 
-/// What a CUDA graph is filed under here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) step: StepKey,
-    /// The sequence whose buffers it names.
     pub(super) of: u64,
     /// Blocks are scored in it: some row does not take all of them.
     pub(super) scores: bool,
 }
 
-/// In place of a sequence: the step names the buffers of none. Also the place that a device begins with, whose buffers go with
-/// those that all steps use.
+/// In place of a sequence: the step names no sequence's buffers. Also the id of a device's first sequence, whose
+/// buffers belong with those that all steps use.
 pub(super) const ANY: u64 = 0;
 
-/// Graphs by key.
 pub(super) struct Graphs {
     device: Device,
     entries: HashMap<Key, Entry>,
-    /// Graphs made since the start.
-    made: usize,
+    /// Graphs made since the start; for tests.
+    pub(super) made: usize,
 }
 
 impl Graphs {
@@ -54,7 +48,6 @@ impl Graphs {
         Graphs { device: device.clone(), entries: HashMap::new(), made: 0 }
     }
 
-    /// What comes next for `key`.
     pub(super) fn stage(&self, key: Key) -> Stage {
         match self.entries.get(&key) {
             None | Some(Entry::Eager) => Stage::RunEagerly,
@@ -63,7 +56,6 @@ impl Graphs {
         }
     }
 
-    /// A first run is done.
     pub(super) fn warmed(&mut self, key: Key) {
         self.entries.entry(key).or_insert(Entry::Warm);
     }
@@ -73,7 +65,6 @@ impl Graphs {
         self.entries.insert(key, Entry::Recorded(graph));
     }
 
-    /// The device cannot record this step.
     pub(super) fn refuse(&mut self, key: Key) {
         self.entries.insert(key, Entry::Eager);
     }
@@ -85,17 +76,10 @@ impl Graphs {
         }
     }
 
-    /// Graphs made since the start; for tests.
-    pub(super) fn made(&self) -> usize {
-        self.made
-    }
-
-    /// Forgets every CUDA graph.
     pub(super) fn clear(&mut self) {
         self.forget(|_| true);
     }
 
-    /// Forgets those of one sequence.
     pub(super) fn forget_of(&mut self, sequence: u64) {
         self.forget(|key| key.of == sequence);
     }
@@ -106,7 +90,7 @@ impl Graphs {
         if gone.is_empty() {
             return;
         }
-        // A CUDA graph may still be running; errors of that work were or will be reported by whoever waits for it.
+        // A CUDA graph may still be running; errors of that work are reported by its own wait.
         let _ = self.device.driver().synchronize(Queue::Compute);
         for entry in gone.into_values() {
             if let Entry::Recorded(graph) = entry {

@@ -1,10 +1,10 @@
 //! Caches that grow without moving: address space for the largest context, memory under what is used.
 //!
-//! Kernels see one array whose address never changes, so CUDA graphs stay valid while a conversation grows.
-//! Where the device cannot reserve address space, the whole size is allocated at once.
+//! Kernels see one array whose address never changes, so CUDA graphs stay valid while a conversation grows. Where the
+//! device cannot reserve address space, the whole size is allocated at once.
 //!
-//! Arrays may have memory in common: what is below a fork is under the addresses of both ([`Growable::share`]). Nobody writes
-//! there; who is about to makes it its own first ([`Growable::own`]).
+//! Forks share the memory below the fork, at addresses of their own ([`Growable::share`]). Shared memory is never
+//! written: before a write the array replaces it by memory of its own ([`Growable::own`]).
 //!
 //! The memory may be the host's ([`Home::Host`]): the same, at addresses that kernels and the host share.
 
@@ -15,14 +15,13 @@ use super::device::{Account, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Home, Mapping, Queue};
 use crate::backend::{Result, internal};
 
-/// Memory is added at least this much at a time, so that growth is rare beside steps.
+/// Memory is added at least this much at a time, so that few steps wait for growth.
 const STEP_BYTES: usize = 2 << 20;
 /// Parts have at most this size: where one is taken apart, or has to become an array's own, no more than that is copied.
 const PART_BYTES: usize = 64 << 20;
 /// And by this share of what the array has for itself, so that long contexts grow rarely too.
 const SPARE_SHARE: usize = 32;
 
-/// Memory in the accounts, until its last holder lets go of it.
 struct Charge {
     device: Device,
     account: Account,
@@ -46,10 +45,8 @@ impl Drop for Charge {
     }
 }
 
-/// A piece of memory under the array.
 struct Part {
     mapping: Mapping,
-    /// Held by every array that has this piece.
     charge: Arc<Charge>,
 }
 
@@ -61,15 +58,19 @@ impl Part {
 
 enum Backing {
     /// Reserved range and what is under it so far, from its start on without gaps.
-    Mapped { at: DevicePtr, reserved: usize, mapped: usize, parts: Vec<Part>, step: usize },
-    /// All of it from the start.
+    Mapped {
+        at: DevicePtr,
+        reserved: usize,
+        mapped: usize,
+        parts: Vec<Part>,
+        step: usize,
+    },
     Whole(DeviceBuffer),
 }
 
-/// A growable array in device memory.
 pub(crate) struct Growable {
     device: Device,
-    home: Home,
+    pub(crate) home: Home,
     backing: Backing,
 }
 
@@ -118,12 +119,6 @@ impl Growable {
         pieces
     }
 
-    /// Whose memory it is.
-    pub(crate) fn home(&self) -> Home {
-        self.home
-    }
-
-    /// Where it starts; never changes.
     pub(crate) fn ptr(&self) -> DevicePtr {
         match &self.backing {
             Backing::Mapped { at, .. } => *at,
@@ -131,7 +126,6 @@ impl Growable {
         }
     }
 
-    /// Bytes with memory under them.
     pub(crate) fn backed(&self) -> usize {
         match &self.backing {
             Backing::Mapped { mapped, .. } => *mapped,
@@ -139,7 +133,7 @@ impl Growable {
         }
     }
 
-    /// Bytes with memory under them, those that others have too as a share: over all who have them it comes to what there is.
+    /// Bytes of memory, each divided by the number of arrays that share it: the sum over all arrays is what there is.
     pub(crate) fn share_of_memory(&self) -> usize {
         match &self.backing {
             Backing::Mapped { parts, .. } => {
@@ -149,7 +143,6 @@ impl Growable {
         }
     }
 
-    /// Bytes that [`Growable::grow`] to `bytes` would take from the device.
     pub(crate) fn wants(&self, bytes: usize) -> usize {
         match &self.backing {
             Backing::Mapped { parts, .. } => self.grows_by(parts, bytes),
@@ -157,7 +150,8 @@ impl Growable {
         }
     }
 
-    /// Bytes that [`Growable::own`] of `from` and `keep` and [`Growable::grow`] to `bytes` behind it would take from the device.
+    /// Bytes that [`Growable::own`] of `from` and `keep`, then [`Growable::grow`] to `bytes`, would take from the
+    /// device.
     pub(crate) fn wants_anew(&self, from: usize, keep: usize, bytes: usize) -> usize {
         let Backing::Mapped { parts, .. } = &self.backing else { return 0 };
         let (mut start, mut replaced) = (0, 0);
@@ -176,7 +170,6 @@ impl Growable {
         replaced + self.grows_by(parts, bytes)
     }
 
-    /// What is to be mapped behind these parts.
     fn grows_by(&self, parts: &[Part], bytes: usize) -> usize {
         let Backing::Mapped { step, reserved, .. } = &self.backing else { return 0 };
         let mapped: usize = parts.iter().map(|part| part.mapping.bytes).sum();
@@ -247,8 +240,9 @@ impl Growable {
         Ok(*mapped)
     }
 
-    /// What lies from byte `from` on is about to be written, and wanted no more from byte `keep` on: memory there that is not this array's
-    /// alone is replaced up to `keep`, and given up with all behind it where it lies behind that; [`Growable::grow`] brings new.
+    /// Prepares a write from byte `from` on, where bytes from `keep` on are dead: shared memory before `keep` is
+    /// replaced, the first shared piece after it is given up with all that follows; [`Growable::grow`] adds new
+    /// memory.
     pub(crate) fn own(&mut self, from: usize, keep: usize) -> Result<()> {
         let (mut index, mut start) = (0, 0);
         loop {
@@ -331,7 +325,8 @@ impl Growable {
                 let mapping = match driver.map_again(at, piece) {
                     Ok(mapping) => mapping,
                     Err(error) => {
-                        // Nothing may lie behind a hole: it goes, and [`Growable::grow`] brings it again.
+                        // Memory after a hole would be at the wrong offset: unmap it, [`Growable::grow`] maps it
+                        // again.
                         parts.drain(index + i..).for_each(|part| driver.unmap(part.mapping));
                         *mapped = parts.iter().map(|part| part.mapping.bytes).sum();
                         return Err(error);
@@ -349,7 +344,7 @@ impl Growable {
         done
     }
 
-    /// Takes the memory of part `index` and of all behind it away. Waits for the device.
+    /// Unmaps part `index` and all later ones. Waits for the device.
     fn cut(&mut self, index: usize) -> Result<()> {
         if let Backing::Mapped { mapped, parts, .. } = &mut self.backing
             && index < parts.len()
@@ -368,7 +363,7 @@ impl Growable {
 impl Drop for Growable {
     fn drop(&mut self) {
         if let Backing::Mapped { at, reserved, parts, .. } = &mut self.backing {
-            // Memory must not vanish under a kernel; errors of earlier work were reported where it was given.
+            // Memory must not vanish under a kernel; earlier errors were reported by their own calls.
             let _ = self.device.driver().synchronize(Queue::Compute);
             let _ = self.device.driver().synchronize(Queue::Copy);
             for part in parts.drain(..) {

@@ -10,13 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::driver::{DevicePtr, failed};
 use crate::backend::{BackendError, Result};
 
-/// Of the host, where it has them.
 const LARGE_PAGE: usize = 2 << 20;
 const SMALL_PAGE: usize = 4 << 10;
 /// Advice to make large pages at once, known to Linux from 6.1 on.
 const MADV_COLLAPSE: i32 = 25;
 
-/// The memory of one device's pieces.
 #[derive(Default)]
 pub(super) struct HostPages {
     pieces: Mutex<Pieces>,
@@ -24,11 +22,9 @@ pub(super) struct HostPages {
 
 #[derive(Default)]
 struct Pieces {
-    /// Made with the first piece.
     file: Option<OwnedFd>,
-    /// Where the next piece begins: places are not used again, so that whoever still has an old piece keeps it.
+    /// Where the next piece begins. Offsets are never used again: an old piece may still be mapped elsewhere.
     next: u64,
-    /// Ranges that have a piece, by its place.
     held: HashMap<u64, usize>,
 }
 
@@ -93,10 +89,8 @@ impl HostPages {
         Ok((at as usize + before) as DevicePtr)
     }
 
-    /// Gives the addresses back.
-    ///
     /// # Safety
-    /// From [`HostPages::reserve`]; nobody uses them any more.
+    /// From [`HostPages::reserve`]; the addresses are no longer used.
     pub(super) unsafe fn release(at: DevicePtr, bytes: usize) {
         // SAFETY: the caller's.
         unsafe { libc::munmap(at as *mut c_void, bytes) };
@@ -136,10 +130,10 @@ impl HostPages {
         unsafe { self.pieces().put(at, bytes, piece) }
     }
 
-    /// The range becomes what it was when it was reserved, and the memory goes with its last holder.
+    /// Restores the reservation; the memory is freed with its last mapping.
     ///
     /// # Safety
-    /// From [`HostPages::map`]; nobody uses the addresses any more.
+    /// From [`HostPages::map`]; the addresses are no longer used.
     pub(super) unsafe fn unmap(&self, at: DevicePtr, bytes: usize, piece: u64) {
         let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         let mut pieces = self.pieces();
@@ -153,7 +147,7 @@ impl HostPages {
             pieces.held.remove(&piece);
             if let Some(file) = &pieces.file {
                 let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                // SAFETY: the file is ours and nobody has this part of it any more.
+                // SAFETY: the file is ours and nothing has this part of it any more.
                 unsafe { libc::fallocate(file.as_raw_fd(), hole, piece as libc::off_t, bytes as libc::off_t) };
             }
         }

@@ -3,15 +3,11 @@
 //! Each holds machine code for the architectures named in `kernels/README.md` and PTX for newer ones, so a user needs
 //! the NVIDIA driver and nothing else.
 
-/// Bytes with the alignment the driver's loader expects.
 #[repr(C, align(64))]
 pub struct Aligned<T: ?Sized>(pub T);
 
-/// One embedded image.
 pub struct Image {
-    /// File name without suffix, for messages.
     pub name: &'static str,
-    /// A fat binary.
     pub data: &'static Aligned<[u8]>,
 }
 
@@ -37,5 +33,4 @@ macro_rules! images {
     };
 }
 
-/// Every image; symbols are unique over all of them.
 pub const IMAGES: &[Image] = kernel_files!(images);

@@ -1,10 +1,11 @@
 //! The memory of a sequence's caches: rows of all its sparse layers in tiles of two growable arrays.
 //!
-//! A tile of keys and values is a block of each layer, keys and then values; a tile of compressed keys is [`KEY_TILE`] positions of each
-//! layer, those of level 1 and then those of level 2 (`kernels/attention.cuh`). So a page holds rows of all layers, and a fork, which copies what is behind
-//! the last whole page, has a page or two of its own and not as many for each array of each layer.
+//! A tile of keys and values is a block of each layer, keys and then values; a tile of compressed keys is [`KEY_TILE`]
+//! positions of each layer, those of level 1 and then those of level 2 (`kernels/attention.cuh`). So a page holds rows
+//! of all layers, and a fork, which copies what follows the last whole page, has one or two pages of its own instead
+//! of as many for each array of each layer.
 //!
-//! Keys and values in the host's memory are an array for each layer and kind: rows lie beside each other there, as copies want them.
+//! Keys and values in host memory are one array per layer and kind: contiguous rows suit copies.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,13 +25,11 @@ use crate::core::spec::SparseSpec;
 /// Positions of a tile of compressed keys: `KEY_TILE` of `kernels/attention.cuh`.
 pub(super) const KEY_TILE: usize = 4096;
 
-/// An array of tiles.
 struct Tiles {
     array: Growable,
-    /// Positions of a tile, and its bytes.
     positions: usize,
     bytes: usize,
-    /// Positions behind a tile that complete rows in it.
+    /// Positions after a tile that still complete rows in it.
     late: usize,
 }
 
@@ -46,26 +45,21 @@ impl Tiles {
         Ok(Tiles { array, positions, bytes, late })
     }
 
-    /// Bytes of the tiles that hold rows of the first `positions` positions.
     fn holding(&self, positions: usize) -> usize {
         positions.div_ceil(self.positions) * self.bytes
     }
 
-    /// Bytes of the tiles that nobody writes who goes on from there.
+    /// Bytes of the tiles that later positions never write.
     fn complete(&self, positions: usize) -> usize {
         positions.saturating_sub(self.late) / self.positions * self.bytes
     }
 }
 
-/// Where the rows of one kind are, of one layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
-    /// Whose memory it is.
     pub(super) home: Home,
-    /// Which array.
     array: usize,
-    /// Its first row.
-    at: DevicePtr,
+    pub(super) at: DevicePtr,
     /// Bytes of its rows in a tile, and from one tile to the next.
     chunk: usize,
     pitch: usize,
@@ -73,27 +67,18 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// Its first row.
-    pub(super) fn ptr(&self) -> DevicePtr {
-        self.at
-    }
-
-    /// Elements between tiles, as kernels count them.
     pub(super) fn tile(&self) -> Result<u32> {
         u32_of(self.pitch / 2)
     }
 
-    /// Some of its rows, whether there is memory under them or not.
     fn rows(&self, rows: &Range<usize>) -> Stretch {
         let all = Stretch::in_pieces(self.at, self.chunk, self.pitch, rows.end * self.row_bytes);
         all.part(rows.start * self.row_bytes, rows.len() * self.row_bytes)
     }
 }
 
-/// Keys, values, compressed keys of level 1 and 2 of a layer.
 pub(super) type Columns = [Column; 4];
 
-/// Keys and values of a sequence in host memory, on their way there.
 pub(super) struct OnHost(Vec<Tiles>);
 
 /// Bytes of a tile of compressed keys of level 1 and of level 2, of one layer.
@@ -101,7 +86,6 @@ fn level_bytes(spec: &SparseSpec) -> [usize; 2] {
     [spec.stride, 4 * spec.stride].map(|stride| KEY_TILE / stride * spec.kv_heads * HEAD * 2)
 }
 
-/// Bytes of a position: on the device, in the host's memory.
 fn token_bytes(spec: &SparseSpec, home: Home, layers: usize) -> [u64; 2] {
     let row = spec.kv_heads * HEAD * 2;
     let (rows, compressed) = (2 * row, row / spec.stride + row / (4 * spec.stride));
@@ -112,7 +96,6 @@ fn token_bytes(spec: &SparseSpec, home: Home, layers: usize) -> [u64; 2] {
     bytes.map(|bytes| (layers * bytes) as u64)
 }
 
-/// Arrays of keys and values.
 fn rows_of(device: &Device, spec: &SparseSpec, limit: usize, home: Home, layers: usize) -> Result<Vec<Tiles>> {
     let block = spec.block * spec.kv_heads * HEAD * 2;
     let tiles = |all: usize| Tiles::new(device, "KV cache", home, limit, [spec.block, all * block, 0]);
@@ -122,19 +105,18 @@ fn rows_of(device: &Device, spec: &SparseSpec, limit: usize, home: Home, layers:
     }
 }
 
-/// Where each layer's rows are: keys and values in the first arrays, compressed keys in the last.
 fn columns(arrays: &[Tiles], spec: &SparseSpec, layers: usize) -> Result<Vec<Columns>> {
     let row_bytes = spec.kv_heads * HEAD * 2;
     let block = spec.block * row_bytes;
     let [level1, level2] = level_bytes(spec);
     let column = |array: usize, before: usize, chunk: usize| {
         let tiles = arrays.get(array).ok_or_else(|| internal("cache", "an array that is not there"))?;
-        let (home, at) = (tiles.array.home(), tiles.array.ptr() + before as u64);
+        let (home, at) = (tiles.array.home, tiles.array.ptr() + before as u64);
         Ok(Column { home, array, at, chunk, pitch: tiles.bytes, row_bytes })
     };
     let keys = arrays.len().saturating_sub(1);
     let of_layer = |layer: usize| {
-        let [k, v] = [2 * layer, 2 * layer + 1].map(|n| match arrays.first().map(|tiles| tiles.array.home()) {
+        let [k, v] = [2 * layer, 2 * layer + 1].map(|n| match arrays.first().map(|tiles| tiles.array.home) {
             Some(Home::Host) => column(n, 0, block),
             Some(Home::Device) | None => column(0, n * block, block),
         });
@@ -144,21 +126,16 @@ fn columns(arrays: &[Tiles], spec: &SparseSpec, layers: usize) -> Result<Vec<Col
     (0..layers).map(of_layer).collect()
 }
 
-/// The rows of all sparse layers of a sequence.
 pub(super) struct Joined {
     device: Device,
-    /// Keys and values first.
     arrays: Vec<Tiles>,
-    /// Layers, and positions that there are addresses for.
-    layers: usize,
-    limit: usize,
+    pub(super) layers: usize,
+    pub(super) limit: usize,
     ledger: Arc<CacheLedger>,
-    /// On the device, in the host's memory.
     bytes_per_token: [u64; 2],
 }
 
 impl Joined {
-    /// Addresses for `limit` positions of `layers` layers, and where each layer's rows are.
     pub(super) fn new(
         device: &Device,
         ledger: &Arc<CacheLedger>,
@@ -168,7 +145,7 @@ impl Joined {
         layers: usize,
     ) -> Result<(Self, Vec<Columns>)> {
         let [level1, level2] = level_bytes(spec);
-        // A window ends so far behind the stride that it begins with.
+        // A window ends this far after its stride.
         let late = 4 * (spec.kernel - spec.stride);
         let mut arrays = rows_of(device, spec, limit, home, layers)?;
         let keys = [KEY_TILE, layers * (level1 + level2), late];
@@ -183,15 +160,10 @@ impl Joined {
         Ok((Joined { device: device.clone(), arrays, layers, limit, ledger, bytes_per_token }, columns))
     }
 
-    /// Positions that there are addresses for.
-    pub(super) fn limit(&self) -> usize {
-        self.limit
-    }
-
-    /// Bytes of keys and values on the device: those that come free if all who have them give them up, and all.
+    /// Bytes of keys and values on the device: those that would be freed if all sequences gave them up, and all.
     pub(super) fn resident(&self) -> [u64; 2] {
         let rows = self.arrays.iter().take(self.arrays.len().saturating_sub(1));
-        let here = rows.filter(|tiles| tiles.array.home() == Home::Device);
+        let here = rows.filter(|tiles| tiles.array.home == Home::Device);
         let sums = here.map(|tiles| [tiles.array.share_of_memory(), tiles.array.backed()]);
         sums.fold([0, 0], |[a, b], [share, backed]| [a + share as u64, b + backed as u64])
     }
@@ -199,7 +171,7 @@ impl Joined {
     /// Keys and values as they are on the device, in memory of the host, for [`Joined::leave_device`]. They are on their way: the compute
     /// queue is to be waited for.
     pub(super) fn on_host(&self, spec: &SparseSpec) -> Result<OnHost> {
-        let tiles = self.arrays.first().filter(|tiles| tiles.array.home() == Home::Device);
+        let tiles = self.arrays.first().filter(|tiles| tiles.array.home == Home::Device);
         let tiles = tiles.ok_or_else(|| internal("cache", "keys and values that are not on the device"))?;
         let positions = tiles.array.backed() / tiles.bytes * tiles.positions;
         let mut arrays = rows_of(&self.device, spec, self.limit, Home::Host, self.layers)?;
@@ -208,8 +180,8 @@ impl Joined {
         for (to, from) in arrays.iter_mut().zip(from) {
             to.array.grow(to.holding(positions))?;
             let (from, mut done) = (from.rows(&(0..positions)), 0);
-            for (piece, bytes) in to.array.pieces(0..from.bytes()) {
-                // SAFETY: both have memory under these positions; nobody uses the host's yet, and nothing on the queue behind this writes the device's.
+            for (piece, bytes) in to.array.pieces(0..from.bytes) {
+                // SAFETY: both have memory under these positions; nothing uses the host's yet, and nothing on the queue behind this writes the device's.
                 unsafe {
                     from.part(done, bytes).copy_out(self.device.driver(), piece as *mut u8, Queue::Compute)?;
                 };
@@ -236,18 +208,11 @@ impl Joined {
         columns(&self.arrays, spec, self.layers)
     }
 
-    /// Layers that have their rows here.
-    pub(super) fn layers(&self) -> usize {
-        self.layers
-    }
-
-    /// The array of a column.
     pub(super) fn array(&self, column: &Column) -> Result<&Growable> {
         let tiles = self.arrays.get(column.array);
         Ok(&tiles.ok_or_else(|| internal("cache", "an array that is not there"))?.array)
     }
 
-    /// Rows with memory under them.
     pub(super) fn rows(&self, column: &Column, rows: &Range<usize>) -> Result<Stretch> {
         let backed = self.array(column)?.backed() / column.pitch * (column.chunk / column.row_bytes);
         if rows.end > backed {
@@ -256,24 +221,22 @@ impl Joined {
         Ok(column.rows(rows))
     }
 
-    /// Bytes of the device that [`Joined::reserve`] of `limit` positions would take.
     pub(super) fn wants(&self, limit: usize) -> u64 {
         let limit = limit.min(self.limit);
-        let here = self.arrays.iter().filter(|tiles| tiles.array.home() == Home::Device);
+        let here = self.arrays.iter().filter(|tiles| tiles.array.home == Home::Device);
         here.map(|tiles| tiles.array.wants(tiles.holding(limit)) as u64).sum()
     }
 
-    /// The same behind [`Joined::own`] of `keep`.
+    /// The same after [`Joined::own`] of `keep`.
     pub(super) fn wants_anew(&self, keep: usize, limit: usize) -> u64 {
         let (keep, limit) = (keep.min(self.limit), limit.min(self.limit));
-        let here = self.arrays.iter().filter(|tiles| tiles.array.home() == Home::Device);
+        let here = self.arrays.iter().filter(|tiles| tiles.array.home == Home::Device);
         let anew = |tiles: &Tiles| {
             tiles.array.wants_anew(tiles.complete(keep), tiles.holding(keep), tiles.holding(limit)) as u64
         };
         here.map(anew).sum()
     }
 
-    /// Memory under positions below `limit`.
     pub(super) fn reserve(&mut self, limit: usize) -> Result<()> {
         if limit > self.limit {
             return Err(shape("reserve", format!("at most {} positions", self.limit), limit));
@@ -291,7 +254,6 @@ impl Joined {
         Ok(())
     }
 
-    /// Whether `limit` positions fit, of all caches of the sequence.
     fn check(&self, limit: usize) -> Result<()> {
         let ledger = &self.ledger;
         let have = self.arrays.first().map_or(0, |tiles| tiles.array.backed() / tiles.bytes * tiles.positions) as u64;
@@ -323,8 +285,8 @@ impl Joined {
         Ok(())
     }
 
-    /// Makes the first `positions` positions those of `from`, in the same memory as far as whole pages of complete tiles reach. Whoever
-    /// writes to `from` on the host has been waited for up to the end of the last block.
+    /// Takes the first `positions` positions of `from`, sharing whole pages of complete tiles. Host writes to `from`
+    /// are done up to the end of the last block.
     pub(super) fn copy_from(&mut self, from: &mut Joined, positions: usize) -> Result<()> {
         if self.arrays.len() != from.arrays.len() || self.layers != from.layers {
             return Err(internal("copy_rows", "caches of two shapes"));
@@ -336,17 +298,17 @@ impl Joined {
         }
         self.forget_what_was_approved();
         self.reserve(positions)?;
-        if self.arrays.iter().any(|tiles| tiles.array.home() == Home::Host) {
+        if self.arrays.iter().any(|tiles| tiles.array.home == Home::Host) {
             // What the device still writes or reads there.
             self.device.driver().synchronize(Queue::Copy)?;
             self.device.driver().synchronize(Queue::Compute)?;
         }
         for ((to, from), common) in self.arrays.iter().zip(&from.arrays).zip(common) {
             let rest = common..to.holding(positions).max(common);
-            if from.bytes != to.bytes || from.array.home() != to.array.home() || rest.end > from.array.backed() {
+            if from.bytes != to.bytes || from.array.home != to.array.home || rest.end > from.array.backed() {
                 return Err(internal("copy_rows", "caches of two shapes"));
             }
-            match to.array.home() {
+            match to.array.home {
                 // SAFETY: both have memory under these tiles, each its own, and the device is done with them.
                 Home::Host => unsafe { to.array.host(rest.clone())?.copy_from_slice(from.array.host(rest)?) },
                 Home::Device if rest.is_empty() => {}
@@ -370,7 +332,7 @@ impl Joined {
         Ok(())
     }
 
-    /// Memory may have been given up: what goes beyond what is left has to be looked for anew.
+    /// Memory may have been given up: growth beyond what is mapped is checked again.
     fn forget_what_was_approved(&self) {
         let backed = self.arrays.iter().map(|tiles| tiles.array.backed() / tiles.bytes * tiles.positions).min();
         self.ledger.approved.fetch_min(backed.unwrap_or_default(), Ordering::Relaxed);

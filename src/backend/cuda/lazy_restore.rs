@@ -1,10 +1,10 @@
-//! KV rows that follow behind a resumed state: threads read them from their files, check them and copy them to the device
-//! while the engine is already at work; whoever needs a row waits for that row, not for the rest.
+//! KV rows that are loaded lazily after a restore: threads read them from their files, check them and copy them to the
+//! device while the engine already works; an operation waits for the rows it reads, not for the rest.
 //!
-//! Rows travel in *units* of 64 positions, counted from the first row of their file, keys and values together. What somebody
-//! waits for goes first; else they come layer by layer, in the order in which a pass needs them. A unit counts as arrived
-//! once its copies are on the copy queue: [`LazyRestore::wait_for`] makes the compute queue wait for that point. Rows of a paged cache
-//! go straight to where they stay, in the host's memory.
+//! Rows travel in *units* of 64 positions, counted from the first row of their file, keys and values together. Units
+//! that are waited for are first, the others follow layer by layer, in the order in which a pass needs them. A unit
+//! counts as arrived once its copies are on the copy queue: [`LazyRestore::wait_for`] makes the compute queue wait for
+//! that point. Rows of a paged cache are read straight into host memory, where they stay.
 //!
 //! While rows are in flight no step is captured or replayed: a CUDA graph cannot wait for what a row has chosen.
 
@@ -23,21 +23,17 @@ use crate::engine::protocol::{Cancel, PIECE_BYTES, RowSource, RowsFault};
 const UNIT: usize = 64;
 /// Where at least one in so many units of a piece is waited for, all of it is read: many short reads and copies take longer.
 const DENSE: usize = 4;
-/// How often whoever waits looks whether to stop.
+/// How often a wait checks for cancellation.
 const GLANCE: Duration = Duration::from_millis(20);
 /// Threads: enough requests for a disk that likes many, and for checksums to keep up with it.
 const THREADS: [usize; 2] = [2, 16];
 
-/// Keys and values of one file in one layer.
 pub(super) struct Source {
     pub(super) feed: Arc<dyn RowSource>,
-    /// Position of the first row.
     pub(super) start: usize,
     pub(super) rows: usize,
     pub(super) row_bytes: usize,
-    /// Names in the file and where the rows go.
     pub(super) arrays: [(String, Stretch); 2],
-    /// Whose memory that is.
     pub(super) home: Home,
 }
 
@@ -46,12 +42,11 @@ impl Source {
         self.rows.div_ceil(UNIT)
     }
 
-    /// Units that are read together if nobody waits for fewer.
+    /// Units read together unless fewer are waited for.
     fn run(&self) -> usize {
         (PIECE_BYTES / (UNIT * self.row_bytes).max(1)).max(1)
     }
 
-    /// Units that hold some of `positions`.
     fn units_of(&self, positions: &Range<usize>) -> Range<usize> {
         let from = positions.start.max(self.start) - self.start;
         let to = positions.end.min(self.start + self.rows);
@@ -64,28 +59,18 @@ impl Source {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// In the file.
     Waiting,
-    /// A thread has it.
     Taken,
-    /// On the copy queue, or past it.
     Arrived,
 }
 
 struct Plan {
-    /// By source.
     units: Vec<Vec<Progress>>,
-    /// Asked for, in order.
     urgent: VecDeque<(usize, Range<usize>)>,
-    /// No unit waits in the sources before this one.
     next: usize,
-    /// Units that have not arrived.
     left: usize,
-    /// Threads at work.
     active: usize,
-    /// The rest is not wanted any more.
     given_up: bool,
-    /// Ends waiting, not the lazy restore.
     cancel: Option<Cancel>,
     failed: Option<BackendError>,
 }
@@ -114,7 +99,6 @@ impl Plan {
         None
     }
 
-    /// The first run of waiting units among `wanted`.
     fn take_from(&mut self, source: usize, wanted: Range<usize>, most: usize) -> Option<Range<usize>> {
         let units = self.units.get_mut(source)?;
         let waits = |p: &Progress| *p == Progress::Waiting;
@@ -126,12 +110,10 @@ impl Plan {
     }
 }
 
-/// Rows in flight.
 pub(super) struct LazyRestore {
     device: Device,
     sources: Vec<Source>,
     plan: Mutex<Plan>,
-    /// Something arrived, failed or ended.
     changed: Condvar,
 }
 
@@ -198,13 +180,12 @@ impl LazyRestore {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing has to be waited for: all rows are on the device, or nobody wants the rest.
+    /// All rows are on the device, or the rest was given up.
     pub(super) fn complete(&self) -> bool {
         let plan = self.plan();
         plan.active == 0 && (plan.left == 0 || plan.given_up)
     }
 
-    /// Waiting ends once this is cancelled, if there is anything.
     pub(super) fn stop_on(&self, cancel: Option<&Cancel>) {
         self.plan().cancel = cancel.cloned();
     }
@@ -254,7 +235,7 @@ impl LazyRestore {
         self.device.order(Queue::Copy, Queue::Compute)
     }
 
-    /// Waits for the rows below `keep` and gives the others up. Nothing is on its way afterwards, whatever comes of it.
+    /// Waits for the rows below `keep` and gives the others up. No copy is in flight afterwards, even after an error.
     ///
     /// # Errors
     /// A row below `keep` that cannot be read; the device.
@@ -279,7 +260,6 @@ impl LazyRestore {
         }
     }
 
-    /// One thread's work.
     fn bring(&self) -> Result<()> {
         let driver = self.device.driver();
         let mut slots = Vec::with_capacity(2);
@@ -315,14 +295,14 @@ impl LazyRestore {
             for ((slot, event), (name, dst)) in slots.iter_mut().zip(&source.arrays) {
                 let dst = dst.part(at, rows.len() * source.row_bytes);
                 if source.home == Home::Host {
-                    // SAFETY: the cache has room for these rows and outlives this thread (its drop gives up first); nobody reads them
+                    // SAFETY: the cache has room for these rows and outlives this thread (its drop gives up first); nothing reads them
                     // before they have arrived.
                     let to = unsafe { dst.host()? };
                     source.feed.fill(name, at, to).map_err(BackendError::Rows)?;
                     continue;
                 }
                 driver.wait_host(event)?;
-                let bytes = slot.as_mut_slice().get_mut(..dst.bytes());
+                let bytes = slot.as_mut_slice().get_mut(..dst.bytes);
                 let bytes =
                     bytes.ok_or_else(|| super::shape("rows", format!("at most {PIECE_BYTES} bytes"), rows.len()))?;
                 source.feed.fill(name, at, bytes).map_err(BackendError::Rows)?;
@@ -342,7 +322,6 @@ impl LazyRestore {
     }
 }
 
-/// What a cache knows of rows in flight to it: which, and among whose.
 pub(super) struct InFlight {
     pub(super) lazy_restore: Arc<LazyRestore>,
     pub(super) sources: Range<usize>,
@@ -360,7 +339,7 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        // The cache goes, or is filled anew.
+        // The cache is dropped or refilled.
         self.lazy_restore.give_up();
     }
 }

@@ -5,21 +5,16 @@ use std::sync::{Arc, Weak};
 
 use crate::backend::host;
 
-/// Memory left to others when caches grow.
 pub(super) const SPARE_BYTES: u64 = 256 << 20;
 /// The same where keys and values are not there: what grows is small.
 pub(super) const PAGED_SPARE_BYTES: u64 = 128 << 20;
-/// The same in the host's memory.
 pub(super) const HOST_SPARE_BYTES: u64 = 256 << 20;
 
 /// What all caches of a sequence take together: they grow in step, so one refusal speaks for all.
 #[derive(Default)]
 pub(super) struct CacheLedger {
-    /// Bytes per position over all living caches.
     pub(super) bytes_per_token: AtomicU64,
-    /// The same in the host's memory.
     pub(super) host_bytes_per_token: AtomicU64,
-    /// Positions that were found to fit.
     pub(super) approved: AtomicUsize,
 }
 
@@ -35,19 +30,11 @@ impl CacheLedger {
 /// One of each sequence: caches of different sequences do not grow in step.
 #[derive(Default)]
 pub(super) struct Ledgers {
-    /// Of the newest sequence, whose caches are being made.
-    newest: Arc<CacheLedger>,
-    /// Of those before it, while their caches live.
+    pub(super) newest: Arc<CacheLedger>,
     before: Vec<Weak<CacheLedger>>,
 }
 
 impl Ledgers {
-    /// For the caches of the newest sequence.
-    pub(super) fn newest(&self) -> &Arc<CacheLedger> {
-        &self.newest
-    }
-
-    /// A new sequence begins.
     pub(super) fn begin(&mut self) {
         self.before.retain(|ledger| ledger.strong_count() > 0);
         self.before.push(Arc::downgrade(&self.newest));
@@ -69,12 +56,12 @@ mod tests {
     fn the_hosts_memory_limits_whichever_sequence_is_the_newest() {
         let mut ledgers = Ledgers::default();
         assert_eq!(ledgers.room_beside_host(), u64::MAX);
-        let first = Arc::clone(ledgers.newest());
+        let first = Arc::clone(&ledgers.newest);
         first.bytes_per_token.store(100, Ordering::Relaxed);
         first.host_bytes_per_token.store(8_192, Ordering::Relaxed);
         let room = ledgers.room_beside_host();
         assert!(room < u64::MAX);
-        // One that came and went, whose caches are no more.
+        // A short-lived one, whose caches are dropped.
         ledgers.begin();
         ledgers.begin();
         assert!(ledgers.room_beside_host() < u64::MAX);

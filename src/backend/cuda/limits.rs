@@ -16,7 +16,7 @@ const STRIDE: usize = 16;
 pub(super) const GROUP: usize = 16;
 /// Heads of all sparse layers together: their attention mass is added up in 32 bits.
 const SPARSE_HEADS: usize = 1000;
-/// Of the cards whose library has products of e4m3 operands with a scale a row.
+/// cuBLASLt multiplies e4m3 operands with a scale a row on these cards alone.
 const FP8_CAPABILITY: u32 = 90;
 /// What the width of a GEMM's input is a multiple of.
 pub(super) const INNER: usize = 64;
@@ -39,7 +39,6 @@ pub(super) fn model(spec: &ModelSpec, shared_limit: u32) -> Result<()> {
     Ok(())
 }
 
-/// Sparse layers.
 pub(super) fn sparse(spec: &SparseSpec) -> Result<()> {
     equal("head_dim", spec.head_dim, HEAD)?;
     equal("block_size", spec.block, BLOCK)?;
@@ -51,13 +50,11 @@ pub(super) fn sparse(spec: &SparseSpec) -> Result<()> {
     rule(group <= GROUP, "num_attention_heads", spec.heads, most)
 }
 
-/// Lightning layers.
 pub(super) fn lightning(spec: &LightningSpec) -> Result<()> {
     equal("lightning_head_dim", spec.head_dim, HEAD)?;
     heads("lightning_nh", spec.heads, "lightning_nkv", spec.kv_heads)
 }
 
-/// A draft head.
 pub(super) fn draft(shape: &DraftShape) -> Result<()> {
     equal("head_dim of the draft head", shape.head_dim, HEAD)?;
     multiple("hidden_size of the draft head", shape.hidden, INNER)?;
@@ -68,7 +65,6 @@ pub(super) fn draft(shape: &DraftShape) -> Result<()> {
     rule(group <= GROUP, "num_attention_heads of the draft head", shape.heads, most)
 }
 
-/// Prefill in fp8: the card, and then whatever else is missing.
 pub(super) fn fp8(info: &DeviceInfo) -> Result<()> {
     if info.capability == FP8_CAPABILITY {
         return Ok(());
@@ -77,12 +73,10 @@ pub(super) fn fp8(info: &DeviceInfo) -> Result<()> {
     Err(no_fp8(format_args!("needs a Hopper GPU (capability 9.0), {} has {major}.{minor}", info.name)))
 }
 
-/// Why there is no prefill in fp8.
 pub(super) fn no_fp8(why: impl std::fmt::Display) -> BackendError {
     BackendError::Unsupported(format!("prefill in fp8 {why}; --prefill bf16 does without"))
 }
 
-/// Positions of a conversation.
 pub(super) fn positions(limit: usize) -> Result<()> {
     rule(limit <= MAX_POSITIONS, "max_context", limit, format_args!("at most {MAX_POSITIONS}"))
 }

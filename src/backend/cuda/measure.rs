@@ -72,8 +72,8 @@ impl Cuda {
         Ok((bytes, scales.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))
     }
 
-    /// f32 rows of `n` values behind a norm and a gate, either empty where there is none, in e4m3, and their scales: as prefill in fp8 makes them, and by
-    /// way of bf16.
+    /// f32 rows of `n` values after a norm and a gate (either may be empty) in e4m3 with their scales, made directly
+    /// and by way of bf16.
     ///
     /// # Errors
     /// The device's; values that are no whole rows.
@@ -167,7 +167,6 @@ impl Cuda {
         })
     }
 
-    /// Shortest of several timed runs, the first not counted.
     pub(super) fn best(&mut self, mut work: impl FnMut(&mut Self) -> Result<()>) -> Result<f32> {
         work(self)?;
         let mut best = f32::INFINITY;
@@ -193,7 +192,7 @@ impl Cuda {
     /// # Errors
     /// The device's.
     pub fn randomize(&mut self, cache: &mut Cache, rows: usize, seed: u64) -> Result<()> {
-        let spec = cache.spec().clone();
+        let spec = cache.spec.clone();
         // A mean of 32 or 128 keys has that much less deviation.
         let counts = [(rows, 1.0), (rows, 1.0), (spec.level1_rows(rows), 0.18), (spec.level2_rows(rows), 0.09)];
         for (i, (n, std)) in counts.into_iter().enumerate() {

@@ -146,7 +146,7 @@ impl Memory for Cuda {
                     },
                 })
             }
-            // As far as it goes.
+            // The context grows as far as memory allows.
             Err(_) => Ok(()),
         }
     }
@@ -173,8 +173,8 @@ impl Memory for Cuda {
     fn caches(&mut self, spec: &SparseSpec, limit: usize, layers: usize) -> Result<Vec<Cache>> {
         self.touch_own();
         let tables: Vec<_> = (0..layers).map(|_| self.tables.other()).collect();
-        let home = if self.pools.size().is_some() { Home::Host } else { Home::Device };
-        Cache::all(&self.device, self.ledgers.newest(), spec, limit, &tables, home)
+        let home = if self.pools.size.is_some() { Home::Host } else { Home::Device };
+        Cache::all(&self.device, &self.ledgers.newest, spec, limit, &tables, home)
     }
 
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
@@ -213,7 +213,7 @@ impl Memory for Cuda {
     }
 
     fn room(&self) -> Result<Option<u64>> {
-        let spare = if self.pools.size().is_some() { PAGED_SPARE_BYTES } else { SPARE_BYTES };
+        let spare = if self.pools.size.is_some() { PAGED_SPARE_BYTES } else { SPARE_BYTES };
         let room = self.device.free_bytes()?.saturating_sub(spare);
         Ok(Some(room.min(self.ledgers.room_beside_host())))
     }
@@ -221,12 +221,12 @@ impl Memory for Cuda {
     fn pool_counts(&mut self) -> Result<Option<PoolCounts>> {
         match self.pools.seen() {
             Some((at, bytes)) => Ok(Some(pool::counts(&self.staging.fetch(at, bytes)?))),
-            None => Ok(self.pools.size().map(|_| PoolCounts::default())),
+            None => Ok(self.pools.size.map(|_| PoolCounts::default())),
         }
     }
 
     fn row_seconds(&self, positions: usize) -> f64 {
-        positions as f64 * self.pools.seconds_per_row()
+        positions as f64 * self.pools.seconds_per_row
     }
 
     fn memory(&self) -> MemoryInfo {
@@ -254,8 +254,8 @@ impl Cuda {
     pub(super) fn upload_floats(&mut self, values: &[f32], account: Account) -> Result<DeviceBuffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let memory = self.device.alloc("norm weights", bytes.len(), account)?;
-        // A few kilobytes: on a queue of their own, so that what is under way to other places goes on meanwhile.
-        // SAFETY: both are as long, and stay so until the wait is over.
+        // SAFETY: both are as long, and stay so until the wait is over. Its own small copy: bulk copies on the other
+        // queue go on meanwhile.
         unsafe { self.device.driver().copy_in(memory.ptr(), bytes.as_ptr(), bytes.len(), Queue::Compute)? };
         self.device.driver().synchronize(Queue::Compute)?;
         Ok(memory)

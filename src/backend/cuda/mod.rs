@@ -1,33 +1,33 @@
 //! The GPU backend: launches kernels, owns device memory, records decode steps.
 //!
-//! `driver` is the border to a device; everything above it runs the same on a GPU (`nvidia`) and on the emulated
-//! device (`emulated`), which is how it is tested without one. Unsafe code is confined to this folder.
+//! Everything above the trait `driver` runs the same on a GPU (`nvidia`) and on the emulated device of the tests.
+//! Unsafe code is confined to this folder.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `driver` | the trait of a device |
 //! | `nvidia`, `images` | the CUDA driver and cuBLASLt, embedded kernels |
-//! | `proofs` | the shapes of a model that cuBLASLt is proved for while weights are loaded |
+//! | `proofs` | which shapes cuBLASLt is proved for while weights are loaded |
 //! | `cards` | limits of other cards, to run their code paths here |
-//! | `emulated` (in `tests/emulated`) | the same kernels on the CPU, behind [`driver::Driver`] |
-//! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, on its way; bytes that lie in pieces |
+//! | `emulated` (in `tests/emulated`) | the same kernels on the CPU |
+//! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, bulk copies; arrays in pieces |
 //! | `joined` | the rows of all sparse layers of a sequence in common arrays |
-//! | `pool`, `host_pages`, `page_out` | contexts larger than the device: keys and values in host memory, a pool of blocks here; the way there of a context that has outgrown it |
-//! | `steps`, `step_words`, `tables`, `graph` | what changes between steps, and its way to the device; whose rows a pass has; CUDA graphs |
-//! | `launch`, `limits` | the table of kernels; what none is written for |
-//! | `tensors`, `cache`, `selection` | the buffers: of all layers, rows of a sparse one, the blocks it chooses |
+//! | `pool`, `host_pages`, `page_out` | contexts larger than the device: keys and values in host memory, a pool of blocks here; moving a context there |
+//! | `steps`, `step_words`, `tables`, `graph` | what changes between steps; the sequences of a pass; CUDA graphs |
+//! | `launch`, `limits` | the table of kernels; what no kernel supports |
+//! | `tensors`, `cache`, `selection` | buffers of all layers, of a sparse layer, and its chosen blocks |
 //! | `memory`, `ledger` | what the device holds; what caches may take |
-//! | `weights`, `packed`, `slices` | weights on their way to the device; packed weights in and out; what a prefill pass multiplies with at a time |
+//! | `weights`, `packed`, `slices` | loading weights; packing and unpacking; the slices that a prefill pass multiplies with |
 //! | `ops` | operations on rows, of sparse and of lightning layers, as launches |
-//! | `state`, `readback` | images out and in; copies of states that come back beside the rounds that follow |
-//! | `lazy_restore` | rows of a resumed session that follow while it is in use |
+//! | `state`, `readback` | images out and in; copies of states that are read back while work goes on |
+//! | `lazy_restore` | rows of a resumed session that are loaded while it is in use |
 //! | `draft` | the draft head's operations |
-//! | `measure` | what the device itself can do: the ceilings |
+//! | `measure` | the device's own ceilings |
 //!
-//! Number types: weights bf16 or packed ([`crate::backend::forms`]), inputs of GEMMs and KV rows bf16; residual stream, mixer outputs, logits and recurrent
-//! state f32. Prefill GEMMs go through `gemm_*` for the first rows of a segment and through cuBLASLt, where there is one, for the rest, in bf16 or with
-//! rows in e4m3 ([`super::fp8`]); everything of 1..16 rows goes through
-//! the `skinny_*` kernels, whose result for a row does not depend on the rows beside it.
+//! Number types: weights bf16 or packed ([`crate::backend::forms`]), inputs of GEMMs and KV rows bf16; residual
+//! stream, mixer outputs, logits and recurrent state f32. Prefill GEMMs use `gemm_*` for the first rows of a segment
+//! and cuBLASLt, where there is one, for the rest, in bf16 or with rows in e4m3 ([`super::fp8`]); 1..16 rows use the
+//! `skinny_*` kernels, whose result for a row does not depend on the other rows.
 #![allow(unsafe_code)]
 
 mod cache;
@@ -79,7 +79,7 @@ pub use pool::PoolSize;
 pub use selection::{Selection, Sums};
 pub use tensors::{Buf, Matrix, Recurrent, Vector};
 
-use super::{BackendError, GRID, Result};
+use super::{BackendError, GRID, Result, shape};
 use crate::engine::protocol::Precision;
 pub use cards::Card;
 use device::Device;
@@ -103,36 +103,27 @@ const PREFILL_ROWS: [usize; 3] = [4096, 2048, 256];
 const PAGED_ROWS: usize = 5120;
 /// The same where prefill is in fp8, on a GPU with room: products take half the time, so what a pass costs whatever its length weighs twice.
 const FP8_ROWS: usize = 6144;
-/// Rows and columns of a weight by which it is seen whether there are products in fp8 at all.
 const FP8_TRIED: usize = 1024;
-/// Memory from which a GPU gets the large passes.
 const LARGE_BYTES: u64 = 40 << 30;
-/// Up to this much, where somebody says so, they are smaller still.
+/// Up to this much, where something else says so, they are smaller still.
 const TIGHT_BYTES: u64 = 15 << 29;
 
-/// What may be chosen when a device is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Rows of a prefill pass; 0 chooses by memory and by what prefill multiplies in.
     pub prefill_rows: usize,
-    /// What prefill is to multiply in.
     pub prefill: Precision,
     /// Never use a GEMM library, even if there is one.
     pub own_gemm: bool,
-    /// Run every step eagerly.
     pub no_graphs: bool,
-    /// Guard words behind every buffer.
     pub guards: Guards,
-    /// Keep within the limits of another card.
     pub limits: Option<Card>,
-    /// Most bytes of the device to take.
     pub most_bytes: Option<u64>,
     /// Keys and values in the host's memory, whatever there is room for: for tests and measurements.
     pub pool: Option<PoolSize>,
 }
 
 impl Options {
-    /// Rows of a prefill pass on a device.
     fn rows(&self, info: &DeviceInfo) -> usize {
         let [large, small, emulated] = PREFILL_ROWS;
         let most = self.most_bytes.unwrap_or(u64::MAX).min(info.total_bytes);
@@ -149,7 +140,6 @@ impl Options {
     }
 }
 
-/// One device, ready for a model.
 pub struct Cuda {
     // Graphs name the addresses of everything below, so they go first.
     graphs: Graphs,
@@ -157,14 +147,10 @@ pub struct Cuda {
     tables: Tables,
     draft: Option<StepParameters>,
     staging: Staging,
-    /// Made with the first state that leaves.
     readback: Option<Readback>,
-    /// Rows of the last restore of each sequence, until all are here.
     lazy_restores: HashMap<u64, Arc<LazyRestore>>,
     scratch: Scratch,
-    /// Rows that lie ready for a GEMM.
     ready: Ready,
-    /// Of the model that is being loaded, or was.
     proofs: Option<Proofs>,
     top_logits: Option<TopLogitsBuffers>,
     rope: Option<Rope>,
@@ -175,9 +161,8 @@ pub struct Cuda {
     prefill_rows: usize,
     /// Given tokens of the segment before the pass under way.
     segment_read: usize,
-    /// Rows of verify passes before this position take all blocks, by the selection that was asked last.
+    /// Rows of verify passes before this position take all blocks, by the last selection.
     all_within: usize,
-    /// The greatest number of a place given so far.
     places: u64,
     /// And of a weight that is read in fp8.
     numbered: u64,
@@ -207,7 +192,7 @@ impl Cuda {
     }
 
     fn on(device: Device, options: Options) -> Result<Self> {
-        // Threads that fill buffers begin before the GEMM library is opened beside them: both want the loader of shared libraries.
+        // Start the threads before the GEMM library is opened: both need the loader of shared libraries.
         rayon::current_num_threads();
         let info = device.driver().info();
         let prefill_rows = options.rows(info);
@@ -239,18 +224,17 @@ impl Cuda {
         Ok(cuda)
     }
 
-    /// Whether passes over keys and values in the host's memory may be longer than others: nobody asked for a number, and memory is not tight.
+    /// Whether passes over keys and values in host memory may be longer than others: no length was set, and memory is
+    /// not tight.
     fn long_passes(&self) -> bool {
         let [_, small, _] = PREFILL_ROWS;
         self.options.prefill_rows == 0 && (small..PAGED_ROWS).contains(&self.prefill_rows)
     }
 
-    /// What the device is.
     pub fn info(&self) -> &DeviceInfo {
         self.device.driver().info()
     }
 
-    /// Name of the GEMM library in use, if any.
     pub fn gemm_library(&self) -> Option<&str> {
         if self.options.own_gemm { None } else { self.device.driver().gemm_library() }
     }
@@ -261,9 +245,8 @@ impl Cuda {
         !self.options.own_gemm && self.device.driver().prove_fp8(n, n, driver::GemmOut::Bf16).is_ok()
     }
 
-    /// Graphs made since the start.
     pub fn graphs(&self) -> usize {
-        self.graphs.made()
+        self.graphs.made
     }
 
     /// Milliseconds the device spends on what `work` gives it, by the device's own clock.
@@ -284,7 +267,7 @@ impl Cuda {
         timed
     }
 
-    /// Fails if something was written behind a buffer; needs [`Options::guards`]. Waits.
+    /// Fails if a kernel wrote past the end of a buffer; needs [`Options::guards`]. Waits.
     ///
     /// # Errors
     /// Which buffer, by size.
@@ -302,7 +285,6 @@ impl Cuda {
         self.graphs.clear();
     }
 
-    /// One of the sequence in hand.
     fn touch_own(&mut self) {
         let own = self.step.place().id;
         self.graphs.forget_of(own);
@@ -315,17 +297,11 @@ impl Drop for Cuda {
         self.proofs = None;
         // They hold the device that holds them.
         self.device.spare().give_up();
-        // Buffers are freed next; errors of earlier work were reported where it was given.
+        // Buffers are freed next; earlier errors were reported by their own calls.
         let _ = self.device.driver().synchronize(Queue::Compute);
     }
 }
 
-/// A shape that the caller got wrong.
-fn shape(op: &'static str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> BackendError {
-    BackendError::Shape { op, expected: expected.to_string(), found: found.to_string() }
-}
-
-/// Sizes and strides as kernels take them.
 fn u32_of(value: usize) -> Result<u32> {
     u32::try_from(value)
         .map_err(|_| BackendError::Unsupported(format!("{value} is too large for a kernel's 32-bit size")))

@@ -36,14 +36,12 @@ const ROOM_FOR_PROOFS: u64 = 4 << 30;
 /// The compute capability from which on launches overlap and tiles are brought; kernels ask for the same.
 const HOPPER: u32 = 90;
 
-/// A kernel looked up once, and the dynamic shared memory it has been allowed.
 #[derive(Clone, Copy)]
 struct Kernel {
     function: sys::CUfunction,
     shared_bytes: u32,
 }
 
-/// One NVIDIA GPU.
 pub struct Nvidia {
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -53,7 +51,7 @@ pub struct Nvidia {
     side: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     kernels: Mutex<HashMap<&'static str, Kernel>>,
-    /// cuBLASLt and its name, opened by the first who asks: a thread beside the loading of weights, where there is one.
+    /// cuBLASLt and its name, opened by the first user: usually a thread that runs while weights are loaded.
     library: OnceLock<Option<(String, Mutex<CublasLt>)>>,
     granularity: Option<usize>,
     /// Kernels find page-locked host memory at the host's address.
@@ -63,7 +61,7 @@ pub struct Nvidia {
 }
 
 // SAFETY: the handles are plain identifiers of the driver, which may be used from any thread once the context is
-// current there; `bind` sees to that in every entry. Mutable tables are behind mutexes.
+// current there; `bind` makes it so in every entry. Mutexes guard mutable tables.
 unsafe impl Send for Nvidia {}
 // SAFETY: as above.
 unsafe impl Sync for Nvidia {}
@@ -97,7 +95,7 @@ impl Nvidia {
         match unsafe { sys::cuMemHostRegister_v2(at as *mut c_void, bytes, flags) }.result() {
             Ok(()) => Ok(Mapping { home: Home::Host, at, bytes, handle }),
             Err(error) => {
-                // SAFETY: nobody knows of it yet.
+                // SAFETY: nothing knows of it yet.
                 unsafe { self.pages.unmap(at, bytes, handle) };
                 Err(failed(format!("page-locking {bytes} bytes of memory"), error))
             }
@@ -197,7 +195,7 @@ impl Nvidia {
         let opened = self.library.get_or_init(|| {
             // One that has not what is looked for in it is none.
             let library = caught(|| CublasLt::open(self.compute))??;
-            Some((library.name().to_owned(), Mutex::new(library)))
+            Some((library.name.clone(), Mutex::new(library)))
         });
         opened.as_ref()
     }

@@ -25,7 +25,6 @@ impl Cuda {
         unsafe { launch::pack(self.device.driver(), form, launch::PackInt8 { dst, src, rows, inner, bad }) }
     }
 
-    /// A word that packing sets where a value is not finite.
     fn flag(&mut self) -> Result<DevicePtr> {
         if let Some(flag) = &self.scratch.not_finite {
             return Ok(flag.ptr());

@@ -11,15 +11,12 @@ use crate::backend::{BackendError, Result, host, internal};
 use crate::core::bytes;
 use crate::core::spec::ModelSpec;
 
-/// What a sequence is to have instead of what it has.
 struct Moved {
     rows: OnHost,
-    /// One for each layer.
     paged: Vec<Paged>,
 }
 
 impl Cuda {
-    /// What [`Memory::page_out`](crate::backend::Memory::page_out) says.
     pub(super) fn leave_device(
         &mut self,
         spec: &ModelSpec,
@@ -30,7 +27,7 @@ impl Cuda {
         // Graphs name kernels and addresses that will be others.
         self.touch();
         let moved = self.copies(sequences);
-        // Whether all came about or not, nothing is on its way any more when their memory goes.
+        // Even after an error no copy may be in flight when the memory is freed.
         self.device.driver().synchronize(Queue::Compute)?;
         let stays = |e: BackendError| BackendError::Unsupported(format!("keys and values stay on the GPU: {e}"));
         // From here on there is no way back, and nothing that could be refused but a pool.
@@ -58,13 +55,13 @@ impl Cuda {
         let of_one = |caches: &Vec<&mut Cache>| {
             for cache in caches {
                 if let Some(in_flight) = cache.in_flight() {
-                    in_flight.wait_for(std::slice::from_ref(&(0..cache.joined().limit())))?;
+                    in_flight.wait_for(std::slice::from_ref(&(0..cache.joined().limit)))?;
                 }
             }
             let first = caches.first().ok_or_else(|| internal("page_out", "a sequence without sparse layers"))?;
-            let rows = Cache::joined_of(caches)?.on_host(first.spec())?;
-            let limit = first.joined().limit();
-            let paged = caches.iter().map(|cache| Paged::new(&self.device, cache.spec(), limit));
+            let rows = Cache::joined_of(caches)?.on_host(&first.spec)?;
+            let limit = first.joined().limit;
+            let paged = caches.iter().map(|cache| Paged::new(&self.device, &cache.spec, limit));
             Ok(Moved { rows, paged: paged.collect::<Result<_>>()? })
         };
         sequences.iter().map(of_one).collect()
@@ -72,7 +69,7 @@ impl Cuda {
 
     /// How the context lies once keys and values have left, where that is possible and of use.
     fn plan_beside(&self, spec: &ModelSpec, tokens: u64, sequences: &[Vec<&mut Cache>]) -> Result<Option<PagedPlan>> {
-        let can = self.pools.size().is_none() && self.device.driver().granularity(Home::Host).is_some();
+        let can = self.pools.size.is_none() && self.device.driver().granularity(Home::Host).is_some();
         if !can || sequences.iter().any(Vec::is_empty) {
             return Ok(None);
         }

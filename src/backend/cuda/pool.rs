@@ -1,12 +1,13 @@
-//! Contexts larger than the device: keys and values lie in the host's memory, and a pool of their blocks on the device.
+//! Contexts larger than the device: keys and values are in host memory, and a pool of their blocks on the device.
 //!
-//! Of a paged cache (`kernels/pool.cu`) the rows of k and v are page-locked host memory, which kernels reach at the host's addresses;
-//! compressed keys stay on the device. A verify pass looks its chosen blocks up in the pool of the layer, which all sequences share,
-//! and fetches what is missing, all of it on the device, so that steps stay CUDA graphs. A prefill pass does not use the pool: its
-//! rows choose most blocks together, so that the rows so far pass through a ring of staging memory, by the copy engine, while other work is done.
+//! Of a paged cache (`kernels/pool.cu`) the rows of k and v are page-locked host memory, which kernels reach at the
+//! host's addresses; compressed keys stay on the device. A verify pass looks its chosen blocks up in the pool of the
+//! layer, which all sequences share, and fetches what is missing, all of it on the device, so that steps stay CUDA
+//! graphs. A prefill pass does not use the pool: its rows choose most blocks together, so all rows so far pass through
+//! a ring of staging memory, by the copy engine, while other work is done.
 //!
-//! Host memory holds the truth. What is in a slot of the pool is the same; whoever writes rows in another way than a verify pass does
-//! takes their blocks out first ([`Paged::forget`]).
+//! Host memory is authoritative; slots of the pool hold copies. Writers of rows other than verify passes first take
+//! the blocks out of the pool ([`Paged::forget`]).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -21,14 +22,10 @@ use crate::backend::room::PoolCounts;
 use crate::backend::{MAX_POSITIONS, Result, internal};
 use crate::core::spec::SparseSpec;
 
-/// Places in the staging ring: one is read while the others are filled.
 const RING: usize = 4;
-/// Bytes by which the bus is timed.
 const TIMED_BYTES: usize = 8 << 20;
-/// Counters of a KV head in `seen`.
 const SEEN: usize = 4;
 
-/// Sizes of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSize {
     /// Blocks on the device for each sparse layer and KV head.
@@ -37,10 +34,8 @@ pub struct PoolSize {
     pub staged_rows: usize,
 }
 
-/// Keys or values of a block and KV head.
 const SLOT_BYTES: usize = super::limits::BLOCK * HEAD * 2;
 
-/// The pool of one layer.
 pub(super) struct LayerPool {
     pub(super) slots: usize,
     pub(super) kv_heads: usize,
@@ -70,17 +65,15 @@ impl LayerPool {
     }
 }
 
-/// Where the blocks of a cache are.
 pub(super) struct Paged {
     device: Device,
     /// `[kv_heads][blocks]` i32: slot in the pool, -1 for none.
     table: DeviceBuffer,
-    blocks: usize,
-    pool: Option<Arc<LayerPool>>,
+    pub(super) blocks: usize,
+    pub(super) pool: Option<Arc<LayerPool>>,
 }
 
 impl Paged {
-    /// No block of `limit` positions is in any pool.
     pub(super) fn new(device: &Device, spec: &SparseSpec, limit: usize) -> Result<Self> {
         let blocks = limit.div_ceil(spec.block).max(1);
         let table = device.alloc("tables of blocks", spec.kv_heads * blocks * 4, Account::State)?;
@@ -94,17 +87,6 @@ impl Paged {
         [self.table.ptr(), 0, 0, 0]
     }
 
-    /// The pool of its layer, once it has one.
-    pub(super) fn pool(&self) -> Option<&Arc<LayerPool>> {
-        self.pool.as_ref()
-    }
-
-    /// Blocks of a KV head in the table.
-    pub(super) fn blocks(&self) -> usize {
-        self.blocks
-    }
-
-    /// Blocks are in this pool from now on.
     fn settle(&mut self, pool: Arc<LayerPool>) -> Result<()> {
         if self.pool.as_ref().is_some_and(|own| Arc::ptr_eq(own, &pool)) {
             return Ok(());
@@ -114,7 +96,6 @@ impl Paged {
         Ok(())
     }
 
-    /// Takes the blocks of positions from `position` on out of the pool.
     pub(super) fn forget(&self, position: usize) -> Result<()> {
         let from = position / super::limits::BLOCK;
         let Some(pool) = self.pool.as_ref().filter(|_| from < self.blocks) else { return Ok(()) };
@@ -150,19 +131,16 @@ pub(super) struct Lookup {
     pub(super) seen: DeviceBuffer,
 }
 
-/// Rows of a prefill pass on their way from host memory.
 pub(super) struct Ring {
     device: Device,
     memory: DeviceBuffer,
-    /// Rows of a place.
-    rows: usize,
+    pub(super) rows: usize,
     row_bytes: usize,
     heads: usize,
     /// A place has been filled; a place has been read.
     filled: Vec<Event>,
     read: Vec<Event>,
     next: usize,
-    /// The pass's own rows are in host memory.
     appended: Event,
     /// `[rows][heads][4]` float2: what a row's attention waits with between parts.
     pub(super) parts: DeviceBuffer,
@@ -207,7 +185,7 @@ impl Ring {
         let mut best = f64::INFINITY;
         for _ in 0..3 {
             driver.record(from, Queue::Copy)?;
-            // SAFETY: nobody uses the ring yet, which has so many bytes; the host's are not freed before the wait.
+            // SAFETY: nothing uses the ring yet, which has so many bytes; the host's are not freed before the wait.
             unsafe { driver.copy_in(self.memory.ptr(), host.as_ptr(), bytes, Queue::Copy)? };
             driver.record(to, Queue::Copy)?;
             driver.synchronize(Queue::Copy)?;
@@ -216,18 +194,12 @@ impl Ring {
         Ok(best / bytes as f64)
     }
 
-    /// Rows of a place.
-    pub(super) fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// The pass under way has written its rows.
     pub(super) fn appended(&self) -> Result<()> {
         self.device.driver().record(&self.appended, Queue::Compute)
     }
 
-    /// Copies rows `from..until` of k and v, which lie beside each other in host memory, into the next place, beside the compute queue,
-    /// which then waits for them; `fresh`: some of them were written by this pass.
+    /// Copies rows `from..until` of k and v into the next place on the copy queue; the compute queue then waits for
+    /// them. `fresh`: this pass wrote some of them.
     pub(super) fn fill(
         &mut self,
         joined: &Joined,
@@ -274,7 +246,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Copies come to its memory; errors of earlier work were reported where it was given.
+        // Copies into its memory may be in flight; errors of earlier work were reported by their own waits.
         let _ = self.device.driver().synchronize(Queue::Copy);
         for event in self.filled.drain(..).chain(self.read.drain(..)) {
             self.device.driver().drop_event(event);
@@ -283,17 +255,17 @@ impl Drop for Ring {
     }
 }
 
-/// All pools, where there are any.
 #[derive(Default)]
 pub(super) struct Pools {
-    size: Option<PoolSize>,
+    /// Caches are paged from now on.
+    pub(super) size: Option<PoolSize>,
     /// By place among the sparse layers, the same for all sequences; a pool lives as long as a cache uses it, or until then is kept ready.
     layers: HashMap<usize, Weak<LayerPool>>,
     ready: Vec<Arc<LayerPool>>,
     lookup: Option<Lookup>,
     ring: Option<Ring>,
     /// What the bus takes for a position's keys and values of all layers.
-    seconds_per_row: f64,
+    pub(super) seconds_per_row: f64,
     /// Verify passes may still be writing rows that the copy queue is to read.
     written: bool,
 }
@@ -301,11 +273,6 @@ pub(super) struct Pools {
 impl Pools {
     pub(super) fn new(size: Option<PoolSize>) -> Self {
         Pools { size, ..Pools::default() }
-    }
-
-    /// Whether caches are paged from now on.
-    pub(super) fn size(&self) -> Option<PoolSize> {
-        self.size
     }
 
     /// Caches made from now on are paged, or not. The memory for `layers` layers and passes of `rows` rows is taken at once.
@@ -328,11 +295,6 @@ impl Pools {
             self.seconds_per_row = per_byte * (2 * layers * ring.row_bytes) as f64;
         }
         Ok(())
-    }
-
-    /// What the bus takes for a position's keys and values of all layers, measured when the pools were made; 0 where there are none.
-    pub(super) fn seconds_per_row(&self) -> f64 {
-        self.seconds_per_row
     }
 
     /// Sees that the cache of the sparse layer `place` uses its pool. Says whether a pool was made.
@@ -361,7 +323,6 @@ impl Pools {
         Ok(true)
     }
 
-    /// Memory to look blocks up. Says whether it was made.
     pub(super) fn ready_lookup(&mut self, device: &Device, spec: &SparseSpec) -> Result<bool> {
         if self.lookup.as_ref().is_some_and(|lookup| lookup.kv_heads >= spec.kv_heads) {
             return Ok(false);
@@ -377,12 +338,10 @@ impl Pools {
         Ok(true)
     }
 
-    /// What [`Pools::ready_lookup`] made.
     pub(super) fn lookup(&self) -> Result<&Lookup> {
         self.lookup.as_ref().ok_or_else(|| internal("attend", "no memory to look blocks up"))
     }
 
-    /// The staging ring of passes of up to `rows` rows.
     pub(super) fn ring(&mut self, device: &Device, spec: &SparseSpec, rows: usize) -> Result<&mut Ring> {
         let fits = |ring: &Ring| ring.row_bytes == spec.kv_heads * HEAD * 2 && ring.heads >= spec.heads;
         if !self.ring.as_ref().is_some_and(fits) {
@@ -392,7 +351,6 @@ impl Pools {
         self.ring.as_mut().ok_or_else(|| internal("prefill", "no memory to stage rows"))
     }
 
-    /// A verify pass writes rows.
     pub(super) fn writes(&mut self) {
         self.written = true;
     }
@@ -408,7 +366,6 @@ impl Pools {
     }
 }
 
-/// Counters as they lie in memory.
 pub(super) fn counts(data: &[u8]) -> PoolCounts {
     let words: Vec<u64> =
         data.chunks_exact(8).map(|w| u64::from_le_bytes([w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]])).collect();

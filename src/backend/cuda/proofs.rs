@@ -11,7 +11,6 @@ use crate::backend::sections::of_projection;
 use crate::core::spec::{Mixer, ModelSpec};
 use crate::engine::protocol::Precision;
 
-/// Proofs of a model's shapes while its weights are loaded; given up with it.
 pub(super) struct Proofs {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -45,8 +44,8 @@ impl Drop for Proofs {
     }
 }
 
-/// Shapes of a model's GEMMs over many rows in `precision`, each once: rows and columns of a slice of a weight, and what becomes of the
-/// result.
+/// Shapes of a model's GEMMs over many rows in `precision`, each once: rows and columns of a weight's slice, and the
+/// type of the result.
 pub(super) fn shapes(device: &DeviceInfo, spec: &ModelSpec, precision: Precision) -> Vec<(usize, usize, GemmOut)> {
     let mut all = Vec::new();
     let mut add = |out: usize, inner: usize, to: GemmOut| {

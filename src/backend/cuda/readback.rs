@@ -1,8 +1,9 @@
-//! State that leaves the device beside the work that follows: it is copied within the device, and a thread reads the copy back.
+//! Recurrent states that leave the device while work goes on: a copy is made within the device, and a thread reads it
+//! back.
 //!
-//! Recurrent states leave so. Whoever asks goes on at once and has tensors whose bytes come later ([`TensorData`]). The copy is made on the compute queue, behind
-//! whatever made the state and before whatever changes it: its bytes are those of that moment. Only what is short enough goes this way,
-//! and only where memory is plenty ([`READY`]): the rest is read back as ever, while the asker waits.
+//! The caller continues at once, with tensors that receive their bytes later ([`TensorData`]). The compute queue makes
+//! the copy, in order: its bytes are those of that moment. Large states, and states while memory is short ([`READY`]),
+//! are read back directly, while the caller waits.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -20,34 +21,28 @@ use crate::engine::protocol::{Arriving, TensorData};
 const MOST: usize = 64 << 20;
 /// Most bytes of all snapshots together: of eight answers that end in one round.
 const ALL: usize = 512 << 20;
-/// So many times a snapshot's size has to be free when memory for it is asked for: what is left belongs to conversations.
+/// A snapshot is allocated only while this many times its size is free: the rest belongs to conversations.
 const READY: u64 = 32;
-/// Snapshots come in multiples of this, so that one is used again for another of nearly the same size.
+/// Snapshots are rounded up to this, so that their memory can be used again.
 const STEP: usize = 2 << 20;
-/// Where parts of a snapshot begin.
 const ALIGN: usize = 256;
 /// The share of the threads that fill memory with what was read back, and most of them.
 const THREADS: [usize; 2] = [4, 4];
 
-/// Device memory that snapshots are taken in, between two of them.
 type Spare = Arc<Mutex<Vec<DeviceBuffer>>>;
 
-/// A snapshot that is to be read back.
 struct Work {
     memory: DeviceBuffer,
-    /// It is complete.
     taken: Event,
     /// Where its parts are, and where their bytes are waited for.
     parts: Vec<(DevicePtr, usize, Arriving)>,
 }
 
-/// The thread that reads back, and its memory.
 pub(super) struct Readback {
     device: Device,
     to: Option<Sender<Work>>,
     thread: Option<JoinHandle<()>>,
     spare: Spare,
-    /// Bytes of all snapshots there are.
     made: usize,
 }
 
@@ -75,7 +70,7 @@ impl Readback {
         Ok(Readback { device: device.clone(), to: Some(to), thread: Some(thread), spare, made: 0 })
     }
 
-    /// The bytes of these places as they are behind all work given so far; `None` where they are too many to be copied.
+    /// The bytes of these places after all work queued so far; `None` where they are too many to be copied.
     ///
     /// # Errors
     /// The device.
@@ -89,7 +84,7 @@ impl Readback {
         let (mut at, mut parts, mut data) = (memory.ptr(), Vec::new(), Vec::new());
         for (src, bytes) in places {
             if *bytes > 0 {
-                // SAFETY: the caller owns the source; the snapshot has room for all parts, and nobody else uses it now.
+                // SAFETY: the caller owns the source; the snapshot has room for all parts, and nothing else uses it now.
                 unsafe { driver.copy(at, *src, *bytes, Queue::Compute)? };
             }
             let (later, arriving) = TensorData::later();
@@ -99,7 +94,7 @@ impl Readback {
         }
         let taken = driver.event()?;
         driver.record(&taken, Queue::Compute)?;
-        // A thread that is gone gives its parts up, which whoever waits for them hears.
+        // If the thread has ended, its parts are dropped, which their receivers report.
         let _ = to.send(Work { memory, taken, parts });
         Ok(Some(data))
     }
@@ -124,7 +119,6 @@ impl Readback {
     }
 }
 
-/// Reads a snapshot's parts back.
 fn read(device: &Device, staging: &mut Staging, taken: &Event, parts: Vec<(DevicePtr, usize, Arriving)>) {
     let places: Vec<Stretch> = parts.iter().map(|(at, bytes, _)| Stretch::plain(*at, *bytes)).collect();
     let fetched = device.driver().wait_host(taken).and_then(|()| staging.fetch_ready(&places));

@@ -21,9 +21,7 @@ impl Sums {
     }
 }
 
-/// Chosen blocks of one sparse layer and the scratch that choosing and attending need.
 pub struct Selection {
-    /// What the longest list decides the size of.
     pub(super) lists: Lists,
     /// `[rows][kv_heads]` u32.
     pub(super) count: DeviceBuffer,
@@ -39,13 +37,11 @@ pub struct Selection {
     pub(super) plan: SelectionPlan,
 }
 
-/// Chosen blocks and what attending to them needs.
 pub(super) struct Lists {
     /// `[rows][kv_heads][cap]` u32.
     pub(super) list: DeviceBuffer,
     /// Slots of the blocks that rows of a verify pass chose from paged caches, `[16][kv_heads][cap]` i32.
     pub(super) place: DeviceBuffer,
-    /// Attention parts of a verify pass.
     pub(super) part_o: DeviceBuffer,
     pub(super) part_ml: DeviceBuffer,
     pub(super) part_block: DeviceBuffer,
@@ -75,7 +71,6 @@ fn longest_list(spec: &SparseSpec, all: usize) -> usize {
     spec.topk.max(dense).min(all)
 }
 
-/// Parts of the log-sum-exp over the keys of a context of `limit` positions.
 fn lse_splits(spec: &SparseSpec, limit: usize) -> usize {
     let keys = match spec.score_norm {
         ScoreNorm::Level2 => spec.level2_rows(limit),
@@ -87,13 +82,10 @@ fn lse_splits(spec: &SparseSpec, limit: usize) -> usize {
 /// Sizes that follow from the spec and the largest context; fixed, because CUDA graphs contain them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SelectionPlan {
-    /// Most blocks one row can choose.
     pub(super) cap: usize,
-    /// Blocks of the largest context.
     pub(super) score_blocks: usize,
     pub(super) lse_splits: usize,
     pub(super) attend_splits: usize,
-    /// The keys that normalise the scores.
     pub(super) keys: NormKeys,
 }
 
@@ -180,12 +172,10 @@ impl Selection {
         Ok(true)
     }
 
-    /// Those of another sequence.
     pub(super) fn empty_sums(&self, device: &Device) -> Result<Sums> {
         sums(device, self.plan.score_blocks)
     }
 
-    /// The sum of thoughts or of the answer.
     pub(super) fn sum(&self, of: MassOf) -> &DeviceBuffer {
         let [thoughts, answer] = self.sums.both();
         match of {
@@ -194,7 +184,7 @@ impl Selection {
         }
     }
 
-    /// Rows of a prefill pass whose scores over `blocks` blocks fit at once; a multiple of 8.
+    /// Rows of a prefill pass for which scores over `blocks` blocks fit at once; a multiple of 8.
     pub(super) fn score_rows(&self, kv_heads: usize, blocks: usize) -> usize {
         (self.scores.bytes() / (kv_heads * blocks * 2).max(1) / 8 * 8).max(8)
     }

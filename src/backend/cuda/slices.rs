@@ -9,12 +9,12 @@ use super::driver::DeviceInfo;
 use crate::backend::room;
 use crate::engine::protocol::Precision;
 
-/// Bytes of a slice in bf16, on a GPU and emulated: enough columns for all multiprocessors, and no more than mixers leave free beside an MLP's rows.
+/// Bytes of a slice in bf16, on a GPU and emulated: enough columns for all multiprocessors, and no more than mixers
+/// leave free during an MLP.
 const SLICE_BYTES: [usize; 2] = [room::SLICE_BYTES, 64 << 10];
 /// Slices begin at multiples of it: whole tiles of every kernel, whole pairs of a packed weight, gate and up rows side by side.
 pub(super) const SLICE_ROWS: usize = 128;
 
-/// Rows of a weight that are multiplied with at a time, and what in.
 pub(super) struct Slice {
     pub(super) rows: Range<usize>,
     pub(super) precision: Precision,

@@ -17,10 +17,8 @@ const CHUNK_BYTES: usize = 16 << 20;
 /// Parts that share a buffer begin at multiples of this.
 const PART_ALIGN: usize = 256;
 
-/// One array on its way to the device.
 pub(super) struct Incoming<'a> {
     pub(super) dst: Stretch,
-    /// With its layer.
     pub(super) name: String,
     pub(super) feed: &'a dyn RowSource,
 }
@@ -28,10 +26,8 @@ pub(super) struct Incoming<'a> {
 /// Fills a part of one array: the byte it begins at, and where its bytes go.
 type FillPart<'a> = Box<dyn Fn(usize, &mut [u8]) -> Result<()> + Sync + 'a>;
 
-/// One array that is made piece by piece on its way to the device.
 pub(super) struct Outgoing<'a> {
     dst: Stretch,
-    /// Pieces are multiples of it.
     unit: usize,
     fill: FillPart<'a>,
 }
@@ -46,13 +42,11 @@ impl<'a> Outgoing<'a> {
         Outgoing { dst: Stretch::plain(dst, bytes), unit: unit.max(1), fill: Box::new(fill) }
     }
 
-    /// Bytes as they are.
     pub(super) fn plain(dst: DevicePtr, data: &'a [u8]) -> Self {
         Outgoing::new(dst, data.len(), PART_ALIGN, move |at, into| copy_pieces(into, data.get(at..)))
     }
 }
 
-/// A piece of an array on its way: which one, from which byte, and where to.
 struct Piece {
     array: usize,
     at: usize,
@@ -62,7 +56,6 @@ struct Piece {
 /// Fills a piece: the number of its array, the byte it begins at, and where its bytes go.
 type Fill<'a> = dyn Fn(usize, usize, &mut [u8]) -> Result<()> + Sync + 'a;
 
-/// A page-locked piece of memory, and when the last copy out of it has passed.
 struct Slot<'a> {
     bytes: &'a mut [u8],
     passed: &'a Event,
@@ -86,11 +79,11 @@ fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], fill: &Fill<'_>, drive
             let at = turn % own.len().max(1);
             let slot = own.get_mut(at).ok_or_else(|| internal("staging", "a thread without a slot"))?;
             driver.wait_host(slot.passed)?;
-            let into = slot.bytes.get_mut(..piece.dst.bytes());
+            let into = slot.bytes.get_mut(..piece.dst.bytes);
             let into = into.ok_or_else(|| internal("staging", "a slot shorter than a piece"))?;
             let filled = fill(piece.array, piece.at, into);
             if filled.is_err() {
-                // Nobody begins another one.
+                // The other threads stop too.
                 next.store(pieces.len(), Ordering::Relaxed);
             }
             filled?;
@@ -146,20 +139,17 @@ fn loads<'a>(from: &[Stretch], out: &'a mut [Vec<u8>]) -> Vec<Vec<Part<'a>>> {
     loads
 }
 
-/// An array in pieces.
 fn cut(array: usize, dst: Stretch, piece: usize) -> Vec<Piece> {
-    let one = |at: usize| Piece { array, at, dst: dst.part(at, piece.min(dst.bytes() - at)) };
-    (0..dst.bytes()).step_by(piece.max(1)).map(one).collect()
+    let one = |at: usize| Piece { array, at, dst: dst.part(at, piece.min(dst.bytes - at)) };
+    (0..dst.bytes).step_by(piece.max(1)).map(one).collect()
 }
 
-/// Two page-locked buffers and their events.
 pub(super) struct Staging {
     device: Device,
     halves: [Pinned; 2],
     done: [Option<Event>; 2],
     /// Of the pieces of both halves that [`Staging::send_pieces`] fills; made with the first of them.
     passed: Vec<Event>,
-    /// Copies of such pieces may be under way.
     flying: bool,
 }
 
@@ -188,8 +178,8 @@ impl Staging {
         self.device.driver().record(self.event(half)?, Queue::Copy)
     }
 
-    /// Sends the bytes of `dst`, made by `fill(offset, chunk)` in pieces that are multiples of `unit`. What the compute
-    /// queue holds so far is done before the first byte arrives, and it goes on only after the last one.
+    /// Sends the bytes of `dst`, made by `fill(offset, chunk)` in pieces that are multiples of `unit`, in order with
+    /// the compute queue: after what it holds so far, before what follows.
     pub(super) fn send(
         &mut self,
         dst: Stretch,
@@ -202,7 +192,7 @@ impl Staging {
         if chunk > CHUNK_BYTES {
             return Err(super::driver::failed("copy to device", format!("rows of {unit} bytes are too long")));
         }
-        let (mut at, mut half, bytes) = (0, 0, dst.bytes());
+        let (mut at, mut half, bytes) = (0, 0, dst.bytes);
         while at < bytes {
             let n = chunk.min(bytes - at);
             self.wait(half)?;
@@ -218,12 +208,10 @@ impl Staging {
         self.device.order(Queue::Copy, Queue::Compute)
     }
 
-    /// Sends bytes as they are.
     pub(super) fn send_bytes(&mut self, dst: DevicePtr, data: &[u8]) -> Result<()> {
         self.send_rows(Stretch::plain(dst, data.len()), data)
     }
 
-    /// The same to where they lie in pieces.
     pub(super) fn send_rows(&mut self, dst: Stretch, data: &[u8]) -> Result<()> {
         self.send(dst, 1, &|at, chunk| copy_pieces(chunk, data.get(at..)))
     }
@@ -247,7 +235,7 @@ impl Staging {
             self.send(array.dst, array.unit, &array.fill)?;
         }
         let threads = rayon::current_num_threads();
-        let bytes: usize = long.iter().map(|a| a.dst.bytes()).sum();
+        let bytes: usize = long.iter().map(|a| a.dst.bytes).sum();
         let share = bytes.div_ceil(bytes.div_ceil(threads * PIECE_BYTES).max(1) * threads);
         let piece = |unit: usize| share.next_multiple_of(unit).min(PIECE_BYTES / unit * unit);
         let pieces: Vec<Piece> = long.iter().enumerate().flat_map(|(i, a)| cut(i, a.dst, piece(a.unit))).collect();
@@ -285,7 +273,6 @@ impl Staging {
         Ok(())
     }
 
-    /// Fetches device memory into a vector.
     pub(super) fn fetch(&mut self, src: DevicePtr, bytes: usize) -> Result<Vec<u8>> {
         self.fetch_all(&[Stretch::plain(src, bytes)])?.pop().ok_or_else(|| internal("staging", "nothing was fetched"))
     }
@@ -300,7 +287,7 @@ impl Staging {
     /// The same of what no work on the compute queue writes any more.
     pub(super) fn fetch_ready(&mut self, from: &[Stretch]) -> Result<Vec<Vec<u8>>> {
         self.land()?;
-        let mut out: Vec<Vec<u8>> = from.par_iter().map(|from| vec![0u8; from.bytes()]).collect();
+        let mut out: Vec<Vec<u8>> = from.par_iter().map(|from| vec![0u8; from.bytes]).collect();
         let mut loads = loads(from, &mut out);
         // One load is copied while the one before is moved into its vectors.
         for i in 0..=loads.len() {

@@ -24,7 +24,7 @@ use crate::backend::{
 use crate::core::spec::{LightningSpec, SparseSpec};
 use crate::engine::protocol::{Cancel, Dtype, ImageTensor, RowSource, TensorData};
 
-/// A pass of more rows than this waits for all rows behind it: together they choose nearly every block.
+/// A pass of more rows than this waits for all earlier rows: together its rows choose nearly every block.
 const CHOOSING_ROWS: usize = 512;
 
 impl Images for Cuda {
@@ -126,7 +126,7 @@ impl Images for Cuda {
         }
         for (layer, cache) in caches.iter_mut() {
             let first = sources.len();
-            let [home, ..] = cache.columns().map(|column| column.home);
+            let [home, ..] = cache.columns.map(|column| column.home);
             if let Some(feed) = feeds.first() {
                 cache.forget(usize::try_from(feed.start()).unwrap_or(usize::MAX))?;
             }
@@ -294,7 +294,7 @@ impl Cuda {
         in_flight.wait_for(&ranges)
     }
 
-    /// Bytes of device memory as they are behind all work given so far; they may come while the caller goes on.
+    /// Bytes of device memory after all work queued so far; they may arrive while the caller goes on.
     fn leave(&mut self, places: &[(DevicePtr, usize)]) -> Result<Vec<TensorData>> {
         let readback = match &mut self.readback {
             Some(readback) => readback,
@@ -307,7 +307,6 @@ impl Cuda {
         Ok(self.staging.fetch_all(&places)?.into_iter().map(TensorData::from).collect())
     }
 
-    /// Bytes of arrays as they lie in memory. Waits.
     fn fetch_arrays(&mut self, arrays: &[(Stretch, Home)]) -> Result<Vec<Vec<u8>>> {
         let on_device = arrays.iter().filter(|(_, home)| *home == Home::Device);
         let places: Vec<Stretch> = on_device.map(|(array, _)| *array).collect();
@@ -324,8 +323,8 @@ impl Cuda {
     }
 
     fn store_rows(&mut self, (array, home): (Stretch, Home), data: &[u8]) -> Result<()> {
-        if data.len() != array.bytes() {
-            return Err(shape("write_rows", format!("{} bytes", array.bytes()), data.len()));
+        if data.len() != array.bytes {
+            return Err(shape("write_rows", format!("{} bytes", array.bytes), data.len()));
         }
         if home == Home::Device {
             return self.staging.send_rows(array, data);

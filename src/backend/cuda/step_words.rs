@@ -3,7 +3,7 @@
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
 use super::launch;
-use crate::backend::{BackendError, MAX_VERIFY_ROWS, Result, internal};
+use crate::backend::{MAX_VERIFY_ROWS, Result, internal, shape};
 use crate::engine::protocol::Token;
 
 /// Words of `Step` and of `DraftStep` of `kernels/common.cuh`.
@@ -11,16 +11,14 @@ pub(super) const STRUCT_WORDS: usize = 4;
 /// Structs, each with the tokens of a verify pass, that may be in flight at once.
 const SLOTS: usize = 512;
 
-/// A few words and a list of tokens behind them in device memory, sent in stream order.
+/// A few words, then a list of tokens, in device memory, sent in stream order.
 pub(super) struct StepParameters {
     device: Device,
-    /// Bytes before the tokens.
     tokens_at: usize,
     memory: DeviceBuffer,
     slots: Pinned,
     slot_bytes: usize,
     next_slot: usize,
-    /// Struct and tokens.
     whole: [Pinned; 2],
     whole_sent: [Event; 2],
     next_whole: usize,
@@ -28,12 +26,10 @@ pub(super) struct StepParameters {
 }
 
 impl StepParameters {
-    /// `DraftStep`, and room for `rows` tokens.
     pub(super) fn of_draft(device: &Device, rows: usize) -> Result<Self> {
         Self::new(device, STRUCT_WORDS, rows)
     }
 
-    /// Zeros, and room for `rows` tokens.
     pub(super) fn new(device: &Device, words: usize, rows: usize) -> Result<Self> {
         let tokens_at = words * 4;
         let slot_bytes = tokens_at + MAX_VERIFY_ROWS * 4;
@@ -51,24 +47,17 @@ impl StepParameters {
         })
     }
 
-    /// The struct.
     pub(super) fn ptr(&self) -> DevicePtr {
         self.memory.ptr()
     }
 
-    /// `const u32*` of the tokens.
     pub(super) fn tokens_ptr(&self) -> DevicePtr {
         self.memory.ptr() + self.tokens_at as u64
     }
 
-    /// Both at once.
     pub(super) fn send_all(&mut self, words: &[u32], tokens: &[Token]) -> Result<()> {
         if tokens.len() > self.token_room {
-            return Err(BackendError::Shape {
-                op: "set_tokens",
-                expected: format!("at most {} tokens", self.token_room),
-                found: tokens.len().to_string(),
-            });
+            return Err(shape("set_tokens", format!("at most {} tokens", self.token_room), tokens.len()));
         }
         if tokens.len() <= MAX_VERIFY_ROWS {
             return self.send_slot(words.iter().chain(tokens).copied());
@@ -119,7 +108,7 @@ impl StepParameters {
 
 impl Drop for StepParameters {
     fn drop(&mut self) {
-        // Copies and kernels read the page-locked memory; errors of earlier work were reported where it was given.
+        // Copies and kernels read the page-locked memory; earlier errors were reported by their own calls.
         let _ = self.device.driver().synchronize(Queue::Compute);
         for event in &mut self.whole_sent {
             self.device.driver().drop_event(std::mem::replace(event, Event(0)));
@@ -136,12 +125,11 @@ pub(super) struct Laid {
 }
 
 impl Laid {
-    /// Room for so many words.
     pub(super) fn new(device: &Device, words: usize) -> Result<Self> {
         Ok(Laid { words: device.pinned(words * 4)?, taken: device.driver().event()?, device: device.clone() })
     }
 
-    /// Lays them ready, zeros behind them, once the graph before has taken its own.
+    /// Writes the words, padded with zeros, once the graph before has taken its own.
     pub(super) fn lay(&mut self, words: impl Iterator<Item = u32>) -> Result<()> {
         self.device.driver().wait_host(&self.taken)?;
         let mut words = words.fuse();
@@ -163,7 +151,6 @@ impl Laid {
         unsafe { launch::TakeWords { dst, from, n }.launch(self.device.driver()) }
     }
 
-    /// The graph that takes them has been given to the device.
     pub(super) fn given(&self) -> Result<()> {
         self.device.driver().record(&self.taken, Queue::Compute)
     }
@@ -171,7 +158,7 @@ impl Laid {
 
 impl Drop for Laid {
     fn drop(&mut self) {
-        // A graph may still read them; errors of earlier work were reported where it was given.
+        // A graph may still read them; earlier errors were reported by their own calls.
         let _ = self.device.driver().synchronize(Queue::Compute);
         self.device.driver().drop_event(std::mem::replace(&mut self.taken, Event(0)));
     }

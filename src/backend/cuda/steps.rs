@@ -10,36 +10,31 @@ use super::device::Device;
 use super::driver::{DevicePtr, Queue};
 use super::graph::{ANY, Key, Stage};
 use super::step_words::{Laid, STRUCT_WORDS, StepParameters};
-use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal};
+use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal, shape};
 use crate::engine::protocol::Token;
 
 /// Words of `Row` of `kernels/sequences.cuh`.
 const ROW_WORDS: usize = 8;
-/// Where the rows of a verify pass lie behind `Step`.
+/// Bytes from `Step` to the rows of a verify pass.
 const ROWS_AT: usize = STRUCT_WORDS * 4;
-/// Words before the tokens of a pass of the model: `Step`, and an entry for each row of a verify pass.
 const STEP_WORDS: usize = STRUCT_WORDS + MAX_VERIFY_ROWS * ROW_WORDS;
-/// `struct Step { u32 position, pending, slot, reserved; }`, where each row of a verify pass stands, and the tokens of the next
-/// pass.
+/// `struct Step { u32 position, pending, slot, reserved; }`, the position of each row of a verify pass, and the tokens
+/// of the next pass.
 pub(super) struct Step {
     step_parameters: StepParameters,
-    /// Where graphs of verify passes find the same.
     laid: Laid,
-    /// Of the coming pass, where they fit a verify pass and have not been sent at once.
+    /// Of the next pass, where they fit a verify pass and have not been sent at once.
     tokens: Vec<Token>,
-    /// Sequences of the coming verify pass, if they are several.
+    /// Sequences of the next verify pass, if they are several.
     groups: Vec<Group>,
-    /// Of the sequence in hand.
     sequence: u64,
     position: u32,
     pending: u32,
     slot: u32,
-    /// The device's copy is older.
     unsent: bool,
 }
 
 impl Step {
-    /// At position 0 with nothing pending; passes of up to `rows` rows.
     pub(super) fn new(device: &Device, rows: usize) -> Result<Self> {
         Ok(Step {
             step_parameters: StepParameters::new(device, STEP_WORDS, rows)?,
@@ -69,18 +64,16 @@ impl Step {
         self.step_parameters.tokens_ptr()
     }
 
-    /// The sequences of a pass: where each stands, and its rows.
     pub(super) fn groups(&self, pass: Pass, given: usize) -> Result<Vec<Group>> {
         Group::of_pass(&self.groups, self.place(), pass, given)
     }
 
-    /// Those of the coming verify pass; all rows are the sequence's in hand where nothing else was said.
+    /// Those of the next verify pass; by default all rows are the active sequence's.
     pub(super) fn verify_groups(&self) -> impl Iterator<Item = Group> {
         let alone = self.groups.is_empty().then(|| Group { place: self.place(), rows: MAX_VERIFY_ROWS });
         alone.into_iter().chain(self.groups.iter().copied())
     }
 
-    /// Positions of the coming verify pass are below.
     pub(super) fn verify_end(&self) -> usize {
         self.verify_groups().map(|group| group.place.position + group.rows).max().unwrap_or_default()
     }
@@ -143,7 +136,6 @@ impl Step {
         Ok(())
     }
 
-    /// The kernel that takes them, as the first of a graph.
     fn take_laid(&self) -> Result<()> {
         self.laid.take(self.ptr())
     }
@@ -169,16 +161,12 @@ impl Step {
 
     pub(super) fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
         if rows > pass.rows() {
-            return Err(BackendError::Shape {
-                op: "advance",
-                expected: format!("at most {} rows", pass.rows()),
-                found: rows.to_string(),
-            });
+            return Err(shape("advance", format!("at most {} rows", pass.rows()), rows));
         }
         self.go_to(self.place().advanced(pass, rows))
     }
 
-    /// `Step` of the sequence in hand, and the rows of the groups, or of that sequence.
+    /// `Step` of the active sequence, and the rows of the groups, or of that sequence.
     fn words(&self) -> Result<Vec<u32>> {
         let mut words = Vec::with_capacity(STEP_WORDS);
         words.extend([self.position, self.pending, self.slot, 0]);
@@ -195,7 +183,6 @@ impl Step {
         Ok(words)
     }
 
-    /// Every layer has absorbed its pending rows.
     pub(super) fn folded(&mut self) {
         self.pending = 0;
         self.unsent = true;
@@ -211,13 +198,12 @@ impl Step {
     }
 }
 
-/// A position as kernels count it.
 pub(super) fn narrow(value: usize) -> Result<u32> {
     u32::try_from(value).map_err(|_| BackendError::Unsupported(format!("position {value} is beyond 32 bits")))
 }
 
 impl Cuda {
-    /// Whether blocks are scored in the coming verify pass: some row may not take all of them. The same for all layers of a pass, whether
+    /// Whether blocks are scored in the next verify pass: some row may not take all of them. The same for all layers of a pass, whether
     /// it is run or replayed.
     pub(super) fn scores(&self) -> bool {
         self.step.verify_end() > self.all_within
@@ -279,7 +265,7 @@ impl Steps for Cuda {
         self.ready.forget();
         self.tables.flush()?;
         let own = self.step.place().id;
-        // A verify pass finds its sequences in the tables, whoever they are; a draft step names the buffers of one.
+        // A verify pass finds its sequences in the tables; a draft step names the buffers of one.
         let key = match key {
             StepKey::Verify(_) | StepKey::VerifyMany(_) => Key { step: key, of: ANY, scores: self.scores() },
             StepKey::Draft | StepKey::DraftExtend(_) => Key { step: key, of: own, scores: false },

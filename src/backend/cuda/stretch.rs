@@ -3,21 +3,17 @@
 use super::driver::{DevicePtr, Driver, Pitched, Queue};
 use crate::backend::{Result, internal};
 
-/// Bytes of an array in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretch {
-    /// Where the array begins.
     base: DevicePtr,
     /// Bytes of a piece, and from its start to that of the next.
     chunk: usize,
     pitch: usize,
-    /// Which bytes of the array.
     from: usize,
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 impl Stretch {
-    /// In one piece.
     pub(super) fn plain(at: DevicePtr, bytes: usize) -> Stretch {
         Stretch { base: at, chunk: usize::MAX, pitch: 0, from: 0, bytes }
     }
@@ -25,10 +21,6 @@ impl Stretch {
     /// The first `bytes` of an array in pieces of `chunk` bytes that begin `pitch` bytes apart.
     pub(super) fn in_pieces(at: DevicePtr, chunk: usize, pitch: usize, bytes: usize) -> Stretch {
         if chunk == pitch { Stretch::plain(at, bytes) } else { Stretch { base: at, chunk, pitch, from: 0, bytes } }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// `bytes` of it, from byte `at` on.
@@ -55,7 +47,6 @@ impl Stretch {
         spans
     }
 
-    /// Address and length of each piece, in order.
     pub(super) fn pieces(&self) -> Vec<(DevicePtr, usize)> {
         let of = |s: Pitched| (0..s.rows).map(move |row| (s.at + (row * s.pitch) as u64, s.bytes));
         self.spans().into_iter().flat_map(of).collect()

@@ -1,7 +1,7 @@
-//! In whose caches and states the rows of a verify pass are: for each layer an entry for each of 16 rows, in device memory
-//! (`RowCache` and `RowState` of `kernels/sequences.cuh`).
+//! The caches and states that the rows of a verify pass belong to: for each layer an entry for each of 16 rows, in
+//! device memory (`RowCache` and `RowState` of `kernels/sequences.cuh`).
 //!
-//! The host keeps the same tables, compares, and sends only what changes, which is nothing while one conversation goes on. CUDA
+//! The host keeps the same tables, compares, and sends only what changes: nothing while one conversation goes on. CUDA
 //! graphs name the tables and never what is in them.
 
 use std::ops::Range;
@@ -10,11 +10,9 @@ use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
 use crate::backend::{BackendError, MAX_VERIFY_ROWS, Result, internal};
 
-/// Layers whose tables keep their number.
 const LAYERS: usize = 96;
 /// Tables of caches and states that belong to no layer, as tests and measurements use them; taken in turn.
 const OTHERS: usize = 160;
-/// Four addresses a row.
 const ENTRY_WORDS: usize = 4;
 const TABLE_WORDS: usize = MAX_VERIFY_ROWS * ENTRY_WORDS;
 const TABLE_BYTES: usize = TABLE_WORDS * 8;
@@ -22,7 +20,6 @@ const TABLE_BYTES: usize = TABLE_WORDS * 8;
 /// Addresses of one sequence in one layer, in the order of the kernels' struct.
 pub(super) type Entry = [DevicePtr; ENTRY_WORDS];
 
-/// Number of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TableId(usize);
 
@@ -36,7 +33,6 @@ impl TableId {
     }
 }
 
-/// All tables.
 pub(super) struct Tables {
     device: Device,
     memory: DeviceBuffer,
@@ -44,7 +40,6 @@ pub(super) struct Tables {
     here: Vec<u64>,
     /// Of each table, whether all its rows are of one sequence.
     alone: Vec<bool>,
-    /// Tables that the device does not have yet.
     changed: Option<Range<usize>>,
     halves: [Pinned; 2],
     sent: [Event; 2],
@@ -71,13 +66,11 @@ impl Tables {
         })
     }
 
-    /// A table for a cache or state that belongs to no layer yet.
     pub(super) fn other(&mut self) -> TableId {
         self.made += 1;
         TableId(LAYERS + self.made % OTHERS)
     }
 
-    /// The table of a layer.
     pub(super) fn of_layer(layer: usize) -> Result<TableId> {
         if layer < LAYERS {
             return Ok(TableId(layer));
@@ -85,13 +78,12 @@ impl Tables {
         Err(BackendError::Unsupported(format!("layer {layer} is beyond the {LAYERS} that the kernels have tables for")))
     }
 
-    /// Where a table lies.
     pub(super) fn ptr(&self, table: TableId) -> DevicePtr {
         self.memory.ptr() + (table.0 * TABLE_BYTES) as u64
     }
 
-    /// Says in whose buffers the rows of a pass are, for each sequence how many and where; rows behind them are the last one's. Asked for
-    /// every layer before every pass, nearly always to find that nothing has changed.
+    /// Sets the buffers that the rows of a pass belong to: for each sequence its number of rows and its entry; rows
+    /// after them get the last one's. Called for every layer before every pass, nearly always without a change.
     pub(super) fn set(
         &mut self,
         table: TableId,
@@ -130,12 +122,10 @@ impl Tables {
         }
     }
 
-    /// While a step is recorded nothing may change.
     pub(super) fn fixed(&mut self, fixed: bool) {
         self.fixed = fixed;
     }
 
-    /// Sends what has changed, in stream order.
     pub(super) fn flush(&mut self) -> Result<()> {
         let Some(changed) = self.changed.clone() else {
             return Ok(());
@@ -165,7 +155,7 @@ impl Tables {
 
 impl Drop for Tables {
     fn drop(&mut self) {
-        // Copies read the pinned halves; errors of earlier work were reported where it was given.
+        // Copies read the pinned halves; earlier errors were reported by their own calls.
         let _ = self.device.driver().synchronize(Queue::Compute);
         for event in &mut self.sent {
             self.device.driver().drop_event(std::mem::replace(event, Event(0)));

@@ -25,7 +25,6 @@ const ALIGNED: usize = 256;
 /// Activations `[rows, width]`.
 pub struct Buf {
     memory: Arc<DeviceBuffer>,
-    /// Where in that memory.
     at: usize,
     /// Where that memory is free while these rows are in use.
     spare: usize,
@@ -74,19 +73,17 @@ impl Buf {
         self.rows * self.width * self.value_bytes()
     }
 
-    /// Memory that is free while these rows are in use, if there is so much.
     pub(super) fn spare(&self, bytes: usize) -> Option<DevicePtr> {
         (self.spare + bytes <= self.memory.bytes()).then(|| self.memory.ptr() + self.spare as u64)
     }
 
-    /// The memory of the rows and what is free behind them.
+    /// The memory of the rows and what is free after them.
     pub(super) fn whole(&self) -> (DevicePtr, usize) {
         let behind = self.at + self.bytes();
         let until = if self.spare == behind { self.memory.bytes() } else { behind };
         (self.ptr(), until.saturating_sub(self.at))
     }
 
-    /// Bytes of one value.
     pub(super) fn value_bytes(&self) -> usize {
         size_of_kind(self.kind)
     }
@@ -95,12 +92,10 @@ impl Buf {
         self.memory.ptr() + self.at as u64
     }
 
-    /// Address of a column in row 0.
     pub(super) fn column(&self, column: usize) -> DevicePtr {
         self.ptr() + (column * self.value_bytes()) as u64
     }
 
-    /// Address of a row.
     pub(super) fn row(&self, row: usize) -> DevicePtr {
         self.column(row * self.width)
     }
@@ -141,13 +136,11 @@ pub struct Matrix {
     pub(super) parts: Vec<Part>,
     pub(super) out: usize,
     pub(super) inner: usize,
-    /// How prefill multiplies with it.
     pub(super) sections: Vec<Section>,
     /// The number under which slices of it in e4m3 are spare; 0 where there are none.
     pub(super) number: u64,
 }
 
-/// Neighbouring rows of a weight in one form.
 pub(super) struct Part {
     pub(super) memory: DeviceBuffer,
     pub(super) form: Form,
@@ -155,18 +148,15 @@ pub(super) struct Part {
 }
 
 impl Matrix {
-    /// Parts one above the other, `out` rows in all.
     pub(super) fn of(parts: Vec<Part>, out: usize, inner: usize) -> Matrix {
         let sections = vec![Section { rows: out, precision: Precision::Bf16 }];
         Matrix { parts, out, inner, sections, number: 0 }
     }
 
-    /// One part.
     pub(super) fn whole(memory: DeviceBuffer, form: Form, out: usize, inner: usize) -> Matrix {
         Matrix::of(vec![Part { memory, form, rows: out }], out, inner)
     }
 
-    /// Whether prefill multiplies with all of it in fp8.
     pub(super) fn is_in_fp8(&self) -> bool {
         self.sections.iter().all(|section| section.precision == Precision::Fp8)
     }
@@ -194,7 +184,6 @@ pub struct Recurrent {
     pub(super) pend_v: DeviceBuffer,
     /// Decay rates `[heads]`.
     pub(super) slopes: DeviceBuffer,
-    /// Where kernels find it.
     pub(super) table: TableId,
 }
 
@@ -205,7 +194,6 @@ impl Recurrent {
     }
 }
 
-/// Values of an array as f32.
 pub(super) fn floats(dtype: Dtype, data: &[u8]) -> Result<Vec<f32>> {
     match dtype {
         Dtype::F32 => Ok(data.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect()),

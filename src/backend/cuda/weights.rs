@@ -13,17 +13,15 @@ use crate::backend::{Form, Result, Wanted, WeightView, internal};
 use crate::engine::protocol::Dtype;
 use read::{bytes_of, fill_parts, fill_rows};
 
-/// bf16 rows on the device at a time while a weight is packed.
 const SLICE_BYTES: usize = 64 << 20;
 
-/// Gate and up on their way to one place, whose rows take turns there.
+/// Gate and up tiles whose rows [`launch::TakeTurns`] interleaves in place.
 struct Couples {
     memory: DevicePtr,
     form: Form,
     pairs: Interleaving,
 }
 
-/// What travels together.
 #[derive(Default)]
 struct Travelling<'v> {
     outgoing: Vec<Outgoing<'v>>,
@@ -31,8 +29,8 @@ struct Travelling<'v> {
 }
 
 impl Cuda {
-    /// Does once, with a few bytes and on all threads, what loading does. The first call of each kind looks a symbol up, and that waits
-    /// as long as the GEMM library is being put in place, which happens beside the loading: 70 ms on an H200.
+    /// Rehearses loading with a few bytes on all threads. The first call of each kind looks a symbol up, which would
+    /// wait while the GEMM library is being loaded: 70 ms on an H200.
     pub(super) fn rehearse(&mut self) -> Result<()> {
         const BYTES: usize = 4096;
         let bytes = BYTES * rayon::current_num_threads();
@@ -105,7 +103,6 @@ impl Cuda {
         Ok(Matrix::of(made, out, inner))
     }
 
-    /// Gate and up rows in eights.
     fn interleave<'v>(
         &mut self,
         gate: &'v WeightView<'v>,
@@ -204,8 +201,8 @@ impl Cuda {
     ) -> Result<DeviceBuffer> {
         let pairs = Interleaving::new(form, half, inner)
             .ok_or_else(|| shape("gate_up_matrix", "a multiple of 16 rows in a packed form", half))?;
-        let pair_bytes = pairs.pair_bytes();
-        let bytes = 2 * pairs.couples() * pair_bytes;
+        let pair_bytes = pairs.pair_bytes;
+        let bytes = 2 * pairs.couples * pair_bytes;
         let memory = self.device.alloc("weights", bytes, Account::Weights)?;
         let fill = move |at: usize, to: &mut [u8]| {
             let [gate, up] = weights;
@@ -223,11 +220,11 @@ impl Cuda {
     /// Rows of gate and up in eights, where a pair of tiles of each lies in turns.
     fn take_turns(&mut self, couples: &Couples) -> Result<()> {
         let Couples { memory: w, form, pairs } = couples;
-        for (i, turns) in pairs.turns().iter().enumerate() {
+        for (i, turns) in pairs.turns.iter().enumerate() {
             let from = self.places_of(*form, i, &turns.from)?;
-            let [first, bytes, pair_bytes] = [turns.first, turns.bytes, pairs.pair_bytes()].map(u32_of);
+            let [first, bytes, pair_bytes] = [turns.first, turns.bytes, pairs.pair_bytes].map(u32_of);
             let (first, bytes, pair_bytes) = (first?, bytes?, pair_bytes?);
-            let (units, couples) = (u32_of(turns.units)?, u32_of(pairs.couples())?);
+            let (units, couples) = (u32_of(turns.units)?, u32_of(pairs.couples)?);
             // SAFETY: the memory was made for so many pairs of both, the table for what they have at one place.
             unsafe {
                 launch::TakeTurns { w: *w, from, first, bytes, pair_bytes, units, couples }
@@ -248,7 +245,6 @@ impl Cuda {
         Ok(self.scratch.places.entry((form, which)).or_insert(made).ptr())
     }
 
-    /// Synthetic values, see [`crate::backend::synthetic_value`].
     pub(super) fn random(&mut self, parts: &[(usize, Form)], inner: usize, std: f32, seed: u64) -> Result<Matrix> {
         let out = parts.iter().map(|p| p.0).sum();
         let mut runs: Vec<(usize, Form)> = Vec::new();
@@ -283,7 +279,6 @@ impl Cuda {
         Ok(Matrix::of(made, out, inner))
     }
 
-    /// Memory of `bytes` bytes with the same ones again and again.
     fn repeated(&mut self, once: &[u8], bytes: usize) -> Result<DeviceBuffer> {
         let memory = self.device.alloc("weights", bytes, Account::Weights)?;
         let mut done = once.len().min(bytes);
@@ -306,7 +301,6 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// A copy of bf16 rows on the device in a form.
     fn in_form(&mut self, form: Form, from: DevicePtr, rows: usize, inner: usize) -> Result<DeviceBuffer> {
         let memory = self.device.alloc("weights", form.bytes(rows, inner), Account::Weights)?;
         if form == Form::Bf16 {
@@ -361,7 +355,6 @@ impl Cuda {
     }
 }
 
-/// Rows of a weight, checked against its bytes.
 fn rows_of(view: &WeightView<'_>, inner: usize) -> Result<usize> {
     match (view.shape, view.dtype) {
         ([rows, columns], Dtype::F32 | Dtype::Bf16)

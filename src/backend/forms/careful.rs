@@ -1,11 +1,10 @@
-//! Packing that knows what a weight is multiplied with, from the second moments of its input over text.
+//! Packing that minimises the error of a weight's output, from the second moments of its input over text.
 //!
-//! What counts is not the squared error of the weights, `eᵀe`, but that of what they compute, `eᵀHe` with `H = Σ x xᵀ`. Of `H` only
-//! columns of the same unit are looked at. Scales are chosen with each column's share as its weight; then the columns are rounded one
-//! after the other, and the error of each is made up for by those of its unit that are still to come (as GPTQ does, with the same
-//! triangular factor). A row of a unit is kept only where that is better than what [`Packed::pack`] makes of it.
-//!
-//! Nothing of the layout changes: only which values are taken.
+//! The measure is not the squared error of the weights, `eᵀe`, but that of their products, `eᵀHe` with `H = Σ x xᵀ`.
+//! Only entries of `H` within a unit count. Scales are chosen with each column's share as its weight; then the columns
+//! are rounded one after the other, and later columns of the unit compensate for the error of each (as GPTQ does, with
+//! the same triangular factor). A row of a unit is kept only where that beats [`Packed::pack`]. The layout is the
+//! same.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,15 +16,12 @@ use super::{Form, NotFinite, Packed, Place, UNIT_COLUMNS};
 /// Added to the diagonal of a unit, as a share of its mean: columns that hardly ever have a value still count.
 const DAMPING: f64 = 0.01;
 
-/// How a form rounds a group of its columns.
 pub(super) trait Rounding: Sized + Copy + Default {
-    /// Columns of a group.
     const COLUMNS: usize;
     /// Scale (and zero point) of a group, where columns count as much as `weights` say. With equal weights: the plain choice.
     fn choose(x: &[f32], weights: &[f32]) -> Self;
-    /// The code of a value, and the value that it stands for.
+    /// The code of a value, and the value that the code represents.
     fn round(&self, x: f32) -> (i32, f32);
-    /// Writes group `group` of a unit's row.
     fn put(&self, unit: &mut [u8], place: Place, group: usize, codes: &[i32]);
 }
 
@@ -36,7 +32,6 @@ pub struct OutputErrors {
     pub all: f64,
     /// Σ eᵀHe of plain packing.
     pub plain: f64,
-    /// The same of what was packed.
     pub careful: f64,
 }
 
@@ -127,7 +122,6 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum()
 }
 
-/// A unit's row: codes, what they stand for, and how each group was rounded.
 struct Row<R> {
     codes: [i32; UNIT_COLUMNS],
     off: [f32; UNIT_COLUMNS],

@@ -20,7 +20,6 @@ pub enum Group4 {
 }
 
 impl Group4 {
-    /// For a published group of this many columns.
     pub fn of(columns: usize) -> Option<Group4> {
         match columns {
             32 => Some(Group4::G32),
@@ -39,13 +38,11 @@ impl Group4 {
         }
     }
 
-    /// Columns of a stored group.
     pub fn columns(self) -> usize {
         32 << self.detail()
     }
 }
 
-/// Its row of the table of forms.
 pub(super) fn row(group: Group4) -> FormRow {
     FormRow {
         name: "group4",
@@ -71,7 +68,7 @@ impl Packed {
         let table = form.row().filter(|_| form.fits(inner))?;
         let mut bytes = vec![0u8; form.bytes(out, inner)];
         let pair_bytes = (inner / UNIT_COLUMNS * table.unit_bytes).max(1);
-        // Unit by unit: where a word holds columns, those of neighbouring rows lie beside each other.
+        // Unit by unit: where a word holds columns, those of neighbouring rows are adjacent.
         bytes.par_chunks_mut(pair_bytes).enumerate().for_each(|(pair, bytes)| {
             for (u, unit) in bytes.chunks_exact_mut(table.unit_bytes).enumerate() {
                 for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {

@@ -14,7 +14,6 @@ const VALUES: usize = 4096;
 /// Kernels multiply scales by 2^101 on the way: from here on that is no number any more.
 pub(super) const TOO_LARGE_A_SCALE: f32 = 67_108_864.0;
 
-/// Its row of the table of forms.
 pub(super) fn row() -> FormRow {
     FormRow {
         name: "int8",
@@ -46,7 +45,6 @@ fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
     scale.put(unit, place, 0, &codes);
 }
 
-/// Scale of 128 values.
 #[derive(Clone, Copy, Default)]
 struct Scale {
     scale: bf16,
@@ -91,13 +89,13 @@ impl Rounding for Scale {
 }
 
 impl Packed {
-    /// Repacks a published weight whose `q − z` are signed bytes and whose groups are 128 columns or a multiple; scales are rounded to
-    /// bf16. `None` if `inner` is no multiple of 128.
+    /// Repacks a published weight with signed bytes `q − z` and groups of 128 columns or a multiple; scales are
+    /// rounded to bf16. `None` if `inner` is no multiple of 128.
     pub fn int8(out: usize, inner: usize, rows: &dyn IntegerRows) -> Option<Packed> {
         let table = Form::Int8.row().filter(|_| Form::Int8.fits(inner))?;
         let mut bytes = vec![0u8; Form::Int8.bytes(out, inner)];
         let pair_bytes = (inner / UNIT_COLUMNS * table.unit_bytes).max(1);
-        // Unit by unit: where a word holds columns, those of neighbouring rows lie beside each other.
+        // Unit by unit: where a word holds columns, those of neighbouring rows are adjacent.
         bytes.par_chunks_mut(pair_bytes).enumerate().for_each(|(pair, bytes)| {
             for (u, unit) in bytes.chunks_exact_mut(table.unit_bytes).enumerate() {
                 for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {

@@ -6,25 +6,23 @@ use super::{Form, PAIR_ROWS, Place, UNIT_COLUMNS, nvfp4};
 /// up rows `8b..8b + 8`. A pair of tiles of gate and the same one of up, a couple, hold what two pairs of the joined weight do: bytes
 /// only change places within a couple.
 pub struct Interleaving {
-    pair_bytes: usize,
-    couples: usize,
-    turns: Vec<Turns>,
+    /// Bytes of a pair of tiles, of each weight and of the joined one.
+    pub pair_bytes: usize,
+    pub couples: usize,
+    pub turns: Vec<Turns>,
 }
 
 /// What both pairs of a couple have at one place, and how it changes places.
 pub struct Turns {
-    /// Where the first of them begins in a pair.
     pub first: usize,
-    /// Bytes of each in a pair.
     pub bytes: usize,
-    /// How many follow each other.
     pub units: usize,
     /// Half-word i of both, the first pair's before the second's, is what half-word `from[i]` was.
     pub from: Vec<u16>,
 }
 
 impl Interleaving {
-    /// Of two weights of `half` rows; `None` if that does not come out even.
+    /// Of two weights of `half` rows; `None` if the rows do not fill whole tiles.
     pub fn new(form: Form, half: usize, inner: usize) -> Option<Interleaving> {
         let row = form.row()?;
         if !half.is_multiple_of(16) || !form.fits(inner) {
@@ -40,22 +38,7 @@ impl Interleaving {
         Some(Interleaving { pair_bytes: form.pair_bytes(inner), couples: half.div_ceil(PAIR_ROWS), turns })
     }
 
-    /// Bytes of a pair of tiles, of each weight and of the joined one.
-    pub fn pair_bytes(&self) -> usize {
-        self.pair_bytes
-    }
-
-    /// How many pairs each weight has.
-    pub fn couples(&self) -> usize {
-        self.couples
-    }
-
-    /// All that changes places in a couple.
-    pub fn turns(&self) -> &[Turns] {
-        &self.turns
-    }
-
-    /// A couple, gate's pair and behind it up's, as two pairs of the joined weight.
+    /// Turns a couple, gate's pair and then up's, into two pairs of the joined weight.
     pub fn join(&self, couple: &mut [u8]) {
         let before = couple.to_vec();
         for Turns { first, bytes, units, from } in &self.turns {
@@ -75,8 +58,8 @@ impl Interleaving {
     }
 }
 
-/// By half-word of two times `bytes` bytes where it comes from; `of(row)` are the pieces (first byte, bytes) of a row of a pair. What
-/// belongs to no row stays where it is.
+/// The source of each half-word of two times `bytes` bytes; `of(row)` are the pieces (first byte, bytes) of a row of a
+/// pair. Bytes of no row stay in place.
 fn places<I: Iterator<Item = (usize, usize)>>(bytes: usize, of: impl Fn(usize) -> I) -> Vec<u16> {
     let mut from: Vec<u16> = (0..bytes as u16).collect();
     for row in 0..2 * PAIR_ROWS {
@@ -94,7 +77,7 @@ fn places<I: Iterator<Item = (usize, usize)>>(bytes: usize, of: impl Fn(usize) -
     from
 }
 
-/// Where the bytes of one row lie behind the units of a pair: (first, count).
+/// Where the bytes of one row are in the tail of a pair: (first, count).
 fn behind_pieces(form: Form, row: usize) -> Box<dyn Iterator<Item = (usize, usize)>> {
     if form == Form::Nvfp4 { Box::new(nvfp4::behind_pieces(row)) } else { Box::new(std::iter::empty()) }
 }

@@ -1,21 +1,21 @@
 //! Forms of a weight: bf16 as in a checkpoint, or packed into fewer bits.
 //!
-//! A form is a property of a weight, never a type of the model: operations take a matrix and find out how it lies. Activations stay
+//! A form is a property of a weight, never a type of the model: operations take a matrix of any form. Activations stay
 //! bf16 (f32 on the CPU) whatever the form; a packed weight is widened on the way into a GEMM.
 //!
-//! This module owns the layout of packed weights (the table in `kernels/packed.cuh` is the same), the choice of values when a
-//! bf16 weight is packed, and the values that a packed weight stands for. The CPU backend computes with them, the kernels make
-//! the same numbers in the same arithmetic, so both hold the same bits and the CPU stays the oracle.
+//! This module owns the layout of packed weights (the table in `kernels/packed.cuh` is the same), the choice of values
+//! when a bf16 weight is packed, and the values that a packed weight represents. The CPU backend computes with them,
+//! the kernels make the same numbers in the same arithmetic, so both hold the same bits and the CPU stays the oracle.
 //!
 //! | file | owns |
 //! |---|---|
-//! | here | the table of forms, units and where a row's values lie in them |
+//! | here | the table of forms, units and the place of a row's values in them |
 //! | `int8`, `planes` | forms that the program makes from bf16: 8 bits, and 4, 5 or 6 |
-//! | `careful` | which values these take when it is known what the weight is multiplied with |
+//! | `careful` | the values that these take when the weight's inputs are known |
 //! | `group4` | published 4-bit weights with a scale and a whole zero point per group |
 //! | `nvfp4` | published NVFP4 weights |
 //! | `interleave` | gate and up as one weight |
-//! | `random` | made-up weights in published forms |
+//! | `random` | random weights in published forms |
 
 mod careful;
 mod group4;
@@ -41,7 +41,6 @@ pub const UNIT_COLUMNS: usize = 128;
 /// Rows of a pair of tiles; packed weights end with rows of zeros up to a multiple of it.
 pub const PAIR_ROWS: usize = 32;
 
-/// How a weight lies on a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Form {
     /// 16 bits a value (f32 files stay f32 on the CPU).
@@ -61,7 +60,6 @@ pub enum Form {
     Nvfp4,
 }
 
-/// What one form is: a row of the table of forms.
 #[derive(Clone, Copy, Debug)]
 pub struct FormRow {
     /// Kernels of this form begin with it; people read it.
@@ -70,11 +68,10 @@ pub struct FormRow {
     pub part: &'static str,
     /// Bytes of a unit of 32 rows and 128 columns.
     pub unit_bytes: usize,
-    /// Bytes behind the units of 32 rows.
+    /// Bytes after the units of 32 rows.
     pub behind: usize,
-    /// What kernels get beside the weight, see `packed.cuh`.
+    /// A parameter of the kernels, see `packed.cuh`.
     pub detail: u32,
-    /// Values of a row of a unit.
     values: fn(&[u8], Place, Beside, &mut [f32]),
     /// Where the bytes of a row lie in a unit: (first, count).
     pieces: fn(Place, u32) -> Vec<(usize, usize)>,
@@ -84,26 +81,20 @@ pub struct FormRow {
     made: Option<Made>,
 }
 
-/// What a row's values depend on beside its bytes in a unit.
+/// What a row's values depend on besides its bytes in a unit.
 #[derive(Clone, Copy)]
 struct Beside {
-    /// Of the form.
     detail: u32,
-    /// Of the row.
     factor: Factor,
 }
 
-/// How a row of a unit is packed.
 #[derive(Clone, Copy, Debug)]
 struct Made {
-    /// As kernels do.
     plain: fn(&mut [u8], Place, &[f32]),
-    /// By what its columns are multiplied with.
     careful: fn(&mut [u8], Place, &[f32], Option<&careful::Unit>) -> OutputErrors,
 }
 
 impl Form {
-    /// The form's row of the table; `None` for bf16, which is not packed.
     pub fn row(self) -> Option<FormRow> {
         match self {
             Form::Bf16 => None,
@@ -116,22 +107,18 @@ impl Form {
         }
     }
 
-    /// Name for people.
     pub fn name(self) -> &'static str {
         self.row().map_or("bf16", |row| row.name)
     }
 
-    /// Whether a weight of this inner size can take the form.
     pub fn fits(self, inner: usize) -> bool {
         self == Form::Bf16 || inner.is_multiple_of(UNIT_COLUMNS)
     }
 
-    /// This form where the inner size allows it, else bf16.
     pub fn or_bf16(self, inner: usize) -> Form {
         if self.fits(inner) { self } else { Form::Bf16 }
     }
 
-    /// Bytes of a weight on a GPU.
     pub fn bytes(self, out: usize, inner: usize) -> usize {
         match self.row() {
             None => out * inner * 2,
@@ -139,7 +126,7 @@ impl Form {
         }
     }
 
-    /// Shape of a packed weight's bytes in a file: pairs of tiles, and units where there is nothing behind them.
+    /// Shape of a packed weight's bytes in a file: pairs of tiles, and units where the pair has no tail.
     pub fn stored_shape(self, out: usize, inner: usize) -> Vec<usize> {
         let pairs = out.div_ceil(PAIR_ROWS);
         match self.row() {
@@ -148,7 +135,6 @@ impl Form {
         }
     }
 
-    /// Bytes of 32 rows of a packed weight.
     pub fn pair_bytes(self, inner: usize) -> usize {
         self.row().map_or(0, |row| inner / UNIT_COLUMNS * row.unit_bytes + row.behind)
     }
@@ -170,7 +156,6 @@ pub trait IntegerRows: Sync {
     fn eight_singly(&self, row: usize, n: usize) -> u32 {
         (0..8).fold(0, |all, j| all | (self.quantised(row, 8 * n + j) & 15) << (4 * j))
     }
-    /// Scale and zero point of a column's group.
     fn scale(&self, row: usize, column: usize) -> (f32, u32);
 }
 
@@ -182,14 +167,11 @@ pub struct Packed {
     bytes: Vec<u8>,
 }
 
-/// Where a row's values of one unit lie.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Tile of the pair.
     tile: usize,
     /// Row g or g + 8 of the tile.
     upper: usize,
-    /// 0..8.
     g: usize,
 }
 
@@ -259,27 +241,22 @@ impl Packed {
         fits.then_some(Packed { form, out, inner, bytes })
     }
 
-    /// Its form.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Rows.
     pub fn out(&self) -> usize {
         self.out
     }
 
-    /// The packed bytes, as kernels read them.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The same, taken out.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Values of one row, `inner` of them; zeros outside of the weight.
     pub fn values(&self, row: usize, dst: &mut [f32]) {
         values(self.form, self.inner, &self.bytes, row, dst);
     }
@@ -311,8 +288,8 @@ pub fn from_rotated(form: Form, bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The first unit of a packed weight with a scale that is not finite, or larger than kernels can use, or behind which one is. Scales of
-/// int4, int5 and int6 never are.
+/// The first unit of a packed weight that has, or whose pair's tail has, a scale that is not finite or larger than
+/// kernels can use. Scales of int4, int5 and int6 are always good.
 pub fn first_bad_unit(form: Form, inner: usize, bytes: &[u8]) -> Option<usize> {
     let row = form.row()?;
     let units = inner / UNIT_COLUMNS;
@@ -364,7 +341,7 @@ fn nibble_word(place: Place, block: usize, t: usize) -> usize {
     ((place.tile * 2 + h) * 32 + place.g * 4 + t) * 16 + (b * 2 + place.upper) * 4
 }
 
-/// Where the bytes of a row lie in a unit whose values are such words, with what the form has beside them.
+/// Where the bytes of a row are in a unit of such words, followed by what else the form has.
 fn nibbles_and(place: Place, beside: impl Iterator<Item = (usize, usize)>) -> Vec<(usize, usize)> {
     (0..16).map(|i| (nibble_word(place, i / 4, i % 4), 4)).chain(beside).collect()
 }
@@ -383,7 +360,6 @@ fn join_word(eight: u32) -> u32 {
     every_other(eight) | every_other(eight >> 4) << 16
 }
 
-/// The inverse.
 fn split(word: u32) -> [u32; 8] {
     std::array::from_fn(|j| word >> (j / 2 * 4 + j % 2 * 16) & 15)
 }

@@ -10,11 +10,10 @@ use super::{
 };
 
 const VALUES: usize = 2048;
-/// Bytes behind the units of a pair: for each row what sums are multiplied by, then the factor.
+/// Bytes of the tail of a pair: for each row the factor of its sums, then the weight's factor.
 const BEHIND: usize = 2 * BEHIND_EACH;
 const BEHIND_EACH: usize = PAIR_ROWS * size_of::<f32>();
 
-/// Columns that share a scale.
 const BLOCK: usize = 16;
 
 /// Values times 2^-126 and scales times 2^119 are what kernels multiply: their sums lack this.
@@ -23,7 +22,6 @@ const GAIN: f32 = 128.0;
 /// The largest `e2m1 · e4m3`.
 const MOST: f32 = 6.0 * 448.0;
 
-/// Its row of the table of forms.
 pub(super) fn row() -> FormRow {
     FormRow {
         name: "nvfp4",
@@ -55,7 +53,6 @@ impl Factor {
         }
     }
 
-    /// As it is stored.
     fn signed(self) -> f32 {
         match self {
             Factor::Times(f) => f,
@@ -67,7 +64,6 @@ impl Factor {
         if f < 0.0 { Factor::Over(-f) } else { Factor::Times(f) }
     }
 
-    /// A scale with the factor.
     pub fn applied(self, scale: f32) -> f32 {
         match self {
             Factor::Times(f) => scale * f,
@@ -82,14 +78,12 @@ impl Factor {
     }
 }
 
-/// A published weight, rows one after the other.
 #[derive(Clone, Copy)]
 pub struct Nvfp4Rows<'a> {
     /// Two values a byte, the first in its lower half. `[out, inner / 2]`
     pub values: &'a [u8],
     /// e4m3. `[out, inner / 16]`
     pub scales: &'a [u8],
-    /// For all of them.
     pub factor: Factor,
 }
 
@@ -185,7 +179,6 @@ fn join(a: u32, c: u32) -> [u32; 2] {
     [three(a) | rest & REST, three(c) | (rest & !REST).rotate_left(30)]
 }
 
-/// The inverse.
 fn split(a: u32, c: u32) -> [u32; 2] {
     let eight = |pairs: [u32; 4]| {
         let one = |half: u32| half >> 12 & 8 | half >> 6 & 7;
@@ -200,7 +193,6 @@ fn split(a: u32, c: u32) -> [u32; 2] {
 /// e2m1 by its four bits.
 const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// The factor of a row, from what is behind a pair's units.
 pub(super) fn factor(behind: &[u8], row: usize) -> Factor {
     Factor::from_signed(f32::from_bits(word(behind, BEHIND_EACH + row % PAIR_ROWS * 4)))
 }
@@ -235,7 +227,7 @@ fn good_unit(unit: &[u8]) -> bool {
         .all(|both| known(both as u8) && known((both >> 8) as u8))
 }
 
-/// The same of what is behind a pair's units; rows that only fill a pair have zeros.
+/// The same of a pair's tail; rows that only fill a pair have zeros.
 pub(super) fn good_behind(behind: &[u8]) -> bool {
     (0..PAIR_ROWS).all(|row| {
         let factor = factor(behind, row);
@@ -244,7 +236,6 @@ pub(super) fn good_behind(behind: &[u8]) -> bool {
     })
 }
 
-/// Where the bytes of a row lie behind the units.
 pub(super) fn behind_pieces(row: usize) -> impl Iterator<Item = (usize, usize)> {
     [(row * 4, 4), (BEHIND_EACH + row * 4, 4)].into_iter()
 }

@@ -1,11 +1,12 @@
-//! 4, 5 or 6 bits with a scale (e4m4, exponent 0 is 2^(-10 - bits)) and a zero point (7 bits) per 32 columns, half a bit more in all:
-//! `bf16((N + q)·s − bf16((N + z)·s))` with `N = 2^bits` and `z` in 128ths of `N`.
+//! 4, 5 or 6 bits with a scale (e4m4, exponent 0 is 2^(-10 - bits)) and a zero point (7 bits) per 32 columns, half a
+//! bit more in all: `bf16((N + q)·s − bf16((N + z)·s))` with `N = 2^bits` and `z` in 128ths of `N`.
 //!
-//! A scale and a zero point of one byte each cost what the 6-bit pairs of 256-column super-blocks cost, and are decoded in four
-//! instructions for eight values. Scales around range / (N − 1) are tried, each with the offset that fits best; least squares decides.
+//! A scale and a zero point of one byte each cost what the 6-bit pairs of 256-column super-blocks cost, and are
+//! decoded in four instructions for eight values. Scales around range / (N − 1) are tried, each with the offset that
+//! fits best; least squares decides.
 //!
-//! The upper four bits of the values lie in the same places whatever their number, in words that are rotated where lower ones, which have a plane of their
-//! own behind them, join them.
+//! The upper four bits of the values have the same places whatever the number of bits; their words are rotated where
+//! lower bits, which have a plane of their own after them, join them.
 
 use super::careful::{Rounding, pack_row};
 use super::{
@@ -23,7 +24,6 @@ pub(super) struct Choice<const BITS: usize> {
 }
 
 impl<const BITS: usize> Choice<BITS> {
-    /// Lower bits of a value.
     const LOW: usize = BITS - 4;
     const LOW_MASK: u32 = (1 << Self::LOW) - 1;
     /// By how much words of the upper four bits are rotated to the left where lower ones join them.
@@ -32,9 +32,8 @@ impl<const BITS: usize> Choice<BITS> {
     /// bf16 bits of scale code 0.
     const CODE_ZERO: i32 = 0x3880 - 0x80 * Self::LOW as i32;
     const N: f32 = (1 << BITS) as f32;
-    /// The largest q.
     const MOST: f32 = Self::N - 1.0;
-    /// What the byte of a zero point has beside it: the byte is the lower half of the bf16 number `−(N + z)`.
+    /// The upper bit of a zero point's byte: the byte is the lower half of the bf16 number `−(N + z)`.
     const ZERO_BIT: u8 = if Self::LOW == 1 { 0 } else { 0x80 };
 
     fn scale_of(code: u32) -> f32 {
@@ -88,7 +87,6 @@ impl<const BITS: usize> Choice<BITS> {
         Self::VALUES + ((place.tile * 2 + block / 2) * 8 + place.g) * 8 + place.upper * 4 + block % 2 * 2
     }
 
-    /// Its row of the table of forms.
     pub(super) fn row(name: &'static str, part: &'static str) -> FormRow {
         FormRow {
             name,
@@ -104,7 +102,6 @@ impl<const BITS: usize> Choice<BITS> {
         }
     }
 
-    /// Packs the row of a unit.
     fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
         for (block, x) in values.chunks_exact(32).enumerate() {
             let choice = Self::choose(x, &[1.0; 32]);

@@ -3,7 +3,6 @@
 use super::{Factor, Form, IntegerRows, Nvfp4Rows, PAIR_ROWS, Packed};
 use crate::backend::synthetic_value;
 
-/// A published weight with random values, scales and zero points.
 struct RandomGroups {
     seed: u64,
     inner: usize,
@@ -44,7 +43,7 @@ impl Packed {
         }
     }
 
-    /// The same, all of whose pairs of tiles are alike: made fast whatever its size.
+    /// The same with equal pairs of tiles: fast at any size.
     pub fn repeated(form: Form, seed: u64, out: usize, inner: usize, std: f32) -> Option<Packed> {
         let pair = Packed::random(form, seed, PAIR_ROWS, inner, std)?.into_bytes();
         Packed::from_bytes(form, out, inner, pair.repeat(out.div_ceil(PAIR_ROWS)))

@@ -121,10 +121,10 @@ fn gate_and_up_rows_meet_in_eights() {
             None => Packed::pack(form, half, inner, value(which)).unwrap(),
         });
         let pairs = Interleaving::new(form, half, inner).unwrap();
-        let [gates, ups] = [&gate, &up].map(|w| w.bytes().chunks_exact(pairs.pair_bytes()));
+        let [gates, ups] = [&gate, &up].map(|w| w.bytes().chunks_exact(pairs.pair_bytes));
         let mut bytes: Vec<u8> = gates.zip(ups).flat_map(|(gate, up)| [gate, up].concat()).collect();
-        assert_eq!(bytes.len(), 2 * pairs.couples() * pairs.pair_bytes());
-        bytes.chunks_exact_mut(2 * pairs.pair_bytes()).for_each(|couple| pairs.join(couple));
+        assert_eq!(bytes.len(), 2 * pairs.couples * pairs.pair_bytes);
+        bytes.chunks_exact_mut(2 * pairs.pair_bytes).for_each(|couple| pairs.join(couple));
         bytes.truncate(form.bytes(2 * half, inner));
         let both = Packed::from_bytes(form, 2 * half, inner, bytes).unwrap();
         let (mut a, mut b) = (vec![0.0; inner], vec![0.0; inner]);

@@ -5,13 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Depths told apart; deeper drafts share the last.
 const DEPTHS: usize = 8;
 /// Bins of the head's confidence, by log-odds: half a unit each, from below -3.5 to above 3.5.
 const CONFIDENCES: usize = 16;
 /// Bins of match lengths: 3, 4-5, 6-7, 8-11, 12 and more.
 const MATCHES: usize = 5;
-/// Weight of the prior, in observations.
 const PRIOR_WEIGHT: f64 = 2.5;
 /// What is left of an observation after the next one of the same cell.
 const KEEP: f64 = 0.99;
@@ -22,7 +20,6 @@ const MATCH_PRIOR: [f64; MATCHES] = [0.45, 0.55, 0.70, 0.80, 0.90];
 /// Chance of the head's draft at any depth before anything was seen.
 const HEAD_PRIOR: f64 = 0.65;
 
-/// Decayed counts of right and tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Counter(f64, f64);
 
@@ -48,13 +45,11 @@ fn chain(counters: &[Counter; DEPTHS], depth: usize, prior: impl Fn(usize) -> f6
     before.unwrap_or_default()
 }
 
-/// The counters of both sources.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Calibration {
     head: [[Counter; CONFIDENCES]; DEPTHS],
     head_depth: [Counter; DEPTHS],
-    /// Unanimous occurrences and others apart.
     ngram: [[[Counter; DEPTHS]; 2]; MATCHES],
 }
 
@@ -86,7 +81,6 @@ impl Calibration {
             .mean(confidence.clamp(0.02, 0.98))
     }
 
-    /// The same without knowing its confidence.
     pub fn head_depth(&self, depth: usize) -> f64 {
         chain(&self.head_depth, depth, |_| HEAD_PRIOR)
     }
@@ -100,7 +94,6 @@ impl Calibration {
         chain(&cell.unwrap_or_default(), depth, |j| prior(j) * if split == 1 { 0.8 } else { 1.0 })
     }
 
-    /// Counts an outcome of the head.
     pub fn learn_head(&mut self, depth: usize, confidence: f64, right: bool) {
         let depth = depth.min(DEPTHS - 1);
         if let Some(c) = self.head.get_mut(depth).and_then(|d| d.get_mut(confidence_bin(confidence))) {
@@ -111,7 +104,6 @@ impl Calibration {
         }
     }
 
-    /// Counts an outcome of the lookup.
     pub fn learn_ngram(&mut self, matched: usize, agreement: f32, depth: usize, right: bool) {
         let cell = self.ngram.get_mut(match_bin(matched)).and_then(|m| m.get_mut(usize::from(agreement < 1.0)));
         if let Some(c) = cell.and_then(|s| s.get_mut(depth.min(DEPTHS - 1))) {

@@ -6,7 +6,6 @@
 use super::Outcome;
 use crate::backend::MAX_VERIFY_ROWS;
 
-/// Upper ends of the buckets of context lengths.
 const BUCKETS: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, usize::MAX];
 /// What a further row is taken to cost before one was measured, in plain steps.
 const ROW: f64 = 0.03;
@@ -43,7 +42,6 @@ struct Bucket {
     step: Mean,
 }
 
-/// The table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Costs([Bucket; BUCKETS.len()]);
 
@@ -100,12 +98,10 @@ impl Costs {
         self.bucket(context).and_then(|b| b.extend.get()).unwrap_or_else(|| 2.0 * self.step(context))
     }
 
-    /// Seconds of one recursive draft step.
     pub fn step(&self, context: usize) -> f64 {
         self.bucket(context).and_then(|b| b.step.get()).unwrap_or_else(|| STEP * self.verify(context, 1))
     }
 
-    /// Takes a round's times in.
     pub fn observe(&mut self, o: &Outcome<'_>) {
         let Some(bucket) = self.0.get_mut(Self::index(o.context)) else {
             return;

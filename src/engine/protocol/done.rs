@@ -5,18 +5,14 @@ use serde::{Deserialize, Serialize};
 use super::{JobStats, Likely, LookedAt, MemoryInfo, StateImage};
 use crate::core::transcript::Finish;
 
-/// Why a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
     /// Read-only job, all read.
     Read,
-    /// A stop id was drawn.
     Stop,
     /// `max_tokens`.
     Length,
-    /// The context limit.
     Context,
-    /// The text repeated itself.
     Repeats,
     /// Cancelled. State and events agree: everything reported is in the state, nothing else.
     Cancelled,
@@ -35,10 +31,8 @@ impl Ended {
     }
 }
 
-/// What a job says at its end.
 #[derive(Debug)]
 pub struct JobDone {
-    /// Why it ended.
     pub ended: Ended,
     /// Given tokens that are in the state now (fewer than asked when cancelled while reading).
     pub prompt_in_state: u64,
@@ -47,9 +41,7 @@ pub struct JobDone {
     pub generated_in_state: u64,
     /// For saving, if asked. Covers exactly what is in the state.
     pub image: Option<StateImage>,
-    /// Times.
     pub stats: JobStats,
-    /// Where the generated tokens looked.
     pub looked_at: LookedAt,
     /// For each list of [`Scoring::hidden`](super::Scoring::hidden) the natural logarithm of the probability of each token but
     /// the first; fewer lists when it was cancelled.
@@ -57,7 +49,6 @@ pub struct JobDone {
     /// How likely they were with nothing hidden, if [`Scoring::likely`](super::Scoring::likely) asked for it: of each token but
     /// the first.
     pub likely: Vec<Likely>,
-    /// Memory now.
     pub memory: MemoryInfo,
 }
 

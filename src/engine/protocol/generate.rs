@@ -50,16 +50,13 @@ impl Default for Sampling {
     }
 }
 
-/// Whether and how far to draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum SpecMode {
-    /// Plain decoding.
     Off,
     /// Draft whenever it is expected to pay.
     #[default]
     Auto,
-    /// Always draft, depth by the policy.
     On,
     /// Always draft this many tokens (1..=15).
     Depth(u8),
@@ -68,13 +65,10 @@ pub enum SpecMode {
 /// What to generate after the given tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generate {
-    /// How tokens are chosen.
     pub sampling: Sampling,
-    /// At most this many.
     pub max_tokens: u64,
     /// Ids that end the turn. The one that ended it is not part of the state.
     pub stop: Vec<Token>,
-    /// Speculation.
     pub spec: SpecMode,
     /// Looks at each token as it is drawn; nothing does where there is none.
     pub steering: Option<Steering>,
@@ -86,12 +80,9 @@ pub struct Generate {
     pub likely: Option<u8>,
 }
 
-/// What becomes of a token that was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steered {
-    /// It is the next token of the text.
     Take,
-    /// This one is, in its place.
     Instead(Token),
     /// It is, and the last one: the text repeats itself ([`Ended::Repeats`](super::Ended::Repeats)).
     Last,
@@ -109,16 +100,13 @@ pub trait Steer: Send {
 pub struct Watched {
     /// Tokens of thought after which `</think>` is put; 0 is no limit.
     pub thought_tokens: u64,
-    /// Whether a text that repeats itself is stopped.
     pub loops: bool,
 }
 
 /// What is looked for, and where the answer begins: all that another process needs to make the same [`Steering`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watching {
-    /// What is looked for.
     pub watched: Watched,
-    /// The answer begins inside a thought.
     pub in_thought: bool,
     /// Tokens of that thought that were written before.
     pub spent: u64,
@@ -143,7 +131,6 @@ impl PartialEq for Steering {
 /// Says which tokens of an answer may be drawn, in order. What it says must depend on those tokens and the ones in front of them
 /// alone, so that an answer is the same with speculation on and off.
 pub trait Constrain: Send {
-    /// Whether a token may come next.
     fn allows(&mut self, token: Token) -> bool;
     /// What is added to the logit of a token; `None`: it may not come next.
     fn favours(&mut self, token: Token) -> Option<f32> {
@@ -154,7 +141,6 @@ pub trait Constrain: Send {
     fn ahead(&mut self, _rows: &[Vec<(Token, f32)>]) -> Vec<Token> {
         Vec::new()
     }
-    /// This is the next token of the text.
     fn accept(&mut self, token: Token);
     /// Why no token may come next, where none may: a phrase.
     fn stuck(&self) -> String;
@@ -175,7 +161,6 @@ pub struct Quoting {
     pub related: f32,
     /// How much a quote is favoured or not by how much of what is asked its sentence covers, in logits from none to all of it; 0 is off.
     pub covered: f32,
-    /// Words that are related: a group a line.
     pub thesaurus: String,
 }
 
@@ -201,6 +186,5 @@ impl PartialEq for Constraint {
 pub struct Likely {
     /// The token's; of one that is not among the known ones, the least of them, which is more than its own.
     pub log_prob: f32,
-    /// The likeliest, most first.
     pub best: Vec<(Token, f32)>,
 }

@@ -6,24 +6,18 @@ use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
-/// What is kept of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StatePart {
-    /// Its KV rows.
     Rows,
-    /// The recurrent state at its end.
     End,
 }
 
-/// Why saved state cannot be had back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{why}")]
 pub struct RowsFault {
     /// The segment it belongs to, by the name of its file; `None` for rows of no file.
     pub segment: Option<[u8; 32]>,
-    /// What of it.
     pub part: StatePart,
-    /// A phrase.
     pub why: String,
     /// It will never be had; false for what may pass, as a disk that does not answer.
     pub lasting: bool,
@@ -40,7 +34,6 @@ impl RowsFault {
 /// of two levels.
 pub const ROW_ARRAYS: [&str; 4] = ["k", "v", "k1", "k2"];
 
-/// Number type of stored values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -50,12 +43,10 @@ pub enum Dtype {
     Bf16,
     /// 32-bit unsigned (token ids).
     U32,
-    /// Bytes.
     U8,
 }
 
 impl Dtype {
-    /// Bytes of one value.
     pub fn size(self) -> usize {
         match self {
             Dtype::F32 | Dtype::U32 => 4,
@@ -78,12 +69,10 @@ impl Dtype {
     }
 }
 
-/// A named array, little-endian, rows in position order.
 #[derive(Clone)]
 pub struct ImageTensor {
     /// `k.{layer}`, `v.{layer}`, `k1.{layer}`, `k2.{layer}` in rows; `state.{layer}`, `draft.*` in end states.
     pub name: String,
-    /// Type of the values.
     pub dtype: Dtype,
     /// Slowest axis first.
     pub shape: Vec<usize>,
@@ -192,9 +181,7 @@ impl std::fmt::Debug for ImageTensor {
 /// KV rows of consecutive positions: what a segment adds to the caches. Append-only, independent of how it was computed.
 #[derive(Clone, Debug, Default)]
 pub struct RowsImage {
-    /// Position of the first row.
     pub start: u64,
-    /// How many positions.
     pub rows: u64,
     /// `k.{layer}` and `v.{layer}` `[rows, kv_heads, head_dim]`; `k1.{layer}`, `k2.{layer}`: the compressed keys whose
     /// window ends inside these rows.
@@ -205,9 +192,7 @@ pub struct RowsImage {
 
 /// Where KV rows come from when they are put back: memory, or files that are read and checked on the way to the device.
 pub trait RowSource: Send + Sync + std::fmt::Debug {
-    /// Position of the first row.
     fn start(&self) -> u64;
-    /// How many positions.
     fn rows(&self) -> u64;
     /// Type and shape of an array of this name (as in [`RowsImage::tensors`]), if there is one.
     fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)>;
@@ -236,13 +221,10 @@ pub trait RowSource: Send + Sync + std::fmt::Debug {
     fn pass_over(&self) {}
 }
 
-/// Rows in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowsPlace {
-    /// The file, absolute.
     #[serde(with = "path_bytes")]
     pub file: PathBuf,
-    /// The segment they belong to.
     pub segment: [u8; 32],
     /// Of the file's head, which vouches for the rest.
     pub checksum: [u8; 32],
@@ -302,10 +284,8 @@ impl RowSource for RowsImage {
     }
 }
 
-/// Recurrent state at one position, with nothing pending.
 #[derive(Clone, Debug, Default)]
 pub struct CheckpointImage {
-    /// Tokens the state has absorbed.
     pub position: u64,
     /// `state.{layer}` `[heads, head_dim, head_dim]` f32, and the draft window (`draft.*`) if there is a head.
     pub tensors: Vec<ImageTensor>,
@@ -314,19 +294,16 @@ pub struct CheckpointImage {
 /// Everything one segment keeps. Crosses from engine to session and back.
 #[derive(Clone, Debug, Default)]
 pub struct StateImage {
-    /// KV rows the segment added.
     pub rows: RowsImage,
     /// State at its end; `None` where thinned.
     pub end: Option<CheckpointImage>,
 }
 
 impl StateImage {
-    /// All of its tensors.
     pub fn tensors(&self) -> impl Iterator<Item = &ImageTensor> {
         self.rows.tensors.iter().chain(self.end.iter().flat_map(|end| &end.tensors))
     }
 
-    /// Bytes of all of its tensors.
     pub fn bytes(&self) -> u64 {
         self.tensors().map(|tensor| tensor.bytes() as u64).sum()
     }

@@ -1,6 +1,5 @@
 //! Limits that the device's code is built for and that settings, requests and plans keep to, each once.
 
-/// Most rows of a verify pass.
 pub const MAX_VERIFY_ROWS: usize = 16;
 /// Most drafts of a round: a row of the pass is the token that is known.
 pub const MAX_DEPTH: usize = MAX_VERIFY_ROWS - 1;
@@ -10,5 +9,4 @@ pub const MAX_SEQUENCES: usize = MAX_VERIFY_ROWS;
 pub const TOP_LOGITS: usize = 256;
 /// Highest temperature that may be asked for, wherever it is asked: beyond it a draw is noise.
 pub const MOST_TEMPERATURE: f64 = 2.0;
-/// Tokens no context exceeds, and so no answer.
 pub const MOST_TOKENS: u64 = 1 << 24;

@@ -19,13 +19,10 @@ pub struct Look {
 pub struct Looked {
     /// Tokens it is summed over. An answer's first token is not among them: it is drawn from the last row that was read.
     pub tokens: u64,
-    /// Tokens of a block.
     pub block_tokens: u32,
-    /// Blocks that got any, ascending.
     pub blocks: Vec<BlockLook>,
 }
 
-/// What one block got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BlockLook {
@@ -41,16 +38,13 @@ pub struct BlockLook {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LookedAt {
-    /// While thoughts were written.
     pub thoughts: Looked,
-    /// While the answer was written.
     pub answer: Looked,
 }
 
 /// A text to be scored behind the prompt, once for each list of hidden blocks. The state afterwards is that behind the prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scoring {
-    /// The text.
     pub tokens: Vec<Token>,
     /// The likeliest tokens that are told with each token, and how likely it was: [`JobDone::likely`](super::JobDone::likely).
     pub likely: Option<u8>,

@@ -32,7 +32,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::Exit;
 
-/// A token id of the model's vocabulary.
 pub type Token = u32;
 
 /// Stops a job between two prefill chunks or two decode rounds. Cheap to clone.
@@ -40,11 +39,9 @@ pub type Token = u32;
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Asks the job to end.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
-    /// Whether somebody asked.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -54,26 +51,21 @@ impl Cancel {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SequenceId(pub u32);
 
-/// The conversation on screen.
 pub const MAIN: SequenceId = SequenceId(0);
 
 /// One segment: a prompt, read by prefill, then a completion, by decode.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Chosen by the runtime, repeated in every event.
     pub id: u64,
-    /// On top of whose state.
     pub sequence: SequenceId,
     /// Tokens to read. May be empty only when `generate` continues a state that has a pending token, or one that a job which
     /// only read has just left, or a fork of that.
     pub prompt: Vec<Token>,
     /// `None`: read only.
     pub generate: Option<Generate>,
-    /// Score a text instead of generating one.
     pub score: Option<Scoring>,
     /// Export a [`StateImage`] at the end. False for asides and `--no-save`.
     pub export: bool,
-    /// Ends it early.
     pub cancel: Cancel,
 }
 
@@ -101,10 +93,8 @@ pub enum EngineFault {
     /// The process that ran the model has ended, and all states with it; the next command goes to another one.
     #[error("{0}")]
     Gone(String),
-    /// Nothing more can be done with this engine.
     #[error("{why}")]
     Fatal {
-        /// One line: what, where, what to do next.
         why: String,
         /// How the program ends if it ends because of it.
         #[serde(rename = "code")]
@@ -121,17 +111,13 @@ pub enum Command {
     /// whole path's tokens, for n-gram drafts and penalties. Rows that another sequence has under the same name
     /// ([`RowSource::segment`]) are had from it where that is a gain, and not read: no bit depends on it.
     Restore {
-        /// Repeated in the answer.
         id: u64,
-        /// Whose state.
         sequence: SequenceId,
-        /// Tokens of the live caches that stay.
         keep: u64,
         /// Rows to append, consecutive from `keep`.
         rows: Vec<Arc<dyn RowSource>>,
         /// State at the end of the last row; `None` only for an empty path.
         end: Option<CheckpointImage>,
-        /// All tokens of the path.
         history: Arc<Vec<Token>>,
     },
     /// Runs one segment on top of the live state.
@@ -139,17 +125,13 @@ pub enum Command {
     /// The live state of `from` also becomes that of `to`, once everything asked of both before is done. Answered by
     /// [`EngineEvent::Restored`].
     Fork {
-        /// Repeated in the answer.
         id: u64,
-        /// Stays as it is.
         from: SequenceId,
-        /// Whatever it was is forgotten.
         to: SequenceId,
     },
     /// Forgets a sequence and gives its memory back, once everything asked of it before is done; without an answer. It may be
     /// used again, and is empty then.
     Release {
-        /// Which.
         sequence: SequenceId,
     },
     /// Once everything asked of it before is done, this sequence is only kept because there is room: its holder has its state on
@@ -157,50 +139,33 @@ pub enum Command {
     /// [`EngineEvent::Evicted`] tells. The next command to it takes this back; a job or a fork of it that comes too late fails with
     /// [`EngineFault::Evicted`], and so does all that follows, up to a restore, a fork onto it, or its release.
     MayEvict {
-        /// Which.
         sequence: SequenceId,
     },
-    /// Ends the thread.
     Shutdown,
 }
 
-/// Engine to runtime.
 #[derive(Debug)]
 pub enum EngineEvent {
-    /// The model is being loaded.
     Loading {
-        /// What is being done, for the status line.
         what: String,
         /// Share done, 0 to 1.
         done: f64,
     },
-    /// The model is loaded.
     Ready(ModelInfo),
-    /// A restore or a fork is done.
     Restored {
-        /// Of the command.
         id: u64,
-        /// How long it took.
         ms: f64,
     },
-    /// Prefill goes on. At most one per chunk.
     Reading {
-        /// Of the job.
         id: u64,
-        /// Tokens read so far.
         done: u64,
-        /// Tokens to read.
         total: u64,
-        /// Over the last two seconds.
         tokens_per_s: f64,
     },
     /// Tokens of one round, in order. All of them are in the text; the last may still be outside the state.
     Tokens {
-        /// Of the job.
         id: u64,
-        /// The ids.
         tokens: Vec<Token>,
-        /// Over the last two seconds.
         tokens_per_s: f64,
         /// Where each of them looked, if [`Look::each_token`] asked for it; empty for the first token of an answer.
         looked: Vec<Looked>,
@@ -209,30 +174,23 @@ pub enum EngineEvent {
     },
     /// A job or a restore waits for something that is not the engine's own, or for memory that others give back.
     Waiting {
-        /// Of the job.
         id: u64,
-        /// For the status line.
         what: String,
     },
     /// A sequence that might be evicted was: it is empty, and its memory is another's.
     Evicted {
-        /// Which.
         sequence: SequenceId,
     },
     /// Something to be said once, whatever goes on.
     Note(String),
-    /// A job ended.
     Done {
-        /// Of the job.
         id: u64,
-        /// How, and what it left.
         done: Box<JobDone>,
     },
     /// A job, a restore or a fork failed. The sequence it changes is empty afterwards; restore to go on. Others go on.
     Failed {
         /// Of the job, restore or fork; 0 for the model itself.
         id: u64,
-        /// Why.
         fault: EngineFault,
     },
 }
@@ -254,7 +212,6 @@ impl EngineEvent {
         }
     }
 
-    /// Whether nothing more comes of its command.
     pub fn is_last(&self) -> bool {
         matches!(self, EngineEvent::Restored { .. } | EngineEvent::Done { .. } | EngineEvent::Failed { .. })
     }

@@ -14,16 +14,13 @@ pub fn is_folder(model: &str) -> bool {
     model != BUILT_IN && !model.starts_with("synthetic:")
 }
 
-/// Which device to run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceChoice {
     /// A GPU if there is a usable one, else the CPU; what was taken and why is in [`ModelInfo::notes`].
     #[default]
     Auto,
-    /// The CPU.
     Cpu,
-    /// A GPU, or an error.
     Cuda,
 }
 
@@ -58,7 +55,6 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// What people call it.
     pub fn name(self) -> &'static str {
         match self {
             Precision::Bf16 => "bf16",
@@ -67,7 +63,6 @@ impl Precision {
     }
 }
 
-/// Which draft head to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DraftChoice {
     /// The one that belongs to the model: beside the weights (`eagle3/`), or the built-in model's own.
@@ -75,28 +70,21 @@ pub enum DraftChoice {
     Auto,
     /// None; n-gram drafts remain.
     Off,
-    /// A folder with config.json and weights.
     Folder(PathBuf),
 }
 
-/// What the engine thread loads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
     /// `demo`, `synthetic:9b[:seed]`, `synthetic:tiny[:seed]`, or a folder.
     pub model: String,
-    /// Device.
     pub device: DeviceChoice,
-    /// Number of the GPU.
     pub gpu: usize,
     /// Tokens the caches may hold; `None`: twice the trained length, at most 1,048,576, and what fits.
     pub context: Option<u64>,
     /// Most bytes of the GPU to take; `None`: what is free.
     pub gpu_memory: Option<u64>,
-    /// Form of the weights.
     pub weights: WeightsChoice,
-    /// What prefill multiplies in.
     pub prefill: Precision,
-    /// Draft head.
     pub draft: DraftChoice,
     /// Where packed weights are kept for the next start; `None`: nowhere.
     pub keep_weights: Option<PathBuf>,
@@ -121,7 +109,6 @@ impl Default for EngineOptions {
     }
 }
 
-/// What is running.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelInfo {
@@ -135,11 +122,8 @@ pub struct ModelInfo {
     pub device_kind: String,
     /// `bf16`, `f32`, `8-bit`, `6-bit`, `5-bit`, `4-bit`; behind it what prefill multiplies in, where that is another type.
     pub dtype: String,
-    /// Parameters.
     pub parameters: u64,
-    /// Tokens the caches of one sequence may hold.
     pub context_limit: u64,
-    /// Sequences that may be live at a time.
     pub max_sequences: u32,
     /// Name of the draft head, if one is in use.
     pub draft: Option<String>,
@@ -170,15 +154,11 @@ fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }
 
-/// Device memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryInfo {
-    /// Weights.
     pub weights: u64,
-    /// KV caches and recurrent state.
     pub state: u64,
-    /// Working buffers.
     pub work: u64,
     /// Where keys and values lie in the host's memory: those that the device keeps of them, and where they pass through.
     #[serde(skip_serializing_if = "is_zero")]
@@ -188,6 +168,5 @@ pub struct MemoryInfo {
     pub host: u64,
     /// In use on the device by everybody; process memory on a CPU.
     pub used: u64,
-    /// Of the device.
     pub total: u64,
 }

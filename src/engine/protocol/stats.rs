@@ -6,19 +6,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpecStats {
-    /// Passes over the weights while decoding.
     pub rounds: u64,
-    /// Tokens drafted.
     pub drafted: u64,
-    /// Drafted tokens accepted.
     pub accepted: u64,
-    /// Tokens emitted per round.
     pub mean_accept_length: f64,
     /// Rounds drafted by the EAGLE-3 head.
     pub eagle_rounds: u64,
-    /// Rounds drafted by n-gram lookup.
     pub ngram_rounds: u64,
-    /// Rounds without a draft.
     pub plain_rounds: u64,
     /// `[depth]`: (tried, accepted) at draft position depth + 1.
     pub per_position: Vec<(u64, u64)>,
@@ -27,7 +21,6 @@ pub struct SpecStats {
 }
 
 impl SpecStats {
-    /// Adds another job's counters.
     pub fn add(&mut self, o: &SpecStats) {
         let emitted = self.mean_accept_length * self.rounds as f64 + o.mean_accept_length * o.rounds as f64;
         let weighted = self.time_vs_plain * self.rounds as f64 + o.time_vs_plain * o.rounds as f64;
@@ -55,29 +48,21 @@ impl SpecStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
-    /// Tokens it was given.
     pub prompt_tokens: u64,
     /// Of these, tokens that it did not have to read.
     pub cached_tokens: u64,
-    /// Tokens of thoughts and answer.
     pub completion_tokens: u64,
     /// Of these, tokens of thoughts, where it tells them apart.
     pub thought_tokens: u64,
 }
 
-/// Measured times of one job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobStats {
-    /// Tokens read by prefill.
     pub prefilled_tokens: u64,
-    /// Time for them.
     pub prefill_ms: f64,
-    /// Tokens generated.
     pub generated_tokens: u64,
-    /// Time for them.
     pub decode_ms: f64,
-    /// Speculation.
     pub spec: SpecStats,
     /// What a server counted; `None` from an engine of this machine, whose tokens are the model's.
     pub usage: Option<Usage>,

@@ -8,22 +8,18 @@ use crate::engine::protocol::{Constrain, Ended, Likely, Looked, SpecMode, Steer,
 use crate::engine::sampler::Sampler;
 use crate::model::{Live, Model};
 
-/// A generation under way.
 pub(super) struct Generation {
     pub(super) sampler: Sampler,
     pub(super) stop: Vec<Token>,
     pub(super) mode: SpecMode,
-    /// Tokens that may still be reported.
     pub(super) remaining: u64,
     pub(super) steer: Option<Box<dyn Steer>>,
     pub(super) constraint: Option<Box<dyn Constrain>>,
     /// The likeliest tokens that are told with each one.
     pub(super) likely: Option<u8>,
-    /// Where rows looked is told one by one.
     pub(super) each_token: bool,
     /// The token that ends the thoughts, while they are written.
     pub(super) thoughts_until: Option<Token>,
-    /// Rows that wrote thoughts, and the answer.
     pub(super) looked: [u64; 2],
 }
 
@@ -129,12 +125,10 @@ fn likeliest(mut all: Vec<(Token, f32)>, log_sum_exp: f32) -> TopLogits {
     TopLogits { ids, logits, log_sum_exp }
 }
 
-/// What verified rows say about drafts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Matched {
     /// Drawn tokens, in order: the accepted drafts and one more, unless it ends the turn.
     pub(super) tokens: Vec<Token>,
-    /// Drafts that equal the draw.
     pub(super) accepted: usize,
     /// [`Ended::Stop`]: a token that ends the turn was drawn behind `tokens`. [`Ended::Repeats`]: the last one is the last.
     pub(super) ended: Option<Ended>,

@@ -13,12 +13,10 @@ use crate::engine::protocol::{Ended, Likely, Looked, MAX_DEPTH, SpecMode, Token}
 use crate::model::draft::Tables;
 use crate::model::{Live, Model};
 
-/// What a round brought.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Round {
     /// New tokens of the text, in order. The last one is pending unless `ended` is [`Ended::Stop`].
     pub tokens: Vec<Token>,
-    /// Set when this was the last round.
     pub ended: Option<Ended>,
     /// Where each of its rows looked, if it was asked for.
     pub looked: Vec<Looked>,
@@ -54,7 +52,6 @@ impl Proposal {
     }
 }
 
-/// Whose time a round took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// Its own: what it took says what drafts cost.
@@ -64,11 +61,8 @@ pub enum Pace {
     Shared(usize),
 }
 
-/// What a round does next.
 pub enum Proposed {
-    /// These rows are to be verified.
     Rows(Box<Proposal>),
-    /// Nothing: it is over.
     Over(Round),
 }
 

@@ -2,82 +2,58 @@
 
 use super::up;
 use crate::backend::Result;
-use crate::backend::cuda::driver::Driver;
+use crate::backend::cuda::driver::{Driver, GemmOut};
 
-/// What becomes of a GEMM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GemmTo {
-    /// bf16 `y`.
-    Store,
-    /// f32 `y`.
-    F32,
-    /// f32 `dst += scale · y`.
-    Add,
+operands! {
+    /// Of the GEMMs in every size of tiles.
+    Gemm:
+    Ptr dst x w;
+    u32 ldd ldx rows out inner;
+    f32 scale;
 }
 
-kernels! { "gemm.cu", device:
-    /// GEMM of any number of rows: bf16, f32, or `h += scale·y`; `inner` a multiple of 32
-    Gemm [gemm_store gemm_f32 gemm_add] (
-        dst: Ptr("void*"), ldd: u32, x: Ptr("const bf16*"), ldx: u32, w: Ptr("const bf16*"), rows: u32, out: u32,
-        inner: u32, scale: f32,
-    )
-    grid [up(rows, 128), up(out, 128), 1], threads 256, shared 81_920;
+/// Kernels of every size of tiles, which have the same parameters and bits.
+macro_rules! gemm_kernels {
+    ($($what:literal $params:ident [$($symbol:ident)+] tiles [$rows:literal, $outs:literal], threads $threads:literal,
+        shared $shared:literal;)+) => {
+        kernels! { "gemm.cu", device: $(
+            #[doc = $what]
+            $params of Gemm [$($symbol)+] (
+                dst: Ptr("void*"), ldd: u32, x: Ptr("const bf16*"), ldx: u32, w: Ptr("const bf16*"), rows: u32, out: u32,
+                inner: u32, scale: f32,
+            )
+            grid [up(rows, $rows), up(out, $outs), 1], threads $threads, shared $shared;
+        )+ }
 
-    /// The same with the same bits in smaller tiles; `inner` a multiple of 64
-    GemmTall [gemm_tall_store gemm_tall_f32 gemm_tall_add] (
-        dst: Ptr("void*"), ldd: u32, x: Ptr("const bf16*"), ldx: u32, w: Ptr("const bf16*"), rows: u32, out: u32,
-        inner: u32, scale: f32,
-    )
-    grid [up(rows, 128), up(out, 64), 1], threads 256, shared 82_944;
-
-    /// In smaller ones still
-    GemmSquare [gemm_square_store gemm_square_f32 gemm_square_add] (
-        dst: Ptr("void*"), ldd: u32, x: Ptr("const bf16*"), ldx: u32, w: Ptr("const bf16*"), rows: u32, out: u32,
-        inner: u32, scale: f32,
-    )
-    grid [up(rows, 64), up(out, 64), 1], threads 128, shared 92_160;
-
-    /// And in the smallest
-    GemmFew [gemm_few_store gemm_few_f32 gemm_few_add] (
-        dst: Ptr("void*"), ldd: u32, x: Ptr("const bf16*"), ldx: u32, w: Ptr("const bf16*"), rows: u32, out: u32,
-        inner: u32, scale: f32,
-    )
-    grid [up(rows, 64), up(out, 32), 1], threads 256, shared 96_768;
+        /// From the largest, which makes most of every byte, to the smallest, which gives most multiprocessors something to do.
+        const TILES: &[Tiles] = &[$(Tiles {
+            rows: $rows,
+            outs: $outs,
+            symbols: $params::SYMBOLS,
+            // SAFETY: the caller's.
+            launch: |gemm: Gemm, d: &dyn Driver, symbol| unsafe { $params(gemm).launch_as(d, symbol) },
+        }),+];
+    };
 }
 
-/// A kind of tiles: its rows and outputs, and its launch.
+gemm_kernels! {
+    "GEMM of any number of rows: bf16, f32, or `h += scale·y`; `inner` a multiple of 32"
+    GemmLarge [gemm_store gemm_f32 gemm_add] tiles [128, 128], threads 256, shared 81_920;
+    "The same with `inner` a multiple of 64, as the following"
+    GemmTall [gemm_tall_store gemm_tall_f32 gemm_tall_add] tiles [128, 64], threads 256, shared 82_944;
+    "The same in smaller tiles"
+    GemmSquare [gemm_square_store gemm_square_f32 gemm_square_add] tiles [64, 64], threads 128, shared 92_160;
+    "The same in the smallest tiles"
+    GemmFew [gemm_few_store gemm_few_f32 gemm_few_add] tiles [64, 32], threads 256, shared 96_768;
+}
+
 struct Tiles {
     rows: u32,
     outs: u32,
-    launch: unsafe fn(Gemm, &dyn Driver, GemmTo) -> Result<()>,
+    /// By [`GemmOut`].
+    symbols: &'static [&'static str],
+    launch: unsafe fn(Gemm, &dyn Driver, &'static str) -> Result<()>,
 }
-
-/// The launch of a row of the table: its symbols by what becomes of the result.
-macro_rules! tiles {
-    ($params:ident $rows:literal x $outs:literal, $store:literal $f32:literal $add:literal) => {{
-        /// # Safety
-        /// See the module.
-        unsafe fn launch(gemm: Gemm, d: &dyn Driver, to: GemmTo) -> Result<()> {
-            let Gemm { dst, ldd, x, ldx, w, rows, out, inner, scale } = gemm;
-            let symbol = match to {
-                GemmTo::Store => $store,
-                GemmTo::F32 => $f32,
-                GemmTo::Add => $add,
-            };
-            // SAFETY: the caller's.
-            unsafe { $params { dst, ldd, x, ldx, w, rows, out, inner, scale }.launch_as(d, symbol) }
-        }
-        Tiles { rows: $rows, outs: $outs, launch }
-    }};
-}
-
-/// From the largest, which makes most of every byte, to the smallest, which gives most multiprocessors something to do.
-const TILES: [Tiles; 4] = [
-    tiles!(Gemm 128 x 128, "gemm_store" "gemm_f32" "gemm_add"),
-    tiles!(GemmTall 128 x 64, "gemm_tall_store" "gemm_tall_f32" "gemm_tall_add"),
-    tiles!(GemmSquare 64 x 64, "gemm_square_store" "gemm_square_f32" "gemm_square_add"),
-    tiles!(GemmFew 64 x 32, "gemm_few_store" "gemm_few_f32" "gemm_few_add"),
-];
 
 impl Tiles {
     /// Whether half of a tile is not left empty, and three of four multiprocessors have one to make.
@@ -87,12 +63,11 @@ impl Tiles {
     }
 }
 
-/// Rows of the smallest tiles: fewer are not asked for.
+/// Rows of the smallest tiles.
 const FEWEST: u32 = 64;
 
-/// The largest tiles that suit, or the smallest.
 fn tiles_for(rows: u32, out: u32, inner: u32, multiprocessors: u32) -> &'static Tiles {
-    let [largest, .., smallest] = &TILES;
+    let (largest, smallest) = (&TILES[0], &TILES[TILES.len() - 1]);
     if !inner.is_multiple_of(64) {
         return largest;
     }
@@ -103,11 +78,11 @@ impl Gemm {
     /// Launches the kernel with this result, in the tiles that suit its shape.
     ///
     /// # Safety
-    /// See the module: every pointer must span what kernels/README.md says.
-    pub unsafe fn launch(&self, d: &dyn Driver, to: GemmTo) -> Result<()> {
+    /// See the module: every pointer must span what the row says.
+    pub unsafe fn launch(&self, d: &dyn Driver, to: GemmOut) -> Result<()> {
         let tiles = tiles_for(self.rows, self.out, self.inner, d.info().multiprocessors);
         // SAFETY: the caller's.
-        unsafe { (tiles.launch)(*self, d, to) }
+        unsafe { (tiles.launch)(*self, d, tiles.symbols[to as usize]) }
     }
 }
 

@@ -2,16 +2,24 @@
 
 use super::{DeviceInfo, ring};
 
-/// Multiprocessors that a product with so many columns leaves alone, from whose results lightning rows are made.
+/// Multiprocessors that the product before, of so many columns, leaves idle.
 fn aside(columns: u32, device: &DeviceInfo) -> u32 {
     device.multiprocessors.saturating_sub(ring::shares(columns, device.multiprocessors))
+}
+
+operands! {
+    /// Of lightning attention.
+    Lightning:
+    Ptr o x v qk dst q_norm k_norm rope at of state pend_k pend_v slopes step next_norm next_x next_sums gate;
+    u32 ldo ldx ldv ldqk ldd q_col k_col v_col heads kv_heads all sequences rows;
+    f32 scale eps;
 }
 
 kernels! { "lightning.cu", device:
     /// Absorbs pending rows, then rows 1..16 of qk-norm, RoPE, recurrence; `q_norm`, `k_norm`, `rope` may be null. `all` rows in
     /// all, of one sequence, or of at most `sequences`. With `next_x`, rows for the GEMM that follows, gated by columns of `x`. Launch blocks before the last
     /// `heads` only wait
-    LightningVerify [lightning_verify] (
+    LightningVerify of Lightning [lightning_verify] (
         o: Ptr("float*"), ldo: u32, x: Ptr("const bf16*"), ldx: u32, q_col: u32, k_col: u32, v_col: u32,
         q_norm: Ptr("const float*"), k_norm: Ptr("const float*"), rope: Ptr("const float2*"), at: Ptr("const Row*"),
         of: Ptr("const RowState*"), next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
@@ -20,7 +28,7 @@ kernels! { "lightning.cu", device:
     grid [4, aside(ldx, device) + heads, sequences], threads 256, shared all * 1152;
 
     /// Absorbs pending rows
-    LightningFold [lightning_fold] (
+    LightningFold of Lightning [lightning_fold] (
         state: Ptr("float*"), pend_k: Ptr("const bf16*"), pend_v: Ptr("const bf16*"), slopes: Ptr("const float*"),
         step: Ptr("const Step*"), heads: u32, kv_heads: u32,
     )

@@ -1,11 +1,11 @@
 //! Lightning attention of prefill passes.
 
-use super::up;
+use super::{Lightning, up};
 
 kernels! { "lightning_prefill.cu", device:
     /// Prefill: normed and rotated `[q (heads·128) | k (kv_heads·128)]`; `dst` may be `x + q_col` with `ldd = ldx` where the
     /// columns q and k are adjacent
-    LightningQk [lightning_qk] (
+    LightningQk of Lightning [lightning_qk] (
         dst: Ptr("bf16*"), ldd: u32, x: Ptr("const bf16*"), ldx: u32, q_col: u32, k_col: u32, q_norm: Ptr("const float*"),
         k_norm: Ptr("const float*"), rope: Ptr("const float2*"), heads: u32, kv_heads: u32, eps: f32, rows: u32,
     )
@@ -13,7 +13,7 @@ kernels! { "lightning_prefill.cu", device:
 
     /// Absorbs pending rows, then chunks of 64 on tensor cores, state on chip; `qk` from `lightning_qk`, `v` points at its
     /// first column
-    LightningPrefill [lightning_prefill] (
+    LightningPrefill of Lightning [lightning_prefill] (
         o: Ptr("float*"), ldo: u32, qk: Ptr("const bf16*"), ldqk: u32, v: Ptr("const bf16*"), ldv: u32,
         state: Ptr("float*"), pend_k: Ptr("const bf16*"), pend_v: Ptr("const bf16*"), slopes: Ptr("const float*"),
         step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32,

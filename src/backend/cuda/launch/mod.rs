@@ -1,55 +1,59 @@
-//! One table of kernels: a row is a kernel's symbols, its parameters, grid, block and shared memory, and what it does. One
-//! module per file of `kernels/`, and `ring`, which those of GEMMs of 1..=16 rows share.
+//! The table of kernels: a row holds a kernel's symbols, parameters, grid, block and shared memory, and what it does (layouts, limits).
+//! One module per file of `kernels/`, and `ring` for the GEMMs of 1..=16 rows.
 //!
-//! [`kernels!`] makes of a row a structure with a named field per parameter and the launch that hands them over in the
-//! kernel's order. The table of signatures in `kernels/README.md` is written from the same rows, and `tests` compares both
-//! with what the `.cu` files declare. The contract of each kernel (layouts, limits) is its row there.
-//!
-//! Kernels themselves take their parameters one by one, not as one structure: the machine code that speeds were measured with
-//! stays as it is, and the order is nobody's business but this table's.
+//! [`kernels!`] turns a row into a structure of the kernel's parameters and a launch that passes them in the kernel's order. Kernels
+//! that share most of their parameters wrap the operands of their family ([`operands!`]) instead: an operation fills these in once for
+//! all its launches. `tests` compares the rows with what the `.cu` files declare.
 //!
 //! # Safety
 //!
-//! Every launch hands raw device addresses to a kernel. Its caller guarantees that each points to memory of the
-//! extent the contract names, that it stays allocated until the queue has passed the launch (or as long as a CUDA graph
-//! holds it), and that outputs do not overlap inputs unless the contract allows it.
+//! Every launch passes raw device addresses to a kernel. Its caller guarantees that each points to memory of the extent the row
+//! names, that it stays allocated until the queue has passed the launch (or as long as a CUDA graph holds it), and that outputs do
+//! not overlap inputs unless the row allows it.
 
 use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Follow, Launch, TensorMap};
 use crate::backend::Result;
 
+/// `FAMILY: TYPE field field …; …`, where `Ptr` is a device address: the parameters that kernels of one family have among them. A launch reads those of its row; the
+/// others stay at their default, 0.
+macro_rules! operands {
+    ($(#[doc = $what:literal])+ $family:ident: $($type:ident $($field:ident)+;)+) => {
+        $(#[doc = $what])+
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $family { $($(pub $field: field_type!($type)),+),+ }
+    };
+}
+
 /// `SOURCE, DEVICE: rows`; a row is
 /// `/// what`, `Structure [symbols] (field: type, …) grid [x, y, z], threads n, shared bytes;` where grid and shared memory
-/// may use the fields and the `DeviceInfo` named DEVICE. Types: `u32`, `u64`, `f32`, `TensorMap`, and `Ptr("C type")` for device addresses.
+/// may use the fields and the `DeviceInfo` named DEVICE. Types: `u32`, `u64`, `f32`, `TensorMap`, and `Ptr("C type")` for device
+/// addresses. `Structure of FAMILY` takes its fields from those operands.
 macro_rules! kernels {
-    ($source:literal, $device:ident: $(
+    ($source:expr, $device:ident: $(
         $(#[doc = $what:literal])+
-        $params:ident [$($symbol:ident)+] ($($field:ident: $type:ident $(($c:literal))?),+ $(,)?)
+        $params:ident $(of $family:ident)? [$($symbol:ident)+] ($($field:ident: $type:ident $(($c:literal))?),+ $(,)?)
         grid $grid:expr, threads $threads:literal, shared $shared:expr;
     )+) => {
         $(
-            $(#[doc = $what])+
-            #[derive(Clone, Copy, Debug)]
-            pub struct $params { $(pub $field: field_type!($type)),+ }
+            parameters! { $(#[doc = $what])+ $params $(of $family)?; $($field: field_type!($type)),+ }
 
             impl $params {
-                /// The launch of one of the row's symbols, handed to `then`.
+                /// Passes the launch of one of the row's symbols to `then`.
                 pub fn as_launch<R>(
                     &self,
-                    $device: &super::DeviceInfo,
+                    $device: &crate::backend::cuda::launch::DeviceInfo,
                     symbol: &'static str,
-                    then: impl FnOnce(&super::Launch<'_>) -> R,
+                    then: impl FnOnce(&crate::backend::cuda::launch::Launch<'_>) -> R,
                 ) -> R {
                     let _ = $device;
-                    let $params { $($field),+ } = *self;
-                    let args = [$(super::Arg::from($field)),+];
-                    then(&super::launch_of($device, symbol, $grid, $threads, $shared, &args))
+                    fields!(self, $params $(of $family)?; $($field),+);
+                    let args = [$(crate::backend::cuda::launch::Arg::from($field)),+];
+                    then(&crate::backend::cuda::launch::launch_of($device, symbol, $grid, $threads, $shared, &args))
                 }
 
-                /// One of the row's symbols.
-                ///
                 /// # Safety
-                /// See the module: every pointer must span what kernels/README.md says.
-                pub(super) unsafe fn launch_as(&self, d: &dyn super::Driver, symbol: &'static str) -> super::Result<()> {
+                /// See the module: every pointer must span what the row says.
+                pub(super) unsafe fn launch_as(&self, d: &dyn crate::backend::cuda::launch::Driver, symbol: &'static str) -> crate::backend::cuda::launch::Result<()> {
                     // SAFETY: the caller's.
                     self.as_launch(d.info(), symbol, |launch| unsafe { d.launch(launch) })
                 }
@@ -57,17 +61,36 @@ macro_rules! kernels {
             launcher!($params $($symbol)+);
         )+
 
-        /// The rows of this file, in words.
         #[cfg(test)]
-        pub(super) const ROWS: &[super::tests::Row] = &[$(super::tests::Row {
+        pub(super) const ROWS: &[crate::backend::cuda::launch::tests::Row] = &[$(crate::backend::cuda::launch::tests::Row {
             source: $source,
             symbols: &[$(stringify!($symbol)),+],
-            what: concat!($($what),+),
             params: &[$((c_type!($type $(($c))?), stringify!($field))),+],
-            grid: stringify!($grid),
             threads: $threads,
             shared: stringify!($shared),
         }),+];
+    };
+}
+
+macro_rules! parameters {
+    ($(#[doc = $what:literal])+ $params:ident of $family:ident; $($rest:tt)+) => {
+        $(#[doc = $what])+
+        #[derive(Clone, Copy, Debug)]
+        pub struct $params(pub $family);
+    };
+    ($(#[doc = $what:literal])+ $params:ident; $($field:ident: $type:ty),+) => {
+        $(#[doc = $what])+
+        #[derive(Clone, Copy, Debug)]
+        pub struct $params { $(pub $field: $type),+ }
+    };
+}
+
+macro_rules! fields {
+    ($this:ident, $params:ident of $family:ident; $($field:ident),+) => {
+        let $params($family { $($field,)+ .. }) = *$this;
+    };
+    ($this:ident, $params:ident; $($field:ident),+) => {
+        let $params { $($field),+ } = *$this;
     };
 }
 
@@ -75,22 +98,24 @@ macro_rules! kernels {
 macro_rules! launcher {
     ($params:ident $symbol:ident) => {
         impl $params {
-            /// Launches the kernel.
-            ///
             /// # Safety
-            /// See the module: every pointer must span what kernels/README.md says.
-            pub unsafe fn launch(&self, d: &dyn super::Driver) -> super::Result<()> {
+            /// See the module: every pointer must span what the row says.
+            pub unsafe fn launch(&self, d: &dyn crate::backend::cuda::launch::Driver) -> crate::backend::cuda::launch::Result<()> {
                 // SAFETY: the caller's.
                 unsafe { self.launch_as(d, stringify!($symbol)) }
             }
         }
     };
-    ($params:ident $($symbol:ident)+) => {};
+    ($params:ident $($symbol:ident)+) => {
+        impl $params {
+            pub(in crate::backend::cuda::launch) const SYMBOLS: &[&'static str] = &[$(stringify!($symbol)),+];
+        }
+    };
 }
 
 macro_rules! field_type {
     (Ptr) => {
-        super::DevicePtr
+        crate::backend::cuda::launch::DevicePtr
     };
     ($same:ident) => {
         $same
@@ -113,25 +138,6 @@ macro_rules! c_type {
     };
 }
 
-/// A row of GEMMs of 1..=16 rows in one form.
-macro_rules! skinny_kernels {
-    ($source:literal, $what:literal, $params:ident [$($symbol:ident)+], $ring:path, threads $threads:literal) => {
-        const _: () = assert!($ring.warps * 32 == $threads);
-        kernels! { $source, device:
-            #[doc = $what]
-            $params [$($symbol)+] (
-                dst: Ptr("void*"), ldd: u32, w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
-                w2: Ptr("const unsigned char*"), x: Ptr("const bf16*"), ldx: u32, sums: Ptr("const float*"), eps: f32,
-                mul: f32, scale: f32, next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
-                next_n: u32, rows: u32, stages: u32, places: u32, deep: u32,
-            )
-            grid [super::ring::shares(out, device.multiprocessors), 1, 1],
-            threads $threads,
-            shared super::ring::shared_bytes(&$ring, detail, [stages, places, deep, rows], device.shared_limit);
-        }
-    };
-}
-
 mod compare;
 mod draft;
 mod fp8;
@@ -143,13 +149,6 @@ mod pool;
 mod ring;
 mod rows;
 mod skinny;
-mod skinny_group4;
-mod skinny_int4;
-mod skinny_int5;
-mod skinny_int6;
-mod skinny_int8;
-mod skinny_mixed;
-mod skinny_nvfp4;
 mod sparse;
 mod sparse_attend;
 mod sparse_scores;
@@ -181,7 +180,6 @@ macro_rules! table {
     };
 }
 
-/// All rows, file by file.
 #[cfg(test)]
 const TABLE: &[&[tests::Row]] = super::images::kernel_files!(table);
 

@@ -9,12 +9,10 @@ fn groups(rows: u32, inner: u32, columns: u32) -> u32 {
     rows.next_multiple_of(PAIR_ROWS as u32) * (inner / columns)
 }
 
-/// Pairs of tiles.
 fn pairs(out: u32) -> u32 {
     up(out, PAIR_ROWS as u32)
 }
 
-/// Units of a pair.
 fn units(inner: u32) -> u32 {
     inner / UNIT_COLUMNS as u32
 }
@@ -53,8 +51,12 @@ kernels! { "packed.cu", device:
     grid [up(groups(rows, inner, 32), 128), 1, 1], threads 128, shared 0;
 }
 
-fn no_kernel(what: &str, form: Form) -> BackendError {
-    BackendError::Unsupported(format!("no kernel to {what} the form {}", form.name()))
+/// The one of a row's symbols that `verb` names for a form.
+fn symbol(verb: &str, form: Form, symbols: &[&'static str]) -> Result<&'static str> {
+    let found = symbols.iter().find(|symbol| symbol.strip_prefix(verb) == Some(form.name()));
+    found
+        .copied()
+        .ok_or_else(|| BackendError::Unsupported(format!("no kernel {verb}{} for weights in that form", form.name())))
 }
 
 /// bf16 rows into a form.
@@ -63,51 +65,33 @@ fn no_kernel(what: &str, form: Form) -> BackendError {
 /// See the module.
 pub unsafe fn pack(d: &dyn Driver, form: Form, params: PackInt8) -> Result<()> {
     let PackInt8 { dst, src, rows, inner, bad } = params;
-    let symbol = match form {
-        // SAFETY: the caller's.
-        Form::Int8 => return unsafe { params.launch(d) },
-        Form::Int4 => "pack_int4",
-        Form::Int5 => "pack_int5",
-        Form::Int6 => "pack_int6",
-        Form::Bf16 | Form::Group4(_) | Form::Nvfp4 => return Err(no_kernel("pack", form)),
-    };
     // SAFETY: the caller's.
-    unsafe { PackPlanes { dst, src, rows, inner, bad }.launch_as(d, symbol) }
+    unsafe {
+        if form == Form::Int8 {
+            return params.launch(d);
+        }
+        let symbol = symbol("pack_", form, PackPlanes::SYMBOLS)?;
+        PackPlanes { dst, src, rows, inner, bad }.launch_as(d, symbol)
+    }
 }
 
-/// A packed weight as bf16; `params.detail` is filled in here.
+/// A packed weight as bf16; `params.detail` is set here.
 ///
 /// # Safety
 /// See the module.
 pub unsafe fn unpack(d: &dyn Driver, form: Form, params: Unpack) -> Result<()> {
-    let symbol = match form {
-        Form::Int8 => "unpack_int8",
-        Form::Int4 => "unpack_int4",
-        Form::Int5 => "unpack_int5",
-        Form::Int6 => "unpack_int6",
-        Form::Group4(_) => "unpack_group4",
-        Form::Nvfp4 => "unpack_nvfp4",
-        Form::Bf16 => return Err(no_kernel("unpack", form)),
-    };
+    let symbol = symbol("unpack_", form, Unpack::SYMBOLS)?;
     let detail = form.row().map_or(0, |row| row.detail);
     // SAFETY: the caller's.
     unsafe { Unpack { detail, ..params }.launch_as(d, symbol) }
 }
 
-/// Rows of a packed weight; `params.detail` is filled in here.
+/// Rows of a packed weight; `params.detail` is set here.
 ///
 /// # Safety
 /// See the module.
 pub unsafe fn gather(d: &dyn Driver, form: Form, params: Gather) -> Result<()> {
-    let symbol = match form {
-        Form::Int8 => "gather_int8",
-        Form::Int4 => "gather_int4",
-        Form::Int5 => "gather_int5",
-        Form::Int6 => "gather_int6",
-        Form::Group4(_) => "gather_group4",
-        Form::Nvfp4 => "gather_nvfp4",
-        Form::Bf16 => return Err(no_kernel("look rows up in", form)),
-    };
+    let symbol = symbol("gather_", form, Gather::SYMBOLS)?;
     let detail = form.row().map_or(0, |row| row.detail);
     // SAFETY: the caller's.
     unsafe { Gather { detail, ..params }.launch_as(d, symbol) }

@@ -8,14 +8,13 @@ pub(super) const SKINNY_TILE: u32 = 32;
 pub(super) struct Ring {
     /// Warps of a block, each with a ring of its own.
     pub(super) warps: u32,
-    /// Columns of a stage.
     pub(super) columns: u32,
     /// Bytes of weights in a stage, by the form's detail.
     pub(super) stage: fn(u32) -> u32,
     /// Fewest stages worth having: where shared memory is too small for them, rows go in two halves.
     pub(super) least: u32,
-    /// Most stages. Packed weights do best with few: what a block leaves of a multiprocessor's shared memory lets the small
-    /// kernels after it start beside it, and what travels ahead keeps activations waiting.
+    /// Most stages. Packed weights do best with few: the shared memory left over lets the small kernels that follow
+    /// start early, and copies that run ahead delay activations.
     pub(super) most: u32,
 }
 

@@ -1,31 +1,28 @@
 //! GEMMs of 1..=16 rows.
 
-use super::ring::{Ring, SKINNY_TILE, used_bytes};
-use super::skinny_group4::{self, SkinnyGroup4};
-use super::skinny_int4::{self, SkinnyInt4};
-use super::skinny_int5::{self, SkinnyInt5};
-use super::skinny_int6::{self, SkinnyInt6};
-use super::skinny_int8::{self, SkinnyInt8};
-use super::skinny_mixed::{self, SkinnyMixed};
-use super::skinny_nvfp4::{self, SkinnyNvfp4};
+use self::skinny::SkinnyBf16;
+use self::skinny_group4::SkinnyGroup4;
+use self::skinny_int4::SkinnyInt4;
+use self::skinny_int5::SkinnyInt5;
+use self::skinny_int6::SkinnyInt6;
+use self::skinny_int8::SkinnyInt8;
+use self::skinny_mixed::SkinnyMixed;
+use self::skinny_nvfp4::SkinnyNvfp4;
+use super::ring::{Ring, SKINNY_TILE, shared_bytes, shares, used_bytes};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 use crate::backend::{Form, Result, internal};
 
-/// Turns, at most, whose parts are kept before the warps of a block meet to add them up: the more, the less often they wait for
-/// each other. In a turn each team of warps (`teams` of `kernels/skinny.cuh`) works on a tile of its own and leaves as many parts fewer; rows that stay are shared by the teams:
-/// what a turn and a row need is the same whatever the teams.
+/// Most turns whose parts are kept before the warps of a block meet to add them up; more turns mean fewer waits. In a
+/// turn each team of warps (`teams` of `kernels/skinny.cuh`) works on a tile of its own and leaves as many parts
+/// fewer, and teams share rows that stay: the need of a turn and a row is the same whatever the teams.
 const MOST_DEEP: u32 = 8;
 
-/// Shared memory that parts of tiles leave to the small kernels around a GEMM, which start beside it.
+/// Shared memory left to the small kernels around a GEMM, which overlap with it.
 const BESIDE: u32 = 44 << 10;
 
 /// Left for arrays of the kernels' own, which a block has within its limit, too: a factor of each row, and what the start of the rest is rounded up by.
 const OWN_BYTES: u32 = 256;
 
-/// bf16 weights.
-pub(super) const RING: Ring = Ring { warps: 8, columns: 64, stage: |_| SKINNY_TILE * 128, least: 2, most: 6 };
-
-/// What becomes of a skinny GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkinnyTo {
     /// bf16 `scale · y`.
@@ -41,20 +38,15 @@ pub enum SkinnyTo {
 /// A skinny GEMM's activations: bf16 rows, and what results are multiplied by, `mul`, divided by the norms of the rows where they have `sums`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SkinnyRows {
-    /// Rows.
     pub x: DevicePtr,
-    /// From row to row, in values.
     pub ld: u32,
     /// f32 `[rows][inner / 32]`, sums of squares; or 0.
     pub sums: DevicePtr,
-    /// Epsilon of the norm.
     pub eps: f32,
-    /// Factor.
     pub mul: f32,
 }
 
 impl SkinnyRows {
-    /// As they are.
     pub fn plain(x: DevicePtr, ld: u32) -> Self {
         SkinnyRows { x, ld, sums: 0, eps: 0.0, mul: 1.0 }
     }
@@ -67,17 +59,14 @@ impl SkinnyRows {
     }
 }
 
-/// Where rows go that the GEMM behind the next norm or gate reads: bf16 `[rows, n]`, and `sums` as in [`SkinnyRows`] where there is a norm. All 0
-/// where nobody said what follows.
+/// Where a kernel leaves rows for the GEMM after the next norm or gate: bf16 `[rows, n]`, and `sums` as in
+/// [`SkinnyRows`] where there is a norm. All 0 where no next operation was named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextRows {
     /// Norm weight, or 0.
     pub norm: DevicePtr,
-    /// Rows.
     pub x: DevicePtr,
-    /// Sums of squares.
     pub sums: DevicePtr,
-    /// Values of a row.
     pub n: u32,
 }
 
@@ -98,14 +87,10 @@ impl NextRows {
 /// Columns that become one of a row's sums of squares: `SUMMED` of `kernels/common.cuh`.
 pub const SUMMED: u32 = 32;
 
-/// The weight of a skinny GEMM.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SkinnyWeight {
-    /// Its address.
     pub w: DevicePtr,
-    /// How it lies there.
     pub form: Form,
-    /// Rows.
     pub out: u32,
     /// Columns: a multiple of 64, of 128 for packed forms.
     pub inner: u32,
@@ -126,7 +111,6 @@ pub fn joined(d: &dyn Driver, to: SkinnyTo, first: SkinnyWeight, second: SkinnyW
 }
 
 impl SkinnyTo {
-    /// Bytes of a value of the result.
     pub fn value_bytes(self) -> u64 {
         match self {
             SkinnyTo::Store | SkinnyTo::Swiglu => 2,
@@ -139,7 +123,7 @@ impl SkinnyTo {
 fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
     let ring = match weight.form {
         _ if weight.second.is_some() => &skinny_mixed::RING,
-        Form::Bf16 => &RING,
+        Form::Bf16 => &skinny::RING,
         Form::Int8 => &skinny_int8::RING,
         Form::Int4 => &skinny_int4::RING,
         Form::Int5 => &skinny_int5::RING,
@@ -150,7 +134,6 @@ fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
     (ring, weight.form.row().map_or(0, |row| row.detail))
 }
 
-/// Shared memory that a launch may ask for.
 fn room(d: &dyn Driver) -> u32 {
     d.info().shared_limit.saturating_sub(OWN_BYTES)
 }
@@ -161,25 +144,111 @@ fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner]: [u32; 2], limit
     let used = |stages, places, deep| used_bytes(ring, detail, [stages, places, deep, rows]);
     let stages = (1..=ring.most).rev().find(|n| used(*n, *n, 1) <= limit).unwrap_or(1);
     if to == SkinnyTo::Add {
-        // One or two tiles a block, and what a result is added to is asked for a tile at a time.
+        // One or two tiles a block; the values that results are added to are loaded a tile at a time.
         return [stages, stages, 1];
     }
     let steps = (inner / ring.columns).div_ceil(ring.warps);
     let places = if used(stages, steps, 1) <= limit { steps } else { stages };
-    // What follows an MLP's first product is its second one, which starts beside nothing; to meet seldom helps those that are short of time, not of bytes.
+    // An MLP's second product follows its first and overlaps with nothing; fewer meetings help kernels that are bound
+    // by time, not bytes.
     let beside = if to == SkinnyTo::Swiglu && ring.warps > 8 { 0 } else { BESIDE };
     let deep = (1..=MOST_DEEP).rev().find(|n| used(stages, places, *n) + beside <= limit).unwrap_or(1);
     [stages, places, deep]
 }
 
-skinny_kernels! {
-    "skinny.cu",
-    "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. Results of a row are multiplied by `mul`, and by the reciprocal of its norm where there are `sums` [rows][inner/32]. add with `next_x` leaves rows of `next_n` values for the GEMM behind the next norm. `w` is bf16; `detail` and `w2` are for other forms",
-    Skinny [
-        skinny_store_8 skinny_store_16 skinny_swiglu_8 skinny_swiglu_16 skinny_add_8 skinny_add_16 skinny_logits_8
-        skinny_logits_16
-    ],
-    RING, threads 256
+operands! {
+    /// Of the GEMMs of 1..=16 rows in every form.
+    Skinny:
+    Ptr dst w w2 x sums next_norm next_x next_sums;
+    u32 ldd out inner detail ldx next_n rows stages places deep;
+    f32 eps mul scale;
+}
+
+/// Kernels of one form, and how its weights pass through a block: a unit of a packed form is a warp's stage.
+macro_rules! form {
+    ($module:ident, $what:literal, $params:ident [$($symbol:ident)+], threads $threads:literal, $ring:expr) => {
+        pub(super) mod $module {
+            use super::*;
+
+            pub(in crate::backend::cuda::launch) const RING: Ring = $ring;
+            const _: () = assert!(RING.warps * 32 == $threads);
+
+            kernels! { concat!(stringify!($module), ".cu"), device:
+                #[doc = $what]
+                $params of Skinny [$($symbol)+] (
+                    dst: Ptr("void*"), ldd: u32, w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
+                    w2: Ptr("const unsigned char*"), x: Ptr("const bf16*"), ldx: u32, sums: Ptr("const float*"), eps: f32,
+                    mul: f32, scale: f32, next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
+                    next_n: u32, rows: u32, stages: u32, places: u32, deep: u32,
+                )
+                grid [shares(out, device.multiprocessors), 1, 1],
+                threads $threads,
+                shared shared_bytes(&RING, detail, [stages, places, deep, rows], device.shared_limit);
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+pub(super) use skinny::ROWS;
+
+form! {
+    skinny,
+    "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. Results of a row are multiplied by `mul`, and by the reciprocal of its norm where there are `sums` [rows][inner/32]. add with `next_x` leaves rows of `next_n` values for the GEMM after the next norm. `w` is bf16; `detail` and `w2` are for other forms",
+    SkinnyBf16 [
+        skinny_store_8 skinny_store_16 skinny_swiglu_8 skinny_swiglu_16
+        skinny_add_8 skinny_add_16 skinny_logits_8 skinny_logits_16
+    ], threads 256, Ring { warps: 8, columns: 64, stage: |_| SKINNY_TILE * 128, least: 2, most: 6 }
+}
+form! {
+    skinny_int8, "As `skinny_*`, with a weight in the form int8, `inner` a multiple of 128",
+    SkinnyInt8 [
+        int8_store_8 int8_store_16 int8_swiglu_8 int8_swiglu_16
+        int8_add_8 int8_add_16 int8_logits_8 int8_logits_16
+    ], threads 256, Ring { warps: 8, columns: 128, stage: |_| 4096 + 64, least: 2, most: 3 }
+}
+form! {
+    skinny_int4, "As `skinny_*`, with a weight in the form int4, `inner` a multiple of 128",
+    SkinnyInt4 [
+        int4_store_8 int4_store_16 int4_swiglu_8 int4_swiglu_16
+        int4_add_8 int4_add_16 int4_logits_8 int4_logits_16
+    ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 2048 + 256, least: 1, most: 2 }
+}
+form! {
+    skinny_int5, "As `skinny_*`, with a weight in the form int5, `inner` a multiple of 128",
+    SkinnyInt5 [
+        int5_store_8 int5_store_16 int5_swiglu_8 int5_swiglu_16
+        int5_add_8 int5_add_16 int5_logits_8 int5_logits_16
+    ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 2560 + 256, least: 1, most: 2 }
+}
+form! {
+    skinny_int6, "As `skinny_*`, with a weight in the form int6, `inner` a multiple of 128",
+    SkinnyInt6 [
+        int6_store_8 int6_store_16 int6_swiglu_8 int6_swiglu_16
+        int6_add_8 int6_add_16 int6_logits_8 int6_logits_16
+    ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 3072 + 256, least: 1, most: 2 }
+}
+form! {
+    skinny_group4, "As `skinny_*`, with a weight in the form group4, `inner` a multiple of 128",
+    SkinnyGroup4 [
+        group4_store_8 group4_store_16 group4_swiglu_8 group4_swiglu_16
+        group4_add_8 group4_add_16 group4_logits_8 group4_logits_16
+    ], threads 512, Ring { warps: 16, columns: 128, stage: |detail| 2048 + (512 >> detail), least: 1, most: 2 }
+}
+form! {
+    skinny_nvfp4, "As `skinny_*`, with a weight in the form nvfp4, `inner` a multiple of 128",
+    SkinnyNvfp4 [
+        nvfp4_store_8 nvfp4_store_16 nvfp4_swiglu_8 nvfp4_swiglu_16
+        nvfp4_add_8 nvfp4_add_16 nvfp4_logits_8 nvfp4_logits_16
+    ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 2048 + 256, least: 1, most: 2 }
+}
+// Units of either form are stages; that of int8 is the larger one.
+form! {
+    skinny_mixed, "As `skinny_store_*`, with `detail` rows, a multiple of 32, in the form int4 (5, 6) and the others, from `w2` on, in int8",
+    SkinnyMixed [
+        mixed4_store_8 mixed4_store_16 mixed5_store_8
+        mixed5_store_16 mixed6_store_8 mixed6_store_16
+    ], threads 512, Ring { warps: 16, columns: 128, stage: |_| 4096 + 64, least: 1, most: 2 }
 }
 
 /// GEMM of 1..=16 rows with a weight `[out, inner]`.
@@ -214,70 +283,62 @@ pub unsafe fn skinny(
     let (detail, w2) = second.unwrap_or((detail, 0));
     let SkinnyRows { x, ld: ldx, sums, eps, mul } = from;
     let NextRows { norm: next_norm, x: next_x, sums: next_sums, n: next_n } = next;
+    let operands = Skinny {
+        dst,
+        ldd,
+        w,
+        out,
+        inner,
+        detail,
+        w2,
+        x,
+        ldx,
+        sums,
+        eps,
+        mul,
+        scale,
+        next_norm,
+        next_x,
+        next_sums,
+        next_n,
+        rows,
+        stages,
+        places,
+        deep,
+    };
     macro_rules! launch {
-        ($params:ident $prefix:literal) => {{
-            let symbol = match (to, rows > 8) {
-                (SkinnyTo::Store, false) => concat!($prefix, "_store_8"),
-                (SkinnyTo::Store, true) => concat!($prefix, "_store_16"),
-                (SkinnyTo::Swiglu, false) => concat!($prefix, "_swiglu_8"),
-                (SkinnyTo::Swiglu, true) => concat!($prefix, "_swiglu_16"),
-                (SkinnyTo::Add, false) => concat!($prefix, "_add_8"),
-                (SkinnyTo::Add, true) => concat!($prefix, "_add_16"),
-                (SkinnyTo::Logits, false) => concat!($prefix, "_logits_8"),
-                (SkinnyTo::Logits, true) => concat!($prefix, "_logits_16"),
-            };
-            let params = $params {
-                dst,
-                ldd,
-                w,
-                out,
-                inner,
-                detail,
-                w2,
-                x,
-                ldx,
-                sums,
-                eps,
-                mul,
-                scale,
-                next_norm,
-                next_x,
-                next_sums,
-                next_n,
-                rows,
-                stages,
-                places,
-                deep,
-            };
+        ($params:ident, $first:expr) => {{
+            let symbol = $params::SYMBOLS.get($first + usize::from(rows > 8));
+            let symbol = symbol.ok_or_else(|| internal("skinny", "a product that no kernel makes"))?;
             // SAFETY: the caller's.
-            unsafe { params.launch_as(d, symbol) }
+            unsafe { $params(operands).launch_as(d, symbol) }
         }};
     }
+    // Symbols are in the order of `SkinnyTo`, each for 8 rows and for 16.
+    let first = 2 * to as usize;
     match form {
-        Form::Int4 if second.is_some() => launch!(SkinnyMixed "mixed4"),
-        Form::Int5 if second.is_some() => launch!(SkinnyMixed "mixed5"),
-        Form::Int6 if second.is_some() => launch!(SkinnyMixed "mixed6"),
+        Form::Int4 if second.is_some() => launch!(SkinnyMixed, 0),
+        Form::Int5 if second.is_some() => launch!(SkinnyMixed, 2),
+        Form::Int6 if second.is_some() => launch!(SkinnyMixed, 4),
         _ if second.is_some() => Err(internal("skinny", "a weight in two forms that no kernel takes")),
-        Form::Bf16 => launch!(Skinny "skinny"),
-        Form::Int8 => launch!(SkinnyInt8 "int8"),
-        Form::Int4 => launch!(SkinnyInt4 "int4"),
-        Form::Int5 => launch!(SkinnyInt5 "int5"),
-        Form::Int6 => launch!(SkinnyInt6 "int6"),
-        Form::Group4(_) => launch!(SkinnyGroup4 "group4"),
-        Form::Nvfp4 => launch!(SkinnyNvfp4 "nvfp4"),
+        Form::Bf16 => launch!(SkinnyBf16, first),
+        Form::Int8 => launch!(SkinnyInt8, first),
+        Form::Int4 => launch!(SkinnyInt4, first),
+        Form::Int5 => launch!(SkinnyInt5, first),
+        Form::Int6 => launch!(SkinnyInt6, first),
+        Form::Group4(_) => launch!(SkinnyGroup4, first),
+        Form::Nvfp4 => launch!(SkinnyNvfp4, first),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::shared_bytes;
-    use super::super::{skinny_group4, skinny_int4, skinny_int5, skinny_int6, skinny_int8, skinny_mixed, skinny_nvfp4};
     use super::*;
 
     #[test]
     fn a_block_has_room_for_the_kernels_own_arrays_on_every_card() {
         let rings = [
-            (&RING, 0),
+            (&skinny::RING, 0),
             (&skinny_int8::RING, 0),
             (&skinny_int4::RING, 0),
             (&skinny_int5::RING, 0),

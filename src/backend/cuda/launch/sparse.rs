@@ -1,9 +1,19 @@
 //! Sparse attention of verify passes: cache and attention.
 
-use super::up;
+use super::{TensorMap, up};
 
 /// Chosen blocks of a split of [`AttendVerify`].
 pub const ATTEND_BLOCKS: u32 = 2;
+
+operands! {
+    /// Of attention over chosen blocks, of verify and prefill passes, resident and paged.
+    Attend:
+    Ptr q k v list count at of step o part_o part_ml part_block parts mass gate next_norm next_x next_sums;
+    Ptr place fetch fetched seen owner stamp clock pool_k pool_v tables xk xv;
+    u32 ldq ldo ldg ldm ldx cap heads kv_heads row_tile rows splits all_until slots shares blocks from until;
+    f32 scale;
+    TensorMap map;
+}
 
 kernels! { "sparse.cu", device:
     /// Rows `[kv, 128]` of keys and values, and the compressed rows whose window they complete; `row_tile`, `key_tile`: elements between tiles of
@@ -23,7 +33,7 @@ kernels! { "sparse.cu", device:
 
     /// Two chosen blocks each, of a row before position `all_until` all there are: `part_o [row][head][splits][128]`, `part_ml [row][head][splits]` and, of each block,
     /// `part_block [row][head][2·splits]` (max, Σexp); `splits = ceil(cap/2)`
-    AttendVerify [attend_verify] (
+    AttendVerify of Attend [attend_verify] (
         part_o: Ptr("float*"), part_ml: Ptr("float2*"), part_block: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32,
         list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32, at: Ptr("const Row*"), of: Ptr("const RowCache*"),
         heads: u32, kv_heads: u32, row_tile: u32, scale: f32, rows: u32, splits: u32, all_until: u32,
@@ -32,7 +42,7 @@ kernels! { "sparse.cu", device:
 
     /// Splits merged in an order of their own; each head's attention, 2^22 in all, is added to the blocks it went to:
     /// `mass [row][ldm]`, whole numbers, so that their order does not matter. With `next_x`, rows for the GEMM that follows
-    AttendCombine [attend_combine] (
+    AttendCombine of Attend [attend_combine] (
         o: Ptr("float*"), ldo: u32, next_norm: Ptr("const float*"), next_x: Ptr("bf16*"), next_sums: Ptr("float*"),
         gate: Ptr("const bf16*"), ldg: u32, mass: Ptr("u32*"), ldm: u32, part_o: Ptr("const float*"),
         part_ml: Ptr("const float2*"), part_block: Ptr("const float2*"), list: Ptr("const u32*"), count: Ptr("const u32*"),

@@ -19,10 +19,19 @@ fn abreast(score_blocks: u32, lists: u32, device: &DeviceInfo) -> u32 {
     up(steps, up(steps, most))
 }
 
+operands! {
+    /// Of the choice of blocks.
+    Select:
+    Ptr q keys k1 at of step part z scores list count;
+    u32 ldq level window stride heads kv_heads key_tile rows row0 splits score_blocks all_below;
+    u32 cap init local topk dense_until;
+    f32 scale;
+}
+
 kernels! { "sparse_select.cu", device:
     /// `part[row][head][split] = (max, Σexp)` over 256 compressed keys of level 1 or 2 each; nothing for rows that have at most
     /// `all_below` blocks
-    SelectLse [select_lse] (
+    SelectLse of Select [select_lse] (
         part: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32, level: u32, window: u32, stride: u32, at: Ptr("const Row*"),
         of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32, splits: u32,
         all_below: u32,
@@ -31,7 +40,7 @@ kernels! { "sparse_select.cu", device:
 
     /// Pooled block scores `[row][kv][score_blocks]`, a launch block takes 32 blocks in turns with the others; `window`, `stride` are those of the keys
     /// that `select_lse` read; `score_blocks` a multiple of 64, at most 16384
-    SelectScores [select_scores] (
+    SelectScores of Select [select_scores] (
         scores: Ptr("bf16*"), part: Ptr("const float2*"), q: Ptr("const bf16*"), ldq: u32, window: u32, stride: u32,
         at: Ptr("const Row*"), of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32,
         splits: u32, score_blocks: u32, all_below: u32,
@@ -41,7 +50,7 @@ kernels! { "sparse_select.cu", device:
     /// Forced blocks, then best by score, ties to the lower index; `list [row][kv][cap]` ascending, `count [row][kv]`;
     /// rows `row0..row0+rows` of the pass, `scores` starts at row0. A row at p with `p + 1 < dense_until` takes every block.
     /// `at` is null in prefill
-    SelectTop [select_top] (
+    SelectTop of Select [select_top] (
         list: Ptr("u32*"), count: Ptr("u32*"), scores: Ptr("const bf16*"), step: Ptr("const Step*"), at: Ptr("const Row*"),
         kv_heads: u32, score_blocks: u32, cap: u32, init: u32, local: u32, topk: u32, dense_until: u32, row0: u32,
         rows: u32,
@@ -49,7 +58,7 @@ kernels! { "sparse_select.cu", device:
     grid [kv_heads, rows, 1], threads 512, shared 4 * score_blocks;
 
     /// The same for `score_blocks` up to 4096, faster where there are many rows
-    SelectTopMany [select_top_many] (
+    SelectTopMany of Select [select_top_many] (
         list: Ptr("u32*"), count: Ptr("u32*"), scores: Ptr("const bf16*"), step: Ptr("const Step*"), at: Ptr("const Row*"),
         kv_heads: u32, score_blocks: u32, cap: u32, init: u32, local: u32, topk: u32, dense_until: u32, row0: u32,
         rows: u32,
@@ -60,37 +69,19 @@ kernels! { "sparse_select.cu", device:
 /// Most `score_blocks` of [`SelectTopMany`].
 const MANY_BLOCKS: u32 = 4096;
 
-impl SelectTop {
+impl Select {
     /// Launches whichever of the two kernels suits the pass; the result is the same.
     ///
     /// # Safety
-    /// See the module: every pointer must span what kernels/README.md says.
-    pub unsafe fn launch_suited(&self, d: &dyn Driver) -> Result<()> {
-        let SelectTop { list, count, scores, step, at, kv_heads, score_blocks, cap, init, .. } = *self;
-        let SelectTop { local, topk, dense_until, row0, rows, .. } = *self;
-        if at != 0 || score_blocks > MANY_BLOCKS {
-            // SAFETY: the caller's.
-            return unsafe { self.launch(d) };
-        }
+    /// See the module: every pointer must span what the rows say.
+    pub unsafe fn top(&self, d: &dyn Driver) -> Result<()> {
         // SAFETY: the caller's.
         unsafe {
-            SelectTopMany {
-                list,
-                count,
-                scores,
-                step,
-                at,
-                kv_heads,
-                score_blocks,
-                cap,
-                init,
-                local,
-                topk,
-                dense_until,
-                row0,
-                rows,
+            if self.at != 0 || self.score_blocks > MANY_BLOCKS {
+                SelectTop(*self).launch(d)
+            } else {
+                SelectTopMany(*self).launch(d)
             }
-            .launch(d)
         }
     }
 }

@@ -26,9 +26,8 @@ use room::ProofRoom;
 const WORKSPACE_BYTES: usize = 32 << 20;
 /// What the library wants of the address of its workspace.
 const ALIGNED: usize = 256;
-/// A word behind two results that says whether they differ.
+/// A word after two results: whether they differ.
 const FLAG_BYTES: usize = 16;
-/// Candidates asked for per shape.
 const CANDIDATES: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,27 +48,24 @@ impl Shape {
 #[derive(Clone, Copy)]
 enum Plan {
     Algorithm(sys::cublasLtMatmulAlgo_t),
-    /// No algorithm of the library keeps a row's bits for this shape.
     Refused,
 }
 
-/// The library, its scratch and the algorithm of each shape seen so far.
 pub(super) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     stream: sys::cudaStream_t,
     workspace: Option<DevicePtr>,
     plans: HashMap<Shape, Plan>,
-    name: String,
+    pub(super) name: String,
 }
 
-// SAFETY: handle and stream are identifiers that any thread may use once the context is current; one at a time does, behind
-// the device's mutex.
+// SAFETY: handle and stream are identifiers that any thread may use once the context is current; the device's mutex
+// admits one at a time.
 unsafe impl Send for CublasLt {}
 
 impl CublasLt {
-    /// `None` where the library is missing or does not start.
     pub(super) fn open(stream: cudarc::driver::sys::CUstream) -> Option<Self> {
-        // Half a gigabyte that is put in place once: to look for it first and close it again would take three times as long, and everybody who
+        // Half a gigabyte that is put in place once: to look for it first and close it again would take three times as long, and all who
         // begins a thread or looks up a symbol waits meanwhile.
         // SAFETY: its initialisers are NVIDIA's.
         let found = cudarc::get_lib_name_candidates("cublasLt")
@@ -81,10 +77,6 @@ impl CublasLt {
         drop(found);
         let name = format!("cuBLASLt {}.{}", version / 10_000, version / 100 % 100);
         Some(CublasLt { handle, stream: stream.cast(), workspace: None, plans: HashMap::new(), name })
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
     }
 
     /// Runs one GEMM on the compute queue; `Ok(false)` where the shape is refused.
@@ -104,14 +96,13 @@ impl CublasLt {
         Ok(true)
     }
 
-    /// Chooses the algorithm of a shape before it is needed. What goes wrong is met again when it is.
+    /// Chooses the algorithm of a shape before it is needed. Its first use meets, and reports, an error again.
     pub(super) fn prepare(&mut self, device: &Nvidia, out: usize, inner: usize, to: GemmOut) {
         if let Err(error) = self.planned(device, Shape { out, inner, to, fp8: false }) {
             tracing::debug!("GEMM library: {error}");
         }
     }
 
-    /// The same for e4m3 operands; whether there is an algorithm.
     pub(super) fn prove_fp8(&mut self, device: &Nvidia, out: usize, inner: usize, to: GemmOut) -> Result<bool> {
         Ok(matches!(self.planned(device, Shape { out, inner, to, fp8: true })?, Plan::Algorithm(_)))
     }
@@ -129,7 +120,6 @@ impl CublasLt {
         Ok(plan)
     }
 
-    /// Picks the algorithm of a shape and proves it on the device.
     fn plan(&mut self, device: &Nvidia, shape: Shape) -> Result<Plan> {
         let Some(room) = ProofRoom::of(shape) else { return Ok(Plan::Refused) };
         let scratch = device.alloc(room.bytes)?;
@@ -173,8 +163,8 @@ impl CublasLt {
         Ok(Plan::Refused)
     }
 
-    /// All rows at once against the same rows in differently placed parts, behind each other at `probe.d`. Compared on the device:
-    /// carrying both to the host takes longer than a text of some hundred tokens.
+    /// All rows at once against the same rows in differently placed parts, one result after the other at `probe.d`.
+    /// Compared on the device: copying both to the host takes longer than a text of some hundred tokens.
     unsafe fn rows_keep_their_bits(
         &mut self,
         device: &Nvidia,

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A copy of these rows, from nowhere to nowhere yet.
 fn rows_of(rows: &Pitched) -> sys::CUDA_MEMCPY2D {
     sys::CUDA_MEMCPY2D {
         srcXInBytes: 0,
@@ -24,7 +23,6 @@ fn rows_of(rows: &Pitched) -> sys::CUDA_MEMCPY2D {
     }
 }
 
-/// Bytes of a bf16.
 const VALUE: u64 = 2;
 
 impl Driver for Nvidia {

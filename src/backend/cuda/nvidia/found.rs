@@ -4,7 +4,6 @@ use cudarc::driver::{result, sys};
 
 use crate::backend::Result;
 
-/// Why no GPU can be used, in the words shown to the user.
 fn driver_present() -> Result<(), String> {
     // SAFETY: only opens the library and closes it again.
     if unsafe { sys::is_culib_present() } { Ok(()) } else { Err("driver not found (libcuda.so.1)".to_owned()) }
@@ -28,7 +27,6 @@ pub fn usable(ordinal: usize) -> Result<(), String> {
     find(ordinal).map(|_| ())
 }
 
-/// A GPU that can run the kernels.
 pub(super) struct Found {
     pub(super) device: sys::CUdevice,
     pub(super) name: String,
@@ -65,7 +63,6 @@ pub(super) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
-/// Ordinary device memory on one GPU.
 pub(super) fn allocation_kind(device: sys::CUdevice) -> sys::CUmemAllocationProp {
     // SAFETY: an all-zero value is valid for this plain C structure of numbers and one nullable pointer.
     let mut kind: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };

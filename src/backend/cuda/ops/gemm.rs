@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::device::DeviceBuffer;
 use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut, Scales};
-use super::super::launch::{self, GemmTo};
+use super::super::launch;
 use super::super::slices::{Slice, slices};
 use super::super::tensors::{Buf, Matrix};
 use super::super::{Cuda, limits, shape, u32_of};
@@ -14,16 +14,14 @@ use super::scratch::Scratch;
 use crate::backend::{BackendError, Result, fp8, internal, sections};
 use crate::engine::protocol::Precision;
 
-/// How many of a pass's `rows` the program's own kernel reads, where `read` rows of the segment came before: a short prompt never waits
-/// for the library, whose start takes longer than all of its GEMMs. The kernel knows bf16 alone.
+/// How many of a pass's `rows` the program's own kernel reads, after `read` rows of the segment: a short prompt never
+/// waits for the library, whose start takes longer than all of its GEMMs. The kernel knows bf16 alone.
 pub(super) fn own_rows(read: usize, rows: usize) -> usize {
     fp8::plain_rows(read, rows)
 }
 
-/// Where scales may begin.
 const ALIGNED: usize = 256;
 
-/// Rows in e4m3, and a scale for each.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cuda) struct Narrow {
     pub(in crate::backend::cuda) values: DevicePtr,
@@ -31,23 +29,19 @@ pub(in crate::backend::cuda) struct Narrow {
 }
 
 impl Narrow {
-    /// Bytes of rows `[rows, n]`.
     fn bytes(rows: usize, n: usize) -> usize {
         (rows * n).next_multiple_of(ALIGNED) + rows * 4
     }
 
-    /// Such rows in memory that begins at `values`.
     fn at(values: DevicePtr, rows: usize, n: usize) -> Narrow {
         Narrow { values, scales: values + (rows * n).next_multiple_of(ALIGNED) as u64 }
     }
 
-    /// The rows of `n` values from `first` on.
     pub(super) fn at_row(self, first: usize, n: usize) -> Narrow {
         Narrow { values: self.values + (first * n) as u64, scales: self.scales + first as u64 * 4 }
     }
 }
 
-/// Rows of a pass as the GEMMs with one weight read them.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cuda) struct Input {
     /// bf16 `[rows, inner]`, dense; of rows that are read in fp8 nothing.
@@ -59,21 +53,18 @@ pub(in crate::backend::cuda) struct Input {
     narrow: Option<Narrow>,
 }
 
-/// How the rows of a pass are read.
 struct InputParts {
     /// The first of them, which the program's own kernel reads.
     own: usize,
-    /// The first of them that are read in bf16 by anybody.
+    /// The first of them that are read in bf16 .
     plain: usize,
-    /// Where those behind `own` are put in e4m3, if they are read so.
+    /// Where the rows after `own` are put in e4m3, if they are read so.
     narrow: Option<Narrow>,
 }
 
-/// Where the result of a GEMM goes.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cuda) struct Output {
     pub(in crate::backend::cuda) d: DevicePtr,
-    /// Values from row to row.
     pub(in crate::backend::cuda) ldd: usize,
     pub(in crate::backend::cuda) to: GemmOut,
     /// With [`GemmOut::AddF32`].
@@ -81,19 +72,16 @@ pub(in crate::backend::cuda) struct Output {
 }
 
 impl Input {
-    /// Rows in e4m3 alone.
     pub(super) fn narrow(rows: Narrow, count: usize) -> Input {
         Input { x: 0, rows: count, own: 0, narrow: Some(rows) }
     }
 }
 
 impl Output {
-    /// The columns from `first` on.
     pub(super) fn at_column(self, first: usize) -> Output {
         Output { d: self.d + first as u64 * self.to.value_bytes(), ..self }
     }
 
-    /// The rows from `first` on.
     pub(super) fn at_row(self, first: usize) -> Output {
         self.at_column(first * self.ldd)
     }
@@ -121,7 +109,6 @@ impl Cuda {
         Ok(())
     }
 
-    /// The slices of a weight, or of some of its sections.
     pub(super) fn slices(&self, w: &Matrix, only: Option<&Range<usize>>) -> Result<Vec<Slice>> {
         let sections = sections::within(&w.sections, only)?;
         let of = |(section, precision)| {
@@ -167,7 +154,6 @@ impl Cuda {
         Ok(Input { x, rows, own, narrow })
     }
 
-    /// f32 rows of `h`, normed and gated, in e4m3.
     pub(super) fn narrow_gated(
         &self,
         to: Narrow,
@@ -203,7 +189,6 @@ impl Cuda {
         Ok(InputParts { own, plain, narrow: Some(at) })
     }
 
-    /// Whether all of a weight lies in e4m3 in spare memory.
     pub(super) fn keeps_narrow(&self, w: &Matrix) -> Result<bool> {
         let kept = |slice: &Slice| self.device.spare().get((w.number, slice.rows.start)).is_some();
         Ok(w.is_in_fp8() && self.slices(w, None)?.iter().all(kept))
@@ -291,7 +276,6 @@ impl Cuda {
         }
     }
 
-    /// Scratch for rows `[rows, n]` in e4m3.
     pub(in crate::backend::cuda) fn narrow_room(
         &mut self,
         slot: impl Fn(&mut Scratch) -> &mut Option<DeviceBuffer>,
@@ -322,21 +306,15 @@ impl Cuda {
         Ok(())
     }
 
-    /// `[rows, out, inner]` by the program's own kernel.
     fn launch_gemm(&self, x: DevicePtr, w: DevicePtr, size: [usize; 3], output: Output) -> Result<()> {
         if size[0] == 0 {
             return Ok(());
         }
         let Output { d, ldd, to, scale } = output;
-        let form = match to {
-            GemmOut::Bf16 => GemmTo::Store,
-            GemmOut::F32 => GemmTo::F32,
-            GemmOut::AddF32 => GemmTo::Add,
-        };
         let (ldd, rows, out, inner) = (u32_of(ldd)?, u32_of(size[0])?, u32_of(size[1])?, u32_of(size[2])?);
         // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
         unsafe {
-            launch::Gemm { dst: d, ldd, x, ldx: inner, w, rows, out, inner, scale }.launch(self.device.driver(), form)
+            launch::Gemm { dst: d, ldd, x, ldx: inner, w, rows, out, inner, scale }.launch(self.device.driver(), to)
         }
     }
 }

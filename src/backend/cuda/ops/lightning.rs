@@ -10,14 +10,12 @@ use super::check_rows;
 use crate::backend::{Lightning, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::core::spec::LightningSpec;
 
-/// Angles of the rows of a pass, the same for every lightning layer.
 pub(in crate::backend::cuda) struct Rope {
     theta: f64,
     /// `[64]` f32.
     frequencies: DeviceBuffer,
     /// `[rows][64]` of (cos, sin).
     table: DeviceBuffer,
-    /// The table is that of the present pass.
     fresh: bool,
 }
 
@@ -54,91 +52,68 @@ impl Lightning for Cuda {
         self.step.groups(pass, states.len())?;
         let rope = self.angles(spec, pass)?;
         let [q_norm, k_norm] = [q_norm, k_norm].map(|norm| norm.map_or(0, |norm| norm.memory.ptr()));
-        let (heads, kv, ldo, ldx) = (u32_of(spec.heads)?, u32_of(spec.kv_heads)?, u32_of(o.width)?, u32_of(x.width)?);
-        let (k_col, v_col) = (u32_of(width)?, u32_of((spec.heads + spec.kv_heads) * HEAD)?);
         let first = states.first().ok_or_else(|| internal("lightning", "a pass of no sequence"))?;
-        let (table, [s, pend_k, pend_v, slopes]) = (first.table, first.entry());
+        let (table, [state, pend_k, pend_v, slopes]) = (first.table, first.entry());
+        let v_col = (spec.heads + spec.kv_heads) * HEAD;
+        let operands = launch::Lightning {
+            o: to,
+            ldo: u32_of(o.width)?,
+            x: x.ptr(),
+            ldx: u32_of(x.width)?,
+            k_col: u32_of(width)?,
+            v_col: u32_of(v_col)?,
+            q_norm,
+            k_norm,
+            rope,
+            heads: u32_of(spec.heads)?,
+            kv_heads: u32_of(spec.kv_heads)?,
+            scale: spec.scale,
+            eps,
+            ..launch::Lightning::default()
+        };
         match pass {
             Pass::Verify { rows } => {
                 self.bind(table, states.iter().map(|state| state.entry()))?;
                 self.tables.flush()?;
-                // With several, a block for each row looks whether a sequence begins there: the recording fits any of them.
-                let sequences = u32_of(if states.len() > 1 { rows } else { 1 })?;
                 let leave = self.leave_gated(o.ptr(), width, pass, x)?;
+                let verify = launch::LightningVerify(launch::Lightning {
+                    at: self.step.rows_ptr(),
+                    of: self.tables.ptr(table),
+                    next_norm: leave.next.norm,
+                    next_x: leave.next.x,
+                    next_sums: leave.next.sums,
+                    gate: leave.way.gate,
+                    all: u32_of(rows)?,
+                    // With several, a block for each row looks whether a sequence begins there: the recording fits any of them.
+                    sequences: u32_of(if states.len() > 1 { rows } else { 1 })?,
+                    ..operands
+                });
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::LightningVerify {
-                        o: to,
-                        ldo,
-                        x: x.ptr(),
-                        ldx,
-                        q_col: 0,
-                        k_col,
-                        v_col,
-                        q_norm,
-                        k_norm,
-                        rope,
-                        at: self.step.rows_ptr(),
-                        of: self.tables.ptr(table),
-                        next_norm: leave.next.norm,
-                        next_x: leave.next.x,
-                        next_sums: leave.next.sums,
-                        gate: leave.way.gate,
-                        heads,
-                        kv_heads: kv,
-                        scale: spec.scale,
-                        eps,
-                        all: u32_of(rows)?,
-                        sequences,
-                    }
-                    .launch(self.device.driver())
-                }
+                unsafe { verify.launch(self.device.driver()) }
             }
             Pass::Prefill { rows } => {
                 self.ready.forget();
-                let qk_width = (spec.heads + spec.kv_heads) * HEAD;
-                let qk = self.input_room(qk_width)?;
-                let (ldqk, rows) = (u32_of(qk_width)?, u32_of(rows)?);
+                let qk = self.input_room(v_col)?;
+                let operands = launch::Lightning {
+                    dst: qk,
+                    ldd: u32_of(v_col)?,
+                    qk,
+                    ldqk: u32_of(v_col)?,
+                    v: x.column(v_col),
+                    ldv: operands.ldx,
+                    state,
+                    pend_k,
+                    pend_v,
+                    slopes,
+                    step: self.step.ptr(),
+                    rows: u32_of(rows)?,
+                    ..operands
+                };
                 let d = self.device.driver();
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
-                    launch::LightningQk {
-                        dst: qk,
-                        ldd: ldqk,
-                        x: x.ptr(),
-                        ldx,
-                        q_col: 0,
-                        k_col,
-                        q_norm,
-                        k_norm,
-                        rope,
-                        heads,
-                        kv_heads: kv,
-                        eps,
-                        rows,
-                    }
-                    .launch(d)?
-                };
-                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::LightningPrefill {
-                        o: to,
-                        ldo,
-                        qk,
-                        ldqk,
-                        v: x.column((spec.heads + spec.kv_heads) * HEAD),
-                        ldv: ldx,
-                        state: s,
-                        pend_k,
-                        pend_v,
-                        slopes,
-                        step: self.step.ptr(),
-                        heads,
-                        kv_heads: kv,
-                        scale: spec.scale,
-                        rows,
-                    }
-                    .launch(d)
+                    launch::LightningQk(operands).launch(d)?;
+                    launch::LightningPrefill(operands).launch(d)
                 }
             }
         }
@@ -149,19 +124,11 @@ impl Lightning for Cuda {
             return Ok(());
         }
         self.step.flush()?;
-        // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-        unsafe {
-            launch::LightningFold {
-                state: state.state.ptr(),
-                pend_k: state.pend_k.ptr(),
-                pend_v: state.pend_v.ptr(),
-                slopes: state.slopes.ptr(),
-                step: self.step.ptr(),
-                heads: u32_of(spec.heads)?,
-                kv_heads: u32_of(spec.kv_heads)?,
-            }
-            .launch(self.device.driver())
-        }
+        let [state, pend_k, pend_v, slopes] = state.entry();
+        let (step, heads, kv_heads) = (self.step.ptr(), u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
+        let operands = launch::Lightning { state, pend_k, pend_v, slopes, step, heads, kv_heads, ..Default::default() };
+        // SAFETY: the state was made with this spec; buffers outlive the queue's work and CUDA graphs.
+        unsafe { launch::LightningFold(operands).launch(self.device.driver()) }
     }
 }
 
@@ -182,7 +149,6 @@ impl Cuda {
         Ok(())
     }
 
-    /// The next lightning layer belongs to another pass.
     pub(in crate::backend::cuda) fn forget_rope(&mut self) {
         if let Some(rope) = &mut self.rope {
             rope.fresh = false;

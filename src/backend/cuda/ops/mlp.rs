@@ -25,7 +25,6 @@ impl Cuda {
         Ok((most > 0).then(|| (rows - own).div_ceil(parts).next_multiple_of(GEMM_ROWS)))
     }
 
-    /// The MLP, `abreast` rows at a time.
     pub(super) fn mlp_in_fp8(
         &mut self,
         h: &mut Buf,
@@ -41,7 +40,7 @@ impl Cuda {
             self.norm_gate_up(mid, h, mlp.norm, mlp.eps, mlp.gate_up, first)?;
             self.linear_add(h, mid, mlp.down, mlp.scale, first)?;
         }
-        // Scales of the second product's rows lie behind those of the first one's.
+        // Scales of the second product's rows follow those of the first one's.
         let all = self.prefill_rows;
         let input = self.narrow_room(|scratch| &mut scratch.narrow_input, 2 * all, hidden)?;
         self.narrow_gated(input, h, own..rows, behind(mlp.norm), mlp.eps, hidden)?;

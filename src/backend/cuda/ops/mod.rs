@@ -1,9 +1,9 @@
 //! The trait's operations as launches.
 //!
-//! Passes of 1..16 rows (verify) use the skinny kernels, whose rows are left ready by whoever made them; passes of a whole
-//! chunk (prefill) make the GEMM's input first and hand it to a library or to `gemm_*`. Nothing here waits, and
+//! Passes of 1..16 rows (verify) use the skinny kernels, whose rows their producers leave ready; passes of a whole
+//! chunk (prefill) make the GEMM's input first and pass it to a library or to `gemm_*`. Nothing here waits, and
 //! nothing of a verify pass allocates or takes a host value that changes from step to step: position, pending rows and
-//! tokens are read from [`super::step::Step`], grids follow from the number of rows and the largest context.
+//! tokens are read from [`super::steps::Step`], grids follow from the number of rows and the largest context.
 
 mod gemm;
 mod lightning;
@@ -26,7 +26,6 @@ pub(super) use ready::Ready;
 pub(super) use rows::TopLogitsBuffers;
 pub(super) use scratch::Scratch;
 
-/// Refuses more rows than a buffer has.
 fn check_rows(op: &'static str, buf: &Buf, rows: usize) -> Result<()> {
     if rows <= buf.rows { Ok(()) } else { Err(shape(op, format!("at most {} rows", buf.rows), rows)) }
 }

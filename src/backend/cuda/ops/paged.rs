@@ -1,7 +1,6 @@
 //! Attention of paged caches: through the pool, and through the staging ring.
 
 use super::super::cache::Cache;
-use super::super::driver::DevicePtr;
 use super::super::selection::Selection;
 use super::super::tensors::Buf;
 use super::super::{Cuda, launch, u32_of};
@@ -12,10 +11,10 @@ use crate::core::spec::SparseSpec;
 impl Cuda {
     /// Sees that a paged cache has a pool, the one of its layer.
     pub(super) fn settle(&mut self, cache: &mut Cache) -> Result<()> {
-        let (place, spec) = (cache.place, cache.spec().clone());
+        let (place, spec) = (cache.place, cache.spec.clone());
         let Some(paged) = &mut cache.paged else { return Ok(()) };
         let made = self.pools.settle(&self.device, &spec, place, paged)?;
-        // The rows of the coming pass, which may be replayed.
+        // The rows of the next pass, which may be replayed.
         self.pools.writes();
         if self.pools.ready_lookup(&self.device, &spec)? || made {
             self.touch();
@@ -33,7 +32,7 @@ impl Cuda {
     /// Attention of a verify pass: its blocks are looked up in the pool and fetched where they are not in it.
     pub(super) fn attend_pool(
         &mut self,
-        attend: &launch::AttendVerify,
+        attend: &launch::Attend,
         x: &Buf,
         sel: &Selection,
         caches: &[&Cache],
@@ -45,143 +44,66 @@ impl Cuda {
         self.tables.flush()?;
         let tables = self.tables.ptr(first.table.of_blocks());
         let paged = first.paged.as_ref().ok_or_else(unsettled)?;
-        let pool = paged.pool().ok_or_else(unsettled)?;
+        let pool = paged.pool.as_ref().ok_or_else(unsettled)?;
         let pools = caches.iter().map(|cache| cache.paged.as_ref());
-        if pools.clone().any(|p| p.is_none_or(|p| p.blocks() != paged.blocks())) {
+        if pools.clone().any(|p| p.is_none_or(|p| p.blocks != paged.blocks)) {
             return Err(internal("attend", "sequences of a pass with contexts of different lengths"));
         }
         let (lookup, d) = (self.pools.lookup()?, self.device.driver());
-        let launch::AttendVerify { part_o, part_ml, part_block, q, ldq, list, count, cap, at, of, .. } = *attend;
-        let launch::AttendVerify { heads, kv_heads, row_tile, scale, rows, splits, .. } = *attend;
-        let (place, slots, (xk, xv)) = (sel.lists.place.ptr(), u32_of(pool.slots)?, kv_columns(x, spec));
-        let (pool_k, pool_v): (DevicePtr, DevicePtr) = (pool.k.ptr(), pool.v.ptr());
+        let (slots, (xk, xv)) = (u32_of(pool.slots)?, kv_columns(x, spec));
+        let operands = launch::Attend {
+            place: sel.lists.place.ptr(),
+            fetch: lookup.fetch.ptr(),
+            fetched: lookup.fetched.ptr(),
+            seen: lookup.seen.ptr(),
+            owner: pool.owner.ptr(),
+            stamp: pool.stamp.ptr(),
+            clock: pool.clock.ptr(),
+            pool_k: pool.k.ptr(),
+            pool_v: pool.v.ptr(),
+            slots,
+            xk,
+            xv,
+            ldx: attend.ldq,
+            tables,
+            blocks: u32_of(paged.blocks)?,
+            shares: launch::fetch_shares(d, slots),
+            ..*attend
+        };
         // SAFETY: lists and places are as long as the selection's plan says, tables as the context, the pool's arrays as it has
         // slots; host memory of the caches is there to the end of every block that can be chosen. All outlive the queue's work and graphs.
         unsafe {
-            launch::PoolChoose {
-                place,
-                fetch: lookup.fetch.ptr(),
-                fetched: lookup.fetched.ptr(),
-                seen: lookup.seen.ptr(),
-                owner: pool.owner.ptr(),
-                stamp: pool.stamp.ptr(),
-                clock: pool.clock.ptr(),
-                pool_k,
-                pool_v,
-                slots,
-                xk,
-                xv,
-                ldx: ldq,
-                list,
-                count,
-                cap,
-                at,
-                of,
-                tables,
-                blocks: u32_of(paged.blocks())?,
-                kv_heads,
-                row_tile,
-                rows,
-            }
-            .launch(d)?;
-            launch::PoolFetch {
-                pool_k,
-                pool_v,
-                fetch: lookup.fetch.ptr(),
-                fetched: lookup.fetched.ptr(),
-                slots,
-                kv_heads,
-                shares: launch::fetch_shares(d, slots),
-            }
-            .launch(d)?;
-            launch::PoolAttend {
-                part_o,
-                part_ml,
-                part_block,
-                q,
-                ldq,
-                list,
-                count,
-                place,
-                cap,
-                at,
-                of,
-                pool_k,
-                pool_v,
-                slots,
-                heads,
-                kv_heads,
-                row_tile,
-                scale,
-                rows,
-                splits,
-            }
-            .launch(d)
+            launch::PoolChoose(operands).launch(d)?;
+            launch::PoolFetch(operands).launch(d)?;
+            launch::PoolAttend(operands).launch(d)
         }
     }
 
     /// Attention of a prefill pass: the rows so far pass through the ring, part after part.
-    pub(super) fn attend_staged(
-        &mut self,
-        attend: &launch::AttendPrefill,
-        cache: &Cache,
-        spec: &SparseSpec,
-    ) -> Result<()> {
+    pub(super) fn attend_staged(&mut self, attend: &launch::Attend, cache: &Cache, spec: &SparseSpec) -> Result<()> {
         let position = self.step.position();
         let end = position + attend.rows as usize;
         self.pools.before_copies(&self.device)?;
         let ring = self.pools.ring(&self.device, spec, self.prefill_rows)?;
-        let launch::AttendPrefill {
-            o,
-            ldo,
-            q,
-            ldq,
-            list,
-            count,
-            cap,
-            step,
-            heads,
-            kv_heads,
-            row_tile,
-            scale,
-            rows,
-            slots,
-            ..
-        } = *attend;
-        for from in (0..end).step_by(ring.rows()) {
-            let until = (from + ring.rows()).min(end);
-            let filled = ring.fill(&cache.joined(), cache.columns(), from, until, until > position)?;
+        for from in (0..end).step_by(ring.rows) {
+            let until = (from + ring.rows).min(end);
+            let filled = ring.fill(&cache.joined(), &cache.columns, from, until, until > position)?;
             let first = from / spec.block;
-            let before = (first * row_tile as usize * 2) as u64;
+            let before = (first * attend.row_tile as usize * 2) as u64;
             let staged = [filled.k, filled.v].map(|at| at.wrapping_add(before));
-            let map = tile_map(staged, row_tile, spec, until.div_ceil(spec.block) - first)?;
-            let map = self.device.driver().tensor_map(&map)?;
-            // SAFETY: the rows of these blocks are in the place until it is told to be done with; everything else as for the whole.
-            unsafe {
-                launch::AttendPrefillPart {
-                    o,
-                    ldo,
-                    q,
-                    ldq,
-                    k: filled.k,
-                    v: filled.v,
-                    list,
-                    count,
-                    cap,
-                    step,
-                    heads,
-                    kv_heads,
-                    row_tile,
-                    scale,
-                    rows,
-                    slots,
-                    map,
-                    parts: ring.parts.ptr(),
-                    from: u32_of(first)?,
-                    until: u32_of(until.div_ceil(spec.block))?,
-                }
-                .launch(self.device.driver())?;
-            }
+            let end = until.div_ceil(spec.block);
+            let map = tile_map(staged, attend.row_tile, spec, end - first)?;
+            let part = launch::AttendPrefillPart(launch::Attend {
+                k: filled.k,
+                v: filled.v,
+                map: self.device.driver().tensor_map(&map)?,
+                parts: ring.parts.ptr(),
+                from: u32_of(first)?,
+                until: u32_of(end)?,
+                ..*attend
+            });
+            // SAFETY: the rows of these blocks stay in the place until `done`; everything else as for the whole.
+            unsafe { part.launch(self.device.driver())? };
             ring.done(filled)?;
         }
         Ok(())

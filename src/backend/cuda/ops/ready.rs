@@ -1,7 +1,9 @@
-//! Rows of a verify pass that lie ready for a GEMM: normed, but for the factor that is the same for a whole row, or gated.
+//! Rows of a verify pass that are ready for a GEMM: normed, but for the factor that is the same for a whole row, or
+//! gated.
 //!
-//! Whoever makes a row's values leaves it ready for the GEMM that was said to follow ([`Rows::coming`](crate::backend::Rows::coming)); where nobody was told, a
-//! kernel of its own makes it ready before the GEMM, with the same bits.
+//! The kernel that makes a row's values also makes it ready for the GEMM that
+//! [`Rows::hint_next_op`](crate::backend::Rows::hint_next_op) names; without a hint a kernel of its own does so before
+//! the GEMM, with the same bits.
 
 use std::ops::Range;
 
@@ -11,7 +13,7 @@ use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, limits, shape, u32_of};
 use crate::backend::{Follows, MAX_VERIFY_ROWS, Pass, Result};
 
-/// What a GEMM reads: rows behind a norm, or gated attention.
+/// What a GEMM reads: normed rows, or gated attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normed,
@@ -22,40 +24,33 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) norm: DevicePtr,
-    /// The first column of the gate.
     pub(super) gate: DevicePtr,
-    /// From row to row of it, in values.
     pub(super) ldg: u32,
 }
 
-/// What was said to follow what is made next.
+/// The hinted next operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Coming {
     Norm { weight: DevicePtr, n: usize },
     Gate { norm: Option<(DevicePtr, usize)>, columns: Range<usize> },
 }
 
-/// What is to come, and what lies ready.
 #[derive(Debug, Default)]
 pub(in crate::backend::cuda) struct Ready {
     coming: Option<Coming>,
     made: Option<Made>,
-    /// How often rows lay ready.
     found: u64,
 }
 
-/// Rows that lie ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Made {
-    /// Of those at this address.
     of: DevicePtr,
     way: Way,
-    /// Values of a row.
     n: usize,
     rows: usize,
 }
 
-/// Where a producer leaves rows, and the gate that it applies: none where nobody said what follows.
+/// Where a producer leaves rows, and the gate that it applies: none without a hint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leave {
     pub(super) next: NextRows,
@@ -65,7 +60,7 @@ pub(super) struct Leave {
 const NO_WAY: Way = Way { norm: 0, gate: 0, ldg: 0 };
 
 impl Ready {
-    /// Nothing is to come and nothing lies ready: a prefill pass makes its rows otherwise, or somebody else has written some.
+    /// Drops the hint and the ready rows: a prefill pass does not use them, or other code has written rows.
     pub(in crate::backend::cuda) fn forget(&mut self) {
         (self.coming, self.made) = (None, None);
     }
@@ -86,7 +81,8 @@ impl Cuda {
         self.ready.found
     }
 
-    /// Where whoever writes rows of `n` values at `of` leaves them for what follows, if that was said. What lay ready of them before is of the past.
+    /// Where the kernel that writes rows of `n` values at `of` leaves them for the hinted operation. Rows that were
+    /// ready before are stale.
     fn leave_rows(&mut self, of: DevicePtr, n: usize, pass: Pass, kind: Kind, x: Option<&Buf>) -> Result<Leave> {
         let (coming, none) = (self.ready.coming.take(), Leave { next: NextRows::default(), way: NO_WAY });
         self.ready.made = None;
@@ -100,7 +96,7 @@ impl Cuda {
                     Some(x) if columns.len() == n && columns.end <= x.width => {
                         Way { norm, gate: x.column(columns.start), ldg: u32_of(x.width)? }
                     }
-                    // Whoever reads the gate will say that it is none.
+                    // The reader of the gate reports this error.
                     Some(_) | None => return Ok(none),
                 }
             }
@@ -124,17 +120,14 @@ impl Cuda {
         self.leave_normed(h, w.out, pass)
     }
 
-    /// [`Cuda::leave_rows`] of the residual stream.
     pub(super) fn leave_normed(&mut self, h: DevicePtr, n: usize, pass: Pass) -> Result<NextRows> {
         Ok(self.leave_rows(h, n, pass, Kind::Normed, None)?.next)
     }
 
-    /// [`Cuda::leave_rows`] of attention, whose gate is in `x`.
     pub(super) fn leave_gated(&mut self, o: DevicePtr, n: usize, pass: Pass, x: &Buf) -> Result<Leave> {
         self.leave_rows(o, n, pass, Kind::Gated, Some(x))
     }
 
-    /// Memory for rows of a kind.
     fn place(&mut self, kind: Kind, way: Way, n: usize) -> Result<NextRows> {
         let values = MAX_VERIFY_ROWS * n * 2;
         let bytes = values + MAX_VERIFY_ROWS * n.div_ceil(SUMMED as usize) * 4;

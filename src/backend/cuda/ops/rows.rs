@@ -12,19 +12,17 @@ use super::gemm::Output;
 use super::ready::{Kind, Way};
 use crate::backend::{Follows, HeadRows, MAX_VERIFY_ROWS, Mlp, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
 
-/// Where the top logits are found and put.
 pub(in crate::backend::cuda) struct TopLogitsBuffers {
     vocab: usize,
     tops: DeviceBuffer,
     sums: DeviceBuffer,
-    /// `[16][FOUND_WORDS]`, written by the kernel itself: a copy behind it would take as long as all that is in it.
+    /// `[16][FOUND_WORDS]` in host memory, written by the kernel itself: a copy of its own would take as long as all
+    /// the rest.
     found: Pinned,
 }
 
-/// Of a row.
 const FOUND_BYTES: usize = launch::FOUND_WORDS * 4;
 
-/// Behind this norm.
 pub(super) fn behind(norm: &Vector) -> Way {
     Way { norm: norm.memory.ptr(), gate: 0, ldg: 0 }
 }
@@ -111,7 +109,7 @@ impl Rows for Cuda {
                     None => self.room(|scratch| &mut scratch.wide, bytes)?,
                 };
                 for slice in slices {
-                    // Gate and up rows lie beside each other: a slice makes half as many columns.
+                    // Gate and up rows are interleaved: a slice makes half as many columns.
                     let (first, columns) = (slice.rows.start / 2, slice.rows.len() / 2);
                     let output = Output { d: wide, ldd: slice.rows.len(), to: GemmOut::Bf16, scale: 1.0 };
                     self.gemm_slice(input, w, slice, output)?;

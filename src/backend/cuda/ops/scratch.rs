@@ -7,12 +7,11 @@ use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::{DevicePtr, GEMM_ROWS};
 use crate::backend::{Form, Result};
 
-/// Scratch of prefill passes, made when first needed and kept.
 #[derive(Default)]
 pub(in crate::backend::cuda) struct Scratch {
     /// Inputs of GEMMs, or rows of a packed table before them, bf16.
     input: Option<DeviceBuffer>,
-    /// Rows of verify passes that lie ready for a GEMM, behind a norm and behind a gate, with their sums of squares.
+    /// Rows of verify passes that are ready for a GEMM, normed and gated, with their sums of squares.
     pub(super) normed: Option<DeviceBuffer>,
     pub(super) gated: Option<DeviceBuffer>,
     /// Gate and up columns of a slice before SwiGLU, bf16.
@@ -31,19 +30,16 @@ pub(in crate::backend::cuda) struct Scratch {
 }
 
 impl Scratch {
-    /// Whether there is room for operands in fp8.
     pub(in crate::backend::cuda) fn reads_fp8(&self) -> bool {
         self.narrow_input.is_some()
     }
 }
 
 impl Cuda {
-    /// Scratch for the input of a GEMM, `[rows of any pass, n]` bf16.
     pub(in crate::backend::cuda) fn input_room(&mut self, n: usize) -> Result<DevicePtr> {
         self.input_rows(self.prefill_rows, n)
     }
 
-    /// The same for up to `rows` rows.
     pub(in crate::backend::cuda) fn input_rows(&mut self, rows: usize, n: usize) -> Result<DevicePtr> {
         let bytes = rows.next_multiple_of(GEMM_ROWS) * n * 2;
         self.room(|scratch| &mut scratch.input, bytes)

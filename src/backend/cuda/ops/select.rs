@@ -10,7 +10,6 @@ use crate::backend::{Pass, Result, internal};
 use crate::core::spec::{ScoreNorm, SparseSpec};
 
 impl Cuda {
-    /// `Sparse::select_rows`
     pub(super) fn choose(
         &mut self,
         sel: &mut Selection,
@@ -32,144 +31,76 @@ impl Cuda {
         if groups.iter().any(|g| (g.place.position + g.rows).div_ceil(spec.block) > plan.score_blocks) {
             return Err(internal("select_blocks", "a pass beyond the context that its selection was made for"));
         }
-        let level = match spec.score_norm {
-            ScoreNorm::Level2 => 2,
-            ScoreNorm::Level1 => 1,
-        };
-        let (at, of) = match pass {
-            Pass::Verify { .. } => (self.step.rows_ptr(), self.table_of(caches)?),
-            Pass::Prefill { .. } => (0, 0),
-        };
-        let (ldq, heads, kv) = (u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
         let [_, key_tile] = tiles_of(caches)?;
-        let (lse_window, lse_stride) = (plan.keys.window, plan.keys.stride);
-        let dense = dense_until(spec)?;
-        let scale = softmax_scale();
-        let (d, step) = (self.device.driver(), self.step.ptr());
-        let top = |score_blocks: u32, row0: u32, rows: u32| {
-            // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-            unsafe {
-                launch::SelectTop {
-                    list: sel.lists.list.ptr(),
-                    count: sel.count.ptr(),
-                    scores: sel.scores.ptr(),
-                    step,
-                    at,
-                    kv_heads: kv,
-                    score_blocks,
-                    cap: u32_of(plan.cap)?,
-                    init: u32_of(spec.init_blocks)?,
-                    local: u32_of(spec.local_blocks)?,
-                    topk: u32_of(spec.topk)?,
-                    dense_until: dense,
-                    row0,
-                    rows,
-                }
-                .launch_suited(d)
-            }
+        let operands = launch::Select {
+            q,
+            ldq: u32_of(x.width)?,
+            step: self.step.ptr(),
+            scores: sel.scores.ptr(),
+            part: sel.lse.ptr(),
+            z: sel.lse.ptr(),
+            list: sel.lists.list.ptr(),
+            count: sel.count.ptr(),
+            level: match spec.score_norm {
+                ScoreNorm::Level2 => 2,
+                ScoreNorm::Level1 => 1,
+            },
+            window: plan.keys.window,
+            stride: plan.keys.stride,
+            heads: u32_of(spec.heads)?,
+            kv_heads: u32_of(spec.kv_heads)?,
+            key_tile,
+            scale: softmax_scale(),
+            cap: u32_of(plan.cap)?,
+            init: u32_of(spec.init_blocks)?,
+            local: u32_of(spec.local_blocks)?,
+            topk: u32_of(spec.topk)?,
+            dense_until: dense_until(spec)?,
+            ..launch::Select::default()
         };
         match pass {
             Pass::Verify { rows } => {
-                // Rows with at most this many blocks take them all, whatever their scores.
-                let all_below = u32_of(spec.topk)?;
-                let (rows, splits, blocks) = (u32_of(rows)?, u32_of(plan.lse_splits)?, u32_of(plan.score_blocks)?);
-                if scores {
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                    unsafe {
-                        launch::SelectLse {
-                            part: sel.lse.ptr(),
-                            q,
-                            ldq,
-                            level,
-                            window: lse_window,
-                            stride: lse_stride,
-                            at,
-                            of,
-                            heads,
-                            kv_heads: kv,
-                            key_tile,
-                            scale,
-                            rows,
-                            splits,
-                            all_below,
-                        }
-                        .launch(d)?
-                    };
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                    unsafe {
-                        launch::SelectScores {
-                            scores: sel.scores.ptr(),
-                            part: sel.lse.ptr(),
-                            q,
-                            ldq,
-                            window: lse_window,
-                            stride: lse_stride,
-                            at,
-                            of,
-                            heads,
-                            kv_heads: kv,
-                            key_tile,
-                            scale,
-                            rows,
-                            splits,
-                            score_blocks: blocks,
-                            all_below,
-                        }
-                        .launch(d)?
-                    };
+                let operands = launch::Select {
+                    at: self.step.rows_ptr(),
+                    of: self.table_of(caches)?,
+                    rows: u32_of(rows)?,
+                    splits: u32_of(plan.lse_splits)?,
+                    score_blocks: u32_of(plan.score_blocks)?,
+                    // Rows with at most this many blocks take them all, whatever their scores.
+                    all_below: operands.topk,
+                    ..operands
+                };
+                let d = self.device.driver();
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                unsafe {
+                    if scores {
+                        launch::SelectLse(operands).launch(d)?;
+                        launch::SelectScores(operands).launch(d)?;
+                    }
+                    operands.top(d)
                 }
-                top(blocks, 0, rows)
             }
             Pass::Prefill { rows } => {
                 let [_, _, k1, k2] = only(caches)?.entry();
-                let keys = if level == 2 { k2 } else { k1 };
                 let blocks =
                     (self.step.position() + rows).div_ceil(spec.block).next_multiple_of(64).min(plan.score_blocks);
                 let part = sel.score_rows(spec.kv_heads, blocks);
-                let score_blocks = u32_of(blocks)?;
+                let d = self.device.driver();
                 for row0 in (0..rows).step_by(part) {
-                    let (row0, n) = (u32_of(row0)?, u32_of(part.min(rows - row0))?);
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                    unsafe {
-                        launch::PrefillLse {
-                            z: sel.lse.ptr(),
-                            q,
-                            ldq,
-                            keys,
-                            window: lse_window,
-                            stride: lse_stride,
-                            step,
-                            heads,
-                            kv_heads: kv,
-                            key_tile,
-                            scale,
-                            row0,
-                            rows: n,
-                        }
-                        .launch(d)?
+                    let operands = launch::Select {
+                        keys: if operands.level == 2 { k2 } else { k1 },
+                        k1,
+                        score_blocks: u32_of(blocks)?,
+                        row0: u32_of(row0)?,
+                        rows: u32_of(part.min(rows - row0))?,
+                        ..operands
                     };
                     // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                     unsafe {
-                        launch::PrefillScores {
-                            scores: sel.scores.ptr(),
-                            z: sel.lse.ptr(),
-                            q,
-                            ldq,
-                            k1,
-                            window: lse_window,
-                            stride: lse_stride,
-                            step,
-                            heads,
-                            kv_heads: kv,
-                            key_tile,
-                            scale,
-                            row0,
-                            rows: n,
-                            score_blocks,
-                        }
-                        .launch(d)?
-                    };
-                    top(score_blocks, row0, n)?;
+                        launch::PrefillLse(operands).launch(d)?;
+                        launch::PrefillScores(operands).launch(d)?;
+                        operands.top(d)?;
+                    }
                 }
                 self.leave_out_hidden(sel, spec, rows)
             }

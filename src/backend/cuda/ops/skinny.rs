@@ -8,7 +8,6 @@ use super::gemm::check_width;
 use crate::backend::Result;
 
 impl Cuda {
-    /// A GEMM of 1..=16 rows, which may leave rows for the one behind the next norm.
     pub(in crate::backend::cuda) fn skinny(
         &mut self,
         form: SkinnyTo,

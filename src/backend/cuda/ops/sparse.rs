@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::cache::Cache;
-use super::super::driver::{DevicePtr, Queue, TensorMap, TileMap};
+use super::super::driver::{DevicePtr, Queue, TileMap};
 use super::super::limits::BLOCK;
 use super::super::selection::{Selection, Sums};
 use super::super::tables::{Entry, TableId, Tables};
@@ -18,7 +18,6 @@ pub(super) fn softmax_scale() -> f32 {
     1.0 / (HEAD as f32).sqrt()
 }
 
-/// The one cache of a prefill pass.
 pub(super) fn only<T>(caches: &[T]) -> Result<&T> {
     match caches {
         [cache] => Ok(cache),
@@ -37,7 +36,6 @@ pub(super) fn tiles_of(caches: &[&Cache]) -> Result<[u32; 2]> {
     Ok(first)
 }
 
-/// So many blocks of keys and values, of which the first begin at these addresses.
 pub(super) fn tile_map([k, v]: [DevicePtr; 2], row_tile: u32, spec: &SparseSpec, blocks: usize) -> Result<TileMap> {
     let width = u32_of(spec.kv_heads * HEAD)?;
     Ok(TileMap {
@@ -50,13 +48,11 @@ pub(super) fn tile_map([k, v]: [DevicePtr; 2], row_tile: u32, spec: &SparseSpec,
     })
 }
 
-/// Columns of the rows' new keys and values.
 pub(super) fn kv_columns(x: &Buf, spec: &SparseSpec) -> (DevicePtr, DevicePtr) {
     (x.column(spec.heads * HEAD), x.column((spec.heads + spec.kv_heads) * HEAD))
 }
 
 impl Cuda {
-    /// The table that says in whose caches the rows of the pass are.
     pub(super) fn table_of(&mut self, caches: &[&Cache]) -> Result<DevicePtr> {
         let table = caches.first().ok_or_else(|| internal("verify", "a pass of no sequence"))?.table;
         self.bind(table, caches.iter().map(|cache| cache.entry()))?;
@@ -64,7 +60,6 @@ impl Cuda {
         Ok(self.tables.ptr(table))
     }
 
-    /// Entries of a table, one for each group of the coming verify pass.
     pub(super) fn bind(&mut self, table: TableId, of: impl Iterator<Item = Entry>) -> Result<()> {
         self.tables.set(table, self.step.verify_groups().map(|group| group.rows), of)
     }
@@ -88,7 +83,8 @@ impl Sparse for Cuda {
         let groups = self.step.groups(pass, caches.len())?;
         for (group, cache) in groups.iter().zip(caches.iter()) {
             if let Some(in_flight) = cache.in_flight() {
-                // Windows of compressed keys that end in the new rows begin before them. Beside others, nothing is waited for later.
+                // Windows of compressed keys that end in the new rows begin before them. With several sequences, all
+                // rows are waited for here.
                 let at = group.place.position;
                 let from = if groups.len() > 1 { 0 } else { at.saturating_sub(4 * spec.kernel) };
                 in_flight.wait_for(std::slice::from_ref(&(from..at)))?;
@@ -159,101 +155,66 @@ impl Sparse for Cuda {
         if paged > 0 && paged < caches.len() {
             return Err(internal("attend", "keys and values of some sequences are in host memory, of others not"));
         }
-        let (ldo, ldq, heads, kv) = (u32_of(o.width)?, u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
-        let (cap, splits) = (u32_of(sel.plan.cap)?, u32_of(sel.plan.attend_splits)?);
-        let (list, count) = (sel.lists.list.ptr(), sel.count.ptr());
         let [row_tile, _] = tiles_of(caches)?;
-        let scale = softmax_scale();
+        let operands = launch::Attend {
+            q,
+            ldq: u32_of(x.width)?,
+            o: to,
+            ldo: u32_of(o.width)?,
+            step: self.step.ptr(),
+            list: sel.lists.list.ptr(),
+            count: sel.count.ptr(),
+            cap: u32_of(sel.plan.cap)?,
+            heads: u32_of(spec.heads)?,
+            kv_heads: u32_of(spec.kv_heads)?,
+            row_tile,
+            scale: softmax_scale(),
+            rows: u32_of(pass.rows())?,
+            ..launch::Attend::default()
+        };
         match pass {
-            Pass::Verify { rows } => {
-                let (rows, at, of) = (u32_of(rows)?, self.step.rows_ptr(), self.table_of(caches)?);
-                let (part_o, part_ml, part_block) =
-                    (sel.lists.part_o.ptr(), sel.lists.part_ml.ptr(), sel.lists.part_block.ptr());
-                let ldm = u32_of(sel.plan.score_blocks)?;
+            Pass::Verify { .. } => {
+                let of = self.table_of(caches)?;
                 let leave = self.leave_gated(o.ptr(), spec.heads * HEAD, pass, x)?;
-                let attend = launch::AttendVerify {
-                    part_o,
-                    part_ml,
-                    part_block,
-                    q,
-                    ldq,
-                    list,
-                    count,
-                    cap,
-                    at,
+                let operands = launch::Attend {
+                    at: self.step.rows_ptr(),
                     of,
-                    heads,
-                    kv_heads: kv,
-                    row_tile,
-                    scale,
-                    rows,
-                    splits,
+                    part_o: sel.lists.part_o.ptr(),
+                    part_ml: sel.lists.part_ml.ptr(),
+                    part_block: sel.lists.part_block.ptr(),
+                    splits: u32_of(sel.plan.attend_splits)?,
                     all_until: u32_of(self.all_within)?,
+                    mass: sel.mass.ptr(),
+                    ldm: u32_of(sel.plan.score_blocks)?,
+                    next_norm: leave.next.norm,
+                    next_x: leave.next.x,
+                    next_sums: leave.next.sums,
+                    gate: leave.way.gate,
+                    ldg: leave.way.ldg,
+                    ..operands
                 };
                 if paged > 0 {
-                    self.attend_pool(&attend, x, sel, caches, spec)?;
+                    self.attend_pool(&operands, x, sel, caches, spec)?;
                 } else {
                     // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                    unsafe { attend.launch(self.device.driver())? };
+                    unsafe { launch::AttendVerify(operands).launch(self.device.driver())? };
                 }
-                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::AttendCombine {
-                        o: to,
-                        ldo,
-                        next_norm: leave.next.norm,
-                        next_x: leave.next.x,
-                        next_sums: leave.next.sums,
-                        gate: leave.way.gate,
-                        ldg: leave.way.ldg,
-                        mass: sel.mass.ptr(),
-                        ldm,
-                        part_o,
-                        part_ml,
-                        part_block,
-                        list,
-                        count,
-                        cap,
-                        heads,
-                        kv_heads: kv,
-                        rows,
-                        splits,
-                    }
-                    .launch(self.device.driver())
-                }
+                // SAFETY: as above.
+                unsafe { launch::AttendCombine(operands).launch(self.device.driver()) }
             }
             Pass::Prefill { rows } => {
                 self.ready.forget();
                 let cache = only(caches)?;
                 let [k, v, ..] = cache.entry();
-                let (d, step) = (self.device.driver(), self.step.ptr());
-                let end = self.step.position() + rows;
-                let attend = launch::AttendPrefill {
-                    o: to,
-                    ldo,
-                    q,
-                    ldq,
-                    k,
-                    v,
-                    list,
-                    count,
-                    cap,
-                    step,
-                    heads,
-                    kv_heads: kv,
-                    row_tile,
-                    scale,
-                    rows: u32_of(rows)?,
-                    slots: launch::attend_slots(d),
-                    map: TensorMap::default(),
-                };
+                let d = self.device.driver();
+                let operands = launch::Attend { k, v, slots: launch::attend_slots(d), ..operands };
                 if paged > 0 {
-                    return self.attend_staged(&attend, cache, spec);
+                    return self.attend_staged(&operands, cache, spec);
                 }
-                let map = d.tensor_map(&tile_map([k, v], row_tile, spec, end.div_ceil(BLOCK))?)?;
-                let attend = launch::AttendPrefill { map, ..attend };
+                let end = (self.step.position() + rows).div_ceil(BLOCK);
+                let map = d.tensor_map(&tile_map([k, v], row_tile, spec, end)?)?;
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe { attend.launch(d) }
+                unsafe { launch::AttendPrefill(launch::Attend { map, ..operands }).launch(d) }
             }
         }
     }

@@ -30,7 +30,6 @@ pub(super) fn fill_rows<'v>(
     reads.into_iter().try_for_each(Read::run)
 }
 
-/// A row of values in memory, as bf16.
 fn row_of(view: &WeightView<'_>, row: usize, inner: usize, to: &mut [u8]) -> Result<()> {
     let value = view.dtype.size();
     let data = view.data.get(row * inner * value..).and_then(|d| d.get(..inner * value));
@@ -66,8 +65,8 @@ pub(super) fn bytes_of(view: &WeightView<'_>, at: usize, to: &mut [u8]) -> Resul
     fill_parts(std::iter::once((view, at, to)))
 }
 
-/// Neighbouring bytes of a file, and the places they go to. Read rather than copied out of a map: a map's pages would have to be
-/// entered into this program's tables one after the other, and from a disk would come in small pieces.
+/// Neighbouring bytes of a file, and their destinations. Read rather than copied out of a map, whose pages would be
+/// faulted in one by one, and from a disk in small pieces.
 struct Read<'f, 'b> {
     file: &'f File,
     at: u64,
@@ -75,7 +74,6 @@ struct Read<'f, 'b> {
     into: Vec<IoSliceMut<'b>>,
 }
 
-/// Places that one read may have.
 const MOST_PLACES: usize = 512;
 
 impl<'f, 'b> Read<'f, 'b> {

@@ -8,7 +8,6 @@ use cudarc::cublaslt::{result, sys};
 use super::super::super::driver::{Gemm, GemmOut, Scales, failed};
 use crate::backend::Result;
 
-/// Descriptors of one call; destroyed with it.
 pub(super) struct Call {
     pub(super) desc: sys::cublasLtMatmulDesc_t,
     pub(super) w: sys::cublasLtMatrixLayout_t,
@@ -52,7 +51,6 @@ impl Call {
         Ok(call)
     }
 
-    /// An attribute whose value is a plain number of the size the library expects of it.
     fn set<T: bytemuck::NoUninit>(&self, which: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<()> {
         // SAFETY: the descriptor is alive; the library copies the value, and refuses one of another size.
         unsafe { result::set_matmul_desc_attribute(self.desc, which, (&raw const *value).cast(), size_of::<T>()) }

@@ -3,7 +3,6 @@
 use super::super::super::driver::GEMM_ROWS;
 use super::{ALIGNED, FLAG_BYTES, Shape, WORKSPACE_BYTES};
 
-/// Rows of a proof.
 const MOST_PROVED: usize = 2048;
 
 /// Where things lie in the scratch of a proof, in bytes.
@@ -11,11 +10,9 @@ pub(super) struct ProofRoom {
     /// Rows of activations, and of random values in bf16 at the start: as many as either operand has.
     pub(super) rows: usize,
     pub(super) values: usize,
-    /// The same in e4m3, and their scales.
     pub(super) narrowed: usize,
     pub(super) scales: usize,
     pub(super) workspace: usize,
-    /// Two of them and a flag.
     pub(super) results: usize,
     pub(super) bytes: usize,
 }
