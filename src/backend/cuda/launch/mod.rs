@@ -62,7 +62,7 @@ macro_rules! kernels {
         )+
 
         #[cfg(test)]
-        pub(super) const ROWS: &[crate::backend::cuda::launch::tests::Row] = &[$(crate::backend::cuda::launch::tests::Row {
+        pub(in crate::backend::cuda::launch) const ROWS: &[crate::backend::cuda::launch::tests::Row] = &[$(crate::backend::cuda::launch::tests::Row {
             source: $source,
             symbols: &[$(stringify!($symbol)),+],
             params: &[$((c_type!($type $(($c))?), stringify!($field))),+],

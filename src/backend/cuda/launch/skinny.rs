@@ -190,7 +190,7 @@ macro_rules! form {
 }
 
 #[cfg(test)]
-pub(super) use skinny::ROWS;
+pub(in crate::backend::cuda::launch) use skinny::ROWS;
 
 form! {
     skinny,
