@@ -1,6 +1,5 @@
 //! Opening a data directory: what it is, whether it can be written, what an earlier run left.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -10,13 +9,12 @@ use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::format::FileKind;
+use super::salvage::{copy_database, private_place, salvage};
 use super::schema::{self, Found};
 use super::scratch::Scratch;
 use super::segment::SegmentId;
 use crate::core::counted;
 
-/// So often a database is copied that is written to meanwhile; the last copy is taken as it is.
-const COPIES: u32 = 5;
 /// Bytes that the database needs for its own work, with much to spare.
 const ROOM: u64 = 1 << 20;
 
@@ -27,7 +25,7 @@ enum Purpose {
     Write,
     /// To look: a copy will do.
     Read,
-    /// To make room: where there is no reserve left, the oldest state goes first.
+    /// To make room: without a reserve the oldest state is removed first.
     Free,
 }
 
@@ -45,9 +43,6 @@ impl Store {
 
     /// As [`Store::open`], to look only: where the disk is full a copy elsewhere is read before the reserve is given up, and
     /// a directory that is not there is not made.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
     pub fn open_to_read(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         let absolute = std::path::absolute(root).map_err(no_folder(root))?;
         if matches!(absolute.try_exists(), Ok(false)) {
@@ -58,9 +53,6 @@ impl Store {
 
     /// As [`Store::open`], to make room: where the disk is full and there is no reserve left, files of the oldest state are removed
     /// until there is room to work.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
     pub fn open_to_free(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         Store::open_for(root, disk, limits, Purpose::Free)
     }
@@ -74,7 +66,12 @@ impl Store {
         let resolved = |root: &Path| Layout::new(&root.canonicalize().unwrap_or(root.to_owned()));
         let unopened = resolved(&root);
         let _held = unopened.share_present();
-        let there = directory::survey(&unopened, &*disk)?;
+        let there = match directory::survey(&unopened, &*disk) {
+            Err(e @ StoreError::Damaged { .. }) if unopened.database.is_file() => {
+                return Store::open_salvaged(unopened, disk, limits, e);
+            }
+            found => found?,
+        };
         // What keeps it from being made shows below.
         let _ = disk.make_dir(&root);
         let layout = resolved(&root);
@@ -82,16 +79,15 @@ impl Store {
             let shown = layout.root.display();
             let copy = |why: String| Store::open_readable(layout.clone(), Arc::clone(&disk), limits.clone(), why);
             let retry = || Store::open_writable(layout.clone(), Arc::clone(&disk), limits.clone());
-            let reserve =
-                || disk.look(&layout.reserve).is_ok_and(|l| l.is_file) && disk.remove(&layout.reserve).is_ok();
-            if let StoreError::Damaged { detail, .. } = &e {
-                let why = format!(
-                    "{} is damaged ({detail}), so that nothing can be added to it: what can be read is shown, nothing is saved. \
-                     sala-chat doctor --check makes a new one of what can be read.",
-                    layout.database.display()
-                );
-                // Where not even the list of sessions can be read there is nothing to show.
-                return copy(why).ok().filter(|store| store.last_session().is_ok()).ok_or(e);
+            let reserve = || directory::is_our_reserve(&layout, &*disk) && disk.remove(&layout.reserve).is_ok();
+            if matches!(e, StoreError::Damaged { .. }) {
+                return Store::open_salvaged(layout.clone(), Arc::clone(&disk), limits.clone(), e);
+            }
+            if e.cannot_make_files() {
+                return copy(format!(
+                    "{shown}: no file can be made beside sala.db (the disk may have no free inode): texts can be read, nothing is \
+                     saved. Remove some files, then start again."
+                ));
             }
             if !e.is_full() {
                 return Err(e);
@@ -102,9 +98,15 @@ impl Store {
                 return Ok(store);
             }
             if reserve() {
-                let mut store = retry()?;
-                store.notes.push(format!("Disk full on {shown}: the reserve was given up. Free some space."));
-                return Ok(store);
+                match retry() {
+                    Ok(mut store) => {
+                        store.notes.push(format!("Disk full on {shown}: the reserve was given up. Free some space."));
+                        return Ok(store);
+                    }
+                    // A disk without a free inode.
+                    Err(e) if e.is_full() || e.cannot_make_files() => {}
+                    Err(e) => return Err(e),
+                }
             }
             if purpose == Purpose::Free {
                 let gone = copy(String::new()).map_or_else(|_| Vec::new(), |store| store.make_room());
@@ -159,6 +161,10 @@ impl Store {
             );
             return Store::open_readable(layout, disk, limits, why);
         }
+        match disk.look(&layout.database) {
+            Ok(look) if look.bytes <= schema::CHECKED_BYTES => schema::check_structure(&writer, &layout.database)?,
+            _ => schema::check_usable(&writer, &layout.database)?,
+        }
         let (reader, _) = schema::open_readable(&layout.database, &layout.database)?;
         let mut store = Store {
             layout,
@@ -200,8 +206,19 @@ impl Store {
         Store::reading(layout, disk, limits, why, elsewhere)
     }
 
+    fn open_salvaged(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, e: StoreError) -> Result<Store> {
+        let detail = e.damage().unwrap_or_default();
+        let (place, ..) = salvage(&layout, &*disk, &detail)?;
+        let why = format!(
+            "{} is damaged ({detail}): what can be read is shown, nothing is saved. sala-chat doctor --check writes a new \
+             database of everything that can be read and keeps the old file.",
+            layout.database.display()
+        );
+        Store::reading(layout, disk, limits, why, place)
+    }
+
     fn open_readable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String) -> Result<Store> {
-        // SQLite wants to write beside a WAL database even to read it: read a copy then.
+        // SQLite writes files next to a WAL database even to read it: read a copy.
         let copy = private_place()?;
         let target = copy.path().join("sala.db");
         copy_database(&layout, &*disk, &target)?;
@@ -239,9 +256,8 @@ impl Store {
         })
     }
 
-    /// Removes files of the state unused for longest until the database has room to work, unless a process is writing some right now or the
-    /// directory is not the one the database knows. This store reads a copy: what the database says of them is for whoever can
-    /// write it.
+    /// Removes the least recently used files of state until the database has room to work, unless a process is writing
+    /// some or the directory is not the one of the database. This store reads a copy, so the caller records the loss.
     fn make_room(&self) -> Vec<(SegmentId, FileKind, String)> {
         let known = self.directory_id().is_ok_and(|id| directory::read_mark(&self.layout, &*self.disk) == Some(id));
         let lock = self.layout.open_lock("writing").ok().filter(|lock| known && lock.try_lock().is_ok());
@@ -289,49 +305,6 @@ impl Store {
 
     pub(super) fn identify(&self) -> std::io::Result<[(u64, u64); 2]> {
         Ok([self.disk.look(&self.layout.root)?.identity, self.disk.look(&self.layout.database)?.identity])
-    }
-}
-
-/// Copies the database and its log, again where one of them changed meanwhile: a writer that moves the log into the database
-/// after that was copied leaves what it moved in neither copy.
-pub(super) fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> {
-    let (wal, wal_copy) = (Layout::log_of(&layout.database), Layout::log_of(target));
-    let files = [(&layout.database, target), (&wal, &*wal_copy)];
-    for left in (0..COPIES).rev() {
-        let mut before = Vec::new();
-        let mut copied = Ok(());
-        for (from, to) in files {
-            before.push(disk.look(from).ok());
-            copied = copied.and_then(|()| match from == &layout.database || from.is_file() {
-                true => copy_private(from, to).map_err(StoreError::io("read", from)),
-                // An earlier attempt may have left one.
-                false => remove_left(to).map_err(StoreError::io("remove", to)),
-            });
-        }
-        let unchanged = files.iter().zip(&before).all(|((from, _), before)| disk.look(from).ok() == *before);
-        if unchanged || left == 0 {
-            return copied;
-        }
-    }
-    Ok(())
-}
-
-/// Where a database lies that is read in the place of another one.
-pub(super) fn private_place() -> Result<Scratch> {
-    Scratch::new().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))
-}
-
-/// Copies a file for this user's eyes.
-fn copy_private(from: &Path, to: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut copy = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
-    std::io::copy(&mut File::open(from)?, &mut copy).map(drop)
-}
-
-fn remove_left(copy: &Path) -> std::io::Result<()> {
-    match std::fs::remove_file(copy) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
     }
 }
 

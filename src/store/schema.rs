@@ -11,11 +11,9 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::error::{Result, StoreError, one_line};
+use super::error::{Result, StoreError, is_damage, one_line};
 
-/// "SALA": marks the file as ours.
 pub(super) const APPLICATION_ID: i32 = 0x5341_4c41;
-/// Version this program writes.
 pub(super) const VERSION: i32 = 2;
 
 /// How long to wait for another process's transaction.
@@ -160,6 +158,29 @@ CREATE TRIGGER IF NOT EXISTS session_gone AFTER DELETE ON session BEGIN
 END;
 ";
 
+/// All tables but the search index, and their columns: a damaged database may lack some.
+pub(super) const COLUMNS: [(&str, &str); 11] = [
+    ("counter", "name, value"),
+    (
+        "session",
+        "id, name, head, settings, title, messages, tokens, state_of, forked_from, forked_at, created_ms, updated_ms, used, \
+         trashed_ms, seal",
+    ),
+    ("message", "id, session, parent, depth, role, created_ms, indexed, meta, thinking, text, seal"),
+    (
+        "segment",
+        "key, id, fingerprint, parent, start, stop, kind, text_bytes, text_hash, rows_root, rows_bytes, rows_why, end_root, \
+         end_bytes, end_why, used, used_ms, given, generated, origin",
+    ),
+    ("message_segment", "message, fingerprint, segment"),
+    ("mark", "session, name, message, created_ms"),
+    ("head_log", "key, session, head"),
+    ("document", "key, hash, name, path, prefix, segment, tokens, lines, used, used_ms"),
+    ("prompt", "key, text, created_ms"),
+    ("property", "name, value"),
+    ("draft", "session, text"),
+];
+
 /// Whether a database of ours may be without a table: that of [`SECOND`] in one from before it, that of [`LATER`] in any.
 pub(super) fn may_lack(table: &str, version: i32) -> bool {
     match table {
@@ -172,20 +193,15 @@ pub(super) fn may_lack(table: &str, version: i32) -> bool {
 /// What earlier programs made and nothing asks for: no program misses it, so the version stays.
 const OUT_OF_USE: &str = "DROP INDEX IF EXISTS document_hash;";
 
-/// What the first bytes of a file say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
-    /// Our database.
     Ours,
     /// A database nothing was put into yet.
     Blank,
-    /// Another program's.
     OfAnother,
-    /// No database at all.
     None,
 }
 
-/// Judges a database file of `bytes` bytes by its first 100.
 pub(super) fn what_it_is(head: &[u8], bytes: u64) -> Head {
     let number = |at: usize| head.get(at..at + 4).and_then(|b| Some(i32::from_be_bytes(b.try_into().ok()?)));
     if !head.starts_with(b"SQLite format 3\0") || head.len() < 100 {
@@ -204,16 +220,13 @@ pub(super) fn what_it_is(head: &[u8], bytes: u64) -> Head {
     }
 }
 
-/// What a database file turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Ours, this version (made just now if it did not exist).
     Current,
-    /// Ours, from a newer program.
     Newer(i32),
 }
 
-/// Opens for writing, creating the tables in an empty file.
 pub(super) fn open_writable(path: &Path) -> Result<(Connection, Found)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let mut db = Connection::open_with_flags(path, flags).map_err(|e| named(path, e))?;
@@ -232,6 +245,10 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         // Copies that are made on the way hold texts, too.
         db.pragma_update(None, "temp_store", "MEMORY")?;
         db.set_prepared_statement_cache_capacity(64);
+        // The usual case takes no lock: a program that reads does not wait for one that writes.
+        if is_current(db)? {
+            return Ok(Found::Current);
+        }
         let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let version: i32 = tx.pragma_query_value(None, "user_version", |r| r.get(0))?;
         let application: i32 = tx.pragma_query_value(None, "application_id", |r| r.get(0))?;
@@ -265,6 +282,72 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         Ok(found)
     };
     run(db).map_err(|e| named(path, e))
+}
+
+/// Whether nothing is left to do for a database of this version.
+fn is_current(db: &Connection) -> Result<bool, rusqlite::Error> {
+    let version: i32 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
+    let application: i32 = db.pragma_query_value(None, "application_id", |r| r.get(0))?;
+    let later = "SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ('draft', 'session_gone')
+                   AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'document_hash')";
+    Ok((application, version) == (APPLICATION_ID, VERSION) && db.query_row(later, [], |r| r.get(0))?)
+}
+
+/// A database up to this size is checked on every start; a larger one by `doctor --check`.
+pub(super) const CHECKED_BYTES: u64 = 16 << 20;
+
+/// An error where a table cannot be read or written as this program does: statements are compiled, none is run.
+pub(super) fn check_usable(db: &Connection, path: &Path) -> Result<()> {
+    let compile = || -> Result<(), rusqlite::Error> {
+        for (table, columns) in COLUMNS {
+            // Deleting compiles the triggers.
+            db.prepare(&format!("INSERT INTO {table}({columns}) SELECT {columns} FROM {table}"))?;
+            db.prepare(&format!("DELETE FROM {table}"))?;
+        }
+        db.prepare("UPDATE message SET text = ''")?;
+        db.prepare("INSERT INTO message_text(rowid, text) VALUES (1, '')").map(drop)
+    };
+    let damaged = |detail: String| StoreError::Damaged { path: path.to_owned(), detail };
+    compile().map_err(|e| match &e {
+        rusqlite::Error::SqlInputError { .. } => damaged(one_line(&e)),
+        rusqlite::Error::SqliteFailure(f, _) if f.code == ErrorCode::Unknown => damaged(one_line(&e)),
+        _ => named(path, e),
+    })?;
+    let counters = "SELECT count(*) FROM counter WHERE name IN ('id', 'use') AND value > 0";
+    match db.query_row(counters, [], |r| r.get(0)).map_err(|e| named(path, e))? {
+        2 => Ok(()),
+        _ => Err(damaged("a counter is missing".into())),
+    }
+}
+
+/// An error where the structure of a database is damaged: one of its trees of pages or the list of free ones.
+pub(super) fn check_structure(db: &Connection, path: &Path) -> Result<()> {
+    check_usable(db, path)?;
+    let fault: String = db.query_row("PRAGMA quick_check(1)", [], |r| r.get(0)).map_err(|e| named(path, e))?;
+    match fault.as_str() {
+        "ok" => Ok(()),
+        fault => Err(StoreError::Damaged { path: path.to_owned(), detail: one_line(&fault) }),
+    }
+}
+
+/// The first fault in the structure of the tables and their indexes, a phrase.
+pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
+    let fault = |table: &str| -> rusqlite::Result<Option<String>> {
+        if !db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([table])? {
+            return Ok(Some(format!("{table} is missing")));
+        }
+        let line: String = db.query_row(&format!("PRAGMA integrity_check('{table}')"), [], |r| r.get(0))?;
+        Ok((line != "ok").then(|| one_line(&format!("{table}: {line}"))))
+    };
+    for (table, _) in COLUMNS {
+        match fault(table) {
+            Ok(None) => {}
+            Ok(found) => return Ok(found),
+            Err(e) if is_damage(&e) => return Ok(Some(one_line(&e))),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(None)
 }
 
 /// Opens without ever writing. `path` may be a private copy.
@@ -302,5 +385,33 @@ pub(super) fn named(path: &Path, e: rusqlite::Error) -> StoreError {
             _ => StoreError::Database(e),
         },
         _ => StoreError::Database(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_table_is_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new.db");
+        std::fs::File::create(&path).unwrap();
+        let (db, _) = open_writable(&path).unwrap();
+        // The search has tables of its own, and its own check.
+        let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'
+                   AND name NOT LIKE 'message_text%'";
+        let names: rusqlite::Result<BTreeSet<String>> =
+            db.prepare(sql).unwrap().query_map([], |r| r.get(0)).unwrap().collect();
+        assert_eq!(names.unwrap(), COLUMNS.map(|(table, _)| table.to_owned()).into());
+        for (table, columns) in COLUMNS {
+            let all = db.prepare(&format!("SELECT * FROM {table}")).unwrap();
+            let (mut all, mut named): (Vec<_>, Vec<_>) = (all.column_names().collect(), columns.split(", ").collect());
+            all.sort_unstable();
+            named.sort_unstable();
+            assert_eq!(all, named, "{table}");
+        }
     }
 }

@@ -1,0 +1,301 @@
+//! Reads what can be read of a damaged database into a new one, row by row.
+//!
+//! A copy is read, with SQLite set to accept a schema that it cannot parse; its header and the entries of tables there are first made
+//! right where enough is left of them.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use rusqlite::types::ToSqlOutput;
+use rusqlite::{Connection, OpenFlags, Row, Statement, Transaction, params, params_from_iter};
+
+use super::directory::{self, Layout};
+use super::disk::Disk;
+use super::error::{Result, StoreError, is_damage};
+use super::gaps::{Remembered, add_lost_sessions, fill_gaps, remove_dangling};
+use super::loose_rows::copy_loose_rows;
+use super::messages::UNREADABLE;
+use super::schema::{self, COLUMNS};
+use super::scratch::Scratch;
+use super::seal;
+
+/// Attempts to copy a database that others write meanwhile; the last copy is taken as it is.
+const COPIES: u32 = 5;
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// Rows of which it is known that they were there.
+    pub rows: u64,
+    /// Tables of which nothing was found.
+    pub tables: Vec<&'static str>,
+}
+
+const NOTHING_READ: &str = "and no message could be read from it";
+
+/// A new database with everything that can be read of the one in a directory, in a private place.
+pub(super) fn salvage(layout: &Layout, disk: &dyn Disk, detail: &str) -> Result<(Scratch, PathBuf, Unread)> {
+    let unreadable =
+        |why: &str| StoreError::NoDatabase { path: layout.database.clone(), detail: format!("{detail}, {why}") };
+    let place = private_place()?;
+    let (copy, fresh) = (place.path().join("damaged.db"), place.path().join("sala.db"));
+    copy_database(layout, disk, &copy)?;
+    match mend_header(&copy) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Err(unreadable(NOTHING_READ)),
+        mended => mended.map_err(StoreError::io("write", &copy))?,
+    }
+    directory::make_database(&fresh).map_err(StoreError::io("make", &fresh))?;
+    let (mut new, _) = schema::open_writable(&fresh)?;
+    let lost = match read_out(&copy, &mut new) {
+        Ok(Some(lost)) => lost,
+        Ok(None) => return Err(unreadable("and it is a newer sala-chat's, which may be able to read it")),
+        Err(e) if e.damage().is_some() => return Err(unreadable(NOTHING_READ)),
+        Err(e) => return Err(e),
+    };
+    // One file, without a log.
+    new.pragma_update(None, "journal_mode", "DELETE")?;
+    new.close().map_err(|(_, e)| StoreError::from(e))?;
+    if count(&fresh)?.1 == 0 {
+        return Err(unreadable(NOTHING_READ));
+    }
+    Ok((place, fresh, lost))
+}
+
+/// Sessions, and messages that could be read.
+pub(super) fn count(database: &Path) -> Result<(u64, u64)> {
+    let (db, _) = schema::open_readable(database, database)?;
+    let count = |sql: &str| db.query_row(sql, [], |r| r.get(0));
+    Ok((
+        count("SELECT count(*) FROM session")?,
+        count(&format!("SELECT count(*) FROM message WHERE meta <> '{UNREADABLE}'"))?,
+    ))
+}
+
+/// Makes those fields of a header right that are the same in every database of ours, and those that only a writer needs.
+fn mend_header(copy: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().read(true).write(true).open(copy)?;
+    let mut head = [0; 100];
+    file.read_exact(&mut head)?;
+    let mut put = |at: usize, bytes: &[u8]| {
+        if let Some(place) = head.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    };
+    put(0, b"SQLite format 3\0");
+    // Pages of 4096 bytes, format WAL, nothing reserved, payload fractions.
+    put(16, &[0x10, 0, 2, 2, 0, 64, 32, 32]);
+    // No size and no list of free pages: both only matter for writing.
+    put(28, &[0; 12]);
+    // Schema format, UTF-8, no automatic vacuum.
+    put(44, &4u32.to_be_bytes());
+    put(52, &0u32.to_be_bytes());
+    put(56, &1u32.to_be_bytes());
+    put(64, &0u32.to_be_bytes());
+    put(68, &schema::APPLICATION_ID.to_be_bytes());
+    file.rewind()?;
+    file.write_all(&head)
+}
+
+/// Copies the database and its log, again if one of them changed meanwhile: pages that move from the log to the
+/// database between the two copies would be in neither.
+pub(super) fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> {
+    let (wal, wal_copy) = (Layout::log_of(&layout.database), Layout::log_of(target));
+    let files = [(&layout.database, target), (&wal, &*wal_copy)];
+    for left in (0..COPIES).rev() {
+        let mut before = Vec::new();
+        let mut copied = Ok(());
+        for (from, to) in files {
+            before.push(disk.look(from).ok());
+            copied = copied.and_then(|()| match from == &layout.database || from.is_file() {
+                true => copy_private(from, to).map_err(StoreError::io("read", from)),
+                // An earlier attempt may have left one.
+                false => remove_left(to).map_err(StoreError::io("remove", to)),
+            });
+        }
+        let unchanged = files.iter().zip(&before).all(|((from, _), before)| disk.look(from).ok() == *before);
+        if unchanged || left == 0 {
+            return copied;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn private_place() -> Result<Scratch> {
+    Scratch::new().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))
+}
+
+fn copy_private(from: &Path, to: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut copy = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
+    std::io::copy(&mut File::open(from)?, &mut copy).map(drop)
+}
+
+fn remove_left(copy: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(copy) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Copies the rows of all tables; returns what could not be read. `None` for a database of a newer program.
+fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
+    let mut old = open_as_it_is(copy)?;
+    let version: i32 = old.pragma_query_value(None, "user_version", |r| r.get(0))?;
+    if version > schema::VERSION {
+        return Ok(None);
+    }
+    mend_schema(&old, new)?;
+    old = open_as_it_is(copy)?;
+    // What a row names may be lost.
+    new.pragma_update(None, "foreign_keys", false)?;
+    let tx = new.transaction()?;
+    let mut lost = Unread::default();
+    for (table, _) in COLUMNS {
+        match copy_table(&old, &tx, table)? {
+            Some(rows) => lost.rows += rows,
+            None if schema::may_lack(table, version) && !has_entry(&old, table)? => {}
+            None => lost.tables.push(table),
+        }
+    }
+    let unread = Remembered::of(&old);
+    drop(old);
+    if lost != Unread::default()
+        && let Err(e) = copy_loose_rows(copy, &tx)
+    {
+        tracing::warn!("rows that no table leads to were not looked for: {e}");
+    }
+    if version < schema::VERSION {
+        seal::seal_everything(&tx)?;
+    }
+    add_lost_sessions(&tx, &unread.names)?;
+    fill_gaps(&tx, &unread.parents)?;
+    remove_dangling(&tx)?;
+    tx.commit()?;
+    Ok(Some(lost))
+}
+
+/// Opens a database with as much of its schema as can be understood.
+fn open_as_it_is(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let db = Connection::open_with_flags(path, flags)?;
+    db.pragma_update(None, "writable_schema", true)?;
+    Ok(db)
+}
+
+/// Restores the schema entries of missing tables, found by name, by their SQL, or by the name in it.
+fn mend_schema(old: &Connection, new: &Connection) -> Result<()> {
+    for (table, columns) in COLUMNS {
+        if old.prepare(&format!("SELECT {columns} FROM {table}")).is_ok() {
+            continue;
+        }
+        let made = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+        let made: String = new.query_row(made, [table], |r| r.get(0))?;
+        let entry = "UPDATE sqlite_schema SET type = 'table', name = ?2, tbl_name = ?2, sql = ?1 WHERE rowid = (
+             SELECT rowid FROM sqlite_schema WHERE rootpage > 0 AND type IS NOT 'index'
+               AND (name = ?2 OR sql = ?1 OR tbl_name = ?2 AND sql LIKE 'CREATE T%') LIMIT 1)";
+        match old.execute(entry, params![made, table]) {
+            Ok(_) => {}
+            Err(e) if is_damage(&e) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    // Without its condition the index alone answers for the names.
+    let index =
+        "UPDATE sqlite_schema SET sql = 'CREATE INDEX session_name ON session(name)' WHERE name = 'session_name'";
+    let _ = old.execute(index, []);
+    Ok(())
+}
+
+/// Whether anything is left of a table's schema entry.
+fn has_entry(old: &Connection, table: &str) -> Result<bool> {
+    let sql = "SELECT 1 FROM sqlite_schema WHERE name = ?1 OR tbl_name = ?1 OR instr(sql, ?1 || '(')";
+    match old.prepare(sql).and_then(|mut query| query.exists([table])) {
+        // What cannot be read may be one.
+        Err(e) if is_damage(&e) => Ok(true),
+        found => Ok(found?),
+    }
+}
+
+fn columns(db: &Connection, table: &str) -> Vec<String> {
+    let names = || -> rusqlite::Result<Vec<String>> {
+        let mut query = db.prepare("SELECT name FROM pragma_table_info(?1)")?;
+        let names = query.query_map([table], |r| r.get(0))?;
+        names.collect()
+    };
+    names().unwrap_or_default()
+}
+
+/// Copies the readable rows of a table; returns the number of unreadable ones. `None`: the table is not there.
+fn copy_table(old: &Connection, tx: &Transaction<'_>, table: &str) -> Result<Option<u64>> {
+    let there = columns(old, table);
+    let mut names = columns(tx, table);
+    names.retain(|name| there.contains(name));
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let (count, names) = (names.len(), names.join(", "));
+    // A new database has counters already.
+    let instead = if table == "counter" { "REPLACE" } else { "IGNORE" };
+    let places = vec!["?"; count].join(", ");
+    let mut insert = tx.prepare(&format!("INSERT OR {instead} INTO {table}({names}) VALUES ({places})"))?;
+    let mut lost = 0;
+    let Some((ids, whole)) = row_ids(old, table)? else {
+        let mut query = old.prepare(&format!("SELECT {names} FROM {table}"))?;
+        let mut rows = query.query([])?;
+        loop {
+            match rows.next() {
+                Ok(Some(row)) => lost += u64::from(!put(&mut insert, row, count)?),
+                Ok(None) => return Ok(Some(lost)),
+                // The rest is below a damaged page; its size is unknown.
+                Err(e) if is_damage(&e) => return Ok(Some(lost + 1)),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    };
+    let mut one = old.prepare(&format!("SELECT {names} FROM {table} NOT INDEXED WHERE rowid = ?1"))?;
+    for id in ids {
+        let mut rows = one.query([id])?;
+        let copied = match rows.next() {
+            Ok(Some(row)) => put(&mut insert, row, count)?,
+            Ok(None) => false,
+            Err(e) if is_damage(&e) => false,
+            Err(e) => return Err(e.into()),
+        };
+        lost += u64::from(!copied);
+    }
+    // The size of the gap between the two ends is unknown.
+    Ok(Some(lost + u64::from(!whole)))
+}
+
+/// The rows of a table as far as it can be read from either end, and whether those are all; `None` for a table without
+/// row ids.
+fn row_ids(old: &Connection, table: &str) -> Result<Option<(BTreeSet<i64>, bool)>> {
+    let mut ids = BTreeSet::new();
+    for order in ["ASC", "DESC"] {
+        let sql = format!("SELECT rowid FROM {table} NOT INDEXED ORDER BY rowid {order}");
+        let Ok(mut query) = old.prepare(&sql) else { return Ok(None) };
+        let mut rows = query.query([])?;
+        loop {
+            match rows.next() {
+                Ok(Some(row)) => ids.extend(seal::number_at(row, 0)),
+                Ok(None) => return Ok(Some((ids, true))),
+                Err(e) if is_damage(&e) => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    Ok(Some((ids, false)))
+}
+
+/// Copies a row. False if its values are damaged or another row has its key.
+fn put(insert: &mut Statement<'_>, row: &Row<'_>, columns: usize) -> Result<bool> {
+    let values = (0..columns).map(|i| row.get_ref(i).map(ToSqlOutput::Borrowed));
+    let values: rusqlite::Result<Vec<ToSqlOutput<'_>>> = values.collect();
+    match values.and_then(|values| insert.execute(params_from_iter(values))) {
+        Ok(put) => Ok(put > 0),
+        Err(e) => {
+            let e = StoreError::from(e);
+            if e.damage().is_some() || e.lacks_another() { Ok(false) } else { Err(e) }
+        }
+    }
+}
