@@ -68,7 +68,7 @@ fn options_are_those_of_the_usage_and_are_parsed() {
         for flag in explained {
             let line = format!("/{} x {flag} 1", c.name);
             if let Err(e) = parse(&line, None) {
-                assert!(!e.contains("there is no option"), "{line}: {e}");
+                assert!(!e.contains("unknown option"), "{line}: {e}");
             }
         }
     }
@@ -116,7 +116,7 @@ fn an_export_writes_what_its_name_says_or_nothing() {
     assert_eq!(format("/export talk.tar --with-state"), Ok(None));
     for other in ["--tree", "--md", "--json"] {
         let said = format(&["/export talk.tar --with-state", other].join(" ")).unwrap_err();
-        assert!(said.contains("--with-state writes the open branch in a form of its own"), "{said}");
+        assert!(said.contains("--with-state has its own format"), "{said}");
     }
     let of = |name: &str| ExportFormat::of_path(std::path::Path::new(name));
     assert_eq!((of("a.JSON"), of("talk")), (Ok(ExportFormat::Json), Ok(ExportFormat::Markdown)));
