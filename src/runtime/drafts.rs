@@ -1,23 +1,22 @@
-//! What stands in the input of a session and was not sent. The interface tells of it, and it is kept with the session, so that it
-//! stands there again whatever ended the program.
+//! Unsent text in the input of a session, kept with the session so that it is there again after any end of the
+//! program.
 //!
-//! One of a session that somebody else has is never written over. For sessions that have no row yet there are places; each is one
-//! process's at a time, and in it one session's. What an earlier run left in them comes back at the next starts, the next one once
-//! the one before is sent or cleared. A draft that has no place is among the prompts of the next start.
+//! A draft of a session that another process holds is never overwritten. Sessions without a row have draft places;
+//! each place belongs to one process and one session at a time. Drafts that an earlier run left in them are restored
+//! at the next starts, one at a time. A draft without a place is among the prompts of the next start.
 
 use std::collections::BTreeMap;
 
 use super::State;
-use super::talk::Rights;
+use super::session::Rights;
 use crate::config::commands::{is_command, message_text};
 use crate::core::transcript::SessionId;
 use crate::runtime::protocol::{Level, Notice};
 use crate::store::{Access, Change, SessionLock, Store, draft_places};
 
-/// Where what is said to the runtime is typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// On the screen: what stands there is told, and comes back.
+    /// On the screen: the interface reports it, and it is restored.
     Screen,
     /// Nowhere, or line by line: what is entered is sent.
     Lines,
@@ -55,7 +54,7 @@ struct Place {
     id: SessionId,
     /// Makes it ours.
     _lock: SessionLock,
-    /// The session whose draft stands there, and the text.
+    /// The serial of the session, and its draft.
     holds: Option<(u64, String)>,
 }
 
@@ -79,7 +78,7 @@ enum Home {
 }
 
 impl State {
-    /// What stands in the input of a session now; empty once it was sent or cleared.
+    /// Saves the unsent input of a session; empty once it was sent or cleared.
     pub(super) fn keep_draft(&mut self, serial: u64, text: String) {
         if !self.keeps_drafts() {
             return;
@@ -106,40 +105,40 @@ impl State {
         }
     }
 
-    /// Tells what stands in the input of a session that was just opened. Where that was open before in this run, another terminal may
-    /// have had it meanwhile: that nothing stands there is told as well.
+    /// Shows the draft of a session that was just opened. Another terminal may have changed the draft of a session
+    /// that was open before: then an empty one is shown, too.
     pub(super) fn tell_draft(&mut self, session: SessionId, known: bool) {
         if !self.keeps_drafts() {
             return;
         }
-        // It stands in the input still, and could not be kept as long as somebody else had the session.
-        if let Some(text) = self.drafts.homeless.remove(&self.talk.serial) {
+        // It is in the input still, and could not be saved while another process held the session.
+        if let Some(text) = self.drafts.homeless.remove(&self.here.session.serial) {
             if let Some(before) = self.stored_draft(session).filter(|before| *before != text) {
                 self.remember_draft(&before);
             }
             return self.write_draft(session, text);
         }
         // What is not on the disk is the interface's own, and newer.
-        let is_newer = self.drafts.given.get(&session).is_some_and(|save| !self.keeper.is_saved(*save));
+        let is_newer = self.drafts.given.get(&session).is_some_and(|save| !self.disk.is_saved(*save));
         if !is_newer && let Some(text) = self.stored_draft(session).filter(|text| known || !text.is_empty()) {
             self.tell(Notice::Draft(text));
         }
     }
 
-    /// What was typed into a session that got no row stands in the first new one of a later run.
+    /// A draft of an earlier session without a row is shown in the first new one.
     pub(super) fn tell_rowless_draft(&mut self) {
         if !self.keeps_drafts() {
             return;
         }
-        let left = self.keeper.store.drafts_without_row().unwrap_or_else(|e| {
+        let left = self.disk.store.drafts_without_row().unwrap_or_else(|e| {
             self.note(Level::Warn, e.to_string());
             Vec::new()
         });
         for id in left {
             // Another terminal's is left to it.
-            let Some(mut place) = Place::claim(&self.keeper.store, id) else { continue };
+            let Some(mut place) = Place::claim(&self.disk.store, id) else { continue };
             if let Some(text) = self.stored_draft(id).filter(|text| !text.is_empty()) {
-                place.holds = Some((self.talk.serial, text.clone()));
+                place.holds = Some((self.here.session.serial, text.clone()));
                 self.drafts.places.push(place);
                 return self.tell(Notice::Draft(text));
             }
@@ -148,7 +147,7 @@ impl State {
 
     /// The open session gets its row: its draft is kept with it from now on.
     pub(super) fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
-        if let Some((place, text)) = self.drafts.take_out(self.talk.serial) {
+        if let Some((place, text)) = self.drafts.take_out(self.here.session.serial) {
             changes.push(Change::Draft { session: place, text: String::new() });
             changes.push(Change::Draft { session, text });
         }
@@ -167,20 +166,20 @@ impl State {
         }
     }
 
-    /// Whether there is an input, and what stands there may be kept.
+    /// Whether there is an input whose drafts may be saved.
     fn keeps_drafts(&self) -> bool {
-        let store = &self.keeper.store;
-        self.drafts.input == Input::Screen && self.keeper.lasts() && *store.access() == Access::Writable
+        let store = &self.disk.store;
+        self.drafts.input == Input::Screen && self.disk.lasts() && *store.access() == Access::Writable
     }
 
     fn write_draft(&mut self, session: SessionId, text: String) {
-        let save = self.keeper.remember(Change::Draft { session, text });
+        let save = self.disk.remember(Change::Draft { session, text });
         self.drafts.given.insert(session, save);
     }
 
     /// Empty where there is none; `None` where that cannot be read.
     fn stored_draft(&self, session: SessionId) -> Option<String> {
-        match self.keeper.store.draft(session) {
+        match self.disk.store.draft(session) {
             Ok(text) => Some(text.unwrap_or_default()),
             Err(e) => {
                 self.note(Level::Warn, e.to_string());
@@ -190,25 +189,25 @@ impl State {
     }
 
     fn home_of_draft(&mut self, serial: u64) -> Home {
-        if let Some(at) = self.seat_of(|talk| talk.serial == serial) {
+        if let Some(at) = self.at_work(|session| session.serial == serial) {
             return self.beside(at, |runtime| runtime.home_in_hand());
         }
-        if self.talk.serial == serial {
+        if self.here.session.serial == serial {
             return self.home_in_hand();
         }
         match self.opened.rows().find(|(of, _)| *of == serial) {
             Some((_, None)) => Home::Rowless,
             // It was left, and its lock given up: somebody else may have it.
-            Some((_, Some(id))) if self.keeper.store.lock_session(id, "").is_ok() => Home::Session(id),
+            Some((_, Some(id))) if self.disk.store.lock_session(id, "").is_ok() => Home::Session(id),
             Some((_, Some(_))) | None => Home::Nowhere,
         }
     }
 
     fn home_in_hand(&self) -> Home {
-        match self.talk.id {
+        match self.here.session.id {
             None => Home::Rowless,
             // One that is only looked at because its state was not read is ours.
-            Some(id) if self.keeper.lock.is_some() || self.talk.rights == Rights::Write => Home::Session(id),
+            Some(id) if self.here.lock.is_some() || self.here.session.rights == Rights::Write => Home::Session(id),
             Some(_) => Home::Nowhere,
         }
     }
@@ -221,9 +220,9 @@ impl State {
         let at = match own.or_else(|| places.iter().position(|place| place.holds.is_none())) {
             Some(at) => at,
             None => {
-                let store = &self.keeper.store;
+                let store = &self.disk.store;
                 let is_free = |id: SessionId| matches!(store.draft(id), Ok(None));
-                // Asked again once it is ours: another process may have left something meanwhile.
+                // Checked again under the lock: another process may have left a draft meanwhile.
                 let claim = |id| Place::claim(store, id).filter(|place| is_free(place.id));
                 let free = draft_places().filter(|id| is_free(*id)).find_map(claim)?;
                 self.drafts.places.push(free);

@@ -1,11 +1,9 @@
 //! Documents of the conversation and of the library.
 
-use std::collections::VecDeque;
-
-use super::execute::{Fed, PromptReading};
-use super::path::Path as SegmentPath;
+use super::execute::{PrefillStats, PromptReading};
 use super::segments;
-use super::{Done, RuntimeError, State, Then, grouped};
+use super::verb::Verb;
+use super::{Done, RuntimeError, State, grouped};
 use crate::config::settings::SaveStates;
 use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::core::{bytes, counted};
@@ -16,7 +14,7 @@ use crate::text::tokenizer::SHIELD;
 
 /// Lines shown by `/open`.
 const PAGE_LINES: usize = 400;
-/// Lines shown before the one that was asked for.
+/// Lines shown before the requested one.
 const LINES_BEFORE: usize = 10;
 
 fn short(hash: &str) -> String {
@@ -35,9 +33,9 @@ impl State {
     pub(super) fn document_rows(&self) -> Vec<DocumentRow> {
         let row = |m: &&Message| {
             let d = m.meta.document.as_ref()?;
-            let segment = self.talk.ends.get(&m.id);
-            let live = segment.and_then(|id| self.feeder.live.segments().iter().find(|s| s.id == *id));
-            let stored = segment.and_then(|id| self.keeper.store.kept_of(id).ok().flatten());
+            let segment = self.here.session.ends.get(&m.id);
+            let live = segment.and_then(|id| self.here.slot.live.segments().iter().find(|s| s.id == *id));
+            let stored = segment.and_then(|id| self.disk.store.kept_of(id).ok().flatten());
             let (kept, bytes) = stored.unwrap_or_default();
             Some(DocumentRow {
                 name: d.name.clone(),
@@ -51,12 +49,12 @@ impl State {
                 used_ms: m.created_ms,
             })
         };
-        self.talk.conversation.path().iter().filter_map(row).collect()
+        self.here.session.tree.path().iter().filter_map(row).collect()
     }
 
     /// Puts a document that ends in `segment` of the live path into the library.
     pub(super) fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
-        let live = &self.feeder.live;
+        let live = &self.here.slot.live;
         let before = live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
         let document = NewDocument {
             hash: info.hash.clone(),
@@ -67,19 +65,19 @@ impl State {
             tokens: info.tokens,
             lines: info.lines,
         };
-        self.keeper.change(vec![Change::AddDocument(document)]);
+        self.disk.change(vec![Change::AddDocument(document)]);
     }
 
-    /// Documents whose load broke off go to the library as soon as what followed has read them to their end.
+    /// Documents whose load broke off go to the library as soon as they are read to their end.
     pub(super) fn shelve_what_is_read(&mut self) {
-        if self.talk.complete_what_is_read() {
+        if self.here.session.complete_what_is_read() {
             self.show_session();
         }
-        for id in std::mem::take(&mut self.talk.broken_off) {
-            let segment = self.talk.ends.get(&id);
-            let end = segment.and_then(|segment| self.feeder.live.segments().iter().find(|s| s.id == *segment));
+        for id in std::mem::take(&mut self.here.session.broken_off) {
+            let segment = self.here.session.ends.get(&id);
+            let end = segment.and_then(|segment| self.here.slot.live.segments().iter().find(|s| s.id == *segment));
             let end = end.map(|segment| (segment.id, segment.end_position()));
-            let message = self.talk.conversation.get(id).cloned();
+            let message = self.here.session.tree.get(id).cloned();
             match (end, message) {
                 (Some((segment, end)), Some(message)) => {
                     let Some(info) = message.meta.document.as_ref().filter(|d| d.complete) else { continue };
@@ -89,7 +87,7 @@ impl State {
                     // From now on it says so itself.
                     self.amend(&message);
                 }
-                (None, Some(_)) => drop(self.talk.broken_off.insert(id)),
+                (None, Some(_)) => drop(self.here.session.broken_off.insert(id)),
                 (_, None) => {}
             }
         }
@@ -109,10 +107,10 @@ impl State {
             None => (name, None),
         };
         let (asked, line) = (line, line.unwrap_or(1));
-        let path = self.talk.conversation.path();
-        let message = match self.talk.document_called(name)?.and_then(|at| path.get(at)) {
+        let path = self.here.session.tree.path();
+        let message = match self.here.session.document_called(name)?.and_then(|at| path.get(at)) {
             Some(message) => *message,
-            None => return Err(RuntimeError::Refused(self.talk.no_document(name))),
+            None => return Err(RuntimeError::Refused(self.here.session.no_document(name))),
         };
         let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
         let first = line.saturating_sub(LINES_BEFORE).max(1);
@@ -134,22 +132,57 @@ impl State {
 
     /// The names of the library, for completion. Sent whenever they may be others.
     pub(super) fn tell_library(&self) {
-        match self.keeper.store.document_names() {
+        match self.disk.store.document_names() {
             Ok(names) => {
                 let names = names.into_iter().map(|(name, tokens)| LibraryName { name, tokens });
                 self.out.tell(Notice::Library(names.collect()));
             }
-            // Whoever asks for one of them is told.
+            // A verb that needs the names reports it.
             Err(e) => tracing::debug!(%e, "no names of the library"),
         }
     }
 
+    /// A document is read: the live path ends with it.
+    fn library_has(&mut self, mut info: DocumentInfo, text: &str, stats: &PrefillStats) {
+        if let Some(tip) = self.here.slot.live.head() {
+            info.tokens = self.here.slot.live.position();
+            self.add_to_library(&info, 0, tip);
+        }
+        let (read, all) = (grouped(stats.read), grouped(info.tokens));
+        let what = match self.engine.server() {
+            Some(_) => format!("about {all} tokens, as text alone: a server keeps no state"),
+            None if self.disk.policy == SaveStates::Never => {
+                format!("{all} tokens, {read} read, and no state of them is kept: sessions.save_state is \"never\"")
+            }
+            None => format!("{all} tokens, {read} read"),
+        };
+        self.note(Level::Info, format!("{} is in the library: {what}.", info.name));
+        if self.engine.server().is_none() && !self.spells_back(&info, text) {
+            let text = format!(
+                "{}: what is kept does not spell its text again, for this model's tokenizer writes some of its characters as others. \
+                 It can be asked in the session that loads it (/load), not with /ask-all or by its name.",
+                info.name
+            );
+            self.note(Level::Warn, text);
+        }
+    }
+
+    /// Whether the tokens of the document that was just read spell its text: no session holds that.
+    fn spells_back(&self, info: &DocumentInfo, text: &str) -> bool {
+        let renderer = &self.engine.renderer;
+        let spelled = segments::document_text(renderer, &self.here.slot.live, None, &info.name);
+        let read = renderer.safe(text.trim_matches(['\n', '\r']));
+        spelled.is_some_and(|spelled| spelled.chars().eq(read.chars().filter(|c| *c != SHIELD)))
+    }
+}
+
+impl Verb {
     /// `/library`.
-    pub(super) fn library(&mut self, action: LibraryAction) -> Done {
+    pub(super) async fn library(&mut self, action: LibraryAction) -> Done {
         match action {
             LibraryAction::List => {
                 let rows = self
-                    .keeper
+                    .disk
                     .store
                     .documents()?
                     .into_iter()
@@ -168,15 +201,15 @@ impl State {
                 self.tell(Notice::Documents { title: "Library".into(), rows });
                 Ok(())
             }
-            LibraryAction::Add(path) => self.library_add(&path),
+            LibraryAction::Add(path) => self.library_add(&path).await,
             LibraryAction::Remove(name) => {
-                let removed = self.keeper.store.remove_document(&name)?;
+                let removed = self.disk.store.remove_document(&name)?;
                 if removed == 0 {
                     return Err(RuntimeError::Refused(format!(
                         "No document {name} in the library. /library lists them."
                     )));
                 }
-                let freed = self.keeper.store.collect()?;
+                let freed = self.disk.store.collect()?;
                 self.tell_library();
                 self.note(
                     Level::Info,
@@ -185,8 +218,8 @@ impl State {
                 Ok(())
             }
             LibraryAction::Prune => {
-                let removed = self.keeper.store.prune_documents()?;
-                let freed = self.keeper.store.collect()?;
+                let removed = self.disk.store.prune_documents()?;
+                let freed = self.disk.store.collect()?;
                 self.tell_library();
                 self.note(
                     Level::Info,
@@ -197,120 +230,63 @@ impl State {
         }
     }
 
-    /// Reads files behind the system text of new sessions and keeps the state, without touching the conversation.
-    fn library_add(&mut self, path: &str) -> Done {
-        self.gather(&[path.to_owned()], &LoadOptions::default(), |runtime, gathered| {
-            runtime.say_skipped(&gathered);
-            let documents = runtime.shaped(gathered.documents, &LoadOptions::default())?;
-            runtime.with_engine(|runtime| {
-                let before = runtime.feeder.live.clone();
-                let then: Then<Vec<Unread>> = Box::new(|runtime, mut unread| {
-                    // The last one is what the command ends with.
-                    let last = unread.pop().map_or(Ok(()), |u| Err(u.why));
-                    unread.into_iter().for_each(|u| runtime.note(Level::Error, u.why.to_string()));
-                    last
-                });
-                runtime.library_read(documents.into(), before, Vec::new(), then)
-            })
-        })
+    /// Reads files after the system text of new sessions and keeps the state, without touching the conversation.
+    async fn library_add(&mut self, path: &str) -> Done {
+        let gathered = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
+        self.say_skipped(&gathered);
+        let documents = self.shaped(gathered.documents, &LoadOptions::default())?;
+        self.engine_ready().await?;
+        let mut unread = self.library_read(documents).await?;
+        // The command ends with the last failure.
+        let last = unread.pop().map_or(Ok(()), |u| Err(u.why));
+        unread.into_iter().for_each(|u| self.note(Level::Error, u.why.to_string()));
+        last
     }
 
-    /// Reads the first of the documents into the library, then the others, then goes back to the path `before`, and on with those
-    /// that do not fit into the context: `unread` are the ones so far.
-    pub(super) fn library_read(
-        &mut self,
-        mut documents: VecDeque<Document>,
-        before: SegmentPath,
-        mut unread: Vec<Unread>,
-        then: Then<Vec<Unread>>,
-    ) -> Done {
-        let Some(document) = documents.pop_front().filter(|_| !self.feeder.stopped()) else {
-            return self.return_to(before, |runtime| {
-                runtime.report_meters();
-                then(runtime, unread)
-            });
-        };
-        let path = document.path.map(|p| p.display().to_string());
-        let info = DocumentInfo::new(&document.name, path, &document.text);
-        let file = info.path.clone().unwrap_or_else(|| info.name.clone());
-        self.read_into_library(info, document.text, move |runtime, read| {
-            match read {
+    /// Reads documents into the library, then restores the state before. Returns those that do not fit into the
+    /// context.
+    pub(super) async fn library_read(&mut self, documents: Vec<Document>) -> Done<Vec<Unread>> {
+        let before = self.here.slot.live.clone();
+        let mut unread = Vec::new();
+        for document in documents {
+            if self.here.slot.stopped() {
+                break;
+            }
+            let path = document.path.map(|p| p.display().to_string());
+            let info = DocumentInfo::new(&document.name, path, &document.text);
+            let file = info.path.clone().unwrap_or_else(|| info.name.clone());
+            match self.read_into_library(info, document.text).await {
                 Err(why @ RuntimeError::TooLong(_)) => unread.push(Unread { path: file, why }),
                 read => read?,
             }
-            runtime.library_read(documents, before, unread, then)
-        })
+        }
+        self.return_to(before).await?;
+        self.report_meters();
+        Ok(unread)
     }
 
-    /// Reads a document behind the system text of new sessions and puts it into the library. `then` hears how that ended.
-    fn read_into_library(
-        &mut self,
-        info: DocumentInfo,
-        text: String,
-        then: impl FnOnce(&mut State, Done) -> Done + Send + 'static,
-    ) -> Done {
+    /// Reads a document after the system text of new sessions and puts it into the library.
+    async fn read_into_library(&mut self, info: DocumentInfo, text: String) -> Done {
         let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
         let mut messages: Vec<Message> = system.map(|s| self.draft(Role::System, None, s)).into_iter().collect();
         let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), text);
         message.meta.document = Some(info.clone());
         messages.push(message);
         let path: Vec<&Message> = messages.iter().collect();
-        let rendered = match self.known_size(self.past_of(&path, self.defaults.think), &info.name) {
-            Ok(rendered) => rendered,
-            Err(e) => return then(self, Err(e)),
-        };
+        let rendered = self.known_size(self.past_of(&path, self.defaults.think), &info.name)?;
         let text = messages.pop().map(|m| m.text).unwrap_or_default();
-        self.when_planned(rendered, State::plan, move |runtime, rendered, plan| {
-            let mut plan = match runtime.fitting(plan, &info.name) {
-                Ok(plan) => plan,
-                Err(e) => return then(runtime, Err(e)),
-            };
-            // These messages are in no conversation: nothing may point at them.
-            plan.steps.iter_mut().for_each(|s| s.message = None);
-            plan.found.clear();
-            let is_unread = runtime.talk.is_unread;
-            runtime.execute(plan, rendered, None, PromptReading::begun(), move |runtime, _, fed| {
-                runtime.talk.is_unread = is_unread;
-                let read = fed.map(|fed| {
-                    if !runtime.feeder.stopped() {
-                        runtime.library_has(info, &text, &fed);
-                    }
-                });
-                then(runtime, read)
-            })
-        })
-    }
-
-    /// A document is read: the live path ends with it.
-    fn library_has(&mut self, mut info: DocumentInfo, text: &str, fed: &Fed) {
-        if let Some(tip) = self.feeder.live.head() {
-            info.tokens = self.feeder.live.position();
-            self.add_to_library(&info, 0, tip);
+        let plan = self.planned(&rendered, State::plan).await;
+        let mut plan = self.fitting(plan, &info.name)?;
+        // These messages are in no conversation: nothing may point at them.
+        plan.steps.iter_mut().for_each(|s| s.message = None);
+        plan.found.clear();
+        let is_unread = self.here.session.is_unread;
+        let stats = self.execute(plan, &rendered, None, &mut PromptReading::begun()).await;
+        self.here.session.is_unread = is_unread;
+        let stats = stats?;
+        if !self.here.slot.stopped() {
+            self.library_has(info, &text, &stats);
         }
-        let (read, all) = (grouped(fed.read), grouped(info.tokens));
-        let what = match self.feeder.server() {
-            Some(_) => format!("about {all} tokens, as text alone: a server keeps no state"),
-            None if self.keeper.policy == SaveStates::Never => {
-                format!("{all} tokens, {read} read, and no state of them is kept: sessions.save_state is \"never\"")
-            }
-            None => format!("{all} tokens, {read} read"),
-        };
-        self.note(Level::Info, format!("{} is in the library: {what}.", info.name));
-        if self.feeder.server().is_none() && !self.spells_back(&info, text) {
-            let text = format!(
-                "{}: what is kept does not spell its text again, for this model's tokenizer writes some of its characters as others. \
-                 It can be asked in the session that loads it (/load), not with /ask-all or by its name.",
-                info.name
-            );
-            self.note(Level::Warn, text);
-        }
-    }
-
-    /// Whether the tokens of the document that was just read spell its text: no session holds that.
-    fn spells_back(&self, info: &DocumentInfo, text: &str) -> bool {
-        let renderer = &self.feeder.renderer;
-        let spelled = segments::document_text(renderer, &self.feeder.live, None, &info.name);
-        let read = renderer.safe(text.trim_matches(['\n', '\r']));
-        spelled.is_some_and(|spelled| spelled.chars().eq(read.chars().filter(|c| *c != SHIELD)))
+        Ok(())
     }
 }

@@ -1,29 +1,32 @@
 //! The runtime: the thread that owns the open conversations and joins text, engine and session store.
 //!
-//! It receives [`Request`]s, drives the engine through [`crate::engine::protocol`], saves through the store's writer,
-//! and tells the interface what happened as [`Notice`]s. It never draws and never makes the interface wait.
+//! It receives [`Request`]s, drives the engine through [`crate::engine::protocol`], saves through the store's writer, and reports to the
+//! interface with [`Notice`]s. It never draws and never makes the interface wait.
 //!
-//! One loop (`run`) owns the channels. What takes long is a state (`work::Work`) that events move on; there are no loops
-//! inside it, so that stopping, looking at pages and quitting work whatever goes on. Three parts own what the runtime knows:
-//! the talk (`talk::Talk`: messages, settings; pure), the feeder (`feeder::Feeder`: the engine and the live path) and the
-//! keeper (`keeper::Keeper`: store and writer).
+//! A `conversation::Conversation` owns everything of one conversation; `State` owns what all of them share and the list of those at
+//! work. Each request is a verb: an `async fn` of `verb::Verb` that reads from top to bottom and waits in place. The loop in
+//! `run` is the only place that waits for events, so that stopping, looking at pages and quitting work while verbs wait.
 //!
-//! Several conversations can be at work at a time: one is in hand, the others wait in their seats (`seats`).
+//! Why `async` and not a thread for each running conversation: tokens arrive hundreds of times a second, and a verb that looks at each
+//! of them is resumed in nanoseconds on its own thread; the order of events stays that of one thread; and branches of a fan-out
+//! run in the same function as an answer does (`fan_out`). An executor of a page (`verb`) is all that it takes, because only the
+//! loop ever wakes a verb.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `protocol` | requests and notices, as plain data |
-//! | `run`, `inbox`, `dispatch`, `engine_events`, `work`, `errand`, `error` | the loop; requests; each request's verb; what the engine says; what takes long, as states; what another thread does; why a request was not done |
-//! | `talk`, `conversation`, `question` | messages and settings; the tree of messages with a head; questions to the user |
-//! | `feeder`, `link`, `path`, `plan`, `segments`, `render` | the engine and the live path; a rendered conversation as segments, and how it becomes live |
-//! | `keeper`, `record` | store and writer; what is said and read goes to talk and keeper at once |
-//! | `sync`, `execute` | the engine's state follows the conversation; a plan is carried out |
-//! | `ask`, `branches`, `seats` | answers; jobs on states of their own beside it; conversations at work beside the one in hand |
+//! | `run`, `inbox`, `dispatch`, `engine_events`, `error` | the loop; requests; the verb of each request; events of the engine; why a request failed |
+//! | `verb`, `task`, `background`, `question` | verbs and their executor; tasks of other threads, and verbs that wait for them; questions to the user |
+//! | `conversation`, `session`, `tree` | a conversation and those at work; its session with settings and rights; its tree of messages with a head |
+//! | `link`, `slot`, `path`, `plan`, `segments`, `render` | the engine; a slot of it with its live path; a rendered conversation as segments, and how it becomes live |
+//! | `execute`, `fan_out`, `sync` | the one executor; the same in several slots; the engine's state follows the conversation |
+//! | `persistence`, `record` | store and writer; each change goes to the session and to the disk at once |
+//! | `ask` | answers: the first one, again, several, asides |
 //! | `load`, `library` | documents: gathered, chosen, read, found again |
-//! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; what stands in their inputs; with a message that is damaged |
+//! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; unsent input; damaged messages |
 //! | `time`, `siblings`, `presets` | back, forward and sideways; from branch to branch; presets |
 //! | `shelf`, `when`, `why`, `look`, `map`, `sources` | one question to many documents or places; what an answer looked at |
-//! | `meters`, `pages`, `export`, `told` | numbers, pages, `/export` and `/import`, notes that are told once |
+//! | `meters`, `pages`, `export`, `told` | numbers, pages, `/export` and `/import`, notes that are shown once |
 //!
 //! # Invariants
 //!
@@ -33,22 +36,20 @@
 //!    the next turn the whole conversation is rendered and the deepest segment whose text is unchanged is found; only
 //!    what follows is tokenised and given (docs/architecture.md §4).
 //! 3. The token that ended a turn is never in the state; it comes with the next given text.
-//! 4. Nothing is destroyed: going back moves the head of the message tree ([`conversation`]).
+//! 4. Nothing is destroyed: going back moves the head of the message tree ([`tree`]).
 
 mod ask;
-mod branches;
-pub mod conversation;
+mod background;
+mod conversation;
 mod damaged;
 mod dispatch;
 mod drafts;
 mod engine_events;
-mod errand;
 mod error;
 mod execute;
 pub mod export;
-mod feeder;
+mod fan_out;
 mod inbox;
-mod keeper;
 mod library;
 mod link;
 mod load;
@@ -58,6 +59,7 @@ mod meters;
 mod opened;
 pub mod pages;
 pub mod path;
+mod persistence;
 mod plan;
 pub mod presets;
 pub mod protocol;
@@ -66,20 +68,22 @@ mod record;
 pub mod render;
 mod resume;
 mod run;
-mod seats;
 pub mod segments;
+mod session;
 mod sessions;
 mod shelf;
 mod siblings;
+mod slot;
 mod sources;
 mod sync;
-mod talk;
+mod task;
 mod time;
 mod title;
 mod told;
+pub mod tree;
+mod verb;
 mod when;
 mod why;
-mod work;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -90,25 +94,26 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::config::settings::SaveStates;
 pub use crate::config::settings::Settings;
 use crate::core::grouped;
-use crate::runtime::protocol::{Activity, Level, Meters, Notice, Request};
+use crate::engine::protocol::MAIN;
+use crate::runtime::protocol::{Level, Notice, Request};
 use crate::store::{Store, Writer};
 use crate::text::TextModel;
 pub use ask::fresh_seed;
+use task::Task;
+use conversation::Conversation;
 pub use drafts::Input;
-use errand::Errand;
 use error::{Done, RuntimeError};
-use feeder::Feeder;
 use inbox::Inbox;
-use keeper::Keeper;
+use link::Engine;
 pub use link::EngineChannels;
 pub use load::LoadLimits;
 use opened::Opened;
-use seats::{Apart, Seat};
+use persistence::Persistence;
+use session::Session;
 pub use sessions::session_rows;
 pub use shelf::no_document;
-use talk::Talk;
 pub use told::DeviceNotes;
-use work::Work;
+use verb::{Baton, Running};
 
 /// Which conversation to open first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,8 +125,7 @@ pub enum Opening {
     Named(String),
     /// An existing one by name; [`LAST`](crate::store::LAST) is the most recent.
     Resume(String),
-    /// The same where nobody can say what to do instead: if another process has it, this is the end; what is lost of its state is
-    /// read again.
+    /// The same for a pipe: a session that another process holds ends the run; lost state is read again.
     ResumeOrEnd(String),
 }
 
@@ -140,7 +144,7 @@ pub enum Attendance {
 pub struct Options {
     /// The data directory.
     pub store: Arc<Store>,
-    /// `--no-save`: the store is a private one that goes away; the interface says so.
+    /// `--no-save`: the store is temporary; the interface shows that.
     pub discard: bool,
     /// Tokenizer and template of the model the engine loads.
     pub text: TextModel,
@@ -154,7 +158,6 @@ pub struct Options {
     pub system: Option<String>,
     /// What to open.
     pub opening: Opening,
-    /// Whether questions can be asked.
     pub attendance: Attendance,
     /// Whether drafts are kept.
     pub input: Input,
@@ -173,7 +176,6 @@ pub struct Options {
     /// Settings of this run that go before those a resumed session was left with, and are not kept: key and value as `/set` takes
     /// them. `settings` have them already.
     pub overrides: Vec<(String, String)>,
-    /// How often the engine's notes about the device are told.
     pub device_notes: DeviceNotes,
     /// Sessions are given titles by the model.
     pub titles: bool,
@@ -200,10 +202,11 @@ pub fn spawn(options: Options) -> std::io::Result<Runtime> {
     let (save_events, saves) = crossbeam_channel::unbounded();
     let writer = Writer::start(Arc::clone(&options.store), save_events)?;
     let out = Out(out);
-    let Options { store, discard, save_state, .. } = &options;
-    let keeper = Keeper::new(Arc::clone(store), writer, saves, *save_state, *discard, out.clone());
-    let state = State::new(options, keeper, inbox, out);
-    let thread = std::thread::Builder::new().name("runtime".into()).spawn(move || state.run())?;
+    let (store, save_state, discard) = (Arc::clone(&options.store), options.save_state, options.discard);
+    let disk = Persistence::new(store, writer, saves, save_state, discard, out.clone());
+    // Verbs stay on their thread: the state that holds them is made there.
+    let run = move || Box::new(State::new(options, disk, inbox, out)).run();
+    let thread = std::thread::Builder::new().name("runtime".into()).spawn(run)?;
     Ok(Runtime { requests, notices, thread })
 }
 
@@ -222,37 +225,30 @@ impl Out {
     }
 }
 
-/// What is done with the thing that was waited for.
-type Then<T> = Box<dyn FnOnce(&mut State, T) -> Done + Send>;
-
-/// The runtime thread's own state.
-#[derive(Debug)]
+/// What all conversations share, and the conversations.
 struct State {
     inbox: Inbox,
     out: Out,
-    talk: Talk,
-    feeder: Feeder,
-    keeper: Keeper,
-    /// Goes through the database, once a run.
-    looking: Option<JoinHandle<()>>,
-    /// What goes on.
-    work: Work,
-    /// What another thread does beside, in no conversation's turn.
-    errands: Vec<Errand>,
-    /// Requests that wait for it to end.
-    queue: VecDeque<Request>,
-    /// The interface has more for it: it keeps its place when it is left.
-    promised: bool,
-    /// Requests that have come, and how many of them were told to be served.
-    come: u64,
-    served: u64,
-    /// The conversation in hand is an aside beside another one.
-    apart: Option<Apart>,
-    /// The conversations that are at work beside the one in hand.
-    others: Vec<Seat>,
-    /// Serial of the one on screen, and whether another one is in hand while something of it is handled.
+    engine: Engine,
+    disk: Persistence,
+    /// The conversation whose request or event is being handled: the one on screen, unless `off_screen`.
+    here: Conversation,
+    /// Other conversations that are at work.
+    others: Vec<Conversation>,
+    /// Serial of the conversation on screen.
     screen: u64,
     off_screen: bool,
+    /// Checks the database, once a run.
+    looking: Option<JoinHandle<()>>,
+    /// Where verbs take the state from.
+    baton: Baton,
+    /// Verbs that run at once, and the serials of their conversations.
+    at_once: VecDeque<(u64, Running)>,
+    /// Background tasks that hold up no conversation, and their verbs.
+    background: Vec<(Task, Running)>,
+    /// Requests received, and how many of them were acknowledged.
+    received: u64,
+    acknowledged: u64,
     quitting: bool,
     /// Sessions opened in this run.
     opened: Opened,
@@ -261,19 +257,15 @@ struct State {
     defaults: Settings,
     default_system: Option<String>,
     opening: Opening,
-    /// The session to begin with is opened, and only that will do.
+    /// The first session must open, or the run ends.
     must_open: bool,
-    /// From a pipe nobody answers whether lost state is read again: it is.
+    /// Lost state is read again without a question: input is a pipe.
     reads_unasked: bool,
-    /// A session was opened and its state is not back yet.
-    resume_pending: bool,
-    /// The question of the present request, until it is saved: should that fail, it goes back to where it was typed.
-    typed: Option<String>,
-    said_thoughts_leave: bool,
+    noted_dropped_thoughts: bool,
     titles: bool,
-    /// Sessions that were left before they had one.
+    /// Sessions that were left before they had a title.
     untitled: VecDeque<title::Untitled>,
-    /// Rows of the last table of answers, by the serial of the session it was asked in.
+    /// Rows of the last table of answers, by the serial of its session.
     asked: HashMap<u64, Vec<shelf::Asked>>,
     attendance: Attendance,
     reserve_answer: u64,
@@ -283,33 +275,28 @@ struct State {
     overrides: Vec<(String, String)>,
     device_notes: DeviceNotes,
     next_question: u64,
-    meters: Meters,
-    /// Reading speed for estimates, tokens per second, of whichever session; 0 while it is unknown.
+    /// Prefill speed for estimates, tokens per second, over all sessions; 0 while it is unknown.
     reading_speed: f64,
-    /// Share of the context (80, 95) that was warned about.
-    warned: u8,
-    activity: Activity,
 }
 
 impl State {
-    fn new(o: Options, keeper: Keeper, requests: Receiver<Request>, out: Out) -> State {
+    fn new(o: Options, disk: Persistence, requests: Receiver<Request>, out: Out) -> State {
+        let session = Session::empty(o.settings.clone(), o.system.clone());
         State {
             inbox: Inbox::new(requests, o.attendance),
             out,
-            talk: Talk::empty(o.settings.clone(), o.system.clone()),
-            feeder: Feeder::new(o.engine, o.text, o.stop, o.piece),
-            keeper,
-            looking: None,
-            work: Work::Idle,
-            errands: Vec::new(),
-            queue: VecDeque::new(),
-            promised: false,
-            come: 0,
-            served: 0,
-            apart: None,
+            engine: Engine::new(o.engine, o.text, o.stop, o.piece),
+            disk,
+            here: Conversation::new(session, MAIN),
             others: Vec::new(),
             screen: 0,
             off_screen: false,
+            looking: None,
+            baton: Baton::default(),
+            at_once: VecDeque::new(),
+            background: Vec::new(),
+            received: 0,
+            acknowledged: 0,
             quitting: false,
             opened: Opened::default(),
             drafts: drafts::Drafts::new(o.input),
@@ -318,9 +305,7 @@ impl State {
             reads_unasked: matches!(o.opening, Opening::ResumeOrEnd(_)),
             opening: o.opening,
             must_open: false,
-            resume_pending: false,
-            typed: None,
-            said_thoughts_leave: false,
+            noted_dropped_thoughts: false,
             titles: o.titles && o.attendance == Attendance::Present,
             untitled: VecDeque::new(),
             asked: HashMap::new(),
@@ -332,19 +317,16 @@ impl State {
             overrides: o.overrides,
             device_notes: o.device_notes,
             next_question: 0,
-            meters: Meters::default(),
             reading_speed: 0.0,
-            warned: 0,
-            activity: Activity::Idle,
         }
     }
 
-    /// Tells the interface, which is told whose it is where that is not on screen. A request that opens a conversation, and has none
-    /// yet, speaks for the one on screen; of an aside beside only what it says itself is told.
+    /// Sends a notice; off screen it names its conversation. A conversation that is being opened reports to the
+    /// screen; an aside only its own answer, warnings and errors.
     fn tell(&self, notice: Notice) {
-        let serial = self.talk.serial;
+        let serial = self.here.session.serial;
         let own = matches!(&notice, Notice::Aside { .. } | Notice::Note(Level::Warn | Level::Error, _));
-        if self.apart.is_some() && !own {
+        if self.here.apart.is_some() && !own {
             return;
         }
         match serial == 0 || serial == self.screen {

@@ -1,4 +1,5 @@
-//! Documents of the library, loaded by name: the text that was read comes from what is kept, so that its state is found again.
+//! Documents of the library, loaded by name: their text is that of the kept tokens, so that their state is found
+//! again.
 
 use super::super::{Done, RuntimeError, State};
 use crate::core::transcript::text_hash;
@@ -6,7 +7,7 @@ use crate::store::DocumentRecord;
 use crate::text::near::nearest;
 use crate::text::sources::Document;
 
-/// Line ends that a file has before and behind its text, and a reading leaves out.
+/// Line ends around the text of a file, which a reading leaves out.
 const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
 const BEHIND: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
 
@@ -17,8 +18,8 @@ impl State {
             return Ok(Vec::new());
         }
         // What was read last may still be on its way there.
-        self.keeper.wait_for_texts();
-        let records = self.keeper.store.documents()?;
+        self.disk.wait_for_texts();
+        let records = self.disk.store.documents()?;
         names.iter().map(|name| self.shelved_document(&records, name)).collect()
     }
 
@@ -48,13 +49,13 @@ impl State {
     /// The text of a document, byte for byte: a session has it, or the tokens that were read spell it.
     fn text_as_read(&self, record: &DocumentRecord) -> Done<Option<String>> {
         let is_it = |text: &str| text_hash(text) == record.document.hash;
-        if let Some(id) = self.keeper.store.message_ending(&record.document.segment)? {
-            let message = self.keeper.store.message(id)?;
+        if let Some(id) = self.disk.store.message_ending(&record.document.segment)? {
+            let message = self.disk.store.message(id)?;
             if is_it(&message.text) {
                 return Ok(Some(message.text));
             }
         }
-        let path = self.keeper.stored_path(&record.document.segment)?;
+        let path = self.disk.stored_path(&record.document.segment)?;
         let spelled = self.document_text(record, &path).unwrap_or_default();
         let mut edges = BEFORE.iter().flat_map(|before| BEHIND.iter().map(move |behind| (before, behind)));
         Ok(edges.find_map(|(before, behind)| Some(format!("{before}{spelled}{behind}")).filter(|text| is_it(text))))
