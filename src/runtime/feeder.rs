@@ -15,7 +15,7 @@ use crate::engine::protocol::{
     Token,
 };
 use crate::store::{NewSegment, SegmentKind, StoredRows, TextBoundary};
-use crate::text::TextModel;
+use crate::text::{TextModel, thoughts};
 
 /// What follows a prompt.
 #[derive(Clone, Debug)]
@@ -111,6 +111,11 @@ impl Feeder {
     /// The server that answers, if it is none of this machine's engines: its state is text, and counts are estimates.
     pub(super) fn server(&self) -> Option<&str> {
         self.model().and_then(|m| m.server.as_deref())
+    }
+
+    /// Thought and answer in a server's text whose template opened the thought in the prompt.
+    pub(super) fn unopened_thought<'t>(&self, text: &'t str) -> Option<(&'t str, &'t str)> {
+        self.server().and_then(|_| thoughts::unopened(text))
     }
 
     /// Names the model that state belongs to; empty until one is loaded.

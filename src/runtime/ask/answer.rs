@@ -289,6 +289,11 @@ impl State {
         let last = answer.decoder.finish();
         answer.take(self, last);
         let mut message = answer.message;
+        if message.thinking.is_empty()
+            && let Some((thinking, text)) = self.feeder.unopened_thought(&message.text)
+        {
+            (message.thinking, message.text) = (thinking.to_owned(), text.to_owned());
+        }
         let sentences = answer.sentences.finish(&message.text);
         message.meta.finish = Some(finish_of(fed));
         if let Some(first) = answer.first_token {

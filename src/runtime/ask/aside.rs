@@ -96,6 +96,9 @@ impl State {
                         return Ok(());
                     }
                     watch.text.push_str(&watch.decoder.finish().answer);
+                    if let Some((_, answer)) = runtime.feeder.unopened_thought(&watch.text) {
+                        watch.text = answer.to_owned();
+                    }
                     let (done, text) = (finish_of(&fed), watch.text);
                     if shown == Shown::Yes {
                         runtime.tell(Notice::Aside { question: watch.question, text: text.clone(), done: Some(done) });
