@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{JobStats, Likely, LookedAt, MemoryInfo, StateImage};
+use super::{JobStats, Likely, LookedAt, MemoryInfo, StateImage, exact};
 use crate::core::transcript::Finish;
 
 /// Why a job ended.
@@ -36,7 +36,7 @@ impl Ended {
 }
 
 /// What a job says at its end.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct JobDone {
     /// Why it ended.
     pub ended: Ended,
@@ -53,6 +53,7 @@ pub struct JobDone {
     pub looked_at: LookedAt,
     /// For each list of [`Scoring::hidden`](super::Scoring::hidden) the natural logarithm of the probability of each token but
     /// the first; fewer lists when it was cancelled.
+    #[serde(with = "exact")]
     pub scored: Vec<Vec<f32>>,
     /// How likely they were with nothing hidden, if [`Scoring::likely`](super::Scoring::likely) asked for it: of each token but
     /// the first.

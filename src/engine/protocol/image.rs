@@ -79,7 +79,7 @@ impl Dtype {
 }
 
 /// A named array, little-endian, rows in position order.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct ImageTensor {
     /// `k.{layer}`, `v.{layer}`, `k1.{layer}`, `k2.{layer}` in rows; `state.{layer}`, `draft.*` in end states.
     pub name: String,
@@ -88,6 +88,7 @@ pub struct ImageTensor {
     /// Slowest axis first.
     pub shape: Vec<usize>,
     /// The bytes. Shared, so that saving copies nothing.
+    #[serde(skip)]
     pub data: TensorData,
 }
 
@@ -146,6 +147,12 @@ impl Deref for TensorData {
     }
 }
 
+impl Default for TensorData {
+    fn default() -> TensorData {
+        Vec::new().into()
+    }
+}
+
 impl From<Arc<Vec<u8>>> for TensorData {
     fn from(data: Arc<Vec<u8>>) -> TensorData {
         TensorData(Arc::new(OnceLock::from(Ok(data))))
@@ -190,7 +197,7 @@ impl std::fmt::Debug for ImageTensor {
 }
 
 /// KV rows of consecutive positions: what a segment adds to the caches. Append-only, independent of how it was computed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RowsImage {
     /// Position of the first row.
     pub start: u64,
@@ -199,7 +206,8 @@ pub struct RowsImage {
     /// `k.{layer}` and `v.{layer}` `[rows, kv_heads, head_dim]`; `k1.{layer}`, `k2.{layer}`: the compressed keys whose
     /// window ends inside these rows.
     pub tensors: Vec<ImageTensor>,
-    /// As [`RowSource::segment`].
+    /// As [`RowSource::segment`]. Stays in the process of the engine.
+    #[serde(skip)]
     pub segment: Option<[u8; 32]>,
 }
 
@@ -303,7 +311,7 @@ impl RowSource for RowsImage {
 }
 
 /// Recurrent state at one position, with nothing pending.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CheckpointImage {
     /// Tokens the state has absorbed.
     pub position: u64,
@@ -312,7 +320,7 @@ pub struct CheckpointImage {
 }
 
 /// Everything one segment keeps. Crosses from engine to session and back.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StateImage {
     /// KV rows the segment added.
     pub rows: RowsImage,
@@ -324,6 +332,11 @@ impl StateImage {
     /// All of its tensors.
     pub fn tensors(&self) -> impl Iterator<Item = &ImageTensor> {
         self.rows.tensors.iter().chain(self.end.iter().flat_map(|end| &end.tensors))
+    }
+
+    /// All of its tensors, to fill them.
+    pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut ImageTensor> {
+        self.rows.tensors.iter_mut().chain(self.end.iter_mut().flat_map(|end| &mut end.tensors))
     }
 
     /// Bytes of all of its tensors.

@@ -1,6 +1,7 @@
 //! What the runtime tells the engine thread, and what it hears back.
 
 mod done;
+mod exact;
 mod generate;
 mod image;
 mod limits;
@@ -58,7 +59,7 @@ pub struct SequenceId(pub u32);
 pub const MAIN: SequenceId = SequenceId(0);
 
 /// One segment: a prompt, read by prefill, then a completion, by decode.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     /// Chosen by the runtime, repeated in every event.
     pub id: u64,
@@ -74,6 +75,7 @@ pub struct Job {
     /// Export a [`StateImage`] at the end. False for asides and `--no-save`.
     pub export: bool,
     /// Ends it early.
+    #[serde(skip)]
     pub cancel: Cancel,
 }
 
@@ -168,13 +170,14 @@ pub enum Command {
 }
 
 /// Engine to runtime.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum EngineEvent {
     /// The model is being loaded.
     Loading {
         /// What is being done, for the status line.
         what: String,
         /// Share done, 0 to 1.
+        #[serde(with = "exact")]
         done: f64,
     },
     /// The model is loaded.
@@ -184,6 +187,7 @@ pub enum EngineEvent {
         /// Of the command.
         id: u64,
         /// How long it took.
+        #[serde(with = "exact")]
         ms: f64,
     },
     /// Prefill goes on. At most one per chunk.
@@ -195,6 +199,7 @@ pub enum EngineEvent {
         /// Tokens to read.
         total: u64,
         /// Over the last two seconds.
+        #[serde(with = "exact")]
         tokens_per_s: f64,
     },
     /// Tokens of one round, in order. All of them are in the text; the last may still be outside the state.
@@ -204,6 +209,7 @@ pub enum EngineEvent {
         /// The ids.
         tokens: Vec<Token>,
         /// Over the last two seconds.
+        #[serde(with = "exact")]
         tokens_per_s: f64,
         /// Where each of them looked, if [`Look::each_token`] asked for it; empty for the first token of an answer.
         looked: Vec<Looked>,
