@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::codec::{Conversation, Thinking, Turn};
+use super::halves;
 use crate::engine::protocol::{Sampling, Usage};
 
 /// Fields that a server may not know: left out when it says so, and then named once.
@@ -23,12 +24,10 @@ const OPTIONAL: [&str; 12] = [
     "repetition_penalty",
     "chat_template_kwargs",
 ];
-/// Those of them that limit an answer's length. A server may refuse a value that it would take of another question.
 const LENGTH: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 /// Fields without which an answer cannot go on.
 const GOING_ON: [&str; 2] = ["continue_final_message", "add_generation_prompt"];
 
-/// How an answer is to be drawn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draw {
     pub(super) sampling: Sampling,
@@ -56,7 +55,7 @@ pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_ou
     if let Some(tokens) = draw.max_tokens {
         put(limit, json!(tokens));
     }
-    // Written as they were given: an f32 made an f64 would show digits that nobody chose.
+    // Digits as configured: an f32 converted to f64 would show more of them.
     let number = |x: f32| x.to_string().parse::<f64>().map_or(Value::Null, |x| json!(x));
     put("temperature", number(s.temperature));
     put("top_p", number(s.top_p));
@@ -89,20 +88,15 @@ pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_ou
     Value::Object(body)
 }
 
-/// What a refusal is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Fields that can be left out.
     Fields(Vec<&'static str>),
-    /// The length that was allowed, which is more than there is room for here.
     Length(u64),
-    /// Going on with an answer.
     GoingOn,
     /// The request as a whole.
     All,
 }
 
-/// What a refusal of a request is about, by the fields it names.
 pub(super) fn refused(sent: &Value, said: &str) -> Refused {
     let named = |name: &str| {
         said.match_indices(name).any(|(at, _)| {
@@ -117,7 +111,7 @@ pub(super) fn refused(sent: &Value, said: &str) -> Refused {
         return Refused::GoingOn;
     }
     let fields: Vec<&'static str> = OPTIONAL.into_iter().filter(refused).collect();
-    // Whoever does not know a field does not repeat what is in it.
+    // A server that does not know a field does not repeat its value.
     let length = fields.iter().filter(|name| LENGTH.contains(name)).find_map(|name| sent.get(name)?.as_u64());
     match length.filter(|tokens| named(&tokens.to_string())) {
         Some(tokens) => Refused::Length(tokens),
@@ -126,10 +120,17 @@ pub(super) fn refused(sent: &Value, said: &str) -> Refused {
     }
 }
 
-/// How the server says that an answer ended.
+pub(super) fn is_too_long(said: &str) -> bool {
+    let said = said.to_ascii_lowercase();
+    let names_context = ["context length", "context_length", "context size", "context_size", "context window", "n_ctx"];
+    let is_over = ["exceed", "maximum", "too long", "too large", "larger than", "longer than", "greater than", "fit"];
+    let prompt = ["prompt is too long", "input is too long", "too many tokens", "conversation is too long"];
+    prompt.iter().any(|words| said.contains(words))
+        || (names_context.iter().any(|n| said.contains(n)) && is_over.iter().any(|o| said.contains(o)))
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finished {
-    /// By itself.
     Stop,
     /// It is as long as was allowed.
     Length,
@@ -137,25 +138,25 @@ pub(super) enum Finished {
     Filtered,
 }
 
-/// What one event says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Chunk {
     pub(super) thinking: String,
     pub(super) text: String,
+    pub(super) tools: Vec<String>,
+    pub(super) in_call: bool,
     pub(super) finished: Option<Finished>,
     pub(super) usage: Option<Usage>,
 }
 
-/// What an event of an answer can be.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Event {
     /// `[DONE]`.
     Done,
-    /// More of the answer.
     Chunk(Chunk),
-    /// The server failed while it answered: its words.
     Failed(String),
-    /// Nothing that can be understood.
+    /// JSON without a part of an answer: a sign of life, or another protocol.
+    Other,
+    /// No JSON, or an answer of another form.
     Strange,
 }
 
@@ -175,11 +176,12 @@ struct Choice {
     index: Option<u64>,
     #[serde(default)]
     delta: Option<Delta>,
-    /// In a whole answer.
     #[serde(default)]
     message: Option<Delta>,
     #[serde(default)]
     finish_reason: Option<String>,
+    #[serde(default)]
+    error: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -187,18 +189,23 @@ struct Delta {
     #[serde(default)]
     content: Option<Content>,
     #[serde(default)]
-    reasoning_content: Option<String>,
-    /// Another server's name for it; both may come, and say the same.
+    reasoning_content: Option<Content>,
+    /// Another server's name for it. Some send both, and one of them may be empty.
     #[serde(default)]
-    reasoning: Option<String>,
+    reasoning: Option<Content>,
     #[serde(default)]
     refusal: Option<String>,
+    #[serde(default)]
+    tool_calls: Value,
+    #[serde(default)]
+    function_call: Value,
 }
 
+/// Words for an error without any.
+const NO_REASON: &str = "no reason given";
 /// No count of tokens is larger.
 const MOST_TOKENS: u64 = 1 << 40;
 
-/// A count, in whatever form a server writes it.
 fn count(value: &Value) -> Option<u64> {
     let number = match value {
         Value::Number(n) => n.as_f64(),
@@ -218,7 +225,7 @@ fn counted(usage: &Value) -> Option<Usage> {
     let prompt_tokens = prompt.unwrap_or(0);
     Some(Usage {
         prompt_tokens,
-        // Nobody can have kept more than there is.
+        // Cached tokens cannot exceed the prompt.
         cached_tokens: of("/prompt_tokens_details/cached_tokens").unwrap_or(0).min(prompt_tokens),
         completion_tokens: completion.unwrap_or(0),
         thought_tokens: of("/completion_tokens_details/reasoning_tokens").unwrap_or(0),
@@ -233,7 +240,6 @@ enum Content {
 }
 
 impl Content {
-    /// The text, or that of the parts that are text.
     fn text(self) -> String {
         match self {
             Content::Text(text) => text,
@@ -249,30 +255,44 @@ pub(super) fn event(data: &str) -> Event {
     if data.trim() == "[DONE]" {
         return Event::Done;
     }
-    let Ok(value) = serde_json::from_str::<Value>(data) else {
+    let Ok(value) = serde_json::from_str::<Value>(&halves::mark(data)) else {
         return Event::Strange;
     };
+    if !value.is_object() {
+        return Event::Other;
+    }
     let Ok(wire) = Wire::deserialize(&value) else {
         return Event::Strange;
     };
     if let Some(error) = wire.error.filter(|e| !e.is_null()) {
-        return Event::Failed(words_of(&error).unwrap_or_else(|| "no reason given".to_owned()));
+        return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
     }
     if wire.choices.is_none() && wire.usage.is_none() {
         // An error may be the whole of an event.
-        return words_of(&value).filter(|_| value.is_object()).map_or(Event::Strange, Event::Failed);
+        return words_of(&value).map_or(Event::Other, Event::Failed);
     }
     let mut chunk = Chunk { usage: wire.usage.as_ref().and_then(counted), ..Chunk::default() };
-    // One answer was asked for; a server that gives more is not mixed up.
+    // Only the first of several answers is used.
     for choice in wire.choices.into_iter().flatten().filter(|c| c.index.unwrap_or(0) == 0) {
+        if let Some(error) = choice.error.filter(|e| !e.is_null()) {
+            return Event::Failed(words_of(&error).unwrap_or_else(|| NO_REASON.to_owned()));
+        }
         let delta = choice.delta.or(choice.message).unwrap_or_default();
-        chunk.thinking.extend(delta.reasoning_content.or(delta.reasoning));
+        let thoughts = [delta.reasoning_content, delta.reasoning].into_iter().flatten().map(Content::text);
+        chunk.thinking.extend(thoughts.into_iter().find(|text| !text.is_empty()));
+        let calls = delta.tool_calls.as_array().map_or(&[][..], Vec::as_slice);
+        for call in calls.iter().chain(Some(&delta.function_call).filter(|call| call.is_object())) {
+            let name = call.pointer("/function/name").or(call.get("name")).and_then(Value::as_str);
+            chunk.tools.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
+            chunk.in_call = true;
+        }
         chunk.text.extend(delta.content.map(Content::text));
         chunk.text.extend(delta.refusal);
         chunk.finished = match choice.finish_reason.as_deref() {
             None | Some("") => chunk.finished,
             Some("length" | "max_tokens") => Some(Finished::Length),
             Some("content_filter") => Some(Finished::Filtered),
+            Some("error") => return Event::Failed(NO_REASON.to_owned()),
             Some(_) => Some(Finished::Stop),
         };
     }
@@ -303,7 +323,6 @@ pub(super) fn words_of(value: &Value) -> Option<String> {
     }
 }
 
-/// A model of the server's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) name: String,

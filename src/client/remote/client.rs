@@ -1,8 +1,7 @@
-//! The connection: requests, retries before an answer begins, and a failure's words.
+//! The connection: requests, retries before an answer begins, and the words for failures.
 //!
-//! Nothing that a server says sizes a buffer, and none of it is shown unchecked. The key goes to the address that was
-//! given and nowhere else: redirections are not followed. A request is dropped, and its connection with it, within a tick of
-//! the flag that stops it.
+//! No length from the server sizes a buffer, and all its text is sanitized. The key goes to the configured address
+//! only: redirections are not followed. A cancelled request is dropped, with its connection, within one tick.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,43 +11,41 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AF
 use reqwest::{Response, StatusCode, Url};
 use serde_json::Value;
 
-use super::chat::{Listed, models, words_of};
+use super::chat::{Listed, is_too_long, models, words_of};
 use super::{Key, Patience, RemoteOptions};
 use crate::engine::protocol::Cancel;
 use crate::text::sanitize::sanitize_line;
 
-/// How often the flag that stops a request is looked at.
 const TICK: Duration = Duration::from_millis(20);
 /// Longest list of models, in bytes.
 const LIST: usize = 4 << 20;
-/// The path of the list of models.
 const MODELS: &str = "models";
 /// As much of a refusal is read, in bytes.
 const REFUSAL: usize = 64 << 10;
 /// As much of it is shown, in characters.
 const SHOWN: usize = 300;
-/// Longest wait that a server may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Why there is no answer, or no more of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It was stopped.
     Stopped,
     /// The server refuses the request as it is: one line, and its own words as they came.
-    Refused { line: String, said: String },
+    Refused {
+        line: String,
+        said: String,
+    },
+    TooLong(String),
     /// Anything else: one line.
     Failed(String),
 }
 
-/// An answer that begins.
 pub(super) struct Answering {
     pub(super) response: Response,
     /// As one object instead of a stream.
     pub(super) whole: bool,
 }
 
-/// See the module.
 pub(super) struct Client {
     http: reqwest::Client,
     base: Url,
@@ -82,12 +79,10 @@ pub fn address(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Whether others can read what is sent to an address.
 pub fn in_the_open(url: &Url) -> bool {
     url.scheme() == "http" && !is_local(url)
 }
 
-/// Whether an address is on this machine.
 fn is_local(url: &Url) -> bool {
     match url.host_str() {
         Some("localhost") => true,
@@ -132,7 +127,6 @@ impl Client {
         Ok(Client { http, base, shown, key: options.key.clone(), patience: options.patience })
     }
 
-    /// What is to be said about a key that others can read on its way.
     pub(super) fn exposed_key(&self) -> Option<String> {
         (self.key.is_some() && in_the_open(&self.base))
             .then(|| format!("The key goes to {} unencrypted: use https, or a tunnel.", self.shown))
@@ -165,7 +159,7 @@ impl Client {
         }
     }
 
-    /// The server's models. Asked once, with little patience.
+    /// The server's models: one request, with the timeout of a connection.
     ///
     /// # Errors
     /// One line.
@@ -189,10 +183,10 @@ impl Client {
         })
     }
 
-    /// Sends a request until an answer begins. `waits` is told what is waited for.
+    /// Sends a request until an answer begins. `waits` receives the status line.
     ///
     /// # Errors
-    /// As [`Fault`]; also when it was sent [`Patience::tries`] times.
+    /// As [`Fault`]; also after [`Patience::tries`] attempts.
     pub(super) async fn ask(
         &self,
         request: &Value,
@@ -214,7 +208,7 @@ impl Client {
                     return Err(Fault::Failed(line));
                 }
                 Some(Err(e)) => (self.unreachable(&e), None),
-                Some(Ok(response)) if response.status().is_success() => return self.answering(response),
+                Some(Ok(response)) if response.status().is_success() => return self.answering(response, cancel).await,
                 Some(Ok(response)) => {
                     let status = response.status();
                     let passes = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
@@ -222,7 +216,7 @@ impl Client {
                     let read = unless(cancel, self.patience.connect, self.refusal(response, "chat/completions", tried));
                     let fault =
                         read.await?.unwrap_or_else(|| Fault::Failed(format!("{} failed ({status}).", self.shown)));
-                    if !passes {
+                    if !passes || matches!(fault, Fault::TooLong(_)) {
                         return Err(fault);
                     }
                     (fault, wait)
@@ -243,19 +237,33 @@ impl Client {
         }
     }
 
-    /// Whether what begins is an answer.
-    fn answering(&self, response: Response) -> Result<Answering, Fault> {
+    async fn answering(&self, response: Response, cancel: &Cancel) -> Result<Answering, Fault> {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
         match kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase().as_str() {
             // Some servers do not say it.
             "text/event-stream" | "" => Ok(Answering { response, whole: false }),
             "application/json" => Ok(Answering { response, whole: true }),
-            other => Err(Fault::Failed(format!(
-                "{} answers with {}, not with a chat. Is the address right? It ends in /v1.",
-                self.shown,
-                self.cleaned(other)
-            ))),
+            other => {
+                let bytes = unless(cancel, self.patience.connect, body(response, REFUSAL)).await?.unwrap_or_default();
+                let object = serde_json::from_slice::<Value>(&bytes).ok().filter(Value::is_object);
+                if let Some(said) = object.as_ref().and_then(words_of) {
+                    return Err(self.refused_while_answering(&said, ""));
+                }
+                let kind = self.cleaned(other);
+                let line = format!(
+                    "{} answers with {kind}, not with a chat. Is the address right? It ends in /v1.",
+                    self.shown
+                );
+                Err(Fault::Failed(line))
+            }
         }
+    }
+
+    /// The fault for an error that arrives in place of an answer, or in the middle of one: `kept` says what remains of it.
+    pub(super) fn refused_while_answering(&self, said: &str, kept: &str) -> Fault {
+        let words = sentence(&self.cleaned(said));
+        let line = format!("{} failed while it answered: {words} {kept}", self.shown).trim_end().to_owned();
+        if kept.is_empty() && is_too_long(said) { Fault::TooLong(line) } else { Fault::Failed(line) }
     }
 
     /// No connection, or it ended before there was an answer.
@@ -310,8 +318,22 @@ impl Client {
         let line = if words.is_empty() { line } else { format!("{line} It says: {words}") };
         match code {
             400 | 422 => Fault::Refused { line, said },
+            413 => Fault::TooLong(line),
+            500..=599 if is_too_long(&said) => Fault::TooLong(line),
             _ => Fault::Failed(line),
         }
+    }
+}
+
+pub(super) fn sentence(line: &str) -> String {
+    if line.ends_with(['.', '?', '!', '…']) { line.to_owned() } else { format!("{line}.") }
+}
+
+/// The line that a user reads; `None` after a stop.
+pub(super) fn line_of(fault: Fault) -> Option<String> {
+    match fault {
+        Fault::Stopped => None,
+        Fault::Refused { line, .. } | Fault::TooLong(line) | Fault::Failed(line) => Some(line),
     }
 }
 
@@ -325,7 +347,6 @@ fn retry_after(response: &Response) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The innermost cause: the others repeat the address.
 pub(super) fn cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

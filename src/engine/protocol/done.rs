@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{JobStats, Likely, LookedAt, MemoryInfo, StateImage};
+use super::{JobStats, Likely, LookedAt, MemoryInfo, StateImage, exact};
 use crate::core::transcript::Finish;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ impl Ended {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct JobDone {
     pub ended: Ended,
     /// Given tokens that are in the state now (fewer than asked when cancelled while reading).
@@ -45,6 +45,7 @@ pub struct JobDone {
     pub looked_at: LookedAt,
     /// For each list of [`Scoring::hidden`](super::Scoring::hidden) the natural logarithm of the probability of each token but
     /// the first; fewer lists when it was cancelled.
+    #[serde(with = "exact")]
     pub scored: Vec<Vec<f32>>,
     /// How likely they were with nothing hidden, if [`Scoring::likely`](super::Scoring::likely) asked for it: of each token but
     /// the first.
