@@ -14,6 +14,7 @@ use super::perform::submit;
 use super::question::Standing;
 use super::quit::{is_unsaved, quit, quit_or_ask};
 use super::{App, Armed, Effect, Phase, Queued};
+use crate::config::commands::COMMANDS;
 use crate::core::Exit;
 use crate::runtime::protocol::{Activity, Request};
 use crate::text::sanitize::sanitize;
@@ -215,6 +216,11 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Follow => app.transcript.follow(),
         Action::PrevMessage => app.transcript.select(-1),
         Action::NextMessage => app.transcript.select(1),
+        Action::Palette => {
+            let rows = COMMANDS.iter().map(|c| Item::Command { name: c.name, usage: c.usage, help: c.help });
+            app.popup = None;
+            app.overlay = Some(Overlay::List(ListView::new(Kind::Commands, "Commands", rows)));
+        }
         Action::Find => super::find::open(app),
         Action::Thinking => app.transcript.toggle_thoughts(),
         Action::Panel => {

@@ -83,6 +83,7 @@ pub enum Kind {
     Themes,
     Answers,
     Settings,
+    Commands,
 }
 
 impl Kind {
@@ -104,6 +105,11 @@ pub enum Item {
     /// An answer of a fan-out, with its index in the runtime's table.
     Answer(usize, FanOutRow),
     Setting(SettingRow),
+    Command {
+        name: &'static str,
+        usage: &'static str,
+        help: &'static str,
+    },
 }
 
 impl Item {
@@ -118,6 +124,7 @@ impl Item {
             Item::Theme(r) => r.name.clone(),
             Item::Answer(_, r) => format!("{} {}", r.document, r.text),
             Item::Setting(r) => format!("{} {}", r.name, r.help),
+            Item::Command { name, help, .. } => format!("/{name} {help}"),
         }
     }
 }
@@ -160,6 +167,7 @@ impl ListView {
             Kind::Themes => "Up/Down show   type to filter   Enter applies   Esc cancels",
             Kind::Answers if self.open => "asking   Esc stops",
             Kind::Answers => "type to filter   Enter opens the answer in a session   Esc closes",
+            Kind::Commands => "type to filter   Enter inserts the command   Esc closes",
             Kind::Settings => "type to filter   Enter changes   Esc closes",
             Kind::Prompts => "type to search   Ctrl-R next   Enter inserts   Esc closes",
         }
@@ -199,6 +207,7 @@ impl Overlay {
                 Kind::Prompts => "earlier prompts",
                 Kind::Themes => "the list of themes",
                 Kind::Settings => "the settings",
+                Kind::Commands => "the list of commands",
                 Kind::Answers => "the answers of the library",
             },
         }

@@ -166,6 +166,12 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 app.composer.set(&row.line);
                 None
             }
+            (_, Some(Item::Command { name, usage, .. })) => {
+                let space = if usage.is_empty() { "" } else { " " };
+                app.composer.clear_to_cut();
+                app.composer.set(&format!("/{name}{space}"));
+                None
+            }
             (_, Some(Item::Prompt(prompt))) => {
                 app.composer.set(&prompt);
                 None

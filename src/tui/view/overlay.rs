@@ -66,7 +66,7 @@ fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) 
         (Kind::Documents, false) => (["   name", "tokens     lines      size  state    "], Vec::new()),
         (Kind::Answers, _) => (["   document", "lines looked at  likely "], answer_below(view, area)),
         (Kind::Themes, _) => (["", ""], super::themes::below(&view.list, area)),
-        (Kind::Found | Kind::Timeline | Kind::Prompts | Kind::Settings, _) => (["", ""], Vec::new()),
+        (Kind::Found | Kind::Timeline | Kind::Prompts | Kind::Settings | Kind::Commands, _) => (["", ""], Vec::new()),
     };
     let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height).min(area.height);
     let top = Rect { height: area.height - height, ..area };
@@ -96,6 +96,11 @@ fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
         Item::Theme(r) => super::themes::row(r, cells),
         Item::Answer(_, r) => answered(r, cells),
         Item::Setting(r) => setting(r, cells),
+        Item::Command { name, usage, help } => {
+            let command = fit(&format!("/{name} {usage}"), 34.min(cells / 2));
+            let help = ellipsis(help, cells.saturating_sub(width(&command) + 2));
+            Row::from(vec![Span::new(command, Role::Key), Span::new(format!("  {help}"), Role::Text)])
+        }
     }
 }
 
