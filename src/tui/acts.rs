@@ -1,5 +1,6 @@
 //! Actions shared by several parts of the interface: notes, hints, pages, requests, stopping.
 
+use super::cleaned::clean;
 use super::keys::Action;
 use super::options::Notify;
 use super::overlay::{Overlay, Page};
@@ -25,7 +26,7 @@ pub(super) struct Attempt {
 
 /// Shows at the input why something is not done.
 pub(super) fn refuse(app: &mut App, why: impl Into<String>) {
-    app.refusal = Some(why.into());
+    app.refusal = Some(clean(&why.into()));
 }
 
 /// A hint with the key that acts on it.
