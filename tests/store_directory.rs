@@ -78,6 +78,33 @@ fn a_folder_with_other_things_in_it_is_refused_and_left_as_it_was() {
 }
 
 #[test]
+fn a_file_of_one_of_our_names_that_is_not_ours_is_named_and_left_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["reserve", "locks", "segments", "state", "weights", "requests"] {
+        let root = dir.path().join(name);
+        fs::create_dir(&root).unwrap();
+        fs::write(root.join(name), "years of work").unwrap();
+        let before = contents(&root);
+        let e = refused(&root);
+        assert!(matches!(&e, StoreError::NotOurs { what, .. } if what == name), "{name}: {e}");
+        assert_eq!(contents(&root), before, "{name}");
+    }
+    // Nor is one overwritten or removed beside a database of ours.
+    let root = dir.path().join("data");
+    saved(&root);
+    fs::write(root.join("reserve"), "years of work").unwrap();
+    drop(open(&root, RealDisk));
+    assert_eq!(fs::read(root.join("reserve")).unwrap(), b"years of work");
+    fs::write(root.join("reserve"), []).unwrap();
+    drop(open(&root, RealDisk));
+    assert_eq!(
+        fs::metadata(root.join("reserve")).unwrap().len(),
+        u64::from(limits().reserve_bytes),
+        "its own is completed"
+    );
+}
+
+#[test]
 fn names_that_are_not_ours_stay_whatever_happens() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("data");

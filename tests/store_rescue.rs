@@ -1,4 +1,4 @@
-//! Databases that no start can open: what can be read of them is in a new one, and the old one is kept beside it.
+//! Damaged databases: a start shows what can be read of them, a rescue puts that into a new one and keeps the old one beside it.
 
 mod store_support;
 
@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sala_chat::store::{RealDisk, Rescue, Rescued, SessionFilter, Store, Unread, Watch};
+use sala_chat::store::{Access, RealDisk, Rescue, Rescued, SessionFilter, Store, Unread, Watch};
 use store_support::fault::{FaultDisk, Loss};
 use store_support::*;
+
+const PAGE: usize = 4096;
 
 /// No start can read the table of messages any more.
 const UNREADABLE: &str = "UPDATE sqlite_schema SET sql = 'x' || sql WHERE type = 'table' AND name = 'message'";
@@ -74,8 +76,11 @@ fn what_a_damaged_schema_hides_is_in_a_new_database() {
         assert_eq!(rescue(&root), Rescue::Nothing, "{n}: nothing is wrong");
         tamper(&root, sql);
         let damaged = fs::read(root.join("sala.db")).unwrap();
-        let said = refused(&root);
-        assert!(said.contains("is damaged (") && said.contains("sala-chat doctor --check"), "{n}: {said}");
+        let store = open(&root, RealDisk);
+        let Access::ReadOnly { why } = store.access() else { panic!("{n}: {:?}", store.access()) };
+        assert!(why.contains("is damaged (") && why.contains("sala-chat doctor --check"), "{n}: {why}");
+        assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6, "{n}: all of it can be read");
+        drop(store);
 
         let rescued = rescued(&root);
         assert_eq!((rescued.sessions, rescued.messages), (1, 6), "{n}: {rescued:?}");
@@ -130,17 +135,128 @@ fn a_database_that_is_in_use_or_has_nothing_to_read_is_left_alone() {
 
     drop(open(&bare, RealDisk));
     tamper(&bare, UNREADABLE);
-    let torn = dir.path().join("torn");
-    one_talk(&torn);
-    let mut bytes = fs::read(torn.join("sala.db")).unwrap();
-    // The size of its pages.
-    bytes[16..18].fill(0xff);
-    fs::write(torn.join("sala.db"), bytes).unwrap();
-    for root in [&bare, &torn] {
-        let why = not_rescued(root);
-        assert!(why.contains(", and no message could be read out of it): bring back a copy"), "{why}");
-        assert!(!why.contains("doctor --check") && set_aside(root).is_empty(), "{why}");
+    let why = not_rescued(&bare);
+    assert!(why.contains(", and no message could be read from it): bring back a copy"), "{why}");
+    assert!(!why.contains("doctor --check") && set_aside(&bare).is_empty(), "{why}");
+}
+
+#[test]
+fn a_damaged_header_costs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    let talk = one_talk(&whole);
+    let bytes = fs::read(whole.join("sala.db")).unwrap();
+    for at in 0..100 {
+        // The version of the database, and what SQLite does not read.
+        if matches!(at, 60..=63) {
+            continue;
+        }
+        let root = dir.path().join("damaged");
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir(&root).unwrap();
+        fs::copy(whole.join("sala-chat.id"), root.join("sala-chat.id")).unwrap();
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 4;
+        fs::write(root.join("sala.db"), bytes).unwrap();
+        assert_eq!(open(&root, RealDisk).path(talk.head.unwrap()).unwrap().len(), 6, "byte {at}");
+        rescue(&root);
+        let store = open(&root, RealDisk);
+        assert_eq!(
+            (store.access(), store.path(talk.head.unwrap()).unwrap().len()),
+            (&Access::Writable, 6),
+            "byte {at}"
+        );
     }
+}
+
+/// Sessions with turns, a document and an undone branch, more than a page of each.
+fn several_talks(root: &Path) -> Vec<String> {
+    let bench = Bench::new(open(root, RealDisk));
+    for name in ["harbour", "garden", "mill"] {
+        let (mut talk, save) = Talk::begin(&bench.store, name);
+        bench.save(save);
+        let document = (0..90).map(|i| format!("{name}, line {i}: {} lamps.\n", (i * 37) % 91)).collect::<String>();
+        assert!(is_saved(&bench.save(talk.document(&bench.store, &document, 1))));
+        for n in 0..8 {
+            let (q, a) = (format!("question {n} about the {name}"), format!("answer {n}: {}", name.repeat(60 + n)));
+            assert!(is_saved(&bench.save(talk.turn(&bench.store, &q, &a))));
+        }
+    }
+    bench.store.index_texts(&Watch::NOBODY).unwrap();
+    let texts = texts_of(&bench.store);
+    assert!(bench.close());
+    texts
+}
+
+/// Texts of all messages on the paths of sessions.
+fn texts_of(store: &Store) -> Vec<String> {
+    let sessions = store.sessions(SessionFilter::Live, 100).unwrap();
+    let heads = sessions.iter().filter_map(|session| session.head);
+    heads.flat_map(|head| store.path(head).unwrap()).map(|message| message.text).collect()
+}
+
+#[test]
+fn whichever_page_is_damaged_all_that_can_be_read_is_reached_and_one_rescue_makes_it_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    let texts = several_talks(&whole);
+    let bytes = fs::read(whole.join("sala.db")).unwrap();
+    let pages = bytes.len() / PAGE;
+    assert!(pages > 20, "{pages} pages");
+    type Damage = fn(&mut [u8]);
+    let damages: [(&str, Damage); 3] = [
+        ("zeroed", |page| page.fill(0)),
+        ("first byte", |page| page[0] ^= 4),
+        ("last byte", |page| *page.last_mut().unwrap() ^= 4),
+    ];
+    let mut complete = 0;
+    for (how, damage) in damages {
+        for page in 1..=pages {
+            let at = format!("page {page} of {pages}, {how}");
+            let root = dir.path().join("damaged");
+            let _ = fs::remove_dir_all(&root);
+            fs::create_dir(&root).unwrap();
+            fs::copy(whole.join("sala-chat.id"), root.join("sala-chat.id")).unwrap();
+            let mut damaged = bytes.clone();
+            damage(&mut damaged[(page - 1) * PAGE..page * PAGE]);
+            fs::write(root.join("sala.db"), &damaged).unwrap();
+            let store = match Store::open(&root, Arc::new(RealDisk), limits()) {
+                Ok(store) => store,
+                // Without the first page nothing says where a table begins.
+                Err(e) if page == 1 && how == "zeroed" => {
+                    assert!(e.to_string().contains("bring back a copy"), "{at}: {e}");
+                    continue;
+                }
+                Err(e) => panic!("{at}: {e}"),
+            };
+            let before = texts_of(&store);
+            let noted = matches!(store.access(), Access::ReadOnly { .. }) || store.damage().is_some();
+            drop(store);
+            let rescued = rescue(&root);
+            let store = open(&root, RealDisk);
+            assert_eq!(*store.access(), Access::Writable, "{at}");
+            let after = texts_of(&store);
+            let left = |found: &[String]| texts.iter().filter(|text| found.contains(text)).count();
+            assert!(left(&before) >= left(&after), "{at}: a rescue reaches more than a start shows");
+            if let Rescue::Done(rescued) = &rescued {
+                assert_eq!(left(&after) as u64, rescued.messages, "{at}: all that can be read is reached");
+                assert_eq!(fs::read(&rescued.aside).unwrap(), damaged, "{at}: the old file is kept");
+            }
+            assert!(noted || after == texts, "{at}: {} of {} texts, and nothing is said", left(&after), texts.len());
+            assert!(left(&after) * 2 > texts.len(), "{at}: {} of {} texts", left(&after), texts.len());
+            complete += usize::from(after == texts);
+            if matches!(rescued, Rescue::Done(_)) {
+                assert_eq!(store.check().unwrap().damaged, Vec::<String>::new(), "{at}");
+            }
+            let bench = Bench::new(store);
+            let (mut talk, save) = Talk::begin(&bench.store, "goes on");
+            assert!(is_saved(&bench.save(save)), "{at}");
+            assert!(is_saved(&bench.save(talk.turn(&bench.store, "q", "a"))), "{at}");
+            assert!(bench.close(), "{at}");
+        }
+    }
+    println!("{complete} of {} damaged databases give all texts", 3 * pages);
+    assert!(complete > pages, "{complete}");
 }
 
 #[test]
@@ -243,7 +359,7 @@ fn a_table_that_cannot_be_gone_through_has_lost_something() {
     fs::write(&database, bytes).unwrap();
     let rescued = rescued(dir.path());
     assert_eq!((rescued.messages, &rescued.lost), (6, &Unread { rows: 1, tables: vec![] }));
-    assert_eq!(rescued.said_lost(), ["1 row of the database that could not be opened could not be read"]);
+    assert_eq!(rescued.said_lost(), ["1 row of the damaged database could not be read"]);
     let sessions = open(dir.path(), RealDisk).sessions(SessionFilter::Live, 10).unwrap();
     assert_eq!((sessions[0].tokens, sessions[0].state_of.as_deref()), (0, None), "what was kept is lost: {sessions:?}");
 }

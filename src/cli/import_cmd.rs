@@ -106,7 +106,8 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
     let json = || {
         json!({
             "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens,
-            "without_place": imported.without_place, "left_out": imported.left_out
+            "without_place": imported.without_place, "left_out": imported.left_out,
+            "skipped": imported.skipped
         })
     };
     context.result(json, || imported_line(&imported))?;

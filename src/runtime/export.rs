@@ -41,8 +41,12 @@ pub fn imported_line(imported: &Imported) -> String {
         [] => String::new(),
         kinds => format!(" Left out: {}.", kinds.join(", ")),
     };
+    let skipped = match imported.skipped_in_words() {
+        None => String::new(),
+        Some(words) => format!(" Not imported: {}.", sanitize_line(&words)),
+    };
     let messages = grouped(imported.messages);
-    format!("{messages} messages imported as {}{more}.{place}{left_out}{state}", names.join(", "))
+    format!("{messages} messages imported as {}{more}.{place}{skipped}{left_out}{state}", names.join(", "))
 }
 
 impl State {

@@ -8,39 +8,80 @@ use serde_json::Value;
 use super::commit::{Change, NewSession, TitleBy};
 use super::error::{Result, StoreError};
 use super::export::{MarkJson, SessionJson};
-use crate::core::transcript::{Message, MessageId, SessionId};
+use crate::core::counted;
+use crate::core::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 use crate::text::sanitize::is_unseen;
 
 /// Characters of a session's name, or of a mark's.
 const MAX_NAME: usize = 200;
 
-/// What an import brought.
+/// The result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// New sessions and their names.
     pub sessions: Vec<(SessionId, String)>,
-    /// Messages in all.
     pub messages: u64,
-    /// Tokens whose state came along.
+    /// Tokens whose state the file had.
     pub state_tokens: u64,
-    /// A sentence when only texts came, and why.
+    /// A sentence: why only texts were imported.
     pub text_only: Option<String>,
-    /// Sessions whose place in them could not be had from the file: they stand at their last message.
+    /// Sessions that stand at their last message, because the file names no message that it has.
     pub without_place: u64,
-    /// What there is no place for here.
     pub left_out: LeftOut,
+    /// Conversations of the file that were not imported.
+    pub skipped: Vec<Skipped>,
 }
 
-/// How much of an import was left out, by kind.
+/// Conversations that are named in one line.
+const NAMED: usize = 10;
+
+impl Imported {
+    /// The conversations that were not imported, by reason: `1 conversation without a message ("Other")`.
+    pub fn skipped_in_words(&self) -> Option<String> {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for Skipped { name, why } in &self.skipped {
+            let known = reasons.len();
+            match reasons.iter_mut().find(|(reason, _)| reason == why) {
+                Some((_, names)) => names.push(name),
+                // A line has room for a few reasons.
+                None if known >= NAMED => {}
+                None => reasons.push((why, vec![name])),
+            }
+        }
+        let mut named: u64 = 0;
+        let mut words: Vec<String> = Vec::new();
+        for (why, names) in reasons {
+            named += names.len() as u64;
+            let more = if names.len() > NAMED { ", …" } else { "" };
+            let count = counted(names.len() as u64, "conversation");
+            let names: Vec<String> = names.iter().take(NAMED).map(|name| format!("\"{name}\"")).collect();
+            let why = if why.starts_with("without") { format!(" {why}") } else { format!(", {why}") };
+            words.push(format!("{count}{why} ({}{more})", names.join(", ")));
+        }
+        let others = self.skipped.len() as u64 - named;
+        words.extend((others > 0).then(|| counted(others, "other conversation")));
+        (!words.is_empty()).then(|| words.join("; "))
+    }
+}
+
+/// A conversation that was not imported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// Its title, or its place in the file.
+    pub name: String,
+    /// A phrase.
+    pub why: String,
+}
+
+/// What an import left out, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Messages of tools.
+    /// Messages of tools and to them.
     pub tools: u64,
-    /// System messages.
     pub system: u64,
-    /// Pictures.
+    /// Messages that the other program itself does not show.
+    pub hidden: u64,
     pub pictures: u64,
-    /// Attached files.
     pub files: u64,
     /// Thoughts that no answer followed.
     pub thoughts: u64,
@@ -52,10 +93,24 @@ impl LeftOut {
     pub(super) fn add(&mut self, o: LeftOut) {
         self.tools += o.tools;
         self.system += o.system;
+        self.hidden += o.hidden;
         self.pictures += o.pictures;
         self.files += o.files;
         self.thoughts += o.thoughts;
         self.other += o.other;
+    }
+
+    /// The role of a message of another program; one that is neither a question nor an answer is counted.
+    pub(super) fn speaker(&mut self, role: Option<&str>, says_something: bool) -> Option<Role> {
+        let something = u64::from(says_something);
+        match role {
+            Some("user") => return Some(Role::User),
+            Some("assistant") => return Some(Role::Assistant),
+            Some("tool" | "function") => self.tools += 1,
+            Some("system") => self.system += something,
+            Some(_) | None => self.other += something,
+        }
+        None
     }
 
     /// Each kind of which there is something, with its number, in words.
@@ -63,6 +118,7 @@ impl LeftOut {
         let kinds = [
             (self.tools, "message of a tool", "messages of tools"),
             (self.system, "system message", "system messages"),
+            (self.hidden, "hidden message", "hidden messages"),
             (self.pictures, "picture", "pictures"),
             (self.files, "attached file", "attached files"),
             (self.thoughts, "thought without an answer", "thoughts without an answer"),
@@ -74,46 +130,52 @@ impl LeftOut {
 }
 
 /// A session as a file has it.
-pub(super) struct Arrival<M> {
+#[derive(Default)]
+pub(super) struct Arrival {
     pub name: String,
     pub title: Option<String>,
     /// An object; a string where it could not be read as one.
     pub settings: Value,
     pub head: Option<MessageId>,
-    pub messages: Vec<M>,
+    pub messages: Vec<Incoming>,
     pub marks: Vec<MarkJson>,
 }
 
-impl From<SessionJson> for Arrival<Message> {
-    fn from(json: SessionJson) -> Arrival<Message> {
+impl From<SessionJson> for Arrival {
+    fn from(json: SessionJson) -> Arrival {
         let SessionJson { name, title, settings, head, messages, marks, .. } = json;
-        Arrival { name, title, settings, head, messages, marks }
+        Arrival { name, title, settings, head, messages: messages.into_iter().map(Incoming::from).collect(), marks }
     }
 }
 
-/// A message under the numbers that it has in its file.
-pub(super) trait Incoming {
-    fn id(&self) -> MessageId;
-    fn parent(&self) -> Option<MessageId>;
-    /// It under the numbers that it has here.
-    fn message(self, id: MessageId, parent: Option<MessageId>) -> Message;
+/// A message under the numbers of its file. There may be millions without facts, which are most of a [`Message`]'s size.
+pub(super) struct Incoming {
+    pub id: MessageId,
+    pub parent: Option<MessageId>,
+    pub role: Role,
+    pub text: String,
+    pub thinking: String,
+    pub created_ms: i64,
+    pub meta: Option<Box<MessageMeta>>,
 }
 
-impl Incoming for Message {
-    fn id(&self) -> MessageId {
-        self.id
+impl From<Message> for Incoming {
+    fn from(message: Message) -> Incoming {
+        let Message { id, parent, role, text, thinking, created_ms, meta } = message;
+        let meta = (meta != MessageMeta::default()).then(|| Box::new(meta));
+        Incoming { id, parent, role, text, thinking, created_ms, meta }
     }
+}
 
-    fn parent(&self) -> Option<MessageId> {
-        self.parent
-    }
-
+impl Incoming {
+    /// It under other numbers.
     fn message(self, id: MessageId, parent: Option<MessageId>) -> Message {
-        Message { id, parent, ..self }
+        let Incoming { role, text, thinking, created_ms, meta, .. } = self;
+        Message { id, parent, role, text, thinking, created_ms, meta: meta.map_or_else(MessageMeta::default, |m| *m) }
     }
 }
 
-/// What makes a session anew, one after the other.
+/// One of the steps that make a session anew.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Step {
     Create { session: SessionId, name: String, settings: String },
@@ -124,6 +186,16 @@ pub(super) enum Step {
 }
 
 impl Step {
+    pub(super) fn session(&self) -> SessionId {
+        match self {
+            Step::Create { session, .. }
+            | Step::Say { session, .. }
+            | Step::Mark { session, .. }
+            | Step::Head { session, .. }
+            | Step::Title { session, .. } => *session,
+        }
+    }
+
     /// It under the numbers from `first` on.
     pub(super) fn change(self, first: i64) -> Change {
         let of_session = |id: SessionId| SessionId(id.0 + first);
@@ -154,51 +226,42 @@ impl Step {
     }
 }
 
-/// A session that has become one of ours.
+/// A session whose steps were all handed on.
 pub(super) struct Arrived {
     pub id: SessionId,
-    /// By the ids that they had in the file.
+    /// By the ids of the file.
     pub new_ids: HashMap<MessageId, MessageId>,
-    pub place: Place,
+    /// It stands at its last message, because the file names one that is not in it.
+    pub at_last_message: bool,
 }
 
 /// Hands on the steps that make a session anew. `id` gives new ids, `bad` makes an error of a phrase.
 ///
 /// # Errors
-/// Messages that contradict each other; what `id` and `put` say.
-pub(super) fn arrive<M: Incoming>(
-    session: Arrival<M>,
+/// Messages that contradict each other, before any step; those of `id` and `put`.
+pub(super) fn arrive(
+    session: Arrival,
     id: &mut dyn FnMut() -> Result<i64>,
     put: &mut dyn FnMut(Step) -> Result<()>,
     bad: &dyn Fn(String) -> StoreError,
 ) -> Result<Arrived> {
     let Arrival { name, title, settings, head, messages, marks } = session;
-    let session = SessionId(id()?);
     let order = parents_first(&messages).map_err(bad)?;
-    put(Step::Create {
-        session,
-        name: plain_name(&name),
-        settings: match settings {
-            settings @ Value::Object(_) => settings.to_string(),
-            Value::String(damaged) => damaged,
-            _ => "{}".into(),
-        },
-    })?;
+    let session = SessionId(id()?);
+    let settings = match settings {
+        settings @ Value::Object(_) => settings.to_string(),
+        Value::String(damaged) => damaged,
+        _ => "{}".into(),
+    };
+    put(Step::Create { session, name: plain_name(&name), settings })?;
     let last = last_leaf(&messages);
     let mut new_ids: HashMap<MessageId, MessageId> = HashMap::with_capacity(messages.len());
-    let mut messages: Vec<Option<M>> = messages.into_iter().map(Some).collect();
+    let mut messages: Vec<Option<Incoming>> = messages.into_iter().map(Some).collect();
     for at in order {
         let Some(message) = messages.get_mut(at).and_then(Option::take) else { continue };
         let new = MessageId(id()?);
-        new_ids.insert(message.id(), new);
-        let above = |parent| new_ids.get(&parent).copied();
-        let parent = match message.parent() {
-            None => None,
-            Some(old) => Some(
-                above(old)
-                    .ok_or_else(|| bad("internal error: a message came before the one that it follows".into()))?,
-            ),
-        };
+        new_ids.insert(message.id, new);
+        let parent = message.parent.and_then(|parent| new_ids.get(&parent).copied());
         put(Step::Say { session, message: Box::new(message.message(new, parent)) })?;
     }
     for mark in marks {
@@ -206,60 +269,49 @@ pub(super) fn arrive<M: Incoming>(
             put(Step::Mark { session, name: plain_name(&mark.name), message: *message })?;
         }
     }
-    let place = match head {
-        Some(head) if !new_ids.contains_key(&head) && last.is_some() => Place::LastMessage,
-        Some(_) | None => Place::AsSaid,
-    };
-    let head = if place == Place::LastMessage { last } else { head };
+    let at_last_message = head.is_some_and(|head| !new_ids.contains_key(&head)) && last.is_some();
+    let head = if at_last_message { last } else { head };
     if let Some(head) = head.and_then(|h| new_ids.get(&h)) {
         put(Step::Head { session, head: *head })?;
     }
     if let Some(title) = title.map(|t| plain_name(&t)).filter(|t| !t.is_empty()) {
         put(Step::Title { session, title })?;
     }
-    Ok(Arrived { id: session, new_ids, place })
-}
-
-/// Where an imported session stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Where its file says.
-    AsSaid,
-    /// At its last message: the file names one that is not in it.
-    LastMessage,
+    Ok(Arrived { id: session, new_ids, at_last_message })
 }
 
 /// The last message that no other hangs on.
-fn last_leaf<M: Incoming>(messages: &[M]) -> Option<MessageId> {
-    let parents: HashSet<MessageId> = messages.iter().filter_map(M::parent).collect();
-    messages.iter().rev().map(M::id).find(|id| !parents.contains(id))
+fn last_leaf(messages: &[Incoming]) -> Option<MessageId> {
+    let parents: HashSet<MessageId> = messages.iter().filter_map(|m| m.parent).collect();
+    messages.iter().rev().map(|m| m.id).find(|id| !parents.contains(id))
 }
 
 /// A name of one short line.
-fn plain_name(name: &str) -> String {
+pub(super) fn plain_name(name: &str) -> String {
     let seen = name.chars().filter(|c| c.is_control() || !is_unseen(*c));
     let name: String = seen.map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME).collect();
     name.trim().to_owned()
 }
 
-/// The order in which every parent precedes its children. Takes one look at each.
-fn parents_first<M: Incoming>(messages: &[M]) -> Result<Vec<usize>, String> {
+/// The order in which every parent precedes its children, in linear time.
+fn parents_first(messages: &[Incoming]) -> Result<Vec<usize>, String> {
     let mut known: HashMap<MessageId, usize> = HashMap::with_capacity(messages.len());
     for (i, m) in messages.iter().enumerate() {
-        if known.insert(m.id(), i).is_some() {
-            return Err(format!("two messages have the number {}", m.id().0));
+        if known.insert(m.id, i).is_some() {
+            return Err(format!("two messages have the number {}", m.id.0));
         }
     }
     // Each with the place of its parent, roots first, those of one parent together in the order of the file.
     let mut below: Vec<(Option<usize>, usize)> = Vec::with_capacity(messages.len());
     for (i, m) in messages.iter().enumerate() {
-        let above = match m.parent() {
-            None => None,
-            // As a root it would be in the file's tree, and no longer in its conversation.
-            Some(parent) => Some(*known.get(&parent).ok_or_else(|| {
-                format!("message {} follows message {}, which is not in the file", m.id().0, parent.0)
-            })?),
-        };
+        let above =
+            match m.parent {
+                None => None,
+                // As a root it would be in the file's tree, and no longer in its conversation.
+                Some(parent) => Some(*known.get(&parent).ok_or_else(|| {
+                    format!("message {} follows message {}, which is not in the file", m.id.0, parent.0)
+                })?),
+            };
         below.push((above, i));
     }
     drop(known);
@@ -277,9 +329,8 @@ fn parents_first<M: Incoming>(messages: &[M]) -> Result<Vec<usize>, String> {
     }
     if ordered.len() < messages.len() {
         let reached: HashSet<usize> = ordered.iter().copied().collect();
-        // Neither a root nor below one: its parents go round.
         let round = messages.iter().enumerate().find(|(i, _)| !reached.contains(i));
-        return Err(format!("message {} is among its own ancestors", round.map_or(0, |(_, m)| m.id().0)));
+        return Err(format!("message {} is among its own ancestors", round.map_or(0, |(_, m)| m.id.0)));
     }
     Ok(ordered)
 }

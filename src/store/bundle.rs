@@ -22,7 +22,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
 
-use super::arrival::{Arrival, Arrived, Imported, Place, Step, arrive};
+use super::arrival::{Arrival, Arrived, Imported, Step, arrive};
 use super::commit::{apply, link, record_segment};
 use super::database::Store;
 use super::disk::Disk;
@@ -215,12 +215,12 @@ impl Store {
             changes.push(step.change(0));
             Ok(())
         };
-        let Arrived { id, new_ids, place } =
+        let Arrived { id, new_ids, at_last_message } =
             arrive(Arrival::from(session), &mut || Ok(self.new_message_id(None).0), &mut put, &|why| bad(&why))?;
         let links: Vec<(MessageId, usize)> =
             links.into_iter().filter_map(|(m, i)| Some((*new_ids.get(&m)?, i))).collect();
 
-        let without_place = u64::from(place == Place::LastMessage);
+        let without_place = u64::from(at_last_message);
         let mut imported = Imported { messages, without_place, ..Imported::default() };
         let _writing = self.announce_writing();
         let mut written = Vec::new();

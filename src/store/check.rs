@@ -1,9 +1,9 @@
-//! `doctor --check`: everything in a data directory is looked at, and what can be put right is.
+//! `doctor --check`: looks at everything in a data directory.
 //!
-//! Put right: indexes of the database and of the search (made anew from the rows), sessions whose row is damaged (the log of
-//! heads knows where they stand), state whose file is not what was saved or that was read without what stands before it
-//! (dropped, so that it is read again), the mark of a directory that was put together from two. Not put right: the text of a
-//! damaged message; it is named.
+//! A database whose structure is damaged has been replaced before (`rescue.rs`). Here are put right: the search index (made anew from
+//! the texts), sessions whose row is damaged (the log of heads has their place), state whose file is not what was saved or
+//! that was read at the wrong place (dropped, so that it is read again), the mark of a directory that was put together from two.
+//! The text of a damaged message cannot be put right; it is named.
 
 use rusqlite::Connection;
 
@@ -12,16 +12,14 @@ use super::directory;
 use super::error::{Result, StoreError, is_damage, one_line};
 use super::format::{self, FileKind};
 use super::misplaced::misplaced;
+use super::rescue::UNREADABLE;
 use super::schema;
 use super::seal::{self, seal_session};
 use super::segment::SegmentId;
 use super::watch::Watch;
 use crate::core::transcript::{MessageId, SessionId};
 
-/// A database up to this size is looked at on every start; a larger one by `doctor --check`.
-const CHECKED_BYTES: u64 = 16 << 20;
-
-/// Tables whose pages and indexes are compared: all of `schema.rs`. Not asked of the database, which may have lost one.
+/// All tables of `schema.rs` but the search index: a damaged database may lack one.
 pub(super) const TABLES: [&str; 11] = [
     "counter",
     "session",
@@ -36,29 +34,24 @@ pub(super) const TABLES: [&str; 11] = [
     "draft",
 ];
 
-/// Said where the structure of the database stays damaged.
-const STAYS: &str = "sala.db stays as it is: save what can be read (sala-chat export), then bring back a copy, or move the folder \
-     away to start afresh";
-
-/// What a check found.
+/// What a check looked at and found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Sessions looked at.
     pub sessions: u64,
-    /// Messages looked at.
+    /// Without those that stand for unreadable ones.
     pub messages: u64,
-    /// State files read and compared with their checksums.
+    /// State files.
     pub states: u64,
-    /// What was found and put right, a sentence each.
+    /// Sentences.
     pub repaired: Vec<String>,
-    /// What was found and stays, a sentence each.
+    /// Sentences.
     pub damaged: Vec<String>,
 }
 
 /// The first fault of the database, a phrase; `None` when it is whole. Seals of all rows, pages and indexes are compared;
 /// neither the search index nor any state file.
 fn first_fault(db: &Connection) -> Result<Option<String>> {
-    if let Some(fault) = page_faults(db)?.into_iter().next() {
+    if let Some(fault) = structure_fault(db)? {
         return Ok(Some(fault));
     }
     let broken = broken_messages(db)?;
@@ -82,39 +75,24 @@ fn missing_messages(db: &Connection) -> Result<Vec<MessageId>> {
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// The first fault in the structure of the tables, a phrase: looks at no texts.
+/// The first fault in the structure of the tables and their indexes, a phrase.
 pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
-    Ok(page_faults(db)?.into_iter().next())
-}
-
-/// Turns damage met on the way into a finding.
-fn found<T: Default>(result: rusqlite::Result<T>, faults: &mut Vec<String>) -> Result<T> {
-    match result {
-        Err(e) if is_damage(&e) => {
-            faults.push(one_line(&e));
-            Ok(T::default())
+    let fault = |table: &str| -> rusqlite::Result<Option<String>> {
+        if !db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([table])? {
+            return Ok(Some(format!("{table} is missing")));
         }
-        other => Ok(other?),
-    }
-}
-
-/// What SQLite says about the structure of our tables.
-fn page_faults(db: &Connection) -> Result<Vec<String>> {
-    let mut faults = Vec::new();
+        let line: String = db.query_row(&format!("PRAGMA integrity_check('{table}')"), [], |r| r.get(0))?;
+        Ok((line != "ok").then(|| one_line(&format!("{table}: {line}"))))
+    };
     for table in TABLES {
-        let there = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
-        if !found(db.prepare_cached(there).and_then(|mut query| query.exists([table])), &mut faults)? {
-            faults.push(format!("{table} is missing"));
-            continue;
+        match fault(table) {
+            Ok(None) => {}
+            Ok(found) => return Ok(found),
+            Err(e) if is_damage(&e) => return Ok(Some(one_line(&e))),
+            Err(e) => return Err(e.into()),
         }
-        let lines = db.prepare(&format!("PRAGMA integrity_check('{table}')")).and_then(|mut query| {
-            let lines = query.query_map([], |r| r.get::<_, String>(0))?;
-            lines.collect::<rusqlite::Result<Vec<_>>>()
-        });
-        let lines = found(lines, &mut faults)?;
-        faults.extend(lines.into_iter().filter(|l| l != "ok").map(|l| one_line(&format!("{table}: {l}"))));
     }
-    Ok(faults)
+    Ok(None)
 }
 
 /// Messages whose seal does not match or that cannot be read.
@@ -171,7 +149,7 @@ impl Store {
     pub fn damage(&self) -> Option<String> {
         let copy = self.copy.as_ref().map(|copy| copy.path().join("sala.db"));
         let database = copy.as_ref().unwrap_or(&self.layout.database);
-        if self.disk.look(database).map_or(0, |l| l.bytes) > CHECKED_BYTES {
+        if self.disk.look(database).map_or(0, |l| l.bytes) > schema::CHECKED_BYTES {
             return None;
         }
         let look = || -> Result<Option<String>> {
@@ -188,8 +166,8 @@ impl Store {
             Err(e) => e.to_string(),
         };
         Some(format!(
-            "{} is damaged in places ({first}): what can be read is shown. sala-chat doctor --check tells more and \
-             repairs what can be.",
+            "{} is damaged in places ({first}): what can be read is shown. sala-chat doctor --check names all of it and \
+             writes a new database where that helps.",
             self.layout.database.display()
         ))
     }
@@ -200,29 +178,15 @@ impl Store {
     /// The database cannot be read at all, or not be written where something was to be put right.
     pub fn check(&self) -> Result<Checked> {
         let mut out = Checked::default();
-        let mut faults = self.read(page_faults)?;
-        if !faults.is_empty() && self.may_repair() && self.transaction(|tx| Ok(tx.execute_batch("REINDEX")?)).is_ok() {
-            let left = self.read(page_faults)?;
-            if left.len() < faults.len() {
-                out.repaired.push(format!("the database's indexes were made anew ({})", first(&faults)));
-            }
-            faults = left;
-        }
-        out.damaged.extend(faults.iter().take(3).map(|f| format!("sala.db: {f}")));
-        let parts: [fn(&Store, &mut Checked) -> Result<()>; 4] =
-            [Store::check_texts, Store::check_search, Store::check_places, Store::check_states];
+        let parts: [fn(&Store, &mut Checked) -> Result<()>; 5] =
+            [Store::check_structure, Store::check_texts, Store::check_search, Store::check_places, Store::check_states];
         for part in parts {
             if let Err(e) = part(self, &mut out) {
-                // What it would have told is hidden by that.
-                let fault = e.damage().ok_or(e)?;
-                if faults.is_empty() {
-                    out.damaged.push(format!("sala.db: {fault}"));
+                let fault = format!("sala.db: {}", e.damage().ok_or(e)?);
+                if !out.damaged.contains(&fault) {
+                    out.damaged.push(fault);
                 }
-                faults.push(fault);
             }
-        }
-        if !faults.is_empty() {
-            out.damaged.push(STAYS.to_owned());
         }
         if let (Ok(wanted), true) = (self.directory_id(), self.may_repair()) {
             let mark = directory::read_mark(&self.layout, &*self.disk);
@@ -239,12 +203,22 @@ impl Store {
         *self.access() == Access::Writable
     }
 
+    fn check_structure(&self, out: &mut Checked) -> Result<()> {
+        let fault = self.read(structure_fault)?;
+        out.damaged.extend(fault.map(|fault| format!("sala.db: {fault}")));
+        Ok(())
+    }
+
     fn check_texts(&self, out: &mut Checked) -> Result<()> {
-        let (messages, broken, sessions, wrong) = self.read(|db| {
-            let count = |table| all_ids(db, table).map(|ids| ids.len() as u64);
-            Ok((count("message")?, broken_messages(db)?, count("session")?, broken_sessions(db)?))
+        let (broken, wrong, missing) = self.read(|db| {
+            // One moment of the database: rows that others remove meanwhile are no damage.
+            let moment = db.unchecked_transaction()?;
+            let stand_ins = "SELECT count(*) FROM message NOT INDEXED WHERE meta = ?1";
+            let stand_ins: u64 = moment.query_row(stand_ins, [UNREADABLE], |r| r.get(0)).unwrap_or(0);
+            out.messages = all_ids(&moment, "message")?.len() as u64 - stand_ins;
+            out.sessions = all_ids(&moment, "session")?.len() as u64;
+            Ok((broken_messages(&moment)?, broken_sessions(&moment)?, missing_messages(&moment)))
         })?;
-        (out.messages, out.sessions) = (messages, sessions);
         for id in wrong {
             let Ok(record) = self.session(id) else { continue };
             let put_right = self.may_repair()
@@ -261,9 +235,9 @@ impl Store {
                 format!("session \"{}\": its row was damaged, look at its name and where it stands", record.name);
             if put_right { out.repaired.push(line) } else { out.damaged.push(line) }
         }
-        match self.read(missing_messages) {
+        match missing {
             Ok(missing) => {
-                let line = |id: MessageId| format!("message {} is missing; show tells where", id.0);
+                let line = |id: MessageId| format!("message {} is missing; show names its place", id.0);
                 out.damaged.extend(missing.into_iter().map(line));
             }
             Err(e) => out.damaged.push(e.to_string()),
@@ -285,8 +259,10 @@ impl Store {
         if !self.may_repair() {
             return Ok(());
         }
-        let compare = "INSERT INTO message_text(message_text, rank) VALUES ('integrity-check', 1)";
-        // Texts that are not in it yet would count as missing.
+        // Texts that are not in it yet would count as missing, also those that others have saved since.
+        let compare = "INSERT INTO message_text(rowid, text) SELECT id, text FROM message WHERE indexed = 0;
+                       UPDATE message SET indexed = 1 WHERE indexed = 0;
+                       INSERT INTO message_text(message_text, rank) VALUES ('integrity-check', 1)";
         let compared =
             self.index_texts(&Watch::NOBODY).and_then(|_| self.transaction(|tx| Ok(tx.execute_batch(compare)?)));
         if let Err(e) = compared {
@@ -324,6 +300,8 @@ impl Store {
                 let look = self.disk.look(&self.layout.file(&id, kind)).ok();
                 match self.state_fault(&id, kind) {
                     Ok(None) => {}
+                    // It may have been dropped or removed while it was read.
+                    _ if !self.roots(&id).is_ok_and(|roots| roots.of(kind).is_some()) => {}
                     Ok(Some(why)) => found.push(((id, kind, why), look)),
                     Err(e) => out.damaged.push(e.to_string()),
                 }
@@ -374,10 +352,6 @@ impl Store {
             Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
         }
     }
-}
-
-fn first(faults: &[String]) -> &str {
-    faults.first().map_or("", String::as_str)
 }
 
 #[cfg(test)]

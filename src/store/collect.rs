@@ -97,21 +97,21 @@ impl Store {
     pub fn empty_trash(&self, days: Option<u32>) -> Result<Freed> {
         self.require_sound()?;
         let old = self.old_in_trash(days)?;
-        let (sessions, messages) = self.transaction(|tx| {
-            let (mut sessions, mut messages) = (0, 0);
-            for session in &old {
-                // One may have come back meanwhile.
+        let (mut sessions, mut messages) = (0, 0);
+        for session in old {
+            // Each in a transaction of its own, for which other writers wait.
+            let purged = self.transaction(|tx| {
+                // One may have been taken out of the trash meanwhile.
                 let sql = "SELECT 1 FROM session WHERE id = ?1 AND trashed_ms IS NOT NULL";
-                if tx.prepare_cached(sql)?.exists([session.0])? {
-                    messages += purge(tx, *session)?;
-                    sessions += 1;
+                if !tx.prepare_cached(sql)?.exists([session.0])? {
+                    return Ok(None);
                 }
-            }
-            if sessions > 0 {
                 wipe::ask_for(tx)?;
-            }
-            Ok((sessions, messages))
-        })?;
+                purge(tx, session).map(Some)
+            })?;
+            sessions += u64::from(purged.is_some());
+            messages += purged.unwrap_or(0);
+        }
         let mut freed = Freed { sessions, messages, ..Freed::default() };
         if sessions > 0 {
             freed.add(self.collect()?);

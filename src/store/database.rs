@@ -278,23 +278,23 @@ impl Store {
 
     /// Gives the reserve file's space back to the file system. Returns whether there was one.
     pub(super) fn free_reserve(&self) -> bool {
-        self.disk.look(&self.layout.reserve).is_ok_and(|l| l.is_file) && self.disk.remove(&self.layout.reserve).is_ok()
+        directory::is_our_reserve(&self.layout, &*self.disk) && self.disk.remove(&self.layout.reserve).is_ok()
     }
 
     /// Makes the reserve file if it is missing and there is plenty of room.
     pub(super) fn fill_reserve(&self) {
         let path = &self.layout.reserve;
         match self.disk.look(path) {
-            Ok(look) if !look.is_file || look.bytes == u64::from(self.limits.reserve_bytes) => return,
+            Ok(look) if look.bytes == u64::from(self.limits.reserve_bytes) => return,
+            Ok(_) if !directory::is_our_reserve(&self.layout, &*self.disk) => return,
             _ => {}
         }
         let room = self.disk.free_bytes(&self.layout.root).unwrap_or(0);
         if room < 4 * u64::from(self.limits.reserve_bytes) {
             return;
         }
-        // Best effort: without it a full disk is met a little earlier. Not zeros: some file systems store those in no space.
-        let noise: Vec<u8> =
-            (0..self.limits.reserve_bytes).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+        // Best effort: without it a full disk is met a little earlier.
+        let noise: Vec<u8> = (0..self.limits.reserve_bytes).map(directory::reserve_byte).collect();
         let written = self.disk.create(path).and_then(|mut f| {
             f.write(&noise)?;
             f.sync()

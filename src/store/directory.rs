@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
 
-use super::disk::{Disk, open_plain};
+use super::disk::{Disk, Look, open_plain};
 use super::error::{Result, StoreError, is_full};
 use super::format::FileKind;
 use super::schema;
@@ -232,11 +232,11 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
             return Err(damaged(if look.is_some() { "it is empty" } else { "it is missing" }));
         }
         let ours = |name: &Path| {
-            let Some(name) = name.to_str() else { return false };
-            places::ALL.contains(&name)
-                || name == OF_THE_SYSTEM
-                || name.starts_with("sala.db")
-                || name.starts_with("bench-")
+            let Some(text) = name.to_str() else { return false };
+            if places::ALL.contains(&text) {
+                return disk.look(&layout.root.join(name)).is_ok_and(|look| is_of_kind(text, &look));
+            }
+            text == OF_THE_SYSTEM || text.starts_with("sala.db") || text.starts_with("bench-")
         };
         return match names.iter().find(|n| !ours(n)) {
             Some(name) => {
@@ -245,13 +245,46 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
             None => Ok(look.is_some()),
         };
     }
+    for dir in [&layout.segments, &layout.locks] {
+        if disk.look(dir).is_ok_and(|look| look.is_file) {
+            let what = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            return Err(StoreError::NotOurs { path: layout.root.clone(), what });
+        }
+    }
     let head = disk.read_at(&layout.database, 0, bytes.min(100)).map_err(StoreError::io("read", &layout.database))?;
+    let marked = read_mark(layout, disk).is_some();
     match schema::what_it_is(&head, bytes) {
         schema::Head::Ours | schema::Head::Blank => Ok(true),
-        schema::Head::OfAnother if read_mark(layout, disk).is_some() => Err(damaged("its header is not ours")),
+        // In a directory of ours: what is left of it may still be readable.
+        schema::Head::None | schema::Head::OfAnother if marked => {
+            Err(StoreError::Damaged { path: layout.database.clone(), detail: "its header is not ours".into() })
+        }
         schema::Head::OfAnother => Err(StoreError::Foreign { path: layout.database.clone() }),
         schema::Head::None => Err(damaged("it is no database")),
     }
+}
+
+/// Whether what has one of our names can be ours while there is no database: the reserve is made after that.
+fn is_of_kind(name: &str, look: &Look) -> bool {
+    match name {
+        places::RESERVE => false,
+        // A link to one is the user's own.
+        places::SERVE_KEY | places::CONFIG_FILE => !look.is_dir,
+        _ => !look.is_file,
+    }
+}
+
+/// Byte `i` of the reserve. Not zeros, which some file systems store in no space.
+pub(super) fn reserve_byte(i: u32) -> u8 {
+    (i.wrapping_mul(0x9e37_79b1) >> 24) as u8
+}
+
+/// Whether the reserve is a file that this program wrote, maybe not to its end.
+pub(super) fn is_our_reserve(layout: &Layout, disk: &dyn Disk) -> bool {
+    const COMPARED: u64 = 64;
+    let Ok(look) = disk.look(&layout.reserve) else { return false };
+    let begin = || disk.read_at(&layout.reserve, 0, look.bytes.min(COMPARED));
+    look.is_file && begin().is_ok_and(|bytes| bytes.iter().zip(0..).all(|(byte, i)| *byte == reserve_byte(i)))
 }
 
 /// Whether a folder is a data directory or can become one; looks only. For what is written there before the store is open.

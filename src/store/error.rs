@@ -258,6 +258,11 @@ impl StoreError {
         }
     }
 
+    /// Whether SQLite cannot make its files, as on a disk without a free inode.
+    pub(super) fn cannot_make_files(&self) -> bool {
+        matches!(self, StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) if e.code == rusqlite::ErrorCode::CannotOpen)
+    }
+
     /// What was read and is not what was written, a phrase, if that is why.
     pub(super) fn damage(&self) -> Option<String> {
         match self {

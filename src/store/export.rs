@@ -193,11 +193,30 @@ impl Store {
     }
 }
 
-/// Settings that are damaged leave as the text that they are: whoever gets them is told, as here.
+/// Settings that are damaged leave as the text that they are.
 fn settings_json(kept: String) -> serde_json::Value {
     match serde_json::from_str(&kept) {
-        Ok(settings @ serde_json::Value::Object(_)) => settings,
+        Ok(mut settings @ serde_json::Value::Object(_)) => {
+            shorten(&mut settings);
+            settings
+        }
         Ok(_) | Err(_) => serde_json::Value::String(kept),
+    }
+}
+
+/// Prints numbers of single precision as they were set: 0.7, and not the double next to it, 0.699999988079071.
+fn shorten(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(fields) => fields.values_mut().for_each(shorten),
+        serde_json::Value::Array(items) => items.iter_mut().for_each(shorten),
+        serde_json::Value::Number(number) => {
+            let short = number.as_f64().filter(|n| number.is_f64() && f64::from(*n as f32) == *n);
+            let short = short.and_then(|n| (n as f32).to_string().parse().ok());
+            if let Some(short) = short.and_then(serde_json::Number::from_f64) {
+                *number = short;
+            }
+        }
+        _ => {}
     }
 }
 

@@ -1,52 +1,52 @@
 //! Conversations come in: our own JSON and bundles, and the texts of ChatGPT's and Open WebUI's exports.
 //!
-//! A file is read twice: once to know what it is, so that one which is none of these is refused before anything is written,
-//! and once to take it, one conversation at a time, into a spool (`spool.rs`). Only then is all of it written, in one transaction:
-//! stopped or broken off, nothing of it is there, and nobody waits for the database while a file is read. Names and ids are those
-//! that are free when it is written.
+//! A file is read to its end into a spool (`spool.rs`) before anything is written, one conversation at a time; then the spool is
+//! written in short transactions, between which others can write. A conversation appears once it is whole. After an error or a stop
+//! nothing of the file stays. A conversation that cannot be imported is skipped and named; the others are imported.
 //!
-//! What is in memory is the conversation at hand, once as it is read and once as its messages: 2 MiB each of a file of many
-//! talks, whatever its size. A file that is one conversation takes at most three and a half times its size (measured: 50 MB of the
-//! shortest messages and nodes there can be), one of ours twice, and six times where somebody has left out of every message
-//! what an export says of it; to that come at most 16 MiB of thoughts that several answers follow. So what others export takes
-//! below 2 GiB up to [`files::IMPORT_BYTES`].
+//! In memory are the text of the conversation at hand and its messages, about three times its bytes.
 
 mod answer;
-mod contents;
-mod forms;
-mod lenient;
-mod nodes;
+mod chatgpt;
+mod json;
+mod open_webui;
+mod parts;
 mod spool;
-mod theirs;
+mod tree;
 
-use std::cell::RefCell;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
 use std::path::Path;
-use std::rc::Rc;
 
-use self::forms::{Form, form_of};
-use self::lenient::{Fault, each};
+use rusqlite::{Transaction, params};
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use self::json::{fields, text};
 use self::spool::Spool;
-use self::theirs::{ChatGpt, OpenWebUi};
-use super::arrival::{Arrival, Arrived, Imported, Incoming, LeftOut, Place, Step, arrive};
+use super::arrival::{Arrival, Imported, LeftOut, Skipped, Step, arrive, plain_name};
 use super::bundle::is_bundle;
 use super::commit::{Applied, apply_one};
 use super::database::{Store, take_ids};
 use super::disk::Disk;
 use super::error::{Result, StoreError, one_line};
-use super::export::SessionJson;
-use super::summary::touch_session;
+use super::export::{JSON_FORMAT, JSON_VERSION, SessionJson};
+use super::seal::seal_session;
+use super::summary::{free_name, touch_session};
 use super::watch::Watch;
-use crate::core::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
+use crate::core::now_ms;
+use crate::core::transcript::SessionId;
 use crate::text::files;
 
-/// In front of a text that some programs wrote.
 const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
-/// Read at a time; whoever waits is asked and told that often.
+/// Read at a time, between two looks at whether to stop.
 const PIECE_BYTES: usize = 1 << 20;
+/// Rows that one transaction removes.
+const REMOVED: i64 = 1_000;
+const UNKNOWN: &str = "neither a sala-chat, ChatGPT nor Open WebUI export";
 
 impl Store {
-    /// Imports a file. Names that are taken get a number. Whoever waits is told bytes taken, of so many.
+    /// Imports a file. Names that are taken get a number. `watch` gets the bytes that are read.
     ///
     /// # Errors
     /// [`StoreError::NoInput`] when it is not there; [`StoreError::Import`] when it is of no known form, contradicts itself or
@@ -68,61 +68,46 @@ impl Store {
         if look.bytes > files::IMPORT_BYTES {
             return Err(bad(format!("{} bytes, at most {} can be imported as text", look.bytes, files::IMPORT_BYTES)));
         }
+        self.writable()?;
         let mark = BYTE_ORDER_MARK.len() as u64;
         let marked = self.disk.read_at(&real, 0, mark).is_ok_and(|b| b == BYTE_ORDER_MARK);
         let at = if marked { mark } else { 0 };
-        let file = |watch| {
-            let pieces = Pieces { disk: &*self.disk, path: &real, at, bytes: look.bytes, watch };
-            BufReader::with_capacity(PIECE_BYTES, pieces)
-        };
-        let unread = |e: serde_json::Error, what: &dyn Fn(serde_json::Error) -> String| match e.classify() {
-            serde_json::error::Category::Io => watch.or_stopped(no_input(e.into())),
-            _ => bad(what(e)),
-        };
-        let no_json = |e| {
-            unread(e, &|e| {
-                format!(
-                    "not JSON ({e}). What can be imported: an export as .json or --with-state, and those of ChatGPT and Open WebUI"
-                )
-            })
-        };
-        let form = form_of(file(Watch { told: &|_, _| {}, ..*watch })).map_err(no_json)?.map_err(bad)?;
-        self.writable()?;
-        let text_only = Some(form.text_only().to_owned());
+        let pieces = Pieces { disk: &*self.disk, path: &real, at, bytes: look.bytes, watch };
         let mut reading = Reading {
             spool: Spool::within(&self.layout.root),
-            talks: Vec::new(),
             ids: 0,
+            items: 0,
             watch,
             bad: &bad,
-            imported: Imported { text_only, ..Imported::default() },
+            imported: Imported::default(),
+            failed: None,
         };
-        let file = file(*watch);
-        let read = match form {
-            Form::Ours => {
-                let session: SessionJson = serde_json::from_reader(file)
-                    .map_err(|e| unread(e, &|e| format!("a damaged sala-chat export ({e})")))?;
-                reading.take(Arrival::from(session)).map_err(Fault::Store)
+        let read = reading.read(BufReader::with_capacity(PIECE_BYTES, pieces));
+        match (reading.failed.take(), read) {
+            (Some(e), _) => Err(e),
+            (None, Err(e)) if e.is_io() => Err(watch.or_stopped(no_input(e.into()))),
+            (None, Err(e)) => Err(bad(format!(
+                "not JSON ({e}). What can be imported: an export as .json or --with-state, and those of ChatGPT and Open WebUI"
+            ))),
+            (None, Ok(())) if reading.imported.text_only.is_none() => Err(bad(UNKNOWN.into())),
+            (None, Ok(())) if reading.ids == 0 => {
+                let skipped = reading.imported.skipped_in_words();
+                let why = skipped.map_or_else(String::new, |skipped| format!(": {skipped}"));
+                Err(bad(format!("there is no conversation in it{why}")))
             }
-            Form::ChatGpt => each(file, &mut |ChatGpt(talk)| reading.take_theirs(talk)),
-            Form::OpenWebUi => each(file, &mut |OpenWebUi(talk)| reading.take_theirs(talk)),
-        };
-        match read {
-            Err(Fault::Store(e)) => Err(e),
-            Err(Fault::Json(e)) => Err(no_json(e)),
-            Ok(()) if reading.talks.is_empty() => Err(bad("there is no conversation in it".into())),
-            Ok(()) => reading.write(self),
+            (None, Ok(())) => reading.write(self),
         }
     }
-}
 
-impl Form {
-    /// Why no state came along.
-    fn text_only(self) -> &'static str {
-        match self {
-            Form::Ours => "Text only: model state is exported with --with-state.",
-            Form::ChatGpt => "Texts of a ChatGPT export: the model reads them when you go on.",
-            Form::OpenWebUi => "Texts of an Open WebUI export: the model reads them when you go on.",
+    /// Removes what an import that failed has written.
+    fn remove_imported(&self, ids: &Range<i64>) {
+        for sql in [
+            "DELETE FROM session WHERE id IN (SELECT id FROM session WHERE id >= ?1 AND id < ?2 LIMIT ?3)",
+            // Children have greater numbers than their parents.
+            "DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3)",
+        ] {
+            let remove = || self.transaction(|tx| Ok(tx.execute(sql, params![ids.start, ids.end, REMOVED])?));
+            while remove().is_ok_and(|removed| removed > 0) {}
         }
     }
 }
@@ -133,7 +118,7 @@ struct Pieces<'a> {
     path: &'a Path,
     at: u64,
     bytes: u64,
-    watch: Watch<'a>,
+    watch: &'a Watch<'a>,
 }
 
 impl Read for Pieces<'_> {
@@ -152,94 +137,185 @@ impl Read for Pieces<'_> {
 /// A file on its way in. Sessions and messages have numbers of its own, from 0, until it is written.
 struct Reading<'a> {
     spool: Spool,
-    /// Sessions and the steps that make each.
-    talks: Vec<(SessionId, u64)>,
     /// Numbers given so far.
     ids: i64,
+    /// Conversations met so far.
+    items: u64,
     watch: &'a Watch<'a>,
     bad: &'a dyn Fn(String) -> StoreError,
     imported: Imported,
+    /// Why reading ended although the file goes on.
+    failed: Option<StoreError>,
 }
 
 impl Reading<'_> {
-    fn take_theirs(&mut self, talk: Theirs) -> Result<()> {
-        self.imported.left_out.add(talk.left_out);
-        self.take(talk.session)
+    fn read(&mut self, mut file: impl BufRead) -> serde_json::Result<()> {
+        let is_list = loop {
+            let ahead = file.fill_buf().map_err(serde_json::Error::io)?;
+            let blank = ahead.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+            match ahead.get(blank) {
+                Some(byte) => break *byte == b'[',
+                None if ahead.is_empty() => break false,
+                None => file.consume(blank),
+            }
+        };
+        let mut json = serde_json::Deserializer::from_reader(file);
+        if is_list {
+            (&mut json).deserialize_seq(List(self))?;
+        } else {
+            let one: Box<RawValue> = serde::Deserialize::deserialize(&mut json)?;
+            json.end()?;
+            if let Err(e) = self.take_one(one.get()) {
+                self.failed = Some(e);
+            }
+        }
+        json.end()
     }
 
-    fn take<M: Incoming>(&mut self, session: Arrival<M>) -> Result<()> {
-        let Reading { spool, talks, ids, watch, bad, imported } = self;
-        imported.messages += session.messages.len() as u64;
+    /// A file that is one object.
+    fn take_one(&mut self, json: &str) -> Result<()> {
+        let [format, version] = fields(json, ["format", "version"]);
+        if text(format).is_none_or(|format| format != JSON_FORMAT) {
+            return self.take(json);
+        }
+        match serde_json::from_str::<f64>(version) {
+            Ok(version) if version == f64::from(JSON_VERSION) => {}
+            Ok(version) if version > f64::from(JSON_VERSION) => {
+                return Err((self.bad)("written by a newer sala-chat: update this one".into()));
+            }
+            _ => return Err((self.bad)(format!("a damaged sala-chat export (its version is not {JSON_VERSION})"))),
+        }
+        let session: SessionJson =
+            serde_json::from_str(json).map_err(|e| (self.bad)(format!("a damaged sala-chat export ({e})")))?;
+        self.imported.text_only = Some("Text only: model state is exported with --with-state.".into());
+        self.arrive(Arrival::from(session))
+    }
+
+    /// A conversation of another program. One that cannot be taken is noted.
+    fn take(&mut self, json: &str) -> Result<()> {
+        self.items += 1;
+        let [title, head, mapping, chat] = fields(json, ["title", "current_node", "mapping", "chat"]);
+        let ((session, left_out), program) = match (mapping, chat) {
+            ("null", "null") => ((Arrival::default(), LeftOut::default()), None),
+            ("null", chat) => (open_webui::conversation(title, chat), Some("an Open WebUI")),
+            (mapping, _) => (chatgpt::conversation(text(title).unwrap_or_default(), head, mapping), Some("a ChatGPT")),
+        };
+        if let (Some(program), None) = (program, &self.imported.text_only) {
+            self.imported.text_only = Some(format!("Texts of {program} export: the model reads them when you go on."));
+        }
+        let name = match plain_name(&session.name) {
+            name if name.is_empty() => format!("number {} of the file", self.items),
+            name => name,
+        };
+        let why = match program {
+            None => "not a conversation".to_owned(),
+            Some(_) if session.messages.is_empty() => "without a message".to_owned(),
+            Some(_) => match self.arrive(session) {
+                Err(StoreError::Import { why, .. }) => why,
+                Err(e) => return Err(e),
+                Ok(()) => {
+                    self.imported.left_out.add(left_out);
+                    return Ok(());
+                }
+            },
+        };
+        self.imported.skipped.push(Skipped { name, why });
+        Ok(())
+    }
+
+    fn arrive(&mut self, session: Arrival) -> Result<()> {
+        let Reading { spool, ids, watch, bad, imported, .. } = self;
+        let messages = session.messages.len() as u64;
         let mut next = || {
             *ids += 1;
             Ok(*ids - 1)
         };
-        let mut steps = 0;
         let mut put = |step: Step| {
             watch.go_on()?;
-            steps += 1;
             spool.put(&step)
         };
-        let Arrived { id, place, .. } = arrive(session, &mut next, &mut put, *bad)?;
-        talks.push((id, steps));
-        imported.without_place += u64::from(place == Place::LastMessage);
+        let arrived = arrive(session, &mut next, &mut put, *bad)?;
+        imported.messages += messages;
+        imported.without_place += u64::from(arrived.at_last_message);
         Ok(())
     }
 
-    /// Writes all of it, or nothing.
-    fn write(self, store: &Store) -> Result<Imported> {
-        let Reading { spool, talks, ids, watch, imported, .. } = self;
-        let spool = RefCell::new(spool);
-        let sessions = store.transaction(|tx| {
-            let mut spool = spool.borrow_mut();
-            let mut steps = spool.again()?;
-            let first = take_ids(tx, ids, 0)?;
-            let mut named = tx.prepare_cached("SELECT name FROM session WHERE id = ?1")?;
-            let mut sessions: Vec<(SessionId, String)> = Vec::with_capacity(talks.len());
-            for (session, count) in &talks {
-                let mut applied = Applied::default();
-                for _ in 0..*count {
-                    watch.go_on()?;
-                    apply_one(tx, &steps.step()?.change(first), &mut applied)?;
-                }
-                let id = SessionId(session.0 + first);
-                touch_session(tx, id)?;
-                sessions.push((id, named.query_row([id.0], |r| r.get(0))?));
+    fn write(mut self, store: &Store) -> Result<Imported> {
+        let first = store.transaction(|tx| take_ids(tx, self.ids, 0))?;
+        let mut written = || -> Result<Vec<(SessionId, String)>> {
+            let mut steps = self.spool.read()?;
+            let (mut batch, mut sessions) = (steps.batch()?, Vec::new());
+            while !batch.is_empty() {
+                let next = steps.batch()?;
+                let goes_on = next.first().map(Step::session);
+                sessions.extend(store.transaction(|tx| write_batch(tx, &batch, goes_on, first, self.watch))?);
+                batch = next;
             }
             Ok(sessions)
-        })?;
-        Ok(Imported { sessions, ..imported })
+        };
+        match written() {
+            Ok(sessions) => Ok(Imported { sessions, ..self.imported }),
+            Err(e) => {
+                store.remove_imported(&(first..first + self.ids));
+                Err(e)
+            }
+        }
     }
 }
 
-/// A message of another program, which says no more of it: a tenth of the memory of one of ours.
-struct Said {
-    id: MessageId,
-    parent: Option<MessageId>,
-    role: Role,
-    text: String,
-    thinking: Option<Rc<str>>,
-    created_ms: i64,
+/// Writes steps; the session `goes_on` has more in the next batch. Returns the sessions that are whole.
+fn write_batch(
+    tx: &Transaction<'_>,
+    batch: &[Step],
+    goes_on: Option<SessionId>,
+    first: i64,
+    watch: &Watch<'_>,
+) -> Result<Vec<(SessionId, String)>> {
+    let mut whole = Vec::new();
+    for steps in batch.chunk_by(|a, b| a.session() == b.session()) {
+        let mut applied = Applied::default();
+        for step in steps {
+            watch.go_on()?;
+            apply_one(tx, &step.clone().change(first), &mut applied)?;
+        }
+        let Some(session) = steps.first().map(Step::session) else { continue };
+        let id = SessionId(session.0 + first);
+        if goes_on == Some(session) {
+            // Until it is whole it lies in the trash, which is emptied should the process end here.
+            tx.execute("UPDATE session SET trashed_ms = ?2 WHERE id = ?1", params![id.0, now_ms()])?;
+            seal_session(tx, id)?;
+            continue;
+        }
+        let sql = "SELECT name, trashed_ms IS NOT NULL FROM session WHERE id = ?1";
+        let (mut name, hidden): (String, bool) =
+            tx.prepare_cached(sql)?.query_row([id.0], |r| Ok((r.get(0)?, r.get(1)?)))?;
+        if hidden {
+            name = free_name(tx, &name)?;
+            tx.execute("UPDATE session SET trashed_ms = NULL, name = ?2 WHERE id = ?1", params![id.0, name])?;
+        }
+        touch_session(tx, id)?;
+        whole.push((id, name));
+    }
+    Ok(whole)
 }
 
-/// A conversation of another program, and what of it is left out.
-struct Theirs {
-    session: Arrival<Said>,
-    left_out: LeftOut,
-}
+/// Takes the items of a list one by one.
+struct List<'a, 'b>(&'a mut Reading<'b>);
 
-impl Incoming for Said {
-    fn id(&self) -> MessageId {
-        self.id
+impl<'de> Visitor<'de> for List<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("conversations")
     }
 
-    fn parent(&self) -> Option<MessageId> {
-        self.parent
-    }
-
-    fn message(self, id: MessageId, parent: Option<MessageId>) -> Message {
-        let Said { role, text, thinking, created_ms, .. } = self;
-        let thinking = thinking.as_deref().unwrap_or_default().to_owned();
-        Message { id, parent, role, text, thinking, created_ms, meta: MessageMeta::default() }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(item) = list.next_element::<Box<RawValue>>()? {
+            if let Err(e) = self.0.take(item.get()) {
+                self.0.failed = Some(e);
+                return Err(A::Error::custom("stopped"));
+            }
+        }
+        Ok(())
     }
 }

@@ -84,7 +84,7 @@ mod watch;
 mod wipe;
 mod writer;
 
-pub use arrival::{Imported, LeftOut};
+pub use arrival::{Imported, LeftOut, Skipped};
 pub use bundle::Bundled;
 pub use check::{Checked, not_looked_at};
 pub use collect::Sizes;

@@ -10,6 +10,7 @@ use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::format::FileKind;
+use super::rescue::salvage;
 use super::schema::{self, Found};
 use super::scratch::Scratch;
 use super::segment::SegmentId;
@@ -74,7 +75,12 @@ impl Store {
         let resolved = |root: &Path| Layout::new(&root.canonicalize().unwrap_or(root.to_owned()));
         let unopened = resolved(&root);
         let _held = unopened.share_present();
-        let there = directory::survey(&unopened, &*disk)?;
+        let there = match directory::survey(&unopened, &*disk) {
+            Err(e @ StoreError::Damaged { .. }) if unopened.database.is_file() => {
+                return Store::open_salvaged(unopened, disk, limits, e);
+            }
+            found => found?,
+        };
         // What keeps it from being made shows below.
         let _ = disk.make_dir(&root);
         let layout = resolved(&root);
@@ -82,16 +88,15 @@ impl Store {
             let shown = layout.root.display();
             let copy = |why: String| Store::open_readable(layout.clone(), Arc::clone(&disk), limits.clone(), why);
             let retry = || Store::open_writable(layout.clone(), Arc::clone(&disk), limits.clone());
-            let reserve =
-                || disk.look(&layout.reserve).is_ok_and(|l| l.is_file) && disk.remove(&layout.reserve).is_ok();
-            if let StoreError::Damaged { detail, .. } = &e {
-                let why = format!(
-                    "{} is damaged ({detail}), so that nothing can be added to it: what can be read is shown, nothing is saved. \
-                     sala-chat doctor --check makes a new one of what can be read.",
-                    layout.database.display()
-                );
-                // Where not even the list of sessions can be read there is nothing to show.
-                return copy(why).ok().filter(|store| store.last_session().is_ok()).ok_or(e);
+            let reserve = || directory::is_our_reserve(&layout, &*disk) && disk.remove(&layout.reserve).is_ok();
+            if matches!(e, StoreError::Damaged { .. }) {
+                return Store::open_salvaged(layout.clone(), Arc::clone(&disk), limits.clone(), e);
+            }
+            if e.cannot_make_files() {
+                return copy(format!(
+                    "{shown}: no file can be made beside sala.db (the disk may have no free inode): texts can be read, nothing is \
+                     saved. Remove some files, then start again."
+                ));
             }
             if !e.is_full() {
                 return Err(e);
@@ -159,6 +164,9 @@ impl Store {
             );
             return Store::open_readable(layout, disk, limits, why);
         }
+        if disk.look(&layout.database).is_ok_and(|look| look.bytes <= schema::CHECKED_BYTES) {
+            schema::check_structure(&writer, &layout.database)?;
+        }
         let (reader, _) = schema::open_readable(&layout.database, &layout.database)?;
         let mut store = Store {
             layout,
@@ -198,6 +206,18 @@ impl Store {
         schema::open_writable(&target)?;
         let why = format!("{} does not exist: nothing is kept there.", layout.root.display());
         Store::reading(layout, disk, limits, why, elsewhere)
+    }
+
+    /// What can be read of a damaged database, for reading.
+    fn open_salvaged(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, e: StoreError) -> Result<Store> {
+        let detail = e.damage().unwrap_or_default();
+        let (place, ..) = salvage(&layout, &*disk, &detail)?;
+        let why = format!(
+            "{} is damaged ({detail}): what can be read is shown, nothing is saved. sala-chat doctor --check writes a new \
+             database of everything that can be read and keeps the old file.",
+            layout.database.display()
+        );
+        Store::reading(layout, disk, limits, why, place)
     }
 
     fn open_readable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String) -> Result<Store> {

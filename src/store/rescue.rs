@@ -1,19 +1,18 @@
-//! A database that no start can open any more: what can be read of it goes into a new one, row by row, and the damaged one stays
-//! beside it under another name.
+//! What can be read of a damaged database, in a new one: the only mechanism for damage of the file, whatever is wrong with it. A start shows
+//! such a copy for reading; `doctor --check` puts one into the place of the damaged database, which stays beside it under another name.
 //!
-//! It is a copy that is read, with SQLite told to live with a schema that it cannot parse; a table's entry there is mended from
-//! that of a new database by whatever of it is left. Nothing of the directory changes before the new database is complete
-//! (`exchange.rs`).
+//! A copy is read, with SQLite set to accept a schema that it cannot parse; its header and the entries of tables there are first made
+//! right where enough is left of them. Nothing in the directory changes before the new database is complete (`exchange.rs`).
 
-use std::collections::BTreeSet;
-use std::fs::{File, TryLockError};
-use std::io;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use rusqlite::types::ToSqlOutput;
-use rusqlite::{Connection, OpenFlags, Row, Statement, Transaction, params, params_from_iter};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Statement, Transaction, params, params_from_iter};
 
-use super::check::TABLES;
+use super::check::{TABLES, structure_fault};
 use super::database::{FAR, Store};
 use super::directory::{self, Layout};
 use super::disk::Disk;
@@ -21,24 +20,24 @@ use super::error::{Result, StoreError, is_damage};
 use super::exchange::{put_in_place, take_back};
 use super::opening::{copy_database, private_place};
 use super::schema;
-use super::seal;
-use super::summary::{refresh_session, touch_session};
+use super::scratch::Scratch;
+use super::seal::{self, Sealed};
+use super::summary::{free_name, refresh_session, touch_session};
 use crate::core::counted;
-use crate::core::transcript::SessionId;
+use crate::core::transcript::{Role, SessionId};
 
-/// What came of a look at a database that may be one that cannot be opened.
+/// The result of [`Store::rescue`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rescue {
-    /// It can be opened, or nothing can be made of it.
+    /// The database is whole, is not there, or belongs to another program.
     Nothing,
-    /// It cannot be opened, and another process has the directory open: that goes on writing into the damaged one.
+    /// It is damaged, and another process has the directory open, which goes on writing into it.
     InUse {
-        /// The database.
         path: PathBuf,
-        /// What is wrong with it, a phrase.
+        /// A phrase.
         detail: String,
     },
-    /// There is a new one in its place.
+    /// A new one is in its place.
     Done(Rescued),
 }
 
@@ -47,34 +46,32 @@ impl Rescue {
     pub fn said_in_use(&self) -> Option<String> {
         let Rescue::InUse { path, detail } = self else { return None };
         Some(format!(
-            "{} cannot be opened ({detail}), and another sala-chat has it open: close that one first, then a new one is made of \
-             what can be read: sala-chat doctor --check",
+            "{} is damaged ({detail}) and another sala-chat has it open: close that one first, then sala-chat doctor --check \
+             writes a new database of everything that can be read and keeps the old file",
             path.display()
         ))
     }
 }
 
-/// What was made of a database that could not be opened.
+/// The new database and what it lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rescued {
-    /// What was wrong with it, a phrase.
+    /// What was wrong with the old one, a phrase.
     pub detail: String,
-    /// Sessions in the new one.
     pub sessions: u64,
-    /// Messages in the new one.
+    /// Without those that stand for unreadable ones.
     pub messages: u64,
-    /// What could not be read.
     pub lost: Unread,
-    /// Where the damaged one is.
+    /// The damaged database.
     pub aside: PathBuf,
 }
 
-/// What of a database could not be read.
+/// What could not be read of a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
-    /// Rows of any kind that were found.
+    /// Rows of which it is known that they were there.
     pub rows: u64,
-    /// Tables that were not found, or not even in part.
+    /// Tables of which nothing was found.
     pub tables: Vec<&'static str>,
 }
 
@@ -82,8 +79,8 @@ impl Rescued {
     /// A sentence: what was done.
     pub fn said(&self) -> String {
         format!(
-            "sala.db could not be opened ({}): {} of {} were read out of it into a new one. The damaged one is {}; \
-             remove it once nothing is missed",
+            "sala.db was damaged ({}): {} of {} were read from it into a new one. The damaged file is {}; \
+             remove it when you miss nothing",
             self.detail,
             counted(self.messages, "message"),
             counted(self.sessions, "session"),
@@ -94,21 +91,20 @@ impl Rescued {
     /// Sentences: what could not be read.
     pub fn said_lost(&self) -> Vec<String> {
         let Unread { rows, tables } = &self.lost;
-        let rows = (*rows > 0)
-            .then(|| format!("{} of the database that could not be opened could not be read", counted(*rows, "row")));
+        let rows = (*rows > 0).then(|| format!("{} of the damaged database could not be read", counted(*rows, "row")));
         let tables = tables.iter().map(|table| {
-            format!("The table \"{table}\" was not found in the database that could not be opened: what it held is not in the new one")
+            format!("The table \"{table}\" was not found in the damaged database: the new one lacks its content")
         });
         rows.into_iter().chain(tables).collect()
     }
 }
 
 impl Store {
-    /// Puts a new database in the place of one that cannot be opened for writing because it is damaged, with all that can be read of
-    /// it; one of a newer program is left to that. What an earlier attempt left half done is taken back first.
+    /// Puts a new database with everything that can be read into the place of a damaged one; one of a newer program is left to that.
+    /// What an interrupted attempt left is taken back first.
     ///
     /// # Errors
-    /// Nothing can be read of it; a file cannot be read or written. The damaged database is where it was then, or beside it under its
+    /// Nothing can be read of it; a file cannot be read or written. The damaged database is then where it was, or beside it under its
     /// new name.
     pub fn rescue(root: &Path, disk: &dyn Disk) -> Result<Rescue> {
         let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
@@ -122,53 +118,107 @@ impl Store {
         if alone {
             take_back(&layout, disk)?;
         }
-        // Only what is seen from here on counts: another one may have been at it before.
-        let opened = directory::survey(&layout, disk).and_then(|there| match there {
-            true => schema::open_writable(&layout.database).map(drop),
-            false => Ok(()),
-        });
+        // Another process may have exchanged it until the lock was taken.
+        let opened =
+            directory::survey(&layout, disk).and_then(|there| if there { check_whole(&layout) } else { Ok(()) });
         let Err(StoreError::Damaged { detail, .. }) = opened else { return Ok(Rescue::Nothing) };
         let _held = held.map_err(StoreError::io("lock", &layout.locks))?;
         if !alone {
-            // Whoever has it open goes on writing into the damaged one.
             return Ok(Rescue::InUse { path: layout.database, detail });
         }
         if !layout.database.is_file() {
-            // Which of several attempts is to be taken back nobody knows.
+            // Several attempts were interrupted: which one to take back is unknown.
             return Ok(Rescue::Nothing);
         }
-        let place = private_place()?;
-        let (copy, fresh) = (place.path().join("sala.db"), place.path().join("fresh.db"));
-        copy_database(&layout, disk, &copy)?;
-        directory::make_database(&fresh).map_err(StoreError::io("make", &fresh))?;
-        let (mut new, _) = schema::open_writable(&fresh)?;
-        let unreadable =
-            |why: &str| StoreError::NoDatabase { path: layout.database.clone(), detail: format!("{detail}, {why}") };
-        let lost = match read_out(&copy, &mut new) {
-            Ok(Some(lost)) => lost,
-            Ok(None) => return Err(unreadable("and it is a newer sala-chat's, which may be able to read it")),
-            Err(e) if e.damage().is_some() => return Err(unreadable(NOTHING_READ)),
-            Err(e) => return Err(e),
-        };
-        let count = |table: &str| -> Result<u64> {
-            Ok(new.query_row(&format!("SELECT count(*) FROM {table}"), [], |r| r.get(0))?)
-        };
-        let (sessions, messages) = (count("session")?, count("message")?);
-        if messages == 0 {
-            return Err(unreadable(NOTHING_READ));
-        }
-        // One file, without a log beside it.
-        new.pragma_update(None, "journal_mode", "DELETE")?;
-        new.close().map_err(|(_, e)| StoreError::from(e))?;
+        let (place, fresh, lost) = salvage(&layout, disk, &detail)?;
+        let (sessions, messages) = count(&fresh)?;
         let aside = put_in_place(&layout, disk, &fresh)?;
+        drop(place);
         Ok(Rescue::Done(Rescued { detail, sessions, messages, lost, aside }))
     }
 }
 
-/// Why no new database is made.
-const NOTHING_READ: &str = "and no message could be read out of it";
+/// An error for a database that cannot be opened for writing, or whose structure or indexes are damaged.
+fn check_whole(layout: &Layout) -> Result<()> {
+    let path = &layout.database;
+    let (db, found) = schema::open_writable(path)?;
+    if let schema::Found::Newer(_) = found {
+        return Ok(());
+    }
+    schema::check_structure(&db, path)?;
+    match structure_fault(&db)? {
+        Some(detail) => Err(StoreError::Damaged { path: path.clone(), detail }),
+        None => Ok(()),
+    }
+}
 
-/// The lock of a directory, and whether nobody else has that open. Waits while another process makes a database anew.
+/// Why no new database is made.
+const NOTHING_READ: &str = "and no message could be read from it";
+
+/// A new database with everything that can be read of the one in a directory, in a private place.
+pub(super) fn salvage(layout: &Layout, disk: &dyn Disk, detail: &str) -> Result<(Scratch, PathBuf, Unread)> {
+    let unreadable =
+        |why: &str| StoreError::NoDatabase { path: layout.database.clone(), detail: format!("{detail}, {why}") };
+    let place = private_place()?;
+    let (copy, fresh) = (place.path().join("damaged.db"), place.path().join("sala.db"));
+    copy_database(layout, disk, &copy)?;
+    match mend_header(&copy) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Err(unreadable(NOTHING_READ)),
+        mended => mended.map_err(StoreError::io("write", &copy))?,
+    }
+    directory::make_database(&fresh).map_err(StoreError::io("make", &fresh))?;
+    let (mut new, _) = schema::open_writable(&fresh)?;
+    let lost = match read_out(&copy, &mut new) {
+        Ok(Some(lost)) => lost,
+        Ok(None) => return Err(unreadable("and it is a newer sala-chat's, which may be able to read it")),
+        Err(e) if e.damage().is_some() => return Err(unreadable(NOTHING_READ)),
+        Err(e) => return Err(e),
+    };
+    // One file, without a log beside it.
+    new.pragma_update(None, "journal_mode", "DELETE")?;
+    new.close().map_err(|(_, e)| StoreError::from(e))?;
+    if count(&fresh)?.1 == 0 {
+        return Err(unreadable(NOTHING_READ));
+    }
+    Ok((place, fresh, lost))
+}
+
+/// Sessions, and messages that could be read.
+fn count(database: &Path) -> Result<(u64, u64)> {
+    let (db, _) = schema::open_readable(database, database)?;
+    let count = |sql: &str| db.query_row(sql, [], |r| r.get(0));
+    Ok((
+        count("SELECT count(*) FROM session")?,
+        count(&format!("SELECT count(*) FROM message WHERE meta <> '{UNREADABLE}'"))?,
+    ))
+}
+
+/// Makes those fields of a header right that are the same in every database of ours, and those that only a writer needs.
+fn mend_header(copy: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().read(true).write(true).open(copy)?;
+    let mut head = [0; 100];
+    file.read_exact(&mut head)?;
+    let mut put = |at: usize, bytes: &[u8]| {
+        if let Some(place) = head.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    };
+    put(0, b"SQLite format 3\0");
+    // Pages of 4096 bytes, format WAL, nothing reserved, payload fractions.
+    put(16, &[0x10, 0, 2, 2, 0, 64, 32, 32]);
+    // No size and no list of free pages: both only matter for writing.
+    put(28, &[0; 12]);
+    // Schema format, UTF-8, no automatic vacuum.
+    put(44, &4u32.to_be_bytes());
+    put(52, &0u32.to_be_bytes());
+    put(56, &1u32.to_be_bytes());
+    put(64, &0u32.to_be_bytes());
+    put(68, &schema::APPLICATION_ID.to_be_bytes());
+    file.rewind()?;
+    file.write_all(&head)
+}
+
+/// The lock of a directory, and whether no other process has that open. Waits while another one exchanges the database.
 fn hold(layout: &Layout) -> io::Result<(File, bool)> {
     let lock = layout.open_present()?;
     match lock.try_lock() {
@@ -205,7 +255,10 @@ fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
     if !columns(&old, "message").iter().any(|column| column == "seal") {
         seal::seal_everything(&tx)?;
     }
-    leave_out_what_leads_nowhere(&tx)?;
+    let unread = Remembered::of(&old);
+    add_lost_sessions(&tx, &unread.names)?;
+    fill_gaps(&tx, &unread.parents)?;
+    remove_dangling(&tx)?;
     tx.commit()?;
     Ok(Some(lost))
 }
@@ -334,11 +387,101 @@ fn put(insert: &mut Statement<'_>, row: &Row<'_>, columns: usize) -> Result<bool
     }
 }
 
-/// Sessions of messages that have none any more are made anew; what names a row that is lost goes, but for messages and sessions.
-fn leave_out_what_leads_nowhere(tx: &Transaction<'_>) -> Result<()> {
+/// What indexes know of rows whose own page is damaged.
+struct Remembered {
+    /// Parents of messages.
+    parents: HashMap<i64, i64>,
+    /// Names of sessions.
+    names: HashMap<i64, String>,
+}
+
+impl Remembered {
+    fn of(old: &Connection) -> Remembered {
+        let mut found = Remembered { parents: HashMap::new(), names: HashMap::new() };
+        let each = |sql: &str, put: &mut dyn FnMut(&Row<'_>)| {
+            let Ok(mut query) = old.prepare(sql) else { return };
+            let Ok(mut rows) = query.query([]) else { return };
+            while let Ok(Some(row)) = rows.next() {
+                put(row);
+            }
+        };
+        each("SELECT id, parent FROM message INDEXED BY message_parent WHERE parent IS NOT NULL", &mut |row| {
+            found.parents.extend(seal::number_at(row, 0).zip(seal::number_at(row, 1)));
+        });
+        each("SELECT id, name FROM session INDEXED BY session_name WHERE trashed_ms IS NULL", &mut |row| {
+            found.names.extend(seal::number_at(row, 0).map(|id| (id, seal::text_at(row, 1))));
+        });
+        found
+    }
+}
+
+/// Makes sessions anew whose messages are there and whose row is not.
+fn add_lost_sessions(tx: &Transaction<'_>, names: &HashMap<i64, String>) -> Result<()> {
+    let mut query = tx.prepare("SELECT DISTINCT session FROM message WHERE session NOT IN (SELECT id FROM session)")?;
+    let without: Vec<i64> = query.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for id in without {
+        let name = names.get(&id).cloned().unwrap_or_else(|| format!("rescued-{id}"));
+        let name = free_name(tx, &name)?;
+        tx.execute(
+            "INSERT OR IGNORE INTO session(id, name, head, settings, created_ms, updated_ms, used)
+             SELECT ?1, ?2, coalesce(
+                 (SELECT head FROM head_log WHERE session = ?1 AND head IN (SELECT id FROM message) ORDER BY key DESC),
+                 max(id)), '{}', min(created_ms), max(created_ms), 0
+             FROM message WHERE session = ?1",
+            params![id, name],
+        )?;
+        touch_session(tx, SessionId(id))?;
+    }
+    Ok(())
+}
+
+/// The facts of a message that stands for an unreadable one.
+pub(super) const UNREADABLE: &str = r#"{"damaged":true}"#;
+const LOST_TEXT: &str = "[A message stood here that could not be read from the damaged database.]";
+
+/// Puts a message in the place of each unreadable one that another message follows or a session stands at, so that the messages before
+/// it are still on the path.
+fn fill_gaps(tx: &Transaction<'_>, parents: &HashMap<i64, i64>) -> Result<()> {
+    let missing = "SELECT c.parent, c.session, c.depth - 1 FROM message c
+                     WHERE c.parent IS NOT NULL AND c.parent NOT IN (SELECT id FROM message)
+                   UNION SELECT head, id, messages FROM session
+                     WHERE head IS NOT NULL AND head NOT IN (SELECT id FROM message)";
+    let above =
+        "SELECT id FROM message WHERE session = ?1 AND id < ?2 AND depth < ?3 ORDER BY depth DESC, id DESC LIMIT 1";
+    loop {
+        let mut query = tx.prepare_cached(missing)?;
+        let gaps = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)))?;
+        let gaps: Vec<(i64, i64, i64)> = gaps.collect::<rusqlite::Result<_>>()?;
+        let mut filled = 0;
+        for (id, session, depth) in gaps {
+            let depth = depth.max(1);
+            let known = parents.get(&id).copied().filter(|parent| *parent < id && depth > 1);
+            let parent: Option<i64> = match known {
+                Some(parent) => Some(parent),
+                // Without the index: the nearest one above it in its session.
+                None => tx.prepare_cached(above)?.query_row([session, id, depth], |r| r.get(0)).optional()?,
+            };
+            let text = LOST_TEXT.as_bytes();
+            let (role, meta) = (Role::User.name(), UNREADABLE.as_bytes());
+            let role_bytes = role.as_bytes();
+            let sealed = Sealed { id, parent, depth, role: role_bytes, created_ms: 0, meta, thinking: b"", text };
+            filled += tx
+                .prepare_cached(
+                    "INSERT OR IGNORE INTO message(id, session, parent, depth, role, created_ms, meta, thinking, text, seal)
+                     VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, '', ?7, ?8)",
+                )?
+                .execute(params![id, session, parent, depth, role, UNREADABLE, LOST_TEXT, sealed.seal()])?;
+        }
+        if filled == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Removes what names a row that is lost, and brings counters and lists up to date.
+fn remove_dangling(tx: &Transaction<'_>) -> Result<()> {
     // The search index is made from the texts.
     tx.execute("UPDATE message SET indexed = 0", [])?;
-    // State builds on state.
     let without_base = "DELETE FROM segment WHERE parent IS NOT NULL AND parent NOT IN (SELECT id FROM segment)";
     while tx.execute(without_base, [])? > 0 {}
     let ids = "SELECT id FROM message UNION ALL SELECT id FROM session";
@@ -349,30 +492,14 @@ fn leave_out_what_leads_nowhere(tx: &Transaction<'_>) -> Result<()> {
          UPDATE counter SET value = max(value, (SELECT coalesce(max(used), 0) FROM ({used}))) WHERE name = 'use';
          DELETE FROM message_segment WHERE message NOT IN (SELECT id FROM message)
            OR segment NOT IN (SELECT id FROM segment);
-         DELETE FROM document WHERE segment NOT IN (SELECT id FROM segment);"
+         DELETE FROM document WHERE segment NOT IN (SELECT id FROM segment);
+         DELETE FROM mark WHERE session NOT IN (SELECT id FROM session) OR message NOT IN (SELECT id FROM message);
+         DELETE FROM head_log WHERE session NOT IN (SELECT id FROM session);"
     ))?;
-    let mut query = tx.prepare("SELECT DISTINCT session FROM message WHERE session NOT IN (SELECT id FROM session)")?;
-    let without: Vec<i64> = query.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
-    for id in without {
-        tx.execute(
-            "INSERT OR IGNORE INTO session(id, name, head, settings, created_ms, updated_ms, used)
-             SELECT ?1, 'rescued-' || ?1, coalesce(
-                 (SELECT head FROM head_log WHERE session = ?1 AND head IN (SELECT id FROM message) ORDER BY key DESC),
-                 max(id)), '{}', min(created_ms), max(created_ms), 0
-             FROM message WHERE session = ?1",
-            [id],
-        )?;
-        touch_session(tx, SessionId(id))?;
-    }
-    // What lists show of a session: some of it may rest on what is lost.
     let mut query = tx.prepare("SELECT id FROM session")?;
     let all: Vec<i64> = query.query_map([], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
     for id in all {
         refresh_session(tx, SessionId(id))?;
     }
-    tx.execute_batch(
-        "DELETE FROM mark WHERE session NOT IN (SELECT id FROM session) OR message NOT IN (SELECT id FROM message);
-         DELETE FROM head_log WHERE session NOT IN (SELECT id FROM session);",
-    )?;
     Ok(())
 }

@@ -232,6 +232,10 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         // Copies that are made on the way hold texts, too.
         db.pragma_update(None, "temp_store", "MEMORY")?;
         db.set_prepared_statement_cache_capacity(64);
+        // The usual case takes no lock: a program that reads does not wait for one that writes.
+        if is_current(db)? {
+            return Ok(Found::Current);
+        }
         let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let version: i32 = tx.pragma_query_value(None, "user_version", |r| r.get(0))?;
         let application: i32 = tx.pragma_query_value(None, "application_id", |r| r.get(0))?;
@@ -265,6 +269,27 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         Ok(found)
     };
     run(db).map_err(|e| named(path, e))
+}
+
+/// Whether nothing is left to do for a database of this version.
+fn is_current(db: &Connection) -> Result<bool, rusqlite::Error> {
+    let version: i32 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
+    let application: i32 = db.pragma_query_value(None, "application_id", |r| r.get(0))?;
+    let later = "SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ('draft', 'session_gone')
+                   AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'document_hash')";
+    Ok((application, version) == (APPLICATION_ID, VERSION) && db.query_row(later, [], |r| r.get(0))?)
+}
+
+/// A database up to this size is checked on every start; a larger one by `doctor --check`.
+pub(super) const CHECKED_BYTES: u64 = 16 << 20;
+
+/// An error where the structure of a database is damaged: one of its trees of pages or the list of free ones.
+pub(super) fn check_structure(db: &Connection, path: &Path) -> Result<()> {
+    let fault: String = db.query_row("PRAGMA quick_check(1)", [], |r| r.get(0)).map_err(|e| named(path, e))?;
+    match fault.as_str() {
+        "ok" => Ok(()),
+        fault => Err(StoreError::Damaged { path: path.to_owned(), detail: one_line(&fault) }),
+    }
 }
 
 /// Opens without ever writing. `path` may be a private copy.

@@ -1,31 +1,27 @@
-//! An answer as Open WebUI writes it down: among its text are blocks `<details type="KIND" …>` with what was thought, run and called.
+//! An answer of Open WebUI: among its text stand blocks `<details type="KIND" …>` with thoughts, code that ran and calls of tools.
 
-use serde::de::MapAccess;
+use serde_json::Value;
 
-use super::contents::code_block;
-use super::lenient::{Any, Key, Lenient, step_over, value};
+use super::parts::code_block;
 use crate::store::arrival::LeftOut;
 use crate::store::export::fence_behind;
 
 /// Begins a block, on a line of its own.
 const BEGIN: &str = "<details type=\"";
 const END: &str = "</details>";
-/// Ends a block of code: the code stands in it as it is, and may say [`END`] itself.
+/// Ends a block of code, which is not escaped and may contain [`END`] itself.
 const CODE_END: &str = "\n```\n</details>";
 
-/// An answer, and what was in it besides its text.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Split {
     pub thinking: String,
-    /// Code that was run is a block of it, and what it printed the next.
+    /// With the code that ran and what it printed as blocks.
     pub text: String,
     pub left_out: LeftOut,
 }
 
-/// Takes an answer apart.
 pub(super) fn split_answer(text: String) -> Split {
     let (mut thoughts, mut pieces, mut left_out) = (Vec::new(), Vec::new(), LeftOut::default());
-    // What is still to be taken apart, and where its next line begins.
     let (mut rest, mut at) = (text.as_str(), 0);
     let mut fence = None;
     while let Some(line) = rest.get(at..).filter(|line| !line.is_empty()) {
@@ -52,7 +48,6 @@ pub(super) fn split_answer(text: String) -> Split {
             at += line.len();
         }
     }
-    // Without a block it is as it was.
     if pieces.is_empty() {
         return Split { text, ..Split::default() };
     }
@@ -71,7 +66,6 @@ struct Block<'a> {
     after: &'a str,
 }
 
-/// The block that a text begins with.
 fn block(text: &str) -> Option<Block<'_>> {
     let (tag, _) = text.lines().next()?.split_once('>')?;
     let (kind, attributes) = tag.strip_prefix(BEGIN)?.split_once('"')?;
@@ -87,14 +81,13 @@ fn block(text: &str) -> Option<Block<'_>> {
     Some(Block { kind, attributes, body, after })
 }
 
-/// What was thought: its lines are quoted, its characters written for HTML.
+/// Thoughts, whose lines are quoted and escaped for HTML.
 fn reasoning(body: &str) -> String {
     let body = unescaped(body);
     let lines = body.lines().map(|line| line.strip_prefix("> ").or_else(|| line.strip_prefix('>')).unwrap_or(line));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Code that was run, in a fence that is closed behind it.
 fn code(body: &str) -> String {
     match body.strip_prefix("```").map(|fenced| fenced.split_once('\n').unwrap_or((fenced, ""))) {
         Some((language, code)) => code_block(code, Some(language.trim())),
@@ -102,42 +95,24 @@ fn code(body: &str) -> String {
     }
 }
 
-/// What an attribute says, as it is written.
 fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
-    let (_, said) = attributes.split_once(&format!(" {name}=\""))?;
-    said.split_once('"').map(|(said, _)| said)
+    let (_, value) = attributes.split_once(&format!(" {name}=\""))?;
+    value.split_once('"').map(|(value, _)| value)
 }
 
-/// What code printed, from JSON that is written for HTML.
-fn output(written: &str) -> Option<String> {
-    let Any(output) = serde_json::from_str::<Any<Output>>(&unescaped(written)).ok()?;
-    output.map(|output| output.0)
-}
-
-struct Output(String);
-
-impl Lenient for Output {
-    fn text(text: &str) -> Option<Output> {
-        Some(Output(text.to_owned()))
-    }
-
-    fn object<'de, A: MapAccess<'de>>(mut fields: A) -> Result<Option<Output>, A::Error> {
-        let mut printed: [Option<String>; 3] = [None, None, None];
-        let [stdout, stderr, result] = &mut printed;
-        while let Some(key) = fields.next_key()? {
-            match key {
-                Key::Printed => *stdout = value(&mut fields)?,
-                Key::PrintedErrors => *stderr = value(&mut fields)?,
-                Key::Result => *result = value(&mut fields)?,
-                _ => step_over(&mut fields)?,
-            }
+/// What code printed, from JSON that is escaped for HTML.
+fn output(escaped: &str) -> Option<String> {
+    match serde_json::from_str(&unescaped(escaped)).ok()? {
+        Value::String(text) => Some(text),
+        Value::Object(fields) => {
+            let printed = ["stdout", "stderr", "result"].into_iter().filter_map(|name| fields.get(name)?.as_str());
+            let printed = printed.map(str::trim_end).filter(|text| !text.is_empty());
+            Some(printed.collect::<Vec<_>>().join("\n"))
         }
-        let printed = printed.iter().flatten().map(|text| text.trim_end()).filter(|text| !text.is_empty());
-        Ok(Some(Output(printed.collect::<Vec<_>>().join("\n"))))
+        _ => None,
     }
 }
 
-/// A text whose characters are written for HTML.
 fn unescaped(written: &str) -> String {
     let mut text = written.to_owned();
     // The ampersand last: what it begins was written so.

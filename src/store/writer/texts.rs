@@ -22,6 +22,8 @@ pub(super) struct Texts {
     /// Up to this save those that could not be written were told.
     told: u64,
     saves: u64,
+    /// The last attempt began after the end was asked for.
+    tried_to_end: bool,
 }
 
 enum Outcome {
@@ -35,15 +37,19 @@ enum Outcome {
 
 impl Texts {
     pub(super) fn new(store: Arc<Store>, events: Sender<SaveEvent>, shared: Arc<Shared>) -> Texts {
-        Texts { store, events, shared, text_off: false, told: 0, saves: 0 }
+        Texts { store, events, shared, text_off: false, told: 0, saves: 0, tried_to_end: false }
     }
 
     /// Saves until the end is asked for and everything is saved, or has been tried once more.
     pub(super) fn run(mut self) {
         while let Some(mut queued) = self.next() {
             let bytes: u64 = queued.save.images.iter().map(|(_, image)| image_bytes(image)).sum();
-            // Read before trying: a save that arrives during the attempt is a reason to try again.
-            let last_id = lock(&self.shared.queue).last_id;
+            // Read before the attempt: a save or the end that arrives during it is a reason to try again.
+            let last_id = {
+                let queue = lock(&self.shared.queue);
+                self.tried_to_end = queue.closing;
+                queue.last_id
+            };
             let outcome = self.process(&mut queued);
             let mut queue = lock(&self.shared.queue);
             let (mut waiting, mut reason) = (Vec::new(), String::new());
@@ -99,14 +105,13 @@ impl Texts {
     fn next(&mut self) -> Option<Queued> {
         let mut tidied = false;
         let mut queue = lock(&self.shared.queue);
-        let closing_already = queue.closing;
         let mut retry_at = Instant::now() + RETRY;
         loop {
             let may_try = match queue.stuck {
                 None => true,
                 // Once more at the end, then no longer: the process wants to go.
                 Some(tried) => {
-                    queue.last_id > tried || Instant::now() >= retry_at || (queue.closing && !closing_already)
+                    queue.last_id > tried || Instant::now() >= retry_at || (queue.closing && !self.tried_to_end)
                 }
             };
             if may_try && let Some(queued) = queue.saves.pop_front() {
@@ -204,7 +209,7 @@ impl Texts {
         }
         match e.damage() {
             Some(detail) => format!(
-                "{} is damaged ({detail}): sala-chat doctor --check tells more and repairs what can be",
+                "{} is damaged ({detail}): sala-chat doctor --check writes a new one of everything that can be read",
                 self.store.layout.database.display()
             ),
             None => e.to_string(),

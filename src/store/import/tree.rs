@@ -1,0 +1,198 @@
+//! A conversation of another program: nodes that name their parents, of which those without words are stepped over.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::core::transcript::{MessageId, Role};
+use crate::store::arrival::{Arrival, Incoming, LeftOut};
+
+/// Bytes of thoughts that are copied to further answers of one conversation. Beyond it a thought goes to one more answer at most: many
+/// short answers below long thoughts would make a small file larger than any disk.
+const COPIED_BYTES: usize = 16 << 20;
+/// What passing a thought counts for besides its length.
+const STEP_BYTES: usize = 64;
+
+/// Who says something, what, and what was thought before.
+pub(super) struct Words {
+    pub role: Role,
+    pub text: String,
+    pub thinking: String,
+    pub created_ms: i64,
+}
+
+#[derive(Default)]
+pub(super) enum Content {
+    #[default]
+    Nothing,
+    /// A thought alone, of the answers below it.
+    Thought {
+        text: String,
+        answered: bool,
+    },
+    Words(Box<Words>),
+}
+
+#[derive(Default)]
+struct Node {
+    parent: Option<usize>,
+    content: Content,
+    /// The last climb that passed it.
+    climb: u32,
+}
+
+/// The nodes of one conversation in the order of the file.
+#[derive(Default)]
+pub(super) struct Tree<'a> {
+    /// With the names of the parents.
+    nodes: Vec<(Node, Option<Cow<'a, str>>)>,
+    by_name: HashMap<Cow<'a, str>, usize>,
+    pub left_out: LeftOut,
+    climbs: u32,
+    copied: usize,
+}
+
+impl<'a> Tree<'a> {
+    /// Adds a node; a second one of the same name takes the place of the first.
+    pub fn put(&mut self, name: Cow<'a, str>, parent: Option<Cow<'a, str>>, content: Content) {
+        let leads_nowhere = parent.is_none() && matches!(content, Content::Nothing);
+        let node = (Node { content, ..Node::default() }, parent);
+        match self.by_name.entry(name) {
+            Entry::Occupied(at) => {
+                if let Some(there) = self.nodes.get_mut(*at.get()) {
+                    *there = node;
+                }
+            }
+            Entry::Vacant(_) if leads_nowhere => {}
+            Entry::Vacant(at) => {
+                at.insert(self.nodes.len());
+                self.nodes.push(node);
+            }
+        }
+    }
+
+    /// Adds a message below the one that was added last.
+    pub fn follow(&mut self, words: Words) {
+        let parent = self.nodes.len().checked_sub(1);
+        self.nodes.push((Node { parent, content: Content::Words(Box::new(words)), climb: 0 }, None));
+    }
+
+    /// The messages; `head` names where the conversation stands, otherwise at its last message.
+    pub fn conversation(mut self, name: String, head: Option<&str>) -> (Arrival, LeftOut) {
+        let head = head.and_then(|head| self.by_name.get(head).copied());
+        for (node, parent) in &mut self.nodes {
+            if let Some(parent) = parent.take() {
+                node.parent = self.by_name.get(&parent).copied();
+            }
+        }
+        self.by_name = HashMap::new();
+        for at in 0..self.nodes.len() {
+            let Some((Node { parent, content: Content::Words(words), .. }, _)) = self.nodes.get(at) else { continue };
+            let is_answer = words.role == Role::Assistant;
+            let (above, mut thoughts) = self.climb(*parent, is_answer);
+            let Some((Node { parent, content: Content::Words(words), .. }, _)) = self.nodes.get_mut(at) else {
+                continue;
+            };
+            *parent = above;
+            if !thoughts.is_empty() {
+                thoughts.extend(Some(std::mem::take(&mut words.thinking)).filter(|text| !text.is_empty()));
+                words.thinking = thoughts.join("\n\n");
+            }
+        }
+        let (head, _) = self.climb(head, false);
+        let id = |at: usize| MessageId(at as i64 + 1);
+        let mut messages = Vec::new();
+        for (at, (node, _)) in self.nodes.into_iter().enumerate() {
+            match node.content {
+                Content::Nothing => {}
+                Content::Thought { answered, .. } => self.left_out.thoughts += u64::from(!answered),
+                Content::Words(words) => {
+                    let Words { role, text, thinking, created_ms } = *words;
+                    let parent = node.parent.map(id);
+                    messages.push(Incoming { id: id(at), parent, role, text, thinking, created_ms, meta: None });
+                }
+            }
+        }
+        let head = head.map(id).or(messages.last().map(|m| m.id));
+        (Arrival { name, head, messages, ..Arrival::default() }, self.left_out)
+    }
+
+    /// The nearest node from here upwards that says something, and the thoughts on the way, uppermost first. What was passed then points
+    /// there at once, so that a long row of silent nodes is climbed once; a ring of them is cut.
+    fn climb(&mut self, from: Option<usize>, by_answer: bool) -> (Option<usize>, Vec<String>) {
+        self.climbs += 1;
+        let (mut passed, mut next) = (Vec::new(), from);
+        let found = loop {
+            let Some((at, (node, _))) = next.and_then(|at| Some((at, self.nodes.get_mut(at)?))) else { break None };
+            if matches!(node.content, Content::Words(_)) {
+                break Some(at);
+            }
+            if std::mem::replace(&mut node.climb, self.climbs) == self.climbs {
+                break None;
+            }
+            passed.push(at);
+            next = node.parent;
+        };
+        let (mut above, mut thoughts) = (found, Vec::new());
+        for at in passed.into_iter().rev() {
+            let Some((node, _)) = self.nodes.get_mut(at) else { continue };
+            node.parent = above;
+            let Content::Thought { text, answered } = &mut node.content else { continue };
+            if *answered || !by_answer {
+                self.copied += STEP_BYTES + text.len();
+            }
+            if by_answer {
+                *answered = true;
+                thoughts.push(text.clone());
+            }
+            if self.copied <= COPIED_BYTES {
+                above = Some(at);
+            } else {
+                self.left_out.thoughts += u64::from(!*answered);
+                node.content = Content::Nothing;
+            }
+        }
+        (found, thoughts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(role: Role, text: &str) -> Content {
+        Content::Words(Box::new(Words { role, text: text.into(), thinking: String::new(), created_ms: 0 }))
+    }
+
+    fn put(tree: &mut Tree<'_>, name: String, parent: &str, content: Content) {
+        tree.put(name.into(), Some(parent.to_owned().into()), content);
+    }
+
+    #[test]
+    fn a_long_thought_above_many_answers_is_copied_so_often_and_no_more() {
+        let (mut tree, thought) = (Tree::default(), "long ".repeat(1 << 18));
+        put(&mut tree, "u".into(), "", words(Role::User, "question"));
+        put(&mut tree, "t".into(), "u", Content::Thought { text: thought.clone(), answered: false });
+        for n in 0..100 {
+            put(&mut tree, format!("a{n}"), "t", words(Role::Assistant, "answer"));
+        }
+        let (session, left_out) = tree.conversation("n".into(), None);
+        assert_eq!((session.messages.len(), left_out), (101, LeftOut::default()));
+        assert!(session.messages.iter().skip(1).all(|m| m.parent == Some(session.messages[0].id)));
+        let with = session.messages.iter().filter(|m| m.thinking == thought).count();
+        // The first answer, those within the limit, and the one that passes it.
+        assert_eq!(with, 1 + COPIED_BYTES / (thought.len() + STEP_BYTES) + 1);
+    }
+
+    #[test]
+    fn rings_of_silent_nodes_are_left_soon() {
+        let mut tree = Tree::default();
+        for n in 0..200_000 {
+            put(&mut tree, format!("a{n}"), &format!("b{n}"), Content::Nothing);
+            put(&mut tree, format!("b{n}"), &format!("a{n}"), Content::Nothing);
+            put(&mut tree, format!("m{n}"), &format!("a{n}"), words(Role::User, "word"));
+        }
+        let (session, _) = tree.conversation("n".into(), None);
+        assert!(session.messages.len() == 200_000 && session.messages.iter().all(|m| m.parent.is_none()));
+    }
+}
