@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// Whether a panic of this thread will be caught and told as an error.
+    /// Whether a panic of this thread will be caught and reported as an error.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -16,7 +16,7 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     result
 }
 
-/// Whether the panic at hand will be told as an error: a panic hook then says and writes nothing.
+/// Whether the current panic will be reported as an error, so that a panic hook stays silent.
 pub fn expected() -> bool {
     EXPECTED.get()
 }

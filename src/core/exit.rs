@@ -17,7 +17,7 @@ pub enum Exit {
     NoModel,
     /// No usable GPU, or not enough memory.
     NoDevice,
-    /// The context is too small for what was asked.
+    /// The context is too small for the question.
     TooLong,
     /// The session is open in another process, or the folder is being written by one.
     InUse,

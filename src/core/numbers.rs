@@ -32,12 +32,12 @@ pub fn counted(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
-/// A part in percent, rounded down: 100 is said of the whole alone. Nothing of nothing is the whole.
+/// A part in percent, rounded down, so that only the whole is 100. Nothing of nothing is the whole.
 pub fn percent(part: u64, whole: u64) -> u64 {
     if whole == 0 { 100 } else { (part.min(whole) as u128 * 100 / whole as u128) as u64 }
 }
 
-/// What stands before a number that may be only estimated.
+/// The prefix of a number that may be an estimate.
 pub const fn about(estimated: bool) -> &'static str {
     if estimated { "~" } else { "" }
 }

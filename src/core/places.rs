@@ -1,5 +1,5 @@
-//! Names at the top of a data directory beside the database, each once. With a folder of data but no home, that of the
-//! settings is the same one.
+//! Names at the top of a data directory besides the database. With a folder of data but no home, it is the folder of
+//! the settings, too.
 
 /// Files of model state.
 pub const SEGMENTS: &str = "segments";

@@ -24,9 +24,9 @@ pub enum DenseRule {
     AsSparse,
     /// A row at position p is dense iff `p + 1 < dense_len`.
     Token,
-    /// All rows of a call are dense iff the total length after the call is below `dense_len`: the released code's rule.
-    /// Whoever knows a call's final length resolves it with [`SparseSpec::for_call`]; backends see it as [`DenseRule::Token`],
-    /// which is what it means for one-token calls.
+    /// All rows of a call are dense iff the total length after the call is below `dense_len`: the released code's
+    /// rule. [`SparseSpec::for_call`] resolves it with the final length; backends see [`DenseRule::Token`], which is
+    /// the same for one-token calls.
     Call,
     /// Always dense.
     Always,

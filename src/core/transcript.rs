@@ -1,7 +1,7 @@
-//! What was said: messages and the tree they form. Owned text only; no model state.
+//! Messages and the tree they form. Owned text only; no model state.
 //!
-//! A conversation is a tree of messages. A session points at one message, its head; the path from the root to the
-//! head is what the model has. Going back, editing and regenerating move or add pointers, they never remove.
+//! A conversation is a tree of messages. A session points at one message, its head; the path from the root to the head
+//! is what the model has. Going back, editing and regenerating move or add pointers, they never remove.
 
 mod looked;
 
@@ -78,7 +78,7 @@ pub enum Finish {
     Repeats,
     /// The user stopped it.
     Stopped,
-    /// It ended in an error; what was said until then is kept.
+    /// It ended in an error; its text up to then is kept.
     Failed,
 }
 
@@ -175,7 +175,7 @@ pub struct MessageMeta {
     /// Where an answer looked; `None` where it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looked: Option<Sources>,
-    /// It could not be read as it was saved: its text begins with a line that says so, and nobody said that.
+    /// It does not match its checksum: its text begins with a line that says so.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub damaged: bool,
 }
@@ -200,7 +200,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// What was said, as far as it is known: of a damaged message what is left behind the line that says so.
+    /// The text without the line that marks a damaged message.
     pub fn known_text(&self) -> &str {
         match self.meta.damaged {
             true => self.text.split_once('\n').map_or("", |(_, rest)| rest),
@@ -208,13 +208,13 @@ impl Message {
         }
     }
 
-    /// Whether it is an answer of ours without an end: it is being written, or whoever wrote it was killed. One of another program,
-    /// out of an import, names no model and has no end.
+    /// Whether it is an unfinished answer: it is being written, or its process was killed. An imported answer of
+    /// another program names no model and has no end.
     pub fn is_open(&self) -> bool {
         self.role == Role::Assistant && self.meta.model.is_some() && self.meta.finish.is_none()
     }
 
-    /// Whether it is all of a document that is read in part only: its load goes on, or broke off.
+    /// Whether it is a document that is read in part only.
     pub fn is_half_read(&self) -> bool {
         self.meta.document.as_ref().is_some_and(|d| !d.complete && d.is_whole(&self.text))
     }

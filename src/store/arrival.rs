@@ -12,13 +12,10 @@ use crate::core::counted;
 use crate::core::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 use crate::text::sanitize::is_unseen;
 
-/// Characters of a session's name, or of a mark's.
 const MAX_NAME: usize = 200;
 
-/// The result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// New sessions and their names.
     pub sessions: Vec<(SessionId, String)>,
     pub messages: u64,
     /// Tokens whose state the file had.
@@ -28,11 +25,9 @@ pub struct Imported {
     /// Sessions that stand at their last message, because the file names no message that it has.
     pub without_place: u64,
     pub left_out: LeftOut,
-    /// Conversations of the file that were not imported.
     pub skipped: Vec<Skipped>,
 }
 
-/// Conversations that are named in one line.
 const NAMED: usize = 10;
 
 impl Imported {
@@ -64,16 +59,13 @@ impl Imported {
     }
 }
 
-/// A conversation that was not imported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Skipped {
     /// Its title, or its place in the file.
     pub name: String,
-    /// A phrase.
     pub why: String,
 }
 
-/// What an import left out, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     /// Messages of tools and to them.
@@ -129,7 +121,6 @@ impl LeftOut {
     }
 }
 
-/// A session as a file has it.
 #[derive(Default)]
 pub(super) struct Arrival {
     pub name: String,
@@ -168,14 +159,12 @@ impl From<Message> for Incoming {
 }
 
 impl Incoming {
-    /// It under other numbers.
     fn message(self, id: MessageId, parent: Option<MessageId>) -> Message {
         let Incoming { role, text, thinking, created_ms, meta, .. } = self;
         Message { id, parent, role, text, thinking, created_ms, meta: meta.map_or_else(MessageMeta::default, |m| *m) }
     }
 }
 
-/// One of the steps that make a session anew.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Step {
     Create { session: SessionId, name: String, settings: String },
@@ -226,7 +215,6 @@ impl Step {
     }
 }
 
-/// A session whose steps were all handed on.
 pub(super) struct Arrived {
     pub id: SessionId,
     /// By the ids of the file.

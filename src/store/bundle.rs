@@ -45,7 +45,6 @@ const COPY_BYTES: u64 = 8 << 20;
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     session: SessionJson,
-    /// Root first.
     segments: Vec<SegmentJson>,
     /// Message and the index of the segment that ends at it.
     links: Vec<(MessageId, usize)>,
@@ -73,12 +72,9 @@ struct FileJson {
     root: String,
 }
 
-/// What [`Store::export_bundle`] wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundled {
-    /// Size of the file.
     pub bytes: u64,
-    /// Tokens whose state is in it.
     pub state_tokens: u64,
     /// Tokens of the conversation that will have to be read again.
     pub replay_tokens: u64,
@@ -89,12 +85,12 @@ pub(super) fn is_bundle(disk: &dyn Disk, path: &Path) -> bool {
 }
 
 impl Store {
-    /// Writes the open branch of a session with its state under `fingerprint` to one file. Whoever waits is told bytes written, of
-    /// so many.
+    /// Writes the open branch of a session with its state under `fingerprint` to one file. `watch` gets the bytes
+    /// written.
     ///
     /// # Errors
-    /// [`StoreError::Exists`], [`StoreError::NoSession`], I/O errors, [`StoreError::StateLost`] when a file turns out
-    /// damaged while it is copied; [`StoreError::Stopped`], and then there is no file.
+    /// [`StoreError::Exists`], [`StoreError::NoSession`], I/O errors, [`StoreError::StateLost`] for a damaged file;
+    /// [`StoreError::Stopped`], and then there is no file.
     pub fn export_bundle(
         &self,
         id: SessionId,
@@ -168,7 +164,6 @@ impl Store {
         Ok(Bundled { bytes, state_tokens, replay_tokens })
     }
 
-    /// The manifest entry of a file, after checking every byte of it.
     fn file_json(
         &self,
         segment: &Segment,
@@ -346,7 +341,7 @@ impl Store {
             })?;
             let Some((id, root)) = found else { return Ok(Vec::new()) };
             let opened = format::open(&*self.disk, &self.layout.file(&id, kind), kind, &id, &root);
-            // What cannot be read here says nothing about what comes.
+            // A file that cannot be read here is no evidence against the bundle.
             Ok(opened.map(|file| file.kinds()).unwrap_or_default())
         };
         Ok([of(FileKind::Rows)?, of(FileKind::End)?])

@@ -11,40 +11,21 @@ use super::database::{Access, Store};
 use super::directory;
 use super::error::{Result, StoreError, is_damage, one_line};
 use super::format::{self, FileKind};
+use super::messages::UNREADABLE;
 use super::misplaced::misplaced;
-use super::rescue::UNREADABLE;
-use super::schema;
+use super::schema::{self, structure_fault};
 use super::seal::{self, seal_session};
 use super::segment::SegmentId;
 use super::watch::Watch;
 use crate::core::transcript::{MessageId, SessionId};
 
-/// All tables of `schema.rs` but the search index: a damaged database may lack one.
-pub(super) const TABLES: [&str; 11] = [
-    "counter",
-    "session",
-    "message",
-    "segment",
-    "message_segment",
-    "mark",
-    "head_log",
-    "document",
-    "prompt",
-    "property",
-    "draft",
-];
-
-/// What a check looked at and found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub sessions: u64,
     /// Without those that stand for unreadable ones.
     pub messages: u64,
-    /// State files.
     pub states: u64,
-    /// Sentences.
     pub repaired: Vec<String>,
-    /// Sentences.
     pub damaged: Vec<String>,
 }
 
@@ -64,7 +45,7 @@ fn first_fault(db: &Connection) -> Result<Option<String>> {
     Ok(broken_sessions(db)?.first().map(|id| format!("session {}", id.0)))
 }
 
-/// Messages that something stands on and that are not there.
+/// Messages that a row names and that are not there.
 fn missing_messages(db: &Connection) -> Result<Vec<MessageId>> {
     let mut query = db.prepare_cached(
         "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
@@ -75,27 +56,6 @@ fn missing_messages(db: &Connection) -> Result<Vec<MessageId>> {
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// The first fault in the structure of the tables and their indexes, a phrase.
-pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
-    let fault = |table: &str| -> rusqlite::Result<Option<String>> {
-        if !db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([table])? {
-            return Ok(Some(format!("{table} is missing")));
-        }
-        let line: String = db.query_row(&format!("PRAGMA integrity_check('{table}')"), [], |r| r.get(0))?;
-        Ok((line != "ok").then(|| one_line(&format!("{table}: {line}"))))
-    };
-    for table in TABLES {
-        match fault(table) {
-            Ok(None) => {}
-            Ok(found) => return Ok(found),
-            Err(e) if is_damage(&e) => return Ok(Some(one_line(&e))),
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(None)
-}
-
-/// Messages whose seal does not match or that cannot be read.
 fn broken_messages(db: &Connection) -> Result<Vec<MessageId>> {
     let mut broken = Vec::new();
     let mut one = db.prepare_cached(&format!("SELECT {} FROM message m WHERE m.id = ?1", seal::MESSAGE))?;
@@ -109,7 +69,6 @@ fn broken_messages(db: &Connection) -> Result<Vec<MessageId>> {
     Ok(broken)
 }
 
-/// Sessions whose seal does not match.
 fn broken_sessions(db: &Connection) -> Result<Vec<SessionId>> {
     let mut broken = Vec::new();
     let mut one = db.prepare_cached(&format!("SELECT {} FROM session WHERE id = ?1", seal::SESSION))?;
@@ -131,7 +90,7 @@ fn all_ids(db: &Connection, table: &str) -> Result<Vec<i64>> {
         match rows.next() {
             Ok(Some(row)) => ids.extend(seal::number_at(row, 0)),
             Ok(None) => return Ok(ids),
-            // The rest hangs on a damaged page; the check of the pages has said so.
+            // The rest is below a damaged page, which the check of the structure reports.
             Err(e) if is_damage(&e) => return Ok(ids),
             Err(e) => return Err(e.into()),
         }
@@ -144,8 +103,8 @@ pub fn not_looked_at(why: &impl std::fmt::Display) -> String {
 }
 
 impl Store {
-    /// A sentence about damage in a database that is small enough to be looked at on every start, or why it was not. Goes through all of it on a
-    /// connection of its own: for another thread, where somebody waits for something.
+    /// A sentence about damage in a small database, or why it could not be checked. Reads all of it on its own
+    /// connection: call it on another thread where something waits.
     pub fn damage(&self) -> Option<String> {
         let copy = self.copy.as_ref().map(|copy| copy.path().join("sala.db"));
         let database = copy.as_ref().unwrap_or(&self.layout.database);
@@ -154,7 +113,7 @@ impl Store {
         }
         let look = || -> Result<Option<String>> {
             let (db, _) = schema::open_readable(database, &self.layout.database)?;
-            // As it stands at one moment: what is deleted meanwhile is no damage.
+            // One snapshot: rows that others delete meanwhile are no damage.
             let moment = db.unchecked_transaction()?;
             first_fault(&moment)
         };
@@ -254,7 +213,6 @@ impl Store {
         Ok(())
     }
 
-    /// Compares the search index with the texts.
     fn check_search(&self, out: &mut Checked) -> Result<()> {
         if !self.may_repair() {
             return Ok(());
@@ -278,7 +236,6 @@ impl Store {
         Ok(())
     }
 
-    /// Looks for state that was read at another place than its message's.
     fn check_places(&self, out: &mut Checked) -> Result<()> {
         let lost = self.read(misplaced)?;
         self.drop_states(lost, out);
@@ -313,7 +270,6 @@ impl Store {
         Ok(())
     }
 
-    /// Declares state missing, and says why.
     fn drop_states(&self, lost: Vec<(SegmentId, FileKind, String)>, out: &mut Checked) {
         if !self.declare_all_missing(&lost) {
             let lines = lost.into_iter().map(|(id, _, why)| StoreError::StateLost { id, why }.to_string());
@@ -351,26 +307,5 @@ impl Store {
             Err(fault) if fault.lasting => Ok(Some(fault.why)),
             Err(fault) => Err(StoreError::StateLost { id: *id, why: fault.why }),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn every_table_is_checked() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("new.db");
-        std::fs::File::create(&path).unwrap();
-        let (db, _) = crate::store::schema::open_writable(&path).unwrap();
-        // The search has tables of its own, and its own check.
-        let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'
-                   AND name NOT LIKE 'message_text%'";
-        let names: rusqlite::Result<BTreeSet<String>> =
-            db.prepare(sql).unwrap().query_map([], |r| r.get(0)).unwrap().collect();
-        assert_eq!(names.unwrap(), TABLES.map(str::to_owned).into());
     }
 }

@@ -7,42 +7,36 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::Transaction;
 
-use super::check::structure_fault;
 use super::database::{Access, Store};
 use super::error::{Result, StoreError};
 use super::format::FileKind;
 use super::keep::Freed;
 use super::reach::PLACES;
 use super::recorded::{ids, light, with_ancestors};
+use super::schema::structure_fault;
 use super::segment::SegmentId;
 use super::sessions::{SessionFilter, SessionRecord};
 use super::wipe;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 
-/// Milliseconds of a day.
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
 /// What nothing reaches stays this long while other processes may be about to use it.
 const LEFT_ALONE_MS: i64 = 24 * 3600 * 1000;
 
-/// Bytes of state on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// All sessions and the shelf.
+    /// Of all sessions and documents.
     pub state_bytes: u64,
-    /// The database.
     pub database_bytes: u64,
     /// For each session: (bytes it reaches, bytes only it reaches).
     pub sessions: HashMap<SessionId, (u64, u64)>,
 }
 
 impl Store {
-    /// Removes segments that no message and no shelf entry reaches, with their files, except those this process is
-    /// about to link.
-    ///
-    /// # Errors
-    /// The database cannot be written.
+    /// Removes segments that no message and no document reaches, with their files, except those this process is about
+    /// to link.
     pub fn collect(&self) -> Result<Freed> {
         self.write_uses();
         let cutoff = if self.is_alone() { i64::MAX } else { now_ms() - LEFT_ALONE_MS };
@@ -70,11 +64,8 @@ impl Store {
         self.sweep(true)
     }
 
-    /// Sessions that have been in the trash for `days` (the configured number for `None`), and that nobody has open. At 0 all
-    /// of the trash, whatever the clock says; otherwise none whose row is damaged: it may not be meant to be there.
-    ///
-    /// # Errors
-    /// The database cannot be read.
+    /// Sessions that have been in the trash for `days` (`None`: the configured number) and that no process has open.
+    /// At 0 all of the trash, whatever the clock shows; otherwise none with a damaged row, which may not belong there.
     pub fn old_in_trash(&self, days: Option<u32>) -> Result<Vec<SessionId>> {
         let days = days.unwrap_or(self.limits.trash_days);
         let mut trashed = self.sessions(SessionFilter::Trashed, usize::MAX)?;
@@ -82,7 +73,7 @@ impl Store {
         Ok(trashed.into_iter().map(|r| r.id).filter(|id| !self.is_in_use(*id)).collect())
     }
 
-    /// From when on a session of the trash goes, ms since the epoch; `None` where only [`Store::empty_trash`] for all takes it.
+    /// When a session leaves the trash, ms since the epoch; `None` if only emptying all of it removes it.
     pub fn leaves_trash_ms(&self, session: &SessionRecord) -> Option<i64> {
         let days = i64::from(self.limits.trash_days);
         let at = session.trashed_ms.filter(|_| days > 0 && !session.damaged)?;
@@ -91,9 +82,6 @@ impl Store {
 
     /// Removes the sessions of [`Store::old_in_trash`], with messages no other session reaches, collects their state, and wipes
     /// what is left of them in the database.
-    ///
-    /// # Errors
-    /// The database cannot be written.
     pub fn empty_trash(&self, days: Option<u32>) -> Result<Freed> {
         self.require_sound()?;
         let old = self.old_in_trash(days)?;
@@ -121,8 +109,8 @@ impl Store {
         Ok(freed)
     }
 
-    /// Refuses to remove messages because nothing reaches them while it is in doubt what is reached. Looks with a connection of
-    /// its own: it takes time, and nobody who reads is to wait for it.
+    /// Refuses to remove unreachable messages while the structure is in doubt. Uses its own connection, because it
+    /// takes time and readers must not wait.
     fn require_sound(&self) -> Result<()> {
         let path = &self.layout.database;
         let fault = match self.access() {
@@ -133,9 +121,6 @@ impl Store {
     }
 
     /// Bytes by session: what it reaches, and what would be freed without it.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn sizes(&self) -> Result<Sizes> {
         let database_bytes = self.disk.look(&self.layout.database).map_or(0, |l| l.bytes);
         self.read(|db| {
@@ -175,14 +160,14 @@ impl Store {
     }
 }
 
-/// Whether what was put into the trash `at` has been there for so many days. A time in the future is a wrong clock's; it is waited
-/// for as long as it may be only a little wrong.
+/// Whether something has been in the trash for so many days. A time in the future means a wrong clock, and counts by
+/// its distance.
 fn is_old(at: i64, now: i64, days: u32) -> bool {
     now.abs_diff(at) >= u64::from(days) * DAY_MS.unsigned_abs()
 }
 
-/// Removes a session for good. Its messages that other sessions stand on go over to one of those; what was typed to ask the
-/// others goes from the history of prompts.
+/// Removes a session for good. Messages that other sessions show move to one of them; the prompts of the others leave
+/// the history.
 fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
     tx.execute("DELETE FROM session WHERE id = ?1", [session.0])?;
     // Everything above the other sessions' own messages and at or above their places stays.

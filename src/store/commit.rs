@@ -15,22 +15,18 @@ use crate::core::now_ms;
 use crate::core::transcript::{Message, MessageId, SessionId};
 use crate::engine::protocol::StateImage;
 
-/// A session to be made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewSession {
-    /// From [`super::Store::new_session_id`].
     pub id: SessionId,
     /// Wished name; a number is added when it is taken.
     pub name: String,
     /// JSON; whatever the runtime wants to keep per session.
     pub settings: String,
-    /// Where it stands; a message of another session when forked.
+    /// A message of another session in a fork.
     pub head: Option<MessageId>,
-    /// The session it was forked from.
     pub forked_from: Option<SessionId>,
 }
 
-/// Who made a title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TitleBy {
     /// Somebody typed it: it takes the place of any other.
@@ -39,93 +35,69 @@ pub enum TitleBy {
     Model,
 }
 
-/// A document to be put on the shelf.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewDocument {
     /// BLAKE3 of its text, hex.
     pub hash: String,
-    /// The name the model sees.
     pub name: String,
-    /// The file it came from.
     pub path: Option<String>,
     /// Segment before its first; `None` at position 0.
     pub prefix: Option<SegmentId>,
     /// Its last segment.
     pub segment: SegmentId,
-    /// Tokens it took.
     pub tokens: u64,
-    /// Lines of its text.
     pub lines: u64,
 }
 
-/// One step of a save.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Makes a session.
     CreateSession(NewSession),
     /// Adds a message, or rewords one that exists (an answer that grows). Its parent must be saved before or with it.
     PutMessage {
-        /// Where it is said.
         session: SessionId,
-        /// All of it.
         message: Box<Message>,
     },
     /// Moves a session's head. Where it was stays reachable and is remembered in the head log.
     MoveHead {
-        /// Whose.
         session: SessionId,
         /// Where to; `None` before the first message.
         head: Option<MessageId>,
     },
-    /// Gives a session a title.
     Title {
-        /// Whose.
         session: SessionId,
         /// One line, not empty.
         title: String,
-        /// Who made it.
         by: TitleBy,
     },
-    /// Replaces a session's settings.
     Settings {
-        /// Whose.
         session: SessionId,
-        /// JSON.
         json: String,
     },
     /// Sets a mark, moving it if the name exists.
     Mark {
-        /// Whose.
         session: SessionId,
-        /// Its name.
         name: String,
-        /// Where.
         message: MessageId,
     },
-    /// Records a segment: its tokens now, its state when the image comes.
+    /// Records the tokens of a segment; its state follows as an image.
     AddSegment(Box<NewSegment>),
     /// The path up to this message ends in this segment (under the segment's fingerprint).
     Link {
-        /// Which message.
         message: MessageId,
-        /// Which segment.
         segment: SegmentId,
     },
-    /// Puts a document on the shelf.
     AddDocument(NewDocument),
-    /// Remembers a typed prompt.
     Prompt(String),
-    /// What stands in the input of a session, in the place of what stood there before; an empty text takes that away.
+    /// Replaces the unsent input of a session; an empty text removes it.
     Draft {
-        /// Whose; one of [`super::draft_places`] for one that is not made yet.
+        /// One of [`super::draft_places`] for a session without a row.
         session: SessionId,
-        /// As typed.
         text: String,
     },
 }
 
 impl Change {
-    /// The session it changes. A draft is no part of what was said: it makes no session the last one.
+    /// The session it changes. A draft does not make its session the last one.
     pub(crate) fn session(&self) -> Option<SessionId> {
         match self {
             Change::CreateSession(new) => Some(new.id),
@@ -146,7 +118,6 @@ impl Change {
 /// Everything that belongs together. Changes are one transaction; images follow when it is durable.
 #[derive(Clone, Debug, Default)]
 pub struct Save {
-    /// In this order.
     pub changes: Vec<Change>,
     /// State of segments recorded by these or earlier changes.
     pub images: Vec<(SegmentId, StateImage)>,
@@ -155,11 +126,10 @@ pub struct Save {
 /// What a transaction did besides succeeding.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
-    /// Sessions changed, once each.
     pub sessions: Vec<SessionId>,
-    /// Those of messages that have come to end in a segment.
+    /// Sessions with newly linked segments.
     pub grown: Vec<SessionId>,
-    /// Sessions made under another name than was wished for: somebody else had it by then.
+    /// Sessions whose wanted name was taken, and their names.
     pub named: Vec<(SessionId, String)>,
     /// A phrase when something about state could not be recorded.
     pub state_problem: Option<String>,
@@ -240,7 +210,6 @@ fn note(out: &mut Applied, problem: Option<String>) {
     }
 }
 
-/// Returns the name it was given.
 fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<String> {
     let name = free_name(tx, &new.name)?;
     let forked_at = new.forked_from.and(new.head).map(|m| m.0);
@@ -318,7 +287,6 @@ fn move_head(tx: &Transaction<'_>, session: SessionId, head: Option<MessageId>) 
     Ok(())
 }
 
-/// Records a segment under its name.
 fn add_segment(tx: &Transaction<'_>, new: &NewSegment) -> Result<Option<String>> {
     record_segment(tx, &new.id(), new, None)
 }
@@ -370,7 +338,7 @@ pub(super) fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId
     Ok((changed == 0).then(|| "the state it belongs to is not kept".into()))
 }
 
-/// Puts a document on the shelf, or records its use if it is there. Returns a phrase when its segment is unknown.
+/// Adds a document, or records its use. Returns a phrase when its segment is unknown.
 fn add_document(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String>> {
     if !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([new.segment.0])? {
         return Ok(Some("the document's state is not kept".into()));
@@ -394,7 +362,6 @@ fn add_document(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String
     Ok(None)
 }
 
-/// The session that a message was said in.
 fn said_in(tx: &Transaction<'_>, message: MessageId) -> Result<Option<SessionId>> {
     let mut query = tx.prepare_cached("SELECT session FROM message WHERE id = ?1")?;
     Ok(query.query_row([message.0], |r| Ok(SessionId(r.get(0)?))).optional()?)

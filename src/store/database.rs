@@ -19,7 +19,7 @@ use crate::core::{counted, now_ms};
 
 /// Ids handed out by one process before it has to ask the database again.
 const ID_BLOCK: i64 = 1 << 20;
-/// Ids from here on were taken while the database could not be asked: some of a block for each millisecond.
+/// Ids from here on were taken without the database: a part of a block for each millisecond.
 pub(super) const FAR: i64 = 1 << 61;
 
 /// What may be kept, and for how long. Defaults as in `config.example.toml`.
@@ -27,13 +27,12 @@ pub(super) const FAR: i64 = 1 << 61;
 pub struct Limits {
     /// States of this many newest turns are never thinned.
     pub keep_turns: u64,
-    /// Kept state of all sessions, bytes. Beyond it the state unused for longest goes, text never.
+    /// Kept state of all sessions, bytes. Beyond it the least recently used state is dropped, text never.
     pub max_state_bytes: u64,
     /// State is not written when less than this would stay free.
     pub min_free_bytes: u64,
-    /// Deleted sessions stay in the trash this long.
     pub trash_days: u32,
-    /// State waiting to be written may hold this much memory; more is skipped (and said).
+    /// Memory of state that waits to be written; more is skipped and reported.
     pub max_pending_bytes: u64,
     /// Size of the file that is given up when the disk is full, so that the last lines still get in.
     pub reserve_bytes: u32,
@@ -70,10 +69,8 @@ impl Default for Limits {
     }
 }
 
-/// Whether the store may be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Yes.
     Writable,
     /// Texts can be read, nothing saved.
     ReadOnly {
@@ -93,7 +90,7 @@ pub struct Store {
     pub(super) writer: Mutex<Connection>,
     pub(super) ids: Mutex<std::ops::Range<i64>>,
     pub(super) notes: Vec<String>,
-    /// Segments whose state could not be read, and why: this process reads their text again, the next one tries anew.
+    /// Segments whose state this process could not read, and why; the next process tries again.
     pub(super) left_out: Mutex<HashMap<SegmentId, String>>,
     /// Segments that this process has recorded and not linked yet, each with the one it builds on.
     pub(super) unlinked: Mutex<HashMap<SegmentId, Option<SegmentId>>>,
@@ -109,17 +106,14 @@ pub struct Store {
     pub(super) copy: Option<super::scratch::Scratch>,
 }
 
-/// Called when uses were noted.
 pub(super) type Noted = Arc<dyn Fn() + Send + Sync>;
 
-/// Uses of segments that are not written yet.
 #[derive(Default)]
 pub(super) struct Uses {
-    /// Paths noted so far.
     pub count: u64,
     /// The last path each segment was on, by its number, and when that was, ms since the epoch.
     pub last: HashMap<SegmentId, (u64, i64)>,
-    /// Tells whoever writes them by the way.
+    /// Wakes the thread that writes them.
     pub noted: Option<Noted>,
 }
 
@@ -153,7 +147,6 @@ impl Store {
         Ok(())
     }
 
-    /// Whether anything can be saved.
     pub fn access(&self) -> &Access {
         &self.access
     }
@@ -163,24 +156,21 @@ impl Store {
         &self.notes
     }
 
-    /// The data directory.
     pub fn root(&self) -> &Path {
         &self.layout.root
     }
 
-    /// The limits it was opened with.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// An id for a new message, unique in this data directory over all processes and greater than `after`, the newest of its session:
-    /// another process may have written that, and ids are the order in which messages came. Needs no disk but every millionth time,
-    /// and where `after` is another process's, so a message can be shown before it is saved.
+    /// An id for a new message, unique over all processes and greater than `after`, the newest message of its session,
+    /// because ids are the order of messages. Needs the disk every millionth time and where `after` is another
+    /// process's, so that a message can be shown before it is saved.
     pub fn new_message_id(&self, after: Option<MessageId>) -> MessageId {
         MessageId(self.new_id(after.map_or(0, |id| id.0)))
     }
 
-    /// An id for a new session.
     pub fn new_session_id(&self) -> SessionId {
         SessionId(self.new_id(0))
     }
@@ -190,12 +180,12 @@ impl Store {
         // A damaged row's id may be anything.
         let after = if after < i64::MAX - 2 * ID_BLOCK { after } else { 0 };
         if ids.is_empty() || ids.start <= after {
-            // Whoever took one of those far away may have more of its millisecond, which are left to it.
+            // Another process may own the rest of its millisecond.
             let least = if after < FAR { after + 1 } else { (after / ID_BLOCK + 1) * ID_BLOCK };
             let block = self.transaction(|tx| take_ids(tx, ID_BLOCK, least));
             *ids = match block {
                 Ok(first) => first..first + ID_BLOCK,
-                // A full or read-only disk must not stop a conversation: fewer ids from far away, told apart by time and process.
+                // A full or read-only disk must not stop a conversation: a few far ids, distinct by time and process.
                 Err(_) => {
                     let first =
                         FAR + ((now_ms() & 0xff_ffff_ffff) << 20) + (i64::from(std::process::id() & 0x3ff) << 10);
@@ -209,7 +199,6 @@ impl Store {
         id
     }
 
-    /// Runs `f` on the reading connection.
     pub(super) fn read<T>(&self, f: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         f(&lock(&self.reader))
     }
@@ -242,7 +231,7 @@ impl Store {
         Ok(out)
     }
 
-    /// Runs `f` while nobody else can change the database, and changes nothing in it.
+    /// Runs `f` while no other process can change the database, and changes nothing in it.
     pub(super) fn exclusively<T>(&self, f: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         self.writable()?;
         let mut db = lock(&self.writer);
@@ -251,8 +240,8 @@ impl Store {
         f(&tx)
     }
 
-    /// Moves the write-ahead log into the database, so that a damaged log has nothing to lose. What cannot be moved now (a
-    /// full disk, another process that reads) is safe in the log and goes with the next one.
+    /// Moves the write-ahead log into the database, so that damage of the log loses nothing. What cannot be moved now
+    /// (a full disk, another reader) is safe in the log until the next time.
     pub(super) fn checkpoint(&self) {
         let db = lock(&self.writer);
         let moved = db
@@ -319,7 +308,7 @@ impl Store {
     }
 }
 
-/// Takes `count` ids that nobody has, none below `least`, and returns the first.
+/// Takes `count` unused ids, none below `least`, and returns the first.
 pub(super) fn take_ids(tx: &Transaction<'_>, count: i64, least: i64) -> Result<i64> {
     let sql = "UPDATE counter SET value = max(value, ?2) + ?1 WHERE name = 'id' RETURNING value - ?1";
     Ok(tx.prepare_cached(sql)?.query_row([count, least], |r| r.get(0))?)
@@ -332,7 +321,7 @@ pub(super) fn next_use(tx: &Transaction<'_>) -> Result<i64> {
         .query_row([], |r| r.get(0))?)
 }
 
-/// A panic while holding a connection leaves no half-done transaction behind (it is rolled back), so going on is safe.
+/// A panic while holding a connection rolls its transaction back, so going on is safe.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

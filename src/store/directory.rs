@@ -31,24 +31,19 @@ use super::segment::SegmentId;
 use crate::core::places;
 use crate::text::sanitize::shell_word;
 
-/// Names of unfinished files end in this.
 const UNFINISHED: &str = "tmp";
-/// Names of files on their way out end in this.
 const LEAVING: &str = "gone";
-/// Behind the name of a database that could not be opened; then the time.
+/// Suffix of a damaged database, before the time.
 const DAMAGED: &str = ".damaged-";
-/// Behind the name of one that is made of it; then the same time.
+/// Suffix of its replacement until it is in place, before the same time.
 const RESCUED: &str = ".rescued-";
-/// The lock of those who have the directory open.
 const PRESENT: &str = "store";
-/// First line of the mark.
 const MARK: &str = "sala-chat data directory 1";
 /// State files without a row stay this long: a database brought back from a copy may know them.
 const ORPHAN_AGE: Duration = Duration::from_secs(3 * 24 * 3600);
 /// What the file system itself puts into its uppermost directory.
 const OF_THE_SYSTEM: &str = "lost+found";
 
-/// Where things lie in a data directory.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub root: PathBuf,
@@ -71,27 +66,25 @@ impl Layout {
         }
     }
 
-    /// SQLite's log of a database.
     pub fn log_of(database: &Path) -> PathBuf {
         with_end(database, "-wal")
     }
 
-    /// SQLite's index of that log.
     pub fn index_of(database: &Path) -> PathBuf {
         with_end(database, "-shm")
     }
 
-    /// What is made of a database that cannot be opened, until it comes to the place of that.
+    /// The replacement of a damaged database until it is in place.
     pub fn rescued(&self, time: &str) -> PathBuf {
         with_end(&self.database, &format!("{RESCUED}{time}"))
     }
 
-    /// A damaged database beside the one that was made of it.
+    /// A damaged database that was replaced.
     pub fn aside(&self, time: &str) -> PathBuf {
         with_end(&self.database, &format!("{DAMAGED}{time}"))
     }
 
-    /// The times of those new ones that did not come to their place yet, by the names in the directory.
+    /// The times of replacements that are not in place yet.
     pub fn begun(&self, disk: &dyn Disk) -> io::Result<Vec<String>> {
         let start = self.rescued("");
         let start = start.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -104,7 +97,7 @@ impl Layout {
         self.segments.join(format!("{}.{}", id.hex(), kind.extension()))
     }
 
-    /// The file behind an advisory lock, mode 0600.
+    /// The file of an advisory lock, mode 0600.
     pub fn open_lock(&self, name: &str) -> io::Result<File> {
         open_plain(&self.lock_file(name), OFlags::RDWR | OFlags::CREATE)
     }
@@ -135,21 +128,18 @@ impl Layout {
         self.segments.join(format!("{}.{}.{}.{LEAVING}", id.hex(), kind.extension(), std::process::id()))
     }
 
-    /// A file to try the disk with.
     pub fn probe(&self) -> PathBuf {
         self.segments.join(format!("probe-{}.{UNFINISHED}", std::process::id()))
     }
 }
 
-/// A path with more behind its name.
 fn with_end(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     PathBuf::from(name)
 }
 
-/// Whether it is a time as the names of databases that were made anew have it: `20260102-030405`, and `-2` behind it where another
-/// has that.
+/// Whether it is a time as in the names of replaced databases: `20260102-030405`, with `-2` added where that is taken.
 fn is_time(text: &str) -> bool {
     let is_number = |part: &str, digits: usize| part.len() == digits && part.bytes().all(|b| b.is_ascii_digit());
     let mut parts = text.split('-');
@@ -160,17 +150,14 @@ fn is_time(text: &str) -> bool {
         && end.is_none()
 }
 
-/// What a name in `segments/` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentName {
-    /// A segment's file.
     State(SegmentId, FileKind),
     /// One that was being written or removed, or a probe.
     Unfinished,
 }
 
 impl SegmentName {
-    /// `None`: not a name we give.
     pub fn of(name: &Path) -> Option<SegmentName> {
         let name = name.to_str()?;
         let process = |text: &str| text.parse::<u32>().is_ok();
@@ -194,12 +181,13 @@ impl SegmentName {
     }
 }
 
-/// Looks before anything is touched. Whether there is a database.
+/// Looks at a directory before anything is touched. Whether there is a database.
 ///
 /// # Errors
-/// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's database,
-/// [`StoreError::Linked`] for a link in its place, [`StoreError::NoDatabase`] for a database that has lost its beginning or is
-/// missing beside state, [`StoreError::Damaged`] where it was being made anew.
+/// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's
+/// database, [`StoreError::Linked`] for a link in its place, [`StoreError::NoDatabase`] for a database that is empty
+/// or missing beside state, [`StoreError::Damaged`] for one with a damaged header or whose replacement was
+/// interrupted.
 pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
     let names = match disk.list(&layout.root) {
         Ok(names) => names,
@@ -226,7 +214,7 @@ pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<bool> {
             // What is being written may be of a first run that was cut.
             matches!(SegmentName::of(n), Some(SegmentName::State(..)))
         });
-        // Of an earlier version killed at the very start, whose text is in the log alone.
+        // An earlier version killed at its first start has its text in the log alone.
         let logged = disk.look(&Layout::log_of(&layout.database)).is_ok_and(|l| l.bytes > 0) && look.is_some();
         if read_mark(layout, disk).is_some() || (used && !logged) {
             return Err(damaged(if look.is_some() { "it is empty" } else { "it is missing" }));
@@ -296,13 +284,13 @@ pub fn check_folder(root: &Path) -> Result<()> {
     survey(&Layout::new(&root.canonicalize().unwrap_or(root)), &super::disk::RealDisk).map(drop)
 }
 
-/// Makes what is missing and finds out whether files can be made. A database that was `there` is not made: another one is to come to
-/// its place.
+/// Makes what is missing and finds out whether files can be made. A database that was `there` is not made: another
+/// process may be replacing it.
 pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk, there: bool) -> io::Result<()> {
     for dir in [&layout.root, &layout.segments, &layout.locks] {
         disk.make_dir(dir)?;
     }
-    // SQLite makes its log there, and is not asked before it is needed.
+    // SQLite makes its log there later.
     rustix::fs::access(&layout.root, rustix::fs::Access::WRITE_OK)?;
     // The one honest way to learn whether files can be made here: permissions, read-only mounts, quotas.
     let probe = layout.probe();
@@ -316,12 +304,11 @@ pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk, there: bool) -> io::R
     if there { open_plain(&layout.database, OFlags::RDWR).map(drop) } else { make_database(&layout.database) }
 }
 
-/// The file of a database, made by us first, so that it and the files SQLite puts beside it are private.
+/// Makes the file of a database before SQLite does, so that it and its companions are private.
 pub(super) fn make_database(path: &Path) -> io::Result<()> {
     open_plain(path, OFlags::RDWR | OFlags::CREATE).map(drop)
 }
 
-/// The id in the mark.
 pub(super) fn read_mark(layout: &Layout, disk: &dyn Disk) -> Option<String> {
     let bytes = disk.look(&layout.mark).ok().filter(|l| l.is_file && l.bytes < 4096)?.bytes;
     let text = String::from_utf8(disk.read_at(&layout.mark, 0, bytes).ok()?).ok()?;
@@ -344,7 +331,7 @@ pub(super) fn write_mark(layout: &Layout, disk: &dyn Disk, id: &str) -> io::Resu
     })
 }
 
-/// A name for a directory that nobody else has.
+/// A random id of a directory.
 pub(super) fn new_id() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -389,11 +376,11 @@ pub(super) fn sweep(layout: &Layout, disk: &dyn Disk, all: bool, named: impl Fn(
     removed
 }
 
-/// When the state of a segment goes where room has to be made: what marks and heads need (`true`) last, else in the order of use.
+/// The order in which state is removed to make room: what marks and heads need (`true`) last, else by last use.
 pub(super) type Turn = (bool, i64);
 
-/// Removes files of state until `bytes` are free or so many went: first what `turns` does not know, then in that order, of what has
-/// one turn the newest file first, as the others are of use without it. Those that are gone.
+/// Removes files of state until `bytes` are free or removed: first those without a turn, then by turn, and within a
+/// turn the newest file first, because the others are usable without it. Returns the removed ones.
 pub(super) fn remove_oldest(
     layout: &Layout,
     disk: &dyn Disk,

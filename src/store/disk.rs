@@ -15,7 +15,6 @@ use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-/// A file being written.
 pub trait DiskFile: Send {
     /// Appends all of `bytes`.
     ///
@@ -29,22 +28,18 @@ pub trait DiskFile: Send {
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// What stands under a name. A link is looked at, not followed.
+/// Facts about a directory entry. Links are not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Size in bytes.
     pub bytes: u64,
     /// A plain file: no directory, link, pipe or device.
     pub is_file: bool,
-    /// A directory.
     pub is_dir: bool,
     /// Device and number of the file: another file under the same name has another pair.
     pub identity: (u64, u64),
     /// Permission bits, `0o777`.
     pub mode: u32,
-    /// User who owns it.
     pub owner: u32,
-    /// When its bytes last changed.
     pub modified: SystemTime,
 }
 
@@ -67,9 +62,8 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
         into.copy_from_slice(&bytes);
         Ok(())
     }
-    /// What stands under this name.
+    /// Facts about this entry.
     fn look(&self, path: &Path) -> io::Result<Look>;
-    /// Names of what is in a directory.
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
     /// Makes a directory and its parents, mode 0700 where new. A link to one is refused.
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
@@ -81,7 +75,6 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// The machine's own file system.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RealDisk;
 
@@ -152,7 +145,7 @@ impl Disk for RealDisk {
         let mut file = open_plain(path, OFlags::RDONLY)?;
         file.seek(SeekFrom::Start(offset))?;
         let want = usize::try_from(len).map_err(io::Error::other)?;
-        // Never reserve more than the file can give: `len` may come from a damaged header.
+        // Never reserve more than the file has: `len` may be from a damaged header.
         let have = file.metadata()?.len().saturating_sub(offset);
         if have < len {
             return Err(io::Error::new(

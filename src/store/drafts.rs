@@ -1,5 +1,4 @@
-//! What stands in the input of a session and was not sent: one text for each session, which the next one takes the place of. No
-//! export has it.
+//! Unsent input, one text for each session. Exports do not contain it.
 
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -34,10 +33,7 @@ pub(super) fn put(tx: &Transaction<'_>, session: SessionId, text: &str) -> Resul
 }
 
 impl Store {
-    /// The places of [`draft_places`] in which something stands.
-    ///
-    /// # Errors
-    /// The database cannot be read.
+    /// The places of [`draft_places`] with a draft.
     pub fn drafts_without_row(&self) -> Result<Vec<SessionId>> {
         self.read(|db| {
             let mut query = db.prepare_cached("SELECT session FROM draft WHERE session <= ?1 ORDER BY session DESC")?;
@@ -47,9 +43,6 @@ impl Store {
     }
 
     /// What stood in the input of a session when it was left or the program ended.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn draft(&self, session: SessionId) -> Result<Option<String>> {
         self.read(|db| {
             let mut query = db.prepare_cached("SELECT text FROM draft WHERE session = ?1")?;

@@ -6,85 +6,39 @@ use std::path::{Path, PathBuf};
 use super::segment::SegmentId;
 use crate::core::Exit;
 
-/// Result of a store call.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// What went wrong on the disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A file effect failed.
     #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// What was tried, for example `write`.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// SQLite failed for a reason of its own.
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("session database: {}", one_line(.0))]
     Database(rusqlite::Error),
-    /// The disk holding the database is full.
     #[error("disk full on {}: free some space, saving goes on by itself", path.display())]
-    Full {
-        /// The data directory.
-        path: PathBuf,
-    },
+    Full { path: PathBuf },
     /// The database cannot be read any more.
     #[error("{} is damaged ({detail}): sala-chat doctor --check makes a new one of what can be read; if nothing can, bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
-    Damaged {
-        /// The database.
-        path: PathBuf,
-        /// What was seen.
-        detail: String,
-    },
+    Damaged { path: PathBuf, detail: String },
     /// There is no database where one was.
     #[error("{} is damaged ({detail}): bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
-    NoDatabase {
-        /// Where it was.
-        path: PathBuf,
-        /// What was seen.
-        detail: String,
-    },
-    /// Something was to be removed from a database whose structure is damaged.
+    NoDatabase { path: PathBuf, detail: String },
+    /// A removal from a database with a damaged structure.
     #[error("{} is damaged ({fault}), so nothing is removed from it: sala-chat doctor --check repairs what can be", path.display())]
-    Doubtful {
-        /// The database.
-        path: PathBuf,
-        /// What was seen.
-        fault: String,
-    },
-    /// A database of another program lies where ours should be.
+    Doubtful { path: PathBuf, fault: String },
     #[error("{} is not a sala-chat database: choose another folder with --data-dir", path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A link lies where the database should be.
+    Foreign { path: PathBuf },
     #[error("{} is a link; links are not followed: name the folder that the database is in with --data-dir", path.display())]
-    Linked {
-        /// The link.
-        path: PathBuf,
-    },
+    Linked { path: PathBuf },
     /// The data directory or its database is not what was opened any more.
     #[error("{} {what} while in use: put it back and saving goes on, or export the text to a file elsewhere", path.display())]
-    Gone {
-        /// The database.
-        path: PathBuf,
-        /// What became of it.
-        what: &'static str,
-    },
-    /// A directory with other things in it.
+    Gone { path: PathBuf, what: &'static str },
     #[error("{} is not a data folder of sala-chat ({what:?} is in it): choose an empty one with --data-dir", path.display())]
     NotOurs {
-        /// The directory.
         path: PathBuf,
         /// Something in it that is not ours.
         what: String,
     },
-    /// Nothing can be written here.
     #[error("{why}")]
     ReadOnly {
         /// Whole sentence: what and what to do.
@@ -92,119 +46,63 @@ pub enum StoreError {
     },
     /// The data directory does not exist and cannot be made, or is not a directory.
     #[error("data folder {}: {source}; choose another with --data-dir", path.display())]
-    NoFolder {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// No session of this name.
+    NoFolder { path: PathBuf, source: io::Error },
     #[error("no session called \"{name}\": `sala-chat ls` lists them")]
-    NoSession {
-        /// As asked.
-        name: String,
-    },
-    /// The name is taken.
+    NoSession { name: String },
     #[error("a session called \"{name}\" exists: choose another name")]
-    NameTaken {
-        /// As asked.
-        name: String,
-    },
-    /// The name means another session.
+    NameTaken { name: String },
     #[error("\"{}\" means the session changed last: choose another name", super::LAST)]
     MeansLast,
-    /// The message does not exist.
     #[error("message {id} is not in the database")]
-    NoMessage {
-        /// Its row.
-        id: i64,
-    },
-    /// The segment does not exist.
+    NoMessage { id: i64 },
     #[error("state {} is not in the database: the text is, read it again", id.short())]
-    NoSegment {
-        /// The segment that was asked for.
-        id: SegmentId,
-    },
+    NoSegment { id: SegmentId },
     /// A segment's state cannot be used. Text is not concerned.
     #[error("state {} cannot be used: {why}", id.short())]
     StateLost {
         /// The segment whose state it is.
         id: SegmentId,
-        /// Why, a phrase.
         why: String,
     },
     /// A session has no state under the model in use.
     #[error("\"{name}\" has no state of this model to export: export it as text, or open it and ask something first")]
-    NoState {
-        /// Session.
-        name: String,
-    },
-    /// State does not fit beside the space that must stay free.
+    NoState { name: String },
+    /// State does not fit above the space that must stay free.
     #[error("state needs {need_bytes} bytes, {free_bytes} are free above the reserve of {reserve_bytes}")]
     NoRoom {
-        /// Of the files to write.
         need_bytes: u64,
         /// Free now, less the reserve.
         free_bytes: u64,
-        /// Must stay free.
         reserve_bytes: u64,
     },
-    /// The session is open in another process.
     #[error("\"{name}\" is in use by PID {pid}{} since {since}",
         tty.as_ref().map(|t| format!(" on {t}")).unwrap_or_default())]
     InUse {
-        /// Session.
         name: String,
-        /// Of the other process.
         pid: u32,
-        /// Its terminal, if known.
         tty: Option<String>,
         /// Local time `HH:MM`, with the date when not today.
         since: String,
     },
-    /// The target of an export exists.
     #[error("{} exists. --force overwrites.", path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// The target of an export is a folder, a device, a pipe or a socket, with or without --force.
     #[error("{} is not a regular file: it is not overwritten. Name another one.", path.display())]
-    NotAFile {
-        /// What is there.
-        path: PathBuf,
-    },
-    /// A file to import cannot be read.
+    NotAFile { path: PathBuf },
     #[error("{}: {source}", path.display())]
-    NoInput {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    NoInput { path: PathBuf, source: io::Error },
     /// A file to import is of no known form, or damaged.
     #[error("{}: {why}", path.display())]
-    Import {
-        /// The file.
-        path: PathBuf,
-        /// A phrase.
-        why: String,
-    },
-    /// Whoever waited for it has ended it.
+    Import { path: PathBuf, why: String },
+    /// The caller stopped it.
     #[error("stopped")]
     Stopped,
     /// The data in the database contradicts itself.
     #[error("session database: {what} is unreadable: {why}")]
-    Broken {
-        /// Which record.
-        what: String,
-        /// Why.
-        why: String,
-    },
+    Broken { what: String, why: String },
 }
 
 impl StoreError {
-    /// How a run ends because of it.
     pub fn exit(&self) -> Exit {
         match self {
             StoreError::InUse { .. } => Exit::InUse,
@@ -246,7 +144,6 @@ impl StoreError {
         }
     }
 
-    /// Whether the disk is full.
     pub fn is_full(&self) -> bool {
         match self {
             StoreError::Full { .. } | StoreError::NoRoom { .. } => true,
@@ -283,7 +180,6 @@ impl StoreError {
         }
     }
 
-    /// Whether another process holds the database.
     pub fn is_busy(&self) -> bool {
         use rusqlite::ErrorCode as C;
         matches!(self, StoreError::Database(rusqlite::Error::SqliteFailure(e, _))

@@ -1,7 +1,7 @@
-//! The exchange of a damaged database for the one that was made of it (`rescue.rs`), by whoever has the directory alone.
+//! Exchanges a damaged database for its replacement (`rescue.rs`), in a process that has the directory alone.
 //!
-//! Both have the same time in their names until the new one is in its place: an exchange that was cut is taken back by those
-//! names, and only where nothing about it is in doubt.
+//! Both have the same time in their names until the new one is in place. An interrupted exchange is taken back by
+//! those names, and only where nothing about it is in doubt.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use super::disk::Disk;
 use super::error::{Result, StoreError};
 use crate::text::clock;
 
-/// Size of one write.
 const WRITE_BYTES: u64 = 8 << 20;
 
 /// Moves the damaged database aside, with its log, and the new one into its place. Returns where the damaged one is.
@@ -25,7 +24,7 @@ pub(super) fn put_in_place(layout: &Layout, disk: &dyn Disk, fresh: &Path) -> Re
     done.map(|()| layout.aside(&time))
 }
 
-/// A time of which nothing has the name: that asked for, or one with a number behind it.
+/// A time that no file name has: the wanted one, or that with a number added.
 fn free_time(layout: &Layout, disk: &dyn Disk, wanted: &str) -> Result<String> {
     let mut time = wanted.to_owned();
     for n in 2.. {
@@ -41,7 +40,7 @@ fn free_time(layout: &Layout, disk: &dyn Disk, wanted: &str) -> Result<String> {
     Ok(time)
 }
 
-/// Puts the new database beside the damaged one, whole and on disk.
+/// Writes the new database next to the damaged one, and syncs it.
 fn make_ready(layout: &Layout, disk: &dyn Disk, fresh: &Path, time: &str) -> Result<()> {
     let ready = layout.rescued(time);
     let bytes = disk.look(fresh).map_err(StoreError::io("read", fresh))?.bytes;
@@ -70,8 +69,8 @@ fn exchange(layout: &Layout, disk: &dyn Disk, time: &str) -> Result<()> {
     sync(layout, disk)
 }
 
-/// Undoes what was done while the new database is not in its place: the damaged one comes back there, with its log, and the new one
-/// goes, which is made again. In doubt all stays as it is.
+/// Undoes an interrupted exchange: the damaged database returns to its place with its log, and the replacement is
+/// removed. In doubt all stays as it is.
 pub(super) fn take_back(layout: &Layout, disk: &dyn Disk) -> Result<()> {
     let begun = layout.begun(disk).map_err(StoreError::io("read", &layout.root))?;
     let (mut moved, mut not_moved) = (Vec::new(), Vec::new());

@@ -1,6 +1,7 @@
-//! Conversations leave the store: Markdown and plain text (`text`; a message's on the page: `said`, `fences`), JSON. What JSON holds can come back (`import.rs`).
+//! Exports of conversations: Markdown and plain text (`text`; a message in it: `said`, `fences`), and JSON, which
+//! `import.rs` reads.
 //!
-//! Files appear whole or not at all: temporary name, sync, rename. Never overwrites without being told to.
+//! Files appear whole or not at all: temporary name, sync, rename. Nothing is overwritten unless the caller allows it.
 
 mod fences;
 mod said;
@@ -20,22 +21,17 @@ use crate::runtime::protocol::ExportFormat;
 
 /// Names the JSON form; a reader checks it first.
 pub(super) const JSON_FORMAT: &str = "sala-chat session";
-/// Version of the JSON form.
 pub(super) const JSON_VERSION: u32 = 1;
 
-/// Which messages to export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// From the root to the head.
     Branch,
-    /// Every branch.
     Tree,
 }
 
-/// What to do when the target exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overwrite {
-    /// Replace it.
     Yes,
     /// Refuse with [`StoreError::Exists`].
     No,
@@ -72,10 +68,6 @@ pub(super) struct MarkJson {
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 impl Store {
-    /// A session as text in one of the formats.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSession`]; the database cannot be read.
     pub fn export(&self, id: SessionId, format: ExportFormat, scope: Scope) -> Result<String> {
         rendered(&self.session_json(id, scope)?, format)
     }
@@ -231,7 +223,7 @@ fn rendered(session: &SessionJson, format: ExportFormat) -> Result<String> {
 }
 
 pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
-    // A link is replaced, wherever it leads; a device, a pipe or a folder is nobody's old export.
+    // A link is replaced, wherever it leads; a device, a pipe or a folder is no old export.
     let there = path.symlink_metadata().map(|there| there.file_type());
     match overwrite {
         _ if there.is_ok_and(|there| !there.is_file() && !there.is_symlink()) => {

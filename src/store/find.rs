@@ -1,4 +1,4 @@
-//! Finding kept state by the text it stands for, whoever read it.
+//! Finds kept state by its text.
 
 use rusqlite::params;
 
@@ -13,9 +13,6 @@ impl Store {
     /// Segments whose end lies in `text`, before its last byte, with everything up to there being the text they were recorded
     /// with; those whose end state is kept, the deepest first. What is found may have lost rows further up: see
     /// [`Store::plan_restore`].
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn segments_under(&self, fingerprint: &str, text: &str) -> Result<Vec<SegmentId>> {
         let ends: Vec<(SegmentId, usize, [u8; 32])> = self.read(|db| {
             let mut query = db.prepare_cached(

@@ -43,7 +43,6 @@ const CHUNK_RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=64 << 20;
 const MAX_CHECKSUM_BYTES: u64 = 512 << 20;
 const CHECKSUMS: &str = "blake3";
 
-/// Which of the two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum FileKind {
@@ -60,7 +59,6 @@ impl FileKind {
     }
 }
 
-/// Why a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     /// Completes "state … cannot be used: ".
@@ -88,7 +86,6 @@ impl Fault {
 pub(super) struct Head {
     pub bytes: Vec<u8>,
     pub root: [u8; 32],
-    /// Size of the whole file.
     pub total_bytes: u64,
 }
 
@@ -99,16 +96,13 @@ struct Entry {
     data_offsets: [u64; 2],
 }
 
-/// One tensor of an opened file.
 #[derive(Debug)]
 pub(super) struct TensorPlace {
     pub name: String,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
-    /// Absolute offset in the file.
     pub offset: u64,
     pub bytes: u64,
-    /// Index of its first checksum.
     first_chunk: usize,
 }
 
@@ -121,13 +115,11 @@ pub(super) struct Kind {
     pub shape: Vec<usize>,
 }
 
-/// A file whose head has been checked.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub start: u64,
     pub rows: u64,
     pub tensors: Vec<TensorPlace>,
-    /// Bytes under one checksum.
     chunk: u64,
     hashes: Vec<[u8; 32]>,
 }
@@ -219,7 +211,6 @@ pub(super) fn head(
     Ok(Head { bytes, root, total_bytes })
 }
 
-/// Reads and checks the start of a file.
 pub(super) fn open(
     disk: &dyn Disk,
     path: &Path,

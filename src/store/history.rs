@@ -7,12 +7,10 @@ use super::error::Result;
 use crate::core::now_ms;
 use crate::core::transcript::{LONGEST_PROMPT, SessionId};
 
-/// Older prompts than this many are forgotten.
 const KEEP: i64 = 10_000;
-/// A prompt that is among the last of this many takes its new place: what was queued is added once more when it is asked.
+/// A prompt among this many last ones moves to its new place: a queued question is added again when it runs.
 const RECENT: i64 = 64;
 
-/// Adds a prompt.
 pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
     if text.trim().is_empty() || text.len() > LONGEST_PROMPT {
         return Ok(());
@@ -25,8 +23,8 @@ pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Forgets the prompts that asked what a session says, unless another session asks the same. What was typed and is no message, as
-/// `/aside` questions, stays.
+/// Forgets the prompts that are messages of a session, unless another session has the same. Prompts that are no
+/// messages, as of `/aside`, stay.
 pub(super) fn forget_those_of(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
     let asked = "SELECT text FROM message WHERE role = 'user' AND octet_length(text) <= ?2 AND session";
     let sql = format!("DELETE FROM prompt WHERE text IN ({asked} = ?1) AND text NOT IN ({asked} <> ?1)");
@@ -36,9 +34,6 @@ pub(super) fn forget_those_of(tx: &Transaction<'_>, session: SessionId) -> Resul
 
 impl Store {
     /// The newest `limit` prompts, newest first. Earlier programs kept longer ones, too.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn prompts(&self, limit: usize) -> Result<Vec<String>> {
         self.read(|db| {
             let sql = "SELECT text FROM prompt WHERE octet_length(text) <= ?2 ORDER BY key DESC LIMIT ?1";

@@ -41,7 +41,6 @@ use crate::text::files;
 const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
 /// Read at a time, between two looks at whether to stop.
 const PIECE_BYTES: usize = 1 << 20;
-/// Rows that one transaction removes.
 const REMOVED: i64 = 1_000;
 const UNKNOWN: &str = "neither a sala-chat, ChatGPT nor Open WebUI export";
 
@@ -137,9 +136,7 @@ impl Read for Pieces<'_> {
 /// A file on its way in. Sessions and messages have numbers of its own, from 0, until it is written.
 struct Reading<'a> {
     spool: Spool,
-    /// Numbers given so far.
     ids: i64,
-    /// Conversations met so far.
     items: u64,
     watch: &'a Watch<'a>,
     bad: &'a dyn Fn(String) -> StoreError,
@@ -172,7 +169,6 @@ impl Reading<'_> {
         json.end()
     }
 
-    /// A file that is one object.
     fn take_one(&mut self, json: &str) -> Result<()> {
         let [format, version] = fields(json, ["format", "version"]);
         if text(format).is_none_or(|format| format != JSON_FORMAT) {
@@ -299,7 +295,6 @@ fn write_batch(
     Ok(whole)
 }
 
-/// Takes the items of a list one by one.
 struct List<'a, 'b>(&'a mut Reading<'b>);
 
 impl<'de> Visitor<'de> for List<'_, '_> {

@@ -1,7 +1,7 @@
-//! Which state is worth its bytes: thinning by age, and the disk budget.
+//! Which state is kept: thinning by age, and the disk budget.
 //!
-//! Never touches text. Every removal is: the database forgets first, then the file goes, unless it is named again; a crash in
-//! between leaves a file no row names, which is removed some days later.
+//! Never touches text. A removal changes the row first, then removes the file unless a row names it again. A crash in
+//! between leaves a file without a row, which is removed some days later.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,23 +23,16 @@ pub const PRUNED: &str = "it was pruned";
 /// How the reason begins for which state was never written. What follows was so at that moment.
 pub const NOT_WRITTEN: &str = "not written: ";
 
-/// What a removal freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
-    /// Files removed.
     pub files: u64,
-    /// Their bytes.
     pub bytes: u64,
-    /// Segments forgotten altogether.
     pub segments: u64,
-    /// Messages removed, of sessions that were in the trash.
     pub messages: u64,
-    /// Sessions removed from the trash.
     pub sessions: u64,
 }
 
 impl Freed {
-    /// Adds another removal's numbers.
     pub fn add(&mut self, o: Freed) {
         self.files += o.files;
         self.bytes += o.bytes;
@@ -61,10 +54,7 @@ pub(super) fn keeps_turn(age: u64, number: u64, keep: u64) -> bool {
 }
 
 impl Store {
-    /// Thins end states of what was said in a session, on all its branches. Returns what was freed.
-    ///
-    /// # Errors
-    /// The database cannot be written.
+    /// Thins the end states of a session, on all its branches.
     pub fn thin(&self, session: SessionId) -> Result<Freed> {
         let gone = self.transaction(|tx| {
             let tips: Vec<SegmentId> = {
@@ -107,25 +97,16 @@ impl Store {
     /// Drops the state unused for longest until all fits into the budget: first end states that nothing pins, then
     /// whole segments from the tips downwards. Segments in `spare` (the open conversation's path) stay, and so does the state of
     /// marks with all that it builds on, unless there is to be none at all.
-    ///
-    /// # Errors
-    /// The database cannot be written.
     pub fn keep_budget(&self, spare: &[SegmentId]) -> Result<Freed> {
         self.drop_state_above(self.limits.max_state_bytes, spare, "dropped to stay within the disk budget")
     }
 
     /// Drops all state but that of the paths that end in `spare`; texts stay.
-    ///
-    /// # Errors
-    /// The database cannot be written.
     pub fn drop_all_state(&self, spare: &[SegmentId]) -> Result<Freed> {
         self.drop_state_above(0, spare, PRUNED)
     }
 
     /// Bytes of the state of the paths that end in these segments.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn state_bytes_of(&self, ends: &[SegmentId]) -> Result<u64> {
         self.read(|db| {
             let tree = light(db)?;
@@ -136,9 +117,6 @@ impl Store {
 
     /// Bytes of the state that the budget leaves to marks: their own, the rows that it builds on, and of the ends below it those that
     /// are dropped with their rows only.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn state_bytes_of_marks(&self) -> Result<u64> {
         if self.limits.max_state_bytes == 0 {
             return Ok(0);
@@ -152,10 +130,6 @@ impl Store {
         })
     }
 
-    /// Bytes of kept state of all sessions.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn state_bytes(&self) -> Result<u64> {
         self.read(|db| {
             Ok(db.query_row("SELECT coalesce(sum(rows_bytes + end_bytes), 0) FROM segment", [], |r| r.get(0))?)
@@ -222,7 +196,7 @@ impl Store {
                         gone.push((id, kind, bytes));
                     }
                 }
-                // One without rows is nobody's child here.
+                // A segment without rows is not counted as a child.
                 if l.has_rows
                     && let Some(parent) = l.parent
                     && let Some(count) = children.get_mut(&parent)
@@ -244,7 +218,7 @@ impl Store {
         Ok(self.remove_files(&gone))
     }
 
-    /// When the state of each segment goes where room has to be made at once.
+    /// The order in which state is removed to make room at once.
     pub(super) fn turns_to_go(&self) -> Result<HashMap<SegmentId, Turn>> {
         self.read(|db| {
             let tree = light(db)?;
@@ -267,7 +241,6 @@ impl Store {
 const HEAD_SEGMENTS: &str =
     "SELECT l.segment FROM session s JOIN message_segment l ON l.message = s.head WHERE s.trashed_ms IS NULL";
 
-/// Ends of what was marked.
 const MARK_SEGMENTS: &str = "SELECT l.segment FROM mark JOIN session s ON s.id = mark.session
   JOIN message_segment l ON l.message = mark.message WHERE s.trashed_ms IS NULL";
 
@@ -281,12 +254,11 @@ fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
     Ok(ids(db, &sql)?.into_iter().collect())
 }
 
-/// Whether the end state of a segment goes before anybody's rows do: nothing pins it, and no document ends there.
+/// Whether the end state of a segment is dropped before any rows: nothing pins it, and no document ends there.
 fn end_goes_first(l: &Light, pinned: &HashSet<SegmentId>) -> bool {
     l.kind != SegmentKind::DocumentEnd && !pinned.contains(&l.id)
 }
 
-/// The segments of a session whose end state stays.
 fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep_turns: u64) -> HashSet<SegmentId> {
     let mut children: HashMap<SegmentId, u32> = HashMap::new();
     for parent in tree.values().filter_map(|l| l.parent) {
@@ -322,7 +294,7 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
     keep
 }
 
-/// Sessions that claim to have state are asked again.
+/// Renews the lists of sessions that claim to have state.
 fn refresh_all(tx: &Transaction<'_>) -> Result<()> {
     let stale: Vec<i64> = {
         let mut query = tx.prepare_cached("SELECT id FROM session WHERE state_of IS NOT NULL")?;

@@ -1,7 +1,7 @@
-//! The library: documents that were read, each behind the prefix it was read with.
+//! The library: documents with the prefix they were read after.
 //!
-//! Only prefixes compose: an entry is "this text behind these segments", found again by its segment's id. Entries keep
-//! their segments alive without any session. Never holds document text; sessions do.
+//! An entry is a text after certain segments, found again by its segment's id. Entries keep their segments without any
+//! session. Sessions hold the text of documents, entries do not.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,22 +13,15 @@ use super::error::Result;
 use super::recorded::KEPT;
 use super::segment::SegmentId;
 
-/// A document on the shelf.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DocumentRecord {
-    /// What was put there.
     pub document: NewDocument,
-    /// Fingerprint of the model that read it.
     pub fingerprint: String,
-    /// Its end state is on disk.
     pub kept: bool,
-    /// Bytes on disk of its own segments.
     pub bytes: u64,
-    /// Last use, ms since the epoch.
     pub used_ms: i64,
     /// A session reaches it, too.
     pub in_use: bool,
-    /// Bytes of its text as the model reads it.
     pub text_bytes: u64,
 }
 
@@ -63,10 +56,6 @@ fn record(r: &Row<'_>) -> rusqlite::Result<DocumentRecord> {
 }
 
 impl Store {
-    /// All documents, the last used first.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn documents(&self) -> Result<Vec<DocumentRecord>> {
         self.read(|db| {
             let sql = format!(
@@ -78,10 +67,6 @@ impl Store {
         })
     }
 
-    /// Hashes of what was read of each file, by its path.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn hashes_by_path(&self) -> Result<HashMap<String, HashSet<String>>> {
         self.read(|db| {
             let mut query = db.prepare_cached("SELECT path, hash FROM document WHERE path IS NOT NULL")?;
@@ -96,9 +81,6 @@ impl Store {
     }
 
     /// Names of documents, each once, with the tokens of the one that was used last; that one decides their order.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn document_names(&self) -> Result<Vec<(String, u64)>> {
         self.read(|db| {
             // The columns without a function are those of the row with the maximum.
@@ -109,19 +91,13 @@ impl Store {
         })
     }
 
-    /// Takes all entries of this name off the shelf and returns how many. Their bytes go with the next
-    /// [`Store::collect`] unless a session needs them.
-    ///
-    /// # Errors
-    /// The database cannot be written.
+    /// Removes all documents of this name and returns how many. [`Store::collect`] frees their bytes unless a session
+    /// needs them.
     pub fn remove_document(&self, name: &str) -> Result<u64> {
         self.transaction(|tx| Ok(tx.execute("DELETE FROM document WHERE name = ?1", [name])? as u64))
     }
 
-    /// Takes every entry off the shelf that no session uses, and returns how many.
-    ///
-    /// # Errors
-    /// The database cannot be written.
+    /// Removes every document that no session uses, and returns how many.
     pub fn prune_documents(&self) -> Result<u64> {
         self.transaction(|tx| {
             let gone = tx.execute(

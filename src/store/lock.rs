@@ -15,16 +15,12 @@ use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 use crate::text::clock;
 
-/// Who holds or held a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Process.
     pub pid: u32,
     /// Of the machine's run the process belongs to.
     pub boot: String,
-    /// Terminal, if any.
     pub tty: Option<String>,
-    /// ms since the epoch.
     pub since_ms: i64,
 }
 
@@ -46,7 +42,6 @@ impl Drop for SessionLock {
 }
 
 impl SessionLock {
-    /// Where the lock file is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -82,7 +77,7 @@ impl Store {
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&serde_json::to_vec(&me)?)
         };
-        // The lock is what counts; a name nobody can write is a worse message for the second process, no more.
+        // Only the lock counts; without the content the message to the second process is less precise.
         let _ = write(&mut file);
         Ok(SessionLock { file, path, stale: before })
     }
@@ -111,7 +106,6 @@ fn read_owner(file: &mut File) -> Option<Owner> {
     serde_json::from_str(&text).ok()
 }
 
-/// Whether the process that wrote this is still there.
 fn is_running(owner: &Owner) -> bool {
     if owner.boot != boot_id() {
         return false;

@@ -12,10 +12,11 @@ use super::segment::SegmentId;
 use crate::core::counted;
 use crate::core::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
-/// What stands before the rest of a damaged message.
+/// The facts of a message that stands for an unreadable one after a rescue.
+pub(super) const UNREADABLE: &str = r#"{"damaged":true}"#;
 const DAMAGED: &str = "[This message is damaged: it does not match its checksum. What is left of it follows.]";
 
-/// Reads a message. What is unreadable in it is said in its text rather than hiding the rest of the conversation.
+/// Reads a message. Its text names what is unreadable, so that the rest of the conversation is not hidden.
 fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
     let mut message = bare_message(r)?;
     if !seal::is_whole(r) {
@@ -29,7 +30,7 @@ fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
 pub(super) fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
     let role = text_at(r, 2);
     let text = text_at(r, 6);
-    // Facts beside the text are worth less than the text: defaults rather than an error.
+    // Facts matter less than the text: defaults rather than an error.
     let mut meta = serde_json::from_slice::<MessageMeta>(bytes_at(r, 4)).unwrap_or_default();
     let (role, text) = match Role::named(&role) {
         Some(role) => (role, text),
@@ -49,7 +50,6 @@ pub(super) fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
     })
 }
 
-/// Stands for a message that cannot be read at all.
 fn unreadable(id: MessageId, parent: Option<MessageId>, why: &str) -> Message {
     Message {
         id,
@@ -84,7 +84,7 @@ fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
     })
 }
 
-/// Messages from `head` up to a root, however damaged: what is missing or goes round in a ring ends the path, and says so.
+/// Messages from `head` up to a root, however damaged. A missing message or a ring ends the path with a message that says so.
 fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
     let mut path: Vec<Message> = Vec::new();
     let mut seen = std::collections::HashSet::new();
@@ -104,7 +104,7 @@ fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
         path.push(message);
     }
     path.reverse();
-    // A path is one: whoever goes by parents finds the same order.
+    // Parents give the same order as the path.
     if let Some(first) = path.first_mut() {
         first.parent = None;
     }
@@ -118,9 +118,7 @@ fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
 /// How much a session reaches: what it can go to, undone branches included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Messages of all branches.
     pub messages: u64,
-    /// Branches.
     pub branches: u64,
 }
 
@@ -135,10 +133,6 @@ impl std::fmt::Display for Extent {
 }
 
 impl Store {
-    /// How much a session reaches.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn extent(&self, session: SessionId) -> Result<Extent> {
         self.read(|db| {
             // A branch ends where nothing follows.
@@ -152,11 +146,7 @@ impl Store {
         })
     }
 
-    /// Messages that are kept of a session that stands at `head`, where all of them are undone: it stands before the first one, with
-    /// nothing but a system text above. Else 0.
-    ///
-    /// # Errors
-    /// The database cannot be read.
+    /// Messages of a session that is undone to its beginning, with at most a system text at or above `head`. Else 0.
     pub fn undone(&self, session: SessionId, head: Option<MessageId>) -> Result<u64> {
         self.read(|db| {
             let said = "SELECT EXISTS (SELECT 1 FROM up CROSS JOIN message m ON m.id = up.id WHERE m.role <> 'system')";
@@ -175,11 +165,7 @@ impl Store {
         })
     }
 
-    /// Sessions of which [`Store::undone`] may say more than 0: those that stand at no message, or at a system text. One look for a list
-    /// of all of them.
-    ///
-    /// # Errors
-    /// The database cannot be read.
+    /// Sessions for which [`Store::undone`] may be more than 0: those without a head, or with a system text as head.
     pub fn maybe_undone(&self) -> Result<HashSet<SessionId>> {
         self.read(|db| {
             let mut query = db.prepare_cached(
@@ -190,28 +176,18 @@ impl Store {
         })
     }
 
-    /// One message.
-    ///
-    /// # Errors
-    /// [`StoreError::NoMessage`].
     pub fn message(&self, id: MessageId) -> Result<Message> {
         self.read(|db| one_message(db, id))?.ok_or(StoreError::NoMessage { id: id.0 })
     }
 
     /// Messages from the root to `head`. Message `#n` is at index n - 1. What is damaged is in its place and says so.
-    ///
-    /// # Errors
-    /// [`StoreError::NoMessage`].
     pub fn path(&self, head: MessageId) -> Result<Vec<Message>> {
         let found = self.read(|db| climb(db, head))?;
         if found.is_empty() { Err(StoreError::NoMessage { id: head.0 }) } else { Ok(found) }
     }
 
-    /// Whether anybody but `session` has a message as it is: it was said elsewhere, something stands below it, or another session
-    /// stands on it. True of one that is not on disk.
-    ///
-    /// # Errors
-    /// The database cannot be read.
+    /// Whether a message is also of others than `session`: it belongs to another one, has children, or is a place of
+    /// another one. True of one that is not on disk.
     pub fn is_had_by_others(&self, message: MessageId, session: SessionId) -> Result<bool> {
         self.read(|db| {
             let had = db
@@ -227,9 +203,6 @@ impl Store {
     }
 
     /// A message that ends in this segment, the oldest.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn message_ending(&self, segment: &SegmentId) -> Result<Option<MessageId>> {
         self.read(|db| {
             let sql = "SELECT min(message) FROM message_segment WHERE segment = ?1";

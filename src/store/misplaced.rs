@@ -1,9 +1,8 @@
-//! State that was read at another place than where its message stands: it knows nothing of what was said before. Found by the
-//! database alone.
+//! Finds, by the database alone, state that was read without the messages before it.
 //!
-//! Each answer and each document ends a segment, so that the path to a document has one end for each of those up to it. One with
-//! fewer begins somewhere in the middle of the conversation, though it claims to begin the text. A server that was killed between
-//! two files of a load could leave such a path.
+//! Each answer and each document ends a segment, so the path to a document has one end for each of them. A path with
+//! fewer ends begins in the middle of the conversation. A server of an earlier version that was killed during a load
+//! could leave one.
 
 use rusqlite::{Connection, params};
 

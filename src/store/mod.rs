@@ -1,45 +1,46 @@
 //! The disk: conversations, saved model state, the document library, search, trash.
 //!
-//! Owns one data directory: `sala.db` (SQLite: everything that must never be lost) and `segments/` (immutable files of
-//! model state: a cache of work done). Never renders text, never talks to a model, never prints.
+//! Owns one data directory: `sala.db` (SQLite: everything that must never be lost) and `segments/` (immutable files of model state, a
+//! cache). Never renders text, never calls a model, never prints.
 //!
 //! # Invariants
 //!
-//! 1. **Text first.** A transaction holding text never waits for, and never fails because of, a state file: whoever holds
-//!    the database renames such files, and writes, syncs or removes none.
-//! 2. **One commit point per promise.** Text is safe when its transaction is; state is kept when the transaction that
-//!    names its checksum is, and its file was synced (file, then directory) before that.
-//! 3. A state file is believed only after its bytes hash to what the database says. Anything else is *declared
-//!    missing* with a reason, and the nearest earlier state is used.
-//! 4. Files no row names are removed some days later; rows whose file is missing lose their state, not their text.
+//! 1. **Text first.** A transaction with text never waits for a state file and never fails because of one: who holds the database
+//!    renames such files, and writes, syncs or removes none.
+//! 2. **One commit point per promise.** Text is safe when its transaction is. State is kept when the transaction that names its
+//!    checksum is; its file was synced before (file, then directory).
+//! 3. A state file is used only after its bytes hash to what the database has. Anything else is *declared missing* with a reason, and
+//!    the nearest earlier state is used.
+//! 4. Files that no row names are removed some days later; rows without a file lose their state, not their text.
 //! 5. After a failed write or sync, state saving is off until a probe file could be written, synced and removed.
-//! 6. Only our own files are written or removed: names of our form, in a directory that carries our mark, through no link.
-//! 7. A message whose bytes have turned is shown as damaged; it hides no other (`seal.rs`).
-//! 8. State that came from a file answers only for the sessions that came with it (`bundle.rs`).
-//! 9. A state file that a row names is never replaced or removed: files come to their places, and leave them, only while the
-//!    database is this process's to write (`save.rs`).
+//! 6. Only files of this program are written or removed: names of its form, in a directory with its mark, through no link.
+//! 7. A message that does not match its checksum is shown as damaged and hides no other (`seal.rs`).
+//! 8. State from a file answers only for the sessions of that file (`bundle.rs`).
+//! 9. A state file that a row names is never replaced or removed: files take and leave their places only while this process may write
+//!    the database (`save.rs`).
 //!
 //! # Files
 //!
-//! From the bottom to the top: a file imports only what is named before it.
+//! A file imports only those named before it.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `segment`, `error`, `watch` | words: pieces of state by name; one error type; who waits for what takes long |
-//! | `disk`, `scratch`, `format`, `vet` | files: every file effect; what must not outlive the process; the two files of a segment; state from elsewhere |
-//! | `seal`, `schema`, `recorded`, `reach` | rows: checksums inside the database; its tables; segments as it has them; which messages a session shows |
-//! | `directory`, `parts`, `database`, `opening`, `lock` | the store: what lies where; unfinished exports; an open data directory; what an earlier run left; who writes a session |
-//! | `summary`, `history`, `drafts`, `commit`, `unlinked` | changes: what lists show of a session; typed prompts; what stands in inputs; what a save consists of: the only code that changes text; state recorded and not yet linked |
-//! | `messages`, `sessions`, `search`, `library` | what is asked: messages as paths from a root; sessions; full text over all of them; documents that were read |
-//! | `uses`, `state`, `find`, `row_source`, `save` | state: used when, in, found by its text, its rows on their way out, on its way to disk |
-//! | `keep`, `wipe`, `misplaced`, `check`, `exchange`, `rescue`, `collect` | what goes: thinning and the disk budget; nothing left of what was deleted for good; state that was read at another place than its message's; `doctor --check`; a new database in the place of a damaged one; what can be read of a database that cannot be opened; what nothing needs any more |
+//! | `segment`, `error`, `watch` | names for pieces of state; the error type; progress and stop of long work |
+//! | `disk`, `scratch`, `format`, `vet` | file effects; private folders; the two files of a segment; checks of state from elsewhere |
+//! | `seal`, `schema`, `recorded`, `reach` | checksums in the database; its tables; segments in it; which messages a session shows |
+//! | `directory`, `parts`, `database`, `lock` | names in the directory; unfinished exports; the open store; one writer a session |
+//! | `summary`, `history`, `drafts`, `commit`, `unlinked` | columns of lists; typed prompts; unsent input; changes of text; segments recorded and not linked |
+//! | `messages`, `sessions`, `search`, `library` | reading: paths of messages, sessions, full text, documents |
+//! | `salvage`, `opening` | what can be read of a damaged database; opening a directory |
+//! | `uses`, `state`, `find`, `row_source`, `save` | state: last use, restoring, finding by text, rows in files, saving |
+//! | `keep`, `wipe`, `misplaced`, `check`, `exchange`, `rescue`, `collect` | thinning and disk budget; wiping deleted text; state at a wrong place; `doctor --check`; a new database for a damaged one; garbage |
 //! | `export`, `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
 //! | `writer` | the threads that make saves durable |
 //!
 //! # What the medium must guarantee
 //!
-//! A synced file keeps its bytes; a rename within one directory is all or nothing and is durable once the directory is
-//! synced; SQLite's own demands for WAL with `synchronous=FULL`. Torn and lost writes before a sync are expected.
+//! A synced file keeps its bytes; a rename within one directory is all or nothing and is durable once the directory is synced; SQLite's
+//! own demands for WAL with `synchronous=FULL`. Torn and lost writes before a sync are expected.
 
 mod arrival;
 mod bundle;
@@ -68,6 +69,7 @@ mod reach;
 mod recorded;
 mod rescue;
 mod row_source;
+mod salvage;
 mod save;
 mod schema;
 mod scratch;
@@ -99,8 +101,9 @@ pub use keep::{Freed, NOT_WRITTEN, PRUNED};
 pub use library::DocumentRecord;
 pub use lock::{Owner, SessionLock};
 pub use messages::Extent;
-pub use rescue::{Rescue, Rescued, Unread};
+pub use rescue::{Rescue, Rescued};
 pub use row_source::{Opened, StoredRows};
+pub use salvage::Unread;
 pub use scratch::Scratch;
 pub use search::SearchHit;
 pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, unchanged_prefix};
@@ -109,5 +112,5 @@ pub use state::{Lost, RestorePlan};
 pub use watch::Watch;
 pub use writer::{SaveEvent, Unsaved, Writer};
 
-/// What means the session changed last where a session is named. None is given it as its name.
+/// Names the session that changed last. No session may be called so.
 pub const LAST: &str = "last";

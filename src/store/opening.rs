@@ -1,6 +1,5 @@
 //! Opening a data directory: what it is, whether it can be written, what an earlier run left.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -10,14 +9,12 @@ use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::format::FileKind;
-use super::rescue::salvage;
+use super::salvage::{copy_database, private_place, salvage};
 use super::schema::{self, Found};
 use super::scratch::Scratch;
 use super::segment::SegmentId;
 use crate::core::counted;
 
-/// So often a database is copied that is written to meanwhile; the last copy is taken as it is.
-const COPIES: u32 = 5;
 /// Bytes that the database needs for its own work, with much to spare.
 const ROOM: u64 = 1 << 20;
 
@@ -28,7 +25,7 @@ enum Purpose {
     Write,
     /// To look: a copy will do.
     Read,
-    /// To make room: where there is no reserve left, the oldest state goes first.
+    /// To make room: without a reserve the oldest state is removed first.
     Free,
 }
 
@@ -46,9 +43,6 @@ impl Store {
 
     /// As [`Store::open`], to look only: where the disk is full a copy elsewhere is read before the reserve is given up, and
     /// a directory that is not there is not made.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
     pub fn open_to_read(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         let absolute = std::path::absolute(root).map_err(no_folder(root))?;
         if matches!(absolute.try_exists(), Ok(false)) {
@@ -59,9 +53,6 @@ impl Store {
 
     /// As [`Store::open`], to make room: where the disk is full and there is no reserve left, files of the oldest state are removed
     /// until there is room to work.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
     pub fn open_to_free(root: &Path, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
         Store::open_for(root, disk, limits, Purpose::Free)
     }
@@ -208,7 +199,6 @@ impl Store {
         Store::reading(layout, disk, limits, why, elsewhere)
     }
 
-    /// What can be read of a damaged database, for reading.
     fn open_salvaged(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, e: StoreError) -> Result<Store> {
         let detail = e.damage().unwrap_or_default();
         let (place, ..) = salvage(&layout, &*disk, &detail)?;
@@ -221,7 +211,7 @@ impl Store {
     }
 
     fn open_readable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String) -> Result<Store> {
-        // SQLite wants to write beside a WAL database even to read it: read a copy then.
+        // SQLite writes files next to a WAL database even to read it: read a copy.
         let copy = private_place()?;
         let target = copy.path().join("sala.db");
         copy_database(&layout, &*disk, &target)?;
@@ -259,9 +249,8 @@ impl Store {
         })
     }
 
-    /// Removes files of the state unused for longest until the database has room to work, unless a process is writing some right now or the
-    /// directory is not the one the database knows. This store reads a copy: what the database says of them is for whoever can
-    /// write it.
+    /// Removes the least recently used files of state until the database has room to work, unless a process is writing
+    /// some or the directory is not the one of the database. This store reads a copy, so the caller records the loss.
     fn make_room(&self) -> Vec<(SegmentId, FileKind, String)> {
         let known = self.directory_id().is_ok_and(|id| directory::read_mark(&self.layout, &*self.disk) == Some(id));
         let lock = self.layout.open_lock("writing").ok().filter(|lock| known && lock.try_lock().is_ok());
@@ -309,49 +298,6 @@ impl Store {
 
     pub(super) fn identify(&self) -> std::io::Result<[(u64, u64); 2]> {
         Ok([self.disk.look(&self.layout.root)?.identity, self.disk.look(&self.layout.database)?.identity])
-    }
-}
-
-/// Copies the database and its log, again where one of them changed meanwhile: a writer that moves the log into the database
-/// after that was copied leaves what it moved in neither copy.
-pub(super) fn copy_database(layout: &Layout, disk: &dyn Disk, target: &Path) -> Result<()> {
-    let (wal, wal_copy) = (Layout::log_of(&layout.database), Layout::log_of(target));
-    let files = [(&layout.database, target), (&wal, &*wal_copy)];
-    for left in (0..COPIES).rev() {
-        let mut before = Vec::new();
-        let mut copied = Ok(());
-        for (from, to) in files {
-            before.push(disk.look(from).ok());
-            copied = copied.and_then(|()| match from == &layout.database || from.is_file() {
-                true => copy_private(from, to).map_err(StoreError::io("read", from)),
-                // An earlier attempt may have left one.
-                false => remove_left(to).map_err(StoreError::io("remove", to)),
-            });
-        }
-        let unchanged = files.iter().zip(&before).all(|((from, _), before)| disk.look(from).ok() == *before);
-        if unchanged || left == 0 {
-            return copied;
-        }
-    }
-    Ok(())
-}
-
-/// Where a database lies that is read in the place of another one.
-pub(super) fn private_place() -> Result<Scratch> {
-    Scratch::new().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))
-}
-
-/// Copies a file for this user's eyes.
-fn copy_private(from: &Path, to: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut copy = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
-    std::io::copy(&mut File::open(from)?, &mut copy).map(drop)
-}
-
-fn remove_left(copy: &Path) -> std::io::Result<()> {
-    match std::fs::remove_file(copy) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which messages a session shows, as parts of queries: by where it stands, what was said in it, and what is above that.
+//! Which messages a session shows, as parts of queries: its places, its own messages, and all above those.
 
 macro_rules! places {
     () => {
@@ -9,11 +9,11 @@ macro_rules! places {
     };
 }
 
-/// Places that sessions hold beside what was said in them: heads, marks, and where they were forked, which a fork that
-/// went back behind it can still return to. An earlier version may have removed the message at a fork point.
+/// Places of sessions besides their own messages: heads, marks, and fork points, to which a fork can return. An
+/// earlier version may have removed the message at a fork point.
 pub(super) const PLACES: &str = places!();
 
-/// Messages a session can show: said in it, or at or above one of its places, or above anything said in it.
+/// Messages a session can show: its own, and those at or above one of its places or above one of its own.
 pub(super) const REACHED_BY_SESSION: &str = concat!(
     "WITH RECURSIVE ",
     places!(),

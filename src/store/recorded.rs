@@ -57,7 +57,6 @@ pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
     if named == segment.id { Ok(segment) } else { Err(rusqlite::Error::IntegralValueOutOfRange(0, -1)) }
 }
 
-/// A segment without its tokens.
 pub(super) struct Light {
     pub id: SegmentId,
     pub parent: Option<SegmentId>,
@@ -88,7 +87,6 @@ fn light_of(r: &Row<'_>) -> rusqlite::Result<Light> {
     })
 }
 
-/// All segments there are.
 pub(super) fn light(tx: &Connection) -> Result<HashMap<SegmentId, Light>> {
     let mut query = tx.prepare_cached(&format!("SELECT {LIGHT}"))?;
     let rows = query.query_map([], light_of)?;
@@ -101,19 +99,16 @@ fn kind_at(r: &Row<'_>, column: usize) -> rusqlite::Result<SegmentKind> {
     SegmentKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, code))
 }
 
-/// One of them.
 pub(super) fn one_light(tx: &Transaction<'_>, id: &SegmentId) -> Result<Option<Light>> {
     Ok(tx.prepare_cached(&format!("SELECT {LIGHT} WHERE id = ?1"))?.query_row([id.0], light_of).optional()?)
 }
 
-/// Segments by a query of one column.
 pub(super) fn ids(db: &Connection, sql: &str) -> Result<Vec<SegmentId>> {
     let mut query = db.prepare_cached(sql)?;
     let rows = query.query_map([], |r| Ok(SegmentId(r.get(0)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Segments, and all that they build on.
 pub(super) fn with_ancestors(
     tree: &HashMap<SegmentId, Light>,
     from: impl IntoIterator<Item = SegmentId>,

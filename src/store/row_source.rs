@@ -20,14 +20,13 @@ use crate::engine::protocol::{
     CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsPlace, SOURCE_BYTES, StatePart,
 };
 
-// A piece that is asked for as is best for the asker is one checksum's worth.
+// A reader's piece has one checksum.
 const _: () = assert!(CHUNK_BYTES == SOURCE_BYTES as u64);
 
 /// The rows of one segment, still in their file.
 #[derive(Debug)]
 pub struct StoredRows {
     id: SegmentId,
-    /// Checksum of the file's head.
     root: [u8; 32],
     file: OpenFile,
     path: PathBuf,
@@ -55,7 +54,6 @@ impl StoredRows {
         Ok(StoredRows { id, root, file, path: path.to_owned(), disk, read: AtomicUsize::new(0) })
     }
 
-    /// Of all arrays together.
     pub fn bytes(&self) -> usize {
         let bytes = self.file.tensors.iter().map(|t| t.bytes).sum::<u64>();
         usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -119,10 +117,8 @@ impl RowSource for StoredRows {
     }
 }
 
-/// A path ready to be restored.
 #[derive(Debug)]
 pub struct Opened {
-    /// What is kept and what is not.
     pub plan: RestorePlan,
     /// Rows of the segments from the one asked for up to `plan.usable`, consecutive.
     pub rows: Vec<Arc<StoredRows>>,
@@ -131,13 +127,13 @@ pub struct Opened {
 }
 
 impl Store {
-    /// Opens the path that ends in `tip` as far as it is kept: the state at its end, and the rows of its segments from number
-    /// `have` on (the caller still has the others), left in their files. Their bytes are read and checked by whoever takes
-    /// them; when that fails, [`Store::note_fault`] is to be told. A file that turns out damaged is declared missing and
-    /// the next earlier state is used; an empty result (`plan.usable == 0`) is no error.
+    /// Opens the path that ends in `tip` as far as it is kept: the state at its end, and the rows of its segments from
+    /// number `have` on (the caller has the others), left in their files. The reader of the rows checks their bytes
+    /// and reports a fault with [`Store::note_fault`]. A damaged file is declared missing and the next earlier state
+    /// is used; an empty result (`plan.usable == 0`) is no error.
     ///
     /// # Errors
-    /// [`StoreError::NoSegment`]; the database cannot be read; [`StoreError::StateLost`] for an I/O error that may pass.
+    /// [`StoreError::NoSegment`]; [`StoreError::StateLost`] for an I/O error that may pass.
     pub fn open_path(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
         let (plan, rows, end) = self.along_path(tip, have, |id, root, path| {
             StoredRows::of(*id, *root, path, Arc::clone(&self.disk)).map(Arc::new)
@@ -169,7 +165,6 @@ impl Store {
         }
     }
 
-    /// Returns whether it was in use.
     fn leave_out(&self, id: SegmentId, why: &str) -> bool {
         lock(&self.left_out).insert(id, why.to_owned()).is_none()
     }

@@ -1,11 +1,12 @@
-//! Saving model state: files first (written and synced under names of this process's own), which then take their places and are
-//! synced there (the directory), then the transaction that names the checksums of those that are still there. Several processes may
-//! save one segment at once, and their files differ: a file is placed or removed only while the database is this process's to write,
-//! and never where a row names one. Who finds another's file in its place when it comes to name it writes all once more. Nobody's text
-//! waits for a file's bytes or a directory's sync meanwhile.
+//! Saves model state: files are written and synced under names of this process, renamed to their places there and
+//! synced (the directory); then a transaction names the checksums of those that are still in place.
 //!
-//! A segment file without a name in the database is garbage, and is made only under the writing lock, so that whoever holds that
-//! lock alone may remove such files.
+//! Several processes may save one segment at once, and their files differ: a file is placed or removed only while this
+//! process may write the database, and never where a row names one. On a conflict all is written once more. Text never
+//! waits for a file's bytes or a directory's sync.
+//!
+//! A segment file without a row is garbage. It is made only under the shared writing lock, so that the exclusive owner
+//! of that lock may remove such files.
 
 use std::fs::File;
 
@@ -49,7 +50,7 @@ impl Drop for Writing {
 impl Store {
     /// Announces that files are about to be made. Waits for a sweep in progress, which is short.
     pub(super) fn announce_writing(&self) -> Writing {
-        // Without locks (some network file systems) nobody sweeps either.
+        // Without locks (some network file systems) no process sweeps either.
         let file = self.layout.open_lock("writing").ok();
         Writing(file.filter(|f| f.lock_shared().is_ok()))
     }
@@ -146,13 +147,12 @@ impl Store {
         }
     }
 
-    /// Removes files that were written and could not be named.
     pub(super) fn forget_files(&self, written: &[Written]) {
         for file in written {
-            // What cannot be removed now goes at the next start.
+            // The next start removes the rest.
             let _ = self.disk.remove(&self.layout.unfinished(&file.id, file.kind));
         }
-        // Some may have come to their places before that; another process's may come there until nobody else can write.
+        // Some may be in place already, and another process's may arrive until this one may write.
         let placed: Vec<&Written> = written.iter().filter(|file| self.is_in_place(file)).collect();
         self.remove_those(&placed, |file| (file.id, file.kind), |file| self.is_in_place(file));
     }
@@ -166,7 +166,7 @@ impl Store {
         self.remove_those(files, |(id, kind, _)| (*id, *kind), |_| true)
     }
 
-    /// As [`Store::remove_unnamed`], of files that say which they are by `name`: those that are `meant` while nobody else can write.
+    /// As [`Store::remove_unnamed`], of the files that are still `meant` while no other process can write.
     fn remove_those<'a, T>(
         &self,
         files: &'a [T],
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(store.remove_files(&[(id, FileKind::Rows, bytes)]).files, 0);
         assert!(is_first());
         assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 1);
-        // What nobody names goes.
+        // A file without a row is removed.
         assert!(store.declare_missing(&id, FileKind::Rows, "dropped"));
         assert_eq!(store.remove_files(&[(id, FileKind::Rows, bytes)]).files, 1);
         assert_eq!(std::fs::read_dir(&store.layout.segments).unwrap().count(), 0);

@@ -11,11 +11,9 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::error::{Result, StoreError, one_line};
+use super::error::{Result, StoreError, is_damage, one_line};
 
-/// "SALA": marks the file as ours.
 pub(super) const APPLICATION_ID: i32 = 0x5341_4c41;
-/// Version this program writes.
 pub(super) const VERSION: i32 = 2;
 
 /// How long to wait for another process's transaction.
@@ -160,6 +158,21 @@ CREATE TRIGGER IF NOT EXISTS session_gone AFTER DELETE ON session BEGIN
 END;
 ";
 
+/// All tables but the search index: a damaged database may lack one.
+pub(super) const TABLES: [&str; 11] = [
+    "counter",
+    "session",
+    "message",
+    "segment",
+    "message_segment",
+    "mark",
+    "head_log",
+    "document",
+    "prompt",
+    "property",
+    "draft",
+];
+
 /// Whether a database of ours may be without a table: that of [`SECOND`] in one from before it, that of [`LATER`] in any.
 pub(super) fn may_lack(table: &str, version: i32) -> bool {
     match table {
@@ -172,20 +185,15 @@ pub(super) fn may_lack(table: &str, version: i32) -> bool {
 /// What earlier programs made and nothing asks for: no program misses it, so the version stays.
 const OUT_OF_USE: &str = "DROP INDEX IF EXISTS document_hash;";
 
-/// What the first bytes of a file say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
-    /// Our database.
     Ours,
     /// A database nothing was put into yet.
     Blank,
-    /// Another program's.
     OfAnother,
-    /// No database at all.
     None,
 }
 
-/// Judges a database file of `bytes` bytes by its first 100.
 pub(super) fn what_it_is(head: &[u8], bytes: u64) -> Head {
     let number = |at: usize| head.get(at..at + 4).and_then(|b| Some(i32::from_be_bytes(b.try_into().ok()?)));
     if !head.starts_with(b"SQLite format 3\0") || head.len() < 100 {
@@ -204,16 +212,13 @@ pub(super) fn what_it_is(head: &[u8], bytes: u64) -> Head {
     }
 }
 
-/// What a database file turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Ours, this version (made just now if it did not exist).
     Current,
-    /// Ours, from a newer program.
     Newer(i32),
 }
 
-/// Opens for writing, creating the tables in an empty file.
 pub(super) fn open_writable(path: &Path) -> Result<(Connection, Found)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let mut db = Connection::open_with_flags(path, flags).map_err(|e| named(path, e))?;
@@ -292,6 +297,26 @@ pub(super) fn check_structure(db: &Connection, path: &Path) -> Result<()> {
     }
 }
 
+/// The first fault in the structure of the tables and their indexes, a phrase.
+pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
+    let fault = |table: &str| -> rusqlite::Result<Option<String>> {
+        if !db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?.exists([table])? {
+            return Ok(Some(format!("{table} is missing")));
+        }
+        let line: String = db.query_row(&format!("PRAGMA integrity_check('{table}')"), [], |r| r.get(0))?;
+        Ok((line != "ok").then(|| one_line(&format!("{table}: {line}"))))
+    };
+    for table in TABLES {
+        match fault(table) {
+            Ok(None) => {}
+            Ok(found) => return Ok(found),
+            Err(e) if is_damage(&e) => return Ok(Some(one_line(&e))),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(None)
+}
+
 /// Opens without ever writing. `path` may be a private copy.
 pub(super) fn open_readable(path: &Path, shown: &Path) -> Result<(Connection, Found)> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
@@ -327,5 +352,26 @@ pub(super) fn named(path: &Path, e: rusqlite::Error) -> StoreError {
             _ => StoreError::Database(e),
         },
         _ => StoreError::Database(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_table_is_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new.db");
+        std::fs::File::create(&path).unwrap();
+        let (db, _) = open_writable(&path).unwrap();
+        // The search has tables of its own, and its own check.
+        let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'
+                   AND name NOT LIKE 'message_text%'";
+        let names: rusqlite::Result<BTreeSet<String>> =
+            db.prepare(sql).unwrap().query_map([], |r| r.get(0)).unwrap().collect();
+        assert_eq!(names.unwrap(), TABLES.map(str::to_owned).into());
     }
 }

@@ -12,12 +12,12 @@ use rustix::fs::OFlags;
 use super::disk::{Disk, Look, RealDisk, open_plain};
 
 const PREFIX: &str = "sala-chat-scratch-";
-/// Held by the process whose folder it is.
+/// Locked by the owner of the folder.
 const HELD: &str = "held.lock";
-/// A folder that was never held is somebody's who was killed between two calls, or is being made right now.
+/// A folder without a lock is being made, or its process was killed before the lock.
 const UNHELD_AGE: Duration = Duration::from_secs(3600);
 
-/// A private folder that goes when this is dropped.
+/// A private folder, removed on drop.
 #[derive(Debug)]
 pub struct Scratch {
     dir: tempfile::TempDir,
@@ -25,10 +25,6 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one, and removes those that killed processes left.
-    ///
-    /// # Errors
-    /// There is no room for it.
     pub fn new() -> io::Result<Scratch> {
         let places = places();
         sweep(&places);
@@ -44,12 +40,10 @@ impl Scratch {
         Ok(Scratch { dir, _held: file })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Removes what killed processes left. Returns how many folders went.
     pub fn remove_left() -> u64 {
         sweep(&places())
     }

@@ -1,8 +1,8 @@
-//! Checksums inside the database: one for each message and one for what places a session in its tree. SQLite reads a page
-//! whose bits have turned as if it were right; a seal that does not match says otherwise.
+//! Checksums inside the database: one for each message and one for each session's place in its tree. SQLite reads a
+//! page with a flipped bit as if it were right; a seal shows the damage.
 //!
-//! A seal is the first 16 bytes of a BLAKE3 over the row's values, lengths before texts. What the program may change by the
-//! way (use counters, index flags, which session owns a shared message) is not under it.
+//! A seal is the first 16 bytes of a BLAKE3 over the row's values, lengths before texts. It does not cover what
+//! changes by the way: use counters, index flags, the owner of a shared message.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -10,7 +10,6 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::error::Result;
 use crate::core::transcript::SessionId;
 
-/// A checksum.
 pub(super) type Seal = [u8; 16];
 
 struct Sealer(blake3::Hasher);
@@ -40,7 +39,6 @@ impl Sealer {
     }
 }
 
-/// What a message's seal is made of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sealed<'a> {
     pub id: i64,
@@ -76,12 +74,10 @@ pub(super) fn bytes_at<'a>(r: &'a Row<'_>, column: usize) -> &'a [u8] {
     }
 }
 
-/// Text of a column, damaged or not.
 pub(super) fn text_at(r: &Row<'_>, column: usize) -> String {
     String::from_utf8_lossy(bytes_at(r, column)).into_owned()
 }
 
-/// The number in a column, if it is one.
 pub(super) fn number_at(r: &Row<'_>, column: usize) -> Option<i64> {
     match r.get_ref(column) {
         Ok(ValueRef::Integer(n)) => Some(n),
@@ -114,7 +110,7 @@ pub(super) fn is_whole(r: &Row<'_>) -> bool {
 pub(super) const SESSION: &str =
     "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal";
 
-/// The seal of a row whose columns from `first` on are those of [`SESSION`].
+/// The seal of a row with the columns of [`SESSION`] from `first` on.
 pub(super) fn session_seal(r: &Row<'_>, first: usize) -> Seal {
     let number = |column| number_at(r, first + column);
     let text = |column| bytes_at(r, first + column);

@@ -20,32 +20,27 @@ const BATCH: i64 = 64;
 const BATCH_BYTES: i64 = 1 << 18;
 /// Texts looked through at a time.
 const TEXTS: usize = 64;
-/// Words that are looked up in the index; more are rarely of use, and their number is whoever asks's.
+/// Words that are looked up in the index; the others of a long query are searched in the texts.
 const INDEXED_WORDS: usize = 64;
 
-/// A place where a search found something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchHit {
     /// A session that shows it, not in the trash.
     pub session: SessionId,
-    /// That session's name.
     pub name: String,
-    /// The message.
     pub message: MessageId,
     /// Its number on its branch, from 1.
     pub number: u64,
-    /// Text around the first hit, which stands between `[` and `]`; one line.
     pub snippet: String,
-    /// When it was said, ms since the epoch.
+    /// ms since the epoch.
     pub created_ms: i64,
 }
 
 impl Store {
-    /// Puts texts that are not in the index yet into it. Returns how many. Whoever waits is told messages that are in it now, of so
-    /// many that were not.
+    /// Indexes new texts and returns how many. `watch` gets the messages done, of all new ones.
     ///
     /// # Errors
-    /// The database cannot be written; [`StoreError::Stopped`], and then what was put into the index stays there.
+    /// The database cannot be written; [`StoreError::Stopped`], and then the index keeps what it has.
     pub fn index_texts(&self, watch: &Watch<'_>) -> Result<u64> {
         let count =
             |db: &Connection| Ok(db.query_row("SELECT count(*) FROM message WHERE indexed = 0", [], |r| r.get(0))?);
@@ -75,7 +70,7 @@ impl Store {
                 .collect();
             self.transaction(|tx| {
                 for id in &batch {
-                    // Flag first: it also tells that nobody else has indexed the row meanwhile.
+                    // Flag first: no change means that another process has indexed the row.
                     if tx
                         .prepare_cached("UPDATE message SET indexed = 1 WHERE id = ?1 AND indexed = 0")?
                         .execute([id])?
@@ -93,12 +88,9 @@ impl Store {
         }
     }
 
-    /// Messages that contain every word of `query` (`"in quotes"`: the words as they stand), best first. Upper and
-    /// lower case are the same. Whoever waits is told as by [`Store::index_texts`], which comes first. The database is asked for a
-    /// little at a time: others read it meanwhile.
-    ///
-    /// # Errors
-    /// The database cannot be read; [`StoreError::Stopped`].
+    /// Messages that contain every word of `query` (`"in quotes"`: a phrase), best first, without regard to case. New
+    /// texts are indexed first ([`Store::index_texts`]). Reads a few texts at a time, so that others can read in
+    /// between.
     pub fn search(&self, query: &str, limit: usize, watch: &Watch<'_>) -> Result<Vec<SearchHit>> {
         // What cannot be indexed now (a full disk) is missing from the result, not a reason to have none.
         if let Err(StoreError::Stopped) = self.index_texts(watch) {
@@ -156,11 +148,11 @@ impl Store {
     }
 }
 
-/// Which session shows a message: where it was said, or, with that in the trash, the oldest other one that reaches it.
+/// Which session shows a message: its own, or, with that in the trash, the oldest other one that reaches it.
 struct Shown {
     /// Sessions that are not in the trash, and their names.
     live: HashMap<i64, String>,
-    /// Messages at and above the places where one of those stands on one in the trash, and that one.
+    /// Messages of sessions in the trash that a live session reaches, and that session.
     reached: HashMap<i64, i64>,
 }
 
@@ -169,7 +161,7 @@ impl Shown {
     fn of(db: &Connection) -> Result<Shown> {
         let mut query = db.prepare_cached("SELECT id, name FROM session WHERE trashed_ms IS NULL")?;
         let live = query.query_map([], |r| Ok((r.get(0)?, text_at(r, 1))))?.collect::<rusqlite::Result<_>>()?;
-        // Where the living meet the dead: places, and what was said below.
+        // Places and children of live sessions in sessions of the trash.
         let mut query = db.prepare_cached(&format!(
             "WITH {PLACES}
              SELECT p.message, p.session FROM place p CROSS JOIN message m ON m.id = p.message
@@ -223,7 +215,7 @@ fn contains_all(text: &str, words: &[String]) -> bool {
     words.iter().all(|word| text.contains(word.as_str()))
 }
 
-/// Splits at white space, keeping what stands between double quotes together. Each word once.
+/// Splits at white space, except between double quotes. Each word once.
 fn words(query: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (i, part) in query.split('"').enumerate() {

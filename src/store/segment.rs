@@ -22,7 +22,6 @@ impl SegmentId {
         self.hex().chars().take(8).collect()
     }
 
-    /// Reads 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<SegmentId> {
         blake3::Hash::from_hex(text).ok().map(|h| SegmentId(*h.as_bytes()))
     }
@@ -32,8 +31,8 @@ impl SegmentId {
         SegmentId(segment_name(fingerprint, parent.map(|id| &id.0), prompt, completion))
     }
 
-    /// The name of state that came from a file: `own` is what [`SegmentId::compute`] gives for the same tokens, `origin` names
-    /// the file. Nobody who reads those tokens here arrives at it, so it answers only for the sessions that came with it.
+    /// The name of imported state: `own` is [`SegmentId::compute`] of the same tokens, `origin` names the file.
+    /// Reading those tokens here gives another name, so the state answers only for the sessions of that file.
     pub(super) fn imported(own: &SegmentId, origin: &[u8; 32]) -> SegmentId {
         let mut hash = blake3::Hasher::new_derive_key("sala-chat imported segment 1");
         hash.update(origin).update(&own.0);
@@ -102,11 +101,7 @@ impl SegmentKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stored {
     /// On disk and, as far as is known, whole.
-    Kept {
-        /// Size of the file.
-        bytes: u64,
-    },
-    /// Declared missing.
+    Kept { bytes: u64 },
     Missing {
         /// A phrase: `thinned`, `damaged: …`, `not written: disk full`.
         why: String,
@@ -114,7 +109,6 @@ pub enum Stored {
 }
 
 impl Stored {
-    /// Bytes on disk.
     pub fn bytes(&self) -> u64 {
         match self {
             Stored::Kept { bytes } => *bytes,
@@ -122,7 +116,6 @@ impl Stored {
         }
     }
 
-    /// Whether it can be used.
     pub fn is_kept(&self) -> bool {
         matches!(self, Stored::Kept { .. })
     }
@@ -135,7 +128,6 @@ pub struct NewSegment {
     pub fingerprint: String,
     /// The segment before it; `None` at position 0.
     pub parent: Option<SegmentId>,
-    /// Position of its first token.
     pub start: u64,
     /// Tokens read by prefill, first.
     pub prompt: Vec<Token>,
@@ -143,44 +135,33 @@ pub struct NewSegment {
     pub completion: Vec<Token>,
     /// Where its end lies in the rendered text.
     pub boundary: TextBoundary,
-    /// What it holds.
     pub kind: SegmentKind,
 }
 
 impl NewSegment {
-    /// Tokens it adds.
     pub fn tokens(&self) -> u64 {
         (self.prompt.len() + self.completion.len()) as u64
     }
 
-    /// Its name.
     pub fn id(&self) -> SegmentId {
         SegmentId::compute(&self.fingerprint, self.parent.as_ref(), &self.prompt, &self.completion)
     }
 }
 
-/// A recorded segment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// Its name.
     pub id: SegmentId,
-    /// What it was recorded with.
     pub content: NewSegment,
-    /// Its KV rows.
     pub rows: Stored,
-    /// The recurrent state at its end.
     pub end: Stored,
-    /// Last use, ms since the epoch.
     pub used_ms: i64,
 }
 
 impl Segment {
-    /// Tokens it adds.
     pub fn tokens(&self) -> u64 {
         self.content.tokens()
     }
 
-    /// Position after its last token.
     pub fn end_position(&self) -> u64 {
         self.content.start + self.tokens()
     }

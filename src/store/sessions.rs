@@ -15,67 +15,51 @@ use super::summary::{OWN_TITLE, free_name};
 use crate::core::now_ms;
 use crate::core::transcript::{Message, MessageId, SessionId};
 
-/// A session as the list shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionRecord {
-    /// Its row.
     pub id: SessionId,
     /// Its name, unique among those not in the trash.
     pub name: String,
-    /// Where it stands.
     pub head: Option<MessageId>,
     /// JSON of the runtime.
     pub settings: String,
     /// The title that it was given, or the first words of the first question.
     pub title: String,
-    /// Messages from root to head.
     pub messages: u64,
     /// Tokens of that path, as far as known.
     pub tokens: u64,
-    /// Fingerprint of the model whose state the head has; `None` without state.
+    /// Fingerprint of the model of the head's state; `None` without state.
     pub state_of: Option<String>,
-    /// The session it was forked from.
     pub forked_from: Option<SessionId>,
-    /// ms since the epoch.
     pub created_ms: i64,
     /// Last change, ms since the epoch. The list is ordered by an own counter, not by this.
     pub updated_ms: i64,
-    /// When it was put into the trash.
     pub trashed_ms: Option<i64>,
     /// Its row is not what was written: name and settings may be wrong, the head is the last one in the log of heads.
     pub damaged: bool,
 }
 
-/// Which sessions to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionFilter {
-    /// The usual ones.
     Live,
-    /// Those in the trash.
     Trashed,
 }
 
-/// A message in the tree of a session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageNode {
     /// The message. Its text may be left out, see [`Store::tree`].
     pub message: Message,
-    /// Its number on its own branch, from 1.
     pub number: u64,
-    /// The segment that ends at it, under the fingerprint asked for.
+    /// The segment that ends at it, under the requested fingerprint.
     pub segment: Option<SegmentId>,
     /// That segment's rows and end state are on disk.
     pub kept: bool,
 }
 
-/// A named place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MarkRecord {
-    /// Its name.
     pub name: String,
-    /// Where it is.
     pub message: MessageId,
-    /// ms since the epoch.
     pub created_ms: i64,
 }
 
@@ -83,7 +67,7 @@ pub struct MarkRecord {
 const SESSION: &str = "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal,
   messages, tokens, state_of, updated_ms";
 
-/// Reads a session. A damaged row is read as far as it goes.
+/// Reads a session; of a damaged row what is readable.
 fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     let count = |column| number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default();
     Ok(SessionRecord {
@@ -103,7 +87,7 @@ fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     })
 }
 
-/// Puts right what can be put right of a damaged session: where it stands is in the log of heads as well.
+/// Takes the head of a damaged session from the log of heads.
 fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
     if record.damaged {
         let logged = db
@@ -118,7 +102,7 @@ fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
     Ok(record)
 }
 
-/// Places that are told of where a session stood before.
+/// Earlier places of a session that are read.
 const LEFT: i64 = 100;
 
 /// The segments of a session that have all rows up to their end.
@@ -134,7 +118,7 @@ fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Res
     let rows = query.query_map(params![session.0, fingerprint], |r| {
         Ok((SegmentId(r.get(0)?), r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId)))
     })?;
-    // From the roots down, as far as rows are there: what hangs on nothing that is there, or goes round, is never come to.
+    // From the roots down, as far as rows are kept; segments without a kept parent, or in a ring, are not reached.
     let mut children: HashMap<Option<SegmentId>, Vec<SegmentId>> = HashMap::new();
     for row in rows {
         let (id, parent) = row?;
@@ -151,9 +135,6 @@ fn whole_segments(db: &Connection, session: SessionId, fingerprint: &str) -> Res
 
 impl Store {
     /// Sessions, the last changed first; at most `limit`.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn sessions(&self, filter: SessionFilter, limit: usize) -> Result<Vec<SessionRecord>> {
         self.read(|db| {
             // Not by the index: a damaged one would hide a session without a word.
@@ -179,17 +160,11 @@ impl Store {
     }
 
     /// The session called `name`; if there is none and `name` is a number, the one with this id.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSession`].
     pub fn session_named(&self, name: &str) -> Result<SessionRecord> {
         self.read(|db| find_session(db, name, "trashed_ms IS NULL"))
     }
 
     /// A session of the trash by its name, the one used last.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn trashed_session(&self, name: &str) -> Result<Option<SessionRecord>> {
         match self.read(|db| find_session(db, name, "trashed_ms IS NOT NULL")) {
             Err(StoreError::NoSession { .. }) => Ok(None),
@@ -198,9 +173,6 @@ impl Store {
     }
 
     /// A session by its row, in the trash or not.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSession`].
     pub fn session(&self, id: SessionId) -> Result<SessionRecord> {
         self.read(|db| {
             let record = db
@@ -212,9 +184,6 @@ impl Store {
     }
 
     /// The title that a session was given, if it has another than its first question.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn own_title(&self, id: SessionId) -> Result<Option<String>> {
         self.read(|db| {
             Ok(db
@@ -224,28 +193,18 @@ impl Store {
         })
     }
 
-    /// The session changed last.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn last_session(&self) -> Result<Option<SessionRecord>> {
         Ok(self.sessions(SessionFilter::Live, 1)?.pop())
     }
 
-    /// A name no session has, as close to `wish` as possible.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn free_name(&self, wish: &str) -> Result<String> {
-        self.read(|db| free_name(db, wish))
+    /// An unused name as close to `wanted` as possible.
+    pub fn free_name(&self, wanted: &str) -> Result<String> {
+        self.read(|db| free_name(db, wanted))
     }
 
     /// Every message a session can go to, undone branches included; parents before children, siblings in the order
     /// they were made. Texts are cut to `max_text` characters (a tree needs first words, not documents). Without a model, which an
     /// empty fingerprint says, no segments are looked for.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn tree(&self, session: SessionId, fingerprint: &str, max_text: usize) -> Result<Vec<MessageNode>> {
         self.read(|db| {
             let whole = match fingerprint {
@@ -273,9 +232,6 @@ impl Store {
 
     /// The last segment on the path to `head` under this fingerprint, and the message it ends at. Messages after that
     /// one have no state and are read again.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn tip_segment(&self, head: MessageId, fingerprint: &str) -> Result<Option<(MessageId, SegmentId)>> {
         self.read(|db| {
             Ok(db
@@ -290,9 +246,6 @@ impl Store {
     }
 
     /// The fingerprint under which the branch of a session has kept state, of its newest part that has any.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn state_on_branch(&self, head: MessageId) -> Result<Option<String>> {
         self.read(|db| {
             Ok(db
@@ -305,10 +258,6 @@ impl Store {
         })
     }
 
-    /// Marks of a session, oldest first.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn marks(&self, session: SessionId) -> Result<Vec<MarkRecord>> {
         self.read(|db| {
             let mut query = db.prepare_cached(
@@ -322,9 +271,6 @@ impl Store {
     }
 
     /// Sessions forked from this one, not in the trash, with the message each was forked at: `/branch NAME`.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn forks(&self, session: SessionId) -> Result<Vec<(SessionRecord, Option<MessageId>)>> {
         self.read(|db| {
             let mut query = db.prepare_cached(&format!(
@@ -336,9 +282,6 @@ impl Store {
     }
 
     /// Where a session stood before, the last place last; as far back as `/redo` may ask for.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn heads_left(&self, session: SessionId) -> Result<Vec<MessageId>> {
         self.read(|db| {
             let mut query = db.prepare_cached(
@@ -376,9 +319,6 @@ impl Store {
     }
 
     /// Puts a session into the trash. Nothing is removed until [`Store::empty_trash`].
-    ///
-    /// # Errors
-    /// The database cannot be written.
     pub fn delete(&self, id: SessionId) -> Result<()> {
         self.transaction(|tx| {
             tx.execute(
@@ -390,9 +330,6 @@ impl Store {
     }
 
     /// Takes a session out of the trash and returns its name, which differs when the old one was taken meanwhile.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSession`]; the database cannot be written.
     pub fn undelete(&self, name: &str) -> Result<String> {
         self.transaction(|tx| {
             let session = find_session(tx, name, "trashed_ms IS NOT NULL")?;

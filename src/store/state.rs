@@ -16,52 +16,42 @@ use super::summary::refresh_session;
 use crate::core::transcript::SessionId;
 use crate::engine::protocol::{CheckpointImage, RowsImage};
 
-/// Something on a path that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Which segment.
     pub segment: SegmentId,
     /// `KV rows` or `state`.
     pub what: &'static str,
-    /// A phrase.
     pub why: String,
 }
 
 /// How to get to the end of a segment path: what to load and what to read again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RestorePlan {
-    /// The whole path, root first.
     pub path: Vec<Segment>,
     /// Rows of the first `usable` segments and the end state of the last of them are kept; 0: start from nothing.
     pub usable: usize,
-    /// Why the rest is not.
     pub lost: Vec<Lost>,
 }
 
 impl RestorePlan {
-    /// Tokens of the path that come from the disk.
     pub fn kept_tokens(&self) -> u64 {
         self.path.iter().take(self.usable).map(Segment::tokens).sum()
     }
 
-    /// Tokens of the path that have to be read again.
     pub fn replay_tokens(&self) -> u64 {
         self.path.iter().skip(self.usable).map(Segment::tokens).sum()
     }
 
-    /// Segments to run again, in order.
     pub fn replay(&self) -> &[Segment] {
         self.path.get(self.usable..).unwrap_or_default()
     }
 
-    /// Bytes to load.
     pub fn bytes(&self) -> u64 {
         let rows: u64 = self.path.iter().take(self.usable).map(|s| s.rows.bytes()).sum();
         rows + self.path.iter().take(self.usable).next_back().map_or(0, |s| s.end.bytes())
     }
 }
 
-/// Where a segment lies and the checksums of its files.
 pub(super) struct Roots {
     pub parent: Option<[u8; 32]>,
     pub start: u64,
@@ -71,7 +61,6 @@ pub(super) struct Roots {
 }
 
 impl Roots {
-    /// That of one of the two files, if it is kept.
     pub(super) fn of(&self, kind: FileKind) -> Option<[u8; 32]> {
         match kind {
             FileKind::Rows => self.rows,
@@ -81,11 +70,8 @@ impl Roots {
 }
 
 impl Store {
-    /// A segment, if it was ever recorded: a document read before behind the same prefix is found this way. One whose row is
-    /// damaged counts as never recorded: what it held is read again.
-    ///
-    /// # Errors
-    /// The database cannot be read.
+    /// A recorded segment, as of a document that was read after the same prefix. One with a damaged row counts as not
+    /// recorded, so that its tokens are read again.
     pub fn segment(&self, id: &SegmentId) -> Result<Option<Segment>> {
         let found = self.read(|db| {
             Ok(db
@@ -102,11 +88,8 @@ impl Store {
         }
     }
 
-    /// The longest part of a text below a segment, or at the very beginning, with which `rendered` goes on and whose state is
-    /// kept: where reading it was stopped. What was imported is found by nobody's text.
-    ///
-    /// # Errors
-    /// The database cannot be read.
+    /// The longest kept part of a document below a segment (`None`: at the beginning) that `rendered` begins with:
+    /// where reading it stopped. Imported state is not found by text.
     pub fn part_below(&self, parent: Option<&SegmentId>, fingerprint: &str, rendered: &str) -> Result<Option<Segment>> {
         let kind = SegmentKind::DocumentPart.code();
         let parts: Vec<(SegmentId, TextBoundary)> = self.read(|db| {
@@ -131,9 +114,6 @@ impl Store {
 
     /// Whether all state up to the end of a segment is kept, and the bytes of its own on disk, if the segment was ever recorded. Its tokens are not
     /// looked at.
-    ///
-    /// # Errors
-    /// The database cannot be read.
     pub fn kept_of(&self, id: &SegmentId) -> Result<Option<(bool, u64)>> {
         self.read(|db| {
             let sql = format!("SELECT {KEPT}, s.rows_bytes + s.end_bytes FROM segment s WHERE s.id = ?1");
@@ -141,10 +121,6 @@ impl Store {
         })
     }
 
-    /// The path that ends in `tip`, root first.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSegment`].
     pub fn load_path(&self, tip: &SegmentId) -> Result<Vec<Segment>> {
         let mut path: Vec<Segment> = Vec::new();
         let mut next = Some(*tip);
@@ -162,9 +138,6 @@ impl Store {
     }
 
     /// What is kept of the path that ends in `tip`. Looks at the files' sizes, not into them.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSegment`].
     pub fn plan_restore(&self, tip: &SegmentId) -> Result<RestorePlan> {
         let mut path = self.load_path(tip)?;
         let left_out = lock(&self.left_out).clone();
@@ -251,9 +224,6 @@ impl Store {
     }
 
     /// The recurrent state at a segment's end; checked.
-    ///
-    /// # Errors
-    /// As [`Store::read_rows`].
     pub fn read_end(&self, id: &SegmentId) -> Result<CheckpointImage> {
         self.attempt(id, FileKind::End, |root, path| format::read_end(&*self.disk, path, id, root))
             .map_err(|a| a.into_error(self, id, FileKind::End))
@@ -338,9 +308,9 @@ impl Attempt {
     }
 }
 
-/// Sessions whose head lies in one of these segments or behind it: their `state` column depends on it.
+/// Sessions with a head in one of these segments or below: their `state` column depends on it.
 pub(super) fn sessions_behind(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId]) -> Result<BTreeSet<SessionId>> {
-    // Of all at once: what is behind several of them is gone through once.
+    // All at once, so that shared descendants are visited once.
     let names = serde_json::json!(ids.iter().map(SegmentId::hex).collect::<Vec<_>>()).to_string();
     let mut query = tx.prepare_cached(
         "WITH RECURSIVE down(id) AS (
@@ -355,7 +325,6 @@ pub(super) fn sessions_behind(tx: &rusqlite::Transaction<'_>, ids: &[SegmentId])
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// The longest usable start of a path.
 fn plan(path: Vec<Segment>) -> RestorePlan {
     let whole = path.iter().take_while(|s| s.rows.is_kept()).count();
     let usable = (1..=whole).rev().find(|n| path.get(n - 1).is_some_and(|s| s.end.is_kept())).unwrap_or(0);

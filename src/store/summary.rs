@@ -10,22 +10,22 @@ use super::seal::seal_session;
 use crate::core::now_ms;
 use crate::core::transcript::SessionId;
 
-/// What stands for a title: the first words of message `m`, on one line.
+/// The default title: the first words of message `m`, on one line.
 macro_rules! first_words {
     () => {
         "replace(substr(ltrim(m.text), 1, 120), char(10), ' ')"
     };
 }
 
-/// A name nobody has, as close to `wish` as possible.
-pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String> {
+/// An unused name as close to `wanted` as possible.
+pub(super) fn free_name(db: &rusqlite::Connection, wanted: &str) -> Result<String> {
     let mut taken = db.prepare_cached("SELECT 1 FROM session WHERE name = ?1 AND trashed_ms IS NULL")?;
-    let wish = if wish.trim().is_empty() { "untitled" } else { wish.trim() };
-    if wish != LAST && !taken.exists([wish])? {
-        return Ok(wish.to_owned());
+    let wanted = if wanted.trim().is_empty() { "untitled" } else { wanted.trim() };
+    if wanted != LAST && !taken.exists([wanted])? {
+        return Ok(wanted.to_owned());
     }
-    // The first free of wish-2, wish-4, wish-8 …, then halfway back: a few look-ups however many there are.
-    let mut free = |n: u64| -> Result<bool> { Ok(!taken.exists([format!("{wish}-{n}")])?) };
+    // The first free of wanted-2, wanted-4, wanted-8 …, then halfway back: a few look-ups however many there are.
+    let mut free = |n: u64| -> Result<bool> { Ok(!taken.exists([format!("{wanted}-{n}")])?) };
     let (mut low, mut high) = (1, 2);
     while !free(high)? {
         (low, high) = (high, high * 2);
@@ -34,7 +34,7 @@ pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String>
         let middle = low + (high - low) / 2;
         if free(middle)? { high = middle } else { low = middle }
     }
-    Ok(format!("{wish}-{high}"))
+    Ok(format!("{wanted}-{high}"))
 }
 
 /// Whether the title of a row of `session` is its own, and not the first words of a question of its.

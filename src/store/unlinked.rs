@@ -1,6 +1,6 @@
-//! Segments that this process has recorded and that nothing leads to yet: what is read in steps is recorded step by step
-//! and linked when all of it is read. Until then it is nobody's garbage. What never is (a load that was stopped) stays
-//! until the process ends; its files are within the disk budget as all are.
+//! Segments that this process has recorded and not linked yet: a long text is recorded step by step and linked at its
+//! end, and until then must not be collected. Segments of a stopped load stay until the process ends, within the disk
+//! budget.
 
 use super::commit::{Applied, Change, apply};
 use super::database::{Store, lock};
@@ -8,9 +8,8 @@ use super::error::Result;
 use super::segment::SegmentId;
 
 impl Store {
-    /// Applies changes in one transaction.
     pub(super) fn apply(&self, changes: &[Change]) -> Result<Applied> {
-        // Before they are in the database and until their link is: a collection in between finds them here.
+        // From before the transaction until their link, so that a collection in between spares them.
         self.note_recorded(changes);
         let applied = self.transaction(|tx| apply(tx, changes))?;
         self.note_linked(changes);
@@ -29,7 +28,7 @@ impl Store {
         }
     }
 
-    /// Whatever a link reaches is kept by it from now on.
+    /// A link keeps all segments that it reaches.
     fn note_linked(&self, changes: &[Change]) {
         for change in changes {
             let mut next = match change {

@@ -1,8 +1,7 @@
-//! Which state was used when: what was unused for longest goes first where the disk budget asks for it.
+//! When state was last used: the disk budget drops the least recently used first.
 //!
-//! A use is noted at once and written by the way, so that whoever restores state waits for no disk: by the writer, once it has nothing
-//! else to do, so that what other processes drop and collect goes by it. What a killed process had noted is lost: that is an order,
-//! no state.
+//! A use is noted in memory, so that restoring waits for no disk, and written by the writer when it is idle, so that
+//! other processes see it. A killed process loses its notes: an order, no state.
 
 use rusqlite::params;
 
@@ -11,7 +10,6 @@ use super::segment::{Segment, SegmentId};
 use crate::core::now_ms;
 
 impl Store {
-    /// Notes that segments are used now.
     pub(super) fn note_use(&self, path: &[Segment]) {
         if *self.access() != Access::Writable {
             return;
@@ -27,7 +25,7 @@ impl Store {
         }
     }
 
-    /// Segments whose use is not written yet.
+    /// Segments with a use that is not written yet.
     pub(super) fn noted_uses(&self) -> Vec<SegmentId> {
         lock(&self.uses).last.keys().copied().collect()
     }

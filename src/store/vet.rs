@@ -7,7 +7,6 @@
 use super::format::Kind;
 use crate::engine::protocol::{Dtype, ImageTensor, ROW_ARRAYS};
 
-/// What has been seen of one path so far.
 #[derive(Debug)]
 pub(super) struct Vetted {
     rows: Vec<Kind>,
@@ -24,7 +23,7 @@ impl Vetted {
     pub fn rows(&mut self, tensors: &[ImageTensor], count: u64) -> Result<(), String> {
         for t in tensors {
             let first = t.shape.first().map_or(0, |n| *n as u64);
-            // Compressed keys: those whose window ends inside these rows.
+            // Compressed keys: those with a window that ends inside these rows.
             let fits = match part(&t.name, &ROW_ARRAYS) {
                 Some("k" | "v") => first == count,
                 Some(_) => first <= count,
@@ -45,7 +44,6 @@ impl Vetted {
         compare(&mut self.rows, kinds)
     }
 
-    /// A recurrent state. Errors are phrases.
     pub fn end(&mut self, tensors: &[ImageTensor]) -> Result<(), String> {
         for t in tensors {
             match part(&t.name, &["state"]) {
@@ -93,7 +91,6 @@ fn compare(known: &mut Vec<Kind>, found: Vec<Kind>) -> Result<(), String> {
     }
 }
 
-/// Finds values that are no numbers.
 fn numbers(tensors: &[ImageTensor]) -> Result<(), String> {
     for t in tensors {
         let wild = match t.dtype {

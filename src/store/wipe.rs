@@ -25,7 +25,7 @@ pub(super) fn ask_for(tx: &Transaction<'_>) -> Result<()> {
 }
 
 impl Store {
-    /// Wipes what deleted texts left, if there is something. What cannot be done now is done by whoever looks next.
+    /// Wipes the remains of deleted texts. What fails now is done by the next call.
     pub(super) fn wipe(&self) {
         if *self.access() != Access::Writable || !self.is_wipe_wanted().unwrap_or(false) {
             return;
@@ -36,7 +36,7 @@ impl Store {
                 Ok(())
             })
         });
-        // The log and the pages it stands for hold the old texts until it is moved.
+        // The log holds the old texts until it is moved into the database.
         self.checkpoint();
         if let Err(e) = done {
             tracing::warn!("remains of deleted texts are not wiped yet: {e}");

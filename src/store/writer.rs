@@ -1,17 +1,14 @@
-//! The writer: takes saves, makes them durable, says what became of each.
+//! The writer: takes saves, makes them durable, and reports the result of each.
 //!
-//! Owns the queue, its two threads and the failure latches. Handing over a save never waits for a disk, so decoding never does.
-//! One thread makes the changes of all saves durable, in order. A save's state then goes to the other one, in the same order:
-//! the text of later saves does not wait for it. A row that names no file yet says so, and what is restored meanwhile
-//! comes from the state before it.
+//! Owns the queue, its two threads and the failure latches. Handing over a save never waits for a disk, so decoding
+//! never does. One thread makes the changes of all saves durable, in order. The other one writes their state, in the
+//! same order, so that text does not wait for state. A row without a file is restored from the state before it.
 //!
-//! - **Text** is never dropped. When it cannot be written it stays queued, is tried again with the next save and every
-//!   30 seconds, and the queue goes on by itself when the disk does.
-//! - **State** is a cache: it is skipped when more than [`Limits::max_pending_bytes`](super::Limits) wait already,
-//!   when it does not fit, or after a failed write, until a probe file shows that the disk works again.
+//! - **Text** is never dropped. When it cannot be written it stays queued and is tried again with the next save, every 30 seconds, and at the end.
+//! - **State** is a cache: it is skipped when more than [`Limits::max_pending_bytes`](super::Limits) wait, when it does not fit, or after a failed write, until a probe file shows that the disk works again.
 //!
-//! The queue is bounded in state bytes; in texts it is bounded by what a person can type, since the steps of one
-//! growing answer replace each other while they wait. A server, which nobody types into, hands over no more than it has said.
+//! The queue is bounded in state bytes. Its texts are bounded by what a person can type, because the steps of a
+//! growing answer replace each other; a server limits what it hands over itself.
 
 mod states;
 mod texts;
@@ -34,11 +31,11 @@ use texts::Texts;
 
 /// How often a save that failed is tried again when nothing else happens.
 const RETRY: Duration = Duration::from_secs(30);
-/// Said when the thread itself has failed.
+/// The thread itself has failed.
 const STOPPED: &str = "saving has stopped after an internal error: restart sala-chat to go on saving";
 /// Why what is left at the end is not waited for any longer.
 const TOO_LONG: &str = "the disk takes too long";
-/// Said of state when its thread has failed.
+/// The thread of the state has failed.
 const STATES_STOPPED: &str = "an internal error has stopped it: restart sala-chat to keep state again";
 /// Saves with state between two looks at the disk budget.
 const BUDGET_EVERY: u64 = 16;
@@ -46,41 +43,31 @@ const BUDGET_EVERY: u64 = 16;
 /// What became of a save. Sent after the commit it speaks of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaveEvent {
-    /// A session was made under this name, because the one wished for was somebody else's by then. Comes before
-    /// anything that is told of its save.
+    /// A session has this name, because the wanted one was taken. Sent before other events of its save.
     Named {
-        /// Which.
         session: SessionId,
-        /// As it is called.
         name: String,
     },
     /// The texts of this save are on disk; its state follows.
     Text {
-        /// From [`Writer::save`].
         id: u64,
     },
-    /// All of it is on disk.
     Saved {
-        /// From [`Writer::save`].
         id: u64,
-        /// When, ms since the epoch.
         at_ms: i64,
     },
     /// The texts are on disk, the state is not kept.
     TextOnly {
-        /// From [`Writer::save`].
         id: u64,
-        /// When, ms since the epoch.
         at_ms: i64,
         /// A sentence: why, and what it means.
         reason: String,
     },
-    /// Nothing of it is on disk. It stays queued and is tried again, unless `lasting`. Told once of each save, and of the first that
-    /// waits where another attempt fails.
+    /// Nothing of it is on disk. It stays queued and is tried again, unless `lasting`. Sent once for each save, and
+    /// for the first one after another failed attempt.
     NotSaved {
         /// From [`Writer::save`]; 0 when the thread itself has failed and nothing more will be saved.
         id: u64,
-        /// A sentence: why, and what to do.
         reason: String,
         /// It will not be tried again: the save contradicts what is in the database.
         lasting: bool,
@@ -93,13 +80,11 @@ pub enum SaveEvent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Unsaved {
-    /// A sentence: why, and what to do.
     pub reason: String,
     /// The disk is to blame, not what is in the database.
     pub disk: bool,
 }
 
-/// Handle on the writer's threads.
 #[derive(Debug)]
 pub struct Writer {
     shared: Arc<Shared>,
@@ -107,11 +92,11 @@ pub struct Writer {
     max_pending_bytes: u64,
 }
 
-/// What the threads and whoever hands something over have in common.
+/// Shared by the threads and the handle.
 #[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Something was queued, or the end was asked for.
+    /// Something was queued, or the writer is closing.
     work: Condvar,
     /// The text of something was saved, or no more will be; or uses were noted.
     state_work: Condvar,
@@ -122,16 +107,16 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     saves: VecDeque<Queued>,
-    /// State whose text is on disk. The first is being written.
+    /// State that waits for the disk after its text. The first is being written.
     states: VecDeque<Arc<State>>,
-    /// Sessions that have come to a segment since they were last thinned.
+    /// Sessions with new segments since they were last thinned.
     grown: Vec<SessionId>,
     /// Uses were noted since some were written last.
     uses_noted: bool,
     /// Bytes of state in `saves`, in hand, and in `states`.
     pending_bytes: u64,
     last_id: u64,
-    /// The last save with texts; what comes behind it is state alone.
+    /// The last save with texts; later ones are state alone.
     last_text: u64,
     /// The texts of all saves up to this id are on disk or given up.
     texts: u64,
@@ -142,9 +127,7 @@ struct Queue {
     stuck_why: Option<String>,
     /// Why a save was given up for good: it contradicted the database.
     given_up: Option<String>,
-    /// No more text will be saved.
     texts_over: bool,
-    /// No more state will be written.
     states_over: bool,
     ended: bool,
 }
@@ -184,9 +167,6 @@ struct Queued {
 impl Writer {
     /// Starts the threads `store-writer` and `store-states`. Events go to `events`, which should be unbounded or be read all
     /// the time.
-    ///
-    /// # Errors
-    /// The system gives no thread.
     pub fn start(store: Arc<Store>, events: Sender<SaveEvent>) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared::default());
         let listener = Arc::downgrade(&shared);
@@ -199,7 +179,7 @@ impl Writer {
         let worker = States::new(Arc::clone(&store), events.clone(), Arc::clone(&shared));
         let (last_words, queue) = (events.clone(), Arc::clone(&shared));
         let states = std::thread::Builder::new().name("store-states".into()).spawn(move || {
-            // What it leaves behind says that it failed.
+            // `over` reports the state that it leaves.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
             States::over(&queue, &last_words);
         })?;
@@ -225,7 +205,6 @@ impl Writer {
         Ok(Writer { shared, thread: Some(thread?), max_pending_bytes })
     }
 
-    /// Hands over a save and returns its id at once.
     pub fn save(&self, mut save: Save) -> u64 {
         let mut queue = lock(&self.shared.queue);
         queue.last_id += 1;
@@ -262,12 +241,12 @@ impl Writer {
         self.wait(queue, deadline, |q| q.finished(target) || q.stuck.is_some() || q.ended).finished(target)
     }
 
-    /// Saves what is queued and ends the thread, waiting until `deadline`. After the deadline the thread is left behind: it
-    /// ends with the process, and what was acknowledged is safe. Returns why not all state is there by then though all texts are, if
-    /// so; state that was given up before was told by [`SaveEvent::TextOnly`].
+    /// Saves what is queued and ends the threads, waiting until `deadline`. After the deadline they end with the
+    /// process, and what was acknowledged is safe. Returns why state is missing though all texts are on disk;
+    /// [`SaveEvent::TextOnly`] has reported what was given up before.
     ///
     /// # Errors
-    /// Some text that was handed over in this writer's life is not on disk.
+    /// Some text of this writer's life is not on disk.
     pub fn close(mut self, deadline: Instant) -> Result<Option<String>, Unsaved> {
         let mut queue = lock(&self.shared.queue);
         queue.closing = true;
@@ -315,7 +294,7 @@ impl Drop for Writer {
     }
 }
 
-/// No text will come any more: the other thread ends with what it has.
+/// After the last text the other thread ends with what it has.
 fn end_states(shared: &Shared) {
     lock(&shared.queue).texts_over = true;
     shared.state_work.notify_one();

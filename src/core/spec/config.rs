@@ -9,11 +9,11 @@ use super::{DenseRule, LightningSpec, Mixer, ModelSpec, ScoreNorm, SparseSpec, S
 
 /// Blocks that one token may attend to at most.
 const BUDGET: usize = 1 << 14;
-/// Most of anything that is counted, heads times their width included, and most layers: whoever adds up all weights of all layers stays
-/// below 2^64.
+/// The largest count of anything, heads times their width included, and of layers, so that the sum of all weights
+/// stays below 2^64.
 pub(crate) const MOST_COUNTED: usize = 1 << 20;
 const MOST_LAYERS: usize = 1 << 12;
-/// What may be multiplied with or divided by: what is computed with it in f32 stays a number, and none becomes 0.
+/// Factors and divisors: results in f32 stay numbers, and none becomes 0.
 pub(crate) const NUMBERS: RangeInclusive<f64> = 1e-15..=1e15;
 /// The same in words.
 pub(crate) const NUMBERS_ARE: &str = "a number from 1e-15 to 1e15";

@@ -37,7 +37,7 @@ pub struct Sources {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "(u64, Vec<Seen>)", into = "(u64, Vec<Seen>)")]
 pub struct Sentence {
-    /// Byte of the answer's text behind it.
+    /// Its end in the answer's text, in bytes.
     pub end: u64,
     /// What it looked at most.
     pub seen: Vec<Seen>,
@@ -174,7 +174,7 @@ fn joined(first: Vec<Passage>, a: f64, next: Vec<Passage>, b: f64) -> Vec<Passag
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Passage {
-    /// Name of the document; `None` for what was said.
+    /// Name of the document; `None` for the conversation.
     pub document: Option<String>,
     /// Number of the message that holds it, on its branch.
     pub number: u64,

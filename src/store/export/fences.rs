@@ -1,4 +1,4 @@
-//! Fences of blocks of code in Markdown: which lines open and close one, what ends one that goes on behind a text, and one for any
+//! Fences of code blocks in Markdown: which lines open and close one, how to close an open one, and a fence for any
 //! code.
 
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag};
@@ -26,14 +26,13 @@ pub(super) fn missing_end(text: &str) -> Option<String> {
     missing
 }
 
-/// The line that ends a block which has none.
 fn end_of(block: &str) -> Option<String> {
     let mut lines = block.trim_start_matches(' ').lines();
     let opened = fence_behind(None, lines.next()?)?;
     fence_behind(Some(opened), lines.last().unwrap_or_default()).map(str::to_owned)
 }
 
-/// The fence of the block that is open behind a line, and before it, outside of lists and quotations.
+/// The fence of the block that is open after a line, outside of lists and quotations.
 pub(in crate::store) fn fence_behind<'a>(before: Option<&'a str>, line: &'a str) -> Option<&'a str> {
     let own = line.trim_start_matches(' ');
     // Further in it is code, or a line of it.
@@ -50,7 +49,6 @@ pub(in crate::store) fn fence_behind<'a>(before: Option<&'a str>, line: &'a str)
     }
 }
 
-/// A code fence longer than any in the text.
 pub(in crate::store) fn fence(text: &str) -> String {
     let mut longest = 0;
     let mut run = 0;

@@ -10,7 +10,6 @@ use crate::core::transcript::Role;
 /// Looks for headings: a line that is none any more may belong to one by an underline then.
 const LOOKS: usize = 3;
 
-/// Who speaks, as the page calls it.
 pub(super) fn speaker(role: Role) -> &'static str {
     match role {
         Role::System => "System",
@@ -20,7 +19,6 @@ pub(super) fn speaker(role: Role) -> &'static str {
     }
 }
 
-/// The text as it stands on the page.
 pub(super) fn said(text: &str) -> String {
     let mut text = text.trim_end().to_owned();
     for _ in 0..LOOKS {

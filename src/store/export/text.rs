@@ -10,7 +10,6 @@ use crate::core::transcript::{Message, MessageId, Passage, Role};
 /// Lines of a passage that are shown; a passage of a few blocks has fewer.
 const SHOWN_LINES: usize = 40;
 
-/// What an answer looked at, in words.
 struct Looked<'a> {
     /// Where and how much, and lines with their numbers.
     passages: Vec<(String, Vec<(u64, &'a str)>)>,
@@ -63,7 +62,6 @@ impl<'a> Looked<'a> {
         out
     }
 
-    /// The same without marks.
     fn plain(&self) -> String {
         let mut out = String::new();
         for (k, (place, lines)) in (1..).zip(&self.passages) {
@@ -77,17 +75,15 @@ impl<'a> Looked<'a> {
     }
 }
 
-/// Lines behind their numbers.
 fn numbered(lines: &[(u64, &str)]) -> String {
     lines.iter().map(|(n, line)| format!("{n:>7}  {}\n", line.trim_end())).collect()
 }
 
-/// Words of others on one line.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Messages and what hangs on what. Parents come before their children; what hangs on nothing before it is a root.
+/// Messages by their parents. Parents precede their children; a message without a parent before it is a root.
 struct Tree<'a> {
     messages: &'a [Message],
     /// Where the head is in the list.
@@ -99,7 +95,6 @@ struct Tree<'a> {
 #[derive(Clone, Copy)]
 struct Node {
     parent: Option<usize>,
-    /// From 1.
     number: usize,
     /// A message far above; itself at a root. Leaps grow the way carries do in counting, so that any message above is a
     /// few dozen steps away however long the branch is.
@@ -165,7 +160,6 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// As Markdown.
 pub(super) fn markdown(session: &SessionJson) -> String {
     let mut out = format!("# {}\n", session.name);
     let tree = Tree::of(session);
@@ -205,7 +199,6 @@ pub(super) fn markdown(session: &SessionJson) -> String {
     out
 }
 
-/// As plain text.
 pub(super) fn plain(session: &SessionJson) -> String {
     let mut out = String::new();
     let tree = Tree::of(session);

@@ -11,7 +11,6 @@ use crate::store::disk::Disk;
 use crate::store::segment::SegmentId;
 
 impl OpenFile {
-    /// The tensors in it, by name.
     pub(in crate::store) fn kinds(&self) -> Vec<Kind> {
         let rows = |shape: &[usize]| shape.get(1..).unwrap_or_default().to_vec();
         let shape = |p: &TensorPlace| if self.rows > 0 { rows(&p.shape) } else { p.shape.clone() };
@@ -21,7 +20,6 @@ impl OpenFile {
         kinds
     }
 
-    /// Where a tensor lies.
     pub(in crate::store) fn place(&self, name: &str) -> Option<&TensorPlace> {
         self.tensors.iter().find(|t| t.name == name)
     }
@@ -97,7 +95,6 @@ impl OpenFile {
     }
 }
 
-/// Reads rows.
 pub(in crate::store) fn read_rows(
     disk: &dyn Disk,
     path: &Path,
@@ -109,7 +106,6 @@ pub(in crate::store) fn read_rows(
     Ok(RowsImage { start: file.start, rows: file.rows, tensors, segment: Some(id.0) })
 }
 
-/// Reads an end state.
 pub(in crate::store) fn read_end(
     disk: &dyn Disk,
     path: &Path,

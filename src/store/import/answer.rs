@@ -6,7 +6,6 @@ use super::parts::code_block;
 use crate::store::arrival::LeftOut;
 use crate::store::export::fence_behind;
 
-/// Begins a block, on a line of its own.
 const BEGIN: &str = "<details type=\"";
 const END: &str = "</details>";
 /// Ends a block of code, which is not escaped and may contain [`END`] itself.
@@ -61,7 +60,6 @@ pub(super) fn split_answer(text: String) -> Split {
 struct Block<'a> {
     kind: &'a str,
     attributes: &'a str,
-    /// Without its heading.
     body: &'a str,
     after: &'a str,
 }

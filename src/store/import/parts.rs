@@ -23,7 +23,6 @@ pub(super) fn parts(json: &str, left_out: &mut LeftOut) -> String {
     all.join("\n\n")
 }
 
-/// Pictures and other files that are attached.
 pub(super) fn attached(list: &str) -> LeftOut {
     let mut all = LeftOut::default();
     if list.starts_with('[') {
@@ -43,7 +42,6 @@ fn is_image(kind: &str) -> bool {
     text(kind).is_some_and(|kind| kind.starts_with("image"))
 }
 
-/// Code as a block of Markdown.
 pub(super) fn code_block(code: &str, language: Option<&str>) -> String {
     if code.trim().is_empty() {
         return String::new();

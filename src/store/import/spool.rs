@@ -10,7 +10,6 @@ use crate::store::arrival::Step;
 use crate::store::error::{Result, StoreError};
 
 const MEMORY_BYTES: usize = 4 << 20;
-/// Written and read at a time.
 const PIECE_BYTES: usize = 1 << 20;
 /// Steps and their bytes that are written in one transaction, for which every other writer waits.
 const BATCH: (usize, usize) = (1_000, 1 << 20);

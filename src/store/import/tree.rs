@@ -44,7 +44,6 @@ struct Node {
 /// The nodes of one conversation in the order of the file.
 #[derive(Default)]
 pub(super) struct Tree<'a> {
-    /// With the names of the parents.
     nodes: Vec<(Node, Option<Cow<'a, str>>)>,
     by_name: HashMap<Cow<'a, str>, usize>,
     pub left_out: LeftOut,

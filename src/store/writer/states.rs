@@ -13,12 +13,10 @@ use crate::store::keep::NOT_WRITTEN;
 use crate::store::save::image_bytes;
 use crate::store::segment::SegmentId;
 
-/// The thread's own state.
 pub(super) struct States {
     store: Arc<Store>,
     events: Sender<SaveEvent>,
     shared: Arc<Shared>,
-    /// State saving is off: the reason.
     state_off: Option<String>,
     saves: u64,
     /// Saves since the last look at the disk budget.
@@ -35,12 +33,12 @@ impl States {
         States { store, events, shared, state_off: None, saves: 0, since_budget: 0, current, trash_seen: false }
     }
 
-    /// Writes until no text can come any more and nothing waits.
+    /// Writes until the texts are over and nothing waits.
     pub(super) fn run(mut self) {
         while let Some(state) = self.next() {
             self.current = state.images.iter().map(|(id, _)| *id).collect();
             let (id, problem, at_ms) = (state.id, self.save(&state), now_ms());
-            // Nobody listens any more while closing: the result of `close` speaks.
+            // While closing no one listens; `close` returns the result.
             let _ = self.events.send(match problem {
                 None => SaveEvent::Saved { id, at_ms },
                 Some(reason) => SaveEvent::TextOnly { id, at_ms, reason },
@@ -52,7 +50,7 @@ impl States {
             drop(queue);
             self.shared.done.notify_all();
         }
-        // A run of one answer comes to no other moment for it.
+        // A run of one answer has no other moment for it.
         if self.saves > 0 && self.state_off.is_none() {
             self.thin();
             self.look_at_budget();
@@ -101,7 +99,6 @@ impl States {
         }
     }
 
-    /// Writes state; returns why not.
     fn save(&mut self, State { images, .. }: &State) -> Option<String> {
         if self.state_off.is_some() {
             match self.probe() {
@@ -135,7 +132,6 @@ impl States {
         Some(why)
     }
 
-    /// Whether the disk takes files again.
     fn probe(&self) -> Result<()> {
         let path = self.store.layout.probe();
         let io = |e| StoreError::io("write", &path)(e);
@@ -182,7 +178,8 @@ impl States {
         let _ = self.store.keep_budget(&self.current);
     }
 
-    /// Once a run: sessions whose days in the trash are over. In doubt about the database they stay, and `prune` says why.
+    /// Once a run, removes sessions after their days in the trash. With a doubtful database they stay, and `prune`
+    /// reports why.
     fn empty_trash(&mut self) {
         if std::mem::replace(&mut self.trash_seen, true)
             || self.store.old_in_trash(None).is_ok_and(|old| old.is_empty())

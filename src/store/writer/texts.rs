@@ -12,17 +12,15 @@ use crate::store::error::StoreError;
 use crate::store::save::image_bytes;
 use crate::store::watch::Watch;
 
-/// The thread's own state.
 pub(super) struct Texts {
     store: Arc<Store>,
     events: Sender<SaveEvent>,
     shared: Arc<Shared>,
-    /// The last attempt to save text failed.
     text_off: bool,
-    /// Up to this save those that could not be written were told.
+    /// Failures up to this save were reported.
     told: u64,
     saves: u64,
-    /// The last attempt began after the end was asked for.
+    /// The last attempt began after the writer was closed.
     tried_to_end: bool,
 }
 
@@ -40,11 +38,11 @@ impl Texts {
         Texts { store, events, shared, text_off: false, told: 0, saves: 0, tried_to_end: false }
     }
 
-    /// Saves until the end is asked for and everything is saved, or has been tried once more.
+    /// Saves until the writer is closed and everything is saved or was tried once more.
     pub(super) fn run(mut self) {
         while let Some(mut queued) = self.next() {
             let bytes: u64 = queued.save.images.iter().map(|(_, image)| image_bytes(image)).sum();
-            // Read before the attempt: a save or the end that arrives during it is a reason to try again.
+            // Read before the attempt: a save or a close that arrives during it is a reason to try again.
             let last_id = {
                 let queue = lock(&self.shared.queue);
                 self.tried_to_end = queue.closing;
@@ -78,7 +76,7 @@ impl Texts {
                     queue.saves.push_front(queued);
                     queue.stuck = Some(last_id);
                     queue.stuck_why = Some(reason.clone());
-                    // Order must hold, so what is behind a stuck save is not saved either. Who was told that waits for another word.
+                    // Order must hold, so what follows a stuck save is not saved either. Each is reported once.
                     let ids = queue.saves.iter().flat_map(|q| q.merged.iter().copied().chain([q.id]));
                     waiting = ids.filter(|id| *id > self.told).collect();
                     // That it fails still, and why by now.
@@ -109,7 +107,7 @@ impl Texts {
         loop {
             let may_try = match queue.stuck {
                 None => true,
-                // Once more at the end, then no longer: the process wants to go.
+                // At the end once more, then no longer.
                 Some(tried) => {
                     queue.last_id > tried || Instant::now() >= retry_at || (queue.closing && !self.tried_to_end)
                 }
@@ -180,12 +178,12 @@ impl Texts {
         Outcome::Saved(None)
     }
 
-    /// Between saves: index new texts, until there is something to save again. What is left or fails comes after the next save.
+    /// Between saves: indexes new texts until there is something to save; the rest follows the next save.
     fn tidy(&mut self) {
         if matches!(self.store.access(), Access::ReadOnly { .. }) || self.saves == 0 {
             return;
         }
-        // First: from here on a damaged log has nothing of what was said.
+        // First, so that damage of the log loses no text.
         self.store.checkpoint();
         let wanted = || {
             let queue = lock(&self.shared.queue);
@@ -219,7 +217,7 @@ impl Texts {
     /// One event for the save and each it has taken in.
     fn tell(&self, queued: &Queued, event: impl Fn(u64) -> SaveEvent) {
         for id in queued.merged.iter().chain([&queued.id]) {
-            // Nobody listens any more while closing: the result of `close` speaks.
+            // While closing no one listens; `close` returns the result.
             let _ = self.events.send(event(*id));
         }
     }
