@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "i32", into = "i32")]
 pub enum Exit {
-    /// All done.
     Ok,
-    /// Something failed.
     Failure,
     /// The command line or the settings are wrong.
     Usage,
@@ -27,23 +25,16 @@ pub enum Exit {
     NoInput,
     /// The disk is full or refuses.
     Disk,
-    /// The user stopped it.
     Stopped,
-    /// Ended by this signal.
     Signal(u8),
 }
 
-/// What a shell adds to the number of a signal.
 const SIGNAL: u8 = 128;
-/// SIGHUP.
 const HANGUP: u8 = 1;
-/// SIGINT.
 const INTERRUPT: u8 = 2;
-/// SIGTERM.
 const TERMINATE: u8 = 15;
 
 impl Exit {
-    /// All of them; a signal has its number.
     pub const ALL: [Exit; 11] = [
         Exit::Ok,
         Exit::Failure,
@@ -62,7 +53,6 @@ impl Exit {
     /// The system, or a user, ends the program.
     pub const TERMINATED: Exit = Exit::Signal(TERMINATE);
 
-    /// Ended by a signal of the system.
     pub fn by_signal(signal: i32) -> Exit {
         Exit::from(i32::from(SIGNAL).saturating_add(signal))
     }
@@ -88,12 +78,10 @@ impl Exit {
         }
     }
 
-    /// The number the shell sees.
     pub fn code(self) -> u8 {
         self.row().0
     }
 
-    /// The word for scripts.
     pub fn word(self) -> &'static str {
         self.row().1
     }

@@ -16,12 +16,10 @@ pub fn mix(mut z: u64) -> u64 {
 }
 
 impl SplitMix64 {
-    /// The sequence of a seed.
     pub fn new(seed: u64) -> SplitMix64 {
         SplitMix64(seed)
     }
 
-    /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)

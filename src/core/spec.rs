@@ -7,7 +7,6 @@ mod config;
 
 pub(crate) use config::{MOST_COUNTED, NUMBERS, NUMBERS_ARE};
 
-/// Which mixer a layer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mixer {
     /// InfLLM-V2 block-sparse attention (`minicpm4`).
@@ -28,7 +27,6 @@ pub enum DenseRule {
     /// rule. [`SparseSpec::for_call`] resolves it with the final length; backends see [`DenseRule::Token`], which is
     /// the same for one-token calls.
     Call,
-    /// Always dense.
     Always,
 }
 
@@ -42,18 +40,12 @@ pub enum ScoreNorm {
     Level1,
 }
 
-/// Shape of the sparse layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SparseSpec {
-    /// Query heads.
     pub heads: usize,
-    /// Key/value heads.
     pub kv_heads: usize,
-    /// Width of a head.
     pub head_dim: usize,
-    /// Output gate present.
     pub gate: bool,
-    /// Tokens per block.
     pub block: usize,
     /// Window of a level-1 compressed key k1; k2's is four times this.
     pub kernel: usize,
@@ -67,9 +59,7 @@ pub struct SparseSpec {
     pub topk: usize,
     /// Length from which the released code selects blocks.
     pub dense_len: usize,
-    /// When rows are dense.
     pub dense_rule: DenseRule,
-    /// How scores are normalised.
     pub score_norm: ScoreNorm,
 }
 
@@ -87,7 +77,6 @@ impl SparseSpec {
             rule @ (DenseRule::AsSparse | DenseRule::Token | DenseRule::Always) => rule,
         }
     }
-    /// Whether the row at `position` attends to everything.
     pub fn is_dense(&self, position: usize) -> bool {
         match self.dense_rule {
             DenseRule::AsSparse => false,
@@ -108,7 +97,6 @@ impl SparseSpec {
         let gate = if self.gate { self.heads } else { 0 };
         (self.heads + 2 * self.kv_heads + gate) * self.head_dim
     }
-    /// Columns of keys and values in the fused projection.
     pub fn kv_columns(&self) -> std::ops::Range<usize> {
         let start = self.heads * self.head_dim;
         start..start + 2 * self.kv_heads * self.head_dim
@@ -124,14 +112,11 @@ fn compressed(length: usize, kernel: usize, stride: usize) -> usize {
     if length < kernel { 0 } else { (length - kernel) / stride + 1 }
 }
 
-/// Shape of the lightning layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LightningSpec {
-    /// Query heads.
     pub heads: usize,
     /// Key/value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Width of a head.
     pub head_dim: usize,
     /// Multiplies q before it reads the state.
     pub scale: f32,
@@ -175,24 +160,16 @@ fn decay_slopes(heads: usize) -> Vec<f64> {
     slopes
 }
 
-/// The whole model's shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
-    /// Width of the residual stream.
     pub hidden: usize,
-    /// Width of the MLP.
     pub intermediate: usize,
-    /// One per layer.
     pub mixers: Vec<Mixer>,
-    /// Rows of the embedding.
     pub vocab: usize,
     /// Of every RMS norm.
     pub eps: f32,
-    /// Sparse layers.
     pub sparse: SparseSpec,
-    /// Lightning layers.
     pub lightning: LightningSpec,
-    /// Multiplies embeddings.
     pub scale_emb: f32,
     /// Multiplies every branch before it is added: `scale_depth / sqrt(layers)`.
     pub residual_scale: f32,
@@ -200,7 +177,6 @@ pub struct ModelSpec {
     pub logit_divisor: f32,
     /// The head is the embedding table.
     pub tie_embeddings: bool,
-    /// Start of text.
     pub bos: Option<u32>,
     /// Any of these ends a turn.
     pub eos: Vec<u32>,
@@ -212,36 +188,17 @@ pub struct ModelSpec {
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// Not JSON, or not an object.
     #[error("config.json cannot be read: {0}; take it from the model's own folder")]
     Json(String),
-    /// A field without a default is absent.
     #[error("config.json has no `{0}`; take it from the model's own folder")]
     Missing(&'static str),
-    /// A field has a value of another type.
     #[error("config.json: `{field}` is {found}; expected {expected}")]
-    Type {
-        /// Its name.
-        field: &'static str,
-        /// What the file says.
-        found: String,
-        /// What it may be.
-        expected: &'static str,
-    },
-    /// A value that this program does not implement.
+    Type { field: &'static str, found: String, expected: &'static str },
     #[error("config.json: `{field}` = {found} is not supported; supported: {supported}")]
-    Unsupported {
-        /// Its name.
-        field: &'static str,
-        /// What the file says.
-        found: String,
-        /// What would work.
-        supported: String,
-    },
+    Unsupported { field: &'static str, found: String, supported: String },
 }
 
 impl ModelSpec {
-    /// Weights of the whole model.
     pub fn parameters(&self) -> u64 {
         let (s, l) = (&self.sparse, &self.lightning);
         let (h, i) = (self.hidden as u64, self.intermediate as u64);

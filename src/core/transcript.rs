@@ -16,11 +16,9 @@ pub const LONGEST_PROMPT: usize = 20_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MessageId(pub i64);
 
-/// Row id of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub i64);
 
-/// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -28,7 +26,6 @@ pub enum Role {
     System,
     /// A question or instruction typed by the user.
     User,
-    /// An answer of the model.
     Assistant,
     /// A document the user loaded. Rendered for the model as a user turn holding the document and an assistant
     /// turn that acknowledges it (docs/architecture.md §5).
@@ -48,7 +45,6 @@ impl Role {
         }
     }
 
-    /// The one of this name.
     pub fn named(name: &str) -> Option<Role> {
         Role::ALL.into_iter().find(|role| role.name() == name)
     }
@@ -64,19 +60,13 @@ impl Role {
     }
 }
 
-/// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
-    /// The model ended its turn.
     Stop,
-    /// `max_tokens` was reached.
     Length,
-    /// The context is full.
     Context,
-    /// It began to repeat itself.
     Repeats,
-    /// The user stopped it.
     Stopped,
     /// It ended in an error; its text up to then is kept.
     Failed,
@@ -99,7 +89,6 @@ impl Finish {
 /// A loaded document, as the transcript remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentInfo {
-    /// The name the model sees.
     pub name: String,
     /// Where it was read from, if from a file.
     pub path: Option<String>,
@@ -107,7 +96,6 @@ pub struct DocumentInfo {
     pub hash: String,
     /// Tokens the rendered document took.
     pub tokens: u64,
-    /// Lines of its text.
     pub lines: u64,
     /// False when loading was stopped and what had been read was kept.
     pub complete: bool,
@@ -135,13 +123,11 @@ impl DocumentInfo {
         }
     }
 
-    /// Whether this is all of its text.
     pub fn is_whole(&self, text: &str) -> bool {
         self.hash == text_hash(text)
     }
 }
 
-/// Facts about a message that are not its text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MessageMeta {
@@ -151,7 +137,6 @@ pub struct MessageMeta {
     pub seed: Option<u64>,
     /// Model that answered, for example `demo` or `MiniCPM-SALA`.
     pub model: Option<String>,
-    /// Tokens of the answer.
     pub completion_tokens: u64,
     /// Tokens read by prefill for this message.
     pub prefilled_tokens: u64,
@@ -180,14 +165,11 @@ pub struct MessageMeta {
     pub damaged: bool,
 }
 
-/// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Its row.
     pub id: MessageId,
     /// The message before it; `None` for a root.
     pub parent: Option<MessageId>,
-    /// Who speaks.
     pub role: Role,
     /// The text: what is shown, and what the template renders. For a document, the document's text.
     pub text: String,

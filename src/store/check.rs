@@ -174,7 +174,7 @@ impl Store {
             let moment = db.unchecked_transaction()?;
             let stand_ins = "SELECT count(*) FROM message NOT INDEXED WHERE meta = ?1";
             let stand_ins: u64 = moment.query_row(stand_ins, [UNREADABLE], |r| r.get(0)).unwrap_or(0);
-            out.messages = all_ids(&moment, "message")?.len() as u64 - stand_ins;
+            out.messages = (all_ids(&moment, "message")?.len() as u64).saturating_sub(stand_ins);
             out.sessions = all_ids(&moment, "session")?.len() as u64;
             Ok((broken_messages(&moment)?, broken_sessions(&moment)?, missing_messages(&moment)))
         })?;

@@ -155,8 +155,9 @@ impl Store {
             );
             return Store::open_readable(layout, disk, limits, why);
         }
-        if disk.look(&layout.database).is_ok_and(|look| look.bytes <= schema::CHECKED_BYTES) {
-            schema::check_structure(&writer, &layout.database)?;
+        match disk.look(&layout.database) {
+            Ok(look) if look.bytes <= schema::CHECKED_BYTES => schema::check_structure(&writer, &layout.database)?,
+            _ => schema::check_usable(&writer, &layout.database)?,
         }
         let (reader, _) = schema::open_readable(&layout.database, &layout.database)?;
         let mut store = Store {

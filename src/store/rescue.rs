@@ -82,14 +82,20 @@ impl Store {
         if !matches!(directory::survey(&layout, disk), Ok(true) | Err(StoreError::Damaged { .. })) {
             return Ok(Rescue::Nothing);
         }
+        let look =
+            || directory::survey(&layout, disk).and_then(|there| if there { check_whole(&layout) } else { Ok(()) });
+        // Without the lock first: others can start meanwhile, and most databases are whole.
+        let begun = layout.begun(disk).map_err(StoreError::io("read", &layout.root))?;
+        if begun.is_empty() && !matches!(look(), Err(StoreError::Damaged { .. })) {
+            return Ok(Rescue::Nothing);
+        }
         let held = hold(&layout);
         let alone = matches!(held, Ok((_, true)));
         if alone {
             take_back(&layout, disk)?;
         }
         // Another process may have exchanged it until the lock was taken.
-        let opened =
-            directory::survey(&layout, disk).and_then(|there| if there { check_whole(&layout) } else { Ok(()) });
+        let opened = look();
         let Err(StoreError::Damaged { detail, .. }) = opened else { return Ok(Rescue::Nothing) };
         let _held = held.map_err(StoreError::io("lock", &layout.locks))?;
         if !alone {

@@ -16,7 +16,7 @@ use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError, is_damage};
 use super::messages::UNREADABLE;
-use super::schema::{self, TABLES};
+use super::schema::{self, COLUMNS};
 use super::scratch::Scratch;
 use super::seal::{self, Sealed};
 use super::summary::{free_name, refresh_session, touch_session};
@@ -152,14 +152,14 @@ fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
     new.pragma_update(None, "foreign_keys", false)?;
     let tx = new.transaction()?;
     let mut lost = Unread::default();
-    for table in TABLES {
+    for (table, _) in COLUMNS {
         match copy_table(&old, &tx, table)? {
             Some(rows) => lost.rows += rows,
             None if schema::may_lack(table, version) && !has_entry(&old, table)? => {}
             None => lost.tables.push(table),
         }
     }
-    if !columns(&old, "message").iter().any(|column| column == "seal") {
+    if version < schema::VERSION {
         seal::seal_everything(&tx)?;
     }
     let unread = Remembered::of(&old);
@@ -182,8 +182,8 @@ fn open_as_it_is(path: &Path) -> Result<Connection> {
 /// restored.
 fn mend_schema(old: &Connection, new: &Connection) -> Result<bool> {
     let mut mended = 0;
-    for table in TABLES {
-        if old.prepare(&format!("SELECT 1 FROM {table} LIMIT 1")).is_ok() {
+    for (table, columns) in COLUMNS {
+        if old.prepare(&format!("SELECT {columns} FROM {table}")).is_ok() {
             continue;
         }
         let made = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1";

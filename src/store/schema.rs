@@ -158,19 +158,27 @@ CREATE TRIGGER IF NOT EXISTS session_gone AFTER DELETE ON session BEGIN
 END;
 ";
 
-/// All tables but the search index: a damaged database may lack one.
-pub(super) const TABLES: [&str; 11] = [
-    "counter",
-    "session",
-    "message",
-    "segment",
-    "message_segment",
-    "mark",
-    "head_log",
-    "document",
-    "prompt",
-    "property",
-    "draft",
+/// All tables but the search index, and their columns: a damaged database may lack some.
+pub(super) const COLUMNS: [(&str, &str); 11] = [
+    ("counter", "name, value"),
+    (
+        "session",
+        "id, name, head, settings, title, messages, tokens, state_of, forked_from, forked_at, created_ms, updated_ms, used, \
+         trashed_ms, seal",
+    ),
+    ("message", "id, session, parent, depth, role, created_ms, indexed, meta, thinking, text, seal"),
+    (
+        "segment",
+        "key, id, fingerprint, parent, start, stop, kind, text_bytes, text_hash, rows_root, rows_bytes, rows_why, end_root, \
+         end_bytes, end_why, used, used_ms, given, generated, origin",
+    ),
+    ("message_segment", "message, fingerprint, segment"),
+    ("mark", "session, name, message, created_ms"),
+    ("head_log", "key, session, head"),
+    ("document", "key, hash, name, path, prefix, segment, tokens, lines, used, used_ms"),
+    ("prompt", "key, text, created_ms"),
+    ("property", "name, value"),
+    ("draft", "session, text"),
 ];
 
 /// Whether a database of ours may be without a table: that of [`SECOND`] in one from before it, that of [`LATER`] in any.
@@ -288,8 +296,33 @@ fn is_current(db: &Connection) -> Result<bool, rusqlite::Error> {
 /// A database up to this size is checked on every start; a larger one by `doctor --check`.
 pub(super) const CHECKED_BYTES: u64 = 16 << 20;
 
+/// An error where a table cannot be read or written as this program does: statements are compiled, none is run.
+pub(super) fn check_usable(db: &Connection, path: &Path) -> Result<()> {
+    let compile = || -> Result<(), rusqlite::Error> {
+        for (table, columns) in COLUMNS {
+            // Deleting compiles the triggers.
+            db.prepare(&format!("INSERT INTO {table}({columns}) SELECT {columns} FROM {table}"))?;
+            db.prepare(&format!("DELETE FROM {table}"))?;
+        }
+        db.prepare("UPDATE message SET text = ''")?;
+        db.prepare("INSERT INTO message_text(rowid, text) VALUES (1, '')").map(drop)
+    };
+    let damaged = |detail: String| StoreError::Damaged { path: path.to_owned(), detail };
+    compile().map_err(|e| match &e {
+        rusqlite::Error::SqlInputError { .. } => damaged(one_line(&e)),
+        rusqlite::Error::SqliteFailure(f, _) if f.code == ErrorCode::Unknown => damaged(one_line(&e)),
+        _ => named(path, e),
+    })?;
+    let counters = "SELECT count(*) FROM counter WHERE name IN ('id', 'use') AND value > 0";
+    match db.query_row(counters, [], |r| r.get(0)).map_err(|e| named(path, e))? {
+        2 => Ok(()),
+        _ => Err(damaged("a counter is missing".into())),
+    }
+}
+
 /// An error where the structure of a database is damaged: one of its trees of pages or the list of free ones.
 pub(super) fn check_structure(db: &Connection, path: &Path) -> Result<()> {
+    check_usable(db, path)?;
     let fault: String = db.query_row("PRAGMA quick_check(1)", [], |r| r.get(0)).map_err(|e| named(path, e))?;
     match fault.as_str() {
         "ok" => Ok(()),
@@ -306,7 +339,7 @@ pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
         let line: String = db.query_row(&format!("PRAGMA integrity_check('{table}')"), [], |r| r.get(0))?;
         Ok((line != "ok").then(|| one_line(&format!("{table}: {line}"))))
     };
-    for table in TABLES {
+    for (table, _) in COLUMNS {
         match fault(table) {
             Ok(None) => {}
             Ok(found) => return Ok(found),
@@ -372,6 +405,13 @@ mod tests {
                    AND name NOT LIKE 'message_text%'";
         let names: rusqlite::Result<BTreeSet<String>> =
             db.prepare(sql).unwrap().query_map([], |r| r.get(0)).unwrap().collect();
-        assert_eq!(names.unwrap(), TABLES.map(str::to_owned).into());
+        assert_eq!(names.unwrap(), COLUMNS.map(|(table, _)| table.to_owned()).into());
+        for (table, columns) in COLUMNS {
+            let all = db.prepare(&format!("SELECT * FROM {table}")).unwrap();
+            let (mut all, mut named): (Vec<_>, Vec<_>) = (all.column_names(), columns.split(", ").collect());
+            all.sort_unstable();
+            named.sort_unstable();
+            assert_eq!(all, named, "{table}");
+        }
     }
 }
