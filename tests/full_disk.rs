@@ -300,3 +300,32 @@ fn kill_nine_while_the_disk_is_full_loses_nothing_that_was_called_saved() {
         "seed {seed}: {killed} kills on a full disk, {saved} saved, {refused} said that they are not, nothing lost"
     );
 }
+
+#[test]
+fn without_a_free_inode_texts_are_read_as_on_a_full_disk() {
+    let home = tempfile::tempdir().unwrap();
+    let script = r#"
+        say() { echo "$1=$2"; }
+        run -p "Hello there" > first.txt 2>&1; say first $?
+        rm -f full/data/sala.db-wal full/data/sala.db-shm
+        mkdir few
+        mount -t tmpfs -o size=40m,nr_inodes=$(($(find full/data | wc -l) + 1)) few few || exit 99
+        cp -a full/data few/data
+        on_few() { $PROGRAM --device cpu --demo --temp 0 --data-dir few/data --max-tokens 4 "$@"; }
+        on_few ls > ls.txt 2>&1; say ls $?
+        on_few show hello-there > show.txt 2>&1; say show $?
+        on_few export hello-there - > export.txt 2>&1; say export $?
+        on_few search Hello > search.txt 2>&1; say search $?
+        on_few rm -y hello-there > rm.txt 2>&1; say rm $?
+        exit 0
+    "#;
+    let Some(output) = on_small_disk(home.path(), script) else { return };
+    let codes = String::from_utf8(output.stdout).unwrap();
+    let read = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
+    for name in ["ls", "show", "export", "search"] {
+        let text = read(&format!("{name}.txt"));
+        assert!(codes.contains(&format!("{name}=0")), "{name}: {text}\n{codes}");
+        assert!(text.contains("nothing is saved") && text.to_lowercase().contains("hello"), "{name}: {text}");
+    }
+    assert!(codes.contains("rm=74"), "{}\n{codes}", read("rm.txt"));
+}

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use super::database::{Access, Store};
 use super::directory;
-use super::error::{Result, StoreError, is_damage, one_line};
+use super::error::{Result, StoreError, is_damage};
 use super::format::{self, FileKind};
 use super::messages::UNREADABLE;
 use super::misplaced::misplaced;

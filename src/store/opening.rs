@@ -98,9 +98,15 @@ impl Store {
                 return Ok(store);
             }
             if reserve() {
-                let mut store = retry()?;
-                store.notes.push(format!("Disk full on {shown}: the reserve was given up. Free some space."));
-                return Ok(store);
+                match retry() {
+                    Ok(mut store) => {
+                        store.notes.push(format!("Disk full on {shown}: the reserve was given up. Free some space."));
+                        return Ok(store);
+                    }
+                    // A disk without a free inode.
+                    Err(e) if e.is_full() || e.cannot_make_files() => {}
+                    Err(e) => return Err(e),
+                }
             }
             if purpose == Purpose::Free {
                 let gone = copy(String::new()).map_or_else(|_| Vec::new(), |store| store.make_room());
