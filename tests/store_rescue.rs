@@ -209,7 +209,7 @@ fn whichever_page_is_damaged_all_that_can_be_read_is_reached_and_one_rescue_make
         ("first byte", |page| page[0] ^= 4),
         ("last byte", |page| *page.last_mut().unwrap() ^= 4),
     ];
-    let mut complete = 0;
+    let (mut complete, mut unreadable) = (0, 0);
     for (how, damage) in damages {
         for page in 1..=pages {
             let at = format!("page {page} of {pages}, {how}");
@@ -222,12 +222,14 @@ fn whichever_page_is_damaged_all_that_can_be_read_is_reached_and_one_rescue_make
             fs::write(root.join("sala.db"), &damaged).unwrap();
             let store = match Store::open(&root, Arc::new(RealDisk), limits()) {
                 Ok(store) => store,
-                // Without the first page nothing says where a table begins.
-                Err(e) if page == 1 && how == "zeroed" => {
-                    assert!(e.to_string().contains("bring back a copy"), "{at}: {e}");
+                // Without the first page, or the root of the messages, none of them is found.
+                Err(e) => {
+                    let named = e.to_string().contains("no message could be read from it): bring back a copy");
+                    assert!(named && how != "last byte", "{at}: {e}");
+                    assert_eq!(fs::read(root.join("sala.db")).unwrap(), damaged, "{at}: the file is kept");
+                    unreadable += 1;
                     continue;
                 }
-                Err(e) => panic!("{at}: {e}"),
             };
             let before = texts_of(&store);
             let noted = matches!(store.access(), Access::ReadOnly { .. }) || store.damage().is_some();
@@ -243,7 +245,6 @@ fn whichever_page_is_damaged_all_that_can_be_read_is_reached_and_one_rescue_make
                 assert_eq!(fs::read(&rescued.aside).unwrap(), damaged, "{at}: the old file is kept");
             }
             assert!(noted || after == texts, "{at}: {} of {} texts, and nothing is said", left(&after), texts.len());
-            assert!(left(&after) * 2 > texts.len(), "{at}: {} of {} texts", left(&after), texts.len());
             complete += usize::from(after == texts);
             if matches!(rescued, Rescue::Done(_)) {
                 assert_eq!(store.check().unwrap().damaged, Vec::<String>::new(), "{at}");
@@ -255,8 +256,8 @@ fn whichever_page_is_damaged_all_that_can_be_read_is_reached_and_one_rescue_make
             assert!(bench.close(), "{at}");
         }
     }
-    println!("{complete} of {} damaged databases give all texts", 3 * pages);
-    assert!(complete > pages, "{complete}");
+    println!("{complete} of {} damaged databases give all texts, {unreadable} none", 3 * pages);
+    assert!(complete > 2 * pages && unreadable <= 3, "{complete} complete, {unreadable} unreadable");
 }
 
 #[test]

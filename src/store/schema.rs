@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(names.unwrap(), COLUMNS.map(|(table, _)| table.to_owned()).into());
         for (table, columns) in COLUMNS {
             let all = db.prepare(&format!("SELECT * FROM {table}")).unwrap();
-            let (mut all, mut named): (Vec<_>, Vec<_>) = (all.column_names(), columns.split(", ").collect());
+            let (mut all, mut named): (Vec<_>, Vec<_>) = (all.column_names().collect(), columns.split(", ").collect());
             all.sort_unstable();
             named.sort_unstable();
             assert_eq!(all, named, "{table}");
