@@ -15,6 +15,7 @@ use super::database::FAR;
 use super::directory::{self, Layout};
 use super::disk::Disk;
 use super::error::{Result, StoreError, is_damage};
+use super::loose_rows::copy_loose_rows;
 use super::messages::UNREADABLE;
 use super::schema::{self, COLUMNS};
 use super::scratch::Scratch;
@@ -145,9 +146,8 @@ fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
     if version > schema::VERSION {
         return Ok(None);
     }
-    if mend_schema(&old, new)? {
-        old = open_as_it_is(copy)?;
-    }
+    mend_schema(&old, new)?;
+    old = open_as_it_is(copy)?;
     // What a row names may be lost.
     new.pragma_update(None, "foreign_keys", false)?;
     let tx = new.transaction()?;
@@ -159,10 +159,16 @@ fn read_out(copy: &Path, new: &mut Connection) -> Result<Option<Unread>> {
             None => lost.tables.push(table),
         }
     }
+    let unread = Remembered::of(&old);
+    drop(old);
+    if lost != Unread::default()
+        && let Err(e) = copy_loose_rows(copy, &tx)
+    {
+        tracing::warn!("rows that no table leads to were not looked for: {e}");
+    }
     if version < schema::VERSION {
         seal::seal_everything(&tx)?;
     }
-    let unread = Remembered::of(&old);
     add_lost_sessions(&tx, &unread.names)?;
     fill_gaps(&tx, &unread.parents)?;
     remove_dangling(&tx)?;
@@ -178,10 +184,8 @@ fn open_as_it_is(path: &Path) -> Result<Connection> {
     Ok(db)
 }
 
-/// Restores the schema entries of missing tables, found by name, by their SQL, or by the name in it. Whether any was
-/// restored.
-fn mend_schema(old: &Connection, new: &Connection) -> Result<bool> {
-    let mut mended = 0;
+/// Restores the schema entries of missing tables, found by name, by their SQL, or by the name in it.
+fn mend_schema(old: &Connection, new: &Connection) -> Result<()> {
     for (table, columns) in COLUMNS {
         if old.prepare(&format!("SELECT {columns} FROM {table}")).is_ok() {
             continue;
@@ -192,12 +196,16 @@ fn mend_schema(old: &Connection, new: &Connection) -> Result<bool> {
              SELECT rowid FROM sqlite_schema WHERE rootpage > 0 AND type IS NOT 'index'
                AND (name = ?2 OR sql = ?1 OR tbl_name = ?2 AND sql LIKE 'CREATE T%') LIMIT 1)";
         match old.execute(entry, params![made, table]) {
-            Ok(changed) => mended += changed,
+            Ok(_) => {}
             Err(e) if is_damage(&e) => {}
             Err(e) => return Err(e.into()),
         }
     }
-    Ok(mended > 0)
+    // Without its condition the index alone answers for the names.
+    let index =
+        "UPDATE sqlite_schema SET sql = 'CREATE INDEX session_name ON session(name)' WHERE name = 'session_name'";
+    let _ = old.execute(index, []);
+    Ok(())
 }
 
 /// Whether anything is left of a table's schema entry.
@@ -313,7 +321,7 @@ impl Remembered {
         each("SELECT id, parent FROM message INDEXED BY message_parent WHERE parent IS NOT NULL", &mut |row| {
             found.parents.extend(seal::number_at(row, 0).zip(seal::number_at(row, 1)));
         });
-        each("SELECT id, name FROM session INDEXED BY session_name WHERE trashed_ms IS NULL", &mut |row| {
+        each("SELECT id, name FROM session INDEXED BY session_name", &mut |row| {
             found.names.extend(seal::number_at(row, 0).map(|id| (id, seal::text_at(row, 1))));
         });
         found
