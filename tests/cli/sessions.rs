@@ -202,14 +202,14 @@ fn what_serve_kept_is_made_anew_or_named_beside_the_conversations() {
     drop(held);
     let made = home.run(&["doctor", "--check"]);
     assert_eq!(made.status.code(), Some(0), "{made:?}");
-    assert!(out(&made).contains("2 messages of 1 session were read out of it into a new one"), "{}", out(&made));
-    // Nothing can be read out of it.
+    assert!(out(&made).contains("2 messages of 1 session were read from it into a new one"), "{}", out(&made));
+    // Nothing can be read of it.
     std::fs::write(&database, vec![0x42; 8192]).unwrap();
     let lost = home.run(&["doctor", "--check"]);
     assert_eq!(lost.status.code(), Some(7), "{lost:?}");
     let text = out(&lost);
     assert!(
-        text.contains(seen) && text.contains("sala.db is damaged (it is no database): bring back a copy"),
+        text.contains(seen) && text.contains(", and no message could be read from it): bring back a copy"),
         "{text}"
     );
     let json: serde_json::Value = serde_json::from_str(out(&home.run(&["doctor", "--check", "--json"]))).unwrap();
