@@ -31,7 +31,7 @@
 //! | `directory`, `parts`, `database`, `lock` | names in the directory; unfinished exports; the open store; one writer a session |
 //! | `summary`, `history`, `drafts`, `commit`, `unlinked` | columns of lists; typed prompts; unsent input; changes of text; segments recorded and not linked |
 //! | `messages`, `sessions`, `search`, `library` | reading: paths of messages, sessions, full text, documents |
-//! | `loose_rows`, `salvage`, `opening` | rows that no table leads to; what can be read of a damaged database; opening a directory |
+//! | `gaps`, `loose_rows`, `salvage`, `opening` | gaps after a loss; rows that no table leads to; what can be read of a damaged database; opening a directory |
 //! | `uses`, `state`, `find`, `row_source`, `save` | state: last use, restoring, finding by text, rows in files, saving |
 //! | `keep`, `wipe`, `misplaced`, `check`, `exchange`, `rescue`, `collect` | thinning and disk budget; wiping deleted text; state at a wrong place; `doctor --check`; a new database for a damaged one; garbage |
 //! | `export`, `arrival`, `bundle`, `import` | conversations out and in, with or without their state |
@@ -56,6 +56,7 @@ mod exchange;
 mod export;
 mod find;
 mod format;
+mod gaps;
 mod history;
 mod import;
 mod keep;
