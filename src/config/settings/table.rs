@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{Flag, Keeper, Kind, Spec, Way, float, from, int, named, size, text, truth, word, word_or_int};
+use super::row::{Flag, Keeper, Kind, Spec, Way, float, from, int, list, named, size, text, truth, word, word_or_int};
 use super::size::Size;
 use super::value::Field;
 use super::words::{
-    CODE_THEMES, ClipboardMethod, Device, Glyphs, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights,
+    CODE_THEMES, ClipboardMethod, Device, Glyphs, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
+    UnknownFields, Weights,
 };
 use crate::engine::protocol::{self, SpecMode};
 
@@ -293,6 +294,12 @@ settings! {
         queue: usize = int(64, 1, 4096);
         /// requests that are read and answered side by side; others wait
         side_by_side: usize = int(8, 1, SEQUENCES);
+        /// fields and tools of a request that are not known: ignore (and name them), or refuse
+        unknown_fields: UnknownFields = word("ignore", UnknownFields::WORDS);
+        /// other names of the model, separated by commas; * stands for any text
+        model_aliases: String = list("");
+        /// web pages that may use the server, separated by commas, as http://localhost:3000
+        allowed_origins: String = list("");
         /// state of requests on disk
         max_state_gib: f64 = float(20.0, 0.0, 1e6);
     }
