@@ -133,6 +133,10 @@ pub trait Constrain: Send {
     fn favours(&mut self, token: Token) -> Option<f32> {
         self.allows(token).then_some(0.0)
     }
+    /// Whether a token may be favoured that is not among the likeliest of a row, so that all of them are looked at.
+    fn reaches_all(&self) -> bool {
+        false
+    }
     /// Looks ahead before the first token is drawn. `rows`: the likeliest next tokens first after the prompt, then
     /// after each of the tokens returned last. Returns no tokens when it has seen enough.
     fn ahead(&mut self, _rows: &[Vec<(Token, f32)>]) -> Vec<Token> {

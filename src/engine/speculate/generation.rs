@@ -38,9 +38,10 @@ impl Generation {
         let Some(constraint) = &mut self.constraint else {
             return Ok(self.sampler.draw(row, position, path));
         };
+        let all = constraint.reaches_all();
         let mut may = |(token, logit)| constraint.favours(token).map(|favoured| (token, logit + favoured));
         let known = row.ids.iter().copied().zip(row.logits.iter().copied());
-        let allowed = likeliest(known.filter_map(&mut may).collect(), row.log_sum_exp);
+        let allowed = likeliest(known.filter(|_| !all).filter_map(&mut may).collect(), row.log_sum_exp);
         if let Some(token) = self.sampler.draw(&allowed, position, path) {
             return Ok(Some(token));
         }

@@ -141,14 +141,16 @@ impl Worker {
         let steering = running.answer.steering(&self.shared, wish).map_err(|e| Refusal::internal(e.to_string()))?;
         // Each of several answers has noise of its own.
         let seed = wish.sampling.seed.wrapping_add(running.ask.index as u64);
+        let stop: Vec<Token> = self.shared.stop_ids.iter().chain(&wish.limits.stop).copied().collect();
+        let constraint = wish.limits.around(wish.constraint.clone(), &stop);
         Ok(Generate {
             sampling: Sampling { seed, ..wish.sampling },
             max_tokens: wish.max_tokens,
-            stop: self.shared.stop_ids.clone(),
+            stop,
             spec: wish.spec,
             steering,
             look: Look::default(),
-            constraint: wish.constraint.clone(),
+            constraint,
             likely: wish.likely,
         })
     }

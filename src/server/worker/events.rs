@@ -111,7 +111,7 @@ impl Worker {
         let fingerprint = self.model.as_ref().map_or("", |m| m.fingerprint.as_str());
         let rendered = &running.ask.prompt.rendered;
         match segments::absorb(&self.shared.renderer, fingerprint, &mut lane.live, rendered, &step, did) {
-            Ok(Some((content, _))) if running.ask.keep => {
+            Ok(Some((content, _))) if running.ask.keep && !self.shared.cache.is_damaged() => {
                 self.keep.segment(content, done.image);
                 running.grown = true;
             }
@@ -164,7 +164,7 @@ impl Worker {
             lane.kept &= keep;
             tip = lane.live.head().filter(|_| keep);
         }
-        if named.is_some() || (running.grown && tip.is_some()) {
+        if !self.shared.cache.is_damaged() && (named.is_some() || (running.grown && tip.is_some())) {
             self.keep.hold(tip, named.as_ref());
         }
         if let Some(record) = named {
