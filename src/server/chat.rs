@@ -9,7 +9,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::body::{self, object};
-use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
+use super::chunks::{Ending, MOST_CHOICES, add_usage, include_usage, reason};
 use super::collected::{Collected, collect};
 use super::content::turns;
 use super::fields::Fields;
@@ -112,15 +112,16 @@ impl Sent {
                 "finish_reason": finish,
             })
         });
-        json!({
+        let mut whole = json!({
             "id": self.id,
             "object": "chat.completion",
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.fingerprint,
             "choices": choices.collect::<Value>(),
-            "usage": usage(&all.usage),
-        })
+        });
+        add_usage(&mut whole, &all.usage);
+        whole
     }
 
     fn chunk(&self, choices: Value) -> Value {

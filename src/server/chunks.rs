@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::collected::{BROKE_OFF, Usage};
+use super::collected::BROKE_OFF;
 use super::fields::Fields;
 use super::refusal::{Family, Refusal};
-use super::said::{Said, Whole};
+use super::said::{Said, Usage, Whole};
 use super::stream::{data, data_done};
 use crate::core::transcript::Finish;
 
@@ -23,7 +23,7 @@ pub(super) fn reason(whole: &Whole) -> &'static str {
 }
 
 /// What was read and written, in OpenAI's form.
-pub(super) fn usage(usage: &Usage) -> Value {
+fn usage(usage: &Usage) -> Value {
     json!({
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -31,6 +31,11 @@ pub(super) fn usage(usage: &Usage) -> Value {
         "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
         "completion_tokens_details": { "reasoning_tokens": usage.thought_tokens },
     })
+}
+
+/// Adds what was read and written to an object.
+pub(super) fn add_usage(object: &mut Value, all: &Usage) {
+    object["usage"] = usage(all);
 }
 
 /// Whether a last event is to say what was read and written.
@@ -81,7 +86,7 @@ impl Ending {
         }
         if self.include_usage {
             let mut event = empty();
-            event["usage"] = usage(&self.usage);
+            add_usage(&mut event, &self.usage);
             data(out, &event);
         }
         data_done(out);
@@ -94,7 +99,8 @@ mod tests {
     use super::*;
 
     fn ended(finish: Finish) -> Whole {
-        Whole { finish, stopped_by: None, completion_tokens: 3, thought_tokens: 1, calls: 0 }
+        let usage = Usage { completion_tokens: 3, thought_tokens: 1, ..Usage::default() };
+        Whole { finish, stopped_by: None, usage, calls: 0 }
     }
 
     #[test]
@@ -108,7 +114,9 @@ mod tests {
             assert_eq!(ending.ended(&whole, event, || json!({ "choices": [] }), &mut out), over);
         }
         let events: Vec<&str> = out.split_terminator("\n\n").collect();
-        assert_eq!(events[..2], ["data: {\"of\":1,\"reason\":\"length\"}", "data: {\"of\":0,\"reason\":\"length\"}"]);
+        assert_eq!(events[0], "data: {\"of\":1,\"reason\":\"length\"}");
+        let second: Value = serde_json::from_str(events[1].strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!((&second["of"], &second["reason"]), (&json!(0), &json!("length")));
         let last: Value = serde_json::from_str(events[2].strip_prefix("data: ").unwrap()).unwrap();
         assert_eq!(last["usage"]["completion_tokens"], 6);
         assert_eq!(events[3..], ["data: [DONE]"]);

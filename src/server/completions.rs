@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 
 use super::ask::{Prompt, Wish};
 use super::body::{self, object};
-use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
-use super::collected::{Choice, Collected, Usage, collect};
+use super::chunks::{Ending, MOST_CHOICES, add_usage, include_usage, reason};
+use super::collected::{Choice, Collected, collect};
 use super::context::blocking;
 use super::fields::{Fields, kind};
 use super::ids::fresh_id;
@@ -22,7 +22,7 @@ use super::plain::token_list;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
 use super::reply::{self, submit, submit_further};
-use super::said::Said;
+use super::said::{Said, Usage};
 use super::sampling::{format_of, most_tokens, other_formats, stops, wish};
 use super::stream::{Form, data, stream};
 use super::{Shared, now_s};
@@ -290,7 +290,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         }
     }
     let mut whole = sent.whole(choices.into());
-    whole["usage"] = usage(&all);
+    add_usage(&mut whole, &all);
     Ok(object(&whole))
 }
 

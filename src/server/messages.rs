@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::body::{self, object};
-use super::collected::{BROKE_OFF, Item, Usage, collect};
+use super::collected::{BROKE_OFF, Item, collect};
 use super::content::{self, content, file_id};
 use super::context::leave_out;
 use super::fields::{Fields, kind};
@@ -21,7 +21,7 @@ use super::prompt::Conversation;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
 use super::reply::{self, render, submit};
-use super::said::{Said, Whole};
+use super::said::{Said, Usage, Whole};
 use super::sampling::{Thinking, format_of, stops, wish};
 use super::stream::{Form, event, stream};
 use super::tools::{self, Tools};

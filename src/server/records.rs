@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::collected::{Choice, Usage};
+use super::collected::Choice;
 use super::context::own_data;
 use super::refusal::Refusal;
 use super::response::{Sent, Status};
+use super::said::Usage;
 use super::turns::Turn;
 use crate::core::transcript::{Finish, MessageId};
 use crate::store::{SessionFilter, SessionRecord, Store, StoreError};

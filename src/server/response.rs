@@ -4,8 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use super::collected::{Choice, Item, Usage};
+use super::collected::{Choice, Item};
 use super::now_s;
+use super::said::Usage;
 use super::tools::{Tools, custom_input};
 use super::turns::Call;
 use crate::core::transcript::Finish;

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::core::transcript::Finish;
-use crate::server::collected::{BROKE_OFF, Choice, Item, Usage};
+use crate::server::collected::{BROKE_OFF, Choice, Item};
 use crate::server::refusal::Refusal;
 use crate::server::response::{Sent, Status, call_item, call_item_id, message, part, thought, thoughts};
-use crate::server::said::Said;
+use crate::server::said::{Said, Usage};
 use crate::server::stream::{Form, data_done, event};
 use crate::server::turns::Call;
 

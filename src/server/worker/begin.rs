@@ -12,7 +12,7 @@ use crate::server::ask::Ask;
 use crate::server::planner::{Plan, Planned};
 use crate::server::prefix::Kept;
 use crate::server::refusal::Refusal;
-use crate::server::said::Said;
+use crate::server::said::{Said, Usage};
 
 /// Times a question is planned anew because kept state turned out damaged.
 const ATTEMPTS: u32 = 8;
@@ -74,7 +74,8 @@ impl Worker {
         let answer = Answer::new(&self.shared, &ask);
         let doing = Doing::Restoring(0, Path::default());
         let (read, grown, cancel) = (0, false, Cancel::default());
-        let running = Running { ask, doing, steps, answer, cached, read, prompt, grown, attempts, cancel };
+        let usage = Usage { prompt_tokens: prompt, cached_tokens: cached, ..Usage::default() };
+        let running = Running { ask, doing, steps, answer, read, usage, grown, attempts, cancel };
         self.make_live(at, Box::new(running), base, kept);
     }
 
@@ -175,9 +176,8 @@ impl Worker {
         };
         let (mut answer, doing) = (Answer::new(&self.shared, &ask), Doing::Scoring(id));
         answer.generated = tokens;
-        let (cached, read, prompt, grown, attempts) = (0, 0, 0, false, 0);
-        let running =
-            Running { ask, doing, steps: VecDeque::new(), answer, cached, read, prompt, grown, attempts, cancel };
+        let (read, usage, grown, attempts) = (0, Usage::default(), false, 0);
+        let running = Running { ask, doing, steps: VecDeque::new(), answer, read, usage, grown, attempts, cancel };
         self.put(at, Box::new(running));
         self.send(Command::Run(job));
     }
