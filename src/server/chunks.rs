@@ -36,6 +36,30 @@ fn usage(usage: &Usage) -> Value {
 /// Adds what was read and written to an object.
 pub(super) fn add_usage(object: &mut Value, all: &Usage) {
     object["usage"] = usage(all);
+    object["timings"] = timings(all);
+}
+
+/// Times as llama.cpp's server has them.
+fn timings(usage: &Usage) -> Value {
+    let read = usage.prompt_tokens - usage.cached_tokens;
+    let each = |ms: f64, tokens: u64| if tokens > 0 { json!(ms / tokens as f64) } else { Value::Null };
+    let per_second = |ms: f64, tokens: u64| if ms > 0.0 { json!(tokens as f64 * 1e3 / ms) } else { Value::Null };
+    let mut timings = json!({
+        "cache_n": usage.cached_tokens,
+        "prompt_n": read,
+        "prompt_ms": usage.prompt_ms,
+        "prompt_per_token_ms": each(usage.prompt_ms, read),
+        "prompt_per_second": per_second(usage.prompt_ms, read),
+        "predicted_n": usage.completion_tokens,
+        "predicted_ms": usage.predicted_ms,
+        "predicted_per_token_ms": each(usage.predicted_ms, usage.completion_tokens),
+        "predicted_per_second": per_second(usage.predicted_ms, usage.completion_tokens),
+    });
+    if usage.drafted_tokens > 0 {
+        timings["draft_n"] = usage.drafted_tokens.into();
+        timings["draft_n_accepted"] = usage.accepted_tokens.into();
+    }
+    timings
 }
 
 /// Whether a last event is to say what was read and written.
@@ -79,11 +103,14 @@ impl Ending {
             data(out, &Refusal::new(503, "shutting_down", BROKE_OFF).to_json(Family::OpenAi));
             return true;
         }
-        data(out, &last(reason(whole)));
+        let mut last = last(reason(whole));
         self.ended += 1;
         if self.ended < self.wanted {
+            data(out, &last);
             return false;
         }
+        last["timings"] = timings(&self.usage);
+        data(out, &last);
         if self.include_usage {
             let mut event = empty();
             add_usage(&mut event, &self.usage);
@@ -117,6 +144,7 @@ mod tests {
         assert_eq!(events[0], "data: {\"of\":1,\"reason\":\"length\"}");
         let second: Value = serde_json::from_str(events[1].strip_prefix("data: ").unwrap()).unwrap();
         assert_eq!((&second["of"], &second["reason"]), (&json!(0), &json!("length")));
+        assert_eq!(second["timings"]["predicted_n"], 6);
         let last: Value = serde_json::from_str(events[2].strip_prefix("data: ").unwrap()).unwrap();
         assert_eq!(last["usage"]["completion_tokens"], 6);
         assert_eq!(events[3..], ["data: [DONE]"]);

@@ -74,12 +74,17 @@ impl Said {
 }
 
 /// What was read and written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Usage {
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
     pub completion_tokens: u64,
     pub thought_tokens: u64,
+    /// Time for reading and for writing.
+    pub prompt_ms: f64,
+    pub predicted_ms: f64,
+    pub drafted_tokens: u64,
+    pub accepted_tokens: u64,
 }
 
 impl Usage {
@@ -112,6 +117,10 @@ impl Usage {
     fn add_answer(&mut self, other: &Usage) {
         self.completion_tokens += other.completion_tokens;
         self.thought_tokens += other.thought_tokens;
+        self.prompt_ms += other.prompt_ms;
+        self.predicted_ms += other.predicted_ms;
+        self.drafted_tokens += other.drafted_tokens;
+        self.accepted_tokens += other.accepted_tokens;
     }
 }
 

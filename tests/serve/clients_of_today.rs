@@ -383,3 +383,24 @@ fn pages_that_the_settings_name_may_use_the_server() {
     assert_eq!(header(&preflight, "access-control-allow-headers").as_deref(), Some("authorization, content-type"));
     server.end();
 }
+
+#[test]
+fn an_answer_has_the_times_that_llama_cpps_server_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let count = |timings: &Value, name: &str| timings[name].as_u64().unwrap_or_else(|| panic!("{name}: {timings}"));
+    let whole = server.post(CHAT, &question("Hi")).json();
+    let (timings, usage) = (&whole["timings"], &whole["usage"]);
+    assert_eq!(timings["predicted_n"], usage["completion_tokens"]);
+    let read = count(timings, "prompt_n") + count(timings, "cache_n");
+    assert_eq!(read, count(usage, "prompt_tokens"));
+    for time in ["prompt_ms", "predicted_ms"] {
+        assert!(timings[time].as_f64().is_some_and(|ms| ms >= 0.0), "{timings}");
+    }
+    let ask = with(question("Hi"), "stream", true.into());
+    let streamed = server.post(CHAT, &ask).events();
+    assert_eq!(streamed.last().unwrap()["timings"]["predicted_n"], usage["completion_tokens"]);
+    let raw = server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 3 })).json();
+    assert_eq!(raw["timings"]["predicted_n"], 3);
+    server.end();
+}

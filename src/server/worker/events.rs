@@ -121,6 +121,10 @@ impl Worker {
             }
         }
         running.read += done.prompt_in_state;
+        running.usage.prompt_ms += done.stats.prefill_ms;
+        running.usage.predicted_ms += done.stats.decode_ms;
+        running.usage.drafted_tokens += done.stats.spec.drafted;
+        running.usage.accepted_tokens += done.stats.spec.accepted;
         if done.ended == Ended::Read && !running.steps.is_empty() {
             return self.next_step(at, running);
         }
