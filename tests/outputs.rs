@@ -1,6 +1,6 @@
 //! Nothing from outside reaches a terminal unchecked.
 //!
-//! Two fences. The sources: only `shell/out.rs` has standard output and standard error, and what it writes is
+//! Two fences. The sources: only `cli/out.rs` has standard output and standard error, and what it writes is
 //! [`sala_chat::text::sanitize::Clean`]. The program: every command is run in a terminal of its own on data full of
 //! escape sequences, and what the terminal was sent is looked through byte by byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -16,7 +16,7 @@ use pty::Terminal;
 use sala_chat::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use serde_json::json;
 
-/// What gives a way to the two streams, and how often it may stand in which file besides `shell/out.rs`.
+/// What gives a way to the two streams, and how often it may stand in which file besides `cli/out.rs`.
 const WAYS: [&str; 9] =
     ["print!(", "println!(", "dbg!(", "stdout()", "stderr()", "Stdout", "Stderr", "/dev/tty", "out::screen("];
 /// The full screen writes its own sequences; its cells pass `ui/paint.rs`, its sequences hold no foreign text.
@@ -54,12 +54,12 @@ fn only_one_module_has_standard_output_and_standard_error() {
     let mut wrong = Vec::new();
     for (file, source) in sources::below("src") {
         // Modules of tests in files of their own write what they like.
-        if file == "shell/out.rs" || file.ends_with("tests.rs") || file.contains("/tests/") {
+        if file == "cli/out.rs" || file.ends_with("tests.rs") || file.contains("/tests/") {
             continue;
         }
         wrong.extend(ways(&file, &source));
     }
-    assert!(wrong.is_empty(), "print through shell/out.rs (Context::print, Context::note):\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "print through cli/out.rs (Context::print, Context::note):\n{}", wrong.join("\n"));
 }
 
 #[test]

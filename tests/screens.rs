@@ -28,6 +28,8 @@ mod stage;
 mod texts;
 #[path = "screens/typing.rs"]
 mod typing;
+#[path = "screens/walk.rs"]
+mod walk;
 
 use sala_chat::engine::protocol::ModelInfo;
 use sala_chat::runtime::protocol::{
@@ -156,8 +158,8 @@ fn how_sessions_that_were_left_stand_is_in_the_title() {
 
 #[test]
 fn too_small_a_window_says_what_it_needs() {
-    picture("too_small_58x14", &mut open(58, 14));
-    picture("too_small_40x10", &mut open(40, 10));
+    picture("too_small_29x14", &mut open(29, 14));
+    picture("too_small_40x7", &mut open(40, 7));
     picture("too_small_20x5", &mut open(20, 5));
     // Nothing to draw on is no failure.
     for (width, height) in [(1, 1), (2, 40), (80, 1)] {

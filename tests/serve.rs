@@ -8,6 +8,8 @@ mod real_disk;
 mod apis;
 #[path = "serve/client.rs"]
 mod client;
+#[path = "serve/clients_of_today.rs"]
+mod clients_of_today;
 #[path = "serve/faults.rs"]
 mod faults;
 #[path = "serve/library.rs"]

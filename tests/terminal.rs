@@ -140,6 +140,27 @@ fn ctrl_c_twice_quits() {
 }
 
 #[test]
+fn lines_that_arrive_in_one_burst_are_a_paste_and_not_questions() {
+    let mut t = start();
+    let long = "a line of a text that is long enough to be folded in the input\r".repeat(10);
+    t.send(format!("alpha one\rbeta two\r\n{long}omega").as_bytes());
+    let text = t.wait_for("[paste 1: 13 lines");
+    assert!(!text.contains("You said"), "{text}");
+    t.send(b"\x03");
+    t.wait_for("Cleared");
+    t.send(b"one\rtwo\r");
+    t.wait_for("> one");
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!t.text().contains("You said"), "{}", t.text());
+    t.send(b"\x03");
+    t.wait_for("Cleared");
+    t.send(b"hello\r");
+    t.wait_for("You said hello.");
+    t.send(b"/quit\r");
+    assert_eq!(t.exit().exit_code(), 0);
+}
+
+#[test]
 fn of_a_flag_that_is_gone_nothing_stays_in_a_terminal_that_counts_its_letters() {
     let mut t = start();
     // Behind the words that an empty input shows.

@@ -54,10 +54,11 @@ const BURST_KEYS: usize = 3;
 /// Further arrow keys within this time belong to the same wheel movement.
 const TURNING: Duration = Duration::from_millis(200);
 
-/// Distinguishes wheel movements from arrow keys.
+/// Groups keys that arrive in one burst: arrow keys that a terminal makes of the wheel, and the text that a terminal without bracketed
+/// paste sends for a paste.
 #[derive(Debug, Default)]
 struct Bursts {
-    /// Something else was read while looking for the end of a burst.
+    /// Read while looking for the end of a burst.
     ahead: Option<TermEvent>,
     /// When the wheel turned last.
     turned: Option<Instant>,
@@ -74,6 +75,26 @@ fn vertical(event: &TermEvent) -> Option<isize> {
     }
 }
 
+/// The character that a key writes; Enter is a carriage return.
+fn text(event: &TermEvent) -> Option<char> {
+    match event {
+        TermEvent::Key(k) if k.kind == KeyEventKind::Press => match (k.code, k.modifiers) {
+            (KeyCode::Enter, KeyModifiers::NONE) => Some('\r'),
+            (KeyCode::Tab, KeyModifiers::NONE) => Some('\t'),
+            (KeyCode::Char('j'), KeyModifiers::CONTROL) => Some('\n'),
+            (KeyCode::Char(c), KeyModifiers::NONE | KeyModifiers::SHIFT) => Some(c),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The text of a burst in which Enter stands between other text: nobody types that fast, so it is a paste. A last Enter alone sends.
+fn pasted(burst: &[char]) -> Option<String> {
+    let text: String = burst.iter().collect();
+    text.trim().contains('\r').then_some(text)
+}
+
 impl Bursts {
     /// The next events. Sleeps until there is one.
     fn read(&mut self, mouse: bool) -> io::Result<Vec<Event>> {
@@ -81,6 +102,9 @@ impl Bursts {
             Some(event) => event,
             None => event::read()?,
         };
+        if text(&first).is_some() {
+            return self.text(first);
+        }
         let Some(direction) = vertical(&first).filter(|_| !mouse) else {
             return Ok(translate(first).into_iter().collect());
         };
@@ -94,6 +118,24 @@ impl Bursts {
             keys += 1;
         }
         Ok(self.told(direction, keys, Instant::now()))
+    }
+
+    /// A key of text and those that follow it at once. One key alone is not delayed.
+    fn text(&mut self, first: TermEvent) -> io::Result<Vec<Event>> {
+        let mut burst: Vec<char> = text(&first).into_iter().collect();
+        let mut events: Vec<Event> = translate(first).into_iter().collect();
+        let mut wait = Duration::ZERO;
+        while event::poll(wait)? {
+            let next = event::read()?;
+            let Some(c) = text(&next) else {
+                self.ahead = Some(next);
+                break;
+            };
+            burst.push(c);
+            events.extend(translate(next));
+            wait = BURST;
+        }
+        Ok(pasted(&burst).map_or(events, |text| vec![Event::Paste(text)]))
     }
 
     /// What `keys` arrows in a row mean.
@@ -203,6 +245,10 @@ fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
 pub fn typed_ahead(bytes: &[u8]) -> Vec<Event> {
     let text = String::from_utf8_lossy(bytes);
     let plain = text.split('\x1b').next().unwrap_or("");
+    let burst: Vec<char> = plain.chars().map(|c| if c == '\n' { '\r' } else { c }).collect();
+    if let Some(text) = pasted(&burst).filter(|text| !text.contains(['\x03', '\x7f'])) {
+        return vec![Event::Paste(text)];
+    }
     plain
         .chars()
         .filter_map(|c| match c {
@@ -249,6 +295,18 @@ mod tests {
         assert_eq!(bursts.told(-1, 3, now), [Event::Wheel(-3)]);
         assert_eq!(bursts.told(-1, 1, now + Duration::from_millis(150)), [Event::Wheel(-1)], "it turns on slowly");
         assert_eq!(bursts.told(-1, 1, now + Duration::from_millis(600)), [key(Code::Up)]);
+    }
+
+    #[test]
+    fn enter_between_text_of_one_burst_is_a_line_end() {
+        let burst = |text: &str| pasted(&text.chars().collect::<Vec<_>>());
+        for paste in ["one\rtwo", "one\r\ntwo\r\n", "one\r\r two", "\rone\rtwo\r", "/help\r/quit\r"] {
+            assert_eq!(burst(paste).as_deref(), Some(paste));
+        }
+        for typed in ["\r", "question\r", "one\ntwo", "one\ntwo\r", "\rword", "a\tb"] {
+            assert_eq!(burst(typed), None, "{typed:?}");
+        }
+        assert_eq!(typed_ahead(b"one\rtwo"), [Event::Paste("one\rtwo".into())]);
     }
 
     #[test]

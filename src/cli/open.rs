@@ -26,7 +26,8 @@ use crate::text::sources::SourceOptions;
 use crate::text::{self, TextModel, files};
 pub(super) use stores::{folder_of_requests, library_names, limits};
 pub use stores::{
-    scratch, store, store_of_requests, store_of_requests_if_any, store_to_change, store_to_free, store_to_read,
+    scratch, store, store_of_requests, store_of_requests_if_any, store_of_requests_or_new, store_to_change,
+    store_to_free, store_to_read,
 };
 
 /// How long an engine that is not needed after all may take to notice.

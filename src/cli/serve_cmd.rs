@@ -18,7 +18,7 @@ use crate::core::Exit;
 use crate::engine;
 use crate::engine::protocol::{EngineOptions, Token};
 use crate::runtime::{EngineChannels, Settings};
-use crate::server::{Key, Options, ServeError, Server, Stop};
+use crate::server::{Key, Options, Rules, ServeError, Server, Stop};
 use crate::store::Scratch;
 use crate::text::sanitize::Clean;
 use crate::text::sanitize::shell_word;
@@ -161,7 +161,7 @@ impl Serving {
         loaded.recommend(&text.recommended);
         let address = listener.local_addr()?;
         let (store, scratch) = match saved {
-            true => (open::store_of_requests(context)?, None),
+            true => (open::store_of_requests_or_new(context)?, None),
             false => open::scratch(context).map(|(store, dir)| (store, Some(dir)))?,
         };
         // Without one, no documents are offered.
@@ -184,6 +184,7 @@ impl Serving {
             queue: config.serve.queue,
             side_by_side: config.serve.side_by_side,
             key,
+            rules: Rules::of(&config.serve),
             schema_checker: crate::text::this_program(),
         })
         .map_err(no_thread)?;

@@ -1,4 +1,4 @@
-//! Which form the weights take, so that weights and the context that was asked for fit into the device together.
+//! Chooses the format of the weights, so that they and the requested context fit into the device's memory together.
 
 use crate::backend::Memory;
 use crate::backend::room::{self, PagedPlan, RESERVE_BYTES, USUAL_CONTEXT};
@@ -43,7 +43,7 @@ impl Sizes<'_> {
         room::resident_tokens(self.spec, free.saturating_sub((self.bytes)(recipe)))
     }
 
-    /// So many whose keys and values lie in the host's memory, if they fit.
+    /// Context whose keys and values are in host memory, if it fits.
     fn plan(&self, recipe: Recipe, free: u64, tokens: u64) -> Option<PagedPlan> {
         room::paged(self.spec, free.checked_sub((self.bytes)(recipe))?, self.rows, tokens).ok()
     }
@@ -61,7 +61,7 @@ impl Sizes<'_> {
 fn automatic(sizes: &Sizes<'_>, free: u64, asked: Option<u64>) -> Result<(Recipe, Option<String>), String> {
     let wanted = asked.unwrap_or(USUAL_CONTEXT);
     let fits = |recipe: &&Recipe| sizes.room(**recipe, free) >= wanted;
-    // Next best: keys and values in memory. Beyond what anybody asked for, the most that fits.
+    // Next best: keys and values in host memory. With no requested context, the longest that fits.
     let paged = || sizes.recipes.iter().find(|r| sizes.pages(**r, free, wanted));
     let most = || sizes.recipes.iter().rev().find(|r| sizes.room(**r, free) > 0);
     let possible = || sizes.recipes.iter().rev().find(|r| sizes.plan(**r, free, wanted).is_some());
@@ -93,7 +93,6 @@ fn automatic(sizes: &Sizes<'_>, free: u64, asked: Option<u64>) -> Result<(Recipe
     Ok((recipe, Some(line)))
 }
 
-/// A form that was asked for by name, if it fits.
 fn named(recipe: Recipe, sizes: &Sizes<'_>, free: u64) -> Result<Recipe, String> {
     let need = (sizes.bytes)(recipe) + RESERVE_BYTES;
     if need <= free {

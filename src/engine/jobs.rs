@@ -26,7 +26,6 @@ struct Waiting {
 }
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Takes up a job; its first part comes with the next turn.
     pub(super) fn begin(&mut self, sequence: SequenceId, job: Job) -> Result<(), DecodeError> {
         self.take(sequence)?;
         self.backend.stop_on(Some(&job.cancel));
@@ -42,8 +41,8 @@ impl<B: DraftOps> Worker<'_, B> {
         let goal = self.promise(&job)?;
         let stalled = false;
         let run = Run { job, start, stage, begun, speed, waited: 0, goal, stalled, prompt: 0, stats, likely };
-        match self.seats.get_mut(&sequence) {
-            Some(seat) => seat.run = Some(run),
+        match self.slots.get_mut(&sequence) {
+            Some(slot) => slot.run = Some(run),
             None => return Err(DecodeError::Order("a job of a sequence that is not there")),
         }
         Ok(())
@@ -57,8 +56,8 @@ impl<B: DraftOps> Worker<'_, B> {
 
     pub(super) fn turn(&mut self) {
         let (mut ids, mut wants) = (Vec::new(), Vec::new());
-        for (id, seat) in &self.seats {
-            if let Some(run) = seat.run.as_ref().filter(|run| !run.stalled || run.job.cancel.is_cancelled()) {
+        for (id, slot) in &self.slots {
+            if let Some(run) = slot.run.as_ref().filter(|run| !run.stalled || run.job.cancel.is_cancelled()) {
                 ids.push(*id);
                 let left = match &run.stage {
                     Stage::Reading => run.job.prompt.len() - run.prompt,
@@ -80,15 +79,15 @@ impl<B: DraftOps> Worker<'_, B> {
         self.rounds = if turn.read.is_some() { 0 } else { self.rounds } + usize::from(!turn.write.is_empty());
         if let Some(read) = turn.read {
             for (i, id) in ids.iter().enumerate() {
-                if let Some(run) = self.seats.get_mut(id).and_then(|seat| seat.run.as_mut()) {
+                if let Some(run) = self.slots.get_mut(id).and_then(|slot| slot.run.as_mut()) {
                     run.waited = if i == read.reader { 0 } else { run.waited + 1 };
                 }
             }
             if let Some(id) = ids.get(read.reader) {
-                let beside = !turn.write.is_empty();
+                let shared = !turn.write.is_empty();
                 self.part(*id, |worker, run| match run.stage {
-                    Stage::Scoring(_) => worker.score(run, beside),
-                    Stage::Reading | Stage::Writing(_) => worker.read(run, read, beside),
+                    Stage::Scoring(_) => worker.score(run, shared),
+                    Stage::Reading | Stage::Writing(_) => worker.read(run, read, shared),
                 });
             }
         }
@@ -96,13 +95,13 @@ impl<B: DraftOps> Worker<'_, B> {
         match writers.as_slice() {
             [] => {}
             [one] => self.part(*one, Self::write),
-            several => self.write_beside(several, turn.rows),
+            several => self.write_several(several, turn.rows),
         }
     }
 
-    /// Does a part of a sequence's job; whatever comes of it is nothing to the others.
+    /// Runs one part of a job. Its failure does not affect other sequences.
     fn part(&mut self, sequence: SequenceId, work: impl FnOnce(&mut Self, &mut Run) -> Result<Now, DecodeError>) {
-        let Some(mut run) = self.seats.get_mut(&sequence).and_then(|seat| seat.run.take()) else { return };
+        let Some(mut run) = self.slots.get_mut(&sequence).and_then(|slot| slot.run.take()) else { return };
         let done = guarded(|| {
             self.take(sequence)?;
             work(self, &mut run)
@@ -110,7 +109,6 @@ impl<B: DraftOps> Worker<'_, B> {
         self.conclude(sequence, run, done);
     }
 
-    /// What becomes of a job after a part of it.
     fn conclude(&mut self, sequence: SequenceId, mut run: Run, done: Result<Now, DecodeError>) {
         let id = run.id();
         let done = done.and_then(|now| match now {
@@ -122,8 +120,8 @@ impl<B: DraftOps> Worker<'_, B> {
         });
         match done {
             Ok(Some(run)) => {
-                if let Some(seat) = self.seats.get_mut(&sequence) {
-                    seat.run = Some(run);
+                if let Some(slot) = self.slots.get_mut(&sequence) {
+                    slot.run = Some(run);
                 }
             }
             // What it was promised is free.
@@ -135,8 +133,7 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// A chunk of a prompt; what follows the last one.
-    fn read(&mut self, run: &mut Run, turn: Read, beside: bool) -> Result<Now, DecodeError> {
+    fn read(&mut self, run: &mut Run, turn: Read, shared: bool) -> Result<Now, DecodeError> {
         let rows = turn.rows;
         let left = run.job.prompt.get(run.prompt..).unwrap_or_default();
         if !left.is_empty() && run.job.cancel.is_cancelled() {
@@ -160,8 +157,8 @@ impl<B: DraftOps> Worker<'_, B> {
             // the tenth of a millisecond that the next chunk's first launch takes.
             self.backend.synchronize().map_err(ModelError::from)?;
             let whole =
-                if beside { chunk.len() == rows } else { chunk.len() >= WHOLE.min(rows) && run.prompt >= WHOLE };
-            self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), turn.fixed, whole, beside);
+                if shared { chunk.len() == rows } else { chunk.len() >= WHOLE.min(rows) && run.prompt >= WHOLE };
+            self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), turn.fixed, whole, shared);
             let tokens_per_s = run.speed.add(chunk.len() as u64, Instant::now());
             let (done, total) = (run.prompt as u64, run.job.prompt.len() as u64);
             self.send(EngineEvent::Reading { id: run.id(), done, total, tokens_per_s });
@@ -171,11 +168,11 @@ impl<B: DraftOps> Worker<'_, B> {
         }
         self.all_read(run)?;
         match (run.job.generate.clone(), run.job.score.clone()) {
-            (Some(wish), _) => {
+            (Some(request), _) => {
                 run.begun = Instant::now();
                 (run.stage, run.speed) = (Stage::Writing(self.live.position()), Speed::new(run.begun));
-                let round = self.decoder.begin(&mut self.backend, &self.model, &mut self.live, &wish)?;
-                Ok(self.told(run, round))
+                let round = self.decoder.begin(&mut self.backend, &self.model, &mut self.live, &request)?;
+                Ok(self.report(run, round))
             }
             (None, Some(scoring)) => self.begin_scores(run, &scoring),
             (None, None) => {
@@ -202,10 +199,10 @@ impl<B: DraftOps> Worker<'_, B> {
             return Ok(now);
         }
         let round = self.decoder.round(&mut self.backend, &self.model, &mut self.live)?;
-        Ok(self.told(run, round))
+        Ok(self.report(run, round))
     }
 
-    /// What becomes of an answer that there is no memory for: where nobody can be waited for, it ends as at the end of its context.
+    /// If no other sequence can free memory, an answer ends as at the end of its context.
     fn no_room_to_write(&mut self, run: &Run, rows: usize) -> Result<Option<Now>, DecodeError> {
         match self.room_for_rows(run.id(), rows) {
             Ok(true) => Ok(None),
@@ -219,7 +216,7 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     /// A decode round of several sequences: one pass over the weights for all of them, of at most `rows` rows each.
-    fn write_beside(&mut self, ids: &[SequenceId], rows: usize) {
+    fn write_several(&mut self, ids: &[SequenceId], rows: usize) {
         let mut proposed: Vec<Waiting> = Vec::with_capacity(ids.len());
         for id in ids {
             proposed.extend(self.propose(*id, rows, ids.len()));
@@ -251,7 +248,7 @@ impl<B: DraftOps> Worker<'_, B> {
             });
             match round {
                 Ok(round) => {
-                    let now = self.told(&mut run, round);
+                    let now = self.report(&mut run, round);
                     self.conclude(sequence, run, Ok(now));
                 }
                 Err(error) => failed.push((sequence, run.id(), error)),
@@ -262,12 +259,12 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// The rows that one of so many sequences wants verified beside those of the others; `None` where its part is over without them.
+    /// The rows that one of `sequences` wants verified in a shared pass; `None` if its part ended without them.
     fn propose(&mut self, sequence: SequenceId, rows: usize, sequences: usize) -> Option<Waiting> {
-        let mut run = self.seats.get_mut(&sequence)?.run.take()?;
+        let mut run = self.slots.get_mut(&sequence)?.run.take()?;
         let proposed = guarded(|| {
             self.take(sequence)?;
-            // Rows in flight are waited for one by one, as they are chosen: at nobody else's cost.
+            // Rows in flight are waited for one by one, so that other sequences do not wait.
             if run.job.cancel.is_cancelled() || self.backend.rows_in_flight() {
                 return self.write(&mut run).map(Err);
             }
@@ -276,7 +273,7 @@ impl<B: DraftOps> Worker<'_, B> {
             }
             let (b, model) = (&mut self.backend, &self.model);
             match self.decoder.propose(b, model, &self.live, rows, Pace::Shared(sequences))? {
-                Proposed::Over(round) => Ok(Err(self.told(&mut run, round))),
+                Proposed::Over(round) => Ok(Err(self.report(&mut run, round))),
                 Proposed::Rows(proposal) => Ok(Ok(proposal)),
             }
         });
@@ -291,22 +288,22 @@ impl<B: DraftOps> Worker<'_, B> {
     /// One pass over the rows of all; the first of them is in hand.
     fn verify(&mut self, proposed: &[Waiting]) -> Result<Vec<TopLogits>, DecodeError> {
         let Some((own, others)) = proposed.split_first() else { return Ok(Vec::new()) };
-        let mut beside = Vec::with_capacity(others.len());
+        let mut rows_of_others = Vec::with_capacity(others.len());
         // Both are in the order of their numbers.
         let mut next = others.iter().peekable();
-        for (id, seat) in &mut self.seats {
+        for (id, slot) in &mut self.slots {
             if let Some(waiting) = next.next_if(|waiting| waiting.sequence == *id)
-                && let Some(aside) = seat.aside()
+                && let Some(aside) = slot.aside()
             {
-                beside.push((&mut aside.sequence, waiting.proposal.rows()));
+                rows_of_others.push((&mut aside.sequence, waiting.proposal.rows()));
             }
         }
-        self.live.verify_beside(&mut self.backend, &self.model, own.proposal.rows(), &mut beside)?;
+        self.live.verify_beside(&mut self.backend, &self.model, own.proposal.rows(), &mut rows_of_others)?;
         let rows = proposed.iter().map(|waiting| waiting.proposal.rows().len()).sum();
         Ok(self.live.top_logits(&mut self.backend, rows)?)
     }
 
-    fn told(&mut self, run: &mut Run, round: Round) -> Now {
+    fn report(&mut self, run: &mut Run, round: Round) -> Now {
         run.stats.generated_tokens += round.tokens.len() as u64;
         let tokens_per_s = run.speed.add(round.tokens.len() as u64, Instant::now());
         if !round.tokens.is_empty() {
@@ -320,7 +317,6 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// The state as it is to be kept, and word of the end.
     fn finish(&mut self, mut run: Run, ended: Ended, scored: Vec<Vec<f32>>) -> Result<(), DecodeError> {
         let (mut generated, mut looked_at) = (0, LookedAt::default());
         if let Stage::Writing(from) = run.stage {

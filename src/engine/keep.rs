@@ -10,7 +10,7 @@ use crate::model::{Checkpoint, ModelError, Recipe};
 
 /// Weights of fewer bytes are packed faster than they are worth keeping.
 const WORTH_BYTES: u64 = 1 << 30;
-/// The share of the threads that pack in the background: the conversation goes on beside them.
+/// Background packing uses 1/SHARE of the threads; the conversation goes on meanwhile.
 const SHARE: usize = 4;
 const THREADS: usize = 2;
 
@@ -18,7 +18,7 @@ const THREADS: usize = 2;
 #[derive(Default)]
 pub(super) struct Found(Vec<(Recipe, Result<Checkpoint, ModelError>)>);
 
-/// Looks for weights of earlier starts, by whatever recipe may come to be chosen.
+/// Looks for packed weights of earlier starts, of any recipe.
 pub(super) fn look(checkpoint: &Checkpoint, options: &EngineOptions) -> Found {
     let Some(dir) = &options.keep_weights else { return Found::default() };
     let recipes = match Recipe::asked_for(options.weights) {
@@ -37,7 +37,7 @@ impl Found {
             Some((recipe, Ok(earlier))) => {
                 let name = Some(recipe).filter(|recipe| recipe.packs()).map(|recipe| recipe.name().to_owned());
                 let name = name.or_else(|| earlier.published()).unwrap_or_default();
-                // What was published is still there to be told apart; to measure the difference it would have to be read.
+                // Published weights still distinguish the two cases; measuring the difference would mean reading them.
                 let kept = match checkpoint.kept_unmeasured() {
                     Ok(kept) => kept.map_or_else(String::new, |kept| format!(" {kept}")),
                     Err(error) => format!(" {error}."),
@@ -79,8 +79,8 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
         return Some(format!("The packed weights ({size}) are not kept: too little space below {}.", dir.display()));
     }
     if !is_finished(&folder).is_ok_and(|finished| !finished || outdated) {
-        // Not used because it is damaged, which was said: whole parts and others cannot be told apart any more. Or because it cannot
-        // be read, and may be whole.
+        // Damaged (already reported), so whole and partial files cannot be distinguished; or unreadable, and perhaps
+        // whole.
         return None;
     }
     let work = move || {
@@ -100,7 +100,6 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
 mod tests {
     use super::*;
 
-    /// tiny-mixed with one matrix of each layer in FP8.
     fn fp8_folder() -> tempfile::TempDir {
         use safetensors::Dtype::{F8_E4M3, F32};
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-mixed");
@@ -176,7 +175,7 @@ mod tests {
         std::fs::write(kept.join("part-001.safetensors"), "torn").unwrap();
         let line = earlier(Recipe::Bits8, WeightsChoice::Auto).1.unwrap();
         assert!(line.starts_with("Packed weights of an earlier start are not used ("), "{line}");
-        // Links to themselves: nobody can open them, whatever their rights.
+        // Links to themselves cannot be opened with any permissions.
         for name in ["part-001.safetensors", "model.safetensors.index.json"] {
             let path = kept.join(name);
             std::fs::remove_file(&path).unwrap();

@@ -1,4 +1,4 @@
-//! The loop of the engine's thread: what is asked is taken in between two turns of the jobs.
+//! The loop of the engine thread: commands are received between two turns of the jobs.
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
@@ -8,16 +8,16 @@ use crate::backend::draft::DraftOps;
 use crate::engine::protocol::{Command, EngineEvent};
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Answers commands until told to end, or until the runtime is gone.
+    /// Returns at the command to end, or when the runtime is gone.
     pub(super) fn serve(mut self, commands: &Receiver<Command>) {
         self.send(EngineEvent::Ready(self.info.clone()));
         let mut gone = false;
         loop {
-            let idle = self.seats.values().all(|seat| seat.run.is_none());
-            let waits = self.seats.values().any(|seat| seat.waits.is_some());
+            let idle = self.slots.values().all(|slot| slot.run.is_none());
+            let waits = self.slots.values().any(|slot| slot.waits.is_some());
             let next = match (idle, gone, waits) {
                 (true, true, _) => return,
-                // Nobody is at work, but somebody may give memory back: not for ever.
+                // No sequence has work, but one may still release memory: wait for a limited time.
                 (true, false, true) => commands.recv_timeout(PATIENCE).map_err(|e| match e {
                     RecvTimeoutError::Timeout => TryRecvError::Empty,
                     RecvTimeoutError::Disconnected => TryRecvError::Disconnected,

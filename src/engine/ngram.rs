@@ -41,7 +41,7 @@ fn roll(hash: u64, token: Token) -> u64 {
     hash.wrapping_mul(FACTOR).wrapping_add(u64::from(token))
 }
 
-/// Room that a copy has behind its end, in tokens: a fork's question would have all of it copied once more.
+/// Spare capacity of a copy, in tokens: without it the first token of a fork would copy everything once more.
 const SPARE: usize = 4_096;
 
 fn copied(from: &[u32]) -> Vec<u32> {
@@ -91,7 +91,7 @@ impl Chain {
         for ((end, &token), &oldest) in (first..).zip(&tokens[first..]).zip(&tokens[start..]) {
             rolling = roll(rolling, token);
             let slot = self.slot(rolling);
-            // Positions are 32 bits wide; no context comes near that.
+            // Positions are 32 bits wide; contexts are far shorter.
             let before = self.heads.get_mut(slot).map_or(NONE, |head| std::mem::replace(head, end as u32));
             self.prev.push(before);
             rolling = rolling.wrapping_sub(leaving.wrapping_mul(u64::from(oldest)));
@@ -188,8 +188,8 @@ impl NgramIndex {
         now.zip(self.tokens[..=end].iter().rev()).take_while(|(a, b)| a == b).count()
     }
 
-    /// The best continuation of at most `max` tokens behind a match of at least `min_match` (never below
-    /// [`MIN_MATCH`]). A match that reaches into the present continues periodically.
+    /// The best continuation of at most `max` tokens after a match of at least `min_match` (never below
+    /// [`MIN_MATCH`]). A match that ends at the last token continues periodically.
     pub fn lookup(&self, max: usize, min_match: usize) -> Option<Lookup> {
         let last = self.tokens.len().checked_sub(1)?;
         let min_match = min_match.max(MIN_MATCH);
@@ -270,7 +270,7 @@ mod tests {
         assert!(index(&[1, 2, 3, 9, 1, 2, 3]).lookup(4, 3).is_some());
     }
 
-    /// What the index stands for, by brute force: the longest earlier match of at least three.
+    /// The reference for the index, by brute force: the longest earlier match of at least three.
     fn longest(tokens: &[Token]) -> usize {
         let n = tokens.len();
         let length =

@@ -1,6 +1,6 @@
-//! From [`EngineOptions`] to a running worker: which device, which weights, which draft head, how much context.
+//! From [`EngineOptions`] to a running worker: device, weights, draft head, length of the context.
 //!
-//! Every choice that is not the one asked for is named in [`ModelInfo::notes`].
+//! Every choice that differs from the requested one is named in [`ModelInfo::notes`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,6 @@ use crate::model::draft::{BESIDE, DraftError, DraftHead, DraftOptions};
 use crate::model::quantize::free_bytes;
 use crate::model::{Checkpoint, Live, Model, Recipe, shown};
 
-/// Loads what was asked for and serves commands until the end.
 pub(super) fn run(
     options: &EngineOptions,
     commands: &Receiver<Command>,
@@ -44,7 +43,7 @@ pub(super) fn run(
         (open_gpu(options), found.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     match gpu {
-        // Whoever started this may have found no tokenizer meanwhile.
+        // The receiver may have ended meanwhile, for lack of a tokenizer.
         Gpu::Opened(_) if !loading(events, 0.0) => Ok(()),
         Gpu::Opened(backend) => {
             tracing::debug!(ms = since.elapsed().as_millis(), "device open");
@@ -66,7 +65,6 @@ pub(super) fn run(
     }
 }
 
-/// Loads what was asked for onto a device that is open, and serves commands until the end.
 pub(super) fn run_on<B: DraftOps>(
     backend: B,
     options: &EngineOptions,
@@ -82,7 +80,7 @@ pub(super) fn run_on<B: DraftOps>(
     load(backend, instead(found, checkpoint, &mut notes), options, notes, commands, events)
 }
 
-/// Says how far loading is; false where nobody listens.
+/// Reports progress; false if the receiver is gone.
 fn loading(events: &Sender<EngineEvent>, done: f64) -> bool {
     events.send(EngineEvent::Loading { what: "reading weights".into(), done }).is_ok()
 }
@@ -94,8 +92,8 @@ fn instead(found: keep::Found, checkpoint: Checkpoint, notes: &mut Vec<String>) 
     Arc::new(checkpoint)
 }
 
-/// Parameters of the largest model that a CPU is given without being told to: a larger one would take seconds per word,
-/// and more memory than most machines have.
+/// Parameters of the largest model that runs on a CPU unless requested: a larger one takes seconds per word, and more
+/// memory than most machines have.
 const CPU_PARAMETERS: u64 = 2_000_000_000;
 
 fn too_large_for_cpu(checkpoint: &Checkpoint, why: &str) -> Result<(), Failure> {
@@ -157,7 +155,7 @@ fn load<B: DraftOps>(
     notes.extend(checkpoint.kept()?.map(|kept| kept.to_string()));
     let since = Instant::now();
     let model = Model::load(&mut backend, &checkpoint, |done| {
-        // Nobody listens any more when the program is ending.
+        // The receiver is gone while the program is ending.
         loading(events, done);
     })?;
     checkpoint.all_read();
@@ -182,7 +180,7 @@ fn load<B: DraftOps>(
     let aux_layers = head.as_ref().map_or(&[][..], |head| head.aux_layers());
     backend.plan_context(spec, limit, options.context.is_some())?;
     let live = Live::new(&mut backend, &model, limit, aux_layers)?;
-    // Only now: a library that is opened beside the loading has had its time.
+    // Only now: a library that is opened during the loading has had its time.
     notes.extend(backend.notes());
     let info = ModelInfo {
         name: checkpoint.name().into(),
@@ -230,7 +228,7 @@ fn unused(names: &[String]) -> Option<String> {
     (!names.is_empty()).then(|| format!("{} tensor(s) of the folder are not used: {first}{more}", names.len()))
 }
 
-/// The head that was asked for; `Ok(None)` where there is none to be had.
+/// `Ok(None)` if no head is available.
 fn open_head<B: DraftOps>(
     backend: &mut B,
     model: &Model<B>,
@@ -242,9 +240,9 @@ fn open_head<B: DraftOps>(
         DraftChoice::Folder(folder) => Some(folder),
         DraftChoice::Auto => None,
     };
-    let beside = checkpoint.directory().map(|dir| dir.join(BESIDE)).filter(|dir| dir.is_dir());
+    let own = checkpoint.directory().map(|dir| dir.join(BESIDE)).filter(|dir| dir.is_dir());
     let options = DraftOptions { recipe: checkpoint.recipe(), ..DraftOptions::default() };
-    match folder.map(Path::to_path_buf).or(beside) {
+    match folder.map(Path::to_path_buf).or(own) {
         Some(folder) => DraftHead::open(backend, &folder, model.spec(), &options).map(Some),
         None if checkpoint.is_built_in() => DraftHead::demo(backend, model.spec(), &options).map(Some),
         None => Ok(None),

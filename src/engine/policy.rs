@@ -40,7 +40,6 @@ const PLAIN_REFRESH: u32 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Plain,
-    /// The EAGLE-3 head.
     Head,
     Ngram,
 }
@@ -56,7 +55,7 @@ pub struct Offer<'a> {
     /// Most drafts that fit (context limit, tokens still wanted).
     pub room: usize,
     /// Sequences with rows in the pass, this one among them: all of them wait for a draft's row.
-    pub beside: usize,
+    pub sequences: usize,
 }
 
 /// What to do. For [`Source::Head`], `depth` is the limit; [`Policy::keeps`] and [`Policy::goes_on`] decide after each draft.
@@ -104,7 +103,7 @@ pub struct Policy {
     rounds_since_plain: u32,
     tokens_since_head: usize,
     probe_every: usize,
-    /// Rounds in a row whose drafts were all refused.
+    /// Consecutive rounds whose drafts were all refused.
     refused: i32,
     ngram_misses: u32,
     /// Rounds for which the lookup must match two tokens more.
@@ -119,7 +118,6 @@ impl Policy {
         Policy { calibration, ..Policy::default() }
     }
 
-    /// What drafts were worth so far, for keeping with the session.
     pub fn calibration(&self) -> &Calibration {
         &self.calibration
     }
@@ -172,8 +170,8 @@ impl Policy {
     }
 
     /// Seconds of a round with `depth` drafts, in a pass of so many sequences.
-    fn seconds(&self, source: Source, depth: usize, context: usize, beside: usize) -> f64 {
-        let verify = self.costs.verify_beside(context, depth + 1, beside);
+    fn seconds(&self, source: Source, depth: usize, context: usize, sequences: usize) -> f64 {
+        let verify = self.costs.verify_shared(context, depth + 1, sequences);
         match source {
             Source::Head if depth > 0 => {
                 self.costs.extend(context) + (depth - 1) as f64 * self.costs.step(context) + verify
@@ -183,10 +181,13 @@ impl Policy {
     }
 
     /// The deepest round that the window can bear when every draft is refused.
-    fn bearable(&self, source: Source, room: usize, context: usize, beside: usize) -> usize {
+    fn bearable(&self, source: Source, room: usize, context: usize, sequences: usize) -> usize {
         let plain = self.costs.verify(context, 1);
         let slack = self.slack();
-        (1..=room).take_while(|&k| self.seconds(source, k, context, beside) / plain - 1.0 <= slack).last().unwrap_or(0)
+        (1..=room)
+            .take_while(|&k| self.seconds(source, k, context, sequences) / plain - 1.0 <= slack)
+            .last()
+            .unwrap_or(0)
     }
 
     /// The depth of the highest expected rate, and that rate. `chance(j)`: draft j + 1 is right if those before are.
@@ -195,7 +196,7 @@ impl Policy {
         for depth in 1..=room {
             survival *= chance(depth - 1);
             tokens += survival;
-            let rate = tokens / self.seconds(source, depth, offer.context, offer.beside).max(1e-12);
+            let rate = tokens / self.seconds(source, depth, offer.context, offer.sequences).max(1e-12);
             if rate > best.1 {
                 best = (depth, rate);
             }
@@ -242,13 +243,13 @@ impl Policy {
         by_head: impl Fn(usize) -> (usize, f64),
         by_lookup: impl Fn(usize) -> (usize, f64),
     ) -> Plan {
-        let Offer { context, beside, .. } = *offer;
+        let Offer { context, sequences, .. } = *offer;
         if !self.costs.knows_plain(context) || self.rounds_since_plain >= PLAIN_REFRESH {
             return PLAIN;
         }
         let plain = 1.0 / self.costs.verify(context, 1);
-        let head_limit = self.bearable(Source::Head, head_room, context, beside);
-        let (head, lookup) = (by_head(head_limit), by_lookup(self.bearable(Source::Ngram, found, context, beside)));
+        let head_limit = self.bearable(Source::Head, head_room, context, sequences);
+        let (head, lookup) = (by_head(head_limit), by_lookup(self.bearable(Source::Ngram, found, context, sequences)));
         if head.1.max(lookup.1) >= plain * MARGIN {
             return if lookup.1 > head.1 {
                 Plan { source: Source::Ngram, depth: lookup.0, at_least: 0 }
@@ -275,7 +276,7 @@ impl Policy {
         depth <= plan.at_least || survival >= self.rate(self.costs.verify(context, 1)) * row
     }
 
-    /// Whether to draft once more behind `depth` drafts that survive with `survival`.
+    /// Whether to draft one more token after `depth` drafts that survive with probability `survival`.
     pub fn goes_on(&self, plan: &Plan, depth: usize, survival: f64, context: usize) -> bool {
         if depth >= plan.depth {
             return false;
@@ -285,7 +286,6 @@ impl Policy {
         depth < plan.at_least || survival * self.calibration.head_depth(depth) >= cost
     }
 
-    /// Learns what drafts are worth. `lookup` and `emitted` as for [`Policy::observe`].
     fn learn(&mut self, source: Source, outcome: &Outcome<'_>, lookup: Option<&Lookup>, emitted: &[u32]) {
         if let Some(l) = lookup {
             let right = l.tokens.iter().zip(emitted).take_while(|(a, b)| a == b).count();
@@ -313,18 +313,18 @@ impl Policy {
 
     /// Learns from a round in a pass of several sequences: its time says nothing, but what its drafts are known to cost all of them
     /// counts as what a round alone loses. `lookup` and `emitted` as for [`Policy::observe`].
-    pub fn learn_beside(
+    pub fn learn_shared(
         &mut self,
         source: Source,
         outcome: &Outcome<'_>,
         lookup: Option<&Lookup>,
         emitted: &[u32],
-        beside: usize,
+        sequences: usize,
     ) {
         self.learn(source, outcome, lookup, emitted);
         let tokens = outcome.accepted + 1;
         let plain = self.costs.verify(outcome.context, 1);
-        let seconds = self.costs.verify_beside(outcome.context, outcome.drafted + 1, beside);
+        let seconds = self.costs.verify_shared(outcome.context, outcome.drafted + 1, sequences);
         self.lost(tokens, if outcome.drafted == 0 { 0.0 } else { seconds / plain - tokens as f64 });
     }
 

@@ -1,12 +1,13 @@
-//! Memory by need: what fits is computed before it is promised, idle sequences make room in the order of their last use, and who finds
-//! none waits for others to end, by name.
+//! Memory of sequences: what fits is computed before it is promised, idle sequences are evicted least recently used
+//! first, and a sequence that finds no memory waits for others to end.
 //!
-//! A job is promised its whole context, prompt and longest answer, before it begins; what the jobs under way were promised and do
-//! not have yet is nobody else's. So none of them runs out of memory half-way, unless another program takes it.
+//! A job is promised memory for its whole context, prompt and longest answer, before it begins. Memory that running
+//! jobs were promised and do not use yet is not available to others. So none of them runs out of memory half-way,
+//! unless another program takes it.
 
 use std::time::Duration;
 
-use super::sequence::{Held, Seat, Task};
+use super::sequence::{Held, Slot, Task};
 use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
@@ -15,7 +16,7 @@ use crate::core::{bytes, counted, grouped};
 use crate::engine::protocol::{EngineEvent, Job, SequenceId};
 use crate::model::ModelError;
 
-/// What whoever holds a sequence may take to give it back when a job in it has ended.
+/// How long the owner of a sequence may take to release it after a job has ended.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
 pub(super) enum Grant {
@@ -24,7 +25,7 @@ pub(super) enum Grant {
     Never(DecodeError),
 }
 
-/// What is asked for, and what there is. Bytes.
+/// Requested and available bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     pub all: u64,
@@ -34,7 +35,7 @@ pub struct Ask {
     pub evictable: bool,
     /// Jobs under way, which give memory back when they end.
     pub others: usize,
-    /// One has ended just now, and whoever holds it may give its memory back.
+    /// A job has just ended, and its owner may release the memory.
     pub hope: bool,
 }
 
@@ -44,13 +45,13 @@ pub enum Answer {
     Evict,
     /// Wait until one of the others ends.
     Wait,
-    /// Nobody else will give anything back: begin with what there is.
+    /// No other sequence will free memory: begin with the available part.
     Some,
     Nothing,
 }
 
 pub fn answer(ask: Ask) -> Answer {
-    // Nobody is evicted or waited for in vain.
+    // Too large: evicting or waiting would not help.
     let hopeless = ask.least > ask.total;
     match ask {
         _ if ask.all <= ask.left => Answer::All,
@@ -66,9 +67,9 @@ fn is_memory(error: &ModelError) -> bool {
     matches!(error, ModelError::Backend(BackendError::Memory { .. }))
 }
 
-/// Positions that a job comes to: those it cannot do without, and all it asks for.
+/// Positions that a job reaches: the least it needs, and all it requests.
 fn reach(job: &Job, position: usize, limit: usize) -> [usize; 2] {
-    let most = job.generate.as_ref().map_or(0, |wish| usize::try_from(wish.max_tokens).unwrap_or(usize::MAX));
+    let most = job.generate.as_ref().map_or(0, |request| usize::try_from(request.max_tokens).unwrap_or(usize::MAX));
     let scored = job.score.as_ref().map_or(0, |scoring| scoring.tokens.len());
     let read = position.saturating_add(job.prompt.len());
     // Drafts are verified beyond the last token.
@@ -85,14 +86,14 @@ impl<B: DraftOps> Worker<'_, B> {
     /// The same where only the first `keep` tokens of what it has stay.
     fn wants_anew(&self, sequence: SequenceId, keep: usize, length: usize) -> u64 {
         let limit = self.live.limit();
-        match self.seats.get(&sequence).map(|seat| &seat.held) {
+        match self.slots.get(&sequence).map(|slot| &slot.held) {
             Some(Held::InHand) => self.live.wants_anew(&self.backend, keep, length),
             Some(Held::Aside(aside)) => aside.sequence.wants_anew(&self.backend, keep, length.min(limit)),
             Some(Held::Nothing) | None => self.sequence_bytes,
         }
     }
 
-    /// How long the context of a job becomes, from which all else is computed: as long as it asks for, or as there is memory.
+    /// The context length of a job, from which its memory is computed: as requested, or as memory allows.
     pub(super) fn promise(&self, job: &Job) -> Result<usize, DecodeError> {
         let [_, all] = reach(job, self.live.position(), self.live.limit());
         Ok(match self.backend.room().map_err(ModelError::from)? {
@@ -106,11 +107,11 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// Bytes that jobs of others than `sequence` were promised and do not have yet.
     fn promised(&self, sequence: SequenceId) -> u64 {
-        let running = self.seats.iter().filter_map(|(id, seat)| seat.run.as_ref().map(|run| (*id, run.goal)));
+        let running = self.slots.iter().filter_map(|(id, slot)| slot.run.as_ref().map(|run| (*id, run.goal)));
         running.filter(|(id, _)| *id != sequence).map(|(id, goal)| self.wants(id, goal)).sum()
     }
 
-    /// Whether there is memory for the next task of a sequence. Who asked before comes first.
+    /// Whether there is memory for the next task of a sequence. Earlier requests come first.
     pub(super) fn grant(&mut self, sequence: SequenceId) -> Grant {
         match self.look_for_room(sequence) {
             Ok(grant) => grant,
@@ -120,9 +121,9 @@ impl<B: DraftOps> Worker<'_, B> {
 
     fn look_for_room(&mut self, sequence: SequenceId) -> Result<Grant, DecodeError> {
         loop {
-            let Some(seat) = self.seats.get(&sequence) else { return Ok(Grant::Go) };
+            let Some(slot) = self.slots.get(&sequence) else { return Ok(Grant::Go) };
             let (position, limit) = (self.position(sequence), self.live.limit());
-            let (keep, [least, all]) = match seat.queue.front() {
+            let (keep, [least, all]) = match slot.queue.front() {
                 None | Some(Task::Lost { .. } | Task::Release | Task::MayEvict) => return Ok(Grant::Go),
                 // It ends at once.
                 Some(Task::Run(job)) if job.cancel.is_cancelled() => return Ok(Grant::Go),
@@ -137,15 +138,15 @@ impl<B: DraftOps> Worker<'_, B> {
                     (keep, [usize::try_from(tokens).unwrap_or(usize::MAX).min(limit).saturating_sub(lent); 2])
                 }
             };
-            let asked = seat.waits.unwrap_or(u64::MAX);
+            let asked = slot.waits.unwrap_or(u64::MAX);
             let wants = self.wants_anew(sequence, keep, all);
             if wants == 0 {
-                // The device is not asked: going back a few turns needs nothing.
+                // The device is not asked: going back a few turns needs no memory.
                 return Ok(Grant::Go);
             }
             let Some(free) = self.backend.room().map_err(ModelError::from)? else { return Ok(Grant::Go) };
             let left = free.saturating_sub(self.promised(sequence));
-            let behind = self.seats.values().any(|seat| seat.waits.is_some_and(|since| since < asked));
+            let others_first = self.slots.values().any(|slot| slot.waits.is_some_and(|since| since < asked));
             let ask = Ask {
                 all: wants,
                 least: self.wants_anew(sequence, keep, least),
@@ -156,11 +157,10 @@ impl<B: DraftOps> Worker<'_, B> {
                 hope: self.hope(sequence),
             };
             match answer(ask) {
-                Answer::All | Answer::Evict if behind && (ask.others > 0 || ask.hope) => {
+                Answer::All | Answer::Evict if others_first && (ask.others > 0 || ask.hope) => {
                     return Ok(self.wait(sequence, all, ask));
                 }
                 Answer::All if self.has_state(sequence) => return Ok(Grant::Go),
-                // Now it can be told what its rows take.
                 Answer::All => self.make(sequence)?,
                 Answer::Evict => self.evict_for(sequence)?,
                 Answer::Wait => return Ok(self.wait(sequence, all, ask)),
@@ -184,10 +184,10 @@ impl<B: DraftOps> Worker<'_, B> {
     fn wait(&mut self, sequence: SequenceId, length: usize, ask: Ask) -> Grant {
         self.clock += 1;
         let since = self.clock;
-        let Some(seat) = self.seats.get_mut(&sequence) else { return Grant::Go };
-        if seat.waits.is_none() {
-            seat.waits = Some(since);
-            if let Some(id) = seat.queue.front().and_then(Task::id) {
+        let Some(slot) = self.slots.get_mut(&sequence) else { return Grant::Go };
+        if slot.waits.is_none() {
+            slot.waits = Some(since);
+            if let Some(id) = slot.queue.front().and_then(Task::id) {
                 self.tell_waiting(id, length, ask.all, ask.left, ask.others);
             }
         }
@@ -207,21 +207,21 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// Whether an idle sequence has memory that its holder may give back: for so long after a job ended.
     fn hope(&self, asker: SequenceId) -> bool {
-        let idle = |(id, seat): (&SequenceId, &Seat<B>)| *id != asker && seat.run.is_none() && self.has_state(*id);
-        self.ended.is_some_and(|at| at.elapsed() < PATIENCE) && self.seats.iter().any(idle)
+        let idle = |(id, slot): (&SequenceId, &Slot<B>)| *id != asker && slot.run.is_none() && self.has_state(*id);
+        self.ended.is_some_and(|at| at.elapsed() < PATIENCE) && self.slots.iter().any(idle)
     }
 
     /// Jobs under way that do not wait for memory themselves.
     fn others(&self) -> usize {
-        let runs = self.seats.values().filter_map(|seat| seat.run.as_ref());
+        let runs = self.slots.values().filter_map(|slot| slot.run.as_ref());
         runs.filter(|run| !run.stalled).count() + self.in_pass
     }
 
-    /// Memory for `rows` more positions of the sequence in hand, whose job was promised some and finds it gone; `false` where it has to
-    /// wait until another ends.
+    /// Memory for `rows` more positions of the active sequence, for the case that another program took what was
+    /// promised; `false` if it has to wait until another job ends.
     ///
     /// # Errors
-    /// There is none, and nobody to wait for.
+    /// There is no memory, and no other job.
     pub(super) fn room_for_rows(&mut self, id: u64, rows: usize) -> Result<bool, DecodeError> {
         let rows = rows.min(self.live.limit() - self.live.position());
         loop {
@@ -249,14 +249,14 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// Keys and values of all sequences leave the device for this machine's memory, where it can do that: there is more room then, and
-    /// what is said is that. `false` where nothing was gained, which is not tried again before some memory was given back.
+    /// Moves keys and values of all sequences to host memory, on devices that can. `false` if no memory was gained;
+    /// not tried again before some memory was freed.
     fn page_out(&mut self) -> Result<bool, DecodeError> {
         if self.stays_resident {
             return Ok(false);
         }
         let mut others: Vec<_> =
-            self.seats.values_mut().filter_map(Seat::aside).map(|aside| &mut aside.sequence).collect();
+            self.slots.values_mut().filter_map(Slot::aside).map(|aside| &mut aside.sequence).collect();
         let gained = match self.live.page_out(&mut self.backend, &self.model, &mut others) {
             Ok(Some(how)) => {
                 self.send(EngineEvent::Note(format!("Keys and values move to this machine's memory. {how}.")));
@@ -275,10 +275,10 @@ impl<B: DraftOps> Worker<'_, B> {
         Ok(gained)
     }
 
-    /// Some memory was given back: whoever waits in the middle of a job looks again.
+    /// Memory was freed: stalled jobs check again.
     pub(super) fn go_on(&mut self) {
         (self.moved, self.stays_resident) = (true, false);
-        for run in self.seats.values_mut().filter_map(|seat| seat.run.as_mut()) {
+        for run in self.slots.values_mut().filter_map(|slot| slot.run.as_mut()) {
             run.stalled = false;
         }
     }

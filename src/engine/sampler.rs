@@ -58,7 +58,6 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler behind `history`, every token before the first one to be drawn.
     pub fn new(sampling: Sampling, history: &[Token]) -> Sampler {
         let mut sampler = Sampler { sampling, seen: HashSet::new(), written: HashMap::new() };
         if sampler.penalises_seen() {
@@ -88,7 +87,7 @@ impl Sampler {
         }
     }
 
-    /// The token at output `position`, drawn from the row behind the accepted tokens and `path`, the drafts between
+    /// The token at output `position`, drawn from the row after the accepted tokens and `path`, the drafts between
     /// them and the row. `None` only for a row without top logits.
     pub fn draw(&self, row: &TopLogits, position: u64, path: &[Token]) -> Option<Token> {
         self.choose(row, position, path).map(|d| d.token)

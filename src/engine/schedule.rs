@@ -1,29 +1,31 @@
-//! Whose turn it is: a pure function of what the sequences want.
+//! Which sequences run next: a pure function of what the sequences want.
 //!
-//! A turn is one chunk of one prompt, then one decode round of every sequence that writes. So nobody starves: whoever writes is
-//! in every turn, and prompts take turns. While somebody writes, a chunk is only as long as [`CHUNK_SECONDS`] allow, and as many rounds
-//! follow it as keep `ROUNDS_PER_S`: a pass of a few hundred rows leaves most of a GPU without work, so that long chunks with
-//! several rounds between them read more beside the same answer than short ones with one. Alone, prompts are read in whole passes, as
-//! far as [`ALONE_SECONDS`] allow: who asks meanwhile waits for the chunk under way. Chunks are multiples of [`GRID`] counted from the segment's start, and so what
-//! is read does not depend on any of this.
+//! A turn is one chunk of one prompt, then decode rounds of every sequence that writes. So no sequence starves: those
+//! that write are in every turn, and prompts alternate. While a sequence writes, a chunk is only as long as
+//! [`CHUNK_SECONDS`] allow, and as many rounds follow it as keep `ROUNDS_PER_S`: a pass of a few hundred rows leaves
+//! most of a GPU idle, so long chunks with several rounds between them read more than short chunks with one. Alone,
+//! prompts are read in whole passes, as far as [`ALONE_SECONDS`] allow: a new request waits for the current chunk.
+//! Chunks are multiples of [`GRID`] counted from the start of the segment, so results do not depend on any of this.
 
 use crate::backend::{GRID, MAX_VERIFY_ROWS};
 
 /// What a chunk may take while somebody writes: some 2,000 rows of an H200, nineteen twentieths of its speed in whole passes.
 pub const CHUNK_SECONDS: f64 = 0.11;
-/// Rounds a second of those who write, beside a read: with rounds of [`ROUND_SECONDS`], five sixths of the device are left for reading.
+/// Rounds a second of those that write during a read: with rounds of [`ROUND_SECONDS`], five sixths of the device are
+/// left for reading.
 const ROUNDS_PER_S: f64 = 36.0;
 /// What a round takes, about; slower devices write slower, and read for as long as others.
 const ROUND_SECONDS: f64 = 0.0047;
 /// So much more is no reason for shorter ones.
 const TOLERANCE: f64 = 1.05;
-/// What a chunk may take while nobody writes: a question's first token comes within 250 ms even so, its own passes included, and the
-/// passes of a device that reads 4,096 tokens in it are whole, so that reading costs it nothing.
+/// Longest chunk while no sequence writes: a question's first token is there within 250 ms even so, its own passes
+/// included, and the passes of a device that reads 4,096 tokens in it are whole.
 pub const ALONE_SECONDS: f64 = 0.2;
-/// Most rounds between two chunks: reading goes on, however slow the device.
+/// Most rounds between two chunks: reading continues however slow the device is.
 const MOST_ROUNDS: usize = 8;
-/// What a chunk takes however short it is may be so much of it, alone and beside those who write: where keys and values lie in the host's
-/// memory all of them cross the bus for each chunk, and chunks that only look at the clock would end with a few rows each.
+/// Largest share of a chunk that its fixed time may take, alone and with others writing: if keys and values are in
+/// host memory, all of them cross the bus for each chunk, and chunks limited by time alone would end with a few rows
+/// each.
 const FIXED_SHARE: [f64; 2] = [0.3, 0.5];
 /// Turns that a prompt waits for shorter ones at most.
 const PATIENCE: u64 = 3;
@@ -33,7 +35,7 @@ pub enum Want {
     Read {
         left: usize,
         waited: u64,
-        /// Seconds that a chunk of it takes however short it is, beside the time of a chunk that need not wait for any rows.
+        /// Seconds that a chunk takes however short it is, on top of a chunk that waits for no rows.
         fixed: f64,
     },
     Write,
@@ -42,7 +44,7 @@ pub enum Want {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
     /// The last whole chunk while somebody wrote: its tokens, and the seconds it took beyond what any chunk would have.
-    pub beside: Option<(usize, f64)>,
+    pub shared: Option<(usize, f64)>,
     /// Seconds of the last chunk while somebody wrote, whole or not.
     pub held_up: f64,
     pub alone: Option<(usize, f64)>,
@@ -51,14 +53,14 @@ pub struct Pace {
 impl Pace {
     /// Takes note of a chunk of `rows` tokens that took `seconds`, of which any would have taken `fixed`; `whole`: it was as long as it was
     /// to be, and the device had nothing to get ready.
-    pub fn note(&mut self, rows: usize, seconds: f64, fixed: f64, whole: bool, beside: bool) {
-        if beside {
+    pub fn note(&mut self, rows: usize, seconds: f64, fixed: f64, whole: bool, shared: bool) {
+        if shared {
             self.held_up = seconds;
         }
         if whole {
-            // What was hidden behind other work is not more than half.
+            // At most half was hidden by other work.
             let own = (seconds - fixed).max(seconds / 2.0);
-            *(if beside { &mut self.beside } else { &mut self.alone }) = Some((rows, own));
+            *(if shared { &mut self.shared } else { &mut self.alone }) = Some((rows, own));
         }
     }
 }
@@ -68,11 +70,10 @@ impl Pace {
 pub struct Read {
     pub reader: usize,
     pub rows: usize,
-    /// As it was said in [`Want::Read`].
     pub fixed: f64,
 }
 
-/// Who does what next; sequences by their place in what was asked about.
+/// What runs next; sequences by their index in the wants.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turn {
     pub read: Option<Read>,
@@ -96,7 +97,7 @@ pub fn turn(wants: &[Want], most: usize, pace: Pace, rounds: usize) -> Turn {
     let read = next.filter(|(_, left, ..)| due(*left));
     let read = read.map(|(reader, .., fixed)| {
         let alone = write.is_empty();
-        let rows = if alone { rows_alone(most, pace.alone, fixed) } else { rows_beside(most, pace.beside, fixed) };
+        let rows = if alone { rows_alone(most, pace.alone, fixed) } else { rows_shared(most, pace.shared, fixed) };
         Read { reader, rows, fixed }
     });
     let rows = (MAX_VERIFY_ROWS / write.len().max(1)).max(1);
@@ -116,9 +117,9 @@ fn rows_alone(most: usize, last: Option<(usize, f64)>, fixed: f64) -> usize {
     last.map_or(most, |(rows, seconds)| on_grid(rows as f64 * allowed / seconds.max(1e-9), most))
 }
 
-/// Rows of a chunk beside those who write. A GPU takes nearly as long for the shortest chunk as for one of some hundred rows, so a rate
-/// says little of what another length takes: it is found step by step.
-fn rows_beside(most: usize, last: Option<(usize, f64)>, fixed: f64) -> usize {
+/// Rows of a chunk while others write. A GPU takes nearly as long for the shortest chunk as for some hundred rows, so
+/// a rate predicts little for another length: it is found step by step.
+fn rows_shared(most: usize, last: Option<(usize, f64)>, fixed: f64) -> usize {
     let [_, share] = FIXED_SHARE;
     let allowed = CHUNK_SECONDS.max(fixed / share) - fixed;
     match last {
@@ -150,7 +151,7 @@ mod tests {
     }
 
     fn took(rows: usize, seconds: f64) -> Pace {
-        Pace { beside: Some((rows, seconds)), held_up: seconds, alone: None }
+        Pace { shared: Some((rows, seconds)), held_up: seconds, alone: None }
     }
 
     #[test]
@@ -176,17 +177,17 @@ mod tests {
         }
     }
 
-    /// Reads a document of a million tokens; a chunk takes `bus` seconds for each token before it and `row` for each of its own. Its rate at
-    /// the end beside that of reading without the bus, and the longest chunk.
-    fn over_a_bus(beside: bool, bus: f64, row: f64) -> (f64, f64) {
+    /// Reads a document of a million tokens; a chunk takes `bus` seconds for each token before it and `row` for each
+    /// of its own. Returns its rate at the end relative to reading without the bus, and the longest chunk.
+    fn over_a_bus(shared: bool, bus: f64, row: f64) -> (f64, f64) {
         let (mut pace, mut at, mut longest, mut late) = (Pace::default(), 0, 0f64, (0, 0.0));
         while at < 1 << 20 {
             let fixed = bus * at as f64;
             let mut wants = vec![Want::Read { left: 1 << 20, waited: 0, fixed }];
-            wants.extend(beside.then_some(Want::Write));
+            wants.extend(shared.then_some(Want::Write));
             let rows = turn(&wants, 5120, pace, 9).read.unwrap().rows;
             let seconds = fixed + row * rows as f64;
-            pace.note(rows, seconds, fixed, true, beside);
+            pace.note(rows, seconds, fixed, true, shared);
             (at, longest) = (at + rows, longest.max(seconds));
             if at > 1_000_000 {
                 late = (late.0 + rows, late.1 + seconds);
@@ -197,13 +198,13 @@ mod tests {
 
     #[test]
     fn chunks_are_long_where_each_of_them_waits_for_all_rows_before() {
-        // As an H200 in 8 GiB, and as small cards behind faster and slower buses.
+        // An H200 limited to 8 GiB, and small cards on faster and slower buses.
         for (bus, row) in [(0.155e-6, 70e-6), (0.35e-6, 650e-6), (0.7e-6, 650e-6), (0.7e-6, 300e-6)] {
             let fixed = bus * f64::from(1 << 20);
             let (share, longest) = over_a_bus(false, bus, row);
             assert!(share > 0.65 && longest <= (fixed / 0.28).max(5120.0 * row), "{share}, {longest} s of {fixed}");
             let (share, longest) = over_a_bus(true, bus, row);
-            assert!(share > 0.45 && longest < fixed / 0.45, "beside an answer {share}, {longest} s of {fixed}");
+            assert!(share > 0.45 && longest < fixed / 0.45, "with an answer {share}, {longest} s of {fixed}");
         }
         // Where nothing crosses it, by the clock alone.
         assert!(over_a_bus(true, 0.0, 650e-6).1 < 1.2 * CHUNK_SECONDS);
@@ -238,14 +239,14 @@ mod tests {
         };
         // 64 tokens in 16, 64 and 640 ms.
         assert_eq!([reads(4_000.0), reads(1_000.0), reads(100.0)], [240, 80, 30]);
-        // Alone it goes on, and a stopped one ends.
+        // Alone it continues, and a stopped one ends.
         assert!(turn(&wants[..1], MOST, took(GRID, 0.64), 0).read.is_some());
         assert!(turn(&[read(0, 0), Want::Write], MOST, took(GRID, 0.64), 0).read.is_some());
     }
 
     #[test]
-    fn beside_a_read_an_answer_keeps_its_rate_and_the_read_four_fifths_of_its_own() {
-        // As an H200 behind 512K tokens: 32.5 ms for 512 rows, 217 for 4,096, 20 at least; and rounds of 4.65 ms.
+    fn during_a_read_an_answer_keeps_its_rate_and_the_read_four_fifths_of_its_own() {
+        // An H200 at 512K tokens: 32.5 ms for 512 rows, 217 for 4,096, 20 at least; rounds of 4.65 ms.
         let takes = |rows: usize| (0.0065 + 51.5e-6 * rows as f64).max(0.02);
         let wants = [Want::Write, read(1 << 20, 0)];
         let (mut pace, mut rounds, mut clock, mut read, mut written) = (Pace::default(), 0, 0.0, 0, 0);
@@ -304,7 +305,7 @@ mod tests {
             let fits = (GRID..=MOST).step_by(GRID).filter(|rows| seconds(*rows) <= CHUNK_SECONDS).max().unwrap();
             let settled = &turns[70..];
             assert!(settled.iter().all(|rows| rows.abs_diff(fits) <= GRID), "{fits} of {any} + {row}: {settled:?}");
-            // On the way there nobody waits much longer than that.
+            // Before that, no round waits much longer.
             assert!(turns.iter().all(|rows| seconds(*rows) <= seconds(fits + GRID)), "{any} + {row}: {turns:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Scoring in turns: a few rows of a text behind a state, and at the end the state as it was.
+//! Scoring in turns: a few rows of a text after a state; at the end the state is restored.
 
 use std::time::Instant;
 
@@ -11,12 +11,13 @@ use crate::engine::protocol::{Ended, Scoring};
 use crate::model::ModelError;
 use crate::model::score::{likely, log_prob};
 
-/// Rows of a turn. Each takes a product with the whole head and a look at all its logits on the host, together about as long as what a
-/// chunk of a prompt may take beside others. A fixed number: what is scored does not depend on who is beside it.
+/// Rows of a turn. Each takes a product with the whole head and a pass over all its logits on the host, together about
+/// as long as a chunk of a prompt may take while others write. A fixed number: scores do not depend on other
+/// sequences.
 const TURN_ROWS: usize = 2 * GRID;
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Takes note of the state behind which a text is scored; its first rows come with the next turn.
+    /// Saves the state after which a text is scored; its first rows come with the next turn.
     pub(super) fn begin_scores(&mut self, run: &mut Run, scoring: &Scoring) -> Result<Now, DecodeError> {
         let (at, rows, lists) = (self.live.position(), scoring.tokens.len().saturating_sub(1), scoring.hidden.len());
         if rows == 0 || lists == 0 {
@@ -27,15 +28,14 @@ impl<B: DraftOps> Worker<'_, B> {
             return Err(ModelError::Context { needed, limit: self.live.limit() }.into());
         }
         let end = self.live.export_end(&mut self.backend)?;
-        // The first list is read like the others, each behind a state that was put back.
+        // The first list is read like the others, each after a restored state.
         self.live.begin_segment();
         let (done, now) = (Vec::with_capacity(lists), Vec::with_capacity(rows));
         run.stage = Stage::Scoring(Box::new(Scores { at, end, rows, lists, done, now }));
         Ok(Now::GoesOn)
     }
 
-    /// The next rows of a text; behind the last of a list the state is put back.
-    pub(super) fn score(&mut self, run: &mut Run, beside: bool) -> Result<Now, DecodeError> {
+    pub(super) fn score(&mut self, run: &mut Run, shared: bool) -> Result<Now, DecodeError> {
         let id = run.id();
         let (Stage::Scoring(scores), Some(scoring)) = (&mut run.stage, &run.job.score) else {
             return Err(DecodeError::Order("scores that nobody asked for"));
@@ -59,7 +59,7 @@ impl<B: DraftOps> Worker<'_, B> {
         live.hide_blocks(b, hidden);
         let scored = live.score(b, model, chunk, &|_| true, &mut |row, logits| {
             let Some(&token) = scoring.tokens.get(from + row + 1) else {
-                return Err(internal("score", "a row with no token behind it").into());
+                return Err(internal("score", "a row with no token after it").into());
             };
             now.push(log_prob(logits, token) as f32);
             if let Some(most) = scoring.likely.filter(|_| first_list) {
@@ -69,7 +69,7 @@ impl<B: DraftOps> Worker<'_, B> {
         });
         live.hide_blocks(b, &[]);
         scored?;
-        self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), 0.0, false, beside);
+        self.pace.note(chunk.len(), begun.elapsed().as_secs_f64(), 0.0, false, shared);
         if now.len() < *rows {
             return Ok(Now::GoesOn);
         }

@@ -14,7 +14,7 @@ use crate::model::Sequence;
 
 pub(super) struct Aside<B: DraftOps> {
     pub(super) sequence: Sequence<B>,
-    pub(super) talk: Parked<B>,
+    pub(super) conversation: Parked<B>,
 }
 
 pub(super) enum Held<B: DraftOps> {
@@ -25,8 +25,7 @@ pub(super) enum Held<B: DraftOps> {
     Aside(Box<Aside<B>>),
 }
 
-/// A sequence, what it does and what it is to do.
-pub(super) struct Seat<B: DraftOps> {
+pub(super) struct Slot<B: DraftOps> {
     pub(super) held: Held<B>,
     pub(super) run: Option<Run>,
     pub(super) queue: VecDeque<Task>,
@@ -37,9 +36,9 @@ pub(super) struct Seat<B: DraftOps> {
     pub(super) waits: Option<u64>,
 }
 
-impl<B: DraftOps> Seat<B> {
+impl<B: DraftOps> Slot<B> {
     pub(super) fn new(held: Held<B>) -> Self {
-        Seat { held, run: None, queue: VecDeque::new(), may_evict: false, used: 0, waits: None }
+        Slot { held, run: None, queue: VecDeque::new(), may_evict: false, used: 0, waits: None }
     }
 
     pub(super) fn is_idle(&self) -> bool {

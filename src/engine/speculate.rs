@@ -6,8 +6,8 @@
 //! bit, whatever was drafted, and the state holds exactly the accepted rows.
 //!
 //! Invariants: `history` is every token of the state, plus at most one, the pending token: drawn and reported, not yet
-//! read by the model. A token that ends the turn is neither reported nor in the state, and nothing behind it is. Between
-//! two rounds everything is synced: a job may be cancelled there without any clean-up.
+//! read by the model. A token that ends the turn is neither reported nor in the state, and nothing after it is. Between
+//! two rounds everything is synced: a job may be cancelled there without clean-up.
 
 mod generation;
 mod rounds;
@@ -26,7 +26,6 @@ use crate::engine::sampler::Sampler;
 use crate::model::draft::{DraftError, DraftHead, DraftWindow, Tables};
 use crate::model::{Live, Model, ModelError};
 
-/// Name of the tensor that keeps what drafts were worth, as JSON.
 const CALIBRATION: &str = "draft.calibration";
 
 /// What can go wrong in a round. The live state is undefined afterwards; reset or restore it.
@@ -45,7 +44,8 @@ pub enum DecodeError {
     /// An answer that must keep to a grammar cannot be gone on with.
     #[error("no token may come next in an answer that keeps to a grammar: {0}; ask with a simpler schema")]
     Stuck(String),
-    /// As [`DecodeError::Stuck`], of the likeliest tokens alone: others may come next, and are known once the last token is read again.
+    /// As [`DecodeError::Stuck`], among the likeliest tokens only: others may be allowed, and are known once the last
+    /// token is read again.
     #[error("what was read before keeps its likeliest tokens alone, and none of them may come next; ask again")]
     OnlyLikeliest,
     #[error("internal error ({0}); please report it. This conversation is saved, others go on")]
@@ -61,47 +61,44 @@ pub type Result<T, E = DecodeError> = std::result::Result<T, E>;
 pub type Finder = Box<dyn FnMut(&[Token], usize) -> Option<Lookup> + Send>;
 
 #[derive(Default)]
-struct Talk {
+struct Conversation {
     index: NgramIndex,
     policy: Policy,
     finder: Option<Finder>,
     generation: Option<Generation>,
     stats: SpecStats,
     emitted: u64,
-    /// Top logits behind the last token that was read, for a generation that begins without reading more.
-    behind: Option<TopLogits>,
+    /// Top logits after the last token that was read, for a generation that begins without reading more.
+    last_logits: Option<TopLogits>,
 }
 
 /// What is known of a conversation that is not in hand ([`Decoder::swap`]).
 pub struct Parked<B: DraftOps> {
-    talk: Talk,
+    conversation: Conversation,
     window: Option<DraftWindow<B>>,
 }
 
 /// A copy of what is known of a conversation, but for its draft window.
-pub struct Known(Talk);
+pub struct Known(Conversation);
 
 pub struct Decoder<B: DraftOps> {
     head: Option<DraftHead<B>>,
-    now: Talk,
+    now: Conversation,
 }
 
 impl<B: DraftOps> Decoder<B> {
     /// A decoder of an empty conversation. Give `head`'s layers to [`Live::new`].
     pub fn new(head: Option<DraftHead<B>>) -> Self {
-        Decoder { head, now: Talk::default() }
+        Decoder { head, now: Conversation::default() }
     }
 
     /// What is to be known of another conversation: nothing yet, but what drafts cost on this device.
-    ///
-    /// # Errors
-    /// The device.
     pub fn another(&self, b: &mut B) -> Result<Parked<B>> {
         let window = match &self.head {
             Some(head) => Some(head.another(b)?),
             None => None,
         };
-        Ok(Parked { talk: Talk { policy: self.now.policy.clone(), ..Talk::default() }, window })
+        Ok(Parked { conversation: Conversation { policy: self.now.policy.clone(), ..Conversation::default() }, window })
     }
 
     /// Takes another conversation in hand, and leaves the one that was in its place.
@@ -116,25 +113,22 @@ impl<B: DraftOps> Decoder<B> {
                 return Err(DecodeError::Order("a conversation of another draft head"));
             }
         }
-        std::mem::swap(&mut self.now, &mut other.talk);
+        std::mem::swap(&mut self.now, &mut other.conversation);
         Ok(())
     }
 
     /// What is known of the conversation in hand, which nothing generates now, for [`Decoder::copy_to`]. Touches no device: a long
     /// history is copied while a device copies its rows.
     pub fn known(&mut self) -> Known {
-        let Talk { index, policy, behind, .. } = &self.now;
-        let (index, policy, behind) = (index.clone(), policy.clone(), behind.clone());
-        Known(Talk { index, policy, behind, ..Talk::default() })
+        let Conversation { index, policy, last_logits, .. } = &self.now;
+        let (index, policy, last_logits) = (index.clone(), policy.clone(), last_logits.clone());
+        Known(Conversation { index, policy, last_logits, ..Conversation::default() })
     }
 
     /// Makes `to` know what is [`Decoder::known`] of the conversation in hand.
-    ///
-    /// # Errors
-    /// The device.
     pub fn copy_to(&mut self, b: &mut B, model: &Model<B>, known: Known, to: &mut Parked<B>) -> Result<()> {
         let tensors = self.export(b, model)?;
-        to.talk = known.0;
+        to.conversation = known.0;
         let position = self.now.index.tokens().len();
         if let (Some(head), Some(window)) = (&mut self.head, &mut to.window) {
             head.swap(window);
@@ -163,7 +157,6 @@ impl<B: DraftOps> Decoder<B> {
         self.now.index.tokens()
     }
 
-    /// What drafts were worth and what they cost so far.
     pub fn policy(&self) -> &Policy {
         &self.now.policy
     }
@@ -174,11 +167,8 @@ impl<B: DraftOps> Decoder<B> {
     }
 
     /// The conversation is now `history`, all of it in the state; `end` is the saved state it was restored from.
-    ///
-    /// # Errors
-    /// The device.
     pub fn restore(&mut self, b: &mut B, history: &[Token], end: Option<&CheckpointImage>) -> Result<()> {
-        (self.now.generation, self.now.behind) = (None, None);
+        (self.now.generation, self.now.last_logits) = (None, None);
         self.now.index.sync(history);
         let tensors = end.map_or(&[][..], |e| e.tensors.as_slice());
         if let Some(head) = &mut self.head {
@@ -192,9 +182,6 @@ impl<B: DraftOps> Decoder<B> {
     }
 
     /// Tensors to be kept with an end state: the draft window and what drafts were worth. Waits for the device.
-    ///
-    /// # Errors
-    /// The device.
     pub fn export(&mut self, b: &mut B, model: &Model<B>) -> Result<Vec<ImageTensor>> {
         let mut tensors = match &mut self.head {
             Some(head) => head.export(b, &Tables::from(model), self.now.index.tokens())?,
@@ -211,8 +198,8 @@ impl<B: DraftOps> Decoder<B> {
         Ok(tensors)
     }
 
-    /// Takes in the chunk that `live` has just prefilled and advanced; `following` given tokens come after it. A token that
-    /// was still pending before is forgotten: if it belongs to the text it is among the given ones.
+    /// Takes in the chunk that `live` has just prefilled; `following` prompt tokens come after it. A token that was
+    /// still pending before is dropped: if it belongs to the text it is among the given ones.
     ///
     /// # Errors
     /// The device, or a chunk that `live` has not read.
@@ -224,7 +211,7 @@ impl<B: DraftOps> Decoder<B> {
         chunk: &[Token],
         following: usize,
     ) -> Result<()> {
-        (self.now.generation, self.now.behind) = (None, None);
+        (self.now.generation, self.now.last_logits) = (None, None);
         let start = live.position().checked_sub(chunk.len()).filter(|s| *s <= self.now.index.tokens().len());
         let Some(start) = start else {
             return Err(DecodeError::Order("the chunk is not the end of the state"));
@@ -237,39 +224,39 @@ impl<B: DraftOps> Decoder<B> {
         Ok(())
     }
 
-    /// Keeps the top logits behind what was just read, for a generation that begins later, or in a fork. Waits.
+    /// Keeps the top logits after the last read row, for a generation that begins later, or in a fork. Waits.
     ///
     /// # Errors
     /// The device, or the last pass of `live` read nothing.
     pub fn keep_last(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<()> {
-        self.now.behind = Some(live.prefill_logits(b, model)?);
+        self.now.last_logits = Some(live.prefill_logits(b, model)?);
         Ok(())
     }
 
-    /// Starts to generate: draws the first token from the last prefilled row, or goes on from a pending token, which is not
-    /// reported again.
+    /// Starts to generate: draws the first token from the last prefilled row, or continues from a pending token, which
+    /// is not reported again.
     ///
     /// # Errors
-    /// The device, or neither a prefill nor a pending token to go on from.
-    pub fn begin(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>, wish: &Generate) -> Result<Round> {
-        let sampler = Sampler::new(wish.sampling, self.now.index.tokens());
+    /// The device, or neither a prefill nor a pending token to continue from.
+    pub fn begin(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>, request: &Generate) -> Result<Round> {
+        let sampler = Sampler::new(request.sampling, self.now.index.tokens());
         let generation = Generation {
             sampler,
-            stop: wish.stop.clone(),
-            mode: wish.spec,
-            remaining: wish.max_tokens,
-            steer: wish.steering.as_ref().map(|s| (s.0)()),
-            constraint: wish.constraint.as_ref().map(|c| (c.0)(self.now.index.tokens())),
-            likely: wish.likely,
-            each_token: wish.look.each_token,
-            thoughts_until: wish.look.thoughts_until,
+            stop: request.stop.clone(),
+            mode: request.spec,
+            remaining: request.max_tokens,
+            steer: request.steering.as_ref().map(|s| (s.0)()),
+            constraint: request.constraint.as_ref().map(|c| (c.0)(self.now.index.tokens())),
+            likely: request.likely,
+            each_token: request.look.each_token,
+            thoughts_until: request.look.thoughts_until,
             looked: [0, 0],
         };
         live.reset_mass(b)?;
         self.now.policy.begin();
         (self.now.stats, self.now.emitted) = (SpecStats::default(), 0);
         let (position, known) = (live.position(), self.now.index.tokens().len());
-        if wish.max_tokens == 0 {
+        if request.max_tokens == 0 {
             return Ok(Round { ended: Some(Ended::Length), ..Round::default() });
         }
         let generation = self.now.generation.insert(generation);
@@ -279,7 +266,7 @@ impl<B: DraftOps> Decoder<B> {
         if known != position || position == 0 {
             return Err(DecodeError::Order("nothing to generate from: the history is not the state's"));
         }
-        let (row, mut kept) = match self.now.behind.take() {
+        let (row, mut kept) = match self.now.last_logits.take() {
             Some(row) => (row, true),
             None => (live.prefill_logits(b, model)?, false),
         };
@@ -312,9 +299,6 @@ impl<B: DraftOps> Decoder<B> {
     }
 
     /// Where the rows of this generation looked so far. Waits for the device.
-    ///
-    /// # Errors
-    /// The device.
     pub fn looked_at(&self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<LookedAt> {
         let [thoughts, answer] = self.now.generation.as_ref().map_or([0, 0], |g| g.looked);
         let spec = &model.spec().sparse;
@@ -324,7 +308,6 @@ impl<B: DraftOps> Decoder<B> {
         })
     }
 
-    /// Counters since [`Decoder::begin`].
     pub fn stats(&self) -> &SpecStats {
         &self.now.stats
     }

@@ -13,7 +13,6 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// Starts counting at `now`.
     pub fn new(now: Instant) -> Speed {
         Speed { marks: VecDeque::from([(now, 0)]), tokens: 0 }
     }
@@ -33,7 +32,6 @@ impl Speed {
     }
 }
 
-/// Tokens per second; 0 for no time at all.
 pub fn rate(tokens: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }

@@ -1,4 +1,4 @@
-//! What is asked of the sequences: a queue for each, and what is next in it.
+//! The task queue of each sequence, and the next task of it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::failure::guarded;
 use super::room::Grant;
-use super::sequence::{Held, Seat, Task};
+use super::sequence::{Held, Slot, Task};
 use super::speculate::DecodeError;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
@@ -17,22 +17,21 @@ use crate::model::ModelError;
 
 /// For whatever rests on a job or restore that failed.
 fn refused() -> EngineFault {
-    EngineFault::Device("what it was to go on from failed; send it again behind a restore".to_owned())
+    EngineFault::Device("what it was to go on from failed; send it again after a restore".to_owned())
 }
 
 /// Does one thing on a thread of its own while this one does another, and gives what came of the first unless the second failed.
-fn beside<T: Send, E>(own: impl FnOnce() -> T + Send, here: impl FnOnce() -> Result<(), E>) -> Result<T, E> {
+fn in_parallel<T: Send, E>(own: impl FnOnce() -> T + Send, here: impl FnOnce() -> Result<(), E>) -> Result<T, E> {
     std::thread::scope(|scope| {
         let other = scope.spawn(own);
         let done = here();
-        // It has no way to fail but a panic, which goes the way of this thread's own.
+        // It can only fail by a panic, which continues on this thread.
         let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         done.map(|()| other)
     })
 }
 
 impl<B: DraftOps> Worker<'_, B> {
-    /// Puts a command into the queue of its sequence.
     pub(super) fn take_in(&mut self, command: Command) {
         self.moved = true;
         match command {
@@ -50,11 +49,11 @@ impl<B: DraftOps> Worker<'_, B> {
             Command::Release { sequence } => {
                 self.evicted.remove(&sequence);
                 // Else it is empty already.
-                if self.seats.contains_key(&sequence) {
+                if self.slots.contains_key(&sequence) {
                     self.queue(sequence, Task::Release);
                 }
             }
-            Command::MayEvict { sequence } if self.seats.contains_key(&sequence) => {
+            Command::MayEvict { sequence } if self.slots.contains_key(&sequence) => {
                 self.queue(sequence, Task::MayEvict);
             }
             Command::MayEvict { .. } | Command::Shutdown => {}
@@ -67,7 +66,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 self.queue(to, Task::Lost { id, fault: EngineFault::Evicted });
             }
             Command::Fork { id, from, to } => {
-                if self.seat(from, id) && self.seat(to, id) {
+                if self.ensure_slot(from, id) && self.ensure_slot(to, id) {
                     self.evicted.remove(&to);
                     self.queue(from, Task::Fork { id, from, to });
                     self.queue(to, Task::Fork { id, from, to });
@@ -77,31 +76,31 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     pub(super) fn queue(&mut self, sequence: SequenceId, task: Task) {
-        if self.seat(sequence, task.id().unwrap_or_default())
-            && let Some(seat) = self.seats.get_mut(&sequence)
+        if self.ensure_slot(sequence, task.id().unwrap_or_default())
+            && let Some(slot) = self.slots.get_mut(&sequence)
         {
-            seat.queue.push_back(task);
+            slot.queue.push_back(task);
         }
     }
 
-    /// Sees that a sequence is there; `false`, and said to whoever asked with `id`, where there is none to be had.
-    fn seat(&mut self, sequence: SequenceId, id: u64) -> bool {
-        if self.seats.contains_key(&sequence) {
+    /// Ensures that a slot exists; `false`, with a failure reported for `id`, if there is none left.
+    fn ensure_slot(&mut self, sequence: SequenceId, id: u64) -> bool {
+        if self.slots.contains_key(&sequence) {
             return true;
         }
-        if self.seats.len() >= MAX_SEQUENCES {
+        if self.slots.len() >= MAX_SEQUENCES {
             let why = format!("{MAX_SEQUENCES} conversations are open at a time at most; close one");
             self.send(EngineEvent::Failed { id, fault: EngineFault::Device(why) });
             return false;
         }
-        self.seats.insert(sequence, Seat::new(Held::Nothing));
+        self.slots.insert(sequence, Slot::new(Held::Nothing));
         true
     }
 
     /// Does what is next in the queues, as far as it is no job and there is memory for it, and starts jobs.
     pub(super) fn start(&mut self) {
         // What there was no memory for is looked at again when some was given back.
-        let waits = self.seats.iter().filter(|(_, seat)| seat.waits.is_some() && !self.moved);
+        let waits = self.slots.iter().filter(|(_, slot)| slot.waits.is_some() && !self.moved);
         let mut without_room: BTreeSet<SequenceId> = waits.map(|(id, _)| *id).collect();
         self.moved = false;
         while let Some(sequence) = self.ready(&without_room) {
@@ -111,7 +110,7 @@ impl<B: DraftOps> Worker<'_, B> {
                     without_room.insert(sequence);
                 }
                 Grant::Never(error) => {
-                    let task = self.seats.get_mut(&sequence).and_then(|seat| seat.queue.pop_front());
+                    let task = self.slots.get_mut(&sequence).and_then(|slot| slot.queue.pop_front());
                     if let Some(Task::Fork { id, from, to }) = &task {
                         self.leave_queues(*id, [*from, *to]);
                     }
@@ -126,10 +125,10 @@ impl<B: DraftOps> Worker<'_, B> {
 
     fn next_task(&mut self, sequence: SequenceId) {
         self.clock += 1;
-        let Some(seat) = self.seats.get_mut(&sequence) else { return };
-        let Some(task) = seat.queue.pop_front() else { return };
-        let waited = seat.waits.take().is_some();
-        (seat.used, seat.may_evict) = (self.clock, matches!(task, Task::MayEvict));
+        let Some(slot) = self.slots.get_mut(&sequence) else { return };
+        let Some(task) = slot.queue.pop_front() else { return };
+        let waited = slot.waits.take().is_some();
+        (slot.used, slot.may_evict) = (self.clock, matches!(task, Task::MayEvict));
         let id = task.id().unwrap_or_default();
         let done = guarded(|| match task {
             Task::Restore { keep, rows, end, history, .. } => {
@@ -165,15 +164,15 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// What waits for a sequence that failed rests on what is gone: all of it up to what does not look back.
     pub(super) fn cut(&mut self, sequence: SequenceId) {
-        let Some(seat) = self.seats.get_mut(&sequence) else { return };
+        let Some(slot) = self.slots.get_mut(&sequence) else { return };
         let (mut jobs, mut forks) = (Vec::new(), Vec::new());
-        while let Some(task) = seat.queue.pop_front() {
+        while let Some(task) = slot.queue.pop_front() {
             match task {
                 Task::Run(job) => jobs.push(job.id),
                 Task::Fork { id, from, to } if from == sequence => forks.push((id, to)),
                 Task::MayEvict => {}
                 Task::Fork { .. } | Task::Restore { .. } | Task::Release | Task::Lost { .. } => {
-                    seat.queue.push_front(task);
+                    slot.queue.push_front(task);
                     break;
                 }
             }
@@ -182,16 +181,16 @@ impl<B: DraftOps> Worker<'_, B> {
             self.send(EngineEvent::Failed { id, fault: refused() });
         }
         for (fork, to) in forks {
-            let queue = self.seats.get_mut(&to).into_iter().flat_map(|seat| &mut seat.queue);
+            let queue = self.slots.get_mut(&to).into_iter().flat_map(|slot| &mut slot.queue);
             for task in queue.filter(|task| task.is_fork(fork)) {
                 *task = Task::Lost { id: fork, fault: refused() };
             }
         }
     }
 
-    /// A sequence whose next task can be done now, if there is memory for it: who waits for some longest is asked first.
+    /// A sequence whose next task can run now, if there is memory for it: the one that has waited longest first.
     fn ready(&self, except: &BTreeSet<SequenceId>) -> Option<SequenceId> {
-        let next = |id: &SequenceId| self.seats.get(id).filter(|s| s.run.is_none()).and_then(|s| s.queue.front());
+        let next = |id: &SequenceId| self.slots.get(id).filter(|s| s.run.is_none()).and_then(|s| s.queue.front());
         let can = |id: &SequenceId| match next(id) {
             None => false,
             // The one that is to become a fork asks for both.
@@ -202,13 +201,13 @@ impl<B: DraftOps> Worker<'_, B> {
             Some(Task::Restore { .. } | Task::Run(_) | Task::Lost { .. } | Task::Release | Task::MayEvict) => true,
         };
         let stopped = |id: &SequenceId| matches!(next(id), Some(Task::Run(job)) if job.cancel.is_cancelled());
-        let ready = self.seats.iter().filter(|(id, _)| can(id) && (!except.contains(id) || stopped(id)));
-        ready.min_by_key(|(id, seat)| (seat.waits.unwrap_or(u64::MAX), **id)).map(|(id, _)| *id)
+        let ready = self.slots.iter().filter(|(id, _)| can(id) && (!except.contains(id) || stopped(id)));
+        ready.min_by_key(|(id, slot)| (slot.waits.unwrap_or(u64::MAX), **id)).map(|(id, _)| *id)
     }
 
     fn leave_queues(&mut self, fork: u64, sides: [SequenceId; 2]) {
         for side in sides {
-            let front = self.seats.get_mut(&side).map(|seat| &mut seat.queue);
+            let front = self.slots.get_mut(&side).map(|slot| &mut slot.queue);
             if let Some(queue) = front
                 && queue.front().is_some_and(|task| task.is_fork(fork))
             {
@@ -217,7 +216,7 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// Both queues have come to it; it was taken from one of them.
+    /// Both queues have reached it; it was taken from one of them.
     fn fork(&mut self, id: u64, from: SequenceId, to: SequenceId) {
         self.leave_queues(id, [from, to]);
         let begun = Instant::now();
@@ -231,15 +230,15 @@ impl<B: DraftOps> Worker<'_, B> {
         self.take(from)?;
         self.make(to)?;
         for side in [from, to] {
-            if let Some(seat) = self.seats.get_mut(&side) {
-                seat.used = self.clock;
+            if let Some(slot) = self.slots.get_mut(&side) {
+                slot.used = self.clock;
             }
         }
         let missing = DecodeError::Order("a sequence that is not there");
-        let aside = self.seats.get_mut(&to).and_then(Seat::aside).ok_or(missing)?;
+        let aside = self.slots.get_mut(&to).and_then(Slot::aside).ok_or(missing)?;
         let (live, backend, decoder) = (&mut self.live, &mut self.backend, &mut self.decoder);
-        let known = beside(|| decoder.known(), || live.copy_to(backend, &mut aside.sequence))?;
-        self.decoder.copy_to(&mut self.backend, &self.model, known, &mut aside.talk)
+        let known = in_parallel(|| decoder.known(), || live.copy_to(backend, &mut aside.sequence))?;
+        self.decoder.copy_to(&mut self.backend, &self.model, known, &mut aside.conversation)
     }
 
     fn restore(
@@ -256,11 +255,11 @@ impl<B: DraftOps> Worker<'_, B> {
         if let Some((from, tokens)) = lender {
             tracing::debug!(?from, tokens, "rows are had from another sequence");
         }
-        let lender = lender.and_then(|(from, _)| self.seats.get_mut(&from)).and_then(Seat::aside);
+        let lender = lender.and_then(|(from, _)| self.slots.get_mut(&from)).and_then(Slot::aside);
         let lender = lender.map(|aside| &mut aside.sequence);
         let (live, backend, decoder) = (&mut self.live, &mut self.backend, &mut self.decoder);
         // The index over a long history is made while its rows are copied.
-        beside(|| decoder.look_up_in(history), || live.restore_from(backend, keep, rows, end, lender))?;
+        in_parallel(|| decoder.look_up_in(history), || live.restore_from(backend, keep, rows, end, lender))?;
         if history.len() != self.live.position() {
             let text = format!("{} tokens for a state of {}", history.len(), self.live.position());
             return Err(ModelError::Image(text).into());

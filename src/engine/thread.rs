@@ -1,7 +1,7 @@
-//! The engine's thread, as whoever asks it holds it.
+//! The handle of the engine thread.
 //!
-//! It never touches files of a session, never knows text, and never waits for whoever reads its events. A panic in it
-//! becomes a fatal [`EngineEvent::Failed`].
+//! The thread never touches files of a session, never handles text, and never waits for the receiver of its events. A
+//! panic in it becomes a fatal [`EngineEvent::Failed`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
@@ -27,17 +27,11 @@ pub struct Engine {
 }
 
 /// Starts the thread; the model is loaded on it.
-///
-/// # Errors
-/// The system has no room for a thread.
 pub fn spawn(options: EngineOptions) -> std::io::Result<Engine> {
     start(move |inbox, outbox| open::run(&options, inbox, outbox))
 }
 
 /// The same on a device that is opened already, whatever [`EngineOptions::device`] says.
-///
-/// # Errors
-/// As [`spawn`].
 pub fn spawn_on<B: DraftOps>(backend: B, options: EngineOptions) -> std::io::Result<Engine> {
     start(move |inbox, outbox| open::run_on(backend, &options, inbox, outbox))
 }
@@ -61,7 +55,7 @@ fn start(
             }
         };
         let Failure { error: why, exit } = failure;
-        // Nobody listens any more when the program is ending.
+        // The receiver is gone while the program is ending.
         let _ = outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, exit } });
     })?;
     Ok(Engine { commands, events, thread })

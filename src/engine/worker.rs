@@ -1,11 +1,12 @@
-//! What the engine's thread owns: backend, model, the sequences and their decoders; and what becomes of a sequence whose work fails.
+//! What the engine thread owns: backend, model, the sequences and their decoders; and how a failure of one sequence is
+//! handled.
 //!
-//! What a job leaves in the state is exactly what [`EngineEvent::Done`] says: its given tokens (all of them, or whole chunks of
-//! them when it was stopped while reading) and its generated tokens, except for the last one drawn.
+//! After a job the state is exactly as [`EngineEvent::Done`] reports: its prompt tokens (all of them, or whole chunks
+//! if it was stopped during prefill) and its generated tokens, except for the last one drawn.
 //!
-//! Each sequence has a queue of what was asked of it. Jobs of different sequences take turns ([`super::schedule`]); one
-//! sequence at a time is in hand, the others are put aside. What becomes of one is nothing to the others, unless the device
-//! itself is lost.
+//! Each sequence has a queue of tasks. Jobs of different sequences alternate ([`super::schedule`]); one sequence at a
+//! time is active, the others are parked. A failure of one does not affect the others, unless the device itself is
+//! lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -14,7 +15,7 @@ use crossbeam_channel::Sender;
 
 use super::failure::{fault_of, guarded};
 use super::schedule::Pace;
-use super::sequence::{Held, Seat};
+use super::sequence::{Held, Slot};
 use super::speculate::{DecodeError, Decoder};
 use crate::backend::draft::DraftOps;
 use crate::core::Exit;
@@ -28,16 +29,15 @@ pub(super) struct Worker<'c, B: DraftOps> {
     pub(super) decoder: Decoder<B>,
     pub(super) info: ModelInfo,
     pub(super) events: &'c Sender<EngineEvent>,
-    pub(super) seats: BTreeMap<SequenceId, Seat<B>>,
-    /// Whose state is in `live` and `decoder`.
+    pub(super) slots: BTreeMap<SequenceId, Slot<B>>,
     pub(super) in_hand: SequenceId,
-    /// Evicted ones that nobody has restored or released since.
+    /// Evicted and neither restored nor released since.
     pub(super) evicted: BTreeSet<SequenceId>,
-    /// What an empty sequence takes, with the memory that its first token comes to.
+    /// Bytes of an empty sequence, with the memory that its first token needs.
     pub(super) sequence_bytes: u64,
     /// Counts what is done, for the order of last use.
     pub(super) clock: u64,
-    /// Memory was given back, or something new asked, since tasks that wait for memory were looked at.
+    /// Memory was freed, or a command arrived, since tasks that wait for memory were last checked.
     pub(super) moved: bool,
     /// Keys and values were to leave the device and could not, as memory is now.
     pub(super) stays_resident: bool,
@@ -57,7 +57,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
         info: ModelInfo,
         events: &'c Sender<EngineEvent>,
     ) -> Self {
-        let seats = BTreeMap::from([(MAIN, Seat::new(Held::InHand))]);
+        let slots = BTreeMap::from([(MAIN, Slot::new(Held::InHand))]);
         let sequence_bytes = backend.memory().state + live.wants(&backend, 1);
         Worker {
             backend,
@@ -66,7 +66,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
             decoder,
             info,
             events,
-            seats,
+            slots,
             in_hand: MAIN,
             evicted: BTreeSet::new(),
             sequence_bytes,
@@ -85,10 +85,9 @@ impl<'c, B: DraftOps> Worker<'c, B> {
         let _ = self.events.send(event);
     }
 
-    /// Reports a failure and empties the sequence, so that its next command starts from something known.
     pub(super) fn fail(&mut self, sequence: SequenceId, id: u64, error: &DecodeError) {
-        if let Some(seat) = self.seats.get_mut(&sequence) {
-            (seat.run, seat.waits) = (None, None);
+        if let Some(slot) = self.slots.get_mut(&sequence) {
+            (slot.run, slot.waits) = (None, None);
         }
         self.empty(sequence, Some((id, error)));
         self.cut(sequence);
@@ -96,7 +95,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
         self.go_on();
     }
 
-    /// Empties a sequence; says why, if there is somebody to be told.
+    /// Empties a sequence; reports why, if a command waits for it.
     pub(super) fn empty(&mut self, sequence: SequenceId, why: Option<(u64, &DecodeError)>) {
         let emptied = guarded(|| {
             if !self.has_state(sequence) {
@@ -121,12 +120,12 @@ impl<'c, B: DraftOps> Worker<'c, B> {
         }
     }
 
-    /// The device is of no more use: everybody who waits is told.
+    /// The device is unusable: every waiting command fails.
     fn lost(&mut self, why: &str) {
-        let seats = self.seats.values_mut();
-        let waiting = seats.flat_map(|seat| {
-            let tasks = seat.queue.drain(..).filter_map(|task| task.id());
-            seat.run.take().map(|run| run.id()).into_iter().chain(tasks.collect::<Vec<_>>())
+        let slots = self.slots.values_mut();
+        let waiting = slots.flat_map(|slot| {
+            let tasks = slot.queue.drain(..).filter_map(|task| task.id());
+            slot.run.take().map(|run| run.id()).into_iter().chain(tasks.collect::<Vec<_>>())
         });
         let mut waiting: Vec<u64> = waiting.collect();
         waiting.sort_unstable();

@@ -4,7 +4,7 @@ use super::Shared;
 use super::ask::{Ask, Wish};
 use super::calls::{Calls, Part};
 use super::collected::Choice;
-use super::said::{Said, Told, Whole};
+use super::said::{Said, Told, Usage, Whole};
 use super::stops::Stops;
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Steering, Token};
@@ -201,12 +201,11 @@ impl Answer {
     }
 
     /// Tells that it is complete.
-    pub(super) fn finish(&mut self, ask: &Ask, finish: Finish) {
-        let thought_tokens = self.thought_tokens();
+    pub(super) fn finish(&mut self, ask: &Ask, finish: Finish, usage: Usage) {
         let finish = if self.ended_itself() { Finish::Stop } else { finish };
         let stopped_by = self.stopped_by.clone();
         let calls = self.said.calls().filter(|call| !call.is_cut()).count();
-        let whole = Whole { finish, stopped_by, completion_tokens: self.counted, thought_tokens, calls };
+        let whole = Whole { finish, stopped_by, usage, calls };
         ask.to.tell(Said::Ended { index: self.index, whole });
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::calls::Calls;
+use super::limited::Limits;
 use super::records::Record;
 use super::said::Teller;
 use crate::engine::protocol::{Cancel, Constraint, Sampling, SpecMode, Token, Watched};
@@ -26,6 +27,7 @@ pub(super) struct Prompt {
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub sampling: Sampling,
+    pub limits: Limits,
     pub max_tokens: u64,
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
@@ -104,6 +106,7 @@ mod tests {
         let loops = |constraint| {
             let wish = Wish {
                 sampling: Sampling::default(),
+                limits: Limits::default(),
                 max_tokens: 9,
                 stop: Vec::new(),
                 spec: SpecMode::Auto,

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Body as _;
 use serde_json::Value;
 
+use super::context::blocking;
 use super::fields::Fields;
 use super::refusal::Refusal;
 
@@ -38,8 +39,7 @@ pub(super) async fn read<T: Send + 'static>(
     if !is_long {
         return read();
     }
-    let done = tokio::task::spawn_blocking(read).await;
-    done.map_err(|_| Refusal::internal("internal error while the body was read"))?
+    blocking(read).await
 }
 
 /// The value that the bytes of a body are.

@@ -9,26 +9,28 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::body::{self, object};
-use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
+use super::chunks::{Ending, MOST_CHOICES, add_usage, include_usage, reason};
 use super::collected::{Collected, collect};
 use super::content::turns;
+use super::fields::Fields;
 use super::ids::fresh_id;
 use super::likely::{self, MOST_LIKELY};
 use super::prompt::Conversation;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
 use super::reply::{self, render, submit};
-use super::said::{Said, Told};
-use super::sampling::{format_of, stops, thinking, wish};
+use super::said::{Said, Told, Whole};
+use super::sampling::{Thinking, format_of, most_tokens, other_formats, stops, wish};
 use super::stream::{Form, data, stream};
-use super::tools::Tools;
-use super::turns::Call;
+use super::tools::{Tools, custom_input};
+use super::turns::{Call, Turn};
 use super::{Shared, now_s};
-use crate::engine::protocol::MOST_TOKENS;
+use crate::text::ChatRole;
 
 /// Fields that change nothing here.
-const IGNORED: [&str; 9] = [
+const IGNORED: [&str; 10] = [
     "user",
+    "cache_prompt",
     "metadata",
     "store",
     "service_tier",
@@ -39,15 +41,6 @@ const IGNORED: [&str; 9] = [
     "verbosity",
 ];
 
-/// A call as an object; its arguments are JSON in a string.
-fn call_object(call: &Call) -> Value {
-    json!({
-        "id": call.id,
-        "type": "function",
-        "function": { "name": call.name, "arguments": call.text() },
-    })
-}
-
 /// How a chat completion is sent.
 struct Sent {
     shared: Arc<Shared>,
@@ -57,8 +50,9 @@ struct Sent {
     created: u64,
     /// A last event says what was read and written.
     include_usage: bool,
-    /// How likely tokens were is told.
+    /// The request wants to know how likely tokens were.
     likely: bool,
+    tools: Tools,
 }
 
 impl Sent {
@@ -69,21 +63,48 @@ impl Sent {
         }
     }
 
+    /// A call as an object; its arguments are JSON in a string.
+    fn call(&self, call: &Call) -> Value {
+        match self.tools.named(&call.name) {
+            named if named.custom => json!({
+                "id": call.id,
+                "type": "custom",
+                "custom": { "name": named.name, "input": custom_input(call) },
+            }),
+            _ => json!({
+                "id": call.id,
+                "type": "function",
+                "function": { "name": call.name, "arguments": call.text() },
+            }),
+        }
+    }
+
+    /// Why an answer ended.
+    fn reason(&self, whole: &Whole) -> &'static str {
+        match reason(whole) {
+            "tool_calls" if self.tools.legacy() => "function_call",
+            other => other,
+        }
+    }
+
     fn whole(&self, all: &Collected) -> Value {
         let choices = all.choices.iter().enumerate().map(|(index, choice)| {
             let (thinking, answer) = (choice.thinking(), choice.answer());
-            let calls: Vec<Value> = choice.calls().map(call_object).collect();
+            let mut calls: Vec<Value> = choice.calls().map(|call| self.call(call)).collect();
             let mut message = json!({ "role": "assistant", "content": answer });
             if !calls.is_empty() {
                 if answer.is_empty() {
                     message["content"] = Value::Null;
                 }
-                message["tool_calls"] = calls.into();
+                match self.tools.legacy() {
+                    true => message["function_call"] = calls.swap_remove(0)["function"].take(),
+                    false => message["tool_calls"] = calls.into(),
+                }
             }
             if !thinking.is_empty() {
                 message["reasoning_content"] = thinking.into();
             }
-            let finish = choice.whole.as_ref().map(reason);
+            let finish = choice.whole.as_ref().map(|whole| self.reason(whole));
             json!({
                 "index": index,
                 "message": message,
@@ -91,15 +112,16 @@ impl Sent {
                 "finish_reason": finish,
             })
         });
-        json!({
+        let mut whole = json!({
             "id": self.id,
             "object": "chat.completion",
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.fingerprint,
             "choices": choices.collect::<Value>(),
-            "usage": usage(&all.usage),
-        })
+        });
+        add_usage(&mut whole, &all.usage);
+        whole
     }
 
     fn chunk(&self, choices: Value) -> Value {
@@ -128,11 +150,17 @@ struct Chunks {
     ending: Ending,
     /// Calls in each answer.
     calls: Vec<usize>,
+    /// The call that is being written is one of a custom tool.
+    custom: bool,
 }
 
 impl Chunks {
     /// A part of the call that is being made.
-    fn call(&self, index: usize, part: Value, out: &mut String) {
+    fn call(&self, index: usize, mut part: Value, out: &mut String) {
+        if self.sent.tools.legacy() {
+            let delta = json!({ "function_call": part["function"].take() });
+            return data(out, &self.sent.choice(index, delta, None));
+        }
         let mut call = json!({ "index": self.calls.get(index).copied().unwrap_or(0) });
         if let (Some(call), Value::Object(part)) = (call.as_object_mut(), part) {
             call.extend(part);
@@ -158,15 +186,26 @@ impl Form for Chunks {
                     data(out, &chunk);
                 }
             }
+            // A custom call is sent whole: its text is in the arguments.
             Said::Calling { index, id, name } => {
+                self.custom = self.sent.tools.named(name).custom;
+                if self.custom {
+                    return false;
+                }
                 let function = json!({ "name": name, "arguments": "" });
                 self.call(*index, json!({ "id": id, "type": "function", "function": function }), out);
             }
+            Said::Arguments { .. } if self.custom => {}
             Said::Arguments { index, more } => self.call(*index, json!({ "function": { "arguments": more } }), out),
-            Said::Call { index, .. } => self.calls.get_mut(*index).into_iter().for_each(|n| *n += 1),
+            Said::Call { index, call } => {
+                if std::mem::take(&mut self.custom) {
+                    self.call(*index, self.sent.call(call), out);
+                }
+                self.calls.get_mut(*index).into_iter().for_each(|n| *n += 1);
+            }
             Said::Ended { index, whole } => {
                 let sent = &self.sent;
-                let last = |reason: &str| sent.choice(*index, json!({}), Some(reason));
+                let last = |_: &str| sent.choice(*index, json!({}), Some(sent.reason(whole)));
                 return self.ending.ended(whole, last, || sent.chunk(json!([])), out);
             }
             Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
@@ -179,14 +218,31 @@ impl Form for Chunks {
     }
 }
 
+/// Whether the last answer is gone on with, and whether no answer is to begin behind the messages.
+pub(super) fn going_on(fields: &mut Fields, turns: &[Turn]) -> Result<(bool, bool), Refusal> {
+    let open = fields.truth("continue_final_message")?.unwrap_or(false);
+    let begins = fields.truth("add_generation_prompt")?;
+    if open && begins == Some(true) {
+        return Err(fields.wrong("add_generation_prompt", "cannot be true beside continue_final_message"));
+    }
+    if open && turns.last().is_none_or(|turn| turn.role != ChatRole::Assistant) {
+        return Err(fields.wrong("continue_final_message", "needs a last message of the assistant"));
+    }
+    Ok((open, begins == Some(false) && !open))
+}
+
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let (mut fields, turns) = body::read(headers, body, turns).await?;
     let info = model_named(shared, fields.text("model")?)?;
     let stop = stops(&mut fields, "stop")?;
-    let most = fields.whole("max_completion_tokens", 1..=MOST_TOKENS)?;
-    let most = most.or(fields.whole("max_tokens", 1..=MOST_TOKENS)?);
+    let mut most = None;
+    for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
+        most = most.or(most_tokens(&mut fields, name, 1)?);
+    }
     let mut wish = wish(shared, &mut fields, stop, most)?;
-    let think = thinking(shared, &mut fields)?;
+    let Thinking { mode: think, budget } = Thinking::of_chat(shared, &mut fields)?;
+    wish.thinking_budget = budget.unwrap_or(wish.thinking_budget);
+    let (open, closed) = going_on(&mut fields, &turns)?;
     let wanted = usize::try_from(fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1)).unwrap_or(1);
     let streamed = fields.truth("stream")?.unwrap_or(false);
     let include_usage = include_usage(&mut fields)?;
@@ -196,7 +252,6 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         return Err(fields.wrong("top_logprobs", "needs logprobs: true"));
     }
     wish.likely = likely.then_some(most_likely.and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
-    fields.refuse("logit_bias", |v| v.as_object().is_some_and(serde_json::Map::is_empty))?;
     let tools = Tools::read(&mut fields, "parameters")?;
     wish.calls = tools.calls();
     wish.one_call = tools.one_call();
@@ -204,11 +259,13 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         Some(format) => format_of(format, "json_schema")?,
         None => None,
     };
+    let grammar = grammar.map(|g| (g, "response_format")).or(other_formats(&mut fields)?);
     fields.refuse("modalities", |v| *v == json!(["text"]))?;
     fields.ignore(&IGNORED);
     fields.done()?;
-    let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "response_format")));
-    let prompt = render(shared, Conversation { turns, tools, think, ..Conversation::default() }, "messages").await?;
+    let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar);
+    let conversation = Conversation { turns, tools: tools.clone(), think, open, closed };
+    let prompt = render(shared, conversation, "messages").await?;
     wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
     let listener = submit(shared, prompt, wish, wanted, None)?;
     let sent = Sent {
@@ -219,10 +276,11 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         fingerprint: info.fingerprint.chars().take(12).collect(),
         created: now_s(),
         include_usage,
+        tools,
     };
     if streamed {
         let ending = Ending::of(wanted, include_usage);
-        return stream(listener, Chunks { sent, ending, calls: vec![0; wanted] }).await;
+        return stream(listener, Chunks { sent, ending, calls: vec![0; wanted], custom: false }).await;
     }
     Ok(object(&sent.whole(&collect(listener, wanted).await?)))
 }
@@ -244,8 +302,10 @@ mod tests {
             table.lines().skip_while(|l| !l.starts_with('|')).take_while(|l| l.starts_with('|')).collect();
         let reads =
             include_str!("chat.rs").split_once("async fn answer(").unwrap().1.split_once("fields.done()").unwrap().0;
+        let reads = [reads, include_str!("limited.rs")].concat();
         let calls = reads.split("fields.").skip(1).filter_map(|call| call.split_once("(\"")?.1.split_once('"'));
-        let mut fields: Vec<&str> = calls.map(|(field, _)| field).collect();
+        let mut fields: Vec<&str> =
+            calls.map(|(field, _)| field).filter(|f| f.chars().all(|c| c == '_' || c.is_ascii_lowercase())).collect();
         assert!(fields.contains(&"logit_bias") && fields.contains(&"n"), "{fields:?}");
         fields.extend(IGNORED);
         fields.push("messages");

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::collected::{BROKE_OFF, Usage};
+use super::collected::BROKE_OFF;
 use super::fields::Fields;
 use super::refusal::{Family, Refusal};
-use super::said::{Said, Whole};
+use super::said::{Said, Usage, Whole};
 use super::stream::{data, data_done};
 use crate::core::transcript::Finish;
 
@@ -23,7 +23,7 @@ pub(super) fn reason(whole: &Whole) -> &'static str {
 }
 
 /// What was read and written, in OpenAI's form.
-pub(super) fn usage(usage: &Usage) -> Value {
+fn usage(usage: &Usage) -> Value {
     json!({
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -31,6 +31,35 @@ pub(super) fn usage(usage: &Usage) -> Value {
         "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
         "completion_tokens_details": { "reasoning_tokens": usage.thought_tokens },
     })
+}
+
+/// Adds what was read and written to an object.
+pub(super) fn add_usage(object: &mut Value, all: &Usage) {
+    object["usage"] = usage(all);
+    object["timings"] = timings(all);
+}
+
+/// Times as llama.cpp's server has them.
+fn timings(usage: &Usage) -> Value {
+    let read = usage.prompt_tokens - usage.cached_tokens;
+    let each = |ms: f64, tokens: u64| if tokens > 0 { json!(ms / tokens as f64) } else { Value::Null };
+    let per_second = |ms: f64, tokens: u64| if ms > 0.0 { json!(tokens as f64 * 1e3 / ms) } else { Value::Null };
+    let mut timings = json!({
+        "cache_n": usage.cached_tokens,
+        "prompt_n": read,
+        "prompt_ms": usage.prompt_ms,
+        "prompt_per_token_ms": each(usage.prompt_ms, read),
+        "prompt_per_second": per_second(usage.prompt_ms, read),
+        "predicted_n": usage.completion_tokens,
+        "predicted_ms": usage.predicted_ms,
+        "predicted_per_token_ms": each(usage.predicted_ms, usage.completion_tokens),
+        "predicted_per_second": per_second(usage.predicted_ms, usage.completion_tokens),
+    });
+    if usage.drafted_tokens > 0 {
+        timings["draft_n"] = usage.drafted_tokens.into();
+        timings["draft_n_accepted"] = usage.accepted_tokens.into();
+    }
+    timings
 }
 
 /// Whether a last event is to say what was read and written.
@@ -74,14 +103,17 @@ impl Ending {
             data(out, &Refusal::new(503, "shutting_down", BROKE_OFF).to_json(Family::OpenAi));
             return true;
         }
-        data(out, &last(reason(whole)));
+        let mut last = last(reason(whole));
         self.ended += 1;
         if self.ended < self.wanted {
+            data(out, &last);
             return false;
         }
+        last["timings"] = timings(&self.usage);
+        data(out, &last);
         if self.include_usage {
             let mut event = empty();
-            event["usage"] = usage(&self.usage);
+            add_usage(&mut event, &self.usage);
             data(out, &event);
         }
         data_done(out);
@@ -94,7 +126,8 @@ mod tests {
     use super::*;
 
     fn ended(finish: Finish) -> Whole {
-        Whole { finish, stopped_by: None, completion_tokens: 3, thought_tokens: 1, calls: 0 }
+        let usage = Usage { completion_tokens: 3, thought_tokens: 1, ..Usage::default() };
+        Whole { finish, stopped_by: None, usage, calls: 0 }
     }
 
     #[test]
@@ -108,7 +141,10 @@ mod tests {
             assert_eq!(ending.ended(&whole, event, || json!({ "choices": [] }), &mut out), over);
         }
         let events: Vec<&str> = out.split_terminator("\n\n").collect();
-        assert_eq!(events[..2], ["data: {\"of\":1,\"reason\":\"length\"}", "data: {\"of\":0,\"reason\":\"length\"}"]);
+        assert_eq!(events[0], "data: {\"of\":1,\"reason\":\"length\"}");
+        let second: Value = serde_json::from_str(events[1].strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!((&second["of"], &second["reason"]), (&json!(0), &json!("length")));
+        assert_eq!(second["timings"]["predicted_n"], 6);
         let last: Value = serde_json::from_str(events[2].strip_prefix("data: ").unwrap()).unwrap();
         assert_eq!(last["usage"]["completion_tokens"], 6);
         assert_eq!(events[3..], ["data: [DONE]"]);

@@ -1,7 +1,7 @@
 //! From words of the worker to whole answers, and what they took.
 
 use super::refusal::Refusal;
-use super::said::{Listener, Said, Told, Whole};
+use super::said::{Listener, Said, Told, Usage, Whole};
 use super::turns::Call;
 use crate::core::transcript::Finish;
 use crate::engine::protocol::{Likely, Token};
@@ -82,46 +82,6 @@ pub(super) struct Collected {
     /// Tokens of the prompt and how likely all but the first were, where that was asked for.
     pub scored: Option<(Vec<Token>, Vec<Likely>)>,
     pub choices: Vec<Choice>,
-}
-
-/// What was read and written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
-    pub prompt_tokens: u64,
-    pub cached_tokens: u64,
-    pub completion_tokens: u64,
-    pub thought_tokens: u64,
-}
-
-impl Usage {
-    /// Takes in what was said. The prompt of several answers counts once.
-    pub(super) fn take(&mut self, said: &Said) {
-        match said {
-            Said::Begun { index: 0, prompt_tokens, cached_tokens } => {
-                (self.prompt_tokens, self.cached_tokens) = (*prompt_tokens, *cached_tokens);
-            }
-            Said::Ended { whole, .. } => {
-                self.completion_tokens += whole.completion_tokens;
-                self.thought_tokens += whole.thought_tokens;
-            }
-            Said::Begun { .. }
-            | Said::Scored { .. }
-            | Said::Reading { .. }
-            | Said::Text { .. }
-            | Said::Calling { .. }
-            | Said::Arguments { .. }
-            | Said::Call { .. }
-            | Said::Failed(_) => {}
-        }
-    }
-
-    /// Adds another prompt's.
-    pub(super) fn add(&mut self, other: &Usage) {
-        self.prompt_tokens += other.prompt_tokens;
-        self.cached_tokens += other.cached_tokens;
-        self.completion_tokens += other.completion_tokens;
-        self.thought_tokens += other.thought_tokens;
-    }
 }
 
 /// Said where an answer ends that nobody stopped.

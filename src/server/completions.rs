@@ -12,20 +12,21 @@ use tokio::task::JoinSet;
 
 use super::ask::{Prompt, Wish};
 use super::body::{self, object};
-use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
-use super::collected::{Choice, Collected, Usage, collect};
+use super::chunks::{Ending, MOST_CHOICES, add_usage, include_usage, reason};
+use super::collected::{Choice, Collected, collect};
+use super::context::blocking;
 use super::fields::{Fields, kind};
 use super::ids::fresh_id;
 use super::likely::{MOST_LIKELY, Table};
 use super::plain::token_list;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
-use super::reply::{submit, submit_further};
-use super::said::Said;
-use super::sampling::{stops, wish};
+use super::reply::{self, submit, submit_further};
+use super::said::{Said, Usage};
+use super::sampling::{format_of, most_tokens, other_formats, stops, wish};
 use super::stream::{Form, data, stream};
 use super::{Shared, now_s};
-use crate::engine::protocol::{MOST_TOKENS, Token};
+use crate::engine::protocol::Token;
 use crate::runtime::render::{MARK, Rendered};
 use crate::text::{Before, Places, Tokenizer};
 
@@ -65,8 +66,7 @@ fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<Given>, Refusal> 
 /// [`prompt`], on a thread of its own: to spell many tokens takes time.
 async fn prompt_of(shared: &Arc<Shared>, given: &Given) -> Result<(Prompt, String), Refusal> {
     let (shared, given) = (Arc::clone(shared), given.clone());
-    let made = tokio::task::spawn_blocking(move || prompt(&shared, &given));
-    made.await.map_err(|_| Refusal::internal("internal error while the prompt was read"))
+    blocking(move || Ok(prompt(&shared, &given))).await
 }
 
 /// What the model reads, and its text for an echo. A text may hold special tokens as literals: whoever writes no messages
@@ -235,7 +235,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let (mut fields, given) = body::read(headers, body, move |fields| prompts(&of, fields)).await?;
     let info = model_named(shared, fields.text("model")?)?;
     let stop = stops(&mut fields, "stop")?;
-    let most = fields.whole("max_tokens", 0..=MOST_TOKENS)?.unwrap_or(TOKENS);
+    let most =
+        most_tokens(&mut fields, "max_tokens", 0)?.or(most_tokens(&mut fields, "n_predict", 0)?).unwrap_or(TOKENS);
     let mut wish = Wish { raw: true, thinking_budget: 0, ..wish(shared, &mut fields, stop, Some(most))? };
     let wanted = fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1);
     let wanted = usize::try_from(wanted).unwrap_or(1);
@@ -246,9 +247,18 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     wish.score = wish.likely.filter(|_| echo);
     fields.refuse("best_of", |v| v.as_u64() == Some(wanted as u64))?;
     fields.refuse("suffix", |v| v == "")?;
-    fields.refuse("logit_bias", |v| v.as_object().is_some_and(serde_json::Map::is_empty))?;
+    let grammar = match fields.object("response_format")? {
+        Some(format) => format_of(format, "json_schema")?,
+        None => None,
+    };
+    let grammar = grammar.map(|g| (g, "response_format")).or(other_formats(&mut fields)?);
     fields.ignore(&["user"]);
     fields.done()?;
+    if grammar.is_some() {
+        // A raw text opens no thought.
+        let nothing = Rendered { text: String::new(), cuts: Vec::new() };
+        wish.constraint = reply::constraint(shared, grammar, &wish, &nothing).await?;
+    }
     let sent =
         Sent { shared: Arc::clone(shared), id: fresh_id("cmpl-"), model: info.name, created: now_s(), include_usage };
     if streamed {
@@ -280,7 +290,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         }
     }
     let mut whole = sent.whole(choices.into());
-    whole["usage"] = usage(&all);
+    add_usage(&mut whole, &all);
     Ok(object(&whole))
 }
 

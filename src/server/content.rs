@@ -1,6 +1,6 @@
 //! Messages of a request become turns: what they hold, in any API, and those of a chat.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::fields::{Fields, kind};
 use super::refusal::Refusal;
@@ -74,10 +74,20 @@ fn parts(
 fn call(value: Value, at: &str) -> Result<Call, Refusal> {
     let mut fields = Fields::of(value, at)?;
     let id = fields.text("id")?.unwrap_or_default();
-    fields.refuse("type", |v| v == "function")?;
-    let mut function = Fields::of(fields.need("function")?, &format!("{at}.function"))?;
+    fields.refuse("type", |v| v == "function" || v == "custom")?;
     fields.ignore(&["index"]);
+    if let Some(mut custom) = fields.object("custom")? {
+        fields.done()?;
+        let (name, input) = (custom.text("name")?.unwrap_or_default(), custom.text("input")?.unwrap_or_default());
+        return custom.done().map(|()| Call::new(id, name, json!({ "input": input })));
+    }
+    let function = Fields::of(fields.need("function")?, &format!("{at}.function"))?;
     fields.done()?;
+    call_of(id, function)
+}
+
+/// A call from its name and its arguments.
+fn call_of(id: String, mut function: Fields) -> Result<Call, Refusal> {
     let name = function.text("name")?.unwrap_or_default();
     let arguments = arguments(&function.text("arguments")?.unwrap_or_default());
     function.done()?;
@@ -90,7 +100,7 @@ fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
         Some("system" | "developer") => ChatRole::System,
         Some("user") => ChatRole::User,
         Some("assistant") => ChatRole::Assistant,
-        Some("tool") => ChatRole::Tool,
+        Some("tool" | "function") => ChatRole::Tool,
         Some(other) => {
             return Err(
                 fields.wrong("role", format!("must be system, developer, user, assistant or tool, it is {other}"))
@@ -114,8 +124,8 @@ fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
         for (i, value) in fields.list("tool_calls")?.into_iter().flatten().enumerate() {
             turn.calls.push(call(value, &format!("{at}.tool_calls[{i}]"))?);
         }
-        if fields.take("function_call").is_some() {
-            return Err(fields.wrong("function_call", "is not read here: name the call in tool_calls"));
+        if let Some(function) = fields.object("function_call")? {
+            turn.calls.push(call_of(String::new(), function)?);
         }
         fields.ignore(&["refusal", "audio", "annotations"]);
     }

@@ -1,10 +1,11 @@
-//! Reading JSON objects field by field. Each error names the field; what nobody read is refused, so that nothing a client asks
-//! for is left undone without a word.
+//! Reading JSON objects field by field. Each error names the field. Fields that nothing reads are left out and named
+//! ([`super::context`]), or refused where `serve.unknown_fields` says so.
 
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
+use super::context::leave_out;
 use super::refusal::Refusal;
 use crate::text::near::nearest;
 
@@ -178,9 +179,10 @@ impl Fields {
         }
     }
 
-    /// Refuses what was not read; `null` asks for nothing.
+    /// Leaves out what was not read, or refuses it; `null` is as if it were not there.
     pub(super) fn done(self) -> Read<()> {
-        let Some((field, _)) = self.map.iter().find(|(_, value)| !value.is_null()) else { return Ok(()) };
+        let mut unread = self.map.iter().filter(|(_, value)| !value.is_null());
+        let Some((field, _)) = unread.find(|(field, _)| !leave_out(&self.name(field))) else { return Ok(()) };
         let near = nearest(field, self.known.iter().copied());
         let near = near.map_or(String::new(), |n| format!(". Did you mean {}{n}?", self.at));
         let mut refusal = self.wrong(field, format!("is not known here{near}"));

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::body::object;
+use super::context::{blocking, own_data};
 use super::ids::Id;
 use super::prompt::Conversation;
 use super::ready::model;
@@ -66,6 +67,7 @@ fn describe(record: &DocumentRecord) -> Value {
 /// The list, or the one document of an id, looked up on a thread of its own.
 async fn described(shared: Arc<Shared>, id: Option<String>) -> Response {
     let look = move || {
+        own_data()?;
         let records = documents(&shared)?.map(|(_, records)| records).unwrap_or_default();
         match id {
             None => {
@@ -75,9 +77,7 @@ async fn described(shared: Arc<Shared>, id: Option<String>) -> Response {
             Some(id) => records.iter().find(|r| id_of(r) == id).map(describe).ok_or_else(|| unknown(&id, "file_id")),
         }
     };
-    let found = tokio::task::spawn_blocking(look).await;
-    let found = found.unwrap_or_else(|_| Err(Refusal::internal("internal error while the library was read")));
-    found.map_or_else(|refusal| refusal.respond(Family::OpenAi), |value| object(&value))
+    blocking(look).await.map_or_else(|refusal| refusal.respond(Family::OpenAi), |value| object(&value))
 }
 
 /// `GET /v1/files`.

@@ -10,9 +10,12 @@ use axum::body::{Body, Bytes};
 use hyper::body::{Body as _, Frame, SizeHint};
 use tokio::sync::Notify;
 
+use super::owner::Owner;
+
 /// A connection, as others see it.
 #[derive(Default)]
 pub(super) struct Guest {
+    pub owner: Owner,
     /// It has sent a request.
     pub asked: AtomicBool,
     /// Told to go.
@@ -86,8 +89,8 @@ impl<F: FnMut(bool)> Drop for Followed<F> {
 pub(super) struct Guests(VecDeque<Weak<Guest>>);
 
 impl Guests {
-    pub(super) fn come(&mut self) -> Arc<Guest> {
-        let guest = Arc::new(Guest::default());
+    pub(super) fn come(&mut self, owner: Owner) -> Arc<Guest> {
+        let guest = Arc::new(Guest { owner, ..Guest::default() });
         self.0.retain(|g| g.strong_count() > 0);
         self.0.push_back(Arc::downgrade(&guest));
         guest

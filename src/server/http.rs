@@ -9,10 +9,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::{Method, Uri};
+use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{MethodRouter, any, get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,10 +22,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::body::BODY_BYTES;
+use super::context::{self, Context};
 use super::guests::{Guest, Guests};
+use super::ids::fresh_id;
+use super::owner::{self, Owner};
 use super::paced::{HEAD_BYTES, HEAD_LINES, Paced, head_too_large};
 use super::refusal::{Family, Refusal};
-use super::{Phase, Shared, chat, completions, door, files, messages, plain, responses};
+use super::{Phase, Shared, auth, chat, completions, files, messages, plain, responses};
 
 /// Connections at a time. For one more, the oldest goes that never asked anything; where all have, it is turned away with a word.
 const CONNECTIONS: usize = 512;
@@ -50,21 +53,22 @@ const PAUSE: Duration = Duration::from_millis(100);
 type Handlers = MethodRouter<Arc<Shared>>;
 
 /// Every path there is.
-const ROUTES: [(&str, fn() -> Handlers); 16] = [
+const ROUTES: [(&str, fn() -> Handlers); 18] = [
     ("/health", || get(plain::health)),
     ("/metrics", || get(plain::metrics)),
     ("/v1/models", || get(plain::models)),
     ("/v1/models/{id}", || get(plain::model_route)),
     ("/v1/files", || get(files::list)),
     ("/v1/files/{id}", || get(files::one)),
+    ("/tokenizer_info", || get(plain::tokenizer_info)),
     ("/tokenize", || post(plain::tokenize)),
     ("/detokenize", || post(plain::detokenize)),
     ("/v1/chat/completions", || post(chat::completions)),
     ("/v1/completions", || post(completions::completions)),
     ("/v1/responses", || post(responses::responses)),
     ("/v1/responses/{id}/input_items", || get(responses::named::input_items)),
-    // OpenAI's, not served: no id of a response.
-    ("/v1/responses/input_tokens", || any(unknown)),
+    ("/v1/responses/input_tokens", || post(responses::input_tokens)),
+    ("/v1/responses/compact", || post(responses::compact)),
     ("/v1/responses/{id}", || get(responses::named::get).delete(responses::named::delete)),
     ("/v1/messages", || post(messages::messages)),
     ("/v1/messages/count_tokens", || post(messages::count_tokens)),
@@ -126,20 +130,43 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     guest.asked.store(true, Ordering::Relaxed);
     // Whether it is alive may be asked by anybody who may talk to it at all.
     let key = shared.key.as_ref();
-    let admitted = match door::let_in(key, request.uri(), request.headers()) {
+    let page = auth::allowed_page(&shared.rules.allowed_origins, request.headers());
+    if let (Some(page), true) = (&page, request.method() == Method::OPTIONS) {
+        return auth::preflight(page, request.headers());
+    }
+    let admitted = match auth::check(key, page.is_some(), request.uri(), request.headers()) {
         _ if head_bytes(&request) > HEAD_BYTES => Err(head_too_large()),
         Err(refusal) if refusal.status == 401 && path == "/health" => Ok(()),
         other => other,
     };
+    let admitted = admitted.and_then(|()| match guest.owner {
+        Owner::Other => Err(auth::other_user()),
+        Owner::HasKey | Owner::Same | Owner::Unknown => Ok(()),
+    });
+    let context = Arc::new(Context::new(shared.rules.refuse_unknown, guest.owner));
     let request = request.map(|body| Guest::asking(&guest, body));
-    let response = match admitted {
-        Ok(()) => next.run(request).await,
+    let mut response = match admitted {
+        Ok(()) => Arc::clone(&context).scope(next.run(request)).await,
         Err(refusal) => {
             drop(request);
             refusal.respond(family)
         }
     };
     shared.metrics.request(label, response.status().as_u16());
+    let left_out = context.left_out();
+    for name in left_out.iter().filter(|name| shared.metrics.ignored(name)) {
+        tracing::warn!("{label}: {name:?} is not known and was ignored (serve.unknown_fields)");
+    }
+    let headers = response.headers_mut();
+    if let Some(page) = page {
+        auth::open_to(page, headers);
+    }
+    let id = HeaderValue::from_str(&fresh_id("req_")).ok();
+    for (name, value) in
+        [("x-sala-ignored", context::header(&left_out)), ("request-id", id.clone()), ("x-request-id", id)]
+    {
+        value.and_then(|value| headers.insert(name, value));
+    }
     response.map(|body| Guest::answering(&guest, body))
 }
 
@@ -172,7 +199,8 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
                         }
                     };
                     let shared = Arc::clone(&shared);
-                    let guest = guests.come();
+                    let owner = if shared.key.is_some() { Owner::HasKey } else { owner::of(&stream) };
+                    let guest = guests.come(owner);
                     let router = router.clone().layer(Extension(Arc::clone(&guest)));
                     open.spawn(async move {
                         let permit = match permit {

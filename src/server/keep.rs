@@ -275,6 +275,7 @@ mod tests {
             asked: serde_json::json!({}),
             thoughts_id: "rs".into(),
             message_id: "msg".into(),
+            tools: Arc::default(),
         };
         Record::new(message, parent, Vec::new(), sent)
     }

@@ -10,25 +10,27 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::body::{self, object};
-use super::collected::{BROKE_OFF, Item, Usage, collect};
+use super::collected::{BROKE_OFF, Item, collect};
 use super::content::{self, content, file_id};
+use super::context::leave_out;
 use super::fields::{Fields, kind};
 use super::ids::fresh_id;
+use super::noise::without_billing;
 use super::plain::encode;
 use super::prompt::Conversation;
 use super::ready::model_named;
 use super::refusal::{Family, Refusal};
 use super::reply::{self, render, submit};
-use super::said::{Said, Whole};
-use super::sampling::{format_of, stops, wish};
+use super::said::{Said, Usage, Whole};
+use super::sampling::{Thinking, format_of, stops, wish};
 use super::stream::{Form, event, stream};
 use super::tools::{self, Tools};
 use super::turns::{Call, Turn};
 use crate::core::transcript::Finish;
 use crate::engine::protocol::MOST_TOKENS;
-use crate::runtime::protocol::ThinkMode;
-use crate::text::ChatRole;
+use crate::runtime::render::safe_name;
 use crate::text::grammar::Grammar;
+use crate::text::{ChatMessage, ChatRole};
 
 /// Adds a block of a message to its turns. The result of a call is a turn of its own.
 fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
@@ -58,11 +60,28 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
             own.calls.push(Call::new(id, name, arguments));
         }
         ("document", ChatRole::User) => {
+            let title = fields.text("title")?;
+            fields.ignore(&["context"]);
             let mut source = Fields::of(fields.need("source")?, &format!("{at}.source"))?;
-            source.refuse("type", |v| v == "file")?;
-            own.files.push(file_id(&mut source)?);
+            match source.need_text("type")?.as_str() {
+                "file" => own.files.push(file_id(&mut source)?),
+                of @ ("text" | "content") => {
+                    source.refuse("media_type", |v| v.as_str().is_some_and(|media| media.starts_with("text/")))?;
+                    let text = match of {
+                        "text" => source.need_text("data")?,
+                        _ => content(source.take("content"), &format!("{at}.source.content"), &["text"])?,
+                    };
+                    let name = safe_name(title.as_deref().unwrap_or("document.txt"));
+                    let [document, _] = ChatMessage::document(&name, text.trim_matches(['\n', '\r']));
+                    own.text.push_str(&document.content);
+                    own.text.push_str("\n\n");
+                }
+                other => {
+                    let what = format!("is {other:?}: a document is text, content, or a file of the library");
+                    return Err(source.wrong("type", what));
+                }
+            }
             source.done()?;
-            fields.ignore(&["title", "context"]);
         }
         ("tool_result", ChatRole::User) => {
             let id = fields.text("tool_use_id")?;
@@ -77,6 +96,8 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
             }
             turns.push(result);
         }
+        // Of tools that another server has run.
+        (other, ChatRole::Assistant) if !other.is_empty() && leave_out(&format!("{at}.{other}")) => return Ok(()),
         (other, _) => return Err(fields.wrong("type", format!("is {other:?}: this model reads text only"))),
     }
     fields.done()
@@ -85,7 +106,13 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
 /// The turns of a conversation.
 fn turns(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     let mut turns = Vec::new();
-    if let Some(system) = fields.take("system") {
+    if let Some(mut system) = fields.take("system") {
+        // Before its parts become one text: a billing line is a part of its own, without a line end.
+        for part in system.as_array_mut().into_iter().flatten() {
+            if let Some(text) = part["text"].as_str() {
+                part["text"] = without_billing(text).into();
+            }
+        }
         let text = content(Some(system), "system", &["text"])?;
         if !text.is_empty() {
             turns.push(Turn::new(ChatRole::System, text));
@@ -120,28 +147,18 @@ fn turns(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     Ok(turns)
 }
 
-/// Whether and how long the model is to think.
-fn thinking(shared: &Shared, fields: &mut Fields) -> Result<(ThinkMode, Option<u64>), Refusal> {
-    let Some(mut thinking) = fields.object("thinking")? else {
-        return Ok((shared.settings.think, None));
-    };
-    let budget = thinking.whole("budget_tokens", 1..=MOST_TOKENS)?;
-    thinking.ignore(&["display"]);
-    let mode = match thinking.text("type")?.as_deref() {
-        Some("enabled" | "adaptive") => ThinkMode::On,
-        Some("disabled") => ThinkMode::Off,
-        _ => return Err(thinking.wrong("type", "must be enabled, adaptive or disabled")),
-    };
-    thinking.done()?;
-    Ok((mode, budget))
-}
-
+/// What was read and written, with every field of the clients' types.
 fn usage(usage: &Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation": { "ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0 },
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
+        "inference_geo": null,
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": { "thinking_tokens": usage.thought_tokens },
+        "server_tool_use": null,
+        "service_tier": "standard",
     })
 }
 
@@ -226,6 +243,8 @@ impl Form for Events {
                     "role": "assistant",
                     "model": self.model,
                     "content": [],
+                    "container": null,
+                    "stop_details": null,
                     "stop_reason": null,
                     "stop_sequence": null,
                     "usage": usage(&self.usage),
@@ -278,7 +297,7 @@ fn conversation(
 ) -> Result<(Conversation, Option<u64>), Refusal> {
     // It may let a server leave out earlier results: none are.
     fields.ignore(&["context_management"]);
-    let (think, budget) = thinking(shared, fields)?;
+    let Thinking { mode: think, budget } = Thinking::of_messages(shared, fields)?;
     let tools = Tools::read(fields, tools::ANTHROPIC)?;
     let open = turns.last().is_some_and(|t| t.role == ChatRole::Assistant);
     Ok((Conversation { turns, tools, think, open, ..Conversation::default() }, budget))
@@ -297,6 +316,16 @@ fn output(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
     Ok(grammar)
 }
 
+/// Clients that keep a conversation on the server go on without that when they read this.
+fn refuse_thread(fields: &mut Fields) -> Result<(), Refusal> {
+    let refused = fields.refuse_because("thread", "is not supported: send all messages", |_| false);
+    refused.map_err(|mut refusal| {
+        let code = "thread_unsupported_request";
+        refusal.details = Some(json!({ "error_code": code, "unsupported": ["thread"] }));
+        refusal
+    })
+}
+
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let (mut fields, turns) = body::read(headers, body, turns).await?;
     let info = model_named(shared, fields.text("model")?)?;
@@ -305,6 +334,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         fields.need("max_tokens")?;
         return Err(fields.wrong("max_tokens", "is missing"));
     };
+    refuse_thread(&mut fields)?;
     let stop = stops(&mut fields, "stop_sequences")?;
     let mut wish = wish(shared, &mut fields, stop, Some(most))?;
     wish.thinking_budget = budget.unwrap_or(wish.thinking_budget);
@@ -339,6 +369,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         "role": "assistant",
         "model": info.name,
         "content": blocks,
+        "container": null,
+        "stop_details": null,
         "stop_reason": reason,
         "stop_sequence": stop,
         "usage": usage(&all.usage),

@@ -10,11 +10,16 @@ use std::time::Duration;
 /// Upper ends of the time to first token, in seconds.
 const BUCKETS: [f64; 9] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
 
+/// Names of fields that are counted apart.
+const MOST_IGNORED: usize = 200;
+
 /// What was counted since the start.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     /// By path and status.
     requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
+    /// By name.
+    ignored: Mutex<BTreeMap<String, u64>>,
     pub prompt_tokens: AtomicU64,
     pub cached_tokens: AtomicU64,
     pub generated_tokens: AtomicU64,
@@ -31,6 +36,18 @@ impl Metrics {
     /// A request was answered.
     pub(super) fn request(&self, path: &'static str, status: u16) {
         *self.requests.lock().unwrap_or_else(PoisonError::into_inner).entry((path, status)).or_default() += 1;
+    }
+
+    /// A part of a request was left out; true the first time.
+    pub(super) fn ignored(&self, name: &str) -> bool {
+        let mut ignored = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
+        if ignored.len() >= MOST_IGNORED && !ignored.contains_key(name) {
+            *ignored.entry("other".to_owned()).or_default() += 1;
+            return false;
+        }
+        let count = ignored.entry(name.to_owned()).or_default();
+        *count += 1;
+        *count == 1
     }
 
     /// The first token of an answer came.
@@ -54,6 +71,16 @@ impl Metrics {
         head(&mut out, "requests_total", "Requests answered, by path and status.", "counter");
         for ((path, status), count) in self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let _ = writeln!(out, "sala_chat_requests_total{{path=\"{path}\",status=\"{status}\"}} {count}");
+        }
+        head(
+            &mut out,
+            "ignored_fields_total",
+            "Requests with a field or a tool that was left out, by name.",
+            "counter",
+        );
+        for (name, count) in self.ignored.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let name = name.replace(['\\', '"'], "?").replace(char::is_control, "?");
+            let _ = writeln!(out, "sala_chat_ignored_fields_total{{field=\"{name}\"}} {count}");
         }
         let counters = [
             ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),

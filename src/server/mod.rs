@@ -10,28 +10,30 @@
 //! | file | owns |
 //! |---|---|
 //! | `refusal`, `fields`, `ids`, `body` | requests as they come: why one is not answered, fields, names in paths, JSON bodies |
-//! | `turns`, `references`, `calls`, `tools`, `prompt` | turns of a conversation; functions, what their schemas refer to, their calls; all of it as the text that the model reads |
+//! | `turns`, `references`, `calls`, `tools`, `noise`, `prompt` | turns of a conversation; functions, what their schemas refer to, their calls; all of it as the text that the model reads |
 //! | `said`, `collected`, `response`, `stream`, `likely`, `chunks` | words of an answer on their way back; whole answers; streams of events; log-probabilities |
 //! | `records`, `ask` | answers that can be named again; a question on its way |
 //! | `ready`, `files`, `content`, `sampling`, `reply` | whether the model can answer; documents; messages become turns, fields a wish, and a request a question |
-//! | `stops`, `answer` | stop texts, tokens to text |
-//! | `fresh`, `prefix`, `keep`, `planner`, `worker` | state on its way to disk, the longest kept prefix, keeping, planning; the thread that feeds the engine |
+//! | `stops`, `limited`, `answer` | stop texts, favoured and forbidden tokens, tokens to text |
+//! | `cache`, `fresh`, `prefix`, `keep`, `planner`, `worker` | whether the store can be used, state on its way to disk, the longest kept prefix, keeping, planning; the thread that feeds the engine |
 //! | `plain`, `chat`, `completions`, `responses`, `messages` | the APIs |
-//! | `metrics`, `guests`, `door`, `paced`, `http` | counters, connections that are open, who may come in, their bytes; the table of paths |
+//! | `metrics`, `guests`, `auth`, `owner`, `context`, `paced`, `http` | counters, open connections, who may ask, one request, their bytes; the table of paths |
 //!
 //! Invariants: a client that goes away ends its answer within a round; a slow one is ended before it holds more than a few
-//! megabytes; nothing is answered to a web page (`door`).
+//! megabytes; no web page is answered unless `serve.allowed_origins` names it (`auth`).
 
 mod answer;
 mod ask;
+mod auth;
 mod body;
+mod cache;
 mod calls;
 mod chat;
 mod chunks;
 mod collected;
 mod completions;
 mod content;
-mod door;
+mod context;
 mod fields;
 mod files;
 mod fresh;
@@ -40,8 +42,11 @@ mod http;
 mod ids;
 mod keep;
 mod likely;
+mod limited;
 mod messages;
 mod metrics;
+mod noise;
+mod owner;
 mod paced;
 mod plain;
 mod planner;
@@ -71,7 +76,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::Sender;
 use tokio::sync::{Semaphore, watch};
 
-use crate::config::settings::Settings;
+use crate::config::settings::{ServeConfig, Settings, UnknownFields};
 use crate::core::{Exit, now_ms};
 use crate::engine::protocol::{ModelInfo, Token};
 use crate::runtime::EngineChannels;
@@ -81,7 +86,9 @@ use crate::text::TextModel;
 use crate::text::grammar::Grammars;
 use crate::text::schema::Checker;
 use ask::Ask;
-pub use door::Key;
+pub use auth::Key;
+use cache::Cache;
+pub use cache::set_aside;
 use keep::Keep;
 use metrics::Metrics;
 use planner::Planner;
@@ -116,8 +123,34 @@ pub struct Options {
     pub side_by_side: usize,
     /// What a client has to show; `None`: nothing.
     pub key: Option<Key>,
+    pub rules: Rules,
     /// Program and first arguments that try a schema ([`crate::text::schema`]); normally this program.
     pub schema_checker: Vec<OsString>,
+}
+
+/// How requests are taken.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// A field or a tool that is not known is an error.
+    pub refuse_unknown: bool,
+    /// Other names of the model; `*` stands for any text.
+    pub model_aliases: Vec<String>,
+    /// Origins of web pages that may use the server.
+    pub allowed_origins: Vec<String>,
+}
+
+impl Rules {
+    pub fn of(config: &ServeConfig) -> Rules {
+        let list = |text: &str| {
+            let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+            entries.map(str::to_owned).collect()
+        };
+        Rules {
+            refuse_unknown: config.unknown_fields == UnknownFields::Refuse,
+            model_aliases: list(&config.model_aliases),
+            allowed_origins: list(&config.allowed_origins),
+        }
+    }
 }
 
 /// Why nothing can be answered.
@@ -181,11 +214,13 @@ struct Shared {
     phase: watch::Sender<Phase>,
     metrics: Metrics,
     records: Records,
+    cache: Cache,
     grammars: OnceLock<Result<Grammars, String>>,
     /// Tries a schema before it is compiled, and how many are tried and compiled at a time.
     schemas: Checker,
     compiling: Arc<Semaphore>,
     key: Option<Key>,
+    rules: Rules,
     /// Seconds since the epoch.
     started: u64,
 }
@@ -259,6 +294,7 @@ impl Server {
             queue,
             side_by_side,
             key,
+            rules,
             schema_checker,
         } = options;
         let (asks, inbox) = crossbeam_channel::unbounded();
@@ -280,13 +316,15 @@ impl Server {
             phase: watch::Sender::new(Phase::Serving),
             metrics: Metrics::default(),
             records,
+            cache: Cache::new(Arc::clone(&store)),
             grammars: OnceLock::new(),
             schemas: Checker::new(schema_checker),
             compiling: Arc::new(Semaphore::new(COMPILERS)),
             key,
+            rules,
             started: now_s(),
         });
-        let planner = Planner::start(&shared, &store, side_by_side)?;
+        let planner = Planner::start(&shared, side_by_side)?;
         let worker = Worker::new(Arc::clone(&shared), inbox, ends, engine, keep, planner);
         let worker = std::thread::Builder::new().name("server".into()).spawn(move || worker.run())?;
         Ok(Server { shared, worker, orders })

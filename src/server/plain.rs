@@ -8,21 +8,22 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tokio::task::JoinError;
 
 use super::body::{self, object};
+use super::chat::going_on;
 use super::content;
+use super::context::blocking;
 use super::fields::{Fields, kind};
 use super::ids::Id;
 use super::prompt::Conversation;
 use super::ready::{model, model_named};
 use super::refusal::{Family, Refusal};
 use super::reply::render;
-use super::sampling::thinking;
+use super::sampling::Thinking;
 use super::tools::Tools;
 use super::{EngineIs, Shared};
 use crate::engine::protocol::{ModelInfo, Token};
-use crate::text::{Before, Specials, TextError};
+use crate::text::{Before, Specials};
 
 /// `GET /health`.
 pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
@@ -58,15 +59,47 @@ fn describe(shared: &Shared, info: &ModelInfo) -> Value {
         "created": shared.started,
         "owned_by": "sala-chat",
         "max_model_len": info.context_limit,
+        // Anthropic's names.
+        "type": "model",
+        "display_name": info.name,
+        "created_at": jiff::Timestamp::from_second(shared.started.cast_signed()).map(|at| at.to_string()).ok(),
+        "lifecycle": "active",
+        "max_input_tokens": info.context_limit,
     })
 }
 
 /// `GET /v1/models`.
 pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Response {
     match model(&shared) {
-        Ok(info) => object(&json!({ "object": "list", "data": [describe(&shared, &info)] })),
+        Ok(info) => {
+            let named = shared.rules.model_aliases.iter().filter(|alias| !alias.contains('*'));
+            let names: Vec<String> = std::iter::once(info.name.clone()).chain(named.cloned()).collect();
+            let data = names.iter().map(|name| describe(&shared, &ModelInfo { name: name.clone(), ..info.clone() }));
+            object(&json!({
+                "object": "list",
+                "data": data.collect::<Value>(),
+                "has_more": false,
+                "first_id": names.first(),
+                "last_id": names.last(),
+            }))
+        }
         Err(refusal) => refusal.respond(Family::OpenAi),
     }
+}
+
+/// `GET /tokenizer_info`: what evaluation harnesses need to render by themselves.
+pub(super) async fn tokenizer_info(State(shared): State<Arc<Shared>>) -> Response {
+    let (text, limit) = (shared.renderer.model(), model(&shared).map(|info| info.context_limit).ok());
+    let spell = |token: Token| text.tokenizer.decode(&[token], Specials::Show);
+    let end = shared.stop_ids.first().copied().map(spell);
+    object(&json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": text.tokenizer.bos().map(spell),
+        "eos_token": end,
+        "pad_token": end,
+        "model_max_length": limit,
+        "chat_template": text.template.source(),
+    }))
 }
 
 /// `GET /v1/models/ID`.
@@ -77,20 +110,15 @@ pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -
     }
 }
 
-/// What a thread that tokenized has found.
-fn joined(tokens: Result<Result<Vec<Token>, TextError>, JoinError>) -> Result<Vec<Token>, Refusal> {
-    let tokens = tokens.map_err(|_| Refusal::internal("internal error while tokenizing"))?;
-    tokens.map_err(|e| Refusal::internal(e.to_string()))
-}
-
 /// Tokens of a rendered prompt, behind the start token if that is wanted, found on a thread of its own.
 pub(super) async fn encode(shared: &Arc<Shared>, text: String, start: bool) -> Result<Vec<Token>, Refusal> {
     let shared = Arc::clone(shared);
     let encode = move || {
         let tokenizer = &shared.renderer.model().tokenizer;
-        if start { tokenizer.encode_prompt(&text) } else { tokenizer.encode_behind(&text, Before::Edge) }
+        let tokens = if start { tokenizer.encode_prompt(&text) } else { tokenizer.encode_behind(&text, Before::Edge) };
+        tokens.map_err(|e| Refusal::internal(e.to_string()))
     };
-    joined(tokio::task::spawn_blocking(encode).await)
+    blocking(encode).await
 }
 
 async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
@@ -108,18 +136,18 @@ async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
             encode(shared, prompt, special).await?
         }
         (None, Some(turns)) => {
-            let think = thinking(shared, &mut fields)?;
-            let closed = fields.truth("add_generation_prompt")? == Some(false);
+            let think = Thinking::of_chat(shared, &mut fields)?.mode;
+            let (open, closed) = going_on(&mut fields, &turns)?;
             let tools = Tools::read(&mut fields, "parameters")?;
             fields.done()?;
-            let conversation = Conversation { turns, tools, think, closed, ..Conversation::default() };
+            let conversation = Conversation { turns, tools, think, open, closed };
             let text = render(shared, conversation, "messages").await?.rendered.text.clone();
             encode(shared, text, special).await?
         }
         _ => return Err(Refusal::field("prompt", "either prompt or messages must be given")),
     };
-    let told = move || object(&json!({ "count": tokens.len(), "max_model_len": info.context_limit, "tokens": tokens }));
-    tokio::task::spawn_blocking(told).await.map_err(|_| Refusal::internal("internal error while tokens were listed"))
+    let limit = info.context_limit;
+    blocking(move || Ok(object(&json!({ "count": tokens.len(), "max_model_len": limit, "tokens": tokens })))).await
 }
 
 /// `POST /tokenize`.

@@ -16,7 +16,7 @@ use crate::core::grouped;
 use crate::engine::protocol::RowsFault;
 use crate::runtime::path::Path;
 use crate::runtime::segments::{self, Step};
-use crate::store::{SegmentId, SegmentKind, Store, StoreError};
+use crate::store::{SegmentId, SegmentKind, Store};
 use crate::text::{Halt, TextError};
 
 /// A question to be planned, and what was live and what was being written when it was asked.
@@ -64,15 +64,15 @@ impl Planner {
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub(super) fn start(shared: &Arc<Shared>, store: &Arc<Store>, threads: usize) -> std::io::Result<Planner> {
+    pub(super) fn start(shared: &Arc<Shared>, threads: usize) -> std::io::Result<Planner> {
         let (to, wanted) = unbounded::<Wanted>();
         let (planned, plans) = unbounded();
         for _ in 0..threads {
-            let (shared, store) = (Arc::clone(shared), Arc::clone(store));
+            let shared = Arc::clone(shared);
             let (wanted, planned) = (wanted.clone(), planned.clone());
             std::thread::Builder::new().name("planner".into()).spawn(move || {
                 for wanted in wanted {
-                    let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &store, &wanted)));
+                    let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &wanted)));
                     let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
                     let Wanted { ask, attempts, anew, .. } = wanted;
                     // Nobody takes it any more when the server has ended.
@@ -97,16 +97,20 @@ fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
     Refusal { code: "context_length_exceeded", ..Refusal::field(field, message) }
 }
 
-fn plan(shared: &Shared, store: &Store, wanted: &Wanted) -> Result<Plan, Refusal> {
+fn plan(shared: &Shared, wanted: &Wanted) -> Result<Plan, Refusal> {
     let Wanted { ask, limit, .. } = wanted;
-    let internal = |e: StoreError| Refusal::internal(format!("kept state cannot be looked up: {e}"));
+    let store = shared.cache.usable();
     let library = shared.library.as_deref().filter(|_| ask.prompt.of_library);
     if let Some(fault) = &wanted.lost {
         let segment = fault.segment.map(SegmentId);
         let knows = |store: &&Store| segment.is_some_and(|id| store.segment(&id).is_ok_and(|s| s.is_some()));
-        let of = [Some(store), library].into_iter().flatten().find(knows);
+        let of = [store, library].into_iter().flatten().find(knows);
         let noted = of.map_or(Ok(false), |store| store.give_up_on(fault));
-        if !noted.map_err(|e| Refusal::internal(e.to_string()))? {
+        let noted = noted.unwrap_or_else(|e| {
+            shared.cache.failed(&e);
+            shared.cache.is_damaged()
+        });
+        if !noted && store.is_some() {
             return Err(Refusal::internal(fault.to_string()));
         }
     }
@@ -114,7 +118,10 @@ fn plan(shared: &Shared, store: &Store, wanted: &Wanted) -> Result<Plan, Refusal
     let (base, kept) = match ask.wish.score {
         // What is scored is the prompt as it is cut into tokens, from its first one on.
         Some(_) => (Path::default(), None),
-        None => prefix::longest(&places, &wanted.fingerprint, &ask.prompt).map_err(internal)?,
+        None => prefix::longest(&places, &wanted.fingerprint, &ask.prompt).unwrap_or_else(|e| {
+            shared.cache.failed(&e);
+            (prefix::live(&places, &ask.prompt), None)
+        }),
     };
     let steps = steps(shared, ask, &base, *limit)?;
     let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();

@@ -27,8 +27,8 @@ pub(super) struct Kept {
 pub(super) struct Places<'a> {
     pub live: &'a [Path],
     pub fresh: &'a Fresh,
-    /// Of the requests.
-    pub store: &'a Store,
+    /// Of the requests; `None` where it is damaged.
+    pub store: Option<&'a Store>,
     /// The terminal's, where a document of its library is in the prompt.
     pub library: Option<&'a Store>,
 }
@@ -73,7 +73,7 @@ fn among_fresh<'a>(
     prompt: &Prompt,
     least: usize,
 ) -> Result<Option<Found<'a>>, StoreError> {
-    let (store, fresh) = (places.store, places.fresh);
+    let (Some(store), fresh) = (places.store, places.fresh) else { return Ok(None) };
     for tip in fresh.under(fingerprint, &prompt.rendered.text) {
         let (below, states) = fresh.path(tip);
         let mut path = match &below {
@@ -142,6 +142,12 @@ fn open(found: &Found<'_>) -> Result<Option<Kept>, StoreError> {
     Ok(Some(Kept { rows, end, of_library: found.of_library }))
 }
 
+/// The longest prefix of a prompt that is live.
+pub(super) fn live(places: &Places<'_>, prompt: &Prompt) -> Path {
+    let live = places.live.iter().filter(|l| begins_with(prompt, l)).max_by_key(|l| l.text_bytes());
+    live.cloned().unwrap_or_default()
+}
+
 /// The longest prefix of a prompt that is live or can be put back, and where it comes from; `None`: it is live, or empty.
 ///
 /// # Errors
@@ -151,11 +157,10 @@ pub(super) fn longest(
     fingerprint: &str,
     prompt: &Prompt,
 ) -> Result<(Path, Option<Kept>), StoreError> {
-    let live = places.live.iter().filter(|l| begins_with(prompt, l)).max_by_key(|l| l.text_bytes());
-    let live = live.cloned().unwrap_or_default();
+    let live = live(places, prompt);
     for _ in 0..ATTEMPTS {
         let mut found = among_fresh(places, fingerprint, prompt, live.text_bytes())?;
-        for (store, of_library) in [(Some(places.store), false), (places.library, true)] {
+        for (store, of_library) in [(places.store, false), (places.library, true)] {
             let Some(store) = store else { continue };
             let least = found.as_ref().map_or(live.text_bytes(), |f| f.path.text_bytes());
             if let Some(longer) = among_stored(store, fingerprint, prompt, least)? {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::noise;
 use super::refusal::Refusal;
 use super::tools::Tools;
 use super::turns::{Call, Turn};
@@ -88,6 +89,7 @@ impl Conversation {
     /// The text, and where in it state is to be kept. `field` is what an error of the template is about.
     pub(super) fn render(&self, renderer: &Renderer, field: &'static str) -> Result<Rendered, Refusal> {
         let mut turns = one_system_text(&self.turns);
+        noise::settle(&mut turns);
         let tools = self.tools.show(renderer, &mut turns);
         let (turns, answer) = match turns.split_last() {
             Some((last, before)) if self.open && last.role == ChatRole::Assistant => (before, Some(last)),

@@ -15,16 +15,52 @@ pub(super) fn model(shared: &Shared) -> Result<ModelInfo, Refusal> {
     }
 }
 
-/// The model, if it is the one that a request names.
+/// The model, if it is the one that a request names; an alias is answered under its own name.
 pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<ModelInfo, Refusal> {
     let model = model(shared)?;
     match name {
-        Some(name) if !name.eq_ignore_ascii_case(&model.name) && name != "default" => {
-            let message = format!("there is no model {name} here, only {} (or default)", model.name);
+        Some(name) if name.eq_ignore_ascii_case(&model.name) || name == "default" => Ok(model),
+        Some(name) if shared.rules.model_aliases.iter().any(|alias| matches(alias, &name)) => {
+            Ok(ModelInfo { name, ..model })
+        }
+        Some(name) => {
+            let message = format!(
+                "there is no model {name} here, only {} (or default); serve.model_aliases adds names",
+                model.name
+            );
             let mut refusal = Refusal::new(404, "model_not_found", message);
             refusal.param = Some("model".into());
             Err(refusal)
         }
-        _ => Ok(model),
+        None => Ok(model),
+    }
+}
+
+/// Whether a name is that of an alias, in which `*` stands for any text.
+fn matches(alias: &str, name: &str) -> bool {
+    match alias.split_once('*') {
+        None => alias.eq_ignore_ascii_case(name),
+        Some((start, rest)) => {
+            let begins = name.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
+            let ends = || (start.len()..=name.len()).filter_map(|at| name.get(at..));
+            begins && ends().any(|end| matches(rest, end))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alias_may_hold_stars() {
+        for (alias, name) in
+            [("*", "x"), ("*", ""), ("gpt-*", "GPT-4o-mini"), ("*-mini", "o4-mini"), ("a*b*c", "aXbYc")]
+        {
+            assert!(matches(alias, name), "{alias} {name}");
+        }
+        for (alias, name) in [("gpt-4o", "gpt-4o-mini"), ("gpt-*", "xgpt-4"), ("*-mini", "o4-mini-2"), ("a*b", "ac")] {
+            assert!(!matches(alias, name), "{alias} {name}");
+        }
     }
 }

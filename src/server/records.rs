@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::collected::{Choice, Usage};
+use super::collected::Choice;
+use super::context::own_data;
 use super::refusal::Refusal;
 use super::response::{Sent, Status};
+use super::said::Usage;
 use super::turns::Turn;
 use crate::core::transcript::{Finish, MessageId};
 use crate::store::{SessionFilter, SessionRecord, Store, StoreError};
@@ -193,6 +195,27 @@ impl Records {
             Row::Whole { turns, response } => Ok(Named { message, turns, response, created }),
             Row::Turns(turns) => Ok(Named { message, turns, response: Value::Null, created }),
         }
+    }
+
+    /// An item of an earlier answer, by its own id.
+    pub(super) fn item(&self, id: &str, field: &str) -> Result<Value, Refusal> {
+        own_data()?;
+        let of = |response: &Value| -> Option<Value> {
+            response["output"].as_array()?.iter().find(|item| item["id"] == id).cloned()
+        };
+        if let Some(item) = locked(&self.recent).iter().rev().find_map(|record| of(&record.response)) {
+            return Ok(item);
+        }
+        for holder in self.store.sessions(SessionFilter::Live, usize::MAX).map_err(internal)? {
+            let Some(message) = holder.head.and_then(|head| self.store.message(head).ok()) else { continue };
+            let found = message.text.contains(id).then(|| serde_json::from_str(&message.text).ok()).flatten();
+            if let Some(Row::Whole { response, .. }) = found
+                && let Some(item) = of(&response)
+            {
+                return Ok(item);
+            }
+        }
+        Err(unknown(id, field))
     }
 
     /// Forgets an answer. What was answered behind it keeps what it builds on.

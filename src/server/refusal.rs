@@ -32,6 +32,8 @@ pub(super) struct Refusal {
     pub param: Option<String>,
     /// A sentence: what, and what to do next.
     pub message: String,
+    /// Further fields of Anthropic's error object, for programs.
+    pub details: Option<Value>,
 }
 
 /// Which API a request belongs to: each has its own form of errors.
@@ -52,7 +54,7 @@ impl Family {
 
 impl Refusal {
     pub(super) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { status, code, param: None, message: message.into() }
+        Refusal { status, code, param: None, message: message.into(), details: None }
     }
 
     /// A field is wrong.
@@ -105,7 +107,11 @@ impl Refusal {
                     _ => self.message.clone(),
                 };
                 let message = clipped(&message);
-                json!({ "type": "error", "error": { "type": kind, "message": message } })
+                let mut error = json!({ "type": kind, "message": message });
+                if let Some(details) = &self.details {
+                    error["details"] = details.clone();
+                }
+                json!({ "type": "error", "error": error })
             }
         }
     }

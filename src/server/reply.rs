@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::ask::{Ask, Prompt, Wish};
+use super::context::{blocking, own_data};
 use super::prompt::Conversation;
 use super::records::Record;
 use super::refusal::Refusal;
@@ -24,14 +25,16 @@ pub(super) async fn render(
 ) -> Result<Prompt, Refusal> {
     let shared = Arc::clone(shared);
     let of_library = conversation.turns.iter().any(|t| !t.files.is_empty());
-    let rendered = tokio::task::spawn_blocking(move || {
+    if of_library {
+        own_data()?;
+    }
+    let rendered = blocking(move || {
         if of_library {
             files::put_in(&shared, &mut conversation, field)?;
         }
         conversation.render(&shared.renderer, field)
     });
-    let rendered = rendered.await.map_err(|_| Refusal::internal("internal error while the messages were rendered"))?;
-    Ok(Prompt { rendered: Arc::new(rendered?), tokens: None, of_library, field })
+    Ok(Prompt { rendered: Arc::new(rendered.await?), tokens: None, of_library, field })
 }
 
 /// What keeps the answer to a rendered prompt to the grammar that a field asks for, tried in a process and compiled on a thread of
@@ -62,8 +65,7 @@ pub(super) async fn constraint(
         })?;
         grammars.constraint(&grammar, begin).map_err(refused)
     };
-    let compiled = tokio::task::spawn_blocking(compile).await;
-    compiled.map_err(|_| Refusal::internal("internal error while a grammar was compiled"))?.map(Some)
+    blocking(compile).await.map(Some)
 }
 
 /// Puts the question of a request into the queue.

@@ -4,8 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use super::collected::{Choice, Item, Usage};
+use super::collected::{Choice, Item};
 use super::now_s;
+use super::said::Usage;
+use super::tools::{Tools, custom_input};
 use super::turns::Call;
 use crate::core::transcript::Finish;
 
@@ -61,6 +63,7 @@ pub(super) struct Sent {
     pub asked: Value,
     pub thoughts_id: String,
     pub message_id: String,
+    pub tools: Arc<Tools>,
 }
 
 impl Sent {
@@ -73,7 +76,7 @@ impl Sent {
         Some(match item {
             Item::Thoughts(text) => thoughts(&id(&self.thoughts_id), Some(text), status),
             Item::Text(text) => message(&id(&self.message_id), Some(text), status),
-            Item::Call(call) => function_call(call, status),
+            Item::Call(call) => call_item(call, &self.tools, status),
         })
     }
 
@@ -108,13 +111,7 @@ impl Sent {
             "model": self.model,
             "output": output,
             "service_tier": "default",
-            "usage": usage.map(|u| json!({
-                "input_tokens": u.prompt_tokens,
-                "input_tokens_details": { "cached_tokens": u.cached_tokens },
-                "output_tokens": u.completion_tokens,
-                "output_tokens_details": { "reasoning_tokens": u.thought_tokens },
-                "total_tokens": u.prompt_tokens + u.completion_tokens,
-            })),
+            "usage": usage.map(self::usage),
         });
         if let (Some(map), Some(asked)) = (response.as_object_mut(), self.asked.as_object()) {
             map.extend(asked.clone());
@@ -135,21 +132,37 @@ pub(super) fn message(id: &str, text: Option<&str>, status: &str) -> Value {
     json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": content })
 }
 
-/// A call as an item.
-pub(super) fn function_call(call: &Call, status: &str) -> Value {
-    let status = if call.is_cut() { "incomplete" } else { status };
+/// What was read and written.
+pub(super) fn usage(usage: &Usage) -> Value {
     json!({
-        "type": "function_call",
-        "id": call_item(&call.id),
-        "call_id": call.id,
-        "name": call.name,
-        "arguments": call.text(),
-        "status": status,
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": { "cached_tokens": usage.cached_tokens, "cache_write_tokens": 0 },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": { "reasoning_tokens": usage.thought_tokens },
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     })
 }
 
+/// A call as an item.
+pub(super) fn call_item(call: &Call, tools: &Tools, status: &str) -> Value {
+    let status = if call.is_cut() { "incomplete" } else { status };
+    let named = tools.named(&call.name);
+    let mut item = match named.custom {
+        true => json!({ "type": "custom_tool_call", "input": custom_input(call) }),
+        false => json!({ "type": "function_call", "arguments": call.text() }),
+    };
+    item["id"] = call_item_id(&call.id).into();
+    item["call_id"] = call.id.as_str().into();
+    item["name"] = named.name.into();
+    item["status"] = status.into();
+    if let Some(namespace) = named.namespace {
+        item["namespace"] = namespace.into();
+    }
+    item
+}
+
 /// The id of a call's item.
-pub(super) fn call_item(call_id: &str) -> String {
+pub(super) fn call_item_id(call_id: &str) -> String {
     format!("fc_{call_id}")
 }
 
@@ -182,6 +195,7 @@ mod tests {
             asked: json!({}),
             thoughts_id: "rs".into(),
             message_id: "msg".into(),
+            tools: Arc::default(),
         };
         let mut choice = Choice::default();
         choice.add("Hm.", "One.");

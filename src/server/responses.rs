@@ -11,27 +11,29 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::ask::Wish;
 use super::body::{self, object};
-use super::collected::collect;
+use super::collected::{Choice, collect};
 use super::content::{REFUSAL, content, question};
+use super::context::{blocking, leave_out, own_data};
 use super::fields::{Fields, kind};
 use super::ids::fresh_id;
+use super::plain::encode;
 use super::prompt::Conversation;
 use super::ready::model_named;
 use super::records::{Record, Records};
 use super::refusal::{Family, Refusal};
 use super::reply::{self, render, submit};
-use super::response::{Sent, Status};
+use super::response::{Sent, Status, usage};
 use super::sampling::{effort, format_of, wish};
 use super::stream::stream;
-use super::tools::Tools;
+use super::tools::{Tools, in_namespace};
 use super::turns::{Call, Turn, arguments};
 use super::{Shared, now_s};
 use crate::core::transcript::{Finish, MessageId};
-use crate::engine::protocol::MOST_TOKENS;
+use crate::engine::protocol::{MOST_TOKENS, ModelInfo};
 use crate::runtime::protocol::ThinkMode;
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
@@ -43,11 +45,27 @@ const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
 /// The same of earlier answers.
 const OWN_TEXTS: [&str; 4] = ["input_text", "output_text", "text", REFUSAL];
 
+/// How a summary of a conversation that was compacted begins; what follows is not encrypted.
+const SUMMARY: &str = "Summary of the conversation so far:\n";
+
+/// Adds a call to the answer that it belongs to.
+fn add_call(call: Call, turns: &mut Vec<Turn>) {
+    match turns.last_mut().filter(|t| t.role == ChatRole::Assistant) {
+        Some(turn) => turn.calls.push(call),
+        None => turns.push(Turn { calls: vec![call], ..Turn::new(ChatRole::Assistant, "") }),
+    }
+}
+
 /// Adds an item to the turns.
-fn item(value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
+fn item(records: &Records, value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
     let mut fields = Fields::of(value, at)?;
-    fields.ignore(&["id", "status"]);
+    let id = fields.text("id")?.unwrap_or_default();
+    fields.ignore(&["status"]);
     match fields.text("type")?.as_deref() {
+        Some("item_reference") => {
+            fields.done()?;
+            return item(records, records.item(&id, &format!("{at}.id"))?, at, turns);
+        }
         None | Some("message") => {
             let role = match fields.text("role")?.as_deref() {
                 Some("system" | "developer") => ChatRole::System,
@@ -71,14 +89,15 @@ fn item(value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
         }
         Some("function_call") => {
             let id = fields.text("call_id")?.unwrap_or_default();
-            let name = fields.text("name")?.unwrap_or_default();
-            let call = Call::new(id, name, arguments(&fields.text("arguments")?.unwrap_or_default()));
-            match turns.last_mut().filter(|t| t.role == ChatRole::Assistant) {
-                Some(turn) => turn.calls.push(call),
-                None => turns.push(Turn { calls: vec![call], ..Turn::new(ChatRole::Assistant, "") }),
-            }
+            let name = called(&mut fields)?;
+            add_call(Call::new(id, name, arguments(&fields.text("arguments")?.unwrap_or_default())), turns);
         }
-        Some("function_call_output") => {
+        Some("custom_tool_call") => {
+            let id = fields.text("call_id")?.unwrap_or_default();
+            let (name, input) = (called(&mut fields)?, fields.text("input")?.unwrap_or_default());
+            add_call(Call::new(id, name, json!({ "input": input })), turns);
+        }
+        Some("function_call_output" | "custom_tool_call_output") => {
             let place = fields.name("output");
             let value = fields.need("output")?;
             let text = content(Some(value), &place, &TEXTS)?;
@@ -86,19 +105,31 @@ fn item(value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
         }
         // Thoughts of an earlier answer: the template drops them.
         Some("reasoning") => fields.ignore(&["summary", "content", "encrypted_content"]),
-        Some(other) => return Err(fields.wrong("type", format!("is {other}, which is not supported"))),
+        Some("compaction" | "compaction_summary") => {
+            turns.push(Turn::new(ChatRole::User, fields.text("encrypted_content")?.unwrap_or_default()));
+            fields.ignore(&["created_by"]);
+        }
+        // What another server's tools did.
+        Some(other) if leave_out(&format!("{at}.{other}")) => return Ok(()),
+        Some(other) => return Err(fields.wrong("type", format!("is {other:?}, which is not supported"))),
     }
     fields.done()
 }
 
+/// The function that a call names, as the model knows it.
+fn called(fields: &mut Fields) -> Result<String, Refusal> {
+    let name = fields.text("name")?.unwrap_or_default();
+    Ok(fields.text("namespace")?.map_or(name.clone(), |namespace| in_namespace(&namespace, &name)))
+}
+
 /// Reads `input`.
-fn input(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
+fn input(records: &Records, fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     let mut turns = Vec::new();
     match fields.need("input")? {
         Value::String(text) => turns.push(Turn::new(ChatRole::User, text)),
         Value::Array(items) => {
             for (i, value) in items.into_iter().enumerate() {
-                item(value, &format!("input[{i}]"), &mut turns)?;
+                item(records, value, &format!("input[{i}]"), &mut turns)?;
             }
         }
         other => return Err(fields.wrong("input", format!("must be a string or an array, it is {}", kind(&other)))),
@@ -134,11 +165,15 @@ fn reasoning(shared: &Shared, fields: &mut Fields) -> Result<(Option<String>, Th
 
 /// Reads `include`: thoughts are told anyway, in plain words, and nothing else that can be asked for is there.
 fn include(fields: &mut Fields) -> Result<(), Refusal> {
-    let mut asked = fields.list("include")?.into_iter().flatten();
-    let Some(other) = asked.find(|of| of != "reasoning.encrypted_content") else { return Ok(()) };
-    let mut refusal = fields.wrong("include", format!("asks for {other}, which is not told here"));
-    refusal.code = "unsupported_parameter";
-    Err(refusal)
+    for other in fields.list("include")?.into_iter().flatten().filter(|of| of != "reasoning.encrypted_content") {
+        let other = other.as_str().unwrap_or("what is no text").to_owned();
+        if !leave_out(&format!("include.{other}")) {
+            let mut refusal = fields.wrong("include", format!("names {other}, which is not available here"));
+            refusal.code = "unsupported_parameter";
+            return Err(refusal);
+        }
+    }
+    Ok(())
 }
 
 /// A request that was read.
@@ -176,24 +211,40 @@ fn read(shared: &Shared, mut fields: Fields, input: Vec<Turn>) -> Result<Request
 /// The answer that a request goes on behind, and the turns up to it.
 async fn earlier(shared: &Arc<Shared>, id: Option<String>) -> Result<(Option<MessageId>, Vec<Turn>), Refusal> {
     let Some(id) = id else { return Ok((None, Vec::new())) };
+    own_data()?;
     let shared = Arc::clone(shared);
-    let found = tokio::task::spawn_blocking(move || shared.records.find(&id, "previous_response_id")).await;
-    let found = found.map_err(|_| Refusal::internal("internal error while an answer was looked up"))?;
+    let found = blocking(move || shared.records.find(&id, "previous_response_id")).await;
     found.map(|(at, turns)| (Some(at), turns))
 }
 
-async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let (mut fields, input) = body::read(headers, body, input).await?;
+/// A request with the conversation that it goes on with.
+async fn received(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(ModelInfo, Request, Option<MessageId>, Vec<Turn>), Refusal> {
+    let (mut fields, ()) = body::read(headers, body, |_| Ok(())).await?;
     let info = model_named(shared, fields.text("model")?)?;
-    let Request { asked, input, mut wish, think, streamed, grammar } = read(shared, fields, input)?;
-    let (parent, earlier) = earlier(shared, asked.previous.clone()).await?;
+    let of = Arc::clone(shared);
+    let request = blocking(move || {
+        let input = input(&of.records, &mut fields)?;
+        read(&of, fields, input)
+    });
+    let request = request.await?;
+    let (parent, earlier) = earlier(shared, request.asked.previous.clone()).await?;
+    let instructions = request.asked.instructions.iter().map(|text| Turn::new(ChatRole::System, text));
+    let turns = instructions.chain(earlier).chain(request.input.iter().cloned()).collect();
+    Ok((info, request, parent, turns))
+}
+
+async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+    let (info, request, parent, turns) = received(shared, headers, body).await?;
+    let Request { asked, input, mut wish, think, streamed, grammar } = request;
     let message = shared.records.fresh();
-    let mut turns: Vec<Turn> = asked.instructions.iter().map(|text| Turn::new(ChatRole::System, text)).collect();
-    turns.extend(earlier);
-    turns.extend(input.iter().cloned());
     let grammar = asked.tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
     let tools = asked.tools.clone();
-    let prompt = render(shared, Conversation { turns, tools, think, ..Conversation::default() }, "input").await?;
+    let conversation = Conversation { turns, tools: tools.clone(), think, ..Conversation::default() };
+    let prompt = render(shared, conversation, "input").await?;
     wish.constraint = reply::constraint(shared, grammar, &wish, &prompt.rendered).await?;
     let sent = Sent {
         id: Records::id(message),
@@ -203,6 +254,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         asked: asked.told(),
         thoughts_id: fresh_id("rs_"),
         message_id: fresh_id("msg_"),
+        tools: tools.into(),
     };
     let record = asked.store.then(|| Record::new(message, parent, input, sent.clone()));
     let listener = submit(shared, prompt, wish, 1, record)?;
@@ -218,4 +270,52 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
 /// `POST /v1/responses`.
 pub(super) async fn responses(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
+}
+
+async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+    let (_, request, _, turns) = received(shared, headers, body).await?;
+    let (tools, think) = (request.asked.tools, request.think);
+    let prompt = render(shared, Conversation { turns, tools, think, ..Conversation::default() }, "input").await?;
+    let tokens = encode(shared, prompt.rendered.text.clone(), true).await?;
+    Ok(object(&json!({ "object": "response.input_tokens", "input_tokens": tokens.len() })))
+}
+
+/// `POST /v1/responses/input_tokens`.
+pub(super) async fn input_tokens(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
+    counted(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
+}
+
+/// Has the model sum a conversation up. The output is the user's messages and the summary, to be sent in place of all items.
+async fn compacted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+    const TASK: &str = "Sum up this conversation for someone who continues it: what is wanted, what was found and decided, \
+                        what is still to do. Keep names, numbers and paths. Write nothing else.";
+    let (_, request, _, mut turns) = received(shared, headers, body).await?;
+    let users = turns.iter().filter(|turn| turn.role == ChatRole::User && !turn.text.is_empty());
+    let mut output: Vec<Value> = users
+        .map(|turn| {
+            let content = json!([{ "type": "input_text", "text": turn.text }]);
+            let id = fresh_id("msg_");
+            json!({ "type": "message", "id": id, "role": "user", "status": "completed", "content": content })
+        })
+        .collect();
+    turns.push(Turn::new(ChatRole::User, TASK));
+    let conversation = Conversation { turns, think: ThinkMode::Off, ..Conversation::default() };
+    let prompt = render(shared, conversation, "input").await?;
+    let wish = Wish { calls: None, ..request.wish };
+    let all = collect(submit(shared, prompt, wish, 1, None)?, 1).await?;
+    let summary = all.choices.first().map(Choice::answer).unwrap_or_default();
+    let content = format!("{SUMMARY}{}", summary.trim());
+    output.push(json!({ "type": "compaction", "id": fresh_id("cmp_"), "encrypted_content": content }));
+    Ok(object(&json!({
+        "id": fresh_id("resp_"),
+        "object": "response.compaction",
+        "created_at": now_s(),
+        "output": output,
+        "usage": usage(&all.usage),
+    })))
+}
+
+/// `POST /v1/responses/compact`.
+pub(super) async fn compact(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
+    compacted(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
 }

@@ -19,8 +19,8 @@ pub(super) struct Whole {
     pub finish: Finish,
     /// A stop text that ended it.
     pub stopped_by: Option<String>,
-    pub completion_tokens: u64,
-    pub thought_tokens: u64,
+    /// Of this answer; the prompt of several answers is counted in each.
+    pub usage: Usage,
     /// Calls of functions in it that are complete.
     pub calls: usize,
 }
@@ -70,6 +70,57 @@ impl Said {
             Said::Calling { .. } => 0,
             Said::Begun { .. } | Said::Scored { .. } | Said::Reading { .. } | Said::Ended { .. } | Said::Failed(_) => 0,
         }
+    }
+}
+
+/// What was read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Usage {
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub completion_tokens: u64,
+    pub thought_tokens: u64,
+    /// Time for reading and for writing.
+    pub prompt_ms: f64,
+    pub predicted_ms: f64,
+    pub drafted_tokens: u64,
+    pub accepted_tokens: u64,
+}
+
+impl Usage {
+    /// Takes in what was said. The prompt of several answers counts once.
+    pub(super) fn take(&mut self, said: &Said) {
+        match said {
+            Said::Begun { index: 0, prompt_tokens, cached_tokens } => {
+                (self.prompt_tokens, self.cached_tokens) = (*prompt_tokens, *cached_tokens);
+            }
+            Said::Ended { whole, .. } => self.add_answer(&whole.usage),
+            Said::Begun { .. }
+            | Said::Scored { .. }
+            | Said::Reading { .. }
+            | Said::Text { .. }
+            | Said::Calling { .. }
+            | Said::Arguments { .. }
+            | Said::Call { .. }
+            | Said::Failed(_) => {}
+        }
+    }
+
+    /// Adds another prompt's.
+    pub(super) fn add(&mut self, other: &Usage) {
+        self.prompt_tokens += other.prompt_tokens;
+        self.cached_tokens += other.cached_tokens;
+        self.add_answer(other);
+    }
+
+    /// Adds another answer's to the same prompt.
+    fn add_answer(&mut self, other: &Usage) {
+        self.completion_tokens += other.completion_tokens;
+        self.thought_tokens += other.thought_tokens;
+        self.prompt_ms += other.prompt_ms;
+        self.predicted_ms += other.predicted_ms;
+        self.drafted_tokens += other.drafted_tokens;
+        self.accepted_tokens += other.accepted_tokens;
     }
 }
 

@@ -5,8 +5,9 @@ use serde_json::Value;
 use super::Shared;
 use super::ask::Wish;
 use super::fields::{Fields, kind};
+use super::limited::Limits;
 use super::refusal::Refusal;
-use crate::engine::protocol::{MOST_TEMPERATURE, TOP_LOGITS};
+use crate::engine::protocol::{MOST_TEMPERATURE, MOST_TOKENS, TOP_LOGITS};
 use crate::runtime::fresh_seed;
 use crate::runtime::protocol::ThinkMode;
 use crate::text::grammar::Grammar;
@@ -54,6 +55,7 @@ pub(super) fn wish(
     set(&mut sampling.min_p, fields.number("min_p", 0.0..=1.0)?);
     set(&mut sampling.presence_penalty, fields.number("presence_penalty", -2.0..=2.0)?);
     set(&mut sampling.frequency_penalty, fields.number("frequency_penalty", -2.0..=2.0)?);
+    set(&mut sampling.repeat_penalty, fields.number("repeat_penalty", 0.1..=10.0)?);
     set(&mut sampling.repeat_penalty, fields.number("repetition_penalty", 0.1..=10.0)?);
     // Other servers of open models have this for all of them.
     if fields.peek("top_k").is_some_and(|k| k.as_i64() == Some(-1)) {
@@ -67,8 +69,11 @@ pub(super) fn wish(
         let seed = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
         sampling.seed = seed.ok_or_else(|| fields.wrong("seed", "must be a whole number of 64 bits"))?;
     }
+    // A kept prefix is used anyway.
+    fields.ignore(&["cache_prompt"]);
     Ok(Wish {
         sampling,
+        limits: Limits::read(shared, fields)?,
         max_tokens: most.unwrap_or(defaults.max_tokens),
         stop,
         spec: defaults.spec,
@@ -92,33 +97,101 @@ pub(super) fn effort(fields: &mut Fields, name: &'static str, mode: ThinkMode) -
     }
 }
 
-/// Whether the model is to think, as other servers of open models take it and as OpenAI does.
-pub(super) fn thinking(shared: &Shared, fields: &mut Fields) -> Result<ThinkMode, Refusal> {
-    let mut mode = effort(fields, "reasoning_effort", shared.settings.think)?;
-    if let Some(mut inner) = fields.object("chat_template_kwargs")? {
-        match inner.truth("enable_thinking")? {
-            Some(true) => mode = ThinkMode::On,
-            Some(false) => mode = ThinkMode::Off,
-            None => {}
-        }
-        inner.done()?;
+/// The longest answer that a field asks for; -1 is no limit of its own.
+pub(super) fn most_tokens(fields: &mut Fields, name: &'static str, least: u64) -> Result<Option<u64>, Refusal> {
+    if fields.peek(name).is_some_and(|most| most.as_i64() == Some(-1)) {
+        fields.ignore(&[name]);
+        return Ok(Some(MOST_TOKENS));
     }
-    Ok(mode)
+    fields.whole(name, least..=MOST_TOKENS)
 }
 
-/// What an answer has to be, as `response_format` and as `text.format` of a response say it: there the schema stands beside its
-/// type. `field` is what an API asks for.
+/// Whether the model is to think, and after how many tokens of thought the answer begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Thinking {
+    pub mode: ThinkMode,
+    pub budget: Option<u64>,
+}
+
+impl Thinking {
+    fn switch(&mut self, on: Option<bool>) {
+        match on {
+            Some(true) => self.mode = ThinkMode::On,
+            Some(false) => self.mode = ThinkMode::Off,
+            None => {}
+        }
+    }
+
+    /// Reads a switch that is a truth value, or an object with `type` (Anthropic) or with `enabled`, `effort` and `max_tokens`.
+    fn object(&mut self, fields: &mut Fields, name: &'static str) -> Result<(), Refusal> {
+        if fields.peek(name).is_some_and(|value| value.is_boolean()) {
+            self.switch(fields.truth(name)?);
+            return Ok(());
+        }
+        let Some(mut inner) = fields.object(name)? else { return Ok(()) };
+        match inner.text("type")?.as_deref() {
+            Some("enabled" | "adaptive" | "auto") => self.mode = ThinkMode::On,
+            Some("disabled") => self.mode = ThinkMode::Off,
+            None => {}
+            Some(_) => return Err(inner.wrong("type", "must be enabled, adaptive or disabled")),
+        }
+        self.switch(inner.truth("enabled")?);
+        self.mode = effort(&mut inner, "effort", self.mode)?;
+        for budget in ["budget_tokens", "max_tokens"] {
+            self.budget = inner.whole(budget, 1..=MOST_TOKENS)?.or(self.budget);
+        }
+        inner.ignore(&["display", "summary", "generate_summary", "exclude", "clear_thinking"]);
+        inner.done()
+    }
+
+    /// Reads the field `thinking` alone, as Anthropic's API has it.
+    pub(super) fn of_messages(shared: &Shared, fields: &mut Fields) -> Result<Thinking, Refusal> {
+        let mut thinking = Thinking { mode: shared.settings.think, budget: None };
+        thinking.object(fields, "thinking")?;
+        Ok(thinking)
+    }
+
+    /// Reads every field of a chat that says so.
+    pub(super) fn of_chat(shared: &Shared, fields: &mut Fields) -> Result<Thinking, Refusal> {
+        let mode = effort(fields, "reasoning_effort", shared.settings.think)?;
+        let mut thinking = Thinking { mode, budget: None };
+        thinking.object(fields, "thinking")?;
+        thinking.object(fields, "reasoning")?;
+        thinking.switch(fields.truth("enable_thinking")?);
+        for budget in ["thinking_budget", "reasoning_budget"] {
+            match fields.peek(budget).and_then(|value| value.as_i64()) {
+                Some(-1) => fields.ignore(&[budget]),
+                _ => thinking.budget = fields.whole(budget, 0..=MOST_TOKENS)?.or(thinking.budget),
+            }
+        }
+        if thinking.budget == Some(0) {
+            thinking = Thinking { mode: ThinkMode::Off, budget: None };
+        }
+        if let Some(mut inner) = fields.object("chat_template_kwargs")? {
+            thinking.switch(inner.truth("thinking")?);
+            thinking.switch(inner.truth("enable_thinking")?);
+            inner.done()?;
+        }
+        Ok(thinking)
+    }
+}
+
+/// What an answer has to be, as `response_format` and as `text.format` of a response have it: there the schema is a field of the
+/// format itself. `field` is the one that is named where none is there.
 pub(super) fn format_of(mut format: Fields, field: &'static str) -> Result<Option<Grammar>, Refusal> {
     let of = format.text("type")?;
     let schema_of = |mut fields: Fields| {
         let schema = fields.need("schema")?;
         fields.ignore(&["name", "description", "strict"]);
         fields.done()?;
-        Ok(Some(Grammar::Json(schema)))
+        schema_grammar(schema, &format!("{field}.schema")).map(Some)
     };
     match of.as_deref() {
         Some("text") => format.done().map(|()| None),
-        Some("json_object") => format.done().map(|()| Some(Grammar::object())),
+        Some("json_object") => match format.take("schema") {
+            Some(schema) => format.done().and_then(|()| schema_grammar(schema, field)).map(Some),
+            None => format.done().map(|()| Some(Grammar::object())),
+        },
         Some("json_schema") => match format.object("json_schema")? {
             Some(inner) => format.done().and_then(|()| schema_of(inner)),
             None if format.peek("schema").is_none() => format.need(field).map(|_| None),
@@ -126,4 +199,49 @@ pub(super) fn format_of(mut format: Fields, field: &'static str) -> Result<Optio
         },
         _ => Err(format.wrong("type", "must be text, json_object or json_schema")),
     }
+}
+
+/// A schema, which some clients write as JSON in a string.
+fn schema_grammar(schema: Value, field: &str) -> Result<Grammar, Refusal> {
+    match schema {
+        Value::String(text) => serde_json::from_str(&text)
+            .map(Grammar::Json)
+            .map_err(|e| Refusal::field(field, format!("{field} is a text that is no JSON schema: {e}"))),
+        other => Ok(Grammar::Json(other)),
+    }
+}
+
+/// What an answer has to be, by the fields of other servers of open models; and the field.
+pub(super) fn other_formats(fields: &mut Fields) -> Result<Option<(Grammar, &'static str)>, Refusal> {
+    for name in ["grammar", "guided_grammar"] {
+        fields.refuse_because(name, "is not supported: send a JSON schema, a regular expression or a choice", |v| {
+            v == ""
+        })?;
+    }
+    let own = ["guided_json", "guided_regex", "guided_choice"];
+    let flat = one_format(fields, own)?.map(|grammar| (grammar, "guided_json"));
+    let schema = fields.take("json_schema").map(|schema| schema_grammar(schema, "json_schema")).transpose()?;
+    let flat = flat.or(schema.map(|grammar| (grammar, "json_schema")));
+    let Some(mut inner) = fields.object("structured_outputs")? else { return Ok(flat) };
+    for name in ["grammar", "structural_tag"] {
+        inner.refuse_because(name, "is not supported: send json, regex, choice or json_object", |v| v == "")?;
+    }
+    let any_object = inner.truth("json_object")? == Some(true);
+    let format = one_format(&mut inner, ["json", "regex", "choice"])?;
+    inner.done()?;
+    let format = format.or(any_object.then(Grammar::object)).map(|grammar| (grammar, "structured_outputs"));
+    Ok(format.or(flat))
+}
+
+/// A schema, a regular expression or a choice of texts, by the names of their fields.
+fn one_format(fields: &mut Fields, [json, regex, choice]: [&'static str; 3]) -> Result<Option<Grammar>, Refusal> {
+    let name = fields.name(json);
+    let schema = fields.take(json).map(|schema| schema_grammar(schema, &name)).transpose()?;
+    let regex = fields.text(regex)?.map(Grammar::Regex);
+    let texts = fields.list(choice)?.map(|list| {
+        let texts: Option<Vec<String>> = list.iter().map(|text| text.as_str().map(str::to_owned)).collect();
+        let texts = texts.filter(|texts| !texts.is_empty());
+        texts.map(Grammar::Choice).ok_or_else(|| fields.wrong(choice, "must be a list of texts"))
+    });
+    Ok(schema.or(regex).or(texts.transpose()?))
 }

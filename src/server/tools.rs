@@ -1,12 +1,16 @@
 //! Functions that a request offers: read from each API, shown to the model, and forced where the request says so.
+//!
+//! The tools of a namespace become functions of their own, named `NAMESPACE__NAME` to the model; a custom tool, which takes
+//! free text, becomes a function with one text. Tools that the server would have to run are left out.
 
 use serde_json::{Map, Value, json};
 
 use super::calls::Calls;
+use super::context::leave_out;
 use super::fields::{Fields, kind};
 use super::references;
 use super::refusal::Refusal;
-use super::turns::Turn;
+use super::turns::{Call, Turn};
 use crate::runtime::render::Renderer;
 use crate::text::grammar::Grammar;
 use crate::text::{ChatRole, RenderOptions};
@@ -23,8 +27,20 @@ pub(super) struct Tool {
     description: Option<String>,
     /// A JSON schema.
     parameters: Value,
-    /// As it was said.
+    /// As the request has it.
     strict: Option<bool>,
+    /// It takes free text, as the one argument `input`.
+    custom: bool,
+    /// The namespace it was listed in, and its name there.
+    listed: Option<(String, String)>,
+}
+
+/// How a call is named to the client.
+pub(super) struct Named<'a> {
+    pub namespace: Option<&'a str>,
+    pub name: &'a str,
+    /// A call of a custom tool.
+    pub custom: bool,
 }
 
 /// Whether the model has to call one.
@@ -49,6 +65,8 @@ pub(super) struct Tools {
     choice: Choice,
     /// There may be one call in an answer, not more.
     one: bool,
+    /// They came as `functions`: an answer has one `function_call`.
+    legacy: bool,
 }
 
 /// Reads a function whose fields are `name`, `description` and its schema.
@@ -67,36 +85,93 @@ fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
     let strict = fields.truth("strict")?;
     // By the model, and not by a program that it writes.
     fields.refuse("allowed_callers", |v| *v == json!(["direct"]))?;
-    fields.ignore(&["cache_control", "defer_loading", "input_examples", "eager_input_streaming"]);
+    fields.ignore(&["cache_control", "defer_loading", "input_examples", "eager_input_streaming", "output_schema"]);
     fields.done()?;
-    Ok(Tool { name, description, parameters, strict })
+    Ok(Tool { name, description, parameters, strict, custom: false, listed: None })
 }
 
-/// Reads `tools`. `beside` is where the schema stands in a function that is not below `function`.
-fn list(fields: &mut Fields, beside: &'static str) -> Result<Vec<Tool>, Refusal> {
-    let given = fields.list("tools")?.unwrap_or_default();
-    if given.len() > MOST {
-        return Err(fields.wrong("tools", format!("has {} functions, at most {MOST} are allowed", given.len())));
+/// Reads a custom tool. Its grammar is shown to the model, not enforced.
+fn custom(mut fields: Fields) -> Result<Tool, Refusal> {
+    let format = fields.take("format");
+    let mut tool = tool(fields, "parameters")?;
+    let format = format.filter(|format| format["type"] != "text");
+    let grammar = format.as_ref().and_then(|f| f["definition"].as_str().or(f["grammar"]["definition"].as_str()));
+    if format.is_some() && !leave_out("tools[].format") {
+        return Err(Refusal::field("tools", "tools: the grammar of a custom tool is not enforced here"));
     }
-    let one = |(i, value): (usize, Value)| {
-        let at = format!("tools[{i}]");
-        let mut fields = Fields::of(value, &at)?;
-        // With Anthropic a plain function; elsewhere one that takes free text, which no schema describes.
-        let custom = beside == ANTHROPIC;
-        if let Some(other) = fields.take("type").filter(|of| of != "function" && !(custom && of == "custom")) {
-            let mut refusal = fields.wrong("type", format!("is {other}, which is not supported: name a function"));
-            refusal.code = "unsupported_parameter";
-            return Err(refusal);
+    if let Some(grammar) = grammar {
+        let description = tool.description.unwrap_or_default();
+        tool.description = Some(format!("{description}\nThe input follows this grammar:\n{grammar}"));
+    }
+    tool.custom = true;
+    tool.parameters = json!({
+        "type": "object",
+        "properties": { "input": { "type": "string" } },
+        "required": ["input"],
+        "additionalProperties": false,
+    });
+    Ok(tool)
+}
+
+/// The name of a function of a namespace, as the model knows it.
+pub(super) fn in_namespace(namespace: &str, name: &str) -> String {
+    let gap = if namespace.is_empty() || namespace.ends_with("__") { "" } else { "__" };
+    format!("{namespace}{gap}{name}")
+}
+
+/// Reads one entry of a list of tools; none where it is left out. `schema` is where the schema of a plain function is.
+fn entry(value: Value, at: &str, schema: &'static str, list: &mut Vec<Tool>) -> Result<(), Refusal> {
+    let mut fields = Fields::of(value, at)?;
+    let of = fields.text("type")?;
+    // With Anthropic a plain function; elsewhere one that takes free text.
+    let is_custom = schema != ANTHROPIC;
+    match of.as_deref() {
+        None | Some("function") => list.push(match fields.object("function")? {
+            Some(function) => fields.done().and_then(|()| tool(function, "parameters"))?,
+            None => tool(fields, schema)?,
+        }),
+        Some("custom") if is_custom => list.push(match fields.object("custom")? {
+            Some(below) => fields.done().and_then(|()| custom(below))?,
+            None => custom(fields)?,
+        }),
+        Some("custom") => list.push(tool(fields, schema)?),
+        Some("namespace") if is_custom => {
+            let namespace = fields.need_text("name")?;
+            let from = list.len();
+            for (i, value) in fields.list("tools")?.into_iter().flatten().enumerate() {
+                entry(value, &format!("{at}.tools[{i}]"), schema, list)?;
+            }
+            fields.ignore(&["description"]);
+            fields.done()?;
+            for tool in list.iter_mut().skip(from) {
+                let flat = in_namespace(&namespace, &tool.name);
+                tool.listed = Some((namespace.clone(), std::mem::replace(&mut tool.name, flat)));
+            }
         }
-        match fields.object("function")? {
-            Some(function) => fields.done().and_then(|()| tool(function, "parameters")),
-            None => tool(fields, beside),
+        Some(other) => {
+            if !leave_out(&format!("{at}.{other}")) {
+                let mut refusal =
+                    fields.wrong("type", format!("is {other:?}, which is not supported: name a function"));
+                refusal.code = "unsupported_parameter";
+                return Err(refusal);
+            }
         }
-    };
-    let list = given.into_iter().enumerate().map(one).collect::<Result<Vec<Tool>, Refusal>>()?;
+    }
+    Ok(())
+}
+
+/// Reads the functions of `name`.
+fn list(fields: &mut Fields, name: &'static str, schema: &'static str) -> Result<Vec<Tool>, Refusal> {
+    let mut list = Vec::new();
+    for (i, value) in fields.list(name)?.into_iter().flatten().enumerate() {
+        entry(value, &format!("{name}[{i}]"), schema, &mut list)?;
+    }
+    if list.len() > MOST {
+        return Err(fields.wrong(name, format!("has {} functions, at most {MOST} are allowed", list.len())));
+    }
     let again = list.iter().enumerate().find(|(i, tool)| list.iter().take(*i).any(|before| before.name == tool.name));
     match again {
-        Some((_, tool)) => Err(fields.wrong("tools", format!("has more than one function of the name {}", tool.name))),
+        Some((_, tool)) => Err(fields.wrong(name, format!("has more than one function of the name {}", tool.name))),
         None => Ok(list),
     }
 }
@@ -125,17 +200,18 @@ fn choice_of(mut inner: Fields) -> Result<Choice, Refusal> {
         ("auto", None) => Ok(Choice::Auto),
         ("none", None) => Ok(Choice::None),
         ("any", None) => Ok(Choice::Any),
-        ("function" | "tool", Some(name)) => Ok(Choice::Named(name)),
+        ("function" | "tool" | "custom", Some(name)) => Ok(Choice::Named(name)),
         _ => {
             Err(Refusal::field("tool_choice", "tool_choice must be auto, none, any, allowed_tools, or name a function"))
         }
     }
 }
 
-/// The function that an object names, beside its type or below `function`.
+/// The function that an object names, beside its type or below `function` or `custom`.
 fn named(mut fields: Fields) -> Result<Option<String>, Refusal> {
     fields.ignore(&["type"]);
-    let name = match fields.object("function")? {
+    let below = fields.object("function")?.or(fields.object("custom")?);
+    let name = match below {
         Some(mut function) => {
             let name = function.text("name")?;
             function.done()?;
@@ -146,26 +222,56 @@ fn named(mut fields: Fields) -> Result<Option<String>, Refusal> {
     fields.done().map(|()| name)
 }
 
+/// A choice with the names that the model sees; of a tool in a namespace its own name will do.
+fn flat(choice: Choice, list: &[Tool]) -> Choice {
+    let flat = |name: String| {
+        let listed = |tool: &&Tool| tool.listed.as_ref().is_some_and(|(_, own)| *own == name);
+        match list.iter().any(|tool| tool.name == name) {
+            true => name,
+            false => list.iter().find(listed).map_or(name.clone(), |tool| tool.name.clone()),
+        }
+    };
+    match choice {
+        Choice::Named(name) => Choice::Named(flat(name)),
+        Choice::Of { names, must } => Choice::Of { names: names.into_iter().map(flat).collect(), must },
+        Choice::Auto | Choice::None | Choice::Any => choice,
+    }
+}
+
+/// The text of a call of a custom tool.
+pub(super) fn custom_input(call: &Call) -> String {
+    call.arguments["input"].as_str().map_or_else(|| call.text(), str::to_owned)
+}
+
 impl Tools {
     /// Reads `tools`, `parallel_tool_calls` and `tool_choice` of any of the APIs; `schema` is where a function's schema stands.
     pub(super) fn read(fields: &mut Fields, schema: &'static str) -> Result<Tools, Refusal> {
-        let list = list(fields, schema)?;
-        let mut one = fields.truth("parallel_tool_calls")? == Some(false);
-        let choice = match fields.take("tool_choice") {
+        let mut list = list(fields, "tools", schema)?;
+        let legacy = list.is_empty() && fields.has("functions");
+        if legacy {
+            list = self::list(fields, "functions", schema)?;
+        }
+        let mut one = fields.truth("parallel_tool_calls")? == Some(false) || legacy;
+        let field = if legacy { "function_call" } else { "tool_choice" };
+        let choice = match fields.take(field) {
             None => Choice::Auto,
             Some(Value::String(word)) => match word.as_str() {
                 "auto" => Choice::Auto,
                 "none" => Choice::None,
                 "required" => Choice::Any,
-                _ => return Err(fields.wrong("tool_choice", "must be auto, none, required, or name a function")),
+                _ => return Err(fields.wrong(field, "must be auto, none, required, or name a function")),
             },
             Some(value @ Value::Object(_)) => {
-                let mut inner = Fields::of(value, &fields.name("tool_choice"))?;
+                let mut inner = Fields::of(value, &fields.name(field))?;
                 one |= inner.truth("disable_parallel_tool_use")? == Some(true);
-                choice_of(inner)?
+                match legacy {
+                    true => Choice::Named(inner.need_text("name")?),
+                    false => choice_of(inner)?,
+                }
             }
-            Some(other) => return Err(fields.wrong("tool_choice", format!("is {}", kind(&other)))),
+            Some(other) => return Err(fields.wrong(field, format!("is {}", kind(&other)))),
         };
+        let choice = flat(choice, &list);
         let is_there = |name: &String| list.iter().any(|t| t.name == *name);
         let known = match &choice {
             Choice::Named(name) => is_there(name),
@@ -174,9 +280,9 @@ impl Tools {
             Choice::Auto | Choice::None => true,
         };
         if !known {
-            return Err(fields.wrong("tool_choice", "asks for a function that is not in tools"));
+            return Err(fields.wrong(field, "asks for a function that is not in tools"));
         }
-        Ok(Tools { list, choice, one })
+        Ok(Tools { list, choice, one, legacy })
     }
 
     /// Whether the answer ends behind its first call.
@@ -184,11 +290,27 @@ impl Tools {
         self.one
     }
 
+    /// Whether an answer has one `function_call` in place of a list of calls.
+    pub(super) fn legacy(&self) -> bool {
+        self.legacy
+    }
+
+    /// How a call of this function is named to the client.
+    pub(super) fn named<'a>(&'a self, name: &'a str) -> Named<'a> {
+        let tool = self.list.iter().find(|tool| tool.name == name);
+        let listed = tool.and_then(|tool| tool.listed.as_ref());
+        Named {
+            namespace: listed.map(|(namespace, _)| namespace.as_str()),
+            name: listed.map_or(name, |(_, name)| name),
+            custom: tool.is_some_and(|tool| tool.custom),
+        }
+    }
+
     /// The functions and the choice, as a response tells them.
     pub(super) fn told(&self) -> (Value, Value) {
         let one = |t: &Tool| {
             json!({
-                "type": "function",
+                "type": if t.custom { "custom" } else { "function" },
                 "name": t.name,
                 "description": t.description,
                 "parameters": t.parameters,
@@ -288,7 +410,11 @@ impl Tools {
         let one = |tool: &Tool, place: &str| {
             let mut arguments = tool.parameters.clone();
             let place = format!("{place}/properties/arguments");
-            if tool.parameters.get("type").is_some_and(|of| of == "object") {
+            let has = |name: &str| tool.parameters.get(name).is_some();
+            if !has("type") && has("properties") && !["$ref", "allOf", "anyOf", "oneOf"].into_iter().any(has) {
+                arguments["type"] = "object".into();
+            }
+            if arguments.get("type").is_some_and(|of| of == "object") {
                 references::move_to(&place, &mut arguments);
             } else {
                 // Arguments are an object, also where their schema does not say so.

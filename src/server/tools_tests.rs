@@ -114,15 +114,15 @@ fn arguments_are_an_object_whatever_their_schema_leaves_open() {
         let constraint = grammars.constraint(&tools.grammar().unwrap(), Begin::Answer).unwrap();
         let allowed = |arguments: &str| {
             let mut masked = (constraint.0)(&[]);
-            let text = format!(r#"{{"name": "f", "arguments": {arguments}}}"#);
+            let text = format!(r#"{{"name":"f","arguments":{arguments}}}"#);
             tokenizer.encode_behind(&text, Before::Text).unwrap().into_iter().all(|token| {
                 let allowed = masked.allows(token);
                 masked.accept(token);
                 allowed
             })
         };
-        assert!(allowed(r#"{"n": 7}"#), "{parameters}");
-        for other in ["7", "null", "[]", r#""n""#, r#"{"n": "7"}"#] {
+        assert!(allowed(r#"{"n":7}"#), "{parameters}");
+        for other in ["7", "null", "[]", r#""n""#, r#"{"n":"7"}"#] {
             assert!(!allowed(other), "{parameters}: {other}");
         }
     }
@@ -161,12 +161,12 @@ fn a_schema_of_a_function_refers_to_its_own_parts() {
     };
     for choice in ["required", "truth"] {
         let tree = |leaf: &str| {
-            let arguments = format!(r#"{{"leaf": true, "more": [{{"leaf": {leaf}, "more": []}}]}}"#);
-            format!(r#"{{"name": "truth", "arguments": {arguments}}}"#)
+            let arguments = format!(r#"{{"leaf":true,"more":[{{"leaf":{leaf},"more":[]}}]}}"#);
+            format!(r#"{{"name":"truth","arguments":{arguments}}}"#)
         };
         assert!(follows(choice, &tree("false")), "{choice}");
         assert!(!follows(choice, &tree("7")), "{choice}");
-        assert!(!follows(choice, r#"{"name": "truth", "arguments": {"leaf": true, "more": [7]}}"#), "{choice}");
+        assert!(!follows(choice, r#"{"name":"truth","arguments":{"leaf":true,"more":[7]}}"#), "{choice}");
     }
-    assert!(follows("required", r#"{"name": "number", "arguments": {"leaf": 7, "more": [{"leaf": 8}]}}"#));
+    assert!(follows("required", r#"{"name":"number","arguments":{"leaf":7,"more":[{"leaf":8}]}}"#));
 }

@@ -145,7 +145,8 @@ impl Worker {
             // Bounded channel: an engine that hangs must not keep the program from ending.
             let _ = commands.send_timeout(Command::Shutdown, Duration::from_secs(2));
         }
-        self.keep.close(&self.shared.records)
+        let closed = self.keep.close(&self.shared.records);
+        if self.shared.cache.is_damaged() { Ok(()) } else { closed }
     }
 
     /// What the writer said. An answer that was deleted while its row was on the way is forgotten where it has come to.

@@ -161,7 +161,7 @@ impl StoreError {
     }
 
     /// What was read and is not what was written, a phrase, if that is why.
-    pub(super) fn damage(&self) -> Option<String> {
+    pub fn damage(&self) -> Option<String> {
         match self {
             StoreError::Damaged { detail, .. } => Some(detail.clone()),
             StoreError::Database(e) => Some(one_line(e)).filter(|_| is_damage(e)),

@@ -89,6 +89,8 @@ impl Store {
         if begun.is_empty() && !matches!(look(), Err(StoreError::Damaged { .. })) {
             return Ok(Rescue::Nothing);
         }
+        // A copy of the database alone has no folder of locks.
+        let _ = disk.make_dir(&layout.locks);
         let held = hold(&layout);
         let alone = matches!(held, Ok((_, true)));
         if alone {

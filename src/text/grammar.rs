@@ -8,18 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use llguidance::api::{StopReason, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::references;
 use super::stream::{Begin, StreamDecoder};
+use super::tighten::tighten;
 use super::tokenizer::Tokenizer;
 use super::vocabulary::Piece;
 use crate::core::caught::caught;
 use crate::engine::protocol::{Constrain, Constraint, Token};
-
-/// White space between two parts of a JSON text: a blank, or a line that is indented. A small model that may write any amount of
-/// it writes nothing else.
-const SPACE: &str = r"\x20|\n[\x20\t]{0,40}";
 
 /// Stack of a thread that compiles: the library goes down a step with every property and every reference. What compiles in the
 /// child that tries a schema compiles here too.
@@ -53,10 +51,20 @@ fn factory(words: &[Vec<u8>], end: Token) -> Result<ParserFactory, String> {
 /// The grammar is none, says what no text can be, or is beyond a limit: a phrase.
 fn compile(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String> {
     let compiled = deep(|| {
-        let Grammar::Json(schema) = grammar;
-        let mut schema = spaced(schema);
-        references::spell_out(&mut schema);
-        let parser = factory.create_parser(TopLevelGrammar::from_json_schema(schema))?;
+        let grammar = match grammar {
+            Grammar::Json(schema) => {
+                let mut schema = compact(schema);
+                tighten(&mut schema).map_err(anyhow::Error::msg)?;
+                references::spell_out(&mut schema);
+                TopLevelGrammar::from_json_schema(schema)
+            }
+            Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            Grammar::Choice(texts) => {
+                let texts: Vec<String> = texts.iter().map(|text| Value::from(text.as_str()).to_string()).collect();
+                TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
+            }
+        };
+        let parser = factory.create_parser(grammar)?;
         let mut matcher = Matcher::new(Ok(parser));
         let first = matcher.compute_mask_or_eos()?;
         anyhow::Ok((matcher, first.is_zero()))
@@ -104,20 +112,25 @@ impl Trial {
     }
 }
 
-/// A schema with [`SPACE`], unless it says itself what white space there is.
-fn spaced(schema: &Value) -> Value {
+/// A schema without white space between the parts of a text, unless it has settings of its own: white space takes time, and a small
+/// model that may write any amount of it writes nothing else.
+fn compact(schema: &Value) -> Value {
     let mut schema = if *schema == Value::Bool(true) { json!({}) } else { schema.clone() };
     if let Some(schema) = schema.as_object_mut() {
-        schema.entry("x-guidance").or_insert_with(|| json!({ "whitespace_pattern": SPACE }));
+        schema.entry("x-guidance").or_insert_with(|| json!({ "whitespace_flexible": false }));
     }
     schema
 }
 
 /// What an answer has to be.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Grammar {
     /// A JSON value of this schema.
     Json(Value),
+    /// A text that this regular expression matches from its beginning to its end.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
 }
 
 impl Grammar {

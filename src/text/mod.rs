@@ -31,6 +31,7 @@ pub mod stream;
 pub mod template;
 mod thesaurus;
 pub mod thoughts;
+mod tighten;
 pub mod tokenizer;
 mod trial;
 mod untrusted;

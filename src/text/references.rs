@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 /// Keywords whose value is data, whatever it looks like.
-const DATA: [&str; 5] = ["const", "default", "enum", "example", "examples"];
+pub(super) const DATA: [&str; 5] = ["const", "default", "enum", "example", "examples"];
 /// Keywords below which names stand, each with a schema.
-const NAMED: [&str; 6] =
+pub(super) const NAMED: [&str; 6] =
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
 /// Keywords of definitions, of which the library compiles those that are referred to.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];

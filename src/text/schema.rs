@@ -8,8 +8,6 @@ use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::grammar::{self, Grammar};
 use super::trial::Trial;
 
@@ -55,8 +53,7 @@ impl Checker {
     /// # Errors
     /// It is none, or takes too much; or the child does not start.
     pub fn check(&self, grammar: &Grammar) -> Result<(), Unusable> {
-        let Grammar::Json(schema) = grammar;
-        let text = schema.to_string();
+        let text = serde_json::to_string(grammar).unwrap_or_default();
         let hash = blake3::hash(text.as_bytes());
         let passed = || self.passed.lock().unwrap_or_else(PoisonError::into_inner);
         if passed().contains(&hash) {
@@ -81,7 +78,7 @@ impl Checker {
 /// Why it cannot be tried, in one line for standard error.
 pub fn child() -> Result<Vec<u8>, String> {
     TRIAL.child(|text| {
-        let schema: Value = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-        Ok(grammar::Trial::new()?.of(&Grammar::Json(schema)).err())
+        let grammar: Grammar = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+        Ok(grammar::Trial::new()?.of(&grammar).err())
     })
 }

@@ -165,6 +165,10 @@ impl Template {
         Template { switch: self.finds_switch(), ..self }
     }
 
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// What `enable_thinking` changes.
     pub fn thinking_switch(&self) -> ThinkingSwitch {
         self.switch

@@ -11,7 +11,6 @@ pub fn cluster_width(cluster: &str) -> usize {
     cluster.width() + cluster.chars().filter(|c| matches!(c, '\u{ff9e}' | '\u{ff9f}')).count()
 }
 
-/// Cells a text takes.
 pub fn width(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { text.graphemes(true).map(cluster_width).sum() }
 }

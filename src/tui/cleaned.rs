@@ -1,9 +1,8 @@
-//! What comes from outside, without what a terminal would take for orders.
+//! Removes control sequences from text of the runtime.
 
 use crate::runtime::protocol::{Activity, DocumentRow, OpenSession, SessionRow, TimelineRow};
 use crate::text::sanitize::{sanitize, sanitize_line};
 
-/// Text of several lines.
 pub(super) fn clean(text: &str) -> String {
     sanitize(text).into_owned()
 }
@@ -12,7 +11,6 @@ pub(super) fn line(text: &str) -> String {
     sanitize_line(text).into_owned()
 }
 
-/// The list of sessions, cleaned.
 pub(super) fn opened(list: Vec<OpenSession>) -> Vec<OpenSession> {
     list.into_iter().map(|o| OpenSession { name: line(&o.name), ..o }).collect()
 }

@@ -1,57 +1,42 @@
-//! Tab completion and its popup: commands, their words, sessions, documents, paths (listed outside).
+//! Tab completion: commands and their arguments, sessions, documents, and paths, which are listed outside.
 
 use super::list::fuzzy;
 use crate::config::commands::{COMMANDS, Command, Completes, escaped, find, unescaped};
 use crate::config::settings::Theme;
 
-/// A completion that can be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Replaces the word.
     pub text: String,
-    /// Shown beside it.
     pub help: String,
 }
 
-/// The list above the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Popup {
-    /// What can be taken.
     pub candidates: Vec<Candidate>,
-    /// Index of the selected one.
     pub selected: usize,
-    /// The user moved to it, or typed its beginning: Enter means it. Otherwise Enter means what was typed.
+    /// The user moved to it or typed its beginning, so Enter takes it.
     pub meant: bool,
     /// Byte offset in the input where the word to be replaced begins.
     pub from: usize,
-    /// The text up to the caret that it was made for: behind another one it would put its word into the wrong place.
+    /// The text up to the caret when the popup was made; it is outdated once that changes.
     pub line: String,
 }
 
-/// What the caret stands behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Candidates are known; the word begins at the offset.
     Known(usize, Vec<Candidate>),
     /// Paths with this beginning have to be listed outside.
     Paths(usize, String),
-    /// Nothing to complete.
     Nothing,
 }
 
-/// Names that only the interface knows.
 pub struct Names<'a> {
-    /// Sessions.
     pub sessions: Vec<&'a str>,
-    /// Documents.
     pub documents: Vec<&'a str>,
-    /// Documents of the library.
     pub library: Vec<&'a str>,
-    /// Theme files.
     pub themes: Vec<&'a str>,
 }
 
-/// Finds what could be completed in `line` (the text up to the caret).
 pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
     if !line.starts_with('/') || line.starts_with("//") || line.contains('\n') {
         return Wanted::Nothing;
@@ -89,14 +74,12 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
     }
 }
 
-/// Documents of the library for what was typed of a name.
 fn shelved(from: usize, typed: &str, names: &Names<'_>) -> Wanted {
     let found = fuzzy(&unescaped(typed), &names.library);
     let candidate = |name: &&str| Candidate { text: format!("@{}", escaped(name)), help: String::new() };
     Wanted::Known(from, found.into_iter().filter_map(|i| names.library.get(i)).map(candidate).collect())
 }
 
-/// Options of a command that begin so.
 fn options(command: &Command, typed: &str) -> Vec<Candidate> {
     let flags = command.options.iter().filter(|(option, _)| option.starts_with(typed));
     flags
@@ -107,8 +90,7 @@ fn options(command: &Command, typed: &str) -> Vec<Candidate> {
         .collect()
 }
 
-/// Commands for what was typed of a name. What begins with it comes first, then what other programs call so; scattered
-/// letters only when nothing else is there.
+/// Names that begin with `typed`, then aliases; fuzzy matches only if there are none.
 fn commands(typed: &str, slash: &str) -> Vec<Candidate> {
     let candidate = |name: &str, help: &str| Candidate { text: format!("{slash}{name}"), help: help.into() };
     let typed = typed.to_lowercase();
@@ -129,7 +111,6 @@ fn commands(typed: &str, slash: &str) -> Vec<Candidate> {
     fuzzy(&typed, &names).into_iter().filter_map(|i| COMMANDS.get(i)).map(|c| candidate(c.name, c.help)).collect()
 }
 
-/// Where the last word begins: an escaped space belongs to the word.
 fn word_start(line: &str) -> usize {
     let mut start = 0;
     let mut escaped = false;
@@ -142,7 +123,6 @@ fn word_start(line: &str) -> usize {
     start
 }
 
-/// The longest beginning all candidates share.
 pub fn common(candidates: &[Candidate]) -> &str {
     let Some(first) = candidates.first() else {
         return "";

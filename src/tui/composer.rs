@@ -1,8 +1,8 @@
-//! The input: text, caret, cut buffer, undo, folded pastes, and how it breaks into rows.
+//! The input: text, caret, cut buffer, undo, folded pastes, and its rows.
 //!
-//! The caret always stands between grapheme clusters, never inside a folded paste. A large paste is kept aside and one
-//! placeholder stands for it; sending puts the text back. Rows are computed here because the layout of the screen
-//! depends on their number and the terminal's own cursor must stand at the caret (input methods need it there).
+//! The caret always stands between grapheme clusters, never inside a folded paste. A large paste is shown as a
+//! placeholder and expanded on sending. Rows are computed here because the layout depends on their number and input
+//! methods need the terminal's cursor at the caret.
 
 mod folds;
 mod rows;
@@ -14,10 +14,9 @@ use unicode_segmentation::UnicodeSegmentation;
 pub(super) use folds::Folded;
 use folds::Folds;
 
-/// Undo steps kept.
 const UNDO_STEPS: usize = 200;
 
-/// What the last edit was, to merge keystrokes into one undo step.
+/// Consecutive edits of one kind share an undo step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum LastEdit {
     #[default]
@@ -26,7 +25,6 @@ enum LastEdit {
     Deleting,
 }
 
-/// The input line, which can have several lines.
 #[derive(Clone, Debug, Default)]
 pub struct Composer {
     text: String,
@@ -35,15 +33,14 @@ pub struct Composer {
     undo: Vec<(String, usize)>,
     last_edit: LastEdit,
     folds: Folds,
-    /// Column the caret wants to be in while moving up and down.
+    /// Column that the caret keeps while it moves up and down.
     goal: Option<usize>,
-    /// What the program put here, as long as the input is not empty again: an undone question, a refused one.
+    /// Text that the program put here, such as an undone question; `None` once the input was empty.
     recalled: Option<String>,
-    /// What was sent last, if pastes were folded in it: should it come back, so do they.
+    /// The last line sent, if it had folded pastes, so that they fold again when it returns.
     sent: Option<Sent>,
 }
 
-/// An input with folded pastes that was sent.
 #[derive(Clone, Debug)]
 struct Sent {
     expanded: String,
@@ -51,37 +48,32 @@ struct Sent {
 }
 
 impl Composer {
-    /// What was cut last.
     pub(super) fn cut(&self) -> &Folded {
         &self.cut
     }
 
-    /// Takes over what was cut in another input.
     pub(super) fn set_cut(&mut self, cut: Folded) {
         self.cut = cut;
     }
 
-    /// What is shown: placeholders stand for folded pastes.
+    /// Placeholders stand for folded pastes.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Byte offset of the caret in [`Composer::text`].
     pub fn cursor(&self) -> usize {
         self.cursor
     }
 
-    /// Nothing typed.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// What is sent: pastes put back.
+    /// The text to send, with pastes expanded.
     pub fn expanded(&self) -> String {
         self.folds.expanded(&self.text)
     }
 
-    /// Replaces everything, caret at the end. Undoable.
     pub fn set(&mut self, text: &str) {
         self.remember(LastEdit::None);
         self.text = text.replace("\r\n", "\n").replace('\r', "\n");
@@ -104,25 +96,23 @@ impl Composer {
         true
     }
 
-    /// Whether all that is here was put here by [`Composer::recall`].
+    /// Whether the input holds exactly the recalled text.
     pub fn is_recalled(&self) -> bool {
         self.recalled.as_ref().is_some_and(|r| *r == self.text)
     }
 
-    /// What stands behind a recalled text.
+    /// Text typed after the recalled text.
     pub fn behind_recalled(&self) -> Option<&str> {
         self.text.strip_prefix(self.recalled.as_deref()?)
     }
 
-    /// Takes out what stands behind a recalled text.
     pub fn take_behind_recalled(&mut self) -> Option<String> {
-        let behind = self.behind_recalled()?.to_string();
+        let tail = self.behind_recalled()?.to_string();
         let recalled = self.recalled.clone()?;
         self.set(&recalled);
-        Some(behind)
+        Some(tail)
     }
 
-    /// Empties the input and returns what is to be sent.
     pub fn take(&mut self) -> String {
         let text = self.expanded();
         self.recalled = None;
@@ -136,13 +126,11 @@ impl Composer {
         text
     }
 
-    /// Clears into the cut buffer.
     pub fn clear_to_cut(&mut self) {
         self.cut_range(0..self.text.len());
         self.recalled = None;
     }
 
-    /// Types a text at the caret.
     pub fn insert(&mut self, text: &str) {
         let kind =
             if text.chars().count() == 1 && !text.contains([' ', '\n']) { LastEdit::Typing } else { LastEdit::None };
@@ -151,7 +139,6 @@ impl Composer {
         self.cursor += text.len();
     }
 
-    /// Inserts pasted text; folds it to a placeholder when it is large.
     pub fn paste(&mut self, text: &str, fold_chars: usize, fold_lines: usize) {
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let (chars, lines) = (text.chars().count(), text.lines().count());
@@ -162,39 +149,33 @@ impl Composer {
         self.insert(&placeholder);
     }
 
-    /// Deletes the cluster (or folded paste) left of the caret.
     pub fn backspace(&mut self) {
         self.delete_range(self.before(self.cursor)..self.cursor);
     }
 
-    /// Deletes the cluster (or folded paste) right of the caret.
     pub fn delete(&mut self) {
         self.delete_range(self.cursor..self.after(self.cursor));
     }
 
-    /// Cuts the word left of the caret.
     pub fn cut_word(&mut self) {
         self.cut_range(self.word_before(self.cursor)..self.cursor);
     }
 
-    /// Cuts to the end of the line, or the line break if the caret is there.
+    /// At the end of a line, cuts the line break.
     pub fn cut_to_end(&mut self) {
         let end = self.line_end();
         self.cut_range(self.cursor..if end == self.cursor { self.after(self.cursor) } else { end });
     }
 
-    /// Cuts to the start of the line.
     pub fn cut_to_start(&mut self) {
         self.cut_range(self.line_start()..self.cursor);
     }
 
-    /// Inserts what was cut last.
     pub fn yank(&mut self) {
         let cut = self.folds.adopt(&self.cut);
         self.insert(&cut);
     }
 
-    /// Takes back the last edit.
     pub fn undo(&mut self) {
         if let Some((text, cursor)) = self.undo.pop() {
             self.text = text;
@@ -203,19 +184,15 @@ impl Composer {
         }
     }
 
-    /// One cluster left.
     pub fn left(&mut self) {
         self.go(self.before(self.cursor));
     }
-    /// One cluster right.
     pub fn right(&mut self) {
         self.go(self.after(self.cursor));
     }
-    /// One word left.
     pub fn word_left(&mut self) {
         self.go(self.word_before(self.cursor));
     }
-    /// One word right.
     pub fn word_right(&mut self) {
         let after = &self.text[self.cursor..];
         let end = after
@@ -224,15 +201,12 @@ impl Composer {
             .map_or(after.len(), |(at, w)| at + w.len());
         self.go(self.snap(self.cursor + end, true));
     }
-    /// To the start of the line.
     pub fn home(&mut self) {
         self.go(self.line_start());
     }
-    /// To the end of the line.
     pub fn end(&mut self) {
         self.go(self.line_end());
     }
-    /// Whether the caret is at the end of its line.
     pub fn at_line_end(&self) -> bool {
         self.cursor == self.line_end()
     }
@@ -279,7 +253,7 @@ impl Composer {
         self.text[self.cursor..].find('\n').map_or(self.text.len(), |at| self.cursor + at)
     }
 
-    /// `at`, moved out of a folded paste if it is inside one.
+    /// Moves `at` out of a folded paste.
     fn snap(&self, at: usize, forward: bool) -> usize {
         self.folds.snap(&self.text, at, forward)
     }

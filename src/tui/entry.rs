@@ -1,10 +1,10 @@
-//! One entry of the transcript and its rows: a message with its head line, thoughts, text and end mark, or a note.
+//! One entry of the transcript and its rows: a message with head, thoughts, text and end mark, or a note.
 //!
-//! The rows of text come from [`super::markdown`], of a question from `verbatim`; those around it, head, note and end mark, are made
-//! in `rows`. Which row stands where is in `layout`.
+//! Answers are rendered by [`super::markdown`], questions by `verbatim`; head, note and end mark by `rows`; `layout`
+//! finds rows by number.
 //!
-//! Rows are made for one width and kept; text that arrives only touches the open tail. Foreign text is cleaned on
-//! arrival, so everything below works on harmless text with stable offsets.
+//! Rows are made for one width and kept; arriving text only renders the open tail again. Text is sanitized on
+//! arrival, so offsets are stable.
 
 mod layout;
 mod rows;
@@ -21,102 +21,69 @@ use crate::text::sanitize::sanitize;
 pub(super) use rows::note_rows;
 pub(crate) use rows::said_again;
 
-/// What an entry shows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
-    /// A message of the conversation.
     Message(Box<Message>),
-    /// A line of the program, not part of the conversation.
     Note {
-        /// How loud.
         level: Level,
-        /// Cleaned text.
         text: String,
-        /// Number of the request it answers, see [`super::transcript::Transcript::replace`].
+        /// The request that it answers, see [`super::transcript::Transcript::replace`].
         request: u64,
     },
 }
 
-/// A part of an entry, from top to bottom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// Who says it, and when.
     Head,
-    /// What was thought before.
     Thoughts,
-    /// What is said.
     Text,
-    /// How it ended.
     Tail,
-    /// The blank row below.
     Gap,
 }
 
-/// Whether text still arrives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Progress {
-    /// Complete.
     #[default]
     Done,
-    /// An answer without text yet, or with thoughts only.
     Thinking,
-    /// The answer itself arrives.
     Answering,
 }
 
-/// How an entry is to be laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Cells of the column.
     pub cells: usize,
-    /// Characters.
     pub glyphs: Glyphs,
-    /// Thoughts.
     pub think: ThinkShow,
-    /// What answers looked at is shown below them.
     pub looked: bool,
-    /// Minutes east of UTC.
     pub utc_offset_min: i32,
-    /// Folds and opens thoughts.
     pub fold_key: Option<Key>,
-    /// Selects a message.
     pub select_key: Option<Key>,
 }
 
-/// Cells the bar before a message takes.
 pub const BAR_CELLS: usize = 3;
 
-/// How much of an entry there is: what comes later is behind it, at any width.
+/// How much text an entry has; later text starts after it, at any width.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes of cleaned thoughts.
     thoughts: usize,
-    /// Bytes of cleaned text.
     text: usize,
-    /// No text is being written.
     complete: bool,
 }
 
-/// One entry.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What it shows.
     pub item: Item,
-    /// `#n`, for messages.
     pub number: u64,
-    /// Whether text still arrives.
     pub progress: Progress,
-    /// Set by the user; else [`Look::think`] decides.
+    /// Set by the user; otherwise [`Look::think`] decides.
     pub thoughts_open: Option<bool>,
-    /// What is done before it can be written, for example `reading 32,088 tokens  24%`. Shown at the right of the head.
+    /// Work before the answer starts, such as `reading 32,088 tokens  24%`.
     pub before: String,
-    /// How fast it is being written: `96.4 t/s`.
     pub speed: String,
-    /// Shown there instead for a while: `Copied 412 characters`.
+    /// Replaces the right side of the head for a while: `Copied 412 characters`.
     remark: Option<String>,
-    /// A long question is shown whole.
     unfolded: bool,
-    /// Rows of the body that are not shown, and the row that says so.
+    /// Hidden rows of the body, and the row shown instead.
     fold: Option<(Range<usize>, Row)>,
     look: Option<Look>,
     clean: Option<String>,
@@ -128,27 +95,20 @@ pub struct Entry {
     stale: bool,
 }
 
-/// A row of an entry as it is painted.
 pub struct Line<'a> {
-    /// The row.
     pub row: &'a Row,
-    /// It stands behind the message's bar.
     pub barred: bool,
-    /// It is a thought, one step further in.
     pub thought: bool,
-    /// What it is part of.
     pub part: Part,
 }
 
 impl Line<'_> {
-    /// Cells that stand before the row: the bar, the indentation of thoughts.
     pub fn indent(&self) -> usize {
         if self.barred { BAR_CELLS + if self.thought { 2 } else { 0 } } else { 0 }
     }
 }
 
 impl Entry {
-    /// An entry for a message that is complete or about to be written.
     pub fn message(message: Message, number: u64, progress: Progress) -> Entry {
         let clean = cleaned(&message.text);
         let clean_thoughts = cleaned(&message.thinking);
@@ -173,7 +133,6 @@ impl Entry {
         }
     }
 
-    /// An entry for a note.
     pub fn note(level: Level, text: &str, request: u64) -> Entry {
         let message = Message {
             id: crate::core::transcript::MessageId(-1),
@@ -189,7 +148,6 @@ impl Entry {
         entry
     }
 
-    /// The message, if it is one.
     pub fn as_message(&self) -> Option<&Message> {
         match &self.item {
             Item::Message(m) => Some(m),
@@ -197,7 +155,6 @@ impl Entry {
         }
     }
 
-    /// More text.
     pub fn delta(&mut self, thinking: bool, text: &str) {
         let Item::Message(m) = &mut self.item else {
             return;
@@ -219,7 +176,6 @@ impl Entry {
         self.stale = true;
     }
 
-    /// Time and tokens of the thoughts so far.
     pub fn thought(&mut self, ms: f64, tokens: u64) {
         if let Item::Message(m) = &mut self.item {
             (m.meta.thought_ms, m.meta.thought_tokens) = (ms, tokens);
@@ -227,7 +183,6 @@ impl Entry {
         }
     }
 
-    /// The whole message, replacing what the deltas built.
     pub fn complete(&mut self, message: Message) {
         let same = self.as_message().is_some_and(|m| m.text == message.text && m.thinking == message.thinking);
         if !same {
@@ -242,12 +197,11 @@ impl Entry {
         self.stale = true;
     }
 
-    /// Rows have to be made again: something but the text changed.
+    /// Renders again, for changes other than text.
     pub fn touch(&mut self) {
         self.stale = true;
     }
 
-    /// Sets or takes away the word in the head.
     pub fn remark(&mut self, text: Option<String>) {
         if self.remark != text {
             self.remark = text;
@@ -255,7 +209,6 @@ impl Entry {
         }
     }
 
-    /// Cleaned texts that can be searched: thoughts that may be shown, and what is said.
     pub fn texts(&self, show: ThinkShow) -> impl Iterator<Item = (Part, &str)> {
         let message = self.as_message();
         let thoughts = message.filter(|_| show != ThinkShow::Hide);
@@ -266,7 +219,6 @@ impl Entry {
         thoughts.into_iter().chain(text)
     }
 
-    /// Opens what hides a part.
     pub fn unfold(&mut self, part: Part) {
         match part {
             Part::Thoughts => self.thoughts_open = Some(true),
@@ -276,7 +228,6 @@ impl Entry {
         self.stale = true;
     }
 
-    /// Shows a folded question whole, or folds it again; false if it is short.
     pub fn toggle_fold(&mut self) -> bool {
         let can = self.fold.is_some() || self.unfolded;
         if can {
@@ -286,12 +237,12 @@ impl Entry {
         can
     }
 
-    /// Everything has to be rendered again, colours included.
+    /// Renders everything again, colours included.
     pub fn reset(&mut self) {
         self.look = None;
     }
 
-    /// Code blocks of the text whose code cannot change any more.
+    /// Code blocks that can no longer change.
     pub fn code(&self) -> &[super::markdown::CodeBlock] {
         match self.progress {
             Progress::Done => self.body.code(),
@@ -299,7 +250,6 @@ impl Entry {
         }
     }
 
-    /// Whether the thoughts are open now.
     pub fn thoughts_are_open(&self, show: ThinkShow) -> bool {
         self.thoughts_open.unwrap_or(match show {
             ThinkShow::Open => true,
@@ -309,7 +259,7 @@ impl Entry {
     }
 }
 
-/// `Some` only if cleaning changed the text.
+/// `Some` only if sanitizing changed the text.
 fn cleaned(text: &str) -> Option<String> {
     match sanitize(text) {
         std::borrow::Cow::Borrowed(_) => None,

@@ -1,7 +1,7 @@
-//! Search in the open transcript (Ctrl-F): what is looked for, where it stands, and the keys for it.
+//! Search in the open transcript (Ctrl-F).
 //!
-//! While the words are typed the view goes to the nearest place; Enter ends the typing, then `n` and `N` step through
-//! the places, `a` looks through all branches, Esc leaves the view where it is.
+//! While the query is typed, the view moves to the nearest match. Enter ends typing; then `n` and `N` step through
+//! the matches, `a` searches all branches, Esc closes the search.
 
 use super::acts::{hint, send};
 use super::keys::{Action, Code, Key};
@@ -9,10 +9,8 @@ use super::transcript::Hit;
 use super::{App, Effect};
 use crate::runtime::protocol::Request;
 
-/// How long a hint stays, in milliseconds.
 const HINT_MS: u64 = 3_000;
 
-/// A search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Find {
     query: String,
@@ -22,17 +20,14 @@ pub struct Find {
 }
 
 impl Find {
-    /// What is looked for.
     pub fn query(&self) -> &str {
         &self.query
     }
 
-    /// Whether keys go into the query.
     pub fn typing(&self) -> bool {
         self.typing
     }
 
-    /// The place that is shown now.
     pub fn here(&self) -> Option<Hit> {
         self.hits.get(self.at).copied()
     }
@@ -47,10 +42,9 @@ impl Find {
     }
 }
 
-/// Opens the search, or its query again.
 pub(super) fn open(app: &mut App) {
     app.popup = None;
-    // An older hint would stand where the count goes.
+    // An older hint would hide the count.
     app.hint = None;
     app.transcript.clear_remark();
     app.transcript.deselect();
@@ -60,7 +54,6 @@ pub(super) fn open(app: &mut App) {
     }
 }
 
-/// Looks again: the words changed.
 fn look(app: &mut App) {
     let Some(find) = &mut app.find else { return };
     find.hits = app.transcript.hits(&find.query);
@@ -70,10 +63,8 @@ fn look(app: &mut App) {
     }
 }
 
-/// To the next place, or the one before; around the ends.
 fn step(app: &mut App, by: isize) {
     let Some(find) = &mut app.find else { return };
-    // Text may have arrived since the last step.
     let hits = app.transcript.hits(&find.query);
     let last = find.here();
     find.hits = hits;
@@ -89,7 +80,6 @@ fn step(app: &mut App, by: isize) {
     }
 }
 
-/// Keys while a search is open; false if the key is not for it.
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
     let Some(find) = &mut app.find else { return false };
     if app.config.keys.action(key) == Some(Action::Find) {
@@ -124,11 +114,9 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
             let words = find.query.clone();
             app.find = None;
             app.find_here = Some(words.clone());
-            // What stands in the input was written before this was asked for.
             app.wrote = false;
             send(app, Request::Search(words), effects);
         }
-        // Whatever else is pressed belongs to the input.
         _ => {
             app.find = None;
             return false;
@@ -137,7 +125,6 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     true
 }
 
-/// Text that was pasted into the query.
 pub(super) fn paste(app: &mut App, text: &str) {
     if let Some(find) = &mut app.find {
         find.query.push_str(text.lines().next().unwrap_or(""));

@@ -1,4 +1,4 @@
-//! What a session without messages says, above its notes: as much of it as the window has room for.
+//! The greeting of a session without messages, in the longest form that fits.
 
 use super::App;
 use super::cells::{ellipsis, width};
@@ -8,22 +8,19 @@ use super::wrap::wrap_text;
 use crate::config::commands::COMMANDS;
 use crate::text::sample::QUESTIONS;
 
-/// Rows of the greeting; none in a session that has messages. The window must be prepared.
 pub fn greeting(app: &App) -> Vec<Row> {
     fitting(app).map_or_else(Vec::new, |(_, rows)| rows)
 }
 
-/// Whether it offers questions about the sample, where it has room to.
 pub(super) fn may_offer(app: &App) -> bool {
     app.is_demo() && app.tour.is_none() && app.transcript.messages().next().is_none()
 }
 
-/// Whether the questions about the sample are in the greeting as it is drawn.
 pub(super) fn offers_drawn(app: &App) -> bool {
     may_offer(app) && fitting(app).is_some_and(|(form, _)| form != Form::Line)
 }
 
-/// The first form that there is room for beside the notes.
+/// The first form that fits above the notes.
 fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
     if app.transcript.messages().next().is_some() {
         return None;
@@ -34,15 +31,11 @@ fn fitting(app: &App) -> Option<(Form, Vec<Row>)> {
     forms.into_iter().find(|(_, rows)| fits(rows))
 }
 
-/// How much the greeting says.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Whole,
-    /// Without the examples of commands.
     Short,
-    /// Without blank rows and what the built-in model is, too.
     Brief,
-    /// How to begin.
     Line,
 }
 
@@ -50,7 +43,6 @@ impl Form {
     const ALL: [Form; 4] = [Form::Whole, Form::Short, Form::Brief, Form::Line];
 }
 
-/// Cells left of the greeting.
 const MARGIN: usize = 2;
 
 fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {

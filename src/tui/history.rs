@@ -1,9 +1,7 @@
-//! Earlier prompts: Up and Down walk through them, Ctrl-R searches them.
+//! Earlier prompts: Up and Down step through them, Ctrl-R searches them.
 
-/// Prompts kept.
 const LIMIT: usize = 2_000;
 
-/// Prompts, oldest first, and where the user is while walking through them.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     prompts: Vec<String>,
@@ -12,12 +10,10 @@ pub struct History {
 }
 
 impl History {
-    /// All prompts, oldest first.
     pub fn prompts(&self) -> &[String] {
         &self.prompts
     }
 
-    /// Adds a prompt that was sent. Repeating the last one adds nothing.
     pub fn push(&mut self, prompt: &str) {
         self.at = None;
         if prompt.trim().is_empty() || self.prompts.last().is_some_and(|p| p == prompt) {
@@ -29,7 +25,6 @@ impl History {
         self.prompts.push(prompt.to_string());
     }
 
-    /// Prompts of earlier runs, oldest first; they come before those of this run.
     pub fn earlier(&mut self, mut prompts: Vec<String>) {
         prompts.retain(|p| !self.prompts.contains(p));
         prompts.append(&mut self.prompts);
@@ -38,7 +33,7 @@ impl History {
         self.at = None;
     }
 
-    /// The prompt before; `draft` (what is in the input) comes back at the end of the way down.
+    /// The previous prompt. `draft`, the text in the input, returns at the end of the way down.
     pub fn up(&mut self, draft: &str) -> Option<&str> {
         let at = match self.at {
             None => {
@@ -51,7 +46,6 @@ impl History {
         self.prompts.get(at).map(String::as_str)
     }
 
-    /// The prompt after.
     pub fn down(&mut self) -> Option<&str> {
         let at = self.at? + 1;
         if at >= self.prompts.len() {
@@ -62,7 +56,6 @@ impl History {
         self.prompts.get(at).map(String::as_str)
     }
 
-    /// The user typed: walking starts at the newest again.
     pub fn rest(&mut self) {
         self.at = None;
     }

@@ -1,7 +1,5 @@
-//! Keys: which place gets them (question, overlay, popup, selected message, input) and what they do there.
-//!
-//! The popup of completions has its keys in `popup`, pages and lists in `overlay`, questions in `question`, selected messages in
-//! `selected`.
+//! Keys: which component receives them (question, overlay, popup, selected message, input) and what the input does
+//! with them.
 
 mod overlay;
 mod popup;
@@ -11,12 +9,12 @@ mod several;
 
 use super::acts::{hint, offer, open_page, send, stop};
 use super::keys::{Action, Code, Key, TAKE_UP};
-use super::list::List;
-use super::overlay::Overlay;
+use super::overlay::{Item, Kind, ListView, Overlay};
 use super::perform::submit;
 use super::question::Standing;
 use super::quit::{is_unsaved, quit, quit_or_ask};
 use super::{App, Armed, Effect, Phase, Queued};
+use crate::config::commands::COMMANDS;
 use crate::core::Exit;
 use crate::runtime::protocol::{Activity, Request};
 use crate::text::sanitize::sanitize;
@@ -34,7 +32,6 @@ const QUIT_MS: u64 = 2_000;
 /// After a Ctrl-C that stopped work, more of them are ignored for this long.
 const IGNORE_MS: u64 = 500;
 
-/// One key press.
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     if key == Key::ctrl('c') {
         return ctrl_c(app, now, effects);
@@ -49,7 +46,6 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     }
 }
 
-/// A key for the place that has the keys while no question takes them.
 fn place_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     if app.overlay.is_some() {
         return overlay_key(app, key, now, effects);
@@ -102,13 +98,13 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
         app.offered = Some(c);
         return;
     }
-    // A number that goes on is no choice.
+    // A second digit continues a number, so the first one chose nothing.
     if let Some(number) = app.offered.take()
         && super::offers::question(number) == Some(app.composer.text())
     {
         app.composer.set(number.encode_utf8(&mut [0; 4]));
     }
-    // A command after `/undo` must not become the end of the question that `/undo` put here.
+    // A command typed after `/undo` must not be appended to the question that `/undo` recalled.
     let at_end = app.composer.cursor() == app.composer.text().len();
     if c == '/' && at_end && app.editing.is_none() && app.composer.is_recalled() {
         app.composer.clear_to_cut();
@@ -117,13 +113,11 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     write(app, c, effects);
 }
 
-/// A letter of a text.
 fn write(app: &mut App, c: char, effects: &mut Vec<Effect>) {
     edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
     popup::mention(app, effects);
 }
 
-/// Puts pasted text into the input, folded when it is large.
 pub(super) fn insert_pasted(app: &mut App, text: &str) {
     app.popup = None;
     app.wrote = true;
@@ -138,7 +132,6 @@ fn show_help(app: &mut App) {
     open_page(app, "Help", text);
 }
 
-/// An edit of the input: ends the walk through history, follows the popup.
 fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     change(&mut app.composer);
     app.wrote = true;
@@ -148,7 +141,7 @@ fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
         app.armed = Armed::Nothing;
         app.hint = None;
     }
-    // The names of commands pop up while they are typed; their arguments only on Tab.
+    // Command names pop up while they are typed; arguments only on Tab.
     let before = app.composer.text()[..app.composer.cursor()].to_string();
     let naming =
         before.starts_with('/') && !before.contains(char::is_whitespace) && before.len() == app.composer.text().len();
@@ -206,10 +199,9 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Yank => edit(app, |c| c.yank()),
         Action::UndoEdit => edit(app, |c| c.undo()),
         Action::HistorySearch => {
-            let mut prompts = app.history.prompts().to_vec();
-            prompts.reverse();
+            let prompts = app.history.prompts().iter().rev().cloned().map(Item::Prompt);
             app.popup = None;
-            app.overlay = Some(Overlay::Prompts(List::new(prompts, Clone::clone)));
+            app.overlay = Some(Overlay::List(ListView::new(Kind::Prompts, "Earlier prompts", prompts)));
         }
         Action::Complete => match super::offers::next(app) {
             Some(question) => {
@@ -224,6 +216,11 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Follow => app.transcript.follow(),
         Action::PrevMessage => app.transcript.select(-1),
         Action::NextMessage => app.transcript.select(1),
+        Action::Palette => {
+            let rows = COMMANDS.iter().map(|c| Item::Command { name: c.name, usage: c.usage, help: c.help });
+            app.popup = None;
+            app.overlay = Some(Overlay::List(ListView::new(Kind::Commands, "Commands", rows)));
+        }
         Action::Find => super::find::open(app),
         Action::Thinking => app.transcript.toggle_thoughts(),
         Action::Panel => {
@@ -246,7 +243,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Editor => effects.push(Effect::Editor(app.composer.expanded())),
         Action::Unqueue => match app.queue.lines.pop_front() {
             Some(next) => {
-                // What is in the input must not be lost: it takes the place in the queue.
+                // The text in the input takes the place in the queue.
                 let draft = Queued { line: app.composer.take(), edits: app.editing.take() };
                 if !draft.line.trim().is_empty() {
                     app.queue.lines.push_front(draft);
@@ -261,7 +258,6 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Redraw => effects.push(Effect::Repaint),
         Action::Suspend => effects.push(Effect::Suspend),
         Action::Help => show_help(app),
-        // Its number is in the key.
         Action::Session | Action::None => {}
     }
 }
@@ -315,7 +311,6 @@ fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     super::question::passed_by(app);
 }
 
-/// Ctrl-C for the place that has the keys.
 fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.overlay.is_some() {
         return close_overlay(app, effects);
@@ -339,10 +334,10 @@ fn placed_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         quit(app, effects);
     } else {
         app.armed = Armed::Quit(now + QUIT_MS);
-        let said = match is_unsaved(app) {
+        let warning = match is_unsaved(app) {
             true => "Not all is saved: Ctrl-C again quits and loses it",
             false => "Press Ctrl-C again to quit",
         };
-        hint(app, said, now + QUIT_MS);
+        hint(app, warning, now + QUIT_MS);
     }
 }

@@ -1,7 +1,6 @@
-//! Keys and what they do: one table of actions with names and default keys, rebindable by `[keys]`.
+//! One table of actions with names and default keys, rebindable by `[keys]`.
 //!
-//! Keys are plain data; the shell turns terminal events into them. Ctrl-C is not in the table: it always stops, clears
-//! or quits. Lists and pages have fixed keys (arrows, Enter, Esc), which the table does not touch.
+//! Ctrl-C is not in the table: it always stops, clears or quits. Lists and pages have fixed keys.
 
 mod key;
 
@@ -9,89 +8,50 @@ use std::collections::HashMap;
 
 pub use key::{Code, Key, controlled};
 
-/// Takes up a question or a page beside which something is written.
+/// Returns to a question or page while text is being written.
 pub const TAKE_UP: Key = Key::plain(Code::BackTab);
 
-/// What a key can do while the input has the focus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Send, or queue while the model is busy.
     Send,
-    /// New line in the input.
     Newline,
-    /// Stop; twice: clear or timeline.
     Escape,
-    /// Quit on empty input, else delete right.
     Eof,
-    /// Cursor up, at the edge the previous prompt.
     Up,
-    /// Cursor down, at the edge the next prompt.
     Down,
-    /// Cursor left.
     Left,
-    /// Cursor right.
     Right,
-    /// Start of the line.
     LineStart,
-    /// End of the line.
     LineEnd,
-    /// Back one word.
     WordLeft,
-    /// Forward one word.
     WordRight,
-    /// Delete left.
     Backspace,
-    /// Delete right.
     Delete,
-    /// Delete the word to the left, into the kill ring.
     KillWord,
-    /// Delete to the end of the line, into the kill ring.
     KillToEnd,
-    /// Delete to the start of the line, into the kill ring.
     KillToStart,
-    /// Bring back what was deleted.
     Yank,
-    /// Undo an edit of the input.
     UndoEdit,
-    /// Search earlier prompts.
     HistorySearch,
-    /// Complete.
     Complete,
-    /// Transcript up.
     PageUp,
-    /// Transcript down.
     PageDown,
-    /// First line of the transcript.
     Top,
-    /// Follow the end again.
     Follow,
-    /// Select the message above.
     PrevMessage,
-    /// Select the message below.
     NextMessage,
-    /// Search in the transcript.
+    Palette,
     Find,
-    /// Fold or open thinking.
     Thinking,
-    /// Side panel.
     Panel,
-    /// Another session of this run: the one of the key's number, else the next.
     Session,
-    /// A second session beside this one.
     Split,
-    /// To the session beside this one.
     OtherSide,
-    /// Compose in the editor.
     Editor,
-    /// Take back the first queued message.
     Unqueue,
-    /// Full redraw.
     Redraw,
-    /// Suspend.
     Suspend,
-    /// Help.
     Help,
-    /// Bound to nothing.
     None,
 }
 
@@ -125,11 +85,12 @@ pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
     (
         Action::PrevMessage,
         "prev_message",
-        &["ctrl-p"],
+        &["alt-up"],
         "select a message: y copy, i what it looked at, e edit, r again, f fork",
     ),
-    (Action::NextMessage, "next_message", &["ctrl-n"], "next message"),
-    (Action::Find, "find", &["ctrl-f"], "search in what was said"),
+    (Action::NextMessage, "next_message", &["alt-down"], "next message"),
+    (Action::Palette, "palette", &["ctrl-p"], "all commands, with a filter"),
+    (Action::Find, "find", &["ctrl-f"], "search in the conversation"),
     (Action::Thinking, "thinking", &["ctrl-t"], "fold or open thoughts"),
     (Action::Panel, "panel", &["ctrl-o"], "side panel (from 120 columns)"),
     (
@@ -139,7 +100,7 @@ pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
         "go to a session opened before, in the order of opening",
     ),
     (Action::Split, "split", &["alt-s"], "two sessions side by side, from 160 columns"),
-    (Action::OtherSide, "other_side", &["alt-o"], "to the session beside this one"),
+    (Action::OtherSide, "other_side", &["alt-o"], "to the other session of the split screen"),
     (Action::Editor, "editor", &["ctrl-g"], "write in $VISUAL or $EDITOR"),
     (Action::Unqueue, "unqueue", &["ctrl-x"], "edit the first queued message"),
     (Action::Redraw, "redraw", &["ctrl-l"], "draw the screen again"),
@@ -147,34 +108,25 @@ pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
     (Action::Help, "help", &["f1"], "help (also ? on empty input)"),
 ];
 
-/// Why a line of `[keys]` was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The key is no key.
     #[error("keys: no key is called \"{0}\"; write for example \"ctrl-o\", \"alt-enter\", \"f2\"")]
     Key(String),
-    /// It cannot be bound: it is the same as another key in classic terminals, or has a fixed meaning.
+    /// The same as another key in classic terminals, or fixed.
     #[error("keys: \"{0}\" cannot be bound; choose another key")]
     Fixed(String),
-    /// Typing needs it.
+    /// Needed for typing.
     #[error(
         "keys: \"{key}\" is needed for typing and cannot be \"{action}\"; choose another key, for example with ctrl or alt"
     )]
-    Typing {
-        /// The key.
-        key: String,
-        /// What it was to do.
-        action: String,
-    },
-    /// Another line is about the same key.
+    Typing { key: String, action: String },
+    /// Two lines bind the same key.
     #[error("keys: \"{0}\" and \"{1}\" are the same key; keep one of them")]
     Twice(String, String),
-    /// The action is no action.
     #[error("keys: no action is called \"{0}\"; /keys lists them, \"none\" unbinds")]
     Action(String),
 }
 
-/// Which key does what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyTable(HashMap<Key, Action>);
 
@@ -209,12 +161,11 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Keys that are spelled in two ways among these names of keys.
+    /// Lines of `[keys]` that name the same key.
     pub fn twice<'a>(names: impl Iterator<Item = &'a str>) -> Vec<KeyError> {
         let mut known: HashMap<Key, &str> = HashMap::new();
         let mut found = Vec::new();
         for name in names {
-            // What is no key is told of each line alone.
             let Some(key) = Key::parse(name) else { continue };
             match known.get(&key) {
                 Some(first) => found.push(KeyError::Twice((*first).to_owned(), name.to_owned())),
@@ -224,12 +175,11 @@ impl KeyTable {
         found
     }
 
-    /// What a key does; `None` for keys that are not in the table.
     pub fn action(&self, key: Key) -> Option<Action> {
         self.0.get(&key).copied().filter(|a| *a != Action::None)
     }
 
-    /// Names of the keys bound to an action, and the keys: the shortest first.
+    /// Keys bound to an action, the shortest name first.
     fn bound(&self, action: Action) -> Vec<(String, Key)> {
         let bound = self.0.iter().filter(|(_, a)| **a == action);
         let mut bound: Vec<(String, Key)> = bound.map(|(key, _)| (key.to_string(), *key)).collect();
@@ -237,28 +187,26 @@ impl KeyTable {
         bound
     }
 
-    /// Keys bound to an action, the shortest first, for help.
     pub fn keys(&self, action: Action) -> Vec<String> {
         self.bound(action).into_iter().map(|(name, _)| name).collect()
     }
 
-    /// The shortest key bound to an action, for hints.
     pub fn shortest(&self, action: Action) -> Option<Key> {
         self.bound(action).first().map(|(_, key)| *key)
     }
 
-    /// What a key does, as a hint says it: `Ctrl-Y brings it back`; `None` where no key does it.
+    /// `Ctrl-Y brings it back`; `None` if no key is bound.
     pub fn does(&self, action: Action, what: &str) -> Option<String> {
         self.shortest(action).map(|key| format!("{key} {what}"))
     }
 
-    /// Something that is said, and what a key can do about it: `Cleared; Ctrl-Y brings it back`. Alone where no key does it.
-    pub fn offer(&self, said: &str, action: Action, what: &str) -> String {
-        self.does(action, what).map_or_else(|| said.to_owned(), |does| format!("{said}; {does}"))
+    /// `Cleared; Ctrl-Y brings it back`; only the text if no key is bound.
+    pub fn offer(&self, text: &str, action: Action, what: &str) -> String {
+        self.does(action, what).map_or_else(|| text.to_owned(), |does| format!("{text}; {does}"))
     }
 }
 
-/// Whether a question can still be typed when a key does this.
+/// Whether text can still be typed with this binding.
 fn leaves_typing(key: Key, action: Action) -> bool {
     if key.ctrl || key.alt {
         return true;

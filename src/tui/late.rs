@@ -1,15 +1,17 @@
-//! Pages and lists that come while somebody writes. What was asked for may take its time, and letters are typed meanwhile: a page
-//! over the input would swallow them, and one of them would close it. So it waits beside what is written, as a question does, until
-//! [`TAKE_UP`] is pressed; and one that is open gives way to a letter or a paste that it has no use for.
+//! Pages and lists that arrive while the user types. They wait until [`TAKE_UP`] is pressed, because a page over the
+//! input would swallow letters. An open page closes when a letter that it does not use is typed.
 
 use super::App;
+use super::acts::hint;
 use super::keys::TAKE_UP;
 use super::overlay::Overlay;
 
-/// Opens what came, or lets it wait while somebody writes.
+/// How long the key that reopens a page is shown, in milliseconds.
+const SEEN_MS: u64 = 8_000;
+
 pub(super) fn arrive(app: &mut App, page: Overlay) {
     match writes_on(app) {
-        true => app.set_aside = Some(page),
+        true => (app.set_aside, app.aside_seen) = (Some(page), false),
         false => {
             app.popup = None;
             app.overlay = Some(page);
@@ -17,9 +19,9 @@ pub(super) fn arrive(app: &mut App, page: Overlay) {
     }
 }
 
-/// Whether something is being written that was begun after what was asked for last.
+/// Whether the user began to type after the last request.
 fn writes_on(app: &App) -> bool {
-    // The tour waits for its pages, and so does whoever is on it.
+    // The tour waits for its pages.
     if app.tour.is_some() {
         return false;
     }
@@ -29,42 +31,42 @@ fn writes_on(app: &App) -> bool {
     }
 }
 
-/// The page of this kind, open or waiting, that goes on being written.
 pub(super) fn find(app: &mut App, is_it: impl Fn(&Overlay) -> bool) -> Option<&mut Overlay> {
     [&mut app.overlay, &mut app.set_aside].into_iter().flatten().find(|page| is_it(page))
 }
 
-/// Opens what waits; false if nothing does.
 pub(super) fn take_up(app: &mut App) -> bool {
     let Some(page) = app.set_aside.take() else { return false };
-    app.popup = None;
+    (app.popup, app.hint) = (None, None);
     app.overlay = Some(page);
     true
 }
 
-/// The open page has no use for what is typed: it waits, and that is written. False if nothing is open, or it stays.
-pub(super) fn give_way(app: &mut App) -> bool {
+pub(super) fn give_way(app: &mut App, now: u64) -> bool {
     if app.tour.is_some() || app.overlay.as_ref().is_some_and(|open| open.query().is_some()) {
         return false;
     }
     match app.overlay.take() {
         Some(page) => {
-            app.set_aside = Some(page);
+            hint(app, ready(&page), now + SEEN_MS);
+            (app.set_aside, app.aside_seen) = (Some(page), true);
             true
         }
         None => false,
     }
 }
 
-/// Another session is shown: what was being written beside the one that was left does not come any more.
 pub(super) fn session_left(app: &mut App) {
-    if matches!(app.set_aside, Some(Overlay::Aside { done: None, .. } | Overlay::FanOut(_))) {
+    if app.set_aside.as_ref().is_some_and(Overlay::belongs_to_session) {
         app.set_aside = None;
     }
 }
 
-/// Says that something waits, and how it is shown.
-pub(super) fn said(app: &App) -> Option<String> {
-    let page = app.set_aside.as_ref().filter(|_| app.overlay.is_none())?;
-    Some(format!("Ready: {}. {TAKE_UP} shows it", page.name()))
+pub(super) fn ready_line(app: &App) -> Option<String> {
+    let page = app.set_aside.as_ref().filter(|_| app.overlay.is_none() && !app.aside_seen)?;
+    Some(ready(page))
+}
+
+fn ready(page: &Overlay) -> String {
+    format!("Ready: {}. {TAKE_UP} shows it", page.name())
 }

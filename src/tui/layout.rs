@@ -1,4 +1,4 @@
-//! Where things are on the screen. Shared by `update` (heights for scrolling) and `ui` (painting), so that both agree.
+//! Where things are on the screen. Used by `update` (heights for scrolling) and `view` (drawing).
 
 use std::borrow::Cow;
 
@@ -11,86 +11,62 @@ use super::{App, Question};
 use crate::runtime::protocol::SaveState;
 
 /// Smallest usable terminal.
-pub const MIN_SIZE: (u16, u16) = (60, 15);
-/// Cells of the panel.
+pub const MIN_SIZE: (u16, u16) = (30, 8);
+/// Below this size header and status line give their rows to the transcript.
+const FULL_SIZE: (u16, u16) = (60, 15);
 pub const PANEL_CELLS: u16 = 46;
 
-/// Rows of a note outside of the transcript at most.
+/// Most rows of a note outside the transcript.
 const NOTE_ROWS: usize = 3;
 
-/// A rectangle of cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Area {
-    /// Left column.
     pub x: u16,
-    /// Top row.
     pub y: u16,
-    /// Columns.
     pub width: u16,
-    /// Rows.
     pub height: u16,
 }
 
-/// The screen, from top to bottom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Regions {
-    /// Title and meters, one row.
     pub header: Area,
-    /// Below it.
     pub rule_top: Area,
-    /// Text column.
     pub transcript: Area,
-    /// Above it, while another session is shown beside it; else empty.
     pub heading: Area,
-    /// The session beside it, the row above that and the line between them; empty without one.
+    /// The other session of a split screen, its heading and the line between; empty without one.
     pub other: Area,
-    /// See [`Regions::other`].
     pub other_heading: Area,
-    /// See [`Regions::other`].
     pub between: Area,
-    /// Side panel, empty if hidden.
     pub panel: Area,
-    /// Says that the view does not follow the end, empty while it does.
+    /// Shown while the view does not follow the end.
     pub marker: Area,
-    /// What cannot be overlooked, empty if all is well.
     pub banner: Area,
-    /// The last note, while something else stands in the transcript's place; else empty.
+    /// The last note while the transcript is hidden.
     pub note: Area,
-    /// Messages that wait.
     pub queue: Area,
-    /// Above the input.
     pub rule_bottom: Area,
-    /// Input, with its `> `.
     pub composer: Area,
-    /// Status line.
     pub status: Area,
-    /// Hints.
     pub hint: Area,
-    /// Room for answers that are written side by side: transcript and panel, above a question.
     pub several: Area,
-    /// Rows of banner, note and queue, above which a question stands.
+    /// Rows of banner, note and queue.
     pub below_question: u16,
-    /// Room for pages and lists: transcript, panel, banner and queue.
     pub overlay: Area,
-    /// Cells of the text column.
     pub column_cells: usize,
 }
 
-/// Whether the panel is on screen.
 pub fn panel_shown(app: &App) -> bool {
     app.size.0 >= PANEL_FROM
         && app.tabs.side(app.size.0).is_none()
         && app.panel.unwrap_or(app.config.panel != Panel::Off)
 }
 
-/// Rows the input takes.
 fn composer_rows(app: &App) -> u16 {
     let cells = usize::from(app.size.0).saturating_sub(2);
     let limit = (app.size.1 / 3).clamp(3, 12);
     u16::try_from(app.composer.rows(cells).len()).unwrap_or(u16::MAX).clamp(1, limit)
 }
 
-/// The text of the banner and how it is drawn: what is wrong, else the step of the tour.
 pub fn banner_text(app: &App) -> Option<(String, Role)> {
     let step = || app.tour.as_ref().and_then(Tour::text).map(|text| (text, Role::Key));
     alarm(app).map(|text| (text, Role::Alert)).or_else(step)
@@ -109,29 +85,30 @@ fn alarm(app: &App) -> Option<String> {
     }
 }
 
-/// Rows that a greeting takes above the transcript's own: a blank row before and behind it.
+/// Height with a blank row before and after.
 pub fn greeting_height(greeting: &[Row]) -> usize {
     if greeting.is_empty() { 0 } else { greeting.len() + 2 }
 }
 
-/// The last note about what was entered last, where the transcript that holds it is not on the screen.
+/// Why the last line was refused; otherwise the last note, while the transcript is hidden.
 pub fn note_rows(app: &App, cells: usize) -> Vec<Row> {
+    if let Some(why) = &app.refusal {
+        return app.transcript.refusal_rows(why, cells).into_iter().take(NOTE_ROWS).collect();
+    }
     let hidden = app.activity.is_loading() || app.several.is_some();
     let rows = if hidden { app.transcript.last_note(app.requests, cells) } else { Vec::new() };
     rows.into_iter().take(NOTE_ROWS).collect()
 }
 
-/// The rows of a question above the input, in a body of so many rows. Answers side by side are what it is about: choices that would
-/// take half of their room stand several in a row.
+/// With answers side by side, many choices share a row, so that half of the body is left for the answers.
 pub fn question_rows(app: &App, question: &Question, body: u16) -> Vec<Row> {
     let height = if app.several.is_some() { body / 2 } else { body };
     question.rows(usize::from(app.size.0), usize::from(height))
 }
 
-/// A question as it is shown in a body of so many rows, above so many rows `below` it. Where leaving out what its numbers mean leaves
-/// all the answers that it chooses from in sight, they are not told once more.
+/// Drops the labels of numbered choices if all answers stay visible that way.
 pub fn shown_question<'a>(app: &App, question: &'a Question, body: u16, below: u16) -> Cow<'a, Question> {
-    let chooses = app.overlay.is_none() && question.is_the_desks() && question.pick.is_none();
+    let chooses = app.overlay.is_none() && question.is_of_runtime() && question.pick.is_none();
     let Some(several) = app.several.as_ref().filter(|_| chooses) else {
         return Cow::Borrowed(question);
     };
@@ -143,17 +120,14 @@ pub fn shown_question<'a>(app: &App, question: &'a Question, body: u16, below: u
     }
 }
 
-/// The rows of a question and its rule.
 fn question_height(app: &App, question: &Question, body: u16) -> u16 {
     u16::try_from(question_rows(app, question, body).len() + 1).unwrap_or(body).min(body)
 }
 
-/// What a body has left for answers side by side.
 fn several_rows(body: u16, below: u16, question: u16) -> u16 {
     body.saturating_sub(below + question)
 }
 
-/// Computes all places for the current state.
 pub fn regions(app: &App) -> Regions {
     let (width, height) = app.size;
     let row = |y: u16, rows: u16| Area { x: 0, y, width, height: rows };
@@ -168,9 +142,10 @@ pub fn regions(app: &App) -> Regions {
     });
     let banner = u16::try_from(banner).unwrap_or(0);
     let queue = u16::try_from(app.queue.lines.len().min(2)).unwrap_or(0);
-    let below = composer + 3;
-    let body = height.saturating_sub(2 + below);
-    let top = 2;
+    let full = width >= FULL_SIZE.0 && height >= FULL_SIZE.1;
+    let (top, status) = if full { (2, 1) } else { (0, 0) };
+    let below = composer + 2 + status;
+    let body = height.saturating_sub(top + below);
     let below_question = banner + note + queue;
     let question = app.questions.front().filter(|_| app.several.is_some());
     let question = question.map_or(0, |q| question_height(app, &shown_question(app, q, body, below_question), body));
@@ -190,10 +165,10 @@ pub fn regions(app: &App) -> Regions {
         None => Default::default(),
         Some(_) => (text(other_x, body), above(other_x), Area { x: half, y: top, width: 1, height: body }),
     };
-    let beside = |alone: u16| if side.is_some() { cells } else { alone };
+    let own_width = |alone: u16| if side.is_some() { cells } else { alone };
     Regions {
-        header: row(0, 1),
-        rule_top: row(1, 1),
+        header: row(0, status),
+        rule_top: row(1, status),
         transcript: text(x, transcript_rows),
         heading: above(x),
         other,
@@ -201,13 +176,13 @@ pub fn regions(app: &App) -> Regions {
         between,
         panel: Area { x: width - panel_cells, y: top, width: panel_cells, height: body },
         marker: Area { x, y: top + transcript_rows, width: cells, height: marker },
-        banner: Area { x, y: top + transcript_rows + marker, width: beside(left), height: banner },
-        note: Area { x, y: top + transcript_rows + marker + banner, width: beside(left), height: note },
-        queue: Area { x, y: top + transcript_rows + marker + banner + note, width: beside(left), height: queue },
+        banner: Area { x, y: top + transcript_rows + marker, width: own_width(left), height: banner },
+        note: Area { x, y: top + transcript_rows + marker + banner, width: own_width(left), height: note },
+        queue: Area { x, y: top + transcript_rows + marker + banner + note, width: own_width(left), height: queue },
         rule_bottom: row(top + body, 1),
         composer: row(top + body + 1, composer),
-        status: row(top + body + 1 + composer, 1),
-        hint: row(top + body + 2 + composer, 1),
+        status: row(top + body + 1 + composer, status),
+        hint: row(top + body + 1 + composer + status, 1),
         several: row(top, several_rows(body, below_question, question)),
         below_question,
         overlay: row(top, body),

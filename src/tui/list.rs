@@ -1,9 +1,8 @@
-//! A list to choose from: rows, a fuzzy filter over them, one selected.
+//! A filterable list with one selected row.
 
 use nucleo_matcher::pattern::{CaseMatching, Normalization, Pattern};
 use nucleo_matcher::{Config, Matcher, Utf32Str};
 
-/// Rows that can be filtered and chosen from.
 #[derive(Clone, Debug)]
 pub struct List<T> {
     items: Vec<T>,
@@ -31,56 +30,48 @@ pub fn fuzzy<S: AsRef<str>>(query: &str, texts: &[S]) -> Vec<usize> {
 }
 
 impl<T> List<T> {
-    /// A list; `text` is what the filter looks at.
+    /// `text` is the text to filter by.
     pub fn new(items: Vec<T>, text: impl Fn(&T) -> String) -> List<T> {
         let texts: Vec<String> = items.iter().map(text).collect();
         let shown = (0..items.len()).collect();
         List { items, texts, shown, selected: 0, query: String::new() }
     }
 
-    /// What is typed.
     pub fn query(&self) -> &str {
         &self.query
     }
 
-    /// Changes the filter; the best match is selected.
     pub fn set_query(&mut self, query: String) {
         self.shown = fuzzy(&query, &self.texts);
         self.query = query;
         self.selected = 0;
     }
 
-    /// Changes what is shown as typed, without filtering.
+    /// Shows a query without filtering by it.
     pub fn set_query_text(&mut self, query: String) {
         self.query = query;
     }
 
-    /// Rows that match, in order.
     pub fn shown(&self) -> impl ExactSizeIterator<Item = &T> {
         self.shown.iter().map(|i| &self.items[*i])
     }
 
-    /// All rows.
     pub fn items(&self) -> &[T] {
         &self.items
     }
 
-    /// Index of the selected row among the shown ones.
     pub fn selected_index(&self) -> usize {
         self.selected
     }
 
-    /// The selected row.
     pub fn selected(&self) -> Option<&T> {
         self.shown.get(self.selected).and_then(|i| self.items.get(*i))
     }
 
-    /// Selects a row by its place among the shown ones.
     pub fn select(&mut self, index: usize) {
         self.selected = index.min(self.shown.len().saturating_sub(1));
     }
 
-    /// Moves the selection; stops at the ends.
     pub fn step(&mut self, by: isize) {
         self.select(self.selected.saturating_add_signed(by));
     }

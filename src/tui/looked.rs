@@ -1,18 +1,17 @@
-//! The lines below an answer that say what it looked at.
+//! The passages an answer looked at, as lines below it.
 
 use super::cells::{ellipsis, width};
 use super::rows::{Role, Row, Span};
 use crate::core::transcript::{Passage, Sources};
 use crate::text::sanitize::sanitize_line;
 
-/// Passages that are named below an answer; `/look` shows all.
+/// Passages named below an answer; `/look` lists all.
 const NAMED: usize = 3;
-/// One with less is not worth a place there.
+/// Smallest share worth naming.
 const LEAST: f32 = 0.02;
 const OPENING: &str = "looked at  ";
 const HINT: &str = "/look shows them";
 
-/// The passages that are named below an answer.
 pub fn named(sources: &Sources) -> impl Iterator<Item = &Passage> {
     let worth = |(n, p): &(usize, &Passage)| *n == 0 || p.share >= LEAST;
     sources.passages.iter().take(NAMED).enumerate().filter(worth).map(|(_, p)| p)
@@ -29,7 +28,7 @@ fn text(passage: &Passage, before: Option<&Passage>) -> String {
     format!("{} ({})", sanitize_line(place), passage.percent())
 }
 
-/// The same for line mode: `Looked at: [1] war.txt 41,210-41,262 (31%), [2] 38,004-38,051 (22%).`
+/// For line mode: `Looked at: [1] war.txt 41,210-41,262 (31%), [2] 38,004-38,051 (22%).`
 pub fn sentence(sources: &Sources) -> Option<String> {
     let passages: Vec<&Passage> = named(sources).collect();
     let before = |n: usize| n.checked_sub(1).and_then(|n| passages.get(n)).copied();
@@ -38,7 +37,6 @@ pub fn sentence(sources: &Sources) -> Option<String> {
     (!places.is_empty()).then(|| format!("Looked at: {}.", places.join(", ")))
 }
 
-/// Rows of at most `cells` cells.
 pub(super) fn rows(sources: &Sources, cells: usize) -> Vec<Row> {
     let indent = width(OPENING);
     let room = cells.saturating_sub(indent).max(8);
@@ -72,7 +70,7 @@ pub(super) fn rows(sources: &Sources, cells: usize) -> Vec<Row> {
     rows
 }
 
-/// No text of the answer: it is not copied with it.
+/// Not part of the answer, so not copied with it.
 fn row_of(spans: Vec<Span>) -> Row {
     Row { spans, source: usize::MAX, gutter: Row::DECORATION, ..Row::default() }
 }

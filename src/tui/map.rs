@@ -1,4 +1,4 @@
-//! The context as cells: which kind of text each holds, and how much of it the last answer looked at.
+//! The context as cells: the kind of text in each, and its share of the last answer's attention.
 
 use super::entry::grouped;
 use super::looked::named;
@@ -9,23 +9,20 @@ use crate::text::sanitize::sanitize_line;
 /// A cell with at least this share is drawn as looked at.
 const LOOKED: f64 = 0.01;
 
-/// Some tokens of the context.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// First token.
     pub from: u64,
-    /// The one behind the last.
     pub to: u64,
-    /// What most of it is, by its place among the stretches; `None` for what is free.
+    /// Index of the stretch that fills most of it; `None` if it is free.
     pub stretch: Option<usize>,
-    /// Share of the last answer's attention.
+    /// Share of the last answer's attention, 0 to 1.
     pub share: f64,
-    /// A passage that it has part of, from 0.
+    /// Index of a passage that overlaps it.
     pub passage: Option<usize>,
 }
 
 impl Cell {
-    /// `S`, `D`, `T`, `.`; the number of a passage.
+    /// `S`, `D`, `T`, `.`, or the number of a passage.
     pub fn letter(&self, map: &ContextMap) -> char {
         let digit = self.passage.and_then(|p| u32::try_from(p + 1).ok()).and_then(|n| char::from_digit(n, 10));
         let kind = self.stretch.and_then(|i| map.stretches.get(i)).map(|s| match s.place {
@@ -36,7 +33,6 @@ impl Cell {
         digit.or(kind).unwrap_or('.')
     }
 
-    /// Whether the last answer looked at it.
     pub fn is_looked_at(&self) -> bool {
         self.share >= LOOKED
     }
@@ -71,26 +67,21 @@ pub fn cells(map: &ContextMap, tokens: u64, most: usize) -> Vec<Cell> {
     cells
 }
 
-/// The map over the transcript, with a cursor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MapView {
-    /// What is shown.
     pub map: ContextMap,
-    /// Its cells at the current size.
     pub cells: Vec<Cell>,
     /// Cells of a row, and rows there is room for.
     size: (usize, usize),
-    /// The cell under the cursor.
     pub at: usize,
 }
 
 impl MapView {
-    /// A map; cells are made by [`MapView::set_size`].
     pub fn new(map: ContextMap) -> MapView {
         MapView { map, ..MapView::default() }
     }
 
-    /// Fits it into rows of so many cells. The cursor stays at its tokens; at first it is at what was looked at most.
+    /// The cursor stays at its tokens; at first it is at the first passage.
     pub fn set_size(&mut self, row: usize, rows: usize) {
         let first = self.cells.is_empty();
         let size = (row.max(8), rows.max(1));
@@ -104,22 +95,18 @@ impl MapView {
         self.at = if first { most() } else { self.cells.iter().rposition(|c| c.from <= token).unwrap_or(0) };
     }
 
-    /// Cells of a row.
     pub fn row(&self) -> usize {
         self.size.0
     }
 
-    /// Moves the cursor by cells.
     pub fn step(&mut self, by: isize) {
         self.at = self.at.saturating_add_signed(by).min(self.cells.len().saturating_sub(1));
     }
 
-    /// The stretch under the cursor.
     pub fn stretch(&self) -> Option<&Stretch> {
         self.cells.get(self.at)?.stretch.and_then(|i| self.map.stretches.get(i))
     }
 
-    /// One line about the cell under the cursor.
     pub fn about(&self) -> String {
         let Some(cell) = self.cells.get(self.at) else {
             return "Nothing is in the context yet.".into();
@@ -133,7 +120,7 @@ impl MapView {
         format!("tokens {}-{}{what}{looked}", grouped(cell.from), grouped(cell.to.saturating_sub(1)))
     }
 
-    /// What Enter asks for: the passage, the document at about this place, or the text of the turn.
+    /// The request of Enter; `None` shows the turn's text.
     pub fn opens(&self) -> Option<Request> {
         let (cell, stretch) = (self.cells.get(self.at)?, self.stretch()?);
         match (cell.passage, stretch.place) {
@@ -148,7 +135,6 @@ impl MapView {
     }
 }
 
-/// The same as sentences, for line mode.
 pub fn sentences(map: &ContextMap) -> Vec<String> {
     let block = u64::from(map.block_tokens.max(64));
     let line = |s: &Stretch| {

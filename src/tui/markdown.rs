@@ -1,9 +1,8 @@
-//! Markdown to rows, for whole texts and for texts that are still arriving.
+//! Markdown to rows, for complete and for arriving text.
 //!
-//! A text is cut at its top-level blocks (paragraph, list, fence, table ...) and every block is rendered from its own
-//! source. A block is *stable* once a later block has begun on a complete line: nothing that arrives can change it,
-//! so [`Stream`] renders it once and afterwards only looks at the open tail. The result is the same as rendering the
-//! whole text afresh, for every prefix. A fence line that is being typed is held back until its line ends.
+//! Text is cut at its top-level blocks (paragraph, list, fence, table), each rendered from its own source. A block is
+//! *stable* once a later block has begun on a complete line; [`Stream`] renders it once and then only the open tail.
+//! For every prefix the result equals rendering it afresh. A fence line is held back until it is complete.
 
 use pulldown_cmark::{Event, Parser};
 
@@ -32,7 +31,7 @@ fn block_starts(text: &str) -> Vec<usize> {
     starts
 }
 
-/// The text without a last line that looks like the beginning of a fence.
+/// Drops a last line that may be the beginning of a fence.
 fn hold_back(text: &str) -> &str {
     let start = text.rfind('\n').map_or(0, |at| at + 1);
     let line = text[start..].trim_start_matches([' ', '>', '-', '*']);
@@ -45,7 +44,6 @@ fn hold_back(text: &str) -> &str {
     text
 }
 
-/// Rows of a text that may still grow.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
     rows: Vec<Row>,
@@ -55,32 +53,27 @@ pub struct Stream {
     stable_code: usize,
 }
 
-/// Whether more text may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
-    /// More may come.
     Open,
-    /// Complete.
     Closed,
 }
 
 impl Stream {
-    /// Rows that were made otherwise, with their code blocks.
     pub(super) fn of(rows: Vec<Row>, code: Vec<CodeBlock>) -> Stream {
         Stream { rows, code, ..Stream::default() }
     }
 
-    /// All rows.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// All code blocks, in order; `[b1]` is the first.
+    /// In order; `[b1]` is the first.
     pub fn code(&self) -> &[CodeBlock] {
         &self.code
     }
 
-    /// Renders what is new. `text` must begin with what was given before; `style` must be the same as before.
+    /// `text` must begin with the text given before, and `style` must be the same.
     pub fn update(&mut self, text: &str, growth: Growth, style: Style<'_>) {
         let text = match growth {
             Growth::Open => hold_back(text),
@@ -88,7 +81,7 @@ impl Stream {
         };
         self.rows.truncate(self.stable_rows);
         self.code.truncate(self.stable_code);
-        // Holding back may end before what is already stable only if the caller broke the rule above.
+        // `stable_end` is beyond the text only if the caller broke that rule.
         let base = self.stable_end.min(text.len());
         let Some(tail) = text.get(base..) else { return };
         let starts = block_starts(tail);
@@ -114,7 +107,6 @@ impl Stream {
     }
 }
 
-/// Rows of a complete text.
 pub fn render(text: &str, style: Style<'_>) -> Stream {
     let mut stream = Stream::default();
     stream.update(text, Growth::Closed, style);
@@ -161,6 +153,32 @@ mod tests {
 
         end
         ");
+    }
+
+    #[test]
+    fn loose_lists_keep_their_blank_lines() {
+        insta::assert_snapshot!(show("1. First:\n\n   ```\n   code\n   ```\n\n2. Second:\n\n   more\n\n3. Third\n\n- a\n- b\n", 30), @r"
+        1. First:
+
+             ```                  [b1]
+             code
+             ```
+
+        2. Second:
+
+           more
+
+        3. Third
+
+        - a
+        - b
+        ");
+        // A block of code in a tight list is followed by a blank line, too; a nested list is not.
+        let fence = format!("|     ```{}[b1]", " ".repeat(17));
+        assert_eq!(
+            show("> - one\n>   ~~~\n>   x\n>   ~~~\n> - two\n>   - inner\n> - three\n>\n> end", 30),
+            format!("| - one\n|\n{fence}\n|     x\n|     ```\n|\n| - two\n|   - inner\n|\n| - three\n|\n| end\n")
+        );
     }
 
     #[test]

@@ -1,145 +1,25 @@
-//! Simple TeX as readable Unicode: `x^2 \le \frac{a}{b}` as `x² ≤ a/b`. What is not simple stays TeX, which is still
-//! better to read than half of it.
+//! Simple TeX as Unicode: `x^2 \le \frac{a}{b}` becomes `x² ≤ a/b`. TeX that is not simple stays as it is.
 
-/// Symbols by the name of their command.
-const SYMBOLS: &[(&str, &str)] = &[
-    ("alpha", "α"),
-    ("beta", "β"),
-    ("gamma", "γ"),
-    ("delta", "δ"),
-    ("epsilon", "ε"),
-    ("varepsilon", "ε"),
-    ("zeta", "ζ"),
-    ("eta", "η"),
-    ("theta", "θ"),
-    ("iota", "ι"),
-    ("kappa", "κ"),
-    ("lambda", "λ"),
-    ("mu", "μ"),
-    ("nu", "ν"),
-    ("xi", "ξ"),
-    ("pi", "π"),
-    ("rho", "ρ"),
-    ("sigma", "σ"),
-    ("tau", "τ"),
-    ("phi", "φ"),
-    ("varphi", "φ"),
-    ("chi", "χ"),
-    ("psi", "ψ"),
-    ("omega", "ω"),
-    ("Gamma", "Γ"),
-    ("Delta", "Δ"),
-    ("Theta", "Θ"),
-    ("Lambda", "Λ"),
-    ("Xi", "Ξ"),
-    ("Pi", "Π"),
-    ("Sigma", "Σ"),
-    ("Phi", "Φ"),
-    ("Psi", "Ψ"),
-    ("Omega", "Ω"),
-    ("cdot", "·"),
-    ("times", "×"),
-    ("div", "÷"),
-    ("pm", "±"),
-    ("mp", "∓"),
-    ("ast", "∗"),
-    ("circ", "∘"),
-    ("oplus", "⊕"),
-    ("otimes", "⊗"),
-    ("odot", "⊙"),
-    ("le", "≤"),
-    ("leq", "≤"),
-    ("ge", "≥"),
-    ("geq", "≥"),
-    ("ne", "≠"),
-    ("neq", "≠"),
-    ("ll", "≪"),
-    ("gg", "≫"),
-    ("approx", "≈"),
-    ("sim", "∼"),
-    ("simeq", "≃"),
-    ("equiv", "≡"),
-    ("propto", "∝"),
-    ("in", "∈"),
-    ("notin", "∉"),
-    ("ni", "∋"),
-    ("subset", "⊂"),
-    ("subseteq", "⊆"),
-    ("supset", "⊃"),
-    ("supseteq", "⊇"),
-    ("cup", "∪"),
-    ("cap", "∩"),
-    ("setminus", "∖"),
-    ("emptyset", "∅"),
-    ("varnothing", "∅"),
-    ("forall", "∀"),
-    ("exists", "∃"),
-    ("neg", "¬"),
-    ("land", "∧"),
-    ("wedge", "∧"),
-    ("lor", "∨"),
-    ("vee", "∨"),
-    ("to", "→"),
-    ("rightarrow", "→"),
-    ("longrightarrow", "→"),
-    ("leftarrow", "←"),
-    ("leftrightarrow", "↔"),
-    ("Rightarrow", "⇒"),
-    ("implies", "⇒"),
-    ("Leftarrow", "⇐"),
-    ("Leftrightarrow", "⇔"),
-    ("iff", "⇔"),
-    ("mapsto", "↦"),
-    ("sum", "∑"),
-    ("prod", "∏"),
-    ("int", "∫"),
-    ("oint", "∮"),
-    ("partial", "∂"),
-    ("nabla", "∇"),
-    ("infty", "∞"),
-    ("angle", "∠"),
-    ("perp", "⊥"),
-    ("parallel", "∥"),
-    ("mid", "|"),
-    ("vert", "|"),
-    ("Vert", "‖"),
-    ("langle", "⟨"),
-    ("rangle", "⟩"),
-    ("lfloor", "⌊"),
-    ("rfloor", "⌋"),
-    ("lceil", "⌈"),
-    ("rceil", "⌉"),
-    ("ldots", "…"),
-    ("dots", "…"),
-    ("cdots", "⋯"),
-    ("vdots", "⋮"),
-    ("prime", "′"),
-    ("degree", "°"),
-    ("ell", "ℓ"),
-    ("hbar", "ℏ"),
-    ("Re", "ℜ"),
-    ("Im", "ℑ"),
-    ("aleph", "ℵ"),
-    ("star", "⋆"),
-    ("bullet", "•"),
-    ("top", "⊤"),
-    ("bot", "⊥"),
-    ("therefore", "∴"),
-    ("because", "∵"),
-    ("lbrace", "{"),
-    ("rbrace", "}"),
-    ("quad", "  "),
-    ("qquad", "    "),
-    ("colon", ":"),
-];
+/// Names of commands, each followed by its symbol.
+const SYMBOLS: &str = "\
+    alpha α  beta β  gamma γ  delta δ  epsilon ε  varepsilon ε  zeta ζ  eta η  theta θ  iota ι  kappa κ \
+    lambda λ  mu μ  nu ν  xi ξ  pi π  rho ρ  sigma σ  tau τ  phi φ  varphi φ  chi χ  psi ψ  omega ω  Gamma Γ \
+    Delta Δ  Theta Θ  Lambda Λ  Xi Ξ  Pi Π  Sigma Σ  Phi Φ  Psi Ψ  Omega Ω  cdot ·  times ×  div ÷  pm ± \
+    mp ∓  ast ∗  circ ∘  oplus ⊕  otimes ⊗  odot ⊙  le ≤  leq ≤  ge ≥  geq ≥  ne ≠  neq ≠  ll ≪  gg ≫ \
+    approx ≈  sim ∼  simeq ≃  equiv ≡  propto ∝  in ∈  notin ∉  ni ∋  subset ⊂  subseteq ⊆  supset ⊃ \
+    supseteq ⊇  cup ∪  cap ∩  setminus ∖  emptyset ∅  varnothing ∅  forall ∀  exists ∃  neg ¬  land ∧ \
+    wedge ∧  lor ∨  vee ∨  to →  rightarrow →  longrightarrow →  leftarrow ←  leftrightarrow ↔  Rightarrow ⇒ \
+    implies ⇒  Leftarrow ⇐  Leftrightarrow ⇔  iff ⇔  mapsto ↦  sum ∑  prod ∏  int ∫  oint ∮  partial ∂ \
+    nabla ∇  infty ∞  angle ∠  perp ⊥  parallel ∥  mid |  vert |  Vert ‖  langle ⟨  rangle ⟩  lfloor ⌊ \
+    rfloor ⌋  lceil ⌈  rceil ⌉  ldots …  dots …  cdots ⋯  vdots ⋮  prime ′  degree °  ell ℓ  hbar ℏ  Re ℜ \
+    Im ℑ  aleph ℵ  star ⋆  bullet •  top ⊤  bot ⊥  therefore ∴  because ∵  lbrace {  rbrace }  colon : \
+    ";
 
-/// Names that stand for themselves.
 const NAMES: &[&str] = &[
     "log", "ln", "lg", "exp", "sin", "cos", "tan", "cot", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "max",
     "min", "sup", "inf", "lim", "argmax", "argmin", "det", "dim", "ker", "gcd", "deg", "Pr", "mod",
 ];
 
-/// Marks over a letter, as combining characters.
 const ACCENTS: &[(&str, char)] = &[
     ("hat", '\u{302}'),
     ("widehat", '\u{302}'),
@@ -153,23 +33,9 @@ const ACCENTS: &[(&str, char)] = &[
 ];
 
 /// Commands that only choose a font or a size.
-const FONTS: &[&str] = &[
-    "text",
-    "textbf",
-    "textit",
-    "textrm",
-    "mathrm",
-    "mathbf",
-    "mathit",
-    "mathsf",
-    "mathtt",
-    "boldsymbol",
-    "operatorname",
-    "mbox",
-    "mathcal",
-];
+const FONTS: &str = "text textbf textit textrm mathrm mathbf mathit mathsf mathtt boldsymbol operatorname mbox mathcal";
 
-/// Commands that say nothing here.
+/// Commands without output.
 const SILENT: &[&str] =
     &["left", "right", "big", "Big", "bigl", "bigr", "Bigl", "Bigr", "displaystyle", "limits", "nonumber"];
 
@@ -177,7 +43,6 @@ const SUPERSCRIPTS: &str = "0⁰1¹2²3³4⁴5⁵6⁶7⁷8⁸9⁹+⁺-⁻=⁼(�
 const SUBSCRIPTS: &str = "0₀1₁2₂3₃4₄5₅6₆7₇8₈9₉+₊-₋=₌(₍)₎aₐeₑhₕiᵢjⱼkₖlₗmₘnₙoₒpₚrᵣsₛtₜuᵤvᵥxₓ";
 const DOUBLE_STRUCK: &str = "RℝNℕZℤQℚCℂEΕPℙHℍ";
 
-/// Depth of braces followed.
 const DEEPEST: usize = 16;
 
 /// TeX of one equation as Unicode; `None` when there is something in it that is not simple.
@@ -188,7 +53,7 @@ pub fn unicode(tex: &str) -> Option<String> {
     Some(words.join(" "))
 }
 
-/// Whether what stands between two dollars is an equation rather than prices. Braces around all of it say so.
+/// Tells an equation between dollars from prices. Braces around all of it mark an equation.
 pub fn is_equation(tex: &str) -> bool {
     if tex.starts_with('{') && tex.ends_with('}') {
         return true;
@@ -224,7 +89,6 @@ impl Reader<'_> {
         Some(c)
     }
 
-    /// Everything up to a closing mark, or to the end.
     fn group(&mut self, close: Option<char>) -> Option<String> {
         self.depth += 1;
         if self.depth > DEEPEST {
@@ -254,7 +118,6 @@ impl Reader<'_> {
         }
     }
 
-    /// One argument: a group, a command, or a character.
     fn argument(&mut self) -> Option<String> {
         self.rest = self.rest.trim_start();
         match self.next()? {
@@ -265,7 +128,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Raised or lowered, where all of it has such characters; else in brackets behind the mark.
+    /// Raised or lowered where Unicode has all characters, otherwise in brackets after the mark.
     fn script(&mut self, table: &str, mark: char) -> Option<String> {
         let text = self.argument()?;
         let text = text.trim();
@@ -284,7 +147,6 @@ impl Reader<'_> {
                 ',' | ';' | ':' | ' ' => " ".into(),
                 '!' => String::new(),
                 '|' => "‖".into(),
-                // A new line of a display.
                 '\\' => "; ".into(),
                 c @ ('{' | '}' | '%' | '$' | '&' | '#' | '_') => c.to_string(),
                 _ => return None,
@@ -292,26 +154,31 @@ impl Reader<'_> {
         }
         let (name, rest) = self.rest.split_at(end);
         self.rest = rest;
-        if let Some((_, symbol)) = SYMBOLS.iter().find(|s| s.0 == name) {
-            return Some((*symbol).into());
+        if matches!(name, "quad" | "qquad") {
+            return Some("  ".into());
+        }
+        let mut symbols = SYMBOLS.split_whitespace();
+        while let (Some(known), Some(symbol)) = (symbols.next(), symbols.next()) {
+            if known == name {
+                return Some(symbol.into());
+            }
         }
         if NAMES.contains(&name) {
             let gap = if self.rest.starts_with(|c: char| c.is_alphanumeric() || c == '\\') { " " } else { "" };
             return Some(format!("{name}{gap}"));
         }
         if SILENT.contains(&name) {
-            // `\left.` draws nothing.
             if name != "displaystyle" && self.rest.starts_with('.') {
                 self.next();
             }
             return Some(String::new());
         }
-        if FONTS.contains(&name) {
+        if FONTS.split(' ').any(|font| font == name) {
             return self.argument();
         }
         if let Some((_, accent)) = ACCENTS.iter().find(|a| a.0 == name) {
             let mut text = self.argument()?;
-            // Over more than one letter it cannot be drawn.
+            // A combining mark fits over one letter only.
             return (text.chars().count() == 1).then(|| {
                 text.push(*accent);
                 text
@@ -333,7 +200,6 @@ impl Reader<'_> {
     }
 }
 
-/// In brackets, unless it is one number or one name.
 fn bracketed(text: &str) -> String {
     let text = text.trim();
     let whole =

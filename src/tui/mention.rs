@@ -1,9 +1,8 @@
-//! `@file` in a question: found while it is typed, read before the question is asked; so are documents of the library by
-//! name, for which what is kept is taken. And paths that were pasted or
-//! dropped into the terminal, which are offered for loading.
+//! `@file` in a question: completed while typed, read before the question is asked. Names of library documents work
+//! too, and pasted paths are offered for loading.
 //!
-//! Whether a path exists is looked up outside ([`Effect::FindPaths`]); a path goes before a name of the library, and an
-//! `@word` that is neither stays text. Line mode and `-p` resolve mentions by the same functions ([`names`], [`meant`]).
+//! Paths are looked up outside ([`Effect::FindPaths`]); a path wins over a library name, and an `@word` that is
+//! neither stays text. Line mode and `-p` use the same functions ([`names`], [`meant`]).
 
 use std::ops::Range;
 use std::path::Path;
@@ -16,21 +15,17 @@ use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{Choice, Level, LoadOptions, Request};
 use crate::text::sanitize::sanitize_line;
 
-/// How long a hint stays, in milliseconds.
 const HINT_MS: u64 = 6_000;
-/// Paths pasted at once that are offered for loading.
+/// Most paths in one paste that are offered for loading.
 const PASTED: usize = 64;
 
-/// What paths are being looked up for.
+/// Why paths are being looked up.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Lookup {
-    /// A question that mentions some, and the message that it takes the place of.
     Question(String, Option<MessageId>),
-    /// A pasted text, and the paths it consists of.
     Pasted(String, Vec<String>),
 }
 
-/// A word that begins with `@`, and the name behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mention {
     /// Bytes of the text, the mark included.
@@ -39,7 +34,7 @@ pub struct Mention {
     pub name: String,
 }
 
-/// Words with a mark, from left to right. The mark stands at the beginning of a word, so that addresses are none.
+/// Words that begin with `@`, in order. An `@` inside a word, as in an address, is text.
 pub fn mentions(text: &str) -> Vec<Mention> {
     let mut found = Vec::new();
     let mut before = ' ';
@@ -66,7 +61,7 @@ pub fn mentions(text: &str) -> Vec<Mention> {
     found
 }
 
-/// What is typed of a mention right before the caret: where it begins, and the name so far.
+/// The mention before the caret: its offset, and the name so far.
 pub fn typed(line: &str) -> Option<(usize, String)> {
     if let Some(before) = line.strip_suffix('@') {
         let before = before.chars().next_back();
@@ -75,12 +70,11 @@ pub fn typed(line: &str) -> Option<(usize, String)> {
     mentions(line).pop().filter(|m| m.range.end == line.len()).map(|m| (m.range.start, m.name))
 }
 
-/// A name without what a sentence puts behind it.
+/// The name without trailing punctuation.
 fn bare(name: &str) -> &str {
     name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', '"', '\''])
 }
 
-/// The text with the marks of known names taken away, and those names, each once.
 fn resolved(text: &str, known: &[&str]) -> (String, Vec<String>) {
     let mut out = String::new();
     let mut names: Vec<String> = Vec::new();
@@ -102,7 +96,7 @@ fn resolved(text: &str, known: &[&str]) -> (String, Vec<String>) {
     (out, names)
 }
 
-/// The names a question may mean, each once: with and without what a sentence puts behind them. Those that are paths are looked up.
+/// Candidate names, with and without trailing punctuation, each once.
 pub fn names(text: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for m in mentions(text) {
@@ -118,26 +112,21 @@ pub fn names(text: &str) -> Vec<String> {
 /// A question with its mentions resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meant {
-    /// Without the marks of what is known.
     pub text: String,
-    /// Files that are read before it is asked.
     pub paths: Vec<String>,
-    /// Documents of the library that are.
     pub library: Vec<String>,
 }
 
 impl Meant {
-    /// Names of what is to be read.
     fn unread(&self) -> impl Iterator<Item = &String> {
         self.paths.iter().chain(&self.library)
     }
 
-    /// Whether it can be asked as it is.
     pub fn is_ready(&self) -> bool {
         self.unread().next().is_none()
     }
 
-    /// Why it is not sent in the place of an earlier question: where a document would be read, other messages stand.
+    /// An edit cannot read documents: other messages follow it.
     pub fn not_for_an_edit(&self) -> String {
         let marked = self.unread().map(|n| format!("@{}", sanitize_line(n))).collect::<Vec<_>>().join(" ");
         format!(
@@ -146,8 +135,7 @@ impl Meant {
     }
 }
 
-/// What a question means, given the paths that there are, the documents that are `read` and need not be read again to be spoken
-/// of, and the names of the library.
+/// Resolves mentions, given existing paths, documents already read, and library names.
 pub fn meant(text: &str, found: &[String], read: &[&str], library: &[&str]) -> Meant {
     let known: Vec<&str> = found.iter().map(String::as_str).chain(read.iter().chain(library).copied()).collect();
     let (text, mut names) = resolved(text, &known);
@@ -156,7 +144,6 @@ pub fn meant(text: &str, found: &[String], read: &[&str], library: &[&str]) -> M
     Meant { text, paths, library }
 }
 
-/// What reads paths and documents of the library; `~` is the home folder.
 pub fn load_request(paths: Vec<String>, library: Vec<String>, home: Option<&Path>) -> Request {
     let options = LoadOptions { library, ..LoadOptions::default() };
     Request::Load { paths: paths.into_iter().map(|path| below_home(path, home)).collect(), options }
@@ -169,8 +156,8 @@ pub fn below_home(path: String, home: Option<&Path>) -> String {
     below.unwrap_or(path)
 }
 
-/// Paths a pasted text consists of, if it consists of nothing else: absolute, below `~` or `.`, or `file://` addresses;
-/// in quotes or with escaped spaces, as terminals drop them.
+/// Paths, if the pasted text has nothing else: absolute, below `~` or `.`, or `file://`; quoted or escaped, as
+/// terminals drop them.
 pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
     let mut paths = Vec::new();
     let mut chars = text.trim().chars().peekable();
@@ -217,7 +204,6 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Looks up what a question mentions; false if it mentions nothing.
 pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>, effects: &mut Vec<Effect>) -> bool {
     let names = names(text);
     if names.is_empty() {
@@ -229,7 +215,7 @@ pub(super) fn look_up(app: &mut App, text: &str, edits: Option<MessageId>, effec
     true
 }
 
-/// Looks up whether a pasted text is paths; false if it is plainly text, or belongs to a command.
+/// False if it is plain text or belongs to a command.
 pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
     if app.composer.text().starts_with('/') || app.editing.is_some() || app.lookup.is_some() {
         return false;
@@ -240,7 +226,6 @@ pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect
     true
 }
 
-/// What of it exists. Returns a question to be asked now, or a text to be pasted after all.
 pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) -> Found {
     match app.lookup.take() {
         None => Found::Nothing,
@@ -270,31 +255,21 @@ pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) 
             let choice = |key, label: &str| Choice { key, label: label.into() };
             let choices =
                 vec![choice('\n', "load"), choice('t', "put the text into the input"), choice('\x1b', "neither")];
-            let asked = format!("Load {}?", sanitize_line(&what));
-            app.questions.push_back(Question::of_pasted(asked, choices));
+            let question = format!("Load {}?", sanitize_line(&what));
+            app.questions.push_back(Question::of_pasted(question, choices));
             app.lookup = Some(Lookup::Pasted(text, paths));
             Found::Nothing
         }
     }
 }
 
-/// What a lookup leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nothing more.
     Nothing,
-    /// This is asked now, or put in the place of a message.
-    Ask {
-        /// Without the marks of what is known.
-        text: String,
-        /// The message.
-        edits: Option<MessageId>,
-    },
-    /// This is text after all.
+    Ask { text: String, edits: Option<MessageId> },
     Paste(String),
 }
 
-/// The question about pasted paths was answered.
 pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Found {
     let Some(Lookup::Pasted(text, paths)) = app.lookup.take() else { return Found::Nothing };
     match key {
@@ -308,7 +283,6 @@ pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Fou
     }
 }
 
-/// The text goes back into the input, so that it is not taken for one that was read.
 fn not_for_an_edit(app: &mut App, meant: &Meant, typed: &str, edits: Option<MessageId>) {
     note(app, Level::Warn, &meant.not_for_an_edit());
     if app.composer.recall(&commands::line_of(typed)) {
@@ -316,7 +290,6 @@ fn not_for_an_edit(app: &mut App, meant: &Meant, typed: &str, edits: Option<Mess
     }
 }
 
-/// Reads files and documents of the library, then asks.
 pub(super) fn load_for_question(
     app: &mut App,
     text: String,
@@ -325,7 +298,6 @@ pub(super) fn load_for_question(
     effects: &mut Vec<Effect>,
 ) {
     let line = commands::line_of(&text);
-    // As what is queued: where the program is killed while it reads, the question is not lost.
     remember(app, &line, effects);
     app.queue.lines.push_front(Queued { line, edits: None });
     app.reading_for_question = true;
@@ -338,7 +310,6 @@ fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut V
     send(app, request, effects);
 }
 
-/// What a question mentions was not read: the question waits for a decision.
 pub(super) fn not_read(app: &mut App, now: u64) {
     if std::mem::take(&mut app.reading_for_question) && !app.queue.lines.is_empty() {
         app.queue.held = true;
@@ -347,16 +318,15 @@ pub(super) fn not_read(app: &mut App, now: u64) {
     }
 }
 
-/// What is said of a question that waits because not all was read; in 80 columns.
+/// At most 80 cells.
 fn not_asked(app: &App) -> String {
     let keys = &app.config.keys;
     let asks = keys.offer("Not asked: not all was read", Action::Send, "asks it anyway");
     keys.offer(&asks, Action::Unqueue, "edits it")
 }
 
-/// The question was sent or taken out of the queue: nothing is said of it any more.
 pub(super) fn is_decided(app: &mut App) {
-    if app.hint.as_ref().is_some_and(|(said, _)| *said == not_asked(app)) {
+    if app.hint.as_ref().is_some_and(|(text, _)| *text == not_asked(app)) {
         app.hint = None;
     }
 }

@@ -1,11 +1,11 @@
-//! The interface's state, changed in one function: [`update`] takes an event and the time and returns effects.
+//! The interface's state and its one transition: [`update`] takes an event and the time and returns effects.
 //!
-//! Nothing in here reads a clock, touches a disk, knows a terminal or draws. Text becomes [`rows`] here (pure and
-//! testable); `ui` paints rows and never changes anything. Foreign text is cleaned when it comes in. What the user
-//! wants from the model goes out as [`Effect::Send`]; what happens comes back as [`Event::Notice`].
+//! Nothing here reads a clock, touches a disk or knows a terminal. Text becomes [`rows`] here; [`view`] draws them
+//! and changes nothing. Foreign text is sanitized on arrival. Requests leave as [`Effect::Send`], results arrive as
+//! [`Event::Notice`].
 //!
-//! The input is our own small editor ([`composer`]) instead of a widget: the caret must be known before drawing, move
-//! by grapheme clusters and treat a folded paste as one unit, and this layer must not know the drawing library.
+//! The input is our own editor ([`composer`]): the caret must be known before drawing, move by grapheme clusters and
+//! treat a folded paste as one unit.
 
 mod acts;
 pub mod cells;
@@ -40,6 +40,7 @@ mod quit;
 mod render;
 pub mod rows;
 pub mod selection;
+pub mod settings;
 pub mod several;
 pub mod shelf;
 pub mod status;
@@ -65,7 +66,7 @@ use drafts::Drafts;
 use find::Find;
 use history::History;
 use options::UiConfig;
-use overlay::Overlay;
+use overlay::{Item, Overlay};
 use palette::Palette;
 use selection::Selection;
 use several::Several;
@@ -77,37 +78,27 @@ pub use event::{Effect, Event, Redraw};
 pub use question::{Asker, Question, Standing};
 pub use update::update;
 
-/// Parts of the open session beside its messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionHead {
-    /// Name; empty for a new one.
     pub name: String,
-    /// The title it was given, for the window.
     pub title: String,
     /// Branch and number of branches.
     pub branch: (u64, u64),
-    /// Opened to view only.
     pub view_only: bool,
-    /// For the panel.
     pub timeline: Vec<TimelineRow>,
-    /// For the panel and completion.
     pub documents: Vec<DocumentRow>,
-    /// For the panel.
     pub map: ContextMap,
 }
 
-/// What the next Esc or Ctrl-C means, and until when (ms).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Armed {
     #[default]
     Nothing,
-    /// Second Esc: clear or timeline.
     Escape(u64),
-    /// Esc stopped work: swallow another one.
+    /// Ignores an Esc that follows the one that stopped work.
     Swallow(u64),
-    /// Second Ctrl-C quits.
     Quit(u64),
-    /// Ctrl-C stopped work: ignore more of them.
+    /// Ignores a Ctrl-C that follows the one that stopped work.
     Ignore(u64),
 }
 
@@ -120,251 +111,177 @@ impl Armed {
     }
 }
 
-/// How far the program is from its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// In use.
     #[default]
     Running,
-    /// `Quit` was sent, the runtime is saving.
     Quitting,
-    /// Over.
     Ended,
 }
 
-/// A line that waits until the model is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
-    /// As typed.
     pub line: String,
-    /// The message that it takes the place of: what was an edit when it was entered is one when it is sent, and nothing else is.
+    /// The message that this line replaces.
     pub edits: Option<MessageId>,
 }
 
-/// Messages that wait until the model is free.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
-    /// The next one is in front.
     pub lines: VecDeque<Queued>,
-    /// Held after a stop: they are sent with the next Enter.
+    /// Set by a stop; Enter sends them.
     pub held: bool,
 }
 
-/// The whole state of the interface.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct App {
-    /// Options; `/theme` and `/think` change them.
     pub config: UiConfig,
-    /// Columns and rows of the terminal.
     pub size: (u16, u16),
-    /// What was said.
     pub transcript: Transcript,
-    /// The input.
     pub composer: Composer,
-    /// The open session.
     pub session: SessionHead,
-    /// Sessions opened in this run.
     pub tabs: Tabs,
-    /// What the runtime keeps of the input.
     drafts: Drafts,
-    /// What the runtime does.
     pub activity: Activity,
-    /// Numbers.
     pub meters: Meters,
-    /// Whether all is on disk.
     pub save: SaveState,
-    /// Why state was not kept, since some was: it was said.
+    /// The reported reason why state is not saved.
     left_out: Option<String>,
-    /// The model, once it is ready.
     pub model: Option<ModelInfo>,
-    /// Waiting messages.
     pub queue: Queue,
-    /// Answers that are written side by side, in the transcript's place: they are not in it until one of them goes on.
+    /// Alternatives that are being written; not in the transcript until one is chosen.
     pub several: Option<Several>,
-    /// A page or list over the transcript.
     pub overlay: Option<Overlay>,
-    /// One that came while somebody wrote, or gave way to what was written: it is shown when it is asked for.
+    /// A page that arrived while the user typed; Shift-Tab opens it.
     set_aside: Option<Overlay>,
-    /// Something was written since a line was entered or something was taken from a list.
+    /// It was open before.
+    aside_seen: bool,
+    /// Text was typed since the last line was sent or list row chosen.
     wrote: bool,
-    /// Decisions to take, first one shown.
     pub questions: VecDeque<Question>,
-    /// Search in the transcript.
     pub find: Option<Find>,
-    /// Text selected with the mouse.
     pub selection: Option<Selection>,
-    /// Completions.
     pub popup: Option<Popup>,
-    /// Earlier prompts.
     pub history: History,
-    /// Set while the input holds an existing message.
     pub editing: Option<MessageId>,
-    /// The input holds what was first in the queue.
+    /// The input holds the first queued line.
     took_out: bool,
-    /// A short word below the input, with the time it vanishes.
+    /// Text below the input, with the time at which it disappears.
     pub hint: Option<(String, Option<u64>)>,
-    /// The panel, switched by the user; else its option decides.
+    /// Why the last line was refused; shown at the input until the next key.
+    pub refusal: Option<String>,
+    /// The command that was sent last, while the runtime has only warned about it.
+    attempt: Option<acts::Attempt>,
+    /// Set by the user; otherwise the option decides.
     pub panel: Option<bool>,
-    /// Running or ending.
     pub phase: Phase,
-    /// Work ended while the window had not got the focus.
+    /// Work ended while the window had no focus.
     pub unseen: bool,
-    /// Decode speeds of the last while, oldest first, for the panel.
+    /// Recent decode speeds for the panel, oldest first.
     pub speeds: VecDeque<f64>,
-    /// Where somebody is on the guided tour.
     pub tour: Option<Tour>,
-    /// It is a run of the tour, left or not: what is saved goes with it.
+    /// This run is the tour, even if the user left it.
     pub toured: bool,
-    /// The number key that put an offered question into the input: typing on means the number after all.
+    /// The digit that chose an offered question; a second digit means the number instead.
     offered: Option<char>,
-    /// Documents of the library, for completion and mentions.
     library: Vec<LibraryName>,
-    /// Sessions seen last, for completion.
     sessions: Vec<SessionRow>,
     armed: Armed,
-    /// A question was sent, or an answer to one of the runtime's, and the runtime has not said yet that it is served or what has to be
-    /// decided first.
+    /// The last question, or answer to a question, is not acknowledged yet.
     waiting: bool,
-    /// A question of the runtime was answered, and what comes of that is not over.
+    /// The answer to a question is still being carried out.
     answered: bool,
-    /// The runtime is at a queued command that leads elsewhere, and has not got there yet.
+    /// The running queued command leads to another place or session.
     leads: bool,
-    /// Requests sent to the runtime, as it counts them, and how many of them it has served.
+    /// Requests sent and acknowledged, by the runtime's count.
     sent: u64,
     served: u64,
-    /// Paths are being looked up, or asked about.
     lookup: Option<mention::Lookup>,
-    /// Files are read because the first queued question mentions them.
+    /// Files are read for the first queued question.
     reading_for_question: bool,
-    /// Counts requests, so that notes can be told which one they answer.
+    /// Counts requests, so that a note can name the one it answers.
     requests: u64,
     focused: bool,
     busy_since: Option<u64>,
-    /// What was found in another session, which is on its way to the screen: its name, and the message to be shown there.
+    /// A search hit in a session that is being opened.
     show_after_open: Option<(String, MessageId)>,
     /// Words looked for in all branches of the open session: other sessions' hits are left out.
     find_here: Option<String>,
-    /// The aside that still runs was closed by the user.
+    /// The user closed the aside that is still running.
     aside_dismissed: bool,
-    /// The aside was asked while something else went on: stopping it stops nothing else.
+    /// The aside runs besides other work and is stopped alone.
     aside_apart: bool,
     redraw: Redraw,
 }
 
 impl App {
-    /// An interface of a size, before the runtime has said anything.
     pub fn new(config: UiConfig, width: u16, height: u16) -> App {
         let mut app = App {
             sent: config.sent_before,
             config,
             size: (width, height),
-            transcript: Transcript::default(),
-            composer: Composer::default(),
-            session: SessionHead::default(),
-            tabs: Tabs::default(),
-            drafts: Drafts::default(),
             activity: Activity::Starting { what: "starting".into() },
-            meters: Meters::default(),
-            save: SaveState::Empty,
-            left_out: None,
-            model: None,
-            queue: Queue::default(),
-            several: None,
-            overlay: None,
-            set_aside: None,
-            wrote: false,
-            questions: VecDeque::new(),
-            find: None,
-            selection: None,
-            popup: None,
-            history: History::default(),
-            editing: None,
-            took_out: false,
-            hint: None,
-            panel: None,
-            phase: Phase::Running,
-            unseen: false,
-            speeds: VecDeque::new(),
-            tour: None,
-            toured: false,
-            offered: None,
-            library: Vec::new(),
-            sessions: Vec::new(),
-            armed: Armed::Nothing,
-            waiting: false,
-            answered: false,
-            served: 0,
-            leads: false,
-            lookup: None,
-            reading_for_question: false,
-            requests: 0,
             focused: true,
-            busy_since: None,
-            show_after_open: None,
-            find_here: None,
-            aside_dismissed: false,
-            aside_apart: false,
             redraw: Redraw::Now,
+            ..App::default()
         };
         app.relayout();
         app
     }
 
-    /// Whether the model (or the runtime) is at work, so that messages have to wait.
+    /// Whether new messages have to wait.
     pub fn busy(&self) -> bool {
         self.waiting || !self.activity.rests()
     }
 
-    /// Whether something goes on, in hand or beside.
     pub(crate) fn goes_on(&self) -> bool {
         self.busy() || self.activity.is_beside()
     }
 
-    /// Whether there is something that Esc ends.
     pub(crate) fn can_be_stopped(&self) -> bool {
         self.goes_on() && !matches!(self.activity, Activity::Starting { .. } | Activity::Stopping)
     }
 
-    /// Whether work goes on here, or stands until the runtime is told how to go on.
+    /// Whether this session works or waits for a decision.
     pub(crate) fn has_work(&self) -> bool {
-        self.busy() || self.questions.iter().any(Question::is_the_desks)
+        self.busy() || self.questions.iter().any(Question::is_of_runtime)
     }
 
-    /// Whether something can be answered beside what goes on.
     pub fn answers_beside(&self) -> bool {
         self.model.as_ref().is_some_and(|m| m.max_sequences > 1)
     }
 
-    /// Takes the wish for a frame.
     pub fn take_redraw(&mut self) -> Redraw {
         std::mem::take(&mut self.redraw)
     }
 
-    /// When [`Event::Tick`] is wanted, if at all. `None` while nothing is pending: an idle program sleeps.
+    /// When [`Event::Tick`] is wanted; `None` while nothing is pending, so that an idle program sleeps.
     pub fn deadline(&self) -> Option<u64> {
         let hint = self.hint.as_ref().and_then(|h| h.1);
         [hint, self.armed.until(), self.drafts.deadline()].into_iter().flatten().min()
     }
 
-    /// Whether something was said in the open session, be it undone.
+    /// Whether the session has messages, on any branch.
     pub(crate) fn has_begun(&self) -> bool {
         self.transcript.messages().next().is_some() || !self.session.timeline.is_empty()
     }
 
-    /// Whether the open model is the built-in demo.
     pub fn is_demo(&self) -> bool {
         self.model.as_ref().is_some_and(|model| model.built_in)
     }
 
-    /// The last answer, for `/copy`.
     fn last_answer(&self) -> Option<&crate::core::transcript::Message> {
         self.transcript.messages().rfind(|m| m.role == crate::core::transcript::Role::Assistant)
     }
 
-    /// The colours to draw with: those of the theme that is looked at in the list of themes, else the chosen one's.
+    /// In the list of themes, the selected one; otherwise the current one.
     pub fn palette(&self) -> &Palette {
-        match &self.overlay {
-            Some(Overlay::Themes(list)) => list.selected().and_then(|row| row.palette.as_ref().ok()),
+        let selected = match &self.overlay {
+            Some(Overlay::List(view)) => view.list.selected(),
+            _ => None,
+        };
+        match selected {
+            Some(Item::Theme(row)) => row.palette.as_ref().ok(),
             _ => None,
         }
         .unwrap_or(&self.config.theme)

@@ -1,48 +1,59 @@
-//! What the runtime says, and what that changes. Foreign text is cleaned here, except message texts, which the
-//! transcript cleans itself because it keeps the original for copying.
+//! Applies notices of the runtime. Foreign text is sanitized here, except message texts, whose original the
+//! transcript keeps for copying.
 
-use super::acts::{hold, note, notify, offer, send};
+use super::acts::{answers_nothing, hold, note, notify, offer, send};
 use super::cleaned::{clean, document_row, line, opened, session_row, timeline_row};
 use super::entry::grouped;
 use super::keys::Action;
-use super::list::List;
 use super::map::MapView;
 use super::mention;
-use super::overlay::{Overlay, Page};
+use super::overlay::{Item, Kind, ListView, Overlay, Page};
 use super::pick::FilePick;
 use super::several::Several;
-use super::shelf::FanOutView;
 use super::status::{duration, writing_speed};
-use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, drafts, late, perform};
+use super::{App, Effect, Phase, Question, Redraw, SessionHead, cleaned, drafts, late, perform, shelf};
 use crate::core::transcript::Role;
 use crate::core::{Exit, percent};
 use crate::runtime::protocol::{
-    Activity, DocumentRow, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionRow,
-    SessionView, TimelineRow,
+    Activity, GotoTarget, Level, LibraryName, Notice, Request, SaveState, SearchRow, SessionView,
 };
 use crate::text::sanitize::in_markdown;
 
-/// How long a hint stays, in milliseconds.
 const HINT_MS: u64 = 4_000;
 
-/// Decode speeds that are remembered.
 const SPEEDS: usize = 42;
 
-/// Takes one notice; says how soon it must be seen.
 pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<Effect>) -> Redraw {
+    let mut redraw = match &notice {
+        Notice::Acknowledged(_) | Notice::Prompts(_) | Notice::Library(_) => Redraw::No,
+        Notice::Tree(_)
+        | Notice::Delta { .. }
+        | Notice::Meters(_)
+        | Notice::FanOut(_)
+        | Notice::Aside { .. }
+        | Notice::Titled(_)
+        | Notice::Named { .. } => Redraw::Stream,
+        _ => Redraw::Now,
+    };
+    match &notice {
+        Notice::Note(Level::Warn | Level::Error, text) => {
+            if let Some(attempt) = &mut app.attempt {
+                attempt.warning = Some(clean(text));
+            }
+        }
+        Notice::Activity(Activity::Busy { .. }) => {}
+        notice if !answers_nothing(notice) => app.attempt = None,
+        _ => {}
+    }
     if let Some(tour) = &mut app.tour {
         tour.told(&notice);
     }
     match notice {
-        Notice::Ready(info) => {
-            app.model = Some(info);
-            Redraw::Now
-        }
+        Notice::Ready(info) => app.model = Some(info),
         Notice::Session(view) => {
             session(app, view, now, effects);
-            match super::tabs::held(app) {
-                Some(held) => self::notice(app, held, now, effects),
-                None => Redraw::Now,
+            if let Some(held) = super::tabs::held(app) {
+                self::notice(app, held, now, effects);
             }
         }
         Notice::Tree(tree) => {
@@ -50,50 +61,38 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.session.timeline = tree.timeline.into_iter().map(timeline_row).collect();
             app.session.documents = tree.documents.into_iter().map(document_row).collect();
             app.session.map = tree.map;
-            Redraw::Stream
         }
         Notice::Added(message) => {
             if message.role == Role::Document {
                 app.reading_for_question = false;
             }
             app.transcript.add(message);
-            Redraw::Now
         }
         Notice::Several(answers) => {
             app.popup = None;
             hidden(app);
             app.several = Some(Several::new(&answers));
-            Redraw::Now
         }
         Notice::Delta { message, thinking, text } => {
             match app.several.as_mut().filter(|several| several.has(message)) {
                 Some(several) => several.delta(message, thinking, &text),
                 None => app.transcript.delta(message, thinking, &text),
             }
-            Redraw::Stream
         }
-        Notice::Finished(message) => {
-            match app.several.as_mut().filter(|several| several.has(message.id)) {
-                Some(several) => several.finish(&message),
-                None => app.transcript.finish(message),
-            }
-            Redraw::Now
-        }
+        Notice::Finished(message) => match app.several.as_mut().filter(|several| several.has(message.id)) {
+            Some(several) => several.finish(&message),
+            None => app.transcript.finish(message),
+        },
         Notice::Acknowledged(count) => {
-            // One that was sent a moment ago is not among those that were served before it came.
             app.served = count;
             app.waiting &= count < app.sent;
             app.answered &= count < app.sent;
             app.leads &= app.waiting;
             app.tabs.served(count);
-            Redraw::No
         }
-        Notice::Activity(activity) => self::activity(app, activity, now, effects),
-        Notice::Background { serial, notice } => super::tabs::beside(app, serial, *notice, now, effects),
-        Notice::Meters(meters) => {
-            app.meters = meters;
-            Redraw::Stream
-        }
+        Notice::Activity(activity) => redraw = self::activity(app, activity, now, effects),
+        Notice::Background { serial, notice } => redraw = super::tabs::background(app, serial, *notice, now, effects),
+        Notice::Meters(meters) => app.meters = meters,
         Notice::Save(state) => {
             app.save = match state {
                 SaveState::TextOnly(why) => SaveState::TextOnly(left_out(app, line(&why))),
@@ -104,7 +103,6 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
                     other
                 }
             };
-            Redraw::Now
         }
         Notice::Note(level, text) => {
             if level != Level::Info {
@@ -112,43 +110,30 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
                 perform::not_led(app);
             }
             note(app, level, &text);
-            Redraw::Now
         }
-        Notice::Damage(text) => {
-            note(app, Level::Warn, &text);
-            Redraw::Now
-        }
-        Notice::Page { title, text } => {
-            late::arrive(app, Overlay::Page(Page::new(line(&title), clean(&text))));
-            Redraw::Now
-        }
+        Notice::Damage(text) => note(app, Level::Warn, &text),
+        Notice::Page { title, text } => late::arrive(app, Overlay::Page(Page::new(line(&title), clean(&text)))),
         Notice::Looked { number, passages, sentence, title, text } => {
             let mut page = Page::new(line(&title), clean(&text));
             (page.looked, page.passages, page.sentence) = (Some(number), passages, sentence);
             late::arrive(app, Overlay::Page(page));
-            Redraw::Now
         }
         Notice::Why { number, title, text, rows } => {
             let mut page = Page::new(line(&title), clean(&text));
             (page.looked, page.passages) = (Some(number), rows.len());
             late::arrive(app, Overlay::Page(page));
-            Redraw::Now
         }
-        Notice::Map(map) => {
-            late::arrive(app, Overlay::Map(MapView::new(map)));
-            Redraw::Now
-        }
-        Notice::FanOut(shelf) => {
+        Notice::Map(map) => late::arrive(app, Overlay::Map(MapView::new(map))),
+        Notice::FanOut(fan_out) => {
             app.waiting = false;
             let nothing_open = app.overlay.is_none();
-            if let Some(Overlay::FanOut(view)) = late::find(app, |page| matches!(page, Overlay::FanOut(_))) {
-                let next = FanOutView::new(shelf, Some(&*view));
-                *view = next;
-            } else if nothing_open || shelf.over {
-                // Closed by the user, who has opened something else meanwhile: it comes back when it is complete.
-                late::arrive(app, Overlay::FanOut(FanOutView::new(shelf, None)));
+            let is_it = |page: &Overlay| matches!(page, Overlay::List(view) if view.kind == Kind::Answers);
+            if let Some(Overlay::List(view)) = late::find(app, is_it) {
+                *view = shelf::view(fan_out, Some(&*view));
+            } else if nothing_open || fan_out.over {
+                // A table that the user closed returns when it is complete.
+                late::arrive(app, Overlay::List(shelf::view(fan_out, None)));
             }
-            Redraw::Stream
         }
         Notice::Aside { question, text, done } => {
             let text = format!("**{}**\n\n{}", in_markdown(&line(&question)), clean(&text));
@@ -158,119 +143,109 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
                 page.set_text(text, glyphs);
                 *was = done;
             } else if app.aside_dismissed {
-                // Closed by the user: what still arrives is not wanted.
                 app.aside_dismissed = done.is_none();
             } else {
                 late::arrive(app, Overlay::Aside { page: Page::new("Aside (not kept)", text), done });
             }
             app.waiting = false;
-            Redraw::Stream
         }
         Notice::Question { id, text, choices } => {
             (app.waiting, app.answered) = (false, false);
-            app.questions.push_back(Question::of_desk(id, clean(&text), choices, None));
-            Redraw::Now
+            app.questions.push_back(Question::of_runtime(id, clean(&text), choices, None));
         }
         Notice::Plan { id, text, choices, mut plan } => {
             (app.waiting, app.answered) = (false, false);
             for f in &mut plan.files {
                 f.name = line(&f.name);
             }
-            app.questions.push_back(Question::of_desk(id, clean(&text), choices, Some(FilePick::new(plan))));
-            Redraw::Now
+            app.questions.push_back(Question::of_runtime(id, clean(&text), choices, Some(FilePick::new(plan))));
         }
         Notice::Input { text, editing } => {
             app.overlay = None;
             app.popup = None;
             if editing.is_some() {
-                // Asked for by name: a draft goes to where Ctrl-Y finds it.
+                // Ctrl-Y brings the draft back.
                 app.composer.clear_to_cut();
             }
             if app.composer.recall(&clean(&text)) {
                 app.editing = editing;
                 if text.starts_with("/system ") {
-                    let said = app.config.keys.does(Action::Send, "sets what stands in the input").unwrap_or_default();
-                    offer(app, &said, Action::Editor, "opens it in your editor", now + HINT_MS);
+                    let sets = app.config.keys.does(Action::Send, "sets what stands in the input").unwrap_or_default();
+                    offer(app, &sets, Action::Editor, "opens it in your editor", now + HINT_MS);
                 }
             } else {
                 offer(app, "The question is set aside", Action::Yank, "brings it back", now + HINT_MS);
             }
-            Redraw::Now
         }
-        Notice::Draft(text) => {
-            drafts::brought_back(app, &clean(&text), now);
-            Redraw::Now
-        }
-        Notice::Prompts(prompts) => {
-            app.history.earlier(prompts);
-            Redraw::No
-        }
-        Notice::Titled(title) => {
-            app.session.title = line(&title);
-            Redraw::Stream
-        }
+        Notice::Draft(text) => drafts::brought_back(app, &clean(&text), now),
+        Notice::Prompts(prompts) => app.history.earlier(prompts),
+        Notice::Titled(title) => app.session.title = line(&title),
         Notice::Named { name, opened } => {
             app.session.name = line(&name);
             super::tabs::named(app, cleaned::opened(opened));
-            Redraw::Stream
         }
         Notice::Library(names) => {
-            app.library = names.into_iter().map(|d| LibraryName { name: line(&d.name), ..d }).collect();
-            Redraw::No
+            app.library = names.into_iter().map(|d| LibraryName { name: line(&d.name), ..d }).collect()
         }
         Notice::Sessions(rows) => {
-            app.sessions = rows.clone();
-            let rows = rows.into_iter().map(session_row).collect();
-            let list = List::new(rows, |r: &SessionRow| format!("{} {}", r.name, r.title));
-            late::arrive(app, Overlay::Sessions(list));
-            Redraw::Now
+            app.sessions.clone_from(&rows);
+            let rows = rows.into_iter().map(|r| Item::Session(session_row(r)));
+            arrive(app, ListView::new(Kind::Sessions, "Sessions", rows));
         }
         Notice::Found { query, rows } => {
             let here = app.find_here.take().filter(|words| *words == query);
-            let rows: Vec<SearchRow> = rows
-                .into_iter()
-                .map(|r| SearchRow { snippet: line(&r.snippet), session: line(&r.session), ..r })
-                .filter(|r| here.is_none() || r.session == app.session.name)
-                .collect();
-            let list = List::new(rows, |r: &SearchRow| r.snippet.clone());
-            late::arrive(app, Overlay::Found { query: line(&query), list });
-            Redraw::Now
+            let rows =
+                rows.into_iter().map(|r| SearchRow { snippet: line(&r.snippet), session: line(&r.session), ..r });
+            let name = app.session.name.clone();
+            let rows = rows.filter(|r| here.is_none() || r.session == name).map(Item::Hit);
+            arrive(app, ListView::new(Kind::Found, format!("Found for \"{}\"", line(&query)), rows));
         }
         Notice::Timeline(rows) => {
-            let rows: Vec<TimelineRow> = rows.into_iter().map(timeline_row).collect();
             let head = rows.iter().position(|r| r.head).unwrap_or(rows.len());
-            let mut list = List::new(rows, |r: &TimelineRow| r.title.clone());
-            list.select(head);
-            late::arrive(app, Overlay::Timeline(list));
-            Redraw::Now
+            let rows = rows.into_iter().map(|r| Item::Turn(timeline_row(r)));
+            let mut view = ListView::new(Kind::Timeline, "Timeline", rows);
+            view.list.select(head);
+            arrive(app, view);
         }
         Notice::Documents { title, rows } => {
-            let rows = rows.into_iter().map(document_row).collect();
-            let list = List::new(rows, |r: &DocumentRow| r.name.clone());
-            late::arrive(app, Overlay::Documents { title: line(&title), list });
-            Redraw::Now
+            let rows = rows.into_iter().map(|r| Item::Document(document_row(r)));
+            arrive(app, ListView::new(Kind::Documents, line(&title), rows));
         }
-        Notice::Display(display) => {
-            super::themes::display(app, &display, effects);
-            Redraw::Now
-        }
+        Notice::Display(display) => super::themes::display(app, &display, effects),
         Notice::Bye { farewell, unsaved } => {
             app.phase = Phase::Ended;
             effects.push(Effect::Exit {
                 exit: unsaved.map_or(Exit::Ok, |u| u.exit),
                 farewell: farewell.map(|f| clean(&f)),
             });
-            Redraw::Now
         }
         Notice::Fatal { error, exit } => {
             app.phase = Phase::Ended;
             effects.push(Effect::Exit { exit, farewell: Some(clean(&error)) });
-            Redraw::Now
         }
+    }
+    if app.attempt.is_some() && app.served >= app.sent && app.activity.rests() {
+        refused(app);
+        redraw = Redraw::Now;
+    }
+    redraw
+}
+
+/// The runtime has only warned about the last command: the reason is shown at the input, which gets the command back.
+fn refused(app: &mut App) {
+    let Some(super::acts::Attempt { line, warning: Some(why) }) = app.attempt.take() else { return };
+    app.transcript.take_notes(app.requests);
+    app.refusal = Some(why);
+    if app.composer.is_empty() {
+        app.composer.set(&line);
     }
 }
 
-/// State is not kept. It may be so with each answer from now on: why is said once, the header goes on saying that it is so.
+fn arrive(app: &mut App, view: ListView) {
+    late::arrive(app, Overlay::List(view));
+}
+
+/// Reports the reason once; the header keeps showing the state.
 fn left_out(app: &mut App, why: String) -> String {
     if app.left_out.as_ref() != Some(&why) {
         note(app, Level::Warn, &format!("Text is saved, its state is not: {}.", why.trim_end_matches('.')));
@@ -299,16 +274,14 @@ fn session(app: &mut App, view: SessionView, now: u64, effects: &mut Vec<Effect>
         documents: view.documents.into_iter().map(document_row).collect(),
         map: view.map,
     };
-    // One of the answers goes on, and is in the transcript.
     app.several = None;
-    // Places in another conversation mean nothing in this one.
+    // Hits and selected text belong to the messages that were replaced.
     app.find = None;
     app.selection = None;
     app.transcript.replace(view.messages, app.requests);
     if let Some((_, id)) = app.show_after_open.take_if(|(name, _)| *name == app.session.name)
         && !app.transcript.show(id)
     {
-        // On another branch of that session. What goes on in it and what is queued there was asked on this one.
         match app.waiting && !app.queue.held && !app.queue.lines.is_empty() {
             true => note(app, Level::Warn, "That is on another branch: /timeline leads there once all is done here"),
             false => send(app, Request::Goto(GotoTarget::Message(id)), effects),
@@ -338,8 +311,8 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     if let Activity::Thinking { ms, tokens, .. } = activity {
         app.transcript.set_thought(ms, tokens);
     }
-    let (rests, beside) = (activity.rests(), activity.is_beside());
-    // A stop was asked for: reports from before it arrived must not take the word back.
+    let (rests, background) = (activity.rests(), activity.is_beside());
+    // Reports sent before the stop must not undo it.
     if !stopping || rests {
         app.activity = cleaned::activity(activity);
     }
@@ -348,10 +321,10 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     }
     if rests {
         app.transcript.close_open();
-        if was_busy || was_beside && !beside {
+        if was_busy || was_beside && !background {
             became_idle(app, now, effects);
         }
-        if beside {
+        if background {
             app.busy_since.get_or_insert(now);
         }
         Redraw::Now
@@ -361,14 +334,13 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     }
 }
 
-/// Something else stands in the transcript's place from now on: keys for what is selected in it would do what nobody sees.
+/// The transcript is hidden: keys must not act on it.
 fn hidden(app: &mut App) {
     app.transcript.deselect();
     app.find = None;
     app.selection = None;
 }
 
-/// The runtime has become idle: somebody who looked away is told.
 fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let took = app.busy_since.take().map_or(0, |since| now.saturating_sub(since));
     if !app.queue.lines.is_empty() {

@@ -1,4 +1,4 @@
-//! Questions offered to whoever meets the built-in model for the first time: about a sample document, by number or Tab.
+//! Questions about the sample document, offered by the built-in model: by number or Tab.
 
 use super::App;
 use super::Effect;
@@ -7,29 +7,27 @@ use super::mention;
 use crate::core::transcript::Role;
 use crate::text::sample::{NAME, PATH, QUESTIONS};
 
-/// The question of a number key, while the greeting offers it and nothing is typed.
 pub(super) fn numbered(app: &App, c: char) -> Option<&'static str> {
     question(c).filter(|_| app.composer.is_empty() && greeting::offers_drawn(app))
 }
 
-/// The question that a number stands for.
 pub(super) fn question(number: char) -> Option<&'static str> {
     let number = number.to_digit(10).and_then(|n| usize::try_from(n).ok())?;
     QUESTIONS.get(number.checked_sub(1)?).copied()
 }
 
-/// What Tab puts into an empty input: the first of them that was not asked.
+/// The next question for Tab.
 pub(super) fn next(app: &App) -> Option<&'static str> {
     let sample_only = app.session.documents.iter().all(|d| d.name == NAME) && !app.session.documents.is_empty();
     if !app.composer.is_empty() || !(greeting::offers_drawn(app) || app.is_demo() && app.tour.is_none() && sample_only)
     {
         return None;
     }
-    let asked = |q: &str| app.transcript.messages().any(|m| m.role == Role::User && m.text == q);
-    QUESTIONS.into_iter().find(|q| !asked(q))
+    let is_done = |q: &str| app.transcript.messages().any(|m| m.role == Role::User && m.text == q);
+    QUESTIONS.into_iter().find(|q| !is_done(q))
 }
 
-/// A question about the sample, asked while nothing is loaded: the sample is read first. False if it is none.
+/// The sample is read first.
 pub(super) fn load_first(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
     let ours = QUESTIONS.contains(&text) && greeting::may_offer(app);
     if ours {

@@ -1,4 +1,4 @@
-//! What the user can set about the interface. Filled by the configuration, changed by `/theme` and `/think`.
+//! Options of the interface, set by the configuration and by commands.
 
 use super::keys::KeyTable;
 use super::palette::Palette;
@@ -8,20 +8,16 @@ use crate::runtime::protocol::Display;
 /// Columns from which there is room for the side panel.
 pub const PANEL_FROM: u16 = 120;
 
-/// Characters for frames and meters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Glyphs {
-    /// Box drawing.
     #[default]
     Unicode,
     /// `|`, `-`, `#`, `.` only.
     Ascii,
 }
 
-/// How many colours the terminal shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Depth {
-    /// Its own 16.
     Sixteen,
     /// Those and a fixed cube.
     Fixed,
@@ -30,74 +26,51 @@ pub enum Depth {
     Rgb,
 }
 
-/// When the terminal is asked to notify that an answer is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notify {
-    /// Not at all.
     Never,
-    /// When the window has not got the focus.
     #[default]
     Unfocused,
-    /// After every long answer.
     Always,
 }
 
-/// Options of the interface (`[ui]`, `[keys]`, `[clipboard]`, `thinking.show`).
 #[derive(Clone, Debug)]
 pub struct UiConfig {
-    /// Requests that were sent to the runtime before there was an interface; it counts them.
+    /// Requests sent before the interface started; the runtime counts them.
     pub sent_before: u64,
-    /// Colours.
     pub theme: Palette,
-    /// The terminal's background is light: what the theme `auto` follows.
+    /// The terminal's background is light; the theme `auto` follows it.
     pub light: bool,
-    /// Folder of theme files.
     pub themes_dir: Option<std::path::PathBuf>,
-    /// Where presets of the user's own are.
     pub presets_dir: Option<std::path::PathBuf>,
-    /// Names of the themes there, for completion.
     pub themes: Vec<String>,
-    /// Colours of code.
     pub code_theme: String,
     /// False for `NO_COLOR` and `CLICOLOR=0`: attributes only, whatever the theme.
     pub colour: bool,
-    /// Colours that the terminal shows.
     pub depth: Depth,
-    /// Frame characters.
     pub glyphs: Glyphs,
     /// Glyphs were `auto`: use ASCII after all when the terminal draws lines two cells wide.
     pub probe_glyphs: bool,
-    /// Side panel.
     pub panel: Panel,
     /// Widest text column, in cells.
     pub max_width: u16,
     /// A paste of more characters is folded to one line in the input.
     pub paste_fold_chars: usize,
-    /// A paste of more lines is folded.
     pub paste_fold_lines: usize,
-    /// The wheel scrolls.
     pub mouse: bool,
     /// `j`, `k`, `g` and `G` move in lists and among selected messages.
     pub vim_keys: bool,
-    /// The settings file, for `/set --save`.
     pub settings_file: Option<std::path::PathBuf>,
     /// Alternate screen; false leaves the last frame in the scrollback.
     pub alternate_screen: bool,
-    /// Thoughts.
     pub think_show: ThinkShow,
-    /// What answers looked at is shown below them.
     pub look: bool,
-    /// Notifications.
     pub notify: Notify,
     /// Answers shorter than this never notify, in milliseconds.
     pub notify_after_ms: u64,
-    /// Where copied text goes, beside `copy.txt`.
     pub clipboard: ClipboardMethod,
-    /// Key bindings.
     pub keys: KeyTable,
-    /// All settings and who set them, for `/settings`.
     pub settings: crate::config::settings::Loaded,
-    /// For `~` in paths.
     pub home: Option<std::path::PathBuf>,
     /// Directory for `copy.txt` and crash reports.
     pub state_dir: Option<std::path::PathBuf>,
@@ -106,7 +79,6 @@ pub struct UiConfig {
 }
 
 impl UiConfig {
-    /// What a preset keeps of it.
     pub fn display(&self) -> Display {
         vec![
             ("thinking.show", self.think_show.word().to_owned()),
@@ -116,7 +88,6 @@ impl UiConfig {
         ]
     }
 
-    /// Takes what a preset kept, but for the themes: those are read outside.
     pub fn set_display(&mut self, display: &Display) {
         for (key, value) in display {
             match *key {

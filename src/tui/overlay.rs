@@ -1,4 +1,4 @@
-//! Pages and lists that lie over the transcript. At most one is open; Esc closes it.
+//! Pages and lists over the transcript. At most one is open; Esc closes it.
 
 use super::list::List;
 use super::map::MapView;
@@ -6,24 +6,17 @@ use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
 use super::palette::ThemeRow;
 use super::rows::Row;
-use super::shelf::FanOutView;
 use crate::core::transcript::Finish;
-use crate::runtime::protocol::{DocumentRow, Request, SearchRow, SessionRow, TimelineRow};
+use crate::runtime::protocol::{DocumentRow, FanOutRow, Request, SearchRow, SessionRow, TimelineRow};
 
-/// A text to read, with a scroll position.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// Heading above the text.
     pub title: String,
-    /// Markdown, cleaned.
     pub text: String,
-    /// Its rows at the current width.
     pub rows: Vec<Row>,
-    /// First row shown.
     pub top: usize,
-    /// Number of the answer whose passages it shows: digits open them.
+    /// The answer whose passages it shows; digits open them.
     pub looked: Option<u64>,
-    /// How many passages that answer has.
     pub passages: usize,
     /// Which sentence of that answer it shows, 0 for all of it, and how many there are.
     pub sentence: (u64, u64),
@@ -32,16 +25,14 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page; rows are made by [`Overlay::set_size`].
+    /// Rows are made by [`Overlay::set_size`].
     pub fn new(title: impl Into<String>, text: impl Into<String>) -> Page {
         Page { title: title.into(), text: text.into(), ..Page::default() }
     }
 
-    /// Replaces the text (an aside grows), keeping the place.
     pub fn set_text(&mut self, text: String, glyphs: Glyphs) {
         if self.text != text {
             self.text = text;
-            // One that waits has no place on the screen yet.
             if self.width > 0 {
                 self.layout(glyphs);
             }
@@ -59,55 +50,128 @@ impl Page {
         self.rows.len().saturating_sub(self.body_height())
     }
 
-    /// Rows of text on screen: title and footer take two.
+    /// Title and footer take two rows.
     pub fn body_height(&self) -> usize {
         self.height.saturating_sub(2).max(1)
     }
 
-    /// Scrolls.
     pub fn scroll(&mut self, by: isize) {
         self.top = self.top.saturating_add_signed(by).min(self.last_top());
     }
 }
 
-/// What lies over the transcript.
 #[derive(Clone, Debug)]
 pub enum Overlay {
-    /// Something to read.
     Page(Page),
-    /// An aside: its answer arrives here and is not kept.
+    /// A question and its answer, which are not kept; `done` is set when the answer is complete.
     Aside {
-        /// Question and answer.
         page: Page,
-        /// Set when it is complete.
         done: Option<Finish>,
     },
-    /// Sessions to open.
-    Sessions(List<SessionRow>),
-    /// Search hits.
-    Found {
-        /// What was searched.
-        query: String,
-        /// Messages that hold the words, best first.
-        list: List<SearchRow>,
-    },
-    /// The tree of turns.
-    Timeline(List<TimelineRow>),
-    /// Documents of the conversation or the library.
-    Documents {
-        /// Whose documents they are, as a heading.
-        title: String,
-        /// Documents, which a filter narrows.
-        list: List<DocumentRow>,
-    },
-    /// Earlier prompts (Ctrl-R).
-    Prompts(List<String>),
-    /// The context as cells.
     Map(MapView),
-    /// Themes: the selected one is drawn with.
-    Themes(List<ThemeRow>),
-    /// What the documents of the library say to a question.
-    FanOut(FanOutView),
+    List(ListView),
+}
+
+/// The kind of a list: decides its columns, its keys and whether letters filter it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Sessions,
+    Found,
+    Timeline,
+    Documents,
+    Prompts,
+    Themes,
+    Answers,
+    Settings,
+    Commands,
+}
+
+impl Kind {
+    /// Letters filter all lists but these, where they are commands.
+    pub fn has_filter(self) -> bool {
+        !matches!(self, Kind::Found | Kind::Timeline)
+    }
+}
+
+/// A row of a list.
+#[derive(Clone, Debug)]
+pub enum Item {
+    Session(SessionRow),
+    Hit(SearchRow),
+    Turn(TimelineRow),
+    Document(DocumentRow),
+    Prompt(String),
+    Theme(ThemeRow),
+    /// An answer of a fan-out, with its index in the runtime's table.
+    Answer(usize, FanOutRow),
+    Setting(SettingRow),
+    Command {
+        name: &'static str,
+        usage: &'static str,
+        help: &'static str,
+    },
+}
+
+impl Item {
+    /// The text to filter by.
+    fn text(&self) -> String {
+        match self {
+            Item::Session(r) => format!("{} {}", r.name, r.title),
+            Item::Hit(r) => r.snippet.clone(),
+            Item::Turn(r) => r.title.clone(),
+            Item::Document(r) => r.name.clone(),
+            Item::Prompt(text) => text.clone(),
+            Item::Theme(r) => r.name.clone(),
+            Item::Answer(_, r) => format!("{} {}", r.document, r.text),
+            Item::Setting(r) => format!("{} {}", r.name, r.help),
+            Item::Command { name, help, .. } => format!("/{name} {help}"),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct SettingRow {
+    pub name: &'static str,
+    pub value: String,
+    pub help: &'static str,
+    /// The value is not the built-in one.
+    pub changed: bool,
+    /// The command that sets it to its present value.
+    pub line: String,
+}
+
+/// A list to choose from.
+#[derive(Clone, Debug)]
+pub struct ListView {
+    pub kind: Kind,
+    pub title: String,
+    pub list: List<Item>,
+    /// More rows may arrive.
+    pub open: bool,
+}
+
+impl ListView {
+    pub fn new(kind: Kind, title: impl Into<String>, items: impl IntoIterator<Item = Item>) -> ListView {
+        let list = List::new(items.into_iter().collect(), Item::text);
+        ListView { kind, title: title.into(), list, open: false }
+    }
+
+    fn footer(&self) -> &'static str {
+        let empty = self.list.items().is_empty();
+        match self.kind {
+            Kind::Found | Kind::Documents if empty => "Esc closes",
+            Kind::Sessions => "type to filter   /words in texts   Enter opens   Esc closes",
+            Kind::Found => "Enter opens at the message   Esc closes",
+            Kind::Timeline => "Enter goes there   f forks there   Esc closes",
+            Kind::Documents => "type to filter   Enter shows the text   Esc closes",
+            Kind::Themes => "Up/Down show   type to filter   Enter applies   Esc cancels",
+            Kind::Answers if self.open => "asking   Esc stops",
+            Kind::Answers => "type to filter   Enter opens the answer in a session   Esc closes",
+            Kind::Commands => "type to filter   Enter inserts the command   Esc closes",
+            Kind::Settings => "type to filter   Enter changes   Esc closes",
+            Kind::Prompts => "type to search   Ctrl-R next   Enter inserts   Esc closes",
+        }
+    }
 }
 
 impl Overlay {
@@ -122,52 +186,48 @@ impl Overlay {
                 }
                 page.top = page.top.min(page.last_top());
             }
-            // A margin on both sides; heading, a blank row, what is under the cursor, keys.
+            // A margin on both sides; heading, blank row, description and keys take five rows.
             Overlay::Map(view) => view.set_size(width.saturating_sub(4), height.saturating_sub(5)),
-            Overlay::Sessions(_)
-            | Overlay::Found { .. }
-            | Overlay::Timeline(_)
-            | Overlay::Documents { .. }
-            | Overlay::Themes(_)
-            | Overlay::FanOut(_)
-            | Overlay::Prompts(_) => {}
+            Overlay::List(_) => {}
         }
     }
 
-    /// What it is called where it is not open.
+    /// Its name while it is not open.
     pub fn name(&self) -> &str {
         match self {
             Overlay::Page(page) => &page.title,
             Overlay::Aside { done: None, .. } => "the aside, which is being written",
             Overlay::Aside { done: Some(_), .. } => "the aside",
-            Overlay::Sessions(_) => "the list of sessions",
-            Overlay::Found { .. } => "what was found",
-            Overlay::Timeline(_) => "the timeline",
-            Overlay::Documents { title, .. } => title,
-            Overlay::Prompts(_) => "earlier prompts",
             Overlay::Map(_) => "the map",
-            Overlay::Themes(_) => "the list of themes",
-            Overlay::FanOut(_) => "the answers of the library",
+            Overlay::List(view) => match view.kind {
+                Kind::Sessions => "the list of sessions",
+                Kind::Found => "search results",
+                Kind::Timeline => "the timeline",
+                Kind::Documents => &view.title,
+                Kind::Prompts => "earlier prompts",
+                Kind::Themes => "the list of themes",
+                Kind::Settings => "the settings",
+                Kind::Commands => "the list of commands",
+                Kind::Answers => "the answers of the library",
+            },
+        }
+    }
+
+    /// Whether it shows work of the session on screen, and closes when that is left.
+    pub(super) fn belongs_to_session(&self) -> bool {
+        match self {
+            Overlay::Aside { done, .. } => done.is_none(),
+            Overlay::List(view) => view.kind == Kind::Answers,
+            Overlay::Page(_) | Overlay::Map(_) => false,
         }
     }
 
     /// The answer whose passages it shows.
     pub fn looked(&self) -> Option<u64> {
-        match self {
-            Overlay::Page(page) => page.looked,
-            Overlay::Aside { .. }
-            | Overlay::Sessions(_)
-            | Overlay::Found { .. }
-            | Overlay::Timeline(_)
-            | Overlay::Documents { .. }
-            | Overlay::Prompts(_)
-            | Overlay::Themes(_)
-            | Overlay::FanOut(_)
-            | Overlay::Map(_) => None,
-        }
+        if let Overlay::Page(page) = self { page.looked } else { None }
     }
 
-    /// What asks for the next sentence of the answer that it is about, or the one before.
+    /// The request for the next or previous sentence of the answer.
     pub fn other_sentence(&self, forward: bool) -> Option<Request> {
         let Overlay::Page(page) = self else { return None };
         let ((shown, all), at) = (page.sentence, page.looked);
@@ -179,55 +239,32 @@ impl Overlay {
         }
     }
 
-    /// Moves by rows: scrolls a page, steps through a list.
+    /// Scrolls a page, moves the selection of a list.
     pub fn step(&mut self, by: isize) {
         match self {
             Overlay::Page(page) | Overlay::Aside { page, .. } => page.scroll(by),
-            Overlay::Sessions(list) => list.step(by),
-            Overlay::Found { list, .. } => list.step(by),
-            Overlay::Timeline(list) => list.step(by),
-            Overlay::Documents { list, .. } => list.step(by),
-            Overlay::Prompts(list) => list.step(by),
-            Overlay::Themes(list) => list.step(by),
-            Overlay::FanOut(shelf) => shelf.list.step(by),
+            Overlay::List(view) => view.list.step(by),
             Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row()).unwrap_or(1))),
         }
     }
 
-    /// What is typed into its filter; `None` if it has none.
+    /// The text of its filter; `None` if it has none.
     pub fn query(&self) -> Option<&str> {
         match self {
-            Overlay::Sessions(list) => Some(list.query()),
-            Overlay::Documents { list, .. } => Some(list.query()),
-            Overlay::Prompts(list) => Some(list.query()),
-            Overlay::Themes(list) => Some(list.query()),
-            Overlay::FanOut(shelf) => Some(shelf.list.query()),
-            Overlay::Page(_)
-            | Overlay::Aside { .. }
-            | Overlay::Found { .. }
-            | Overlay::Timeline(_)
-            | Overlay::Map(_) => None,
+            Overlay::List(view) if view.kind.has_filter() => Some(view.list.query()),
+            _ => None,
         }
     }
 
-    /// Changes its filter.
     pub fn set_query(&mut self, query: String) {
         match self {
-            // A slash asks for a search inside the texts: the names are not filtered by it.
-            Overlay::Sessions(list) if query.starts_with('/') => {
-                list.set_query(String::new());
-                list.set_query_text(query);
+            // A slash searches in the texts, so names are not filtered by it.
+            Overlay::List(view) if view.kind == Kind::Sessions && query.starts_with('/') => {
+                view.list.set_query(String::new());
+                view.list.set_query_text(query);
             }
-            Overlay::Sessions(list) => list.set_query(query),
-            Overlay::Documents { list, .. } => list.set_query(query),
-            Overlay::Prompts(list) => list.set_query(query),
-            Overlay::Themes(list) => list.set_query(query),
-            Overlay::FanOut(shelf) => shelf.list.set_query(query),
-            Overlay::Page(_)
-            | Overlay::Aside { .. }
-            | Overlay::Found { .. }
-            | Overlay::Timeline(_)
-            | Overlay::Map(_) => {}
+            Overlay::List(view) if view.kind.has_filter() => view.list.set_query(query),
+            _ => {}
         }
     }
 
@@ -243,19 +280,10 @@ impl Overlay {
                 (_, 0) => "1-9 opens a passage   Up/Down scroll   Esc closes",
                 (_, _) => "1-9 opens a passage   Right by sentence   Up/Down scroll   Esc closes",
             },
-            Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and closes",
+            Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and close",
             Overlay::Aside { done: Some(_), .. } => "not kept   Up/Down scroll   Esc closes",
-            Overlay::Sessions(_) => "type to filter   /words in texts   Enter opens   Esc closes",
-            Overlay::Found { list, .. } if list.items().is_empty() => "Esc closes",
-            Overlay::Found { .. } => "Enter opens at the message   Esc closes",
-            Overlay::Timeline(_) => "Enter goes there   f forks there   Esc closes",
-            Overlay::Documents { list, .. } if list.items().is_empty() => "Esc closes",
-            Overlay::Documents { .. } => "type to filter   Enter shows the text   Esc closes",
             Overlay::Map(_) => "arrows move   Enter opens   Esc closes",
-            Overlay::Themes(_) => "Up/Down show   type to filter   Enter takes   Esc keeps what was",
-            Overlay::FanOut(shelf) if shelf.over => "type to filter   Enter opens the answer in a session   Esc closes",
-            Overlay::FanOut(_) => "asking   Esc stops",
-            Overlay::Prompts(_) => "type to search   Ctrl-R next   Enter takes   Esc closes",
+            Overlay::List(view) => view.footer(),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Palettes: what every role looks like. One table has the roles with their names and the built-in looks, in the same
-//! words as a theme file; [`mod@file`] reads such a file. What a terminal can show of it is the drawing layer's business.
+//! Palettes: the look of every role. One table has the roles, their names and the built-in looks, in the words of a
+//! theme file; [`mod@file`] reads such files.
 
 mod contrast;
 pub mod file;
@@ -7,16 +7,13 @@ pub mod file;
 use super::rows::Role;
 use crate::config::settings::Theme as ThemeName;
 
-/// A colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// The terminal's own foreground or background.
     Terminal,
     /// One of the terminal's 16 colours; which one that is, is known to the terminal only.
     Ansi(u8),
     /// 16 to 255: the fixed cube and greys of 256-colour terminals.
     Fixed(u8),
-    /// Red, green, blue.
     Rgb(u8, u8, u8),
 }
 
@@ -55,7 +52,7 @@ impl Colour {
         named.or_else(|| word.parse().ok()).map(|n| if n < 16 { Colour::Ansi(n) } else { Colour::Fixed(n) })
     }
 
-    /// Its red, green and blue, where they do not depend on the terminal.
+    /// `None` if it depends on the terminal.
     pub fn rgb(self) -> Option<(u8, u8, u8)> {
         match self {
             Colour::Terminal | Colour::Ansi(_) => None,
@@ -70,23 +67,16 @@ impl Colour {
     }
 }
 
-/// A mark that text can have beside its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Bold.
     Bold,
-    /// Dim.
     Dim,
-    /// Italic.
     Italic,
-    /// Underlined.
     Underlined,
-    /// Foreground and background exchanged.
     Reversed,
 }
 
 impl Mark {
-    /// All of them, with their words.
     pub const ALL: [(&'static str, Mark); 5] = [
         ("bold", Mark::Bold),
         ("dim", Mark::Dim),
@@ -100,12 +90,9 @@ impl Mark {
     }
 }
 
-/// How one role looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// Foreground; none is the terminal's.
     pub fg: Option<Colour>,
-    /// Background; none is the terminal's.
     pub bg: Option<Colour>,
     marks: u8,
 }
@@ -125,7 +112,7 @@ impl Look {
             } else if let Some(colour) = Colour::parse(&word) {
                 let place = if std::mem::take(&mut behind_on) { &mut look.bg } else { &mut look.fg };
                 if place.replace(colour).is_some() {
-                    return Err(format!("{word} is one colour too many; the background comes behind \"on\""));
+                    return Err(format!("{word} is one colour too many; the background follows \"on\""));
                 }
             } else if let Some((_, mark)) = Mark::ALL.iter().find(|(name, _)| *name == word && !behind_on) {
                 look.marks |= mark.bit();
@@ -137,22 +124,18 @@ impl Look {
                 ));
             }
         }
-        if behind_on { Err("a colour is missing behind \"on\"".into()) } else { Ok(look) }
+        if behind_on { Err("a colour is missing after \"on\"".into()) } else { Ok(look) }
     }
 
-    /// Whether it has a mark.
     pub fn has(self, mark: Mark) -> bool {
         self.marks & mark.bit() != 0
     }
 }
 
-/// A row of the table of roles.
 pub struct RoleRow {
     /// What it colours.
     pub role: Role,
-    /// In theme files.
     pub name: &'static str,
-    /// One line.
     pub help: &'static str,
     plain: &'static str,
     dark: &'static str,
@@ -162,14 +145,13 @@ pub struct RoleRow {
 /// Makes [`ROLES`] and the place of each role in it: a role without a row does not compile.
 macro_rules! roles {
     ($( $Role:ident $name:literal $help:literal: $plain:literal $dark:literal $light:literal; )+) => {
-        /// Every role that a theme colours, with its look in the built-in themes.
         pub const ROLES: &[RoleRow] = &[$(
             RoleRow { role: Role::$Role, name: $name, help: $help, plain: $plain, dark: $dark, light: $light },
         )+];
 
         enum Place { $($Role),+ }
 
-        /// Its row; none for colours of code, which come from the code theme.
+        /// `None` for colours of code, which come from the code theme.
         const fn place(role: Role) -> Option<usize> {
             match role {
                 $( Role::$Role => Some(Place::$Role as usize), )+
@@ -201,18 +183,16 @@ roles! {
     Key "key" "keys named in hints":                                 "bold"             "cyan"                  "blue";
 }
 
-/// What every role looks like.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Palette {
-    /// As `/theme` takes it.
     pub name: String,
     looks: [Look; ROLES.len()],
     code: bool,
 }
 
 impl Palette {
-    /// A built-in one. `light` is what `auto` follows: the terminal says that its background is light. Without an
-    /// answer from the terminal `auto` is dark, whose colours are readable on both.
+    /// `light`: the terminal reports a light background, which `auto` follows. Without a report `auto` is dark,
+    /// readable on both.
     pub fn built_in(theme: ThemeName, light: bool) -> Palette {
         let words = |row: &RoleRow| match theme {
             ThemeName::Plain => row.plain,
@@ -222,17 +202,15 @@ impl Palette {
         };
         let mut looks = [Look::default(); ROLES.len()];
         for (look, row) in looks.iter_mut().zip(ROLES) {
-            // A test reads every row's words.
+            // A test parses every row.
             *look = Look::parse(words(row)).unwrap_or_default();
         }
         Palette { name: theme.word().to_owned(), looks, code: theme != ThemeName::Plain }
     }
 
-    /// How a role looks. Colours of code are those of the code theme, and none in the plain theme.
     pub fn look(&self, role: Role) -> Look {
         let code = |colour| Look { fg: Some(colour).filter(|_| self.code), ..Look::default() };
         match role {
-            // Black on black cannot be read, nor white on white.
             Role::Ansi(0 | 7 | 15..) => Look::default(),
             Role::Ansi(n) => code(Colour::Ansi(n)),
             Role::Rgb(r, g, b) => code(Colour::Rgb(r, g, b)),
@@ -241,14 +219,11 @@ impl Palette {
     }
 }
 
-/// A theme in the list of `/theme`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThemeRow {
-    /// As `/theme` takes it.
     pub name: String,
     /// Its file, or that it is built in.
     pub origin: String,
-    /// What it looks like, or what is wrong with its file.
     pub palette: Result<Palette, String>,
 }
 
@@ -284,7 +259,7 @@ mod tests {
             ("#+12345", "no colour"),
             ("256", "256 is no colour"),
             ("red blue", "one colour too many"),
-            ("red on", "missing behind"),
+            ("red on", "missing after"),
             ("on bold", "bold is no colour"),
         ] {
             let error = Look::parse(bad).unwrap_err();

@@ -1,22 +1,22 @@
-//! What the user sends: messages, commands, the queue, and the commands the interface does itself.
+//! Sending: messages, commands, the queue, and the commands that the interface carries out itself.
 
-use super::acts::{asking, note, open_page, remember, send};
+use super::acts::{Attempt, asking, note, open_page, refuse, remember, send};
 use super::keys::ACTIONS;
 use super::markdown::{Colours, Style, render};
 use super::mention;
 use super::options::ThinkShow;
+use super::overlay::Overlay;
 use super::quit::quit_or_ask;
-use super::themes;
 use super::{App, Effect, Queued, verbatim};
+use super::{settings, themes};
 use crate::config::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
-use crate::config::settings::{Row, page};
+use crate::config::settings::page;
 use crate::core::transcript::{MessageId, Role};
 use crate::runtime::protocol::{Level, PresetAction, Request, SessionView};
 
-/// Sends what is in the input, or queues it while the model is busy.
 pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     (app.offered, app.wrote) = (None, false);
-    // A command on a line of its own below a recalled question is a command; the question stays in the input.
+    // A command on its own line below a recalled question runs; the question stays in the input.
     if app.editing.is_none()
         && let Some(line) = app.composer.behind_recalled().filter(|l| l.starts_with('\n')).map(str::trim)
         && commands::is_command(line)
@@ -32,7 +32,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     }
     let line = app.composer.expanded();
     let parsed = commands::is_command(&line).then(|| commands::parse(line.trim(), app.config.home.as_deref()));
-    // What a stop held back was meant for where this conversation stood: no command that is done now sends it, wherever it leads.
+    // A stop holds queued lines; only a question or a waiting command sends them again.
     let sends = match &parsed {
         None => true,
         Some(Ok(parsed)) => waits(app, &parsed.outcome),
@@ -40,20 +40,15 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     };
     app.queue.held &= !sends;
     if line.trim().is_empty() {
-        // Somebody who cleared the input on the tour wants the step's line back.
         app.tour = app.tour.take().map(super::tour::Tour::restarted);
         return;
     }
-    // What is not understood stays in the input, below the step of the tour.
     let understood = parsed.as_ref().is_none_or(Result::is_ok);
     if let Some(tour) = app.tour.as_mut().filter(|_| understood) {
         tour.entered(&line);
     }
     match parsed {
-        Some(Err(why)) => {
-            app.transcript.follow();
-            return note(app, Level::Error, &why);
-        }
+        Some(Err(why)) => return refuse(app, why),
         Some(Ok(parsed)) => {
             if parsed.outcome.leaves_an_edit() {
                 app.editing = None;
@@ -63,7 +58,12 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
             } else {
                 app.history.push(line.trim());
                 app.composer.take();
+                let asks = matches!(parsed.outcome, Outcome::Runtime(_));
                 run(app, parsed.outcome, effects);
+                app.attempt = asks.then(|| Attempt { line: line.clone(), warning: None });
+                if app.refusal.is_some() && app.composer.is_empty() {
+                    app.composer.set(&line);
+                }
             }
         }
         None if must_wait(app) || goes_behind(app) => queue(app, effects),
@@ -80,17 +80,16 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     pump_queue(app, now, effects);
 }
 
-/// Whether what is typed waits for something: work that goes on, or a decision that comes first.
 fn must_wait(app: &App) -> bool {
     app.busy() || !app.questions.is_empty()
 }
 
-/// Whether a question goes behind those that a stop held back: they were typed first. One that was taken out of the queue was, too.
+/// Held questions were typed first, so a new one is queued after them; one taken out of the queue is not.
 fn goes_behind(app: &App) -> bool {
     app.editing.is_none() && !app.took_out && !app.queue.lines.is_empty()
 }
 
-/// Whether a command waits. Where the engine holds one conversation, the next one comes after what is queued for this one.
+/// With an engine of one slot, a command that leaves the session waits for the lines queued in it.
 fn waits(app: &App, outcome: &Outcome) -> bool {
     let alone = app.model.is_some() && !app.answers_beside();
     must_wait(app)
@@ -104,13 +103,13 @@ fn waits(app: &App, outcome: &Outcome) -> bool {
 fn queue(app: &mut App, effects: &mut Vec<Effect>) {
     let line = app.composer.take();
     app.history.push(&line);
-    // Now: where the program is killed it is not lost.
+    // Stored now, so that it survives a crash.
     remember(app, &line, effects);
     app.queue.lines.push_back(Queued { line, edits: app.editing.take() });
 }
 
-/// Sends what waits, as soon as the model is free and the runtime has no more to say of what it was sent: it may have something to ask.
-/// Not while another session is on its way to the screen, which it would be asked in.
+/// Sends queued lines once the model is free and every request is acknowledged. Not while another session is being
+/// opened.
 pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
     while !app.queue.held && is_free(app) {
         let Some(Queued { line, edits }) = app.queue.lines.pop_front() else {
@@ -123,7 +122,6 @@ pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
                     let waits = matches!(parsed.outcome.while_busy(), WhileBusy::Waits | WhileBusy::Leaves);
                     app.leads = leads_elsewhere(&parsed.outcome);
                     run(app, parsed.outcome, effects);
-                    // Those behind it stay in sight, and can be held, until it is their turn.
                     app.waiting |= waits;
                 }
             }
@@ -137,7 +135,7 @@ fn is_free(app: &App) -> bool {
     !app.busy() && app.served >= app.sent && app.questions.is_empty() && !app.tabs.is_leaving()
 }
 
-/// Whether a command leads to another place or session: what is typed behind it is meant for there.
+/// Whether lines after this command are meant for another place or session.
 fn leads_elsewhere(outcome: &Outcome) -> bool {
     matches!(
         outcome,
@@ -153,7 +151,7 @@ fn leads_elsewhere(outcome: &Outcome) -> bool {
     )
 }
 
-/// The runtime warns. If that is of a command that was to lead elsewhere, it did not: what is queued behind it waits for a decision.
+/// A warning: a queued command failed to lead elsewhere, so the lines after it are held.
 pub(super) fn not_led(app: &mut App) {
     let queued = app.queue.lines.len();
     if std::mem::take(&mut app.leads) || app.tabs.has_for_another(queued) {
@@ -161,7 +159,7 @@ pub(super) fn not_led(app: &mut App) {
     }
 }
 
-/// Whether an answer to a question leads to another session, or back in this one: what was typed beside it was meant for what is left.
+/// Whether an answer led to another session or back in this one; lines queued before were meant for the old place.
 pub(super) fn led_away(app: &App, view: &SessionView) -> bool {
     let elsewhere = view.serial != app.tabs.serial() || view.messages.len() < app.transcript.messages().count();
     app.answered && !app.tabs.is_leaving() && elsewhere
@@ -171,7 +169,7 @@ fn ask(app: &mut App, line: &str, edits: Option<MessageId>, effects: &mut Vec<Ef
     let text = commands::message_text(line);
     let looked_up = match edits {
         None => super::offers::load_first(app, &text, effects) || mention::look_up(app, &text, None, effects),
-        // In an answer, and in a system text, `@` is a letter like others.
+        // In an answer or a system text, `@` is an ordinary letter.
         Some(message) => {
             app.transcript.messages().any(|m| m.id == message && m.role == Role::User)
                 && mention::look_up(app, &text, edits, effects)
@@ -182,25 +180,23 @@ fn ask(app: &mut App, line: &str, edits: Option<MessageId>, effects: &mut Vec<Ef
     }
 }
 
-/// Asks a question whose mentions are read.
 pub(super) fn ask_now(app: &mut App, text: String, edits: Option<MessageId>, effects: &mut Vec<Effect>) {
     occupy(app, asking(text, edits), effects);
 }
 
-/// Sends a request that the model will be busy with. It may have waited in the queue: whoever reads further up is left there.
+/// Sends a request that occupies the model; the view does not move.
 fn occupy(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.waiting = true;
     send(app, request, effects);
 }
 
-/// Runs a command that was understood.
 pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
     match outcome {
         Outcome::Local(local) => run_local(app, local, effects),
         Outcome::Runtime(request) => match request {
             Request::Aside(_) => {
                 app.aside_dismissed = false;
-                // Beside what goes on it keeps nothing waiting.
+                // Queued lines need not wait for it.
                 app.aside_apart = app.has_work();
                 match app.aside_apart {
                     true => send(app, request, effects),
@@ -225,7 +221,7 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
     match local {
         Local::Copy(what) => match copy_text(app, what) {
             Ok(text) => effects.push(Effect::Copy(text)),
-            Err(why) => note(app, Level::Error, &why),
+            Err(why) => refuse(app, why),
         },
         Local::Show(display) => {
             themes::display(app, &display, effects);
@@ -251,33 +247,24 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
             effects.push(Effect::Keep { key, value });
         }
         Local::Settings(word) => {
-            let display = app.config.display();
-            let of = |list: &[(&'static str, String)], name: &str| {
-                list.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone())
-            };
-            let now = |row: &Row| {
-                let of_session = || of(&app.meters.settings, row.session?.name);
-                of(&display, row.name).or_else(of_session)
-            };
-            let text = page::page(&app.config.settings, word.as_deref(), now);
-            open_page(app, "Settings", text);
+            app.popup = None;
+            app.overlay = Some(Overlay::List(settings::list(app, word.as_deref())));
         }
         Local::Split => {
             if let Err(why) = super::tabs::split(app) {
-                note(app, Level::Warn, &why);
+                refuse(app, why);
             }
         }
         Local::Keys => open_page(app, "Keys", keys_text(app)),
         Local::Help(None) => open_page(app, "Help", help_text(app)),
         Local::Help(Some(word)) => match help::about(&word, &keys_text(app)) {
             Ok((title, text)) => open_page(app, &title, text),
-            Err(why) => note(app, Level::Error, &why),
+            Err(why) => refuse(app, why),
         },
         Local::Quit => quit_or_ask(app, effects),
     }
 }
 
-/// The text `/copy` means.
 pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
     let nothing = || "/copy: there is no answer yet".to_string();
     match what {
@@ -290,7 +277,6 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
             let message = selected.or_else(|| app.last_answer()).ok_or_else(nothing)?;
             let colours = Colours::default();
             let style = Style { cells: 80, glyphs: app.config.glyphs, colours: &colours };
-            // The blocks as they are numbered on the screen.
             let rendered = match message.role {
                 Role::System | Role::User => verbatim::render(&message.text, style),
                 Role::Assistant | Role::Document => render(&message.text, style),
@@ -318,7 +304,6 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
     }
 }
 
-/// The page of `/help`.
 pub fn help_text(app: &App) -> String {
     help::page(app.is_demo(), &keys_text(app))
 }
@@ -332,7 +317,7 @@ fn keys_text(app: &App) -> String {
             text.push_str(&format!("- **{keys}** {help} (`{name}`)\n"));
         }
     }
-    text.push_str("\nChange them in the configuration, for example:\n\n```toml\n[keys]\n\"f2\" = \"panel\"\n```\n");
+    text.push_str("\nChange them in the configuration, for example:\n\n    [keys]\n    \"f2\" = \"panel\"\n");
     text
 }
 

@@ -1,4 +1,4 @@
-//! The files of a load's plan: which are chosen, and what that comes to.
+//! The files of a load plan: which are chosen, and their total.
 
 use super::acts::{hint, send};
 use super::entry::grouped;
@@ -7,21 +7,18 @@ use super::status::duration;
 use super::{App, Asker, Effect};
 use crate::runtime::protocol::{LoadPlan, Request};
 
-/// How long a hint about the list stays, in milliseconds.
 const HINT_MS: u64 = 2_000;
 
-/// A plan with a mark on each file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilePick {
     plan: LoadPlan,
     chosen: Vec<bool>,
     selected: usize,
-    /// The list is on screen, over the plan's own question.
     pub open: bool,
 }
 
 impl FilePick {
-    /// All files chosen; of a load that is too large, those from the top that fit.
+    /// Chooses all files; if they do not fit, the first ones that do.
     pub fn new(plan: LoadPlan) -> FilePick {
         let room = plan.free.saturating_sub(plan.reserve);
         let mut used = 0u64;
@@ -37,28 +34,23 @@ impl FilePick {
         FilePick { plan, chosen, selected: 0, open: false }
     }
 
-    /// The plan.
     pub fn plan(&self) -> &LoadPlan {
         &self.plan
     }
 
-    /// Whether a file is chosen.
     pub fn is_chosen(&self, file: usize) -> bool {
         self.chosen.get(file).copied().unwrap_or(false)
     }
 
-    /// The file the keys act on.
     pub fn selected(&self) -> usize {
         self.selected
     }
 
-    /// Moves it; stops at the ends.
     pub fn step(&mut self, by: isize) {
         let last = self.plan.files.len().saturating_sub(1);
         self.selected = self.selected.saturating_add_signed(by).min(last);
     }
 
-    /// Takes the selected file in or out and goes to the next one.
     pub fn toggle(&mut self) {
         if let Some(chosen) = self.chosen.get_mut(self.selected) {
             *chosen = !*chosen;
@@ -66,13 +58,11 @@ impl FilePick {
         self.step(1);
     }
 
-    /// All in; all out when all are in.
     pub fn toggle_all(&mut self) {
         let all = self.chosen.iter().all(|c| *c);
         self.chosen.fill(!all);
     }
 
-    /// Places of the chosen files.
     pub fn files(&self) -> Vec<usize> {
         (0..self.chosen.len()).filter(|i| self.is_chosen(*i)).collect()
     }
@@ -83,7 +73,7 @@ impl FilePick {
     }
 
     fn picked(&self) -> impl Iterator<Item = (&crate::runtime::protocol::PlanFile, bool)> {
-        // Kept state continues what came before it: behind a file that is left out, all is read again.
+        // Kept state continues the text before it: after a file that is left out, all is read again.
         let mut unbroken = true;
         self.plan.files.iter().zip(&self.chosen).filter_map(move |(f, chosen)| {
             unbroken &= *chosen;
@@ -91,7 +81,7 @@ impl FilePick {
         })
     }
 
-    /// Tokens by which the chosen files exceed the room; 0 when they fit.
+    /// Tokens too many; 0 when the chosen files fit.
     pub fn over(&self) -> u64 {
         (self.tokens() + self.plan.reserve).saturating_sub(self.plan.free)
     }
@@ -117,7 +107,6 @@ impl FilePick {
     }
 }
 
-/// Keys in the list of a load's files.
 pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let (page, vim) = (app.transcript.page(), app.config.vim_keys);
     let Some(question) = app.questions.front_mut() else {

@@ -1,4 +1,4 @@
-//! The end of the program: whether it is asked for, what would be lost by it, and that what was typed is kept.
+//! Quitting: whether to ask first, what would be lost, and saving unsent text.
 
 use super::acts::{hint, is_remembered, remember, send};
 use super::{App, Asker, Effect, Phase, Question, drafts};
@@ -6,17 +6,15 @@ use crate::config::commands::is_command;
 use crate::core::transcript::LONGEST_PROMPT;
 use crate::runtime::protocol::{Activity, Choice, Request, SaveState};
 
-/// How long it is said that there is nothing left to stop, in milliseconds.
 const OVER_MS: u64 = 4_000;
 
-/// Begins to end.
 pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
     if app.phase == Phase::Running {
         app.phase = Phase::Quitting;
         app.overlay = None;
         app.popup = None;
         app.questions.clear();
-        // Whatever ends the program: a terminal that is closed asks nobody.
+        // A closed terminal cannot ask.
         let lines: Vec<String> = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent()).cloned().collect();
         lines.iter().for_each(|line| remember(app, line, effects));
         drafts::keep_all(app, effects);
@@ -25,15 +23,12 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Quits, after asking once when the model is busy or a message waits to be sent, here or in sessions that were left, or when not
-/// all is on disk.
 pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
     let Some(text) = lost_by_quitting(app) else { return quit(app, effects) };
     app.questions.push_front(Question::of_quitting(text, Choice::yes_or_no("quit", "stay")));
 }
 
-/// Whether to quit is asked of what goes on now: of what has ended meanwhile nothing is said, and with nothing left the question
-/// goes away.
+/// Updates the question with the work that is left, and removes it if none is.
 pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
     if !app.questions.iter().any(|q| q.asker == Asker::Quit) {
         return;
@@ -49,21 +44,18 @@ pub(super) fn keep_quit_question_true(app: &mut App, now: u64) {
     }
 }
 
-/// Said where quitting loses what could not be saved.
 const UNSAVED: &str =
     "Not all of this conversation is saved, and what is not is lost: /export FILE keeps it elsewhere.";
 
-/// Whether something of the conversation is nowhere but here.
+/// Whether the conversation has text that is not on disk.
 pub(super) fn is_unsaved(app: &App) -> bool {
     matches!(app.save, SaveState::NotSaved(_)) && app.has_begun()
 }
 
-/// Where a message that was not sent is found at the next start, and where several are.
 const UNSENT: (&str, &str) = ("Up finds it at the next start", "Up finds them at the next start");
-/// The same of drafts.
 const DRAFTS: (&str, &str) = ("it is kept for the next start", "they are kept for the next start");
 
-/// What becomes of texts of these lengths ([`quit`]).
+/// What happens to unsent texts of these lengths.
 fn fate(lengths: &[usize], remembers: bool, (it, they): (&str, &str)) -> String {
     let one = lengths.len() == 1;
     match lengths.iter().filter(|bytes| **bytes > LONGEST_PROMPT).count() {
@@ -76,11 +68,10 @@ fn fate(lengths: &[usize], remembers: bool, (it, they): (&str, &str)) -> String 
     }
 }
 
-/// The question whether to quit; none when nothing is at work or waits, and all is saved.
+/// The question before quitting; `None` if nothing would be lost.
 fn lost_by_quitting(app: &App) -> Option<String> {
     let here = app.goes_on() && !matches!(app.activity, Activity::Starting { .. });
     let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
-    // Where nothing is saved there is no history either.
     let remembers = !matches!(app.save, SaveState::Off | SaveState::NotSaved(_));
     let queued = app.queue.lines.iter().map(|q| &q.line).chain(app.tabs.unsent());
     let (commands, messages): (Vec<&String>, Vec<&String>) = queued.partition(|line| is_command(line));

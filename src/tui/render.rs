@@ -1,5 +1,5 @@
-//! One markdown block to rows: walks the parser's events, keeps the prefixes of the containers (lists, quotes). Text within a
-//! block is in `inline`, tables are in `table`.
+//! Renders one Markdown block: walks the parser's events and keeps the prefixes of lists and quotes. Inline text is
+//! in `inline`, tables are in `table`.
 
 mod inline;
 mod table;
@@ -21,15 +21,13 @@ use inline::{Inline, dollars, inline_event};
 pub struct Colours(HashMap<(String, String), Arc<Vec<Vec<Span>>>>);
 
 impl Colours {
-    /// Coloured lines, if known.
     pub fn get(&self, lang: &str, code: &str) -> Option<&Arc<Vec<Vec<Span>>>> {
-        // Most blocks have no known language; no need to build a key for them.
         if lang.is_empty() { None } else { self.0.get(&(lang.to_string(), code.to_string())) }
     }
 
-    /// Remembers the colours of a block. The text of the spans must be the code.
+    /// The text of the spans must be the code.
     pub fn insert(&mut self, lang: String, code: String, lines: Vec<Vec<Span>>) {
-        // A long session must not keep every block it ever showed.
+        // Bounds the memory of a long session.
         if self.0.len() >= 512 {
             self.0.clear();
         }
@@ -37,18 +35,14 @@ impl Colours {
     }
 }
 
-/// How to render.
 #[derive(Clone, Copy, Debug)]
 pub struct Style<'a> {
     /// Cells a row may take.
     pub cells: usize,
-    /// Characters for bars and rules.
     pub glyphs: Glyphs,
-    /// Known colours.
     pub colours: &'a Colours,
 }
 
-/// A code block that was rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeBlock {
     /// Language as written after the fence; may be empty.
@@ -61,31 +55,23 @@ pub(super) fn options() -> Options {
     Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS | Options::ENABLE_MATH
 }
 
-/// Whether an end event closes a tag of this kind.
 fn closes(tag: &Tag<'_>, end: TagEnd) -> bool {
     tag.to_end() == end
 }
 
-/// Receives the rows of one block.
 pub(super) struct Writer<'a> {
     style: Style<'a>,
-    /// Offset of the block in the whole text.
     base: usize,
-    /// Code blocks before this one.
     code_before: usize,
-    /// Prefix of the containers around.
     rest: Vec<(String, Face)>,
     /// Used once instead of `rest`: the marker of a list item.
     first: Option<Vec<(String, Face)>>,
-    /// Finished rows.
     pub(super) rows: Vec<Row>,
-    /// Code blocks found.
     pub(super) code: Vec<CodeBlock>,
 }
 
 type Events<'t> = std::iter::Peekable<pulldown_cmark::OffsetIter<'t>>;
 
-/// Renders the source of one top-level block.
 pub(super) fn render_block(writer: &mut Writer<'_>, source: &str) {
     let source = dollars(source);
     let mut events: Events<'_> = Parser::new_ext(&source, options()).into_offset_iter().peekable();
@@ -146,22 +132,23 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Renders blocks and inline text until the end of `until` (or of the events).
-    fn container(&mut self, events: &mut Events<'_>, until: Option<&Tag<'_>>, quoted: bool) {
+    /// Renders until the end of `until` (or of the events). Returns the number of blocks, lists not counted.
+    fn container(&mut self, events: &mut Events<'_>, until: Option<&Tag<'_>>, quoted: bool) -> usize {
         let mut inline = Inline::within(quoted);
         let mut inline_at = 0;
-        let mut blocks = 0;
+        let (mut blocks, mut lists) = (0usize, 0);
         while let Some((event, range)) = events.next() {
             let at = range.start;
             match event {
                 Event::End(end) if until.is_some_and(|tag| closes(tag, end)) => break,
                 Event::Start(tag) if is_block(&tag) => {
                     self.paragraph(&mut inline, inline_at);
-                    // Nested lists follow their item's text directly; other blocks get air.
+                    // Nested lists directly follow their item's text.
                     if blocks > 0 && !matches!(tag, Tag::List(_) | Tag::Item) {
                         self.blank(at);
                     }
                     blocks += 1;
+                    lists += usize::from(matches!(tag, Tag::List(_)));
                     self.block(events, tag, at, quoted);
                 }
                 Event::Rule => {
@@ -169,7 +156,7 @@ impl<'a> Writer<'a> {
                     let rule = mark.repeat(self.cells());
                     self.line(vec![Span::new(rule, Role::Rule)], at);
                 }
-                // Text of a tight item, which has no paragraph around it; ends of marks and links included.
+                // A tight item has no paragraph around its text.
                 other => {
                     if inline.pieces.is_empty() {
                         inline_at = at;
@@ -180,6 +167,7 @@ impl<'a> Writer<'a> {
             }
         }
         self.paragraph(&mut inline, inline_at);
+        blocks - lists
     }
 
     fn block(&mut self, events: &mut Events<'_>, tag: Tag<'_>, at: usize, quoted: bool) {
@@ -224,10 +212,17 @@ impl<'a> Writer<'a> {
 
     fn list(&mut self, events: &mut Events<'_>, start: Option<u64>, tag: &Tag<'_>, quoted: bool) {
         let mut number = start;
+        let (mut items, mut airy) = (0, false);
         while let Some((event, range)) = events.next() {
             match event {
                 Event::End(end) if closes(tag, end) => return,
                 Event::Start(item @ Tag::Item) => {
+                    // The items of a loose list are paragraphs.
+                    airy |= matches!(events.peek(), Some((Event::Start(Tag::Paragraph), _)));
+                    if items > 0 && airy {
+                        self.blank(range.start);
+                    }
+                    items += 1;
                     let marker = match &mut number {
                         Some(n) => {
                             *n = n.saturating_add(1);
@@ -240,7 +235,8 @@ impl<'a> Writer<'a> {
                     first.push((marker, Role::Dim.into()));
                     self.rest.push((indent, Face::default()));
                     self.first = Some(first);
-                    self.container(events, Some(&item), quoted);
+                    let blocks = self.container(events, Some(&item), quoted);
+                    airy |= blocks > 1;
                     if self.first.is_some() {
                         self.line(Vec::new(), range.start);
                     }
@@ -279,16 +275,18 @@ impl<'a> Writer<'a> {
             self.decorate_last();
         }
         let coloured = self.style.colours.get(&lang, code).cloned();
+        // Prose in a block breaks between words.
+        let words = coloured.is_none() && matches!(lang.as_str(), "" | "text" | "txt");
         let cells = self.cells().saturating_sub(2).max(2);
         let mut offset = 0;
         for (i, line) in code.split('\n').enumerate() {
             let source = starts.iter().rev().find(|(o, _)| *o <= offset).map_or(at, |(o, s)| s + (offset - o));
             let plain = [Span::new(line, Role::Code)];
             let spans = coloured.as_ref().and_then(|c| c.get(i)).map_or(&plain[..], |v| v.as_slice());
-            let cut = cut_hard(spans, cells);
+            let cut = cut(spans, cells, words);
             let last = cut.len().saturating_sub(1);
             for (n, row) in cut.into_iter().enumerate() {
-                // What goes on from the row above is marked: it is no line of the code.
+                // Marks a wrapped line of code.
                 let mark = match (n, self.style.glyphs) {
                     (0, _) => "  ",
                     (_, Glyphs::Unicode) => "↪ ",
@@ -308,7 +306,7 @@ impl<'a> Writer<'a> {
             self.line(vec![Span::new("  ```", Role::Dim)], at.max(starts.last().map_or(at, |s| s.1)));
             self.decorate_last();
         }
-        // Rows must not go back in the source.
+        // Offsets must not decrease from row to row.
         let mut high = 0;
         for r in &mut self.rows {
             high = high.max(r.source);
@@ -335,18 +333,19 @@ fn heading_depth(level: HeadingLevel) -> usize {
     level as usize
 }
 
-/// Cuts spans into rows of `cells` without looking at words: code keeps its columns.
-fn cut_hard(spans: &[Span], cells: usize) -> Vec<Vec<Span>> {
+/// Cuts spans into rows of `cells`: code keeps its columns, prose of one span breaks after a space.
+fn cut(spans: &[Span], cells: usize, words: bool) -> Vec<Vec<Span>> {
     use unicode_segmentation::UnicodeSegmentation;
     let mut rows = vec![Row::default()];
     let mut used = 0;
     for span in spans {
         for cluster in span.text.graphemes(true) {
-            // A tab stops at every fourth column, counted from the start of the code.
+            // Tab stops at every fourth column of the code.
             let (text, w) = if cluster == "\t" { ("    ", 4 - used % 4) } else { (cluster, cluster_width(cluster)) };
             if used + w > cells && used > 0 {
-                rows.push(Row::default());
-                used = 0;
+                let next = rows.last_mut().filter(|_| words).map_or_else(Row::default, |row| split_word(row, cells));
+                used = next.width();
+                rows.push(next);
             }
             let text = if cluster == "\t" { &text[..w.min(4)] } else { text };
             if let Some(row) = rows.last_mut() {
@@ -356,4 +355,15 @@ fn cut_hard(spans: &[Span], cells: usize) -> Vec<Vec<Span>> {
         }
     }
     rows.into_iter().map(|r| r.spans).collect()
+}
+
+/// Takes the unfinished word off the end of a row, unless that leaves less than a third of it.
+fn split_word(row: &mut Row, cells: usize) -> Row {
+    let mut rest = Row::default();
+    if let Some(span) = row.spans.last_mut()
+        && let Some(at) = span.text.rfind(' ').filter(|at| width(&span.text[..*at]) >= cells / 3)
+    {
+        rest.push(&span.text.split_off(at + 1), span.face);
+    }
+    rest
 }

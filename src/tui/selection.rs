@@ -1,5 +1,4 @@
-//! Text selected with the mouse in the transcript: from one cell to another, copied without bars, indentation and marks,
-//! with lines that were only broken at the edge joined again.
+//! Mouse selection in the transcript. Copied text has no bars, indentation or marks, and wrapped lines are joined.
 
 use super::acts::hint;
 use super::cells::{between, width};
@@ -8,37 +7,28 @@ use super::rows::{Joint, Row};
 use super::transcript::Transcript;
 use super::{App, Effect, greeting, layout};
 
-/// How long a hint stays, in milliseconds.
 const HINT_MS: u64 = 3_000;
 
-/// A cell of the transcript.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spot {
-    /// Entry.
     pub entry: usize,
-    /// Row of it.
     pub row: usize,
-    /// Cell, the bar included.
     pub cell: usize,
 }
 
-/// From where the button went down to where the mouse is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
     from: Spot,
     to: Spot,
-    /// The mouse was moved.
     dragged: bool,
 }
 
 impl Selection {
-    /// First cell and the one after the last.
     pub fn span(&self) -> (Spot, Spot) {
         let (a, b) = (self.from.min(self.to), self.from.max(self.to));
         (a, Spot { cell: b.cell + 1, ..b })
     }
 
-    /// Selected cells of a row, if any.
     pub fn cells(&self, entry: usize, row: usize) -> Option<(usize, usize)> {
         let (first, last) = self.span();
         let here = (entry, row);
@@ -50,7 +40,6 @@ impl Selection {
         Some((from, to))
     }
 
-    /// The selected text.
     pub fn text(&self, transcript: &Transcript) -> String {
         let (first, last) = self.span();
         let one_row = (first.entry, first.row) == (last.entry, last.row);
@@ -60,7 +49,7 @@ impl Selection {
             for row in 0..entry.len() {
                 let Some((from, to)) = self.cells(index, row) else { continue };
                 let line = entry.line(row);
-                // Names and numbers of messages are no text of theirs.
+                // Heads and decoration are not text.
                 let skipped = |l: &Line<'_>| l.part == Part::Head || l.row.gutter == Row::DECORATION;
                 if line.as_ref().is_some_and(skipped) && !one_row {
                     continue;
@@ -84,7 +73,7 @@ impl Selection {
     }
 }
 
-/// The cell of the transcript at a place of the screen, clamped into it; `None` where there is no text.
+/// Clamped into the transcript; `None` if it has no text.
 fn spot(app: &App, x: u16, y: u16) -> Option<Spot> {
     let area = layout::regions(app).transcript;
     let window = app.transcript.window();
@@ -93,12 +82,11 @@ fn spot(app: &App, x: u16, y: u16) -> Option<Spot> {
     Some(Spot { entry, row, cell: usize::from(x.saturating_sub(area.x).min(area.width.saturating_sub(1))) })
 }
 
-/// The row of the screen that the first row of the transcript is drawn in: a greeting may stand above it.
+/// A greeting may be drawn above the first row.
 fn first_line(app: &App) -> usize {
     usize::from(layout::regions(app).transcript.y) + layout::greeting_height(&greeting::greeting(app))
 }
 
-/// The button went down in the transcript.
 pub(super) fn begin(app: &mut App, x: u16, y: u16) {
     if usize::from(y) < first_line(app) {
         return;
@@ -106,7 +94,6 @@ pub(super) fn begin(app: &mut App, x: u16, y: u16) {
     app.selection = spot(app, x, y).map(|at| Selection { from: at, to: at, dragged: false });
 }
 
-/// The mouse moved with the button down. At the edges the transcript scrolls along.
 pub(super) fn drag(app: &mut App, x: u16, y: u16) {
     let area = layout::regions(app).transcript;
     if app.selection.is_none() {
@@ -125,7 +112,6 @@ pub(super) fn drag(app: &mut App, x: u16, y: u16) {
     }
 }
 
-/// The button went up: what was dragged over is copied; a click selects the message.
 pub(super) fn end(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let Some(selection) = app.selection else { return };
     if !selection.dragged {

@@ -1,4 +1,4 @@
-//! Answers to one question that are written side by side: a grid in the transcript's place. The input stays in use below it.
+//! Alternative answers in a grid in place of the transcript. The input below it stays in use.
 
 use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
@@ -6,41 +6,32 @@ use super::rows::Row;
 use crate::core::transcript::{Finish, Message, MessageId};
 use crate::text::sanitize::sanitize;
 
-/// Narrower columns are no good to read.
+/// Least cells of a column.
 const COLUMN: usize = 36;
-/// Fewer rows say too little of an answer: its heading, and some of its text.
+/// Least rows of a cell: heading and some text.
 const LEAST_ROWS: usize = 3;
-/// Cells between two columns.
 pub const GAP: usize = 3;
 
-/// One of the answers.
 #[derive(Clone, Debug)]
 pub struct Alternative {
     id: MessageId,
-    /// What it was drawn with, if it was.
     pub seed: Option<u64>,
     text: String,
     thinks: bool,
-    /// Set when it is complete.
     pub finish: Option<Finish>,
-    /// Its rows at the present width.
     rows: Vec<Row>,
     stale: bool,
 }
 
-/// The grid.
 #[derive(Clone, Debug, Default)]
 pub struct Several {
     answers: Vec<Alternative>,
-    /// First row shown of answers that are complete.
     top: usize,
-    /// First row of the grid that is shown, where not all are.
     first: usize,
     size: (usize, usize),
 }
 
 impl Several {
-    /// Answers of which nothing is written yet.
     pub fn new(answers: &[(MessageId, Option<u64>)]) -> Several {
         let empty = |(id, seed): &(MessageId, Option<u64>)| Alternative {
             id: *id,
@@ -54,7 +45,6 @@ impl Several {
         Several { answers: answers.iter().map(empty).collect(), ..Several::default() }
     }
 
-    /// Whether it is one of them.
     pub(super) fn has(&self, id: MessageId) -> bool {
         self.answers.iter().any(|a| a.id == id)
     }
@@ -63,7 +53,6 @@ impl Several {
         self.answers.iter_mut().find(|a| a.id == id)
     }
 
-    /// More text.
     pub fn delta(&mut self, id: MessageId, thinking: bool, text: &str) {
         if let Some(a) = self.find(id) {
             a.thinks = thinking;
@@ -74,7 +63,6 @@ impl Several {
         }
     }
 
-    /// One is complete.
     pub fn finish(&mut self, message: &Message) {
         if let Some(a) = self.find(message.id) {
             a.text.clone_from(&message.text);
@@ -83,38 +71,34 @@ impl Several {
         }
     }
 
-    /// Whether all are complete.
     pub fn done(&self) -> bool {
         self.answers.iter().all(|a| a.finish.is_some())
     }
 
-    /// Whether all are in sight at a time, and something of each, in so many cells and rows of the screen.
+    /// Whether all answers are visible at once.
     pub(super) fn is_in_sight(&self, width: usize, height: usize) -> bool {
         let (width, height) = inside(width, height);
         let (_, rows) = self.columns_and_rows(width);
         rows * LEAST_ROWS <= height
     }
 
-    /// Columns and rows of the grid in so many cells.
     fn columns_and_rows(&self, cells: usize) -> (usize, usize) {
         let most = ((cells + GAP) / (COLUMN + GAP)).max(1);
         let columns = self.answers.len().clamp(1, most);
         (columns, self.answers.len().div_ceil(columns).max(1))
     }
 
-    /// Columns and rows of the grid, and how many of its rows are shown at a time.
+    /// Columns, rows, and rows shown at a time.
     fn grid(&self) -> (usize, usize, usize) {
         let (columns, rows) = self.columns_and_rows(self.size.0);
         (columns, rows, rows.min(self.size.1 / LEAST_ROWS).max(1))
     }
 
-    /// Cells and rows of one place of the grid.
     pub fn place(&self) -> (usize, usize) {
         let (columns, _, shown) = self.grid();
         (((self.size.0 + GAP) / columns).saturating_sub(GAP).max(1), (self.size.1 / shown).max(2))
     }
 
-    /// Lays it out for its place on the screen.
     pub(super) fn set_size(&mut self, width: usize, height: usize) {
         let size = inside(width, height);
         if self.size != size {
@@ -123,7 +107,7 @@ impl Several {
         }
     }
 
-    /// Makes the rows that have changed. Called before a frame, not for each word that arrives between two of them.
+    /// Called once a frame, not for each word.
     pub(super) fn prepare(&mut self, glyphs: Glyphs) {
         let (cells, _) = self.place();
         let colours = Colours::default();
@@ -134,7 +118,6 @@ impl Several {
         self.scroll(0);
     }
 
-    /// Keys shown at its foot.
     pub fn footer(&self) -> &'static str {
         let (_, rows, shown) = self.grid();
         match (self.done(), rows > shown) {
@@ -145,7 +128,6 @@ impl Several {
         }
     }
 
-    /// So many pages on or back: to other answers where not all are in sight, else in what is complete.
     pub(super) fn turn(&mut self, pages: isize) {
         let (_, rows, shown) = self.grid();
         let by = |rows: usize| pages.saturating_mul(isize::try_from(rows).unwrap_or(1));
@@ -158,7 +140,6 @@ impl Several {
         }
     }
 
-    /// Scrolls what is complete.
     pub(super) fn scroll(&mut self, by: isize) {
         let (_, rows, shown) = self.grid();
         self.first = self.first.min(rows - shown);
@@ -167,7 +148,7 @@ impl Several {
         self.top = self.top.saturating_add_signed(by).min(most);
     }
 
-    /// Each answer in sight: column and row of its place, its heading, and its rows that are shown: the end of what is being written.
+    /// Column and row in the grid, heading, and visible rows of each answer; the end of one that is being written.
     pub fn shown(&self) -> impl Iterator<Item = (usize, usize, String, &[Row])> {
         let (columns, _, shown) = self.grid();
         let (first, room) = (self.first, self.place().1 - 1);
@@ -195,7 +176,7 @@ impl Several {
     }
 }
 
-/// Cells and rows of the grid in its place on the screen: without a margin on both sides, heading and keys.
+/// Without margins, heading and keys.
 fn inside(width: usize, height: usize) -> (usize, usize) {
     (width.saturating_sub(2), height.saturating_sub(2))
 }

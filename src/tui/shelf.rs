@@ -1,40 +1,28 @@
-//! The table of answers to one question, for the screen and for lines of text.
+//! The answers of several documents to one question, as a table and as lines.
 
-use super::list::List;
+use super::overlay::{Item, Kind, ListView};
 use crate::core::transcript::Finish;
 use crate::runtime::protocol::{FanOut, FanOutRow};
 use crate::text::sanitize::{sanitize, sanitize_line};
 
-/// The table, with the row that is chosen.
-#[derive(Clone, Debug)]
-pub struct FanOutView {
-    /// The question, cleaned.
-    pub question: String,
-    /// Rows with their place in the table as the runtime has it.
-    pub list: List<(usize, FanOutRow)>,
-    /// Nothing more comes.
-    pub over: bool,
-}
-
-impl FanOutView {
-    /// A table as the runtime tells it; `before` is the one on the screen, whose filter and place stay.
-    pub fn new(shelf: FanOut, before: Option<&FanOutView>) -> FanOutView {
-        let clean = |(i, row): (usize, FanOutRow)| {
-            let (document, text) = (sanitize_line(&row.document).into_owned(), sanitize(&row.text).into_owned());
-            let failed = row.failed.map(|why| sanitize_line(&why).into_owned());
-            (i, FanOutRow { document, text, failed, ..row })
-        };
-        let rows = shelf.rows.into_iter().enumerate().map(clean).collect();
-        let mut list = List::new(rows, |(_, r): &(usize, FanOutRow)| format!("{} {}", r.document, r.text));
-        if let Some(before) = before {
-            list.set_query(before.list.query().to_owned());
-            list.select(before.list.selected_index());
-        }
-        FanOutView { question: sanitize_line(&shelf.question).into_owned(), list, over: shelf.over }
+/// The table as a list; `before`, the one on the screen, gives its filter and selection.
+pub(super) fn view(fan_out: FanOut, before: Option<&ListView>) -> ListView {
+    let clean = |(i, row): (usize, FanOutRow)| {
+        let (document, text) = (sanitize_line(&row.document).into_owned(), sanitize(&row.text).into_owned());
+        let failed = row.failed.map(|why| sanitize_line(&why).into_owned());
+        Item::Answer(i, FanOutRow { document, text, failed, ..row })
+    };
+    let rows = fan_out.rows.into_iter().enumerate().map(clean);
+    let mut view = ListView::new(Kind::Answers, sanitize_line(&fan_out.question), rows);
+    view.open = !fan_out.over;
+    if let Some(before) = before {
+        view.list.set_query(before.list.query().to_owned());
+        view.list.select(before.list.selected_index());
     }
+    view
 }
 
-/// `41,210-41,262`: the lines that an answer looked at most, in its own document.
+/// `41,210-41,262`: the passage that the answer looked at most, in its own document.
 pub fn lines(row: &FanOutRow) -> String {
     let own = row.passages.iter().find(|p| p.document.as_deref() == Some(row.document.as_str()));
     let place = own.map(|p| p.place());
@@ -46,8 +34,8 @@ pub fn likely(row: &FanOutRow) -> String {
     row.likelihood().map_or(String::new(), |p| format!("{:.0}%", p * 100.0))
 }
 
-/// The answer on a line, or why there is none.
-pub fn said(row: &FanOutRow) -> String {
+/// The answer, or why there is none.
+pub fn answer(row: &FanOutRow) -> String {
     match (&row.failed, row.finish) {
         (Some(why), _) => format!("({why})"),
         (None, Some(Finish::Stopped)) => format!("{} (stopped)", flat(&row.text)),
@@ -60,14 +48,13 @@ fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The table as sentences.
 pub fn sentences(shelf: &FanOut) -> Vec<String> {
     let row = |r: &FanOutRow| {
         let mut notes = Vec::new();
         notes.extend(Some(lines(r)).filter(|l| !l.is_empty()).map(|l| format!("lines {l}")));
         notes.extend(Some(likely(r)).filter(|p| !p.is_empty()).map(|p| format!("each token {p} likely")));
         let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
-        format!("{}: {}{notes}", sanitize_line(&r.document), sanitize_line(&said(r)))
+        format!("{}: {}{notes}", sanitize_line(&r.document), sanitize_line(&answer(r)))
     };
     shelf.rows.iter().map(row).collect()
 }
@@ -99,13 +86,13 @@ mod tests {
         let stopped = FanOutRow { finish: Some(Finish::Stopped), ..answered.clone() };
         assert_eq!([&answered, &failed, &stopped].map(FanOutRow::is_answered), [true, false, false]);
         let shelf = FanOut { question: "Who?".into(), rows: vec![answered, failed], over: true };
-        let said = sentences(&shelf);
-        assert!(said[0].starts_with("war.txt: Prince Andrei") && !said[0].contains('\u{1b}'), "{said:?}");
-        assert!(said[0].ends_with("(lines 41,210-41,262; each token 93% likely)"), "{said:?}");
-        assert_eq!(said[1], "b.txt: (no kept state)");
-        let mut view = FanOutView::new(shelf.clone(), None);
-        view.list.set_query("b.txt".into());
-        let again = FanOutView::new(shelf, Some(&view));
-        assert_eq!(again.list.selected().map(|(at, _)| *at), Some(1));
+        let lines = sentences(&shelf);
+        assert!(lines[0].starts_with("war.txt: Prince Andrei") && !lines[0].contains('\u{1b}'), "{lines:?}");
+        assert!(lines[0].ends_with("(lines 41,210-41,262; each token 93% likely)"), "{lines:?}");
+        assert_eq!(lines[1], "b.txt: (no kept state)");
+        let mut before = view(shelf.clone(), None);
+        before.list.set_query("b.txt".into());
+        let again = view(shelf, Some(&before));
+        assert!(matches!(again.list.selected(), Some(Item::Answer(1, _))));
     }
 }

@@ -1,4 +1,4 @@
-//! Words and numbers of the header, the status line and the hint line, most important first.
+//! Header, status line and hint line.
 
 use super::entry::{clock, grouped, short_count};
 use super::keys::Action;
@@ -6,14 +6,12 @@ use super::rows::Role;
 use super::{App, Phase};
 use crate::runtime::protocol::{Activity, ReadingProgress, SaveState};
 
-/// A part of the status line; lower numbers stay longest when there is no room.
+/// A part of the status line; the highest priority number is dropped first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// 1 is kept longest.
     pub priority: u8,
-    /// The words.
     pub text: String,
-    /// What they are.
     pub role: Role,
 }
 
@@ -29,12 +27,11 @@ pub fn duration(seconds: f64) -> String {
 
 use crate::core::{about, bytes, percent};
 
-/// Time until everything is read, in seconds, once a speed is known.
+/// `None` until a speed is known.
 pub fn seconds_left(r: &ReadingProgress) -> Option<f64> {
     (r.tokens_per_s > 0.0).then(|| r.total.saturating_sub(r.done) as f64 / r.tokens_per_s)
 }
 
-/// Share of draft tokens that were accepted, with the mean tokens per round.
 pub fn acceptance(app: &App) -> Option<String> {
     let spec = &app.meters.spec;
     (spec.drafted > 0)
@@ -57,7 +54,7 @@ pub fn context(app: &App) -> Option<String> {
     Some(format!("{about}{}/{} {share}%{mark}", short_count(used), short_count(limit)))
 }
 
-/// How fast an answer is being written. A server tells how many tokens it was when it has ended.
+/// A server reports the number of tokens only at the end.
 pub(super) fn writing_speed(app: &App, tokens_per_s: f64) -> String {
     let server = app.model.as_ref().is_some_and(|model| model.server.is_some());
     format!("{}{tokens_per_s:.1} t/s", about(server))
@@ -89,16 +86,12 @@ fn activity(app: &App) -> (String, Role) {
     (text, Role::Heading)
 }
 
-/// How far work is, for the terminal's tab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// So many percent.
     Share(u64),
-    /// It is not known how far.
     Running,
 }
 
-/// Work worth showing on the tab; an answer of unknown length is running.
 pub fn progress(app: &App) -> Option<Progress> {
     match &app.activity {
         Activity::Idle | Activity::Stopping => None,
@@ -114,7 +107,7 @@ pub fn progress(app: &App) -> Option<Progress> {
     }
 }
 
-/// The window's title: the session and what goes on in it, and how others stand; a star says that something ended unseen.
+/// Title of the window; a star marks unseen results.
 pub fn title(app: &App) -> String {
     let named = [app.session.title.as_str(), &app.session.name].into_iter().find(|name| !name.is_empty());
     let name = named.unwrap_or("sala-chat");
@@ -136,12 +129,10 @@ pub fn title(app: &App) -> String {
     format!("{mark}{name}{doing}{news}")
 }
 
-/// How saving stands, for the header: words and whether they are a problem.
 pub fn saved(app: &App) -> (String, Role) {
     match &app.save {
         SaveState::Empty | SaveState::Saved(_) | SaveState::Saving if app.toured => ("not kept".into(), Role::Dim),
         SaveState::Empty => ("not saved yet".into(), Role::Dim),
-        // What is or was being written is of a session that was left.
         SaveState::Saved(_) | SaveState::Saving if !app.has_begun() => ("not saved yet".into(), Role::Dim),
         SaveState::Saved(ms) => (format!("saved {}", clock(*ms, app.config.utc_offset_min)), Role::Dim),
         SaveState::Saving => ("saving".into(), Role::Dim),
@@ -151,56 +142,47 @@ pub fn saved(app: &App) -> (String, Role) {
     }
 }
 
-/// Parts of the status line: left ones and right ones.
 pub fn parts(app: &App) -> (Vec<Part>, Vec<Part>) {
     let part = |priority, text: String, role| Part { priority, text, role };
     let (text, role) = activity(app);
+    let idle = app.phase == Phase::Running && app.activity == Activity::Idle && !app.busy();
     let mut left = vec![part(1, text, role)];
+    if let Some(model) = app.model.as_ref().filter(|_| idle) {
+        left.push(part(5, format!("{} on {}", model.name, model.device), Role::Dim));
+    }
     let mut right = Vec::new();
     match &app.save {
         SaveState::NotSaved(_) => left.push(part(2, "NOT SAVED".into(), Role::Alert)),
         SaveState::TextOnly(_) => left.push(part(2, "state not saved".into(), Role::Warn)),
+        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off if idle => {
+            let (text, role) = saved(app);
+            right.push(part(4, text, role));
+        }
         SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => {}
     }
     let m = &app.meters;
     if let Some(c) = context(app) {
-        right.push(part(3, c, if m.context_used * 100 >= m.context_limit * 80 { Role::Warn } else { Role::Dim }));
-    }
-    if let Some(a) = acceptance(app) {
-        left.push(part(4, a, Role::Dim));
+        let role = if m.context_used * 100 >= m.context_limit * 80 { Role::Warn } else { Role::Dim };
+        right.insert(0, part(3, c, role));
     }
     let memory = &m.model.memory;
-    if m.model.device_kind == "cuda" && memory.total > 0 {
+    if !idle && m.model.device_kind == "cuda" && memory.total > 0 {
         let gib = |n: u64| n as f64 / (1u64 << 30) as f64;
         right.push(part(5, format!("VRAM {:.1}/{:.0} G", gib(memory.used), gib(memory.total)), Role::Dim));
-    } else if memory.used > 0 {
+    } else if !idle && memory.used > 0 {
         right.push(part(5, format!("RAM {}", bytes(memory.used)), Role::Dim));
-    }
-    if app.activity == Activity::Idle && m.tokens_per_s > 0.0 {
-        left.push(part(6, format!("{}{:.1} t/s", about(m.speed_estimated), m.tokens_per_s), Role::Dim));
-    }
-    if m.ttft_ms > 0.0 {
-        left.push(part(6, format!("ttft {:.2} s", m.ttft_ms / 1e3), Role::Dim));
-    }
-    if m.checkpoints > 0 {
-        right.push(part(7, format!("ckpt {}", m.checkpoints), Role::Dim));
-    }
-    if let Some(info) = &app.model {
-        right.push(part(8, info.device.clone(), Role::Dim));
     }
     (left, right)
 }
 
-/// The line at the foot: what keys do here, or a hint.
 pub fn hint_line(app: &App) -> Vec<(String, Role)> {
     if let Some((text, _)) = &app.hint {
         return vec![(text.clone(), Role::Warn)];
     }
-    // Pages, lists and questions name their keys themselves.
     if app.overlay.is_some() || !app.questions.is_empty() {
         return Vec::new();
     }
-    if let Some(text) = super::late::said(app) {
+    if let Some(text) = super::late::ready_line(app) {
         return vec![(text, Role::Warn)];
     }
     let key = |action| app.config.keys.shortest(action).map(|key| key.to_string()).unwrap_or_default();

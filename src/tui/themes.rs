@@ -1,14 +1,13 @@
-//! Choosing colours: the list of themes, and what comes of reading one.
+//! Choosing colours.
 
 use super::acts::note;
-use super::list::List;
-use super::overlay::Overlay;
+use super::overlay::{Item, Kind, ListView, Overlay};
 use super::palette::{Palette, ThemeRow};
 use super::{App, Effect};
 use crate::runtime::protocol::{Display, Level};
 use crate::text::sanitize::sanitize_line;
 
-/// Takes what a preset or `/set` says about the display; themes are read outside.
+/// Themes are read outside.
 pub(super) fn display(app: &mut App, display: &Display, effects: &mut Vec<Effect>) {
     app.config.set_display(display);
     for (key, value) in display {
@@ -21,7 +20,6 @@ pub(super) fn display(app: &mut App, display: &Display, effects: &mut Vec<Effect
     effects.push(Effect::Repaint);
 }
 
-/// A theme was read.
 pub(super) fn read(app: &mut App, read: Result<Palette, String>) {
     match read {
         Ok(palette) => app.config.theme = palette,
@@ -29,7 +27,6 @@ pub(super) fn read(app: &mut App, read: Result<Palette, String>) {
     }
 }
 
-/// The themes there are: opens their list at the one in use.
 pub(super) fn open(app: &mut App, mut rows: Vec<ThemeRow>) {
     for row in &mut rows {
         row.name = sanitize_line(&row.name).into_owned();
@@ -41,26 +38,22 @@ pub(super) fn open(app: &mut App, mut rows: Vec<ThemeRow>) {
     let built_in = crate::config::settings::Theme::WORDS;
     app.config.themes = rows.iter().map(|r| r.name.clone()).filter(|n| !built_in.contains(&n.as_str())).collect();
     let at = rows.iter().position(|r| r.name == app.config.theme.name).unwrap_or(0);
-    let mut list = List::new(rows, |r: &ThemeRow| r.name.clone());
-    list.select(at);
+    let mut view = ListView::new(Kind::Themes, "Themes", rows.into_iter().map(Item::Theme));
+    view.list.select(at);
     app.popup = None;
-    app.overlay = Some(Overlay::Themes(list));
+    app.overlay = Some(Overlay::List(view));
 }
 
-/// Enter on a row of the list.
-pub(super) fn take(app: &mut App, row: Option<ThemeRow>) {
-    match row.map(|r| (r.name, r.palette)) {
-        // Its row says what is wrong with it.
-        None | Some((_, Err(_))) => {}
-        Some((name, Ok(palette))) => {
-            app.overlay = None;
-            app.config.theme = palette;
-            note(app, Level::Info, &format!("Theme {name}. /set theme {name} --save keeps it for later starts."));
-        }
+/// Enter on a row of the list. A theme that cannot be read stays in the list, with the reason.
+pub(super) fn take(app: &mut App, row: ThemeRow) {
+    if let Ok(palette) = row.palette {
+        app.overlay = None;
+        app.config.theme = palette;
+        let name = row.name;
+        note(app, Level::Info, &format!("Theme {name}. /set theme {name} --save keeps it for later starts."));
     }
 }
 
-/// A code theme was read: what is on screen is coloured again, and other sessions when they come there.
 pub(super) fn code(app: &mut App, read: Result<String, String>) {
     match read {
         Ok(name) => {

@@ -1,7 +1,7 @@
-//! The guided tour of `sala-chat demo`: what is said at each step, and the line that is entered then.
+//! The guided tour of `sala-chat demo`: the text of each step and the line to enter.
 //!
-//! Pure: it knows which step is next and whether the last one has been answered. The full screen puts the line into the
-//! input, line mode prints it; everything else is the ordinary program.
+//! Pure: it tracks the next step and whether the last one was answered. The full screen puts the line into the input,
+//! line mode prints it.
 
 use super::App;
 use super::acts::note;
@@ -9,14 +9,11 @@ use crate::config::commands::COMMANDS;
 use crate::runtime::protocol::{Level, Notice};
 use crate::text::sample;
 
-/// One step.
 #[derive(Debug)]
 pub struct Step {
-    /// What is shown while its line waits to be entered.
     pub text: &'static str,
-    /// What is entered.
     pub line: &'static str,
-    /// The program ends here and is started again.
+    /// The program ends here and starts again.
     pub restarts: bool,
 }
 
@@ -24,7 +21,7 @@ const fn step(text: &'static str, line: &'static str) -> Step {
     Step { text, line, restarts: false }
 }
 
-/// All steps. One whose command this program has not got is left out.
+/// Steps with commands that this build lacks are skipped.
 const STEPS: [Step; 10] = [
     step(
         "A tour of one minute. sala-chat reads documents whole and keeps what it has read. First a sample, a page about a lighthouse.",
@@ -60,17 +57,15 @@ const STEPS: [Step; 10] = [
     ),
 ];
 
-/// How to go on and how to leave, behind every step's text, and behind the last one's.
 const KEYS: &str = "Enter goes on, Esc leaves the tour.";
 const KEYS_OF_LAST: &str = "Enter ends the program, Esc stays in it.";
 
-/// Where somebody is on the tour.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tour {
     at: usize,
     /// The step's line is in the input or was printed.
     offered: bool,
-    /// A line was sent and nothing has been said to it yet.
+    /// A line was sent and not answered yet.
     unanswered: bool,
 }
 
@@ -82,12 +77,11 @@ fn steps() -> impl Iterator<Item = &'static Step> {
 }
 
 impl Tour {
-    /// The step that is next; `None` after the last.
     pub fn step(&self) -> Option<&'static Step> {
         steps().nth(self.at)
     }
 
-    /// What is shown: the step's text and how to go on; while a step is being done, its own.
+    /// While a step is carried out, its own text.
     pub fn text(&self) -> Option<String> {
         let shown = if self.unanswered { self.at.saturating_sub(1) } else { self.at };
         let (step, all) = (steps().nth(shown)?, steps().count());
@@ -95,12 +89,10 @@ impl Tour {
         Some(format!("TOUR {}/{all}  {} {keys}", shown + 1, step.text))
     }
 
-    /// Whether the step that was taken last ended the program so that it is started again.
     pub fn restarts(&self) -> bool {
         self.at.checked_sub(1).and_then(|last| steps().nth(last)).is_some_and(|s| s.restarts)
     }
 
-    /// The line to offer now, if none is offered and nothing is being waited for.
     pub fn offer(&mut self) -> Option<&'static str> {
         if self.offered || self.unanswered {
             return None;
@@ -109,12 +101,10 @@ impl Tour {
         self.step().map(|s| s.line)
     }
 
-    /// Whether the step's line waits to be entered.
     pub fn is_offered(&self) -> bool {
         self.offered
     }
 
-    /// A line was entered: the step is done if it was the step's.
     pub fn entered(&mut self, line: &str) {
         if self.step().is_some_and(|s| s.line == line.trim()) {
             self.at += 1;
@@ -122,37 +112,26 @@ impl Tour {
         (self.offered, self.unanswered) = (false, true);
     }
 
-    /// Something was said: after these the runtime has dealt with what was entered.
+    /// Whether the notice answers the line that was entered.
     pub fn told(&mut self, notice: &Notice) {
         let more_follows = match notice {
             Notice::Activity(activity) => !activity.rests(),
-            Notice::Added(_)
-            | Notice::Delta { .. }
-            | Notice::Finished(_)
-            | Notice::Session(_)
-            | Notice::Tree(_)
-            | Notice::Meters(_)
-            | Notice::Save(_)
-            | Notice::Damage(_)
-            | Notice::Display(_)
-            | Notice::Prompts(_)
-            | Notice::Draft(_)
-            | Notice::Library(_)
-            | Notice::Named { .. }
-            | Notice::Titled(_) => true,
-            // A word, a page, a question: that is the answer.
-            _ => false,
+            Notice::Added(_) | Notice::Delta { .. } | Notice::Finished(_) | Notice::Session(_) | Notice::Display(_) => {
+                true
+            }
+            notice => {
+                super::acts::answers_nothing(notice)
+                    && !matches!(notice, Notice::Acknowledged(_) | Notice::Background { .. })
+            }
         };
         self.unanswered &= more_follows;
     }
 
-    /// The program was started again.
     pub fn restarted(self) -> Tour {
         Tour { offered: false, unanswered: false, ..self }
     }
 }
 
-/// Puts the next step's line into the input once nothing else is going on.
 pub(super) fn offer(app: &mut App) {
     let free = !app.busy() && app.model.is_some() && app.overlay.is_none() && app.questions.is_empty();
     if !free || !app.queue.lines.is_empty() {
@@ -163,7 +142,6 @@ pub(super) fn offer(app: &mut App) {
     }
 }
 
-/// Leaves the tour; false if there is none.
 pub(super) fn leave(app: &mut App) -> bool {
     let Some(tour) = app.tour.take() else { return false };
     if tour.is_offered() {

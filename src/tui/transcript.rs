@@ -1,8 +1,8 @@
-//! The transcript as a virtual list: entries, where the view stands, which rows it shows.
+//! The transcript as a virtual list.
 //!
-//! Offsets are `usize` and only the entries near the view are laid out, so its cost does not depend on the length of
-//! the conversation. The view either follows the end or stands at a place (entry, part, source offset) that survives
-//! new text and new widths; only following again, or sending, moves it back to the end. That part is in `view`.
+//! Only entries near the view are laid out, so the cost does not depend on the length of the conversation. The view
+//! follows the end or stays at a place (entry, part, source offset) that survives new text and widths; following
+//! again or sending returns it to the end. See `view`.
 
 mod find;
 mod view;
@@ -18,34 +18,29 @@ use crate::runtime::protocol::Level;
 
 pub use find::{Hit, ranges};
 
-/// Where the view stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scroll {
-    /// At the end, and staying there.
     #[default]
     Follow,
-    /// The first row shown.
     At {
-        /// Entry.
         entry: usize,
         /// Place in it, see [`Entry::anchor_of`].
         anchor: (Part, usize, usize),
     },
 }
 
-/// All that was said, and notes in between.
 #[derive(Debug)]
 pub struct Transcript {
     entries: Vec<Entry>,
     scroll: Scroll,
-    /// The last entry when the view stopped following, and how much of it there was: what came later is new.
+    /// The last entry when the view stopped following, and its extent then.
     frozen: (usize, Extent),
     selected: Option<usize>,
     look: Look,
     height: usize,
     window: Vec<(usize, usize)>,
     colours: Colours,
-    asked: HashSet<(String, String)>,
+    requested: HashSet<(String, String)>,
 }
 
 impl Default for Transcript {
@@ -67,13 +62,12 @@ impl Default for Transcript {
             height: 20,
             window: Vec::new(),
             colours: Colours::default(),
-            asked: HashSet::new(),
+            requested: HashSet::new(),
         }
     }
 }
 
 impl Transcript {
-    /// All entries.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -83,12 +77,10 @@ impl Transcript {
         &self.window
     }
 
-    /// The selected entry.
     pub fn selected(&self) -> Option<usize> {
         self.selected
     }
 
-    /// Where the view stands.
     pub fn scroll(&self) -> Scroll {
         self.scroll
     }
@@ -98,28 +90,25 @@ impl Transcript {
         self.entries.iter().filter_map(Entry::as_message)
     }
 
-    /// The message with number `#n`.
     pub fn numbered(&self, n: u64) -> Option<&Message> {
         self.entries.iter().find(|e| e.number == n && n > 0).and_then(Entry::as_message)
     }
 
-    /// The message whose answer or question is selected, with its number.
     pub fn selected_message(&self) -> Option<(u64, &Message)> {
         let entry = self.entries.get(self.selected?)?;
         entry.as_message().map(|m| (entry.number, m))
     }
 
-    /// Replaces the conversation. Entries that stay keep their rows. Notes stay when the message before them stays, or
-    /// when they belong to the command that is being answered (`request`).
+    /// Replaces the conversation. Unchanged entries keep their rows. Notes stay if the message before them does, or
+    /// if they answer `request`.
     pub fn replace(&mut self, messages: Vec<Message>, request: u64) {
-        // When the conversation only grew, the view and the selection stay where they are.
         let end = self.messages().next_back().map(|m| m.id);
         let grew = end.is_some_and(|id| messages.iter().any(|m| m.id == id));
         let standing = match self.scroll {
             Scroll::At { entry, anchor } if grew => self.id_at(entry).map(|id| (id, anchor)),
             Scroll::At { .. } | Scroll::Follow => None,
         };
-        // The last of what was there then, and how many notes it is behind its message.
+        // The last entry then, and its distance in notes from its message.
         let frozen = self.id_at(self.frozen.0);
         let notes = self.entries.iter().take(self.frozen.0 + 1).rev().take_while(|e| e.as_message().is_none()).count();
         let selected = self.selected.filter(|_| grew).and_then(|i| self.id_at(i));
@@ -163,20 +152,18 @@ impl Transcript {
         let there = self.entries.iter().skip(message + 1).take(notes).take_while(|e| e.as_message().is_none()).count();
         self.frozen.0 = message + there;
         if there < notes {
-            // The note has gone, and how much it was says nothing of what stands there now.
             self.frozen.1 = self.extent_of(self.frozen.0);
         }
     }
 
-    /// Leaves an empty transcript in its place; colours that did not come in time are asked for again.
+    /// Pending colours are requested again.
     pub(super) fn put_away(&mut self) -> Transcript {
         let mut away = std::mem::take(self);
-        away.asked.clear();
+        away.requested.clear();
         away.selected = None;
         away
     }
 
-    /// Takes out the notes of one command.
     pub(super) fn take_notes(&mut self, request: u64) -> Vec<Entry> {
         let of = |e: &Entry| matches!(&e.item, Item::Note { request: r, .. } if *r == request);
         let (notes, rest) = std::mem::take(&mut self.entries).into_iter().partition(of);
@@ -184,17 +171,14 @@ impl Transcript {
         notes
     }
 
-    /// Puts notes at the end.
     pub(super) fn append_notes(&mut self, mut notes: Vec<Entry>) {
         self.entries.append(&mut notes);
     }
 
-    /// The message at an entry, or the last one before it.
     fn id_at(&self, entry: usize) -> Option<MessageId> {
         self.entries.get(..=entry)?.iter().rev().find_map(|e| e.as_message().map(|m| m.id))
     }
 
-    /// A message at the end.
     pub fn add(&mut self, message: Message) {
         if let Some(entry) = self.find(message.id) {
             return entry.complete(message);
@@ -209,12 +193,11 @@ impl Transcript {
         self.entries.push(Entry::message(message, number, progress));
     }
 
-    /// A line of the program.
     pub fn note(&mut self, level: Level, text: &str, request: u64) {
         self.entries.push(Entry::note(level, text, request));
     }
 
-    /// Rows of the last note, in so many cells; none if it does not answer this request.
+    /// Empty if the last note does not answer `request`.
     pub(super) fn last_note(&self, request: u64, cells: usize) -> Vec<Row> {
         let notes = self.entries.iter().rev().filter_map(|entry| match &entry.item {
             Item::Note { level, text, request } => Some((*level, text, *request)),
@@ -224,18 +207,20 @@ impl Transcript {
         last.map_or_else(Vec::new, |(level, text, _)| note_rows(level, text, Look { cells, ..self.look }))
     }
 
+    pub(super) fn refusal_rows(&self, why: &str, cells: usize) -> Vec<Row> {
+        note_rows(Level::Error, why, Look { cells, ..self.look })
+    }
+
     fn find(&mut self, id: MessageId) -> Option<&mut Entry> {
         self.entries.iter_mut().rev().find(|e| e.as_message().is_some_and(|m| m.id == id))
     }
 
-    /// Text arrives.
     pub fn delta(&mut self, id: MessageId, thinking: bool, text: &str) {
         if let Some(entry) = self.find(id) {
             entry.delta(thinking, text);
         }
     }
 
-    /// An answer is complete.
     pub fn finish(&mut self, message: Message) {
         match self.find(message.id) {
             Some(entry) => entry.complete(message),
@@ -243,7 +228,6 @@ impl Transcript {
         }
     }
 
-    /// Nothing is being written any more, whatever happened to it.
     pub fn close_open(&mut self) {
         for entry in self.entries.iter_mut().rev().filter(|e| e.progress != Progress::Done) {
             entry.progress = Progress::Done;
@@ -251,7 +235,6 @@ impl Transcript {
         }
     }
 
-    /// Shows in the head of the answer that is being written what is done before it, and how fast it is written.
     pub fn set_doing(&mut self, before: &str, speed: &str) {
         if let Some(e) = self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done)
             && (e.before != before || e.speed != speed)
@@ -261,14 +244,12 @@ impl Transcript {
         }
     }
 
-    /// Time and tokens of the thoughts that are being written.
     pub fn set_thought(&mut self, ms: f64, tokens: u64) {
         if let Some(e) = self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done) {
             e.thought(ms, tokens);
         }
     }
 
-    /// Puts a word into the head of the selected message; false if none is selected.
     pub fn remark_selected(&mut self, text: &str) -> bool {
         self.clear_remark();
         let Some(entry) = self.selected.and_then(|i| self.entries.get_mut(i)) else {
@@ -278,21 +259,18 @@ impl Transcript {
         true
     }
 
-    /// Takes such words away.
     pub fn clear_remark(&mut self) {
         for entry in &mut self.entries {
             entry.remark(None);
         }
     }
 
-    /// Shows the selected message whole, or folds it again: a long question, the thoughts of an answer.
     pub fn open_selected(&mut self) {
         if !self.selected.and_then(|i| self.entries.get_mut(i)).is_some_and(Entry::toggle_fold) {
             self.toggle_thoughts();
         }
     }
 
-    /// Opens or folds thoughts: of the selected message, else of all.
     pub fn toggle_thoughts(&mut self) {
         let show = self.look.think;
         let has = |e: &Entry| e.as_message().is_some_and(|m| !m.thinking.is_empty());
@@ -309,7 +287,6 @@ impl Transcript {
         }
     }
 
-    /// Colours of a code block are known now.
     pub fn coloured(&mut self, lang: String, code: String, lines: Vec<Vec<super::rows::Span>>) {
         for e in &mut self.entries {
             if e.code().iter().any(|b| b.lang == lang && b.text == code) {
@@ -319,16 +296,14 @@ impl Transcript {
         self.colours.insert(lang, code, lines);
     }
 
-    /// Code is coloured otherwise from now on: what is known of colours is forgotten.
     pub fn forget_colours(&mut self) {
         for e in self.entries.iter_mut().filter(|e| !e.code().is_empty()) {
             e.reset();
         }
         self.colours = Colours::default();
-        self.asked.clear();
+        self.requested.clear();
     }
 
-    /// Code blocks on screen whose colours nobody asked for yet.
     pub fn uncoloured(&mut self) -> Vec<(String, String)> {
         let mut wanted = Vec::new();
         let mut entries: Vec<usize> = self.window.iter().map(|w| w.0).collect();
@@ -336,7 +311,7 @@ impl Transcript {
         for e in entries.into_iter().filter_map(|i| self.entries.get(i)) {
             for block in e.code().iter().filter(|b| !b.lang.is_empty() && b.text.len() < 100_000) {
                 let key = (block.lang.clone(), block.text.clone());
-                if self.colours.get(&block.lang, &block.text).is_none() && self.asked.insert(key.clone()) {
+                if self.colours.get(&block.lang, &block.text).is_none() && self.requested.insert(key.clone()) {
                     wanted.push(key);
                 }
             }
@@ -344,7 +319,6 @@ impl Transcript {
         wanted
     }
 
-    /// Selects the message above (`-1`) or below (`1`) the selected one and brings it into view.
     pub fn select(&mut self, by: isize) {
         let messages: Vec<usize> = (0..self.entries.len())
             .filter(|i| self.entries.get(*i).is_some_and(|e| e.as_message().is_some()))
@@ -356,7 +330,6 @@ impl Transcript {
             (Some(i), true) => Some(i.saturating_sub(by.unsigned_abs())),
             (Some(i), false) => match i.saturating_add(by.unsigned_abs()) {
                 n if n < messages.len() => Some(n),
-                // A step over the end leaves the selection, a leap ends on the last message.
                 _ => messages.len().checked_sub(1).filter(|_| by > 1),
             },
         };
@@ -367,12 +340,10 @@ impl Transcript {
         }
     }
 
-    /// Nothing is selected any more.
     pub fn deselect(&mut self) {
         self.selected = None;
     }
 
-    /// Shows a message by its id; false if it is not here.
     pub fn show(&mut self, id: MessageId) -> bool {
         let Some(entry) = self.entries.iter().position(|e| e.as_message().is_some_and(|m| m.id == id)) else {
             return false;

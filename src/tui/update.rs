@@ -11,145 +11,86 @@ use crate::core::Exit;
 use crate::runtime::protocol::Level;
 use crate::text::sanitize::sanitize;
 
-/// How long a hint stays, in milliseconds.
 const HINT_MS: u64 = 4_000;
 
-/// Changes the state by one event. `now` is in milliseconds of any steady clock.
 pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     let mut effects = Vec::new();
-    let redraw = match event {
+    let mut redraw = match &event {
+        Event::Highlighted { .. } => Redraw::Stream,
+        _ => Redraw::Now,
+    };
+    match event {
         Event::Frame => {
-            // Whether it asks decides how many rows it takes.
             question::seen(app);
             frame(app, &mut effects);
             return effects;
         }
-        Event::Notice(notice) => notices::notice(app, notice, now, &mut effects),
+        Event::Notice(notice) => redraw = notices::notice(app, notice, now, &mut effects),
         Event::Key(key) => {
             app.selection = None;
+            app.refusal = None;
             input::key(app, key, now, &mut effects);
-            Redraw::Now
         }
-        Event::Paste(text) => {
-            paste(app, &text, &mut effects);
-            Redraw::Now
-        }
-        Event::Files { query, found } => {
-            input::files(app, &query, &found);
-            Redraw::Now
-        }
-        Event::FoundPaths(found) => {
-            match mention::found(app, &found, &mut effects) {
-                Found::Nothing => {}
-                Found::Ask { text, edits } => perform::ask_now(app, text, edits, &mut effects),
-                Found::Paste(text) => {
-                    input::insert_pasted(app, &text);
-                    question::give_way(app);
-                }
+        Event::Paste(text) => paste(app, &text, now, &mut effects),
+        Event::Files { query, found } => input::files(app, &query, &found),
+        Event::FoundPaths(found) => match mention::found(app, &found, &mut effects) {
+            Found::Nothing => {}
+            Found::Ask { text, edits } => perform::ask_now(app, text, edits, &mut effects),
+            Found::Paste(text) => {
+                input::insert_pasted(app, &text);
+                question::give_way(app);
             }
-            Redraw::Now
-        }
-        Event::Wheel(rows) => {
-            match (&mut app.overlay, app.questions.front_mut()) {
-                (_, Some(Question { pick: Some(p), .. })) if p.open => p.step(rows),
-                (Some(overlay), _) => overlay.step(rows),
-                (None, _) => match &mut app.several {
-                    Some(several) => several.scroll(rows),
-                    // Nobody sees it.
-                    None if app.activity.is_loading() => {}
-                    None => app.transcript.scroll_by(rows),
-                },
-            }
-            Redraw::Now
-        }
-        Event::Click { x, y } => {
-            click(app, x, y);
-            Redraw::Now
-        }
-        Event::Drag { x, y } => {
-            selection::drag(app, x, y);
-            Redraw::Now
-        }
-        Event::Release => {
-            selection::end(app, now, &mut effects);
-            Redraw::Now
-        }
+        },
+        Event::Wheel(rows) => match (&mut app.overlay, app.questions.front_mut()) {
+            (_, Some(Question { pick: Some(p), .. })) if p.open => p.step(rows),
+            (Some(overlay), _) => overlay.step(rows),
+            (None, _) => match &mut app.several {
+                Some(several) => several.scroll(rows),
+                None if app.activity.is_loading() => {}
+                None => app.transcript.scroll_by(rows),
+            },
+        },
+        Event::Click { x, y } => click(app, x, y),
+        Event::Drag { x, y } => selection::drag(app, x, y),
+        Event::Release => selection::end(app, now, &mut effects),
         Event::Resize { width, height } => {
-            // Its rows are others now.
             app.selection = None;
             app.size = (width, height);
-            Redraw::Now
         }
         Event::Focus(focused) => {
             app.focused = focused;
-            match focused && std::mem::take(&mut app.unseen) {
-                true => Redraw::Now,
-                false => Redraw::No,
+            if !focused || !std::mem::take(&mut app.unseen) {
+                redraw = Redraw::No;
             }
         }
-        Event::Paths { prefix, found } => {
-            input::paths(app, &prefix, &found);
-            Redraw::Now
-        }
-        Event::Edited(Ok(text)) => {
-            app.composer.set(text.trim_end_matches('\n'));
-            Redraw::Now
-        }
-        Event::Edited(Err(why)) | Event::Copied(Err(why)) => {
-            note(app, Level::Error, &why);
-            Redraw::Now
-        }
-        Event::Kept(said) => {
-            match said {
-                Ok(what) => note(app, Level::Info, &what),
-                Err(why) => note(app, Level::Error, &why),
-            }
-            Redraw::Now
-        }
-        Event::Copied(Ok(what)) => {
-            copied(app, &what, now);
-            Redraw::Now
-        }
-        Event::Theme(read) => {
-            themes::read(app, read);
-            Redraw::Now
-        }
-        Event::Themes(rows) => {
-            themes::open(app, rows);
-            Redraw::Now
-        }
-        Event::CodeTheme(read) => {
-            themes::code(app, read);
-            Redraw::Now
-        }
+        Event::Paths { prefix, found } => input::paths(app, &prefix, &found),
+        Event::Edited(Ok(text)) => app.composer.set(text.trim_end_matches('\n')),
+        Event::Edited(Err(why)) | Event::Copied(Err(why)) => note(app, Level::Error, &why),
+        Event::Kept(result) => match result {
+            Ok(what) => note(app, Level::Info, &what),
+            Err(why) => note(app, Level::Error, &why),
+        },
+        Event::Copied(Ok(what)) => copied(app, &what, now),
+        Event::Theme(read) => themes::read(app, read),
+        Event::Themes(rows) => themes::open(app, rows),
+        Event::CodeTheme(read) => themes::code(app, read),
         Event::Highlighted { lang, code, lines } => {
             if let Some(other) = app.tabs.text_beside(app.size.0) {
                 other.coloured(lang.clone(), code.clone(), lines.clone());
             }
             app.transcript.coloured(lang, code, lines);
-            Redraw::Stream
         }
-        Event::Tick => tick(app, now, &mut effects),
-        Event::Terminate => {
-            quit(app, &mut effects);
-            Redraw::Now
-        }
+        Event::Tick => redraw = tick(app, now, &mut effects),
+        Event::Terminate => quit(app, &mut effects),
         Event::Interrupt => {
             if app.phase == Phase::Quitting {
                 effects.push(Effect::Exit { exit: Exit::Stopped, farewell: None });
             }
             quit(app, &mut effects);
-            Redraw::Now
         }
-        Event::Resumed => {
-            effects.push(Effect::Repaint);
-            Redraw::Now
-        }
-        Event::NotSuspended(why) => {
-            hint(app, why, now + HINT_MS);
-            Redraw::Now
-        }
-    };
+        Event::Resumed => effects.push(Effect::Repaint),
+        Event::NotSuspended(why) => hint(app, why, now + HINT_MS),
+    }
     if app.phase == Phase::Running {
         keep_quit_question_true(app, now);
         perform::pump_queue(app, now, &mut effects);
@@ -169,7 +110,6 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     effects
 }
 
-/// Lays out what is on screen and asks for the colours of its code.
 fn frame(app: &mut App, effects: &mut Vec<Effect>) {
     app.relayout();
     app.transcript.prepare();
@@ -177,12 +117,12 @@ fn frame(app: &mut App, effects: &mut Vec<Effect>) {
         several.prepare(app.config.glyphs);
     }
     let other = app.tabs.text_beside(app.size.0);
-    let beside = other.map(|text| {
+    let code_beside = other.map(|text| {
         text.prepare();
         text.uncoloured()
     });
     if app.config.colour {
-        let code = app.transcript.uncoloured().into_iter().chain(beside.unwrap_or_default());
+        let code = app.transcript.uncoloured().into_iter().chain(code_beside.unwrap_or_default());
         effects.extend(code.map(|(lang, code)| Effect::Highlight { lang, code }));
     }
 }
@@ -200,7 +140,7 @@ fn tick(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> Redraw {
     Redraw::No
 }
 
-/// Says that something was copied: at the foot, on the selected message, and in full where nothing is hidden by it.
+/// Shown at the foot and on the selected message, and in full if the transcript follows.
 fn copied(app: &mut App, what: &str, now: u64) {
     let short = what.split("; ").next().unwrap_or(what);
     hint(app, short, now + HINT_MS);
@@ -209,17 +149,16 @@ fn copied(app: &mut App, what: &str, now: u64) {
     }
 }
 
-fn paste(app: &mut App, text: &str, effects: &mut Vec<Effect>) {
+fn paste(app: &mut App, text: &str, now: u64, effects: &mut Vec<Effect>) {
     let asks = app.questions.front().is_some_and(|q| q.standing == Standing::Asks);
     if asks && !question::give_way(app) {
         return;
     }
-    place_paste(app, text, effects);
+    place_paste(app, text, now, effects);
     question::passed_by(app);
 }
 
-/// A paste for the place that is written in.
-fn place_paste(app: &mut App, text: &str, effects: &mut Vec<Effect>) {
+fn place_paste(app: &mut App, text: &str, now: u64, effects: &mut Vec<Effect>) {
     if let Some(overlay) = &mut app.overlay {
         if let Some(query) = overlay.query() {
             let line = text.lines().next().unwrap_or("");
@@ -227,7 +166,7 @@ fn place_paste(app: &mut App, text: &str, effects: &mut Vec<Effect>) {
             overlay.set_query(query);
             return;
         }
-        if !late::give_way(app) {
+        if !late::give_way(app, now) {
             return;
         }
     }

@@ -1,7 +1,6 @@
-//! Text shown as it was written: questions and system texts, in which `2*3*4` and `__name__` mean what they say.
+//! Text as it was written, for questions and system texts, where `2*3*4` and `__name__` are literal.
 //!
-//! Every line is a line on the screen, with its indentation; only blocks of code between fences look as they do in answers,
-//! where the fences stand in no list and no quotation.
+//! Each line keeps its indentation; only fenced code looks as in answers.
 
 use std::ops::Range;
 
@@ -12,7 +11,6 @@ use super::render::{Writer, options, render_block};
 use super::rows::{Face, Row};
 use super::wrap::{Piece, Prefix, wrap};
 
-/// Rows of a complete text.
 pub(super) fn render(text: &str, style: Style<'_>) -> Stream {
     let text = text.trim_end();
     let (mut rows, mut code) = (Vec::new(), Vec::new());
@@ -29,7 +27,7 @@ pub(super) fn render(text: &str, style: Style<'_>) -> Stream {
     Stream::of(rows, code)
 }
 
-/// Whole lines of the blocks of code between fences.
+/// Whole lines of fenced code at the top level.
 fn fences(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     if !text.contains("```") && !text.contains("~~~") {
@@ -60,7 +58,6 @@ fn whole_lines(text: &str, range: &Range<usize>) -> Range<usize> {
     start..end
 }
 
-/// Rows of a part that is a number of whole lines.
 fn plain(rows: &mut Vec<Row>, text: &str, part: Range<usize>, cells: usize) {
     let mut at = part.start;
     for line in text[part].split_inclusive('\n') {
@@ -70,7 +67,7 @@ fn plain(rows: &mut Vec<Row>, text: &str, part: Range<usize>, cells: usize) {
     }
 }
 
-/// A line, one piece at least, tabs as spaces; what stands behind a tab keeps its place in the source.
+/// At least one piece; tabs become spaces at the same source offset.
 fn pieces(line: &str, at: usize) -> Vec<Piece> {
     let face = Face::default();
     let mut pieces = Vec::new();

@@ -1,7 +1,7 @@
-//! Line breaking, by grapheme clusters.
+//! Line breaking by grapheme clusters.
 //!
-//! Text breaks after spaces and around wide characters (CJK has no spaces); a word longer than the line breaks between
-//! clusters. Nothing here ever cuts a cluster or produces a row wider than asked.
+//! Text breaks after spaces and around wide characters (CJK has no spaces); a word longer than the line breaks
+//! between clusters. No cluster is cut, and no row is wider than `cells`.
 
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -13,18 +13,15 @@ use super::rows::{Face, Joint, Row};
 pub struct Piece {
     /// Printable text; `\n` forces a new row.
     pub text: String,
-    /// Face of all of it.
     pub face: Face,
     /// Source offset of its first byte.
     pub source: usize,
 }
 
-/// What stands in front of the rows of a paragraph, for example `- ` and two spaces.
+/// Text before the rows of a paragraph, for example `- ` and two spaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
-    /// Before the first row.
     pub first: Vec<(String, Face)>,
-    /// Before the others.
     pub rest: Vec<(String, Face)>,
 }
 
@@ -66,7 +63,7 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
         for (text, face) in if rows.is_empty() { &prefix.first } else { &prefix.rest } {
             row.push(text, *face);
         }
-        // The marker of a list belongs to the text, what stands before the other rows does not.
+        // A list marker is copied; the indentation of the other rows is not.
         row.gutter = if rows.is_empty() { 0 } else { row.width() };
         for c in &clusters[start..end] {
             row.push(c.text, c.face);
@@ -75,7 +72,6 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
         let ended_by_newline = clusters.get(next.wrapping_sub(1)).is_some_and(|c| c.text == "\n");
         row.joint = match next < clusters.len() && !ended_by_newline {
             true if next > end => Joint::Space,
-            // A row can also end behind a space.
             true if clusters.get(end.wrapping_sub(1)).is_some_and(|c| c.text == " ") => Joint::Space,
             true => Joint::Nothing,
             false => Joint::Line,
@@ -83,7 +79,7 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
         rows.push(row);
         start = next;
         if start >= clusters.len() {
-            // A newline at the very end asks for one more (empty) row.
+            // A final line end asks for one more (empty) row.
             if ended_by_newline && next > end {
                 let mut row = Row::at(source);
                 for (text, face) in &prefix.rest {
@@ -96,30 +92,29 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
     }
 }
 
-/// From `start`, the end of the row (exclusive) and the start of the next one (spaces at the break are swallowed).
+/// The end of the row (exclusive) and the start of the next one; spaces at the break are dropped.
 fn break_at(clusters: &[Cluster<'_>], start: usize, limit: usize) -> (usize, usize) {
     let mut used = 0;
     let mut candidate = None;
     let mut at = start;
-    // A word that begins with a hyphen, also behind a bracket, is the name of an option: it stays whole.
-    let mut option = false;
+    let mut whole = is_name(clusters, start);
     while let Some(c) = clusters.get(at) {
         if c.text == "\n" {
             return (at, at + 1);
         }
         let is_space = c.text == " ";
-        let behind_letter = at > start && clusters[at - 1].text.chars().all(char::is_alphanumeric);
-        option = !is_space && (option || c.text == "-" && !behind_letter);
+        if at > start && clusters[at - 1].text == " " {
+            whole = is_name(clusters, at);
+        }
         if used + c.cells > limit && !is_space {
             return match candidate {
                 Some((end, next)) => (end, next),
-                // Not even one cluster fits: take it, the painter clips it.
+                // Not even one cluster fits: the painter clips it.
                 None if at == start => (at + 1, at + 1),
                 None => (at, at),
             };
         }
         if used + c.cells > limit {
-            // Spaces beyond the edge hang and vanish.
             let mut next = at;
             while clusters.get(next).is_some_and(|c| c.text == " ") {
                 next += 1;
@@ -132,17 +127,28 @@ fn break_at(clusters: &[Cluster<'_>], start: usize, limit: usize) -> (usize, usi
         used += c.cells;
         at += 1;
         if is_space {
-            // Behind nothing but indentation there is no place to break: a row of it alone would be a blank one.
+            // A break after indentation alone would leave a blank row.
             let end = trim_end(clusters, start, at);
             candidate = (end > start).then_some((end, at)).or(candidate);
         } else if c.cells >= 2
             || clusters.get(at).is_some_and(|n| n.cells >= 2)
-            || c.text == "-" && !option && at > start + 1
+            || c.text == "-" && !whole && at > start + 1
         {
             candidate = Some((at, at));
         }
     }
     (at, at)
+}
+
+/// Whether the word at `at` is a path, an option, a number or another name: it does not break at its hyphens.
+fn is_name(clusters: &[Cluster<'_>], at: usize) -> bool {
+    let rest = clusters.get(at..).unwrap_or(&[]);
+    let word: String = rest.iter().take(256).take_while(|c| !matches!(c.text, " " | "\n")).map(|c| c.text).collect();
+    let bare = word.trim_matches(|c: char| !c.is_alphanumeric() && c != '-' && c != '/');
+    bare.starts_with('-')
+        || bare.contains("--")
+        || bare.contains(['/', '\\', '_', '.', '@', '=', ':', '#', '['])
+        || bare.contains(|c: char| c.is_numeric())
 }
 
 fn trim_end(clusters: &[Cluster<'_>], start: usize, mut end: usize) -> usize {
@@ -152,7 +158,6 @@ fn trim_end(clusters: &[Cluster<'_>], start: usize, mut end: usize) -> usize {
     end
 }
 
-/// Wraps plain text of one face, no prefix.
 pub fn wrap_text(text: &str, face: impl Into<Face>, cells: usize) -> Vec<Row> {
     wrap(&[Piece { text: text.replace('\t', "    "), face: face.into(), source: 0 }], &Prefix::default(), cells)
 }
@@ -188,6 +193,11 @@ mod tests {
     fn names_of_options_stay_whole() {
         assert_eq!(lines("take [--with-state] or --as-is", 14), ["take", "[--with-state]", "or --as-is"]);
         assert_eq!(lines("well-known", 6), ["well-", "known"]);
+        for name in
+            ["/home/well-known", "./a-b", "notes-2024", "read-me.txt", "(war-and-peace.txt)", "1998-2004,", "a_b-c"]
+        {
+            assert_eq!(lines(&format!("see it: {name}"), name.len() + 7), ["see it:", name], "{name}");
+        }
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn aside_lies_over_the_conversation() {
 #[test]
 fn selected_message_shows_its_keys() {
     let mut s = open(80, 24);
-    s.press("ctrl-p ctrl-p");
+    s.press("alt-up alt-up");
     picture("selected_80x24", &mut s);
     s.tell(Notice::Input { text: "Who tells Pierre?".into(), editing: Some(MessageId(2)) });
     picture("editing_80x24", &mut s);
@@ -252,7 +252,7 @@ fn two_sessions_stand_beside_each_other_and_both_are_live() {
 #[test]
 fn the_speed_of_a_server_is_marked_until_it_has_counted() {
     let server = ModelInfo { server: Some("http://box:8000/v1".into()), ..gpu() };
-    let mut s = open(100, 24);
+    let mut s = open(140, 40);
     s.tell(Notice::Ready(server));
     s.tell(Notice::Added(message(4, Role::Assistant, "")));
     s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 31.5 }));

@@ -305,7 +305,7 @@ fn a_name_that_only_resembles_a_command_is_answered_and_stays() {
 }
 
 #[test]
-fn what_the_screen_keeps_is_set_there_and_settings_are_a_page() {
+fn what_the_screen_keeps_is_set_there_and_settings_are_a_list_to_change() {
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("/set theme light").press("enter");
     assert_eq!(s.effects, [Effect::Theme("light".into()), Effect::Repaint]);
@@ -316,11 +316,20 @@ fn what_the_screen_keeps_is_set_there_and_settings_are_a_page() {
     s.tell(Notice::Meters(meters));
     s.type_text("/settings temperature").press("enter");
     let page = s.screen();
-    assert!(page.contains("0.25") && page.contains("by /set"), "{page}");
+    let row = page.lines().find(|l| l.contains("sampling.temperature")).unwrap();
+    assert!(row.contains("* sampling.temperature") && row.contains("0.25"), "{page}");
     s.press("esc");
-    s.type_text("/settings theme").press("enter");
-    assert!(s.screen().contains("ui.theme light: colours"), "{}", s.screen());
-    s.press("esc").type_text("/help clipboard").press("enter");
+    s.type_text("/settings ui.theme").press("enter");
+    let row = s.screen().lines().find(|l| l.contains("* ui.theme ")).map(str::to_owned);
+    assert!(row.is_some_and(|row| row.contains("light")), "{}", s.screen());
+    // Enter puts the command that changes the setting into the input.
+    s.press("enter");
+    assert_eq!(s.app.composer.text(), "/set theme light");
+    s.press("ctrl-u").type_text("/settings sampling.temperature").press("enter enter");
+    assert_eq!(s.app.composer.text(), "/set temperature 0.25");
+    s.press("ctrl-u").type_text("/settings ui.max_width").press("enter enter");
+    assert!(s.app.composer.text().starts_with("/set ui.max_width 110"), "{}", s.app.composer.text());
+    s.press("ctrl-u").type_text("/help clipboard").press("enter");
     assert!(s.screen().contains("/copy") && s.screen().contains("clipboard.method"), "{}", s.screen());
     assert!(s.sent().is_empty());
 }
@@ -402,7 +411,7 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     let config = UiConfig { vim_keys: true, ..UiConfig::default() };
     let mut s = conversing(Stage::with(config.clone(), 80, 24));
     let number = |s: &Stage| s.app.transcript.selected_message().map(|(n, _)| n);
-    s.press("ctrl-p");
+    s.press("alt-up");
     let last = number(&s).unwrap();
     s.type_text("k");
     assert!(number(&s).unwrap() < last);
@@ -413,7 +422,7 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     // In the lists whose letters do something else, too.
     s.press("esc").tell(Notice::Timeline(timeline()));
     let at = |s: &Stage| match &s.app.overlay {
-        Some(Overlay::Timeline(list)) => Some(list.selected_index()),
+        Some(Overlay::List(view)) => Some(view.list.selected_index()),
         _ => None,
     };
     s.type_text("k");
@@ -425,7 +434,7 @@ fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
     let files = vec![1, 2, 3];
     assert_eq!(s.sent(), [Request::ChooseFiles { question: 1, files }]);
     let mut plain = open(80, 24);
-    plain.press("ctrl-p").type_text("k");
+    plain.press("alt-up").type_text("k");
     assert_eq!(plain.app.composer.text(), "k", "without the option a letter is typed");
 }
 

@@ -3,7 +3,7 @@
 use sala_chat::core::transcript::{MessageId, Role};
 use sala_chat::engine::protocol::ModelInfo;
 use sala_chat::runtime::protocol::{Activity, Level, Notice, ReadingProgress, Request, SearchRow, SessionRow};
-use sala_chat::tui::overlay::Overlay;
+use sala_chat::tui::overlay::{Kind, Overlay};
 use sala_chat::tui::{Effect, Event};
 
 use super::several::{beside, there};
@@ -293,7 +293,7 @@ fn no_key_leads_elsewhere_before_what_is_queued_is_asked() {
     for keys in ["f", "up enter", "g"] {
         s.tell(Notice::Timeline(timeline())).press(keys);
         assert_eq!(s.sent(), [], "{keys}");
-        assert!(matches!(s.app.overlay, Some(Overlay::Timeline(_))), "{keys}");
+        assert!(matches!(s.app.overlay, Some(Overlay::List(ref list)) if list.kind == Kind::Timeline), "{keys}");
         assert!(s.screen().contains("Busy: stop first (Esc)"), "{}", s.screen());
         s.press("esc");
     }

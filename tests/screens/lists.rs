@@ -3,6 +3,7 @@
 use sala_chat::core::transcript::{MessageId, Role};
 use sala_chat::runtime::protocol::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
 use sala_chat::tui::keys::Key;
+use sala_chat::tui::overlay::{Kind, Overlay};
 use sala_chat::tui::palette::{Palette, ThemeRow};
 use sala_chat::tui::{Effect, Event};
 
@@ -63,7 +64,7 @@ fn a_letter_that_is_no_choice_begins_to_write_and_none_behind_it_is_an_answer() 
         (&[('\n', "read"), ('\x1b', "view only")], "? or /"),
     ] {
         let mut s = open(80, 24);
-        s.press("ctrl-p").tell(ask(1, choices));
+        s.press("alt-up").tell(ask(1, choices));
         write(&mut s, text);
         assert_eq!((s.sent(), s.app.composer.text()), (vec![], text));
         s.press("enter");
@@ -437,7 +438,10 @@ fn moving_in_the_list_of_themes_shows_them_and_only_enter_takes_one() {
     s.type_text("/theme").press("enter");
     assert_eq!(s.effects.last(), Some(&Effect::ListThemes));
     s.event(Event::Themes(theme_rows())).type_text("tor").press("enter");
-    assert!(matches!(s.app.overlay, Some(sala_chat::tui::overlay::Overlay::Themes(_))), "a broken one is not taken");
+    assert!(
+        matches!(s.app.overlay, Some(Overlay::List(ref list)) if list.kind == Kind::Themes),
+        "a broken one is not taken"
+    );
     s.press("backspace backspace backspace").type_text("sea").press("enter");
     assert_eq!(s.app.config.theme.name, "sea");
     assert!(s.screen().contains("Theme sea."), "{}", s.screen());

@@ -145,7 +145,7 @@ fn what_was_asked_beside_a_question_is_asked_in_the_session_it_was_meant_for() {
     asked_beside_a_line(&mut s, 1);
     s.press("alt-2");
     assert_eq!(s.sent(), []);
-    assert!(s.screen().contains("answer it first"), "{}", s.screen());
+    assert!(s.screen().contains("Answer the question first"), "{}", s.screen());
 }
 
 #[test]

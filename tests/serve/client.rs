@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use sala_chat::engine::protocol::Token;
 use sala_chat::runtime::{EngineChannels, Settings};
-use sala_chat::server::{Key, Options, ServeError, Server, Stop};
+use sala_chat::server::{Key, Options, Rules, ServeError, Server, Stop};
 use sala_chat::store::Store;
 use sala_chat::text::{Before, TextModel};
 use serde_json::Value;
@@ -30,6 +30,7 @@ pub struct Setup {
     pub queue: usize,
     pub side_by_side: usize,
     pub key: Option<&'static str>,
+    pub rules: Rules,
     pub settings: Settings,
     pub gate: Option<Receiver<()>>,
     /// In place of one on the machine's own disk.
@@ -53,6 +54,7 @@ impl Default for Setup {
             queue: 4,
             side_by_side: 2,
             key: None,
+            rules: Rules::default(),
             settings: Settings::default(),
             gate: None,
             store: None,
@@ -107,6 +109,7 @@ impl Running {
             queue: setup.queue,
             side_by_side: setup.side_by_side,
             key: setup.key.map(Key::new),
+            rules: setup.rules,
             schema_checker: vec![env!("CARGO_BIN_EXE_sala-chat").into()],
         })
         .unwrap();

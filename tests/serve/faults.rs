@@ -37,8 +37,14 @@ fn wrong_requests_name_the_field_and_have_a_status() {
         (with(question("x"), "n", json!(99)), 400, "invalid_value", "n"),
         (with(question("x"), "stop", json!([1])), 400, "invalid_value", "stop"),
         (with(question("x"), "seed", json!("a")), 400, "invalid_value", "seed"),
-        (with(question("x"), "logit_bias", json!({ "5": 1 })), 400, "unsupported_parameter", "logit_bias"),
-        (with(question("x"), "temprature", json!(1)), 400, "unknown_parameter", "temprature"),
+        (with(question("x"), "logit_bias", json!({ "5": "a lot" })), 400, "invalid_value", "logit_bias"),
+        (with(question("x"), "logit_bias", json!({ "99999999": 1 })), 400, "invalid_value", "logit_bias"),
+        (with(question("x"), "stop_token_ids", json!([-1])), 400, "invalid_value", "stop_token_ids"),
+        (with(question("x"), "min_tokens", json!(1.5)), 400, "invalid_value", "min_tokens"),
+        (with(question("x"), "max_tokens", json!(-2)), 400, "invalid_value", "max_tokens"),
+        (with(question("x"), "enable_thinking", json!("yes")), 400, "invalid_value", "enable_thinking"),
+        (with(question("x"), "grammar", json!("root ::= x")), 400, "unsupported_parameter", "grammar"),
+        (with(question("x"), "guided_choice", json!("a")), 400, "invalid_value", "guided_choice"),
         (with(question("x"), "model", json!("gpt-9")), 404, "model_not_found", "model"),
         (question(&"word ".repeat(3_000)), 400, "context_length_exceeded", "messages"),
     ];
@@ -58,11 +64,11 @@ fn what_would_be_lost_without_a_word_is_refused_by_its_name() {
     let server = Running::start(dir.path(), Setup::default());
     let user = json!({ "role": "user", "content": "Rain in Rome?" });
     let empty = json!([{ "role": "user", "content": [{ "type": "text" }] }]);
-    let called = json!({ "role": "assistant", "content": null, "function_call": { "name": "f", "arguments": "{}" } });
+    let called = json!({ "role": "assistant", "content": null, "function_call": { "name": "f", "arguments": {} } });
     let function = json!({ "type": "function", "function": { "name": "weather" } });
     for (body, param) in [
         (json!({ "messages": empty }), "messages[0].content[0].text"),
-        (json!({ "messages": [user, called, user] }), "messages[1].function_call"),
+        (json!({ "messages": [user, called, user] }), "messages[1].function_call.arguments"),
         (json!({ "messages": [user], "tools": [function, function] }), "tools"),
         (json!({ "messages": [user], "response_format": { "type": "json_schema" } }), "response_format.json_schema"),
     ] {

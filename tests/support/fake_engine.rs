@@ -140,7 +140,7 @@ fn run(
             }
             let next = answer.next();
             let next = match &mut constraint {
-                None => next,
+                None => next.filter(|t| !g.stop.contains(t)),
                 Some(c) => {
                     let drawn = next.filter(|t| c.allows(*t)).or_else(|| shortest(c.as_mut(), said.len()));
                     drawn.filter(|t| !g.stop.contains(t)).inspect(|t| c.accept(*t))

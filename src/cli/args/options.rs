@@ -53,9 +53,12 @@ fn arg(row: &'static Row, flag: &'static Flag) -> Arg {
                 Kind::Int(..) | Kind::Float(..) | Kind::Size => {
                     format!("{} [{}]", sentence(row.help), row.kind.range())
                 }
-                Kind::Bool(_) | Kind::Text(_) | Kind::Word(..) | Kind::Named(..) | Kind::WordOrInt(..) => {
-                    sentence(row.help)
-                }
+                Kind::Bool(_)
+                | Kind::Text(_)
+                | Kind::List(_)
+                | Kind::Word(..)
+                | Kind::Named(..)
+                | Kind::WordOrInt(..) => sentence(row.help),
             };
             arg.value_name(*value).value_parser(RowParser(row)).allow_negative_numbers(true).help(help).global(true)
         }
@@ -100,6 +103,7 @@ impl RowParser {
             | Kind::Int(..)
             | Kind::Float(..)
             | Kind::Text(_)
+            | Kind::List(_)
             | Kind::Named(..)
             | Kind::WordOrInt(..)
             | Kind::Size => return None,

@@ -92,12 +92,12 @@ fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() 
                         Kind::Float(_, _, most) => (most + 1.0).to_string(),
                         Kind::WordOrInt(_, _, most) => (most + 1).to_string(),
                         Kind::Bool(_) | Kind::Word(..) | Kind::Size => "nonsense".to_owned(),
-                        Kind::Text(_) | Kind::Named(..) => String::new(),
+                        Kind::Text(_) | Kind::List(_) | Kind::Named(..) => String::new(),
                     };
                     let option = format!("--{long}");
                     let given = try_parse(&[&option, &default]).unwrap().overrides();
                     assert_eq!(given, [(row.name, row.kind.default())]);
-                    if !matches!(row.kind, Kind::Text(_)) {
+                    if !matches!(row.kind, Kind::Text(_) | Kind::List(_)) {
                         let error = try_parse(&[&option, &bad]).unwrap_err();
                         let line = super::super::failure::Failure::command_line(&error).message;
                         assert!(line.contains(&option) && line.contains(&row.kind.range()), "{line}");

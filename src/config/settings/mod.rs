@@ -25,14 +25,14 @@ pub use layers::{Loaded, Origin, examine, load};
 pub use row::{Flag, Kind, Way};
 pub use size::Size;
 pub use table::{
-    ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, SessionsConfig,
-    SpeculationConfig, ThinkingConfig, UiConfig,
+    ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, Row, SamplingConfig, ServeConfig,
+    SessionsConfig, SpeculationConfig, ThinkingConfig, UiConfig,
 };
 pub use toml::Value;
 pub use value::Field;
 pub use words::{
     CODE_THEMES, ClipboardMethod, Device, DraftSource, EngineSource, Glyphs, ModelSource, Prefill, SaveStates, Switch,
-    Theme, ThinkMode, ThoughtView, Weights,
+    Theme, ThinkMode, ThoughtView, UnknownFields, Weights,
 };
 
 use crate::engine::protocol::{Sampling, SpecMode};

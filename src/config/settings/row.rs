@@ -16,6 +16,8 @@ pub enum Kind {
     /// A number: built-in, least, most.
     Float(f64, f64, f64),
     Text(&'static str),
+    /// Texts separated by commas; a list in the file.
+    List(&'static str),
     /// One of these words: built-in, all.
     Word(&'static str, &'static [&'static str]),
     /// One of these words, or what a file is called: built-in, words.
@@ -66,6 +68,10 @@ pub(super) const fn text(default: &'static str) -> Row {
 
 pub(super) const fn truth(default: bool) -> Row {
     row(Kind::Bool(default))
+}
+
+pub(super) const fn list(default: &'static str) -> Row {
+    row(Kind::List(default))
 }
 
 pub(super) const fn int(default: i64, least: i64, most: i64) -> Row {
@@ -134,7 +140,7 @@ impl Kind {
             Kind::Bool(b) => Value::Boolean(b),
             Kind::Int(i, ..) => Value::Integer(i),
             Kind::Float(f, ..) => Value::Float(f),
-            Kind::Text(t) | Kind::Word(t, _) | Kind::Named(t, _) => Value::String(t.to_owned()),
+            Kind::Text(t) | Kind::List(t) | Kind::Word(t, _) | Kind::Named(t, _) => Value::String(t.to_owned()),
             Kind::Size => Value::String(ALL.to_owned()),
             Kind::WordOrInt(words, ..) => Value::String(words.first().copied().unwrap_or_default().to_owned()),
         }
@@ -145,6 +151,7 @@ impl Kind {
         match *self {
             Kind::Bool(_) => "true or false".to_owned(),
             Kind::Text(_) => "text in quotes".to_owned(),
+            Kind::List(_) => "texts separated by commas, or a list of texts".to_owned(),
             Kind::Int(_, least, MANY, also) => format!("a whole number from {least}{}", words_of(also)),
             Kind::Int(_, least, most, also) => format!("a whole number from {least} to {most}{}", words_of(also)),
             Kind::Float(_, least, most) => format!("{least} to {most}"),
@@ -162,14 +169,20 @@ impl Kind {
             Kind::Bool(_) => vec!["true", "false"],
             Kind::Int(.., also) => also.iter().map(|(word, _)| *word).collect(),
             Kind::Size => vec![ALL],
-            Kind::Float(..) | Kind::Text(_) => Vec::new(),
+            Kind::Float(..) | Kind::Text(_) | Kind::List(_) => Vec::new(),
             Kind::Word(_, words) | Kind::Named(_, words) | Kind::WordOrInt(words, ..) => words.to_vec(),
         }
     }
 
     pub fn accept(&self, value: &Value) -> Result<Value, String> {
         let accepted = match (*self, value) {
-            (Kind::Bool(_), Value::Boolean(_)) | (Kind::Text(_), Value::String(_)) => Some(value.clone()),
+            (Kind::Bool(_), Value::Boolean(_)) | (Kind::Text(_) | Kind::List(_), Value::String(_)) => {
+                Some(value.clone())
+            }
+            (Kind::List(_), Value::Array(list)) => {
+                let texts: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
+                texts.map(|texts| Value::String(texts.join(", ")))
+            }
             (Kind::Int(_, least, most, _), Value::Integer(i)) if (least..=most).contains(i) => Some(value.clone()),
             (Kind::Int(.., also), Value::String(s)) => {
                 also.iter().find(|(word, _)| word == s).map(|(_, i)| Value::Integer(*i))
@@ -195,7 +208,7 @@ impl Kind {
         let itself = || Value::String(text.to_owned());
         let whole = || text.replace(['_', ','], "").parse().map_or_else(|_| itself(), Value::Integer);
         let value = match self {
-            Kind::Text(_) | Kind::Word(..) | Kind::Named(..) | Kind::Size => itself(),
+            Kind::Text(_) | Kind::List(_) | Kind::Word(..) | Kind::Named(..) | Kind::Size => itself(),
             Kind::Bool(_) => match text {
                 "true" | "on" | "yes" | "1" => Value::Boolean(true),
                 "false" | "off" | "no" | "0" => Value::Boolean(false),

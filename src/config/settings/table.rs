@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{Flag, Keeper, Kind, Way, float, from, int, named, size, text, truth, word, word_or_int};
+use super::row::{Flag, Keeper, Kind, Way, float, from, int, list, named, size, text, truth, word, word_or_int};
 use super::size::Size;
 use super::value::Field;
 use super::words::{
-    CODE_THEMES, ClipboardMethod, Device, Glyphs, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights,
+    CODE_THEMES, ClipboardMethod, Device, Glyphs, Prefill, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
+    UnknownFields, Weights,
 };
 use crate::engine::protocol::{self, SpecMode};
 
@@ -294,6 +295,12 @@ settings! {
         queue: usize = int(64, 1, 4096);
         /// requests processed at the same time; others wait
         side_by_side: usize = int(8, 1, SEQUENCES);
+        /// unknown fields and tools of a request: ignore (and name them), or refuse
+        unknown_fields: UnknownFields = word("ignore", UnknownFields::WORDS);
+        /// other names of the model, separated by commas; * matches any text
+        model_aliases: String = list("");
+        /// web pages that may use the server, separated by commas, for example http://localhost:3000
+        allowed_origins: String = list("");
         /// disk space for the state of requests, GiB
         max_state_gib: f64 = float(20.0, 0.0, 1e6);
     }

@@ -202,7 +202,7 @@ fn probes(kind: &Kind) -> (Vec<String>, Vec<String>) {
                 vec!["hot".into(), "NaN".into(), "inf".into(), (least - 0.25).to_string(), (most + 0.25).to_string()];
             (good(&[least.to_string(), most.to_string(), ((least + most) / 2.0).to_string()]), bad)
         }
-        Kind::Text(_) => (own(&["a b", "auto"]), Vec::new()),
+        Kind::Text(_) | Kind::List(_) => (own(&["a b", "auto"]), Vec::new()),
         Kind::Word(_, words) => (own(words), own(&["nonsense", "", "3"])),
         Kind::Named(_, words) => (own(words).into_iter().chain(["a file.x".into()]).collect(), own(&[""])),
         Kind::Size => (own(&["all", "8GiB", "7680MiB"]), own(&["8", "", "-1GiB", "lots", "0GiB"])),

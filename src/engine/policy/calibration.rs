@@ -1,6 +1,6 @@
-//! What confidences are worth: how often drafts of a kind were right, given that those before them were.
+//! How often drafts of a confidence were right, given that those before them were.
 //!
-//! Counters forget slowly, so they follow the text. Only positions whose outcome is known are counted: the first
+//! Counters decay slowly, so they follow the text. Only positions whose outcome is known are counted: the first
 //! refused draft and all before it. Saved with the session as JSON (tensor `draft.calibration`).
 
 use serde::{Deserialize, Serialize};

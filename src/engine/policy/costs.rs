@@ -58,7 +58,6 @@ impl Costs {
         below.chain(self.0.iter().skip(own + 1)).find(measured)
     }
 
-    /// Whether a plain step has been measured for contexts like this.
     pub fn knows_plain(&self, context: usize) -> bool {
         self.0.get(Self::index(context)).and_then(|b| b.verify.first()).is_some_and(|m| m.samples > 0)
     }
@@ -82,9 +81,9 @@ impl Costs {
         }
     }
 
-    /// Seconds of a round of `rows` rows in a pass of `sequences`, of which the others have a row each: for each row behind its first
-    /// one, all of them wait. A round alone for 1.
-    pub fn verify_beside(&self, context: usize, rows: usize, sequences: usize) -> f64 {
+    /// Seconds of a round of `rows` rows in a pass of `sequences`, of which the others have one row each. Each row
+    /// after the first delays all of them. With `sequences` 1, a round alone.
+    pub fn verify_shared(&self, context: usize, rows: usize, sequences: usize) -> f64 {
         if sequences <= 1 || rows <= 1 {
             return self.verify(context, rows);
         }
@@ -141,17 +140,17 @@ mod tests {
     }
 
     #[test]
-    fn a_row_beside_others_costs_what_all_of_them_wait() {
+    fn a_row_of_a_shared_pass_costs_the_delay_of_all() {
         // As an H200 with bf16 weights, in ms.
         let mut c = Costs::default();
         for (drafted, ms) in [(0, 4.63), (7, 5.19), (15, 5.97)] {
             c.observe(&round(drafted, ms));
         }
-        assert!((c.verify_beside(100, 2, 1) - c.verify(100, 2)).abs() < 1e-12);
-        let row = c.verify_beside(100, 2, 8) / c.verify(100, 1) - 1.0;
+        assert!((c.verify_shared(100, 2, 1) - c.verify(100, 2)).abs() < 1e-12);
+        let row = c.verify_shared(100, 2, 8) / c.verify(100, 1) - 1.0;
         // 8 sequences wait 0.0975 ms of 5.19 each.
         assert!((row - 8.0 * 0.0975 / 5.19).abs() < 1e-6, "{row}");
-        assert!((c.verify_beside(100, 1, 8) - c.verify(100, 1)).abs() < 1e-12);
+        assert!((c.verify_shared(100, 1, 8) - c.verify(100, 1)).abs() < 1e-12);
     }
 
     #[test]

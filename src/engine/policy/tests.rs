@@ -35,7 +35,8 @@ fn decode(
             let tokens = (0..15).map(|j| u32::from(uniform(77, at as u64, j) < p)).collect();
             Lookup { tokens, matched: 12, agreement: 1.0 }
         });
-        let plan = policy.plan(Offer { mode, context: 500, head: true, ngram: lookup.as_ref(), room: 15, beside: 1 });
+        let plan =
+            policy.plan(Offer { mode, context: 500, head: true, ngram: lookup.as_ref(), room: 15, sequences: 1 });
         let mut confidence = Vec::new();
         let mut drafted = 0;
         let mut right = 0;
@@ -85,7 +86,6 @@ fn decode(
     rounds
 }
 
-/// A head that is right with probability `p` at every depth and whose confidence says something about it.
 fn head(p: f64) -> impl Fn(usize, usize) -> (f64, bool) {
     move |at, depth| {
         // Half of the tokens are easy, half are hard, the mean is p.
@@ -183,7 +183,14 @@ fn the_better_source_is_chosen() {
         let mut policy = Policy::default();
         decode(&mut policy, GPU, SpecMode::Auto, 2000, head(p), found);
         let lookup = Lookup { tokens: vec![1; 15], matched: 12, agreement: 1.0 };
-        policy.plan(Offer { mode: SpecMode::Auto, context: 500, head: true, ngram: Some(&lookup), room: 15, beside: 1 })
+        policy.plan(Offer {
+            mode: SpecMode::Auto,
+            context: 500,
+            head: true,
+            ngram: Some(&lookup),
+            room: 15,
+            sequences: 1,
+        })
     };
     let plan = count(Some(0.97), 0.7);
     assert!(plan.source == Source::Ngram && plan.depth >= 8, "{plan:?}");
@@ -192,7 +199,7 @@ fn the_better_source_is_chosen() {
 
 #[test]
 fn an_unused_lookup_still_teaches() {
-    // Depth is asked of the head, so the lookup is never used, and yet it is known to be worthless.
+    // The head has the depth, so the lookup is never used, and still its worth is estimated.
     let mut policy = Policy::default();
     let before = policy.calibration().ngram(12, 1.0, 0);
     decode(&mut policy, GPU, SpecMode::Off, 300, head(0.9), Some(0.0));
@@ -200,42 +207,34 @@ fn an_unused_lookup_still_teaches() {
 }
 
 /// A lookup of one kind, and a plan with it in a pass of so many sequences.
-fn beside(policy: &Policy, sequences: usize) -> Plan {
+fn shared(policy: &Policy, sequences: usize) -> Plan {
     let lookup = Lookup { tokens: vec![1], matched: 12, agreement: 1.0 };
-    policy.plan(Offer {
-        mode: SpecMode::Auto,
-        context: 500,
-        head: false,
-        ngram: Some(&lookup),
-        room: 1,
-        beside: sequences,
-    })
+    policy.plan(Offer { mode: SpecMode::Auto, context: 500, head: false, ngram: Some(&lookup), room: 1, sequences })
 }
 
 #[test]
-fn beside_others_a_draft_has_to_be_worth_what_all_of_them_wait() {
+fn in_a_shared_pass_a_draft_is_worth_the_delay_of_all() {
     let known = |found| {
         let mut policy = Policy::default();
         decode(&mut policy, GPU, SpecMode::Off, 3000, head(0.9), Some(found));
         policy
     };
-    // Right once in seven: worth a row alone, and not the eight times as much beside seven others.
-    assert_eq!([1, 8].map(|n| beside(&known(0.15), n).source), [Source::Ngram, Source::Plain]);
-    assert_eq!([1, 8].map(|n| beside(&known(0.6), n).source), [Source::Ngram, Source::Ngram]);
+    // Right once in seven: worth a row alone, but not eight times as much in a pass of eight sequences.
+    assert_eq!([1, 8].map(|n| shared(&known(0.15), n).source), [Source::Ngram, Source::Plain]);
+    assert_eq!([1, 8].map(|n| shared(&known(0.6), n).source), [Source::Ngram, Source::Ngram]);
 }
 
 #[test]
-fn beside_others_wrong_drafts_cost_at_most_two_percent_of_any_window() {
+fn in_a_shared_pass_wrong_drafts_cost_at_most_two_percent_of_any_window() {
     let mut policy = Policy::default();
-    // Good ones, until it goes on beside others.
     decode(&mut policy, GPU, SpecMode::Off, 3000, head(0.9), Some(0.95));
     let mut rounds = Vec::new();
     for _ in 0..2000 {
-        let plan = beside(&policy, 8);
+        let plan = shared(&policy, 8);
         let outcome = Outcome { context: 500, drafted: plan.depth, ..Outcome::default() };
         rounds.push((1, 1.0 + 8.0 * GPU.row * plan.depth as f64 / (1.0 + 7.0 * GPU.row)));
         let lookup = Lookup { tokens: vec![0], matched: 12, agreement: 1.0 };
-        policy.learn_beside(plan.source, &outcome, Some(&lookup), &[1], 8);
+        policy.learn_shared(plan.source, &outcome, Some(&lookup), &[1], 8);
     }
     assert!(slowest_window(&rounds) >= 0.98, "{}", slowest_window(&rounds));
     assert!(rounds[0].1 > 1.0);
@@ -245,7 +244,7 @@ fn beside_others_wrong_drafts_cost_at_most_two_percent_of_any_window() {
 fn modes_do_what_they_say() {
     let mut policy = Policy::default();
     let lookup = Lookup { tokens: vec![1; 4], matched: 3, agreement: 1.0 };
-    let offer = |mode, head, ngram, room| Offer { mode, context: 10, head, ngram, room, beside: 1 };
+    let offer = |mode, head, ngram, room| Offer { mode, context: 10, head, ngram, room, sequences: 1 };
     let plan = |p: &Policy, o| {
         let plan = p.plan(o);
         (plan.source, plan.depth)

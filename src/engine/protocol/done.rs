@@ -7,10 +7,8 @@ use crate::core::transcript::Finish;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
-    /// Read-only job, all read.
     Read,
     Stop,
-    /// `max_tokens`.
     Length,
     Context,
     Repeats,
@@ -34,12 +32,12 @@ impl Ended {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JobDone {
     pub ended: Ended,
-    /// Given tokens that are in the state now (fewer than asked when cancelled while reading).
+    /// Prompt tokens in the state now; fewer than requested if cancelled during prefill.
     pub prompt_in_state: u64,
     /// Generated tokens that are in the state now. The rest of the reported ones (at most one: the last drawn)
     /// must be given again by the next job.
     pub generated_in_state: u64,
-    /// For saving, if asked. Covers exactly what is in the state.
+    /// If requested. Covers exactly the state.
     pub image: Option<StateImage>,
     pub stats: JobStats,
     pub looked_at: LookedAt,
@@ -47,14 +45,12 @@ pub struct JobDone {
     /// the first; fewer lists when it was cancelled.
     #[serde(with = "exact")]
     pub scored: Vec<Vec<f32>>,
-    /// How likely they were with nothing hidden, if [`Scoring::likely`](super::Scoring::likely) asked for it: of each token but
-    /// the first.
+    /// With nothing hidden, if [`Scoring::likely`](super::Scoring::likely) is set: of each token but the first.
     pub likely: Vec<Likely>,
     pub memory: MemoryInfo,
 }
 
 impl JobDone {
-    /// Of a job that left nothing, or of which the rest is said in its place.
     pub fn new(ended: Ended) -> JobDone {
         JobDone {
             ended,

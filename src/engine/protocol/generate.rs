@@ -62,7 +62,6 @@ pub enum SpecMode {
     Depth(u8),
 }
 
-/// What to generate after the given tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Generate {
     pub sampling: Sampling,
@@ -70,15 +69,13 @@ pub struct Generate {
     /// Ids that end the turn. The one that ended it is not part of the state.
     pub stop: Vec<Token>,
     pub spec: SpecMode,
-    /// Looks at each token as it is drawn; nothing does where there is none.
     #[serde(skip)]
     pub steering: Option<Steering>,
-    /// What is told about where it looked.
     pub look: Look,
     /// Says which tokens may be drawn; all may where there is none.
     #[serde(skip)]
     pub constraint: Option<Constraint>,
-    /// The likeliest tokens that are told with each token, and how likely it was: [`EngineEvent::Tokens`](super::EngineEvent::Tokens).
+    /// Report this many of the likeliest tokens with each token: [`EngineEvent::Tokens`](super::EngineEvent::Tokens).
     pub likely: Option<u8>,
 }
 
@@ -90,8 +87,8 @@ pub enum Steered {
     Last,
 }
 
-/// Looks at each token of an answer, in order, before it becomes text. What it says must depend on those tokens alone, so
-/// that an answer is the same with speculation on and off.
+/// Sees each token of an answer in order, before it is decoded to text. Its decisions must depend on those tokens
+/// alone, so that an answer is the same with speculation on and off.
 pub trait Steer: Send {
     /// `token` was drawn; it does not end the turn unless `ends` is set.
     fn drawn(&mut self, token: Token, ends: bool) -> Steered;
@@ -134,17 +131,21 @@ impl PartialEq for Steering {
 /// alone, so that an answer is the same with speculation on and off.
 pub trait Constrain: Send {
     fn allows(&mut self, token: Token) -> bool;
-    /// What is added to the logit of a token; `None`: it may not come next.
+    /// A bias added to the logit of a token; `None`: it may not follow.
     fn favours(&mut self, token: Token) -> Option<f32> {
         self.allows(token).then_some(0.0)
     }
-    /// Before the first token is drawn: looks ahead. `rows` say what the model thinks of what comes next, at first behind the tokens in
-    /// front, then behind each of the tokens that were wished for last; likeliest first. None are wished for when enough was seen.
+    /// Whether a token may be favoured that is not among the likeliest of a row, so that all of them are looked at.
+    fn reaches_all(&self) -> bool {
+        false
+    }
+    /// Looks ahead before the first token is drawn. `rows`: the likeliest next tokens first after the prompt, then
+    /// after each of the tokens returned last. Returns no tokens when it has seen enough.
     fn ahead(&mut self, _rows: &[Vec<(Token, f32)>]) -> Vec<Token> {
         Vec::new()
     }
     fn accept(&mut self, token: Token);
-    /// Why no token may come next, where none may: a phrase.
+    /// Why no token may follow: a phrase.
     fn stuck(&self) -> String;
 }
 
@@ -161,7 +162,8 @@ pub struct Quoting {
     pub margin: f32,
     /// What a word counts for a sentence that has one related to it, in logits; 0 is off.
     pub related: f32,
-    /// How much a quote is favoured or not by how much of what is asked its sentence covers, in logits from none to all of it; 0 is off.
+    /// How strongly a quote is favoured by the share of the question that its sentence covers, in logits from none to
+    /// all of it; 0 is off.
     pub covered: f32,
     pub thesaurus: String,
 }

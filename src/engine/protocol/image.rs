@@ -37,11 +37,8 @@ pub const ROW_ARRAYS: [&str; 4] = ["k", "v", "k1", "k2"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
-    /// 32-bit IEEE.
     F32,
-    /// bfloat16.
     Bf16,
-    /// 32-bit unsigned (token ids).
     U32,
     U8,
 }
@@ -81,8 +78,8 @@ pub struct ImageTensor {
     pub data: TensorData,
 }
 
-/// The bytes of a tensor, shared by its clones. They may still be on their way from a device, which goes on with its work meanwhile: whoever
-/// looks at them first waits. Where they never came there are none, and [`TensorData::arrived`] says why.
+/// The bytes of a tensor, shared by its clones. They may still be in transfer from the device: the first access waits.
+/// If the transfer failed they are empty, and [`TensorData::arrived`] has the reason.
 #[derive(Clone)]
 pub struct TensorData(Arc<OnceLock<Result<Arc<Vec<u8>>, String>>>);
 
@@ -90,7 +87,6 @@ pub struct TensorData(Arc<OnceLock<Result<Arc<Vec<u8>>, String>>>);
 pub struct Arriving(TensorData);
 
 impl TensorData {
-    /// Bytes that come later, and the end at which they do.
     pub fn later() -> (TensorData, Arriving) {
         let data = TensorData(Arc::default());
         (data.clone(), Arriving(data))
@@ -99,12 +95,12 @@ impl TensorData {
     /// Waits for them.
     ///
     /// # Errors
-    /// Why they did not come, as a phrase.
+    /// Why the transfer failed, as a phrase.
     pub fn arrived(&self) -> Result<&Arc<Vec<u8>>, String> {
         self.0.wait().as_ref().map_err(Clone::clone)
     }
 
-    /// All of them in a vector that is shared; an empty one where they did not come. Waits.
+    /// Waits. Empty if the transfer failed.
     pub fn shared(&self) -> Arc<Vec<u8>> {
         self.arrived().cloned().unwrap_or_default()
     }
@@ -173,7 +169,6 @@ impl PartialEq for TensorData {
 impl Eq for TensorData {}
 
 impl ImageTensor {
-    /// How many bytes its shape and type come to.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
@@ -193,12 +188,11 @@ pub struct RowsImage {
     /// `k.{layer}` and `v.{layer}` `[rows, kv_heads, head_dim]`; `k1.{layer}`, `k2.{layer}`: the compressed keys whose
     /// window ends inside these rows.
     pub tensors: Vec<ImageTensor>,
-    /// As [`RowSource::segment`]. Stays in the process of the engine.
     #[serde(skip)]
     pub segment: Option<[u8; 32]>,
 }
 
-/// Where KV rows come from when they are put back: memory, or files that are read and checked on the way to the device.
+/// Source of KV rows for a restore: memory, or files that are read and checked on the way to the device.
 pub trait RowSource: Send + Sync + std::fmt::Debug {
     fn start(&self) -> u64;
     fn rows(&self) -> u64;
@@ -211,17 +205,14 @@ pub trait RowSource: Send + Sync + std::fmt::Debug {
     /// No such bytes, or they cannot be read, or are not what was saved.
     fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault>;
     /// An array as a whole.
-    ///
-    /// # Errors
-    /// As [`RowSource::fill`].
     fn load(&self, name: &str) -> Result<ImageTensor, RowsFault>;
-    /// Where they lie in a file, for an engine in another process that reads them in place of whoever asks: from here on they
-    /// count as read. `None` where there is no file.
+    /// Their place in a file, for an engine in another process that reads them itself: from here on they count as
+    /// read. `None` if there is no file.
     fn hand_over(&self) -> Option<RowsPlace> {
         None
     }
-    /// The segment that ends with them, if it is known. It names all rows from position 0 up to their end: rows of one name are had
-    /// from whoever has them.
+    /// The segment that ends with them, if known. It names all rows from position 0 up to their end: rows of one name
+    /// are interchangeable.
     fn segment(&self) -> Option<[u8; 32]> {
         None
     }
@@ -238,7 +229,6 @@ pub struct RowsPlace {
     pub checksum: [u8; 32],
 }
 
-/// A path as its bytes: it need not be text.
 mod path_bytes {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -255,8 +245,8 @@ mod path_bytes {
     }
 }
 
-/// [`RowSource::fill`] is best asked for multiples of this: bytes under one checksum, as many as one block of 64 positions has
-/// in the 9B model, so that a block can be read on its own.
+/// Alignment for [`RowSource::fill`]: bytes under one checksum, as many as one block of 64 positions has in the 9B
+/// model, so that a block can be read on its own.
 pub const SOURCE_BYTES: usize = 32 << 10;
 /// What one thread best reads at a time of an array that is wanted whole: little enough to stay in a processor's cache.
 pub const PIECE_BYTES: usize = 32 * SOURCE_BYTES;
@@ -320,10 +310,10 @@ impl StateImage {
         self.tensors().map(|tensor| tensor.bytes() as u64).sum()
     }
 
-    /// Waits until all of it has come from the device.
+    /// Waits for the transfer from the device.
     ///
     /// # Errors
-    /// Why it did not, as a phrase.
+    /// Why it failed, as a phrase.
     pub fn arrived(&self) -> Result<(), String> {
         self.tensors().try_for_each(|tensor| tensor.data.arrived().map(drop))
     }
@@ -348,12 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_name_is_no_text_is_told_all_the_same() {
+    fn a_file_whose_name_is_no_text_still_survives_json() {
         use std::os::unix::ffi::OsStrExt as _;
         let file = PathBuf::from(std::ffi::OsStr::from_bytes(b"/d\xffta/1.rows"));
         let place = RowsPlace { file, segment: [1; 32], checksum: [2; 32] };
-        let told = serde_json::to_vec(&place).unwrap();
-        assert_eq!(serde_json::from_slice::<RowsPlace>(&told).unwrap(), place);
+        let json = serde_json::to_vec(&place).unwrap();
+        assert_eq!(serde_json::from_slice::<RowsPlace>(&json).unwrap(), place);
     }
 
     #[test]

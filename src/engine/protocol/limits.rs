@@ -7,6 +7,6 @@ pub const MAX_DEPTH: usize = MAX_VERIFY_ROWS - 1;
 pub const MAX_SEQUENCES: usize = MAX_VERIFY_ROWS;
 /// Top logits per row that reach the host for sampling: more cannot be kept.
 pub const TOP_LOGITS: usize = 256;
-/// Highest temperature that may be asked for, wherever it is asked: beyond it a draw is noise.
+/// Highest temperature accepted anywhere: beyond it a draw is noise.
 pub const MOST_TEMPERATURE: f64 = 2.0;
 pub const MOST_TOKENS: u64 = 1 << 24;

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Token;
 
-/// What a generation tells about where it looked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
     /// What is written up to and including this token are thoughts; `None`: there are none.
@@ -42,11 +41,12 @@ pub struct LookedAt {
     pub answer: Looked,
 }
 
-/// A text to be scored behind the prompt, once for each list of hidden blocks. The state afterwards is that behind the prompt.
+/// A text to be scored after the prompt, once for each list of hidden blocks. The state afterwards is that after the
+/// prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scoring {
     pub tokens: Vec<Token>,
-    /// The likeliest tokens that are told with each token, and how likely it was: [`JobDone::likely`](super::JobDone::likely).
+    /// Report this many of the likeliest tokens with each token: [`JobDone::likely`](super::JobDone::likely).
     pub likely: Option<u8>,
     /// Blocks that its rows do not attend to in the sparse layers; the recurrent states keep what they have read of them.
     pub hidden: Vec<Vec<std::ops::Range<u32>>>,

@@ -1,4 +1,4 @@
-//! What the runtime tells the engine thread, and what it hears back.
+//! Commands to the engine thread, and its events.
 
 mod done;
 mod exact;
@@ -83,7 +83,7 @@ pub enum EngineFault {
     /// The sequence was evicted before ([`Command::MayEvict`]): it is to be restored first.
     #[error("its state was given up for others' memory; restore it first")]
     Evicted,
-    /// No token may come next in an answer that is kept to a grammar. It is the grammar's, and the same at every try.
+    /// No token is allowed next by the grammar. Every retry fails the same way.
     #[error("{0}")]
     Stuck(String),
     /// The live state is not enough to go on from, and neither memory nor the device is to blame: what is read again is.
@@ -95,7 +95,7 @@ pub enum EngineFault {
     /// The prompt is longer than the context of the server that was to answer it.
     #[error("{0}")]
     TooLong(String),
-    /// The process that ran the model has ended, and all states with it; the next command goes to another one.
+    /// The process that ran the model has ended, and all states with it; the next command starts another one.
     #[error("{0}")]
     Gone(String),
     #[error("{why}")]
@@ -119,30 +119,28 @@ pub enum Command {
         id: u64,
         sequence: SequenceId,
         keep: u64,
-        /// Rows to append, consecutive from `keep`.
         rows: Vec<Arc<dyn RowSource>>,
         /// State at the end of the last row; `None` only for an empty path.
         end: Option<CheckpointImage>,
         history: Arc<Vec<Token>>,
     },
-    /// Runs one segment on top of the live state.
     Run(Job),
-    /// The live state of `from` also becomes that of `to`, once everything asked of both before is done. Answered by
+    /// Copies the live state of `from` to `to`, after all earlier commands for both. Answered by
     /// [`EngineEvent::Restored`].
     Fork {
         id: u64,
         from: SequenceId,
         to: SequenceId,
     },
-    /// Forgets a sequence and gives its memory back, once everything asked of it before is done; without an answer. It may be
-    /// used again, and is empty then.
+    /// Drops a sequence and frees its memory, after all earlier commands for it; without an answer. It may be used
+    /// again, and is empty then.
     Release {
         sequence: SequenceId,
     },
-    /// Once everything asked of it before is done, this sequence is only kept because there is room: its holder has its state on
-    /// disk, or can do without. Where another needs the memory, those that were used last are kept longest, and
-    /// [`EngineEvent::Evicted`] tells. The next command to it takes this back; a job or a fork of it that comes too late fails with
-    /// [`EngineFault::Evicted`], and so does all that follows, up to a restore, a fork onto it, or its release.
+    /// After all earlier commands for it, the sequence may be evicted: its state is on disk, or not needed. Least
+    /// recently used sequences are evicted first, with [`EngineEvent::Evicted`]. The next command to it revokes this;
+    /// a job or fork that arrives too late fails with [`EngineFault::Evicted`], and so does all that follows, up to a
+    /// restore, a fork onto it, or its release.
     MayEvict {
         sequence: SequenceId,
     },
@@ -176,9 +174,9 @@ pub enum EngineEvent {
         tokens: Vec<Token>,
         #[serde(with = "exact")]
         tokens_per_s: f64,
-        /// Where each of them looked, if [`Look::each_token`] asked for it; empty for the first token of an answer.
+        /// With [`Look::each_token`]; empty for the first token of an answer.
         looked: Vec<Looked>,
-        /// How likely each of them was, if [`Generate::likely`] asked for it.
+        /// With [`Generate::likely`].
         likely: Vec<Likely>,
     },
     /// A job or a restore waits for something that is not the engine's own, or for memory that others give back.
@@ -190,7 +188,7 @@ pub enum EngineEvent {
     Evicted {
         sequence: SequenceId,
     },
-    /// Something to be said once, whatever goes on.
+    /// A message for the user, shown once.
     Note(String),
     Done {
         id: u64,

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::grouped;
 
-/// What [`EngineOptions::model`] calls the model that comes with the program.
 pub const BUILT_IN: &str = "demo";
 
 /// Whether a model is named by its folder: it is neither the built-in one nor one of random weights.
@@ -31,9 +30,7 @@ pub enum WeightsChoice {
     /// The best form that leaves room for the context; what was taken and why is in [`ModelInfo::notes`].
     #[default]
     Auto,
-    /// 16 bits.
     Bf16,
-    /// 8 bits.
     Bits8,
     /// 6.5 bits, and 8 where the model is sensitive.
     Bits6,
@@ -50,7 +47,7 @@ pub enum Precision {
     /// The device's own: bf16 on a GPU, f32 on a CPU.
     #[default]
     Bf16,
-    /// 8 bits with a scale a row, for what leaves no keys and values behind.
+    /// 8 bits with a scale per row, for weights that do not produce keys and values.
     Fp8,
 }
 
@@ -65,7 +62,7 @@ impl Precision {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DraftChoice {
-    /// The one that belongs to the model: beside the weights (`eagle3/`), or the built-in model's own.
+    /// The model's own: in `eagle3/` next to the weights, or that of the built-in model.
     #[default]
     Auto,
     /// None; n-gram drafts remain.
@@ -88,7 +85,7 @@ pub struct EngineOptions {
     pub draft: DraftChoice,
     /// Where packed weights are kept for the next start; `None`: nowhere.
     pub keep_weights: Option<PathBuf>,
-    /// What was decided on the way here and has to be said; comes first in [`ModelInfo::notes`].
+    /// Come first in [`ModelInfo::notes`].
     pub notes: Vec<String>,
 }
 
@@ -114,18 +111,14 @@ impl Default for EngineOptions {
 pub struct ModelInfo {
     /// `demo`, `MiniCPM-SALA`, `synthetic:9b`; of a server or a folder whatever they call it.
     pub name: String,
-    /// Whether it is the small model that comes with the program.
     pub built_in: bool,
-    /// `CPU, 2 threads` or `NVIDIA H200`.
     pub device: String,
-    /// `cpu` or `cuda`.
     pub device_kind: String,
-    /// `bf16`, `f32`, `8-bit`, `6-bit`, `5-bit`, `4-bit`; behind it what prefill multiplies in, where that is another type.
+    /// `bf16`, `f32`, `8-bit`, `6-bit`, `5-bit`, `4-bit`; then the type of prefill products, if that differs.
     pub dtype: String,
     pub parameters: u64,
     pub context_limit: u64,
     pub max_sequences: u32,
-    /// Name of the draft head, if one is in use.
     pub draft: Option<String>,
     /// Hash over weights, spec and format: state is only valid with the same.
     pub fingerprint: String,
@@ -133,10 +126,10 @@ pub struct ModelInfo {
     pub memory: MemoryInfo,
     /// Notes to be shown once: fallbacks taken while loading.
     pub notes: Vec<String>,
-    /// Address of the server that answers; `None` for an engine of this machine. A server keeps no state and tells nothing of
-    /// where it looked; any path can be restored from its history alone, and tokens are counted only roughly.
+    /// Address of a remote server; `None` for a local engine. A server keeps no state and reports no attention; any
+    /// path can be restored from its history alone, and token counts are estimates.
     pub server: Option<String>,
-    /// The process that runs it, if that is another one on this machine: it keeps and tells all that an engine of this process does.
+    /// The local process that runs it, if not this one. It has all features of an engine in this process.
     pub host: Option<String>,
 }
 

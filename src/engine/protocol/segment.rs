@@ -5,10 +5,10 @@ use super::Token;
 /// Tokens that are hashed at a time: BLAKE3 does many blocks side by side, and a call for each token takes longer than its bytes.
 const TOGETHER: usize = 4096;
 
-/// Name of the segment that adds `prompt` tokens, read by prefill, and `completion` tokens, which came from decode, behind the segment
-/// called `parent`: BLAKE3 over everything that the state at its end depends on. So it names the whole path, and whoever has
-/// rows of that name has the rows of all tokens below them, too. The same tokens the other way round leave other last bits in the state: they have
-/// another name.
+/// Name of the segment that adds `prompt` tokens, read by prefill, and `completion` tokens, produced by decode, after
+/// the segment `parent`: BLAKE3 over everything that the state at its end depends on. So it names the whole path, and
+/// rows of that name include the rows of all tokens before them. The same tokens split otherwise leave other last bits
+/// in the state: they have another name.
 pub fn segment_name(fingerprint: &str, parent: Option<&[u8; 32]>, prompt: &[Token], completion: &[Token]) -> [u8; 32] {
     let mut hash = blake3::Hasher::new_derive_key("sala-chat segment 1");
     hash.update(&(fingerprint.len() as u64).to_le_bytes());
@@ -51,7 +51,7 @@ mod tests {
         let token = |i: usize| (i as Token).wrapping_mul(0x9e37_79b9);
         let tokens: Vec<Token> = (0..3 * TOGETHER).map(token).collect();
         for prompt in [0, 1, TOGETHER - 1, TOGETHER, TOGETHER + 1, 2 * TOGETHER + 7] {
-            // A short one behind a long one: nothing of that is left to be hashed with it.
+            // A short one after a long one: no bytes of the long one may remain in the buffer.
             for completion in [0, 1, 300, TOGETHER] {
                 let (prompt, completion) = (&tokens[..prompt], &tokens[tokens.len() - completion..]);
                 for parent in [None, Some(&[7; 32])] {

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Counters of speculation over one job or a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpecStats {
@@ -10,7 +9,6 @@ pub struct SpecStats {
     pub drafted: u64,
     pub accepted: u64,
     pub mean_accept_length: f64,
-    /// Rounds drafted by the EAGLE-3 head.
     pub eagle_rounds: u64,
     pub ngram_rounds: u64,
     pub plain_rounds: u64,
@@ -52,7 +50,6 @@ pub struct Usage {
     /// Of these, tokens that it did not have to read.
     pub cached_tokens: u64,
     pub completion_tokens: u64,
-    /// Of these, tokens of thoughts, where it tells them apart.
     pub thought_tokens: u64,
 }
 
@@ -64,6 +61,6 @@ pub struct JobStats {
     pub generated_tokens: u64,
     pub decode_ms: f64,
     pub spec: SpecStats,
-    /// What a server counted; `None` from an engine of this machine, whose tokens are the model's.
+    /// Counted by a server; `None` from a local engine.
     pub usage: Option<Usage>,
 }

@@ -1,4 +1,4 @@
-//! A generation under way: what is drawn from a row, what becomes of it, and what verified rows say about drafts.
+//! A generation in progress: drawing from rows, steering, and what verified rows say about drafts.
 
 use super::{DecodeError, Result};
 use crate::backend::draft::DraftOps;
@@ -15,7 +15,6 @@ pub(super) struct Generation {
     pub(super) remaining: u64,
     pub(super) steer: Option<Box<dyn Steer>>,
     pub(super) constraint: Option<Box<dyn Constrain>>,
-    /// The likeliest tokens that are told with each one.
     pub(super) likely: Option<u8>,
     pub(super) each_token: bool,
     /// The token that ends the thoughts, while they are written.
@@ -24,11 +23,11 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    /// Draws a token from a row, of those that may come next, each with what it is favoured by. A row holds only the likeliest: where
-    /// none of them may, it is drawn from the likeliest that may of all logits of the row `[vocab]`, which `whole` gives.
+    /// Draws an allowed token from a row, each with its bias. A row holds only the likeliest: if none of them is
+    /// allowed, draws from the likeliest allowed of all logits of the row `[vocab]`, returned by `whole`.
     ///
     /// # Errors
-    /// Nothing may come next; or the device.
+    /// No token is allowed; or the device.
     pub(super) fn draw(
         &mut self,
         row: &TopLogits,
@@ -39,9 +38,10 @@ impl Generation {
         let Some(constraint) = &mut self.constraint else {
             return Ok(self.sampler.draw(row, position, path));
         };
+        let all = constraint.reaches_all();
         let mut may = |(token, logit)| constraint.favours(token).map(|favoured| (token, logit + favoured));
         let known = row.ids.iter().copied().zip(row.logits.iter().copied());
-        let allowed = likeliest(known.filter_map(&mut may).collect(), row.log_sum_exp);
+        let allowed = likeliest(known.filter(|_| !all).filter_map(&mut may).collect(), row.log_sum_exp);
         if let Some(token) = self.sampler.draw(&allowed, position, path) {
             return Ok(Some(token));
         }
@@ -50,13 +50,13 @@ impl Generation {
         token.map(Some).ok_or_else(|| DecodeError::Stuck(constraint.stuck()))
     }
 
-    /// Tokens to look behind before the first one is drawn, from rows behind those of before.
+    /// Tokens after which to look before the first one is drawn, from the rows after those of the last call.
     pub(super) fn ahead(&mut self, rows: &[TopLogits]) -> Vec<Token> {
         let likeliest = |row: &TopLogits| row.ids.iter().copied().zip(row.logits.iter().copied()).collect();
         self.constraint.as_mut().map_or_else(Vec::new, |c| c.ahead(&rows.iter().map(likeliest).collect::<Vec<_>>()))
     }
 
-    /// What becomes of a token that was drawn; `None` ends the turn.
+    /// The token that replaces a drawn one; `None` ends the turn.
     pub(super) fn steered(&mut self, token: Token) -> Option<(Token, bool)> {
         let ends = self.stop.contains(&token);
         let (token, last) = match self.steer.as_mut().map_or(Steered::Take, |s| s.drawn(token, ends)) {
@@ -71,7 +71,6 @@ impl Generation {
         Some((token, last))
     }
 
-    /// How likely a token of a row was, if that is told.
     pub(super) fn likely(&self, row: &TopLogits, token: Token) -> Option<Likely> {
         let most = usize::from(self.likely?);
         let log_prob = |logit: f32| (f64::from(logit) - f64::from(row.log_sum_exp)) as f32;
@@ -130,9 +129,9 @@ pub(super) struct Matched {
     /// Drawn tokens, in order: the accepted drafts and one more, unless it ends the turn.
     pub(super) tokens: Vec<Token>,
     pub(super) accepted: usize,
-    /// [`Ended::Stop`]: a token that ends the turn was drawn behind `tokens`. [`Ended::Repeats`]: the last one is the last.
+    /// [`Ended::Stop`]: a token that ends the turn was drawn after `tokens`. [`Ended::Repeats`]: the last one is the
+    /// last.
     pub(super) ended: Option<Ended>,
-    /// How likely each of them was, if that is told.
     pub(super) likely: Vec<Likely>,
 }
 
@@ -143,9 +142,9 @@ pub(super) fn finite(row: &TopLogits, position: usize) -> Result<()> {
     if whole { Ok(()) } else { Err(DecodeError::NotFinite { position }) }
 }
 
-/// Draws a token from every row in turn for as long as the draws equal the drafts (docs/speculative.md §6.2). Row i is
-/// behind the first i drafts and draws output position `position + i`. What is drawn never depends on a draft. `whole` gives all
-/// logits of row i, where they are needed.
+/// Draws a token from every row in turn for as long as the draws equal the drafts (docs/speculative.md §6.2). Row i
+/// comes after the first i drafts and draws output position `position + i`. A draw never depends on a draft. `whole`
+/// returns all logits of row i, if they are needed.
 pub(super) fn draw_and_match(
     generation: &mut Generation,
     rows: &[TopLogits],

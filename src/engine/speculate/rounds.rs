@@ -18,9 +18,7 @@ pub struct Round {
     /// New tokens of the text, in order. The last one is pending unless `ended` is [`Ended::Stop`].
     pub tokens: Vec<Token>,
     pub ended: Option<Ended>,
-    /// Where each of its rows looked, if it was asked for.
     pub looked: Vec<Looked>,
-    /// How likely each token was, if it was asked for.
     pub likely: Vec<Likely>,
 }
 
@@ -46,7 +44,6 @@ pub struct Proposal {
 }
 
 impl Proposal {
-    /// The rows to verify, at the position of the state.
     pub fn rows(&self) -> &[Token] {
         &self.rows
     }
@@ -77,9 +74,6 @@ impl<B: DraftOps> Decoder<B> {
     }
 
     /// One pass over the weights: at least one token further.
-    ///
-    /// # Errors
-    /// The device, or no generation under way.
     pub fn round(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<Round> {
         let proposal = match self.propose(b, model, live, MAX_VERIFY_ROWS, Pace::Alone)? {
             Proposed::Over(round) => return Ok(round),
@@ -91,9 +85,6 @@ impl<B: DraftOps> Decoder<B> {
     }
 
     /// The first half of a round: the rows that it wants verified, at most `most`.
-    ///
-    /// # Errors
-    /// The device, or no generation under way.
     pub fn propose(
         &mut self,
         b: &mut B,
@@ -121,8 +112,8 @@ impl<B: DraftOps> Decoder<B> {
             (_, Some(finder)) => finder(self.now.index.tokens(), room),
             (_, None) => self.now.index.lookup(room, 0),
         };
-        // The head drafts for one after the other, while a row of the pass costs next to nothing: beside others only who insists
-        // on drafts has them from it.
+        // The head drafts for one sequence after the other, while a row of the pass costs next to nothing: in a shared
+        // pass only an explicit mode uses the head.
         let heads = pace == Pace::Alone || generation.mode != SpecMode::Auto;
         let plan = self.now.policy.plan(Offer {
             mode: generation.mode,
@@ -130,7 +121,7 @@ impl<B: DraftOps> Decoder<B> {
             head: heads && self.head.as_ref().is_some_and(|h| h.ready(position)),
             ngram: lookup.as_ref(),
             room,
-            beside: match pace {
+            sequences: match pace {
                 Pace::Alone => 1,
                 Pace::Shared(sequences) => sequences,
             },
@@ -150,9 +141,6 @@ impl<B: DraftOps> Decoder<B> {
     }
 
     /// The second half: draws from the verified rows, and advances `live` by what is accepted.
-    ///
-    /// # Errors
-    /// The device, or no generation under way.
     pub fn settle(
         &mut self,
         b: &mut B,
@@ -199,7 +187,7 @@ impl<B: DraftOps> Decoder<B> {
             }
             Pace::Alone => {}
             Pace::Shared(sequences) => {
-                self.now.policy.learn_beside(plan.source, &outcome, lookup.as_ref(), &tokens, sequences);
+                self.now.policy.learn_shared(plan.source, &outcome, lookup.as_ref(), &tokens, sequences);
             }
         }
         self.count(plan.source, outcome.drafted, accepted, tokens.len());
@@ -220,7 +208,7 @@ impl<B: DraftOps> Decoder<B> {
         loop {
             let proposed =
                 generation.sampler.propose(&row, (position + 1 + drafts.tokens.len()) as u64, &drafts.tokens);
-            // The row behind a draft that ends the turn would be verified for nothing.
+            // The row after a draft that ends the turn would be verified for nothing.
             let Some(draft) = proposed.filter(|d| !generation.stop.contains(&d.token)) else {
                 break;
             };
@@ -264,7 +252,6 @@ impl<B: DraftOps> Decoder<B> {
     }
 }
 
-/// Seconds since `at`, which moves to now.
 fn lap(at: &mut Instant) -> f64 {
     let now = Instant::now();
     now.duration_since(std::mem::replace(at, now)).as_secs_f64()

@@ -103,7 +103,6 @@ fn generation(sampling: Sampling, stop: &[Token]) -> Generation {
     Generation { sampler, stop, mode, remaining: 100, steer, constraint, likely, each_token, thoughts_until, looked }
 }
 
-/// Without a constraint nobody asks for more than the likeliest.
 fn no_more(_: usize) -> Result<Vec<f32>> {
     unreachable!("nothing is left out")
 }
@@ -117,8 +116,8 @@ fn sure(t: usize) -> TopLogits {
 }
 
 #[test]
-fn nothing_behind_a_stop_is_drawn() {
-    // Rows say 1, 2, 4; 2 ends the turn although it was drafted and the row behind it agrees.
+fn nothing_after_a_stop_is_drawn() {
+    // Rows say 1, 2, 4; 2 ends the turn although it was drafted and the row after it agrees.
     let rows = [sure(1), sure(2), sure(4)];
     let got = draw_and_match(&mut greedy(&[2]), &rows, &[1, 2], 7, no_more).unwrap();
     assert_eq!(got, Matched { tokens: vec![1], accepted: 1, ended: Some(Ended::Stop), ..Matched::default() });
@@ -147,7 +146,7 @@ fn a_token_put_in_place_of_another_stands_whatever_was_drafted() {
         draw_and_match(&mut generation, &rows, drafts, 7, no_more).unwrap()
     };
     let instead = [Steered::Take, Steered::Instead(3)];
-    // The draft agreed with the draw, not with what stands in its place: the row behind it is of another text.
+    // The draft agreed with the draw, but not with its replacement: the row after it is of another text.
     assert_eq!(
         steered(&instead, &[], &[1, 2]),
         Matched { tokens: vec![1, 3], accepted: 1, ended: None, ..Matched::default() }
@@ -181,7 +180,6 @@ fn a_row_that_is_no_number_is_an_error_and_no_token() {
     }
 }
 
-/// Lets these come next, and nothing behind the last of them.
 struct Only(Vec<Vec<Token>>);
 
 impl Constrain for Only {
@@ -217,13 +215,12 @@ fn where_none_of_the_likeliest_may_come_the_likeliest_of_all_that_may_does() {
     // Whatever was drafted, and with noise as well: of those alone.
     let mut generation = Generation { constraint: only(&[&[3]]), ..generation_at(0.9) };
     assert_eq!(draw_and_match(&mut generation, &rows, &[1], 7, whole).unwrap().tokens, [3]);
-    // Nothing may come: never an end without a word.
+    // No token is allowed: an error, never a silent end.
     let mut generation = Generation { constraint: only(&[&[1]]), ..greedy(&[0]) };
     let error = draw_and_match(&mut generation, &rows, &[1], 7, whole).unwrap_err();
     assert!(matches!(&error, DecodeError::Stuck(why) if why == "all was said"), "{error}");
 }
 
-/// Lets every token come next, and favours one by this much.
 struct Favour(Token, f32);
 
 impl Constrain for Favour {

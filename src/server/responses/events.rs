@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::core::transcript::Finish;
-use crate::server::collected::{BROKE_OFF, Choice, Item, Usage};
+use crate::server::collected::{BROKE_OFF, Choice, Item};
 use crate::server::refusal::Refusal;
-use crate::server::response::{Sent, Status, call_item, function_call, message, part, thought, thoughts};
-use crate::server::said::Said;
+use crate::server::response::{Sent, Status, call_item, call_item_id, message, part, thought, thoughts};
+use crate::server::said::{Said, Usage};
 use crate::server::stream::{Form, data_done, event};
 use crate::server::turns::Call;
 
@@ -27,12 +27,14 @@ pub(super) struct Events {
     open: Option<Open>,
     /// The id of the call that is being made.
     call_id: String,
+    /// It is a call of a custom tool.
+    custom: bool,
 }
 
 impl Events {
     pub(super) fn new(sent: Sent) -> Events {
         let (choice, usage) = (Choice::default(), Usage::default());
-        Events { sent, choice, usage, number: 0, open: None, call_id: String::new() }
+        Events { sent, choice, usage, number: 0, open: None, call_id: String::new(), custom: false }
     }
 
     fn tell(&mut self, out: &mut String, name: &str, mut value: Value) {
@@ -116,18 +118,27 @@ impl Events {
     fn calling(&mut self, id: &str, name: &str, out: &mut String) {
         self.end("completed", out);
         id.clone_into(&mut self.call_id);
-        let mut item = function_call(&Call::new(id.to_owned(), name.to_owned(), json!({})), "in_progress");
-        item["arguments"] = "".into();
+        self.custom = self.sent.tools.named(name).custom;
+        let call = Call::new(id.to_owned(), name.to_owned(), json!({}));
+        let mut item = call_item(&call, &self.sent.tools, "in_progress");
+        item[if self.custom { "input" } else { "arguments" }] = "".into();
         let index = self.choice.items.len();
         self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
     }
 
     fn called(&mut self, call: &Call, out: &mut String) {
         let index = self.choice.items.len();
-        let (id, written) = (call_item(&call.id), call.text());
-        let done = json!({ "item_id": id, "output_index": index, "arguments": written, "name": call.name });
-        self.tell(out, "response.function_call_arguments.done", done);
-        let item = function_call(call, "completed");
+        let item = call_item(call, &self.sent.tools, "completed");
+        let place = |field: &str, value: &Value| json!({ "item_id": item["id"], "output_index": index, field: value });
+        if self.custom {
+            // Its text is in the arguments: known when they are complete.
+            self.tell(out, "response.custom_tool_call_input.delta", place("delta", &item["input"]));
+            self.tell(out, "response.custom_tool_call_input.done", place("input", &item["input"]));
+        } else {
+            let mut done = place("arguments", &item["arguments"]);
+            done["name"] = item["name"].clone();
+            self.tell(out, "response.function_call_arguments.done", done);
+        }
         self.tell(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
         self.choice.items.push(Item::Call(call.clone()));
     }
@@ -161,8 +172,9 @@ impl Form for Events {
                 self.text(Open::Text, answer, out);
             }
             Said::Calling { id, name, .. } => self.calling(id, name, out),
+            Said::Arguments { .. } if self.custom => {}
             Said::Arguments { more, .. } => {
-                let (index, id) = (self.choice.items.len(), call_item(&self.call_id));
+                let (index, id) = (self.choice.items.len(), call_item_id(&self.call_id));
                 let delta = json!({ "item_id": id, "output_index": index, "delta": more });
                 self.tell(out, "response.function_call_arguments.delta", delta);
             }

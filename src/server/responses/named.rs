@@ -12,12 +12,14 @@ use crate::core::transcript::Finish;
 use crate::server::Shared;
 use crate::server::body::object;
 use crate::server::collected::{Choice, Item};
+use crate::server::context::{blocking, own_data};
 use crate::server::fields::Fields;
 use crate::server::ids::Id;
 use crate::server::ready::model;
 use crate::server::records::{Named, Records};
 use crate::server::refusal::{Family, Refusal};
-use crate::server::response::{Sent, Status, function_call};
+use crate::server::response::{Sent, Status, call_item};
+use crate::server::tools::Tools;
 use crate::server::turns::Turn;
 use crate::text::ChatRole;
 
@@ -30,9 +32,9 @@ async fn with_records<T: Send + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(&Records) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
+    own_data()?;
     let shared = Arc::clone(shared);
-    let done = tokio::task::spawn_blocking(move || work(&shared.records)).await;
-    done.map_err(|_| Refusal::internal("internal error while an answer was looked up"))?
+    blocking(move || work(&shared.records)).await
 }
 
 fn respond(answer: Result<Value, Refusal>) -> Response {
@@ -53,6 +55,7 @@ fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value, Refus
         completed: Arc::new(named.created.into()),
         model: model(shared)?.name,
         asked: Asked::default().told(),
+        tools: Arc::default(),
         id,
     };
     Ok(sent.response(Status::of(Finish::Stop, &choice), Some(&choice), None))
@@ -114,7 +117,7 @@ fn items(turn: &Turn, id: &str) -> Vec<Value> {
             "type": "message", "id": id, "role": role, "status": "completed", "content": content,
         }));
     }
-    items.extend(turn.calls.iter().map(|call| function_call(call, "completed")));
+    items.extend(turn.calls.iter().map(|call| call_item(call, &Tools::default(), "completed")));
     items
 }
 

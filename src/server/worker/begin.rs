@@ -12,7 +12,7 @@ use crate::server::ask::Ask;
 use crate::server::planner::{Plan, Planned};
 use crate::server::prefix::Kept;
 use crate::server::refusal::Refusal;
-use crate::server::said::Said;
+use crate::server::said::{Said, Usage};
 
 /// Times a question is planned anew because kept state turned out damaged.
 const ATTEMPTS: u32 = 8;
@@ -74,7 +74,8 @@ impl Worker {
         let answer = Answer::new(&self.shared, &ask);
         let doing = Doing::Restoring(0, Path::default());
         let (read, grown, cancel) = (0, false, Cancel::default());
-        let running = Running { ask, doing, steps, answer, cached, read, prompt, grown, attempts, cancel };
+        let usage = Usage { prompt_tokens: prompt, cached_tokens: cached, ..Usage::default() };
+        let running = Running { ask, doing, steps, answer, read, usage, grown, attempts, cancel };
         self.make_live(at, Box::new(running), base, kept);
     }
 
@@ -141,14 +142,16 @@ impl Worker {
         let steering = running.answer.steering(&self.shared, wish).map_err(|e| Refusal::internal(e.to_string()))?;
         // Each of several answers has noise of its own.
         let seed = wish.sampling.seed.wrapping_add(running.ask.index as u64);
+        let stop: Vec<Token> = self.shared.stop_ids.iter().chain(&wish.limits.stop).copied().collect();
+        let constraint = wish.limits.around(wish.constraint.clone(), &stop);
         Ok(Generate {
             sampling: Sampling { seed, ..wish.sampling },
             max_tokens: wish.max_tokens,
-            stop: self.shared.stop_ids.clone(),
+            stop,
             spec: wish.spec,
             steering,
             look: Look::default(),
-            constraint: wish.constraint.clone(),
+            constraint,
             likely: wish.likely,
         })
     }
@@ -173,9 +176,8 @@ impl Worker {
         };
         let (mut answer, doing) = (Answer::new(&self.shared, &ask), Doing::Scoring(id));
         answer.generated = tokens;
-        let (cached, read, prompt, grown, attempts) = (0, 0, 0, false, 0);
-        let running =
-            Running { ask, doing, steps: VecDeque::new(), answer, cached, read, prompt, grown, attempts, cancel };
+        let (read, usage, grown, attempts) = (0, Usage::default(), false, 0);
+        let running = Running { ask, doing, steps: VecDeque::new(), answer, read, usage, grown, attempts, cancel };
         self.put(at, Box::new(running));
         self.send(Command::Run(job));
     }

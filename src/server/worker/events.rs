@@ -11,9 +11,8 @@ use crate::runtime::path::Path;
 use crate::runtime::segments;
 use crate::server::EngineIs;
 use crate::server::answer::Answer;
-use crate::server::collected::Usage;
 use crate::server::refusal::Refusal;
-use crate::server::said::Said;
+use crate::server::said::{Said, Usage};
 
 impl Worker {
     pub(super) fn on_engine(&mut self, event: EngineEvent) {
@@ -30,8 +29,8 @@ impl Worker {
             EngineEvent::Evicted { sequence } => self.lanes.evicted(sequence),
             EngineEvent::Reading { id, done, .. } => {
                 if let Some(running) = self.lanes.job(id) {
-                    let done = running.cached + running.read + done;
-                    running.ask.to.tell(Said::Reading { done, total: running.prompt });
+                    let done = running.usage.cached_tokens + running.read + done;
+                    running.ask.to.tell(Said::Reading { done, total: running.usage.prompt_tokens });
                 }
             }
             EngineEvent::Tokens { id, tokens, likely, .. } => {
@@ -96,7 +95,7 @@ impl Worker {
         }
         for ask in ask.each() {
             ask.to.tell(Said::Begun { index: ask.index, prompt_tokens: count, cached_tokens: 0 });
-            Answer::new(&self.shared, &ask).finish(&ask, Finish::Length);
+            Answer::new(&self.shared, &ask).finish(&ask, Finish::Length, Usage::default());
         }
         self.shared.metrics.prompt_tokens.fetch_add(count, Ordering::Relaxed);
     }
@@ -111,7 +110,7 @@ impl Worker {
         let fingerprint = self.model.as_ref().map_or("", |m| m.fingerprint.as_str());
         let rendered = &running.ask.prompt.rendered;
         match segments::absorb(&self.shared.renderer, fingerprint, &mut lane.live, rendered, &step, did) {
-            Ok(Some((content, _))) if running.ask.keep => {
+            Ok(Some((content, _))) if running.ask.keep && !self.shared.cache.is_damaged() => {
                 self.keep.segment(content, done.image);
                 running.grown = true;
             }
@@ -122,6 +121,10 @@ impl Worker {
             }
         }
         running.read += done.prompt_in_state;
+        running.usage.prompt_ms += done.stats.prefill_ms;
+        running.usage.predicted_ms += done.stats.decode_ms;
+        running.usage.drafted_tokens += done.stats.spec.drafted;
+        running.usage.accepted_tokens += done.stats.spec.accepted;
         if done.ended == Ended::Read && !running.steps.is_empty() {
             return self.next_step(at, running);
         }
@@ -134,6 +137,8 @@ impl Worker {
     /// An answer is complete, or was given up.
     fn answered(&mut self, at: usize, mut running: Running, finish: Finish) {
         running.answer.close(&running.ask);
+        running.usage.completion_tokens = running.answer.tokens();
+        running.usage.thought_tokens = running.answer.thought_tokens();
         self.hold(at, &mut running, finish);
         // It stays live for whoever goes on with it, as long as nobody needs the memory more.
         if let Some(sequence) = self.lanes.get(at).map(|l| l.sequence) {
@@ -141,7 +146,7 @@ impl Worker {
         }
         // Counted before it is told: whoever was answered finds it counted.
         self.shared.metrics.generated_tokens.fetch_add(running.answer.tokens(), Ordering::Relaxed);
-        running.answer.finish(&running.ask, finish);
+        running.answer.finish(&running.ask, finish, running.usage);
     }
 
     /// Keeps what the state belongs to, before the answer is told to be complete: whoever names it finds it.
@@ -150,13 +155,7 @@ impl Worker {
         let finish = if answer.ended_itself() { Finish::Stop } else { finish };
         let mut named = running.ask.record.take().filter(|_| finish != Finish::Stopped);
         if let Some(record) = &mut named {
-            let usage = Usage {
-                prompt_tokens: running.prompt,
-                cached_tokens: running.cached,
-                completion_tokens: answer.tokens(),
-                thought_tokens: answer.thought_tokens(),
-            };
-            record.complete(answer.said(), &usage, finish);
+            record.complete(answer.said(), &running.usage, finish);
         }
         let keep = running.ask.keep;
         let mut tip = None;
@@ -164,7 +163,7 @@ impl Worker {
             lane.kept &= keep;
             tip = lane.live.head().filter(|_| keep);
         }
-        if named.is_some() || (running.grown && tip.is_some()) {
+        if !self.shared.cache.is_damaged() && (named.is_some() || (running.grown && tip.is_some())) {
             self.keep.hold(tip, named.as_ref());
         }
         if let Some(record) = named {

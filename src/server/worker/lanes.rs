@@ -7,6 +7,7 @@ use crate::runtime::path::Path;
 use crate::runtime::segments::Step;
 use crate::server::answer::Answer;
 use crate::server::ask::Ask;
+use crate::server::said::Usage;
 
 /// What the engine is doing for a question.
 pub(super) enum Doing {
@@ -33,10 +34,9 @@ pub(super) struct Running {
     pub doing: Doing,
     pub steps: VecDeque<Step>,
     pub answer: Answer,
-    /// Prompt tokens that need not be read, that have been, and in all.
-    pub cached: u64,
+    /// Prompt tokens that have been read.
     pub read: u64,
-    pub prompt: u64,
+    pub usage: Usage,
     /// Something was added to what is kept.
     pub grown: bool,
     pub attempts: u32,

@@ -1,11 +1,9 @@
-//! Folded pastes: a large paste is kept aside, and a placeholder stands for it in the input.
+//! Folded pastes: a placeholder in the input stands for a large paste.
 //!
-//! A text that leaves the input, cut or sent, takes along the pastes that it names: coming back it is given placeholders
-//! that mean nothing else here.
+//! Text that leaves the input keeps its pastes; when it returns, each placeholder is unique again.
 
 use std::ops::Range;
 
-/// A large paste.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fold {
     number: usize,
@@ -22,7 +20,7 @@ impl Fold {
     }
 }
 
-/// A text that was taken out of an input, and the pastes that are folded in it.
+/// Text taken out of an input, with the pastes folded in it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::tui) struct Folded {
     text: String,
@@ -30,27 +28,22 @@ pub(in crate::tui) struct Folded {
 }
 
 impl Folded {
-    /// A text that is as it looks.
     pub(in crate::tui) fn plain(text: &str) -> Folded {
         Folded { text: text.to_owned(), folds: Vec::new() }
     }
 
-    /// Whether nothing is folded in it.
     pub(super) fn is_plain(&self) -> bool {
         self.folds.is_empty()
     }
 }
 
-/// The pastes that are folded in an input, with their placeholders.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Folds {
     kept: Vec<(String, Fold)>,
-    /// The highest number given.
     made: usize,
 }
 
 impl Folds {
-    /// Keeps a paste; returns what stands for it.
     pub(super) fn fold(&mut self, pasted: String) -> String {
         self.made += 1;
         self.keep(Fold { number: self.made, pasted })
@@ -62,12 +55,10 @@ impl Folds {
         placeholder
     }
 
-    /// The input is empty again: what is pasted now has nothing to do with what was.
     pub(super) fn forget(&mut self) {
         self.kept.clear();
     }
 
-    /// Places of placeholders, from left to right.
     fn places(&self, text: &str) -> Vec<(Range<usize>, &Fold)> {
         let of = |(placeholder, fold)| places_of(text, placeholder).map(move |range| (range, fold));
         let mut places: Vec<_> = self.kept.iter().map(|(p, f)| (p.as_str(), f)).flat_map(of).collect();
@@ -75,7 +66,7 @@ impl Folds {
         places
     }
 
-    /// A text of this input with its pastes put back. What is pasted is not looked through: it may look like a placeholder.
+    /// Puts pastes back. Pasted text is not searched for placeholders.
     pub(super) fn expanded(&self, text: &str) -> String {
         let (mut out, mut at) = (String::with_capacity(text.len()), 0);
         for (range, fold) in self.places(text) {
@@ -87,13 +78,12 @@ impl Folds {
         out
     }
 
-    /// A text of this input that is taken elsewhere.
     pub(super) fn taken(&self, text: &str) -> Folded {
         let named = self.kept.iter().filter(|(placeholder, _)| text.contains(placeholder.as_str()));
         Folded { text: text.to_owned(), folds: named.map(|(_, fold)| fold.clone()).collect() }
     }
 
-    /// What a text is in this input. Its pastes keep their numbers, except where these stand for something else here.
+    /// Brings text into this input; a paste gets a new number where its old one is taken.
     pub(super) fn adopt(&mut self, folded: &Folded) -> String {
         let there = Folds { kept: folded.folds.iter().map(|f| (f.placeholder(), f.clone())).collect(), made: 0 };
         self.made = folded.folds.iter().map(|f| f.number).fold(self.made, usize::max);
@@ -117,7 +107,6 @@ impl Folds {
         out
     }
 
-    /// `at`, moved out of a folded paste if it is inside one.
     pub(super) fn snap(&self, text: &str, at: usize, forward: bool) -> usize {
         let inside = self.kept.iter().flat_map(|(p, _)| places_of(text, p)).find(|r| r.start < at && at < r.end);
         match inside {

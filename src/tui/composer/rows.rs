@@ -1,4 +1,4 @@
-//! Rows: how the input breaks at the edge of its box, and the caret's way from one row to another.
+//! How the input breaks into rows, and how the caret moves between them.
 
 use std::ops::Range;
 
@@ -8,12 +8,10 @@ use super::{Composer, LastEdit};
 use crate::tui::cells::{cluster_width, width};
 
 impl Composer {
-    /// One row up in a box `cells` wide; false at the first row.
     pub fn up(&mut self, cells: usize) -> bool {
         self.vertical(cells, -1)
     }
 
-    /// One row down in a box `cells` wide; false at the last row.
     pub fn down(&mut self, cells: usize) -> bool {
         self.vertical(cells, 1)
     }
@@ -54,7 +52,7 @@ impl Composer {
             }
             at += cluster.len();
         }
-        // The end of a row that wraps is the start of the next one: stay on this row.
+        // The end of a wrapped row is the start of the next one: stay on this row.
         if at == target.end && by < 0 && rows.get(row).is_some_and(|r| r.start == at) && at > target.start {
             at = self.before(at);
         }
@@ -65,12 +63,11 @@ impl Composer {
     }
 }
 
-/// Breaks one line into rows of at most `limit` cells that together cover all of it.
+/// Rows of at most `limit` cells that together cover the line.
 fn break_line(line: &str, offset: usize, limit: usize, rows: &mut Vec<Range<usize>>) {
     let (mut start, mut used, mut space) = (0, 0, None);
     for (at, cluster) in line.grapheme_indices(true) {
         let cells = cluster_width(cluster);
-        // A wide cluster may still not fit behind the word that went to the new row with it: break again.
         while used + cells > limit && at > start {
             let end = space.take().filter(|s| *s > start).unwrap_or(at);
             rows.push(offset + start..offset + end);

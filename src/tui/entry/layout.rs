@@ -11,13 +11,11 @@ use super::rows::{head_rows, note_rows, tail_rows};
 use super::{BAR_CELLS, Entry, Extent, Item, Line, Look, Part, Progress};
 use crate::core::transcript::{Message, Role};
 
-/// Rows a question may take before its middle is folded away (a pasted text, most likely).
 const QUESTION_ROWS: usize = 16;
 /// Rows shown above and below the fold.
 const FOLD_AROUND: (usize, usize) = (6, 3);
 
 impl Entry {
-    /// Makes the rows for `look`, doing no more than needed.
     pub fn ensure(&mut self, look: Look, colours: &Colours) {
         let fresh = self.look != Some(look);
         if !fresh && !self.stale {
@@ -55,23 +53,20 @@ impl Entry {
         }
     }
 
-    /// Rows, without the blank one that follows every entry.
     fn content_len(&self) -> usize {
         let hidden = self.fold.as_ref().map_or(0, |(hidden, _)| hidden.len() - 1);
         self.head.len() + self.thoughts.rows().len() + self.body.rows().len() + self.tail.len() - hidden
     }
 
-    /// Number of rows, after [`Entry::ensure`].
     pub fn len(&self) -> usize {
         self.content_len() + 1
     }
 
-    /// Never: an entry has at least its blank row.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Part and row in it; `None` for the blank row at the end.
+    /// `None` for the blank last row.
     fn at(&self, i: usize) -> Option<(Part, &Row)> {
         let mut i = i;
         let body = self.body.rows();
@@ -97,7 +92,6 @@ impl Entry {
         None
     }
 
-    /// Row `i`; `None` for the blank one at the end.
     pub fn line(&self, i: usize) -> Option<Line<'_>> {
         let note = matches!(self.item, Item::Note { .. });
         let (part, row) = self.at(i)?;
@@ -105,12 +99,12 @@ impl Entry {
         Some(Line { row, barred, thought: part == Part::Thoughts, part })
     }
 
-    /// `(part, source offset)` of a row: a place that survives a change of width.
+    /// `(part, source offset)`.
     fn place(&self, i: usize) -> (Part, usize) {
         self.at(i).map_or((Part::Gap, 0), |(part, row)| (part, row.source))
     }
 
-    /// A place that survives a change of width: part, source offset, and which of the rows with that offset.
+    /// A place that survives a change of width: part, source offset, and the index among rows with that offset.
     pub fn anchor_of(&self, row: usize) -> (Part, usize, usize) {
         let (part, source) = self.place(row);
         let mut nth = 0;
@@ -120,7 +114,6 @@ impl Entry {
         (part, source, nth)
     }
 
-    /// The row that shows a place.
     pub fn row_of(&self, anchor: (Part, usize, usize)) -> usize {
         let (part, source, nth) = anchor;
         let mut best = 0;
@@ -141,7 +134,6 @@ impl Entry {
         best
     }
 
-    /// How much of it there is now.
     pub fn extent(&self) -> Extent {
         let complete = self.progress == Progress::Done;
         self.as_message().map_or(Extent { complete, ..Extent::default() }, |m| Extent {
@@ -151,7 +143,7 @@ impl Entry {
         })
     }
 
-    /// The first row of what came since it was so much; the blank one at the end where nothing came.
+    /// The first row of text added since `then`; the blank last row if there is none.
     pub fn first_since(&self, then: Extent) -> usize {
         let came = |row: &usize| match self.place(*row) {
             (Part::Head | Part::Gap, _) => false,
@@ -164,7 +156,6 @@ impl Entry {
     }
 }
 
-/// The rows of a long question that are not shown, and the row that stands for them.
 fn folded(m: &Message, rows: &[Row], unfolded: bool, cells: usize, key: Option<Key>) -> Option<(Range<usize>, Row)> {
     if m.role != Role::User || unfolded || rows.len() <= QUESTION_ROWS {
         return None;

@@ -1,4 +1,4 @@
-//! Rows around the text of an entry: who says it and when, a note, how it ended and what it looked at.
+//! Rows around the text of an entry: head, note, end mark, passages.
 
 use super::super::cells::{ellipsis, width};
 use super::super::options::ThinkShow;
@@ -23,7 +23,6 @@ pub(in crate::tui) fn note_rows(level: Level, text: &str, look: Look) -> Vec<Row
     rows
 }
 
-/// `#7 14:01`, with what an answer adds.
 pub(super) fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
     let name = m.role.speaker();
     let tone = match m.role {
@@ -63,7 +62,7 @@ pub(super) fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> V
     rows
 }
 
-/// Lines, tokens and time of the thoughts, as far as they are known: `41 lines, 1,204 tokens, 12 s`.
+/// `41 lines, 1,204 tokens, 12 s`, as far as known.
 fn thought_size(m: &Message) -> String {
     let mut words = vec![counted(m.thinking.lines().count() as u64, "line")];
     if m.meta.thought_tokens > 0 {
@@ -75,7 +74,6 @@ fn thought_size(m: &Message) -> String {
     words.join(", ")
 }
 
-/// What the head says at its right, behind the number.
 fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
     let mut right = Vec::new();
     match entry.progress {
@@ -102,7 +100,6 @@ fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
     right
 }
 
-/// About an answer that was ended because it repeated itself.
 pub(crate) fn said_again(m: &Message) -> String {
     let tokens = grouped(m.meta.completion_tokens);
     format!("The answer began to repeat itself; stopped after {tokens} tokens. /continue goes on")
@@ -116,7 +113,6 @@ pub(super) fn tail_rows(m: &Message, look: Look) -> Vec<Row> {
     rows
 }
 
-/// How it ended, unless by itself.
 fn ended_rows(m: &Message, look: Look) -> Vec<Row> {
     let Some((finish, why)) = m.meta.finish.and_then(|finish| Some((finish, finish.cut_off()?))) else {
         return Vec::new();
@@ -129,7 +125,6 @@ fn ended_rows(m: &Message, look: Look) -> Vec<Row> {
         Finish::Failed => format!("-- {why}; /regen answers again"),
         Finish::Stop => return Vec::new(),
     };
-    // What goes on from here stands at its end.
     let rows = wrap_text(&text, Tone::Dim, look.cells.saturating_sub(BAR_CELLS));
     rows.into_iter().map(|row| Row { source: usize::MAX, ..row }).collect()
 }

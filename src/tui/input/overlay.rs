@@ -1,14 +1,13 @@
-//! Keys while a page or a list lies over the transcript.
+//! Keys of pages and lists.
 
 use super::super::acts::{hint, send, stop, why_not_now};
 use super::super::keys::{Code, Key};
-use super::super::overlay::Overlay;
+use super::super::overlay::{Item, Kind, Overlay};
 use super::super::{App, Effect, late, perform};
 use super::write;
 use crate::config::commands::Outcome;
 use crate::runtime::protocol::{GotoTarget, Request};
 
-/// How long it is said why a key does nothing now, in milliseconds.
 const HINT_MS: u64 = 4_000;
 
 pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
@@ -20,15 +19,14 @@ pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
                 false => stop(app, effects),
             }
         }
-        Some(Overlay::FanOut(shelf)) if !shelf.over => {
-            app.overlay = Some(Overlay::FanOut(shelf));
+        Some(Overlay::List(view)) if view.open => {
+            app.overlay = Some(Overlay::List(view));
             stop(app, effects);
         }
         _ => {}
     }
 }
 
-/// Whether the conversation can be led elsewhere now; if not, that is said below the list, which stays.
 fn may_lead(app: &mut App, now: u64) -> bool {
     let why = why_not_now(app);
     if let Some(why) = why {
@@ -43,8 +41,8 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
     let Some(overlay) = &mut app.overlay else {
         return;
     };
-    // Where letters search, they move as long as nothing is looked for. The timeline has a `g` of its own.
-    let own = matches!(overlay, Overlay::Timeline(_)) && key.code == Code::Char('g');
+    // In lists with a filter, letters move only while the filter is empty. The timeline has its own `g`.
+    let own = kind(overlay) == Some(Kind::Timeline) && key.code == Code::Char('g');
     let free = overlay.query().is_none_or(str::is_empty) && !own;
     let key = if vim && free && !key.ctrl && !key.alt { key.as_arrow() } else { key };
     match key.code {
@@ -64,7 +62,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
         Code::End => overlay.step(isize::MAX / 2),
         Code::Char('p') if key.ctrl => overlay.step(-1),
         Code::Char('n' | 'r') if key.ctrl => overlay.step(1),
-        // Enter goes on, says the tour: a page does not hold whoever presses it.
+        // During the tour, Enter closes a page.
         Code::Enter if app.tour.is_some() && matches!(overlay, Overlay::Page(_)) => close_overlay(app, effects),
         Code::Enter | Code::Tab => take_from_overlay(app, now, effects),
         Code::Backspace => {
@@ -84,19 +82,23 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
                 ' ' => overlay.step(page),
                 'j' => overlay.step(1),
                 'k' => overlay.step(-1),
-                c => write_beside(app, c, effects),
+                c => write_beside(app, c, now, effects),
             },
-            Overlay::Timeline(list) => match (c, list.selected().cloned()) {
-                ('g', Some(_)) => take_from_overlay(app, now, effects),
-                ('f', Some(row)) => {
+            Overlay::List(view) if view.kind.has_filter() => {
+                let query = format!("{}{c}", view.list.query());
+                overlay.set_query(query);
+            }
+            Overlay::List(view) => match (c, view.list.selected().cloned()) {
+                ('g', Some(Item::Turn(_))) => take_from_overlay(app, now, effects),
+                ('f', Some(Item::Turn(row))) => {
                     if may_lead(app, now) {
                         app.overlay = None;
                         send(app, Request::ForkFrom(row.message), effects);
                     }
                 }
-                ('k', _) => list.step(-1),
-                ('j', _) => list.step(1),
-                (c, _) => write_beside(app, c, effects),
+                ('k', _) => overlay.step(-1),
+                ('j', _) => overlay.step(1),
+                (c, _) => write_beside(app, c, now, effects),
             },
             Overlay::Map(_) => match c {
                 'q' => close_overlay(app, effects),
@@ -104,29 +106,15 @@ pub(super) fn overlay_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<E
                 'l' => move_in_map(overlay, 1),
                 'k' => overlay.step(-1),
                 'j' => overlay.step(1),
-                c => write_beside(app, c, effects),
+                c => write_beside(app, c, now, effects),
             },
-            Overlay::Found { list, .. } => match c {
-                'k' => list.step(-1),
-                'j' => list.step(1),
-                c => write_beside(app, c, effects),
-            },
-            Overlay::Sessions(_)
-            | Overlay::Documents { .. }
-            | Overlay::Prompts(_)
-            | Overlay::Themes(_)
-            | Overlay::FanOut(_) => {
-                let query = format!("{}{c}", overlay.query().unwrap_or(""));
-                overlay.set_query(query);
-            }
         },
         _ => {}
     }
 }
 
-/// A letter that means nothing here begins to write.
-fn write_beside(app: &mut App, c: char, effects: &mut Vec<Effect>) {
-    if late::give_way(app) {
+fn write_beside(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
+    if late::give_way(app, now) {
         write(app, c, effects);
     }
 }
@@ -143,59 +131,63 @@ fn take_from_overlay(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let mut found = None;
     let request = match overlay {
         Overlay::Page(_) | Overlay::Aside { .. } => return,
-        Overlay::Map(view) => match (view.opens(), view.stretch().map(|s| s.number)) {
-            (Some(request), _) => Some(request),
-            (None, number) => {
-                let id = number.and_then(|n| app.transcript.numbered(n)).map(|m| m.id);
-                if let Some(id) = id {
-                    app.transcript.show(id);
+        Overlay::Map(view) => {
+            let request = view.opens();
+            let number = view.stretch().map(|s| s.number).filter(|_| request.is_none());
+            if let Some(id) = number.and_then(|n| app.transcript.numbered(n)).map(|m| m.id) {
+                app.transcript.show(id);
+            }
+            request
+        }
+        Overlay::List(view) => match (view.list.query().strip_prefix('/'), view.list.selected().cloned()) {
+            (Some(words), _) if view.kind == Kind::Sessions && words.trim().is_empty() => return,
+            (Some(words), _) if view.kind == Kind::Sessions => Some(Request::Search(words.trim().to_owned())),
+            (_, None) => return,
+            (_, Some(Item::Session(row))) => Some(Request::Resume(row.name)),
+            (_, Some(Item::Hit(row))) => {
+                let here = row.session == app.session.name;
+                match here && app.transcript.show(row.message) {
+                    true => None,
+                    // On another branch of this session.
+                    false if here => Some(Request::Goto(GotoTarget::Message(row.message))),
+                    false => {
+                        found = Some((row.session.clone(), row.message));
+                        Some(Request::Resume(row.session))
+                    }
                 }
+            }
+            (_, Some(Item::Turn(row))) => Some(Request::Goto(GotoTarget::Message(row.message))),
+            (_, Some(Item::Document(row))) => Some(Request::Open(row.name)),
+            (_, Some(Item::Theme(row))) => return super::super::themes::take(app, row),
+            (_, Some(Item::Answer(at, row))) if !view.open && row.finish.is_some() => Some(Request::OpenAsked(at)),
+            (_, Some(Item::Answer(..))) => return,
+            (_, Some(Item::Setting(row))) => {
+                app.composer.clear_to_cut();
+                app.composer.set(&row.line);
+                None
+            }
+            (_, Some(Item::Command { name, usage, .. })) => {
+                let space = if usage.is_empty() { "" } else { " " };
+                app.composer.clear_to_cut();
+                app.composer.set(&format!("/{name}{space}"));
+                None
+            }
+            (_, Some(Item::Prompt(prompt))) => {
+                app.composer.set(&prompt);
                 None
             }
         },
-        Overlay::Sessions(list) => match list.query().strip_prefix('/') {
-            Some(words) if words.trim().is_empty() => return,
-            Some(words) => Some(Request::Search(words.trim().to_string())),
-            None => list.selected().map(|r| Request::Resume(r.name.clone())),
-        },
-        Overlay::Found { list, .. } => {
-            let Some(row) = list.selected().cloned() else { return };
-            let here = row.session == app.session.name;
-            match here && app.transcript.show(row.message) {
-                true => None,
-                // On another branch of this session.
-                false if here => Some(Request::Goto(GotoTarget::Message(row.message))),
-                false => {
-                    found = Some((row.session.clone(), row.message));
-                    Some(Request::Resume(row.session))
-                }
-            }
-        }
-        Overlay::Timeline(list) => list.selected().map(|r| Request::Goto(GotoTarget::Message(r.message))),
-        Overlay::Documents { list, .. } => list.selected().map(|r| Request::Open(r.name.clone())),
-        Overlay::Themes(list) => {
-            let row = list.selected().cloned();
-            return super::super::themes::take(app, row);
-        }
-        // Before all have answered the runtime has nothing to open.
-        Overlay::FanOut(shelf) => match shelf.list.selected().filter(|(_, r)| shelf.over && r.finish.is_some()) {
-            Some((at, _)) => Some(Request::OpenAsked(*at)),
-            None => return,
-        },
-        Overlay::Prompts(list) => {
-            if let Some(prompt) = list.selected().cloned() {
-                app.composer.set(&prompt);
-            }
-            None
-        }
     };
     if matches!(request, Some(Request::Goto(_))) && !may_lead(app, now) {
         return;
     }
     app.overlay = None;
     if let Some(request) = request {
-        // As if it had been typed: what leads to another session leaves this one's queue here.
         perform::run(app, Outcome::Runtime(request), effects);
         app.show_after_open = found;
     }
+}
+
+fn kind(overlay: &Overlay) -> Option<Kind> {
+    if let Overlay::List(view) = overlay { Some(view.kind) } else { None }
 }

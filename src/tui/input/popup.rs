@@ -1,4 +1,4 @@
-//! Completions while a line is typed: the popup and its keys, Tab, and putting a candidate into the input.
+//! Completions: the popup and its keys, Tab, and inserting a candidate.
 
 use super::super::complete::{Candidate, Names, Popup, Wanted, common, wanted};
 use super::super::keys::{Code, Key};
@@ -23,8 +23,7 @@ fn before_caret(app: &App) -> &str {
     &app.composer.text()[..app.composer.cursor()]
 }
 
-/// Whatever moved the caret or put another text here, an editor, the queue, a key: completions of what stood there are none of
-/// what stands there now.
+/// Closes the popup if the text before the caret has changed.
 pub(in crate::tui) fn drop_outdated(app: &mut App) {
     if app.popup.as_ref().is_some_and(|popup| popup.line != before_caret(app)) {
         app.popup = None;
@@ -41,7 +40,6 @@ pub(super) fn popup(app: &App, line: &str) -> Option<Popup> {
     }
 }
 
-/// Behind an `@` files are offered as they are typed.
 pub(super) fn mention(app: &mut App, effects: &mut Vec<Effect>) {
     if app.composer.text().starts_with('/') {
         return;
@@ -51,13 +49,11 @@ pub(super) fn mention(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Documents of the library that are offered before the files; typing on finds the others.
+/// Documents of the library offered before files.
 const SHELVED: usize = 6;
 
-/// Files were found outside: they are offered, documents of the conversation first, then those of the library.
 pub(in crate::tui) fn files(app: &mut App, query: &str, found: &[String]) {
     let line = before_caret(app).to_owned();
-    // The user may have typed on meanwhile.
     let Some((from, now)) = typed(&line).filter(|(_, now)| now == query) else { return };
     let documents: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
     let mut candidates: Vec<Candidate> = fuzzy(&now, &documents)
@@ -65,7 +61,7 @@ pub(in crate::tui) fn files(app: &mut App, query: &str, found: &[String]) {
         .filter_map(|i| documents.get(i))
         .map(|name| Candidate { text: format!("@{}", escaped(name)), help: "read already".into() })
         .collect();
-    // What is a file by the same words is read from there: its kept state is found where it did not change.
+    // A file with this name is read from disk; its kept state is found if it is unchanged.
     let elsewhere = |name: &str| !documents.contains(&name) && !found.iter().any(|p| p == name);
     let shelved: Vec<&LibraryName> = app.library.iter().filter(|d| elsewhere(&d.name)).collect();
     let names: Vec<&str> = shelved.iter().map(|d| d.name.as_str()).collect();
@@ -76,14 +72,13 @@ pub(in crate::tui) fn files(app: &mut App, query: &str, found: &[String]) {
         let help = if app.library.iter().any(|d| d.name == *path) { "in library" } else { "" };
         candidates.push(Candidate { text: format!("@{}", escaped(path)), help: help.into() });
     }
-    // Enter takes what was nearly spelled out, not what only resembles it.
+    // Enter takes a candidate only if it contains the typed name.
     let wanted = format!("@{}", escaped(&now)).to_lowercase();
     let meant = !now.is_empty()
         && candidates.first().is_some_and(|c| c.text.to_lowercase().contains(wanted.trim_start_matches('@')));
     app.popup = (!candidates.is_empty()).then_some(Popup { candidates, selected: 0, from, meant, line });
 }
 
-/// Keys while completions are shown; false if the key is not for them.
 pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
     let Some(popup) = &mut app.popup else {
         return false;
@@ -101,8 +96,8 @@ pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Eff
     true
 }
 
-/// Enter runs the highlighted command where it needs nothing more, and completes what else is highlighted. A typed name that
-/// only resembles what is listed stays what was typed: it is answered, never replaced.
+/// Enter runs a highlighted command that needs no argument and completes other candidates. A name that was typed in
+/// full is never replaced.
 fn enter(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let Some(popup) = &app.popup else {
         return;
@@ -157,7 +152,6 @@ pub(super) fn complete(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-/// One candidate is taken, several are shown; what they share is typed.
 fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
     match candidates.as_slice() {
         [] => {}
@@ -177,10 +171,8 @@ fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
     }
 }
 
-/// Paths were listed outside.
 pub(in crate::tui) fn paths(app: &mut App, prefix: &str, found: &[String]) {
     let line = before_caret(app).to_owned();
-    // The user may have typed on meanwhile.
     if let Wanted::Paths(from, now) = wanted(&line, &names(app))
         && unescaped(&now) == prefix
     {

@@ -1,4 +1,4 @@
-//! Keys while a question stands.
+//! Keys while a question is open.
 
 use super::super::acts::{hold, send, stop};
 use super::super::keys::{Action, Code, Key, TAKE_UP};
@@ -10,12 +10,10 @@ use super::several::several_key;
 use super::{insert_pasted, place_key, write};
 use crate::runtime::protocol::Request;
 
-/// A key while a question stands that it is not for.
 pub(super) fn beside_question(app: &mut App, standing: Standing, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let esc = key == Key::plain(Code::Esc);
     match (standing, app.questions.front_mut()) {
         (Standing::Beside, Some(question)) if key == TAKE_UP => question.standing = Standing::Asks,
-        // It was pressed for what is over: it is no answer.
         (Standing::Unseen, _) if esc => {}
         (Standing::Unseen | Standing::Beside | Standing::Asks, _) => {
             place_key(app, key, now, effects);
@@ -24,7 +22,7 @@ pub(super) fn beside_question(app: &mut App, standing: Standing, key: Key, now: 
     }
 }
 
-/// Ctrl-C while a question stands; false where it is for what is written beside it.
+/// False if text is being written, which Ctrl-C then clears.
 pub(super) fn asked_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) -> bool {
     match app.questions.front().map(|q| q.standing) {
         Some(Standing::Beside) | None => return false,
@@ -35,7 +33,6 @@ pub(super) fn asked_ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) -
     true
 }
 
-/// A key that is none of the choices: if it is a letter, it is written, and what follows goes on from it.
 fn begin_to_write(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     let Code::Char(c) = key.code else { return };
     if !question::give_way(app) {
@@ -43,7 +40,6 @@ fn begin_to_write(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     }
     let searches = app.overlay.is_some() || app.find.as_ref().is_some_and(Find::typing);
     match app.composer.is_empty() && !searches {
-        // What it means to a selected message, a search that rests or an empty input is not meant.
         true => {
             app.find = None;
             write(app, c, effects);
@@ -54,7 +50,7 @@ fn begin_to_write(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
 }
 
 pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
-    // The second of two that were to stop what asks now how to go on.
+    // The second of two presses that stopped the work.
     if key == Key::plain(Code::Esc) && matches!(app.armed, Armed::Swallow(until) if now < until) {
         return;
     }
@@ -69,7 +65,6 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
         }
         Some(_) | None => {}
     }
-    // What is queued can be taken back, and is written on beside the question.
     if app.overlay.is_none() && app.config.keys.action(key) == Some(Action::Unqueue) {
         place_key(app, key, now, effects);
         if !app.composer.is_empty() {
@@ -83,11 +78,10 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
         Code::Esc => '\x1b',
         _ if app.overlay.is_none() => {
             let ends = app.composer.is_empty() && app.config.keys.action(key) == Some(Action::Eof);
-            // Whether to quit is asked once.
             if ends && question.asker != Asker::Quit {
                 return quit_or_ask(app, effects);
             }
-            // The answers it is about lie above it.
+            // Scrolls the answers that the question is about.
             several_key(app, key);
             return;
         }
@@ -106,7 +100,7 @@ pub(super) fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<
     app.questions.pop_front();
     match asker {
         Asker::Runtime(question) => {
-            // What was asked beside it may have been meant for what is not done now, or not to its end.
+            // Queued lines may depend on the step that was declined.
             if declined {
                 hold(app);
             }

@@ -1,13 +1,13 @@
-//! Keys for a selected message, and which keys are about the transcript that holds it.
+//! Keys of a selected message.
 
-use super::super::acts::{note, send, why_not_now};
+use super::super::acts::{refuse, send, why_not_now};
 use super::super::keys::{Action, Code, Key};
 use super::super::perform::copy_text;
 use super::super::{App, Effect};
 use crate::config::commands::{CopyWhat, WhileBusy};
-use crate::runtime::protocol::{Level, Request};
+use crate::runtime::protocol::Request;
 
-/// Whether it shows something of the transcript: where another page stands in its place, nobody would see what it does.
+/// Keys that act on the transcript; ignored while it is hidden.
 pub(super) fn is_about_the_transcript(action: Action) -> bool {
     matches!(
         action,
@@ -22,7 +22,6 @@ pub(super) fn is_about_the_transcript(action: Action) -> bool {
     )
 }
 
-/// Keys for a selected message; false if the key is not for it.
 pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
     let Some((number, message)) = app.transcript.selected_message() else {
         return false;
@@ -36,7 +35,7 @@ pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -
         Code::Char('y') => {
             match copy_text(app, CopyWhat::Message(number)) {
                 Ok(text) => effects.push(Effect::Copy(text)),
-                Err(why) => note(app, Level::Error, &why),
+                Err(why) => refuse(app, why),
             }
             return true;
         }
@@ -76,7 +75,7 @@ pub(super) fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -
     if request.while_busy() == WhileBusy::Waits
         && let Some(why) = why_not_now(app)
     {
-        note(app, Level::Warn, why);
+        refuse(app, why);
         return true;
     }
     app.transcript.deselect();

@@ -1,56 +1,35 @@
-//! A key press, and how it is spelled.
+//! Keys and their names.
 
 use std::fmt;
 
-/// A key without its modifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
     /// A printable character, lower case when Ctrl or Alt is held.
     Char(char),
-    /// Function key.
     F(u8),
-    /// Return.
     Enter,
-    /// Escape.
     Esc,
-    /// Tabulator.
     Tab,
-    /// Shift-Tab.
     BackTab,
-    /// Backspace.
     Backspace,
-    /// Delete.
     Delete,
-    /// Insert.
     Insert,
-    /// Arrow up.
     Up,
-    /// Arrow down.
     Down,
-    /// Arrow left.
     Left,
-    /// Arrow right.
     Right,
-    /// Home.
     Home,
-    /// End.
     End,
-    /// Page up.
     PageUp,
-    /// Page down.
     PageDown,
 }
 
-/// A key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Which key.
     pub code: Code,
-    /// Control held.
     pub ctrl: bool,
-    /// Alt held.
     pub alt: bool,
-    /// Shift held; never set for characters, whose case says it.
+    /// Never set for characters: their case shows it.
     pub shift: bool,
 }
 
@@ -66,8 +45,27 @@ pub fn controlled(c: char) -> char {
     }
 }
 
+/// Keys with names: how they are shown, and the names in `[keys]`.
+const NAMED: [(Code, &str, &[&str]); 15] = [
+    (Code::Enter, "Enter", &["enter"]),
+    (Code::Esc, "Esc", &["esc"]),
+    (Code::Tab, "Tab", &["tab"]),
+    (Code::Backspace, "Backspace", &["backspace"]),
+    (Code::Delete, "Delete", &["delete", "del"]),
+    (Code::Insert, "Insert", &["insert"]),
+    (Code::Up, "Up", &["up"]),
+    (Code::Down, "Down", &["down"]),
+    (Code::Left, "Left", &["left"]),
+    (Code::Right, "Right", &["right"]),
+    (Code::Home, "Home", &["home"]),
+    (Code::End, "End", &["end"]),
+    (Code::PageUp, "PgUp", &["pgup", "pageup"]),
+    (Code::PageDown, "PgDn", &["pgdn", "pagedown"]),
+    (Code::Char(' '), "Space", &["space"]),
+];
+
 impl Key {
-    /// The key that a letter stands for with `ui.vim_keys`.
+    /// For `ui.vim_keys`.
     pub(in crate::tui) fn as_arrow(self) -> Key {
         let code = match self.code {
             Code::Char('j') => Code::Down,
@@ -78,15 +76,12 @@ impl Key {
         };
         Key { code, ..self }
     }
-    /// Without modifiers.
     pub const fn plain(code: Code) -> Key {
         Key { code, ctrl: false, alt: false, shift: false }
     }
-    /// With Ctrl.
     pub const fn ctrl(c: char) -> Key {
         Key { code: Code::Char(c), ctrl: true, alt: false, shift: false }
     }
-    /// With Alt.
     pub const fn alt(c: char) -> Key {
         Key { code: Code::Char(c), ctrl: false, alt: true, shift: false }
     }
@@ -96,7 +91,6 @@ impl Key {
         let mut key = Key::plain(Code::Enter);
         let mut rest = text;
         loop {
-            // A lone `-` is a key, not a separator.
             match rest.split_once('-') {
                 Some((modifier, tail)) if !tail.is_empty() => {
                     match modifier.to_ascii_lowercase().as_str() {
@@ -111,40 +105,23 @@ impl Key {
             }
         }
         let lower = rest.to_ascii_lowercase();
-        key.code = match lower.as_str() {
-            "enter" => Code::Enter,
-            "esc" => Code::Esc,
-            "tab" if key.shift => {
+        let mut chars = rest.chars();
+        let named = NAMED.iter().find(|(_, _, names)| names.contains(&lower.as_str())).map(|(code, ..)| *code);
+        let function = || {
+            let number = lower.strip_prefix('f').and_then(|n| n.parse().ok());
+            number.filter(|n| (1..=24).contains(n)).map(Code::F)
+        };
+        key.code = match (named.or_else(function), chars.next(), chars.next()) {
+            (Some(Code::Tab), ..) if key.shift => {
                 key.shift = false;
                 Code::BackTab
             }
-            "tab" => Code::Tab,
-            "backspace" => Code::Backspace,
-            "delete" | "del" => Code::Delete,
-            "insert" => Code::Insert,
-            "up" => Code::Up,
-            "down" => Code::Down,
-            "left" => Code::Left,
-            "right" => Code::Right,
-            "home" => Code::Home,
-            "end" => Code::End,
-            "pgup" | "pageup" => Code::PageUp,
-            "pgdn" | "pagedown" => Code::PageDown,
-            "space" => Code::Char(' '),
-            _ => match lower.strip_prefix('f').and_then(|n| n.parse::<u8>().ok()) {
-                Some(n) if (1..=24).contains(&n) => Code::F(n),
-                _ => {
-                    let mut chars = rest.chars();
-                    match (chars.next(), chars.next()) {
-                        (Some(c), None) if key.ctrl => Code::Char(controlled(c)),
-                        (Some(c), None) if key.alt => Code::Char(c.to_ascii_lowercase()),
-                        (Some(c), None) => Code::Char(c),
-                        _ => return None,
-                    }
-                }
-            },
+            (Some(code), ..) => code,
+            (None, Some(c), None) if key.ctrl => Code::Char(controlled(c)),
+            (None, Some(c), None) if key.alt => Code::Char(c.to_ascii_lowercase()),
+            (None, Some(c), None) => Code::Char(c),
+            (None, ..) => return None,
         };
-        // Of a character terminals tell no Shift beside it.
         let shifted = key.shift && (key.ctrl || key.alt) && matches!(key.code, Code::Char(_));
         (!shifted).then_some(key)
     }
@@ -158,25 +135,11 @@ impl fmt::Display for Key {
             }
         }
         match self.code {
-            Code::Char(' ') => f.write_str("Space"),
-            Code::Char(c) if self.ctrl || self.alt => write!(f, "{}", c.to_ascii_uppercase()),
-            Code::Char(c) => write!(f, "{c}"),
+            Code::Char(c) if c != ' ' && (self.ctrl || self.alt) => write!(f, "{}", c.to_ascii_uppercase()),
+            Code::Char(c) if c != ' ' => write!(f, "{c}"),
             Code::F(n) => write!(f, "F{n}"),
-            Code::Enter => f.write_str("Enter"),
-            Code::Esc => f.write_str("Esc"),
-            Code::Tab => f.write_str("Tab"),
             Code::BackTab => f.write_str("Shift-Tab"),
-            Code::Backspace => f.write_str("Backspace"),
-            Code::Delete => f.write_str("Delete"),
-            Code::Insert => f.write_str("Insert"),
-            Code::Up => f.write_str("Up"),
-            Code::Down => f.write_str("Down"),
-            Code::Left => f.write_str("Left"),
-            Code::Right => f.write_str("Right"),
-            Code::Home => f.write_str("Home"),
-            Code::End => f.write_str("End"),
-            Code::PageUp => f.write_str("PgUp"),
-            Code::PageDown => f.write_str("PgDn"),
+            code => f.write_str(NAMED.iter().find(|(named, ..)| *named == code).map_or("", |(_, name, _)| name)),
         }
     }
 }

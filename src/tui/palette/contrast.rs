@@ -1,4 +1,4 @@
-//! How far two colours are apart, as WCAG 2 measures it.
+//! Contrast as WCAG 2 measures it.
 
 /// Text below this is refused in theme files: WCAG's limit for large text and parts of an interface.
 pub(super) const LEAST: f64 = 3.0;

@@ -9,10 +9,8 @@ use super::{Colour, Look, Palette, ROLES, place};
 use crate::config::settings::Theme as ThemeName;
 use crate::text::near::nearest;
 
-/// Keys of a theme file.
 const KEYS: [&str; 3] = ["base", "background", "colours"];
 
-/// What is wrong, and where in the text.
 struct Fault {
     at: usize,
     what: String,
@@ -74,7 +72,6 @@ fn key_span(table: &Table, key: &str) -> Option<Range<usize>> {
     table.key(key).and_then(toml_edit::Key::span)
 }
 
-/// One line of `[colours]`.
 fn colour(palette: &mut Palette, role: &str, value: &Item, background: Option<(u8, u8, u8)>) -> Result<(), Fault> {
     let here = |what: String| fault(value.span(), what);
     let Some(row) = ROLES.iter().find(|r| r.name == role) else {

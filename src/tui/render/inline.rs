@@ -1,4 +1,4 @@
-//! Text within a block: emphasis, links, code and equations become pieces with faces.
+//! Inline text: emphasis, links, code and equations as pieces with faces.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,14 +11,13 @@ use super::super::wrap::Piece;
 use super::options;
 use crate::text::sanitize::{sanitize, sanitize_line};
 
-/// Inline text being collected, with the marks that are open.
 #[derive(Default)]
 pub(super) struct Inline {
     pub(super) pieces: Vec<Piece>,
     strong: usize,
     emphasis: usize,
     struck: usize,
-    /// Target and where its text begins in `pieces`.
+    /// Target, and the index of its first piece.
     links: Vec<(String, usize)>,
     heading: bool,
     quoted: bool,
@@ -27,12 +26,10 @@ pub(super) struct Inline {
 }
 
 impl Inline {
-    /// Of a heading.
     pub(super) fn heading() -> Inline {
         Inline { heading: true, ..Inline::default() }
     }
 
-    /// Of a paragraph, in a quotation or not.
     pub(super) fn within(quoted: bool) -> Inline {
         Inline { quoted, ..Inline::default() }
     }
@@ -47,10 +44,8 @@ impl Inline {
         Face { role, strong: self.strong > 0 || self.heading, emphasis: self.emphasis > 0, struck: self.struck > 0 }
     }
 
-    /// More text, at its place in the source.
     pub(super) fn push(&mut self, text: &str, role: Role, source: usize) {
         if std::mem::take(&mut self.line_done) {
-            // Behind a displayed equation begins a new line.
             let text = text.trim_start();
             if !text.is_empty() {
                 self.push(&format!("\n{text}"), role, source);
@@ -59,19 +54,18 @@ impl Inline {
             }
             return;
         }
-        // Entities can decode to control characters, so text is cleaned after parsing, not only before.
+        // Entities can decode to control characters, so text is sanitized after parsing, too.
         let text = sanitize(text).replace('\t', "    ");
         let face = self.face(role);
         self.pieces.push(Piece { text, face, source });
     }
 
-    /// What it says, without faces.
     pub(super) fn text(&self) -> String {
         self.pieces.iter().map(|p| p.text.as_str()).collect()
     }
 }
 
-/// `\(x\)` and `\[x\]` as the parser knows equations, at the same offsets. Code keeps its backslashes.
+/// Rewrites `\(x\)` and `\[x\]` to the parser's dollars, at the same offsets. Code is left alone.
 pub(super) fn dollars(source: &str) -> Cow<'_, str> {
     if !source.contains("\\(") && !source.contains("\\[") {
         return Cow::Borrowed(source);
@@ -83,7 +77,7 @@ pub(super) fn dollars(source: &str) -> Cow<'_, str> {
         .collect();
     let outside = |at: usize| !code.iter().any(|range| range.contains(&at));
     let mut out = source.to_string();
-    // Braces keep the length, and a space inside them does not keep the dollar from opening.
+    // Braces keep the length, and allow a space after the dollar.
     for (open, close, marks) in [("\\(", "\\)", ["${", "}$"]), ("\\[", "\\]", ["$$", "$$"])] {
         let mut at = 0;
         while let Some(from) = source.get(at..).and_then(|rest| rest.find(open)).map(|n| at + n) {
@@ -99,7 +93,7 @@ pub(super) fn dollars(source: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Inline events; block events never get here.
+/// Receives inline events only.
 pub(super) fn inline_event(inline: &mut Inline, event: Event<'_>, at: usize) {
     match event {
         Event::Text(t) => inline.push(&t, Role::Text, at),

@@ -10,7 +10,6 @@ use super::inline::Inline;
 use super::{Events, Writer, closes};
 
 impl Writer<'_> {
-    /// A table: a grid where it fits, else one line for each cell.
     pub(super) fn table(&mut self, events: &mut Events<'_>, tag: &Tag<'_>, at: usize) {
         let mut lines: Vec<Vec<Inline>> = Vec::new();
         while let Some((event, _)) = events.next() {
@@ -44,7 +43,6 @@ impl Writer<'_> {
             Glyphs::Ascii => ("|", "-", "|"),
             Glyphs::Unicode => ("│", "─", "┼"),
         };
-        // A table without headings is a list of pairs.
         let untitled = lines.first().is_some_and(|head| head.iter().all(|cell| cell.pieces.is_empty()));
         for (i, line) in lines.into_iter().enumerate().skip(usize::from(untitled)) {
             let mut row = vec![Span::new(bar, Role::Rule)];
@@ -73,7 +71,6 @@ impl Writer<'_> {
         }
     }
 
-    /// For tables wider than the column: one `header: value` line per cell.
     fn header_values(&mut self, lines: Vec<Vec<Inline>>, at: usize) {
         let mut lines = lines.into_iter();
         let headers: Vec<String> = lines.next().unwrap_or_default().iter().map(Inline::text).collect();

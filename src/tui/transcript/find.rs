@@ -1,23 +1,20 @@
-//! Places of a text in the transcript, and bringing one of them into view.
+//! Search in the transcript.
 
 use super::{Scroll, Transcript};
 use crate::tui::entry::Part;
 
-/// Places found at most: more than anybody steps through.
+/// Bounds the cost of a short query.
 const HITS: usize = 10_000;
 
 /// A place where the text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hit {
-    /// Entry.
     pub entry: usize,
-    /// In its thoughts or in its text.
     pub part: Part,
-    /// Byte offset there.
     pub source: usize,
 }
 
-/// Byte ranges of `query` in `text`, from left to right, none overlapping. Small letters in the query stand for both.
+/// Byte ranges of `query` in `text`. Lower case in the query matches both.
 pub fn ranges(text: &str, query: &str) -> Vec<std::ops::Range<usize>> {
     let exact = query.chars().any(char::is_uppercase);
     let wanted: Vec<char> = match exact {
@@ -41,7 +38,6 @@ pub fn ranges(text: &str, query: &str) -> Vec<std::ops::Range<usize>> {
     found
 }
 
-/// Bytes of `text` that `wanted` takes at its beginning.
 fn begins(text: &str, wanted: &[char], exact: bool) -> Option<usize> {
     let mut wanted = wanted.iter();
     let mut end = 0;
@@ -62,7 +58,6 @@ fn begins(text: &str, wanted: &[char], exact: bool) -> Option<usize> {
 }
 
 impl Transcript {
-    /// Where a text stands in what was said, from the first to the last.
     pub fn hits(&self, query: &str) -> Vec<Hit> {
         let mut hits = Vec::new();
         for (entry, e) in self.entries.iter().enumerate() {
@@ -75,14 +70,11 @@ impl Transcript {
         hits
     }
 
-    /// The row of its entry that shows a hit.
     pub fn row_of_hit(&self, hit: Hit) -> Option<usize> {
         self.entries.get(hit.entry).map(|e| e.row_of((hit.part, hit.source, 0)))
     }
 
-    /// The last hit that is on screen or above it: where a search begins.
     pub fn nearest(&mut self, hits: &[Hit]) -> Option<usize> {
-        // Several keys may come between two frames.
         self.prepare();
         let below = match self.scroll {
             Scroll::Follow => None,
@@ -93,13 +85,12 @@ impl Transcript {
         hits.iter().rposition(seen).or(hits.len().checked_sub(1))
     }
 
-    /// Brings a hit into view, opening what hides it; with room above, because what it is about stands there.
+    /// Opens folded text, and leaves room above for context.
     pub fn show_hit(&mut self, hit: Hit) {
         if let Some(e) = self.entries.get_mut(hit.entry) {
             e.unfold(hit.part);
         }
         self.rows_of(hit.entry);
-        // What was opened has moved what stands below it.
         self.prepare();
         let Some(row) = self.row_of_hit(hit) else { return };
         if self.window.contains(&(hit.entry, row)) || self.end_top() == (0, 0) {

@@ -4,18 +4,16 @@ use super::{Scroll, Transcript};
 use crate::tui::entry::{Entry, Extent, Look};
 
 impl Transcript {
-    /// How it is laid out from now on. The first row on screen stays the first row.
+    /// The first visible row stays first.
     pub fn set_look(&mut self, look: Look, height: usize) {
         self.look = look;
         self.height = height.max(1);
     }
 
-    /// How it is laid out.
     pub fn look(&self) -> Look {
         self.look
     }
 
-    /// Rows of an entry, which are made if need be.
     pub(super) fn rows_of(&mut self, entry: usize) -> usize {
         let (look, colours) = (self.look, &self.colours);
         self.entries.get_mut(entry).map_or(0, |e| {
@@ -24,7 +22,6 @@ impl Transcript {
         })
     }
 
-    /// How much there is of an entry.
     pub(super) fn extent_of(&self, entry: usize) -> Extent {
         self.entries.get(entry).map(Entry::extent).unwrap_or_default()
     }
@@ -54,7 +51,6 @@ impl Transcript {
         }
     }
 
-    /// Puts a row at the top, and stays there.
     pub(super) fn stand_at(&mut self, (entry, row): (usize, usize)) {
         if self.scroll == Scroll::Follow {
             let last = self.entries.len().saturating_sub(1);
@@ -66,7 +62,7 @@ impl Transcript {
         }
     }
 
-    /// Moves the view by rows; reaching the end by scrolling down does not follow again.
+    /// Reaching the end does not follow again.
     pub fn scroll_by(&mut self, rows: isize) {
         let end = self.end_top();
         let (mut entry, mut row) = self.top();
@@ -94,13 +90,12 @@ impl Transcript {
             }
         }
         let to = (entry, row).min(end);
-        // Nothing to scroll: stay, so that a short conversation keeps following.
+        // A short conversation keeps following.
         if end != (0, 0) {
             self.stand_at(to);
         }
     }
 
-    /// To the first row.
     pub fn scroll_top(&mut self) {
         if self.end_top() != (0, 0) {
             self.stand_at((0, 0));
@@ -112,7 +107,7 @@ impl Transcript {
         self.scroll = Scroll::Follow;
     }
 
-    /// Rows below the window of what came since the view stopped following; `None` while following.
+    /// Rows below the window that arrived since the view stopped following; `None` while following.
     pub fn new_rows(&self) -> Option<usize> {
         match self.scroll {
             Scroll::Follow => None,
@@ -122,18 +117,15 @@ impl Transcript {
                 let below = self.window.last().map_or((0, 0), |(entry, row)| (*entry, row + 1));
                 let (entry, row) = came.max(below);
                 let rows: usize = self.entries.iter().skip(entry).map(Entry::len).sum();
-                // The blank row after the last entry is not missed.
                 Some(rows.saturating_sub(row + 1))
             }
         }
     }
 
-    /// Page height for PgUp and PgDn.
     pub fn page(&self) -> isize {
         isize::try_from(self.height.saturating_sub(2).max(1)).unwrap_or(1)
     }
 
-    /// Brings an entry into view.
     pub(super) fn reveal(&mut self, entry: usize) {
         let (top, rows) = (self.top(), self.rows_of(entry));
         let mut below = 0;
@@ -148,7 +140,7 @@ impl Transcript {
         }
     }
 
-    /// Lays out what is on screen. Called before every frame; cheap when nothing changed.
+    /// Lays out the visible rows. Called before every frame; cheap when nothing changed.
     pub fn prepare(&mut self) {
         self.window.clear();
         if self.entries.is_empty() {
@@ -164,7 +156,7 @@ impl Transcript {
             entry += 1;
             row = 0;
         }
-        // What came since the view froze is counted, so its rows must be known.
+        // New rows are counted, so they must be laid out.
         if self.scroll != Scroll::Follow {
             for i in self.frozen.0..self.entries.len() {
                 self.rows_of(i);

@@ -13,7 +13,6 @@ use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::{self, Part};
 use crate::tui::wrap::wrap_text;
 
-/// Title at the left, meter and saving at the right.
 pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let (saved, role) = status::saved(app);
     let mut right = vec![Span::new(saved, role), Span::new(" ", Role::Text)];
@@ -68,7 +67,7 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     painter.spans(area, 0, x, &right);
 }
 
-/// The sessions of this run with their numbers, the open one in brackets; as many around it as fit into `cells`.
+/// As many sessions around the open one as fit into `cells`.
 fn sessions(app: &App, cells: usize) -> Vec<Span> {
     let open = app.tabs.place();
     let words: Vec<(String, usize)> = app
@@ -85,7 +84,6 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
             (text, cells)
         })
         .collect();
-    // Grow from the open one to both sides.
     let (mut first, mut end, mut used) = (open, open, 0);
     loop {
         let after = words.get(end).map(|w| w.1).filter(|w| used + w <= cells);
@@ -114,7 +112,6 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
     spans
 }
 
-/// Two sessions beside each other: the line between them, and the name above each. The one with the input stands out.
 pub(super) fn sides(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
     let Some((number, name, mark, _)) = app.tabs.other(app.size.0) else { return };
     let named = |name: &str| if name.is_empty() { "new session".to_owned() } else { name.to_owned() };
@@ -127,11 +124,10 @@ pub(super) fn sides(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
     painter.text(super::rect(regions.heading), 0, &here, Face::from(Role::Key).bold());
     let area = super::rect(regions.other_heading);
     painter.text(area, 0, &format!(" {number} {} {}", named(name), mark.text()), Role::Dim);
-    let goes = app.config.keys.does(Action::OtherSide, "goes there").unwrap_or_default();
-    painter.right(area, 0, 1, &goes, Role::Dim);
+    let hint = app.config.keys.does(Action::OtherSide, "goes there").unwrap_or_default();
+    painter.right(area, 0, 1, &hint, Role::Dim);
 }
 
-/// What cannot be overlooked.
 pub(super) fn banner(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let Some((text, role)) = banner_text(app) else { return };
     for (i, row) in wrap_text(&text, role, usize::from(area.width).saturating_sub(2)).iter().enumerate() {
@@ -144,17 +140,15 @@ pub(super) fn banner(app: &App, painter: &mut Painter<'_>, area: Rect) {
     }
 }
 
-/// What was said about the last line, while the transcript is not on the screen.
 pub(super) fn note(app: &App, painter: &mut Painter<'_>, area: Rect) {
     for (line, row) in (0..area.height).zip(&note_rows(app, usize::from(area.width))) {
         painter.row(area, line, 0, row);
     }
 }
 
-/// Messages that wait.
 pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let keys = &app.config.keys;
-    // Beside a question Enter may be the answer.
+    // Enter may answer the question.
     let sends = keys.does(Action::Send, "sends it").filter(|_| app.queue.held && app.questions.is_empty());
     let first = [sends, keys.does(Action::Unqueue, "edits it")].into_iter().flatten().collect::<Vec<_>>().join(", ");
     let more = app.queue.lines.len().saturating_sub(usize::from(area.height));
@@ -178,7 +172,6 @@ pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
     }
 }
 
-/// The input; returns where the caret is.
 pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Option<Position> {
     let cells = usize::from(area.width).saturating_sub(2);
     let rows = app.composer.rows(cells);
@@ -190,7 +183,7 @@ pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Opti
     painter.text(area, 0, if first == 0 { mark } else { "^ " }, Face::from(Role::Key).bold());
     for (i, range) in rows.iter().skip(first).take(height).enumerate() {
         if let (Ok(line), Some(part)) = (u16::try_from(i), text.get(range.clone())) {
-            // Pasted tabs have no width of their own.
+            // Tabs have no width in the terminal.
             painter.spans(area, line, 2, &[Span::new(part.replace('\t', " "), Role::Text)]);
         }
     }
@@ -202,7 +195,6 @@ pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Opti
     (x < area.right() && y < area.bottom()).then_some(Position { x, y })
 }
 
-/// Drops parts, least important first, until the rest fits.
 fn fitting(left: &mut Vec<Part>, right: &mut Vec<Part>, cells: usize) {
     let cells_of = |parts: &[Part]| parts.iter().map(|p| width(&p.text) + 3).sum::<usize>();
     while cells_of(left) + cells_of(right) > cells {
@@ -217,7 +209,6 @@ fn fitting(left: &mut Vec<Part>, right: &mut Vec<Part>, cells: usize) {
     }
 }
 
-/// The status line.
 pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let (mut left, mut right) = status::parts(app);
     fitting(&mut left, &mut right, usize::from(area.width));
@@ -238,7 +229,6 @@ pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
     painter.spans(area, 0, x, &right);
 }
 
-/// The search at the foot; returns where the caret is while its words are typed.
 pub(super) fn find(app: &App, find: &Find, painter: &mut Painter<'_>, area: Rect) -> Option<Position> {
     let keys = match find.typing() {
         true => [("Enter", "ends typing"), ("Up/Down", "steps"), ("Esc", "closes")].as_slice(),
@@ -254,7 +244,6 @@ pub(super) fn find(app: &App, find: &Find, painter: &mut Painter<'_>, area: Rect
     }
     let cells: usize = right.iter().map(|s| width(&s.text)).sum();
     let room = usize::from(area.width).saturating_sub(cells + 9);
-    // The end of a long query is what is being typed.
     let mut query = find.query();
     while width(query) > room && !query.is_empty() {
         query = query.char_indices().nth(1).map_or("", |(at, _)| &query[at..]);
@@ -266,7 +255,6 @@ pub(super) fn find(app: &App, find: &Find, painter: &mut Painter<'_>, area: Rect
     (find.typing() && caret < area.right()).then_some(Position { x: caret, y: area.y })
 }
 
-/// The line at the foot.
 pub(super) fn hint(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let spans: Vec<Span> = status::hint_line(app).into_iter().map(|(text, role)| Span::new(text, role)).collect();
     painter.spans(area, 0, 1, &spans);

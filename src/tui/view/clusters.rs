@@ -1,7 +1,8 @@
-//! Clusters of several characters (flags, families, skin tones), of which terminals take different numbers of cells.
+//! Grapheme clusters of several characters (flags, families, skin tones) take different numbers of cells in different
+//! terminals.
 //!
-//! What is drawn counts such a cluster as one wide character. A terminal that counts its characters one by one has pieces of it in
-//! the cells behind the first, of which the difference between two frames knows nothing: they are written again.
+//! Drawing counts one wide character. A terminal that counts each character leaves pieces in the following cells,
+//! which the frame difference does not know: they are written again.
 
 use std::ops::Range;
 
@@ -10,28 +11,25 @@ use unicode_width::UnicodeWidthChar;
 
 use crate::tui::cells::cluster_width;
 
-/// A cluster on the screen.
 #[derive(Debug)]
 struct Cluster {
     at: (u16, u16),
     symbol: String,
-    /// Cells it takes here.
     cells: u16,
-    /// Cells it takes at most.
+    /// Cells in a terminal that counts each character.
     most: u16,
 }
 
-/// Such clusters of the frame that was drawn last.
 #[derive(Debug, Default)]
 pub struct Clusters(Vec<Cluster>);
 
 impl Clusters {
-    /// To be called with each frame once it is drawn: has those cells written again in which a piece may stand that is no part of it.
+    /// Called after each frame is drawn: rewrites cells in which pieces may be left.
     pub fn clear_pieces(&mut self, frame: &mut Buffer) {
         let before = std::mem::replace(&mut self.0, clusters(frame));
         let gone = before.iter().filter(|old| frame.cell(old.at).is_none_or(|cell| cell.symbol() != old.symbol));
         let left = gone.map(|old| (old, 0..old.most));
-        // What stands there may be written again, with the pieces that reach beyond its place.
+        // A rewrite here may leave new pieces beyond its cells.
         let beyond = self.0.iter().map(|new| (new, new.cells..new.most));
         let all: Vec<(&Cluster, Range<u16>)> = left.chain(beyond).collect();
         for (cluster, cells) in all {

@@ -1,5 +1,5 @@
-//! Colours of code: syntect's parser, by default with a theme that names the terminal's own 16 colours. Slow (about 0.1 s for
-//! 1,000 lines), so it runs on its own thread and its results are kept by the transcript.
+//! Code colours: syntect, by default with a theme of the terminal's 16 colours. Slow (about 0.1 s for 1,000 lines),
+//! so it runs on its own thread and the transcript keeps the results.
 
 use syntect::easy::HighlightLines;
 use syntect::highlighting::{Color, FontStyle, Theme, ThemeSet};
@@ -8,7 +8,7 @@ use two_face::theme::{EmbeddedLazyThemeSet, EmbeddedThemeName};
 
 use crate::tui::rows::{Face, Role, Span};
 
-/// Syntaxes and theme. Loading takes some milliseconds; make one and keep it.
+/// Loading takes some milliseconds; keep it.
 pub struct Highlighter {
     syntaxes: SyntaxSet,
     theme: Theme,
@@ -30,7 +30,6 @@ fn slug(name: &str) -> String {
     parts.collect::<Vec<_>>().join("-").to_lowercase()
 }
 
-/// A theme by name; `None` if none is called so.
 pub fn embedded(name: &str) -> Option<Theme> {
     if name == "auto" {
         return Some(ansi());
@@ -47,8 +46,7 @@ pub fn parse(text: &[u8]) -> Result<Theme, String> {
     ThemeSet::load_from_reader(&mut std::io::Cursor::new(text)).map_err(|e| e.to_string())
 }
 
-/// Themes for terminals write the number of a terminal colour into the red channel and mark that with alpha 0; alpha 1
-/// means the terminal's own foreground. All others are colours as they are.
+/// Terminal themes put the colour number into the red channel with alpha 0; alpha 1 is the terminal's foreground.
 fn role(color: Color) -> Role {
     match color.a {
         0 => Role::Ansi(color.r),
@@ -58,7 +56,6 @@ fn role(color: Color) -> Role {
 }
 
 impl Highlighter {
-    /// Colours by another theme from now on.
     pub fn set_theme(&mut self, theme: Theme) {
         self.theme = theme;
     }
@@ -69,7 +66,6 @@ impl Highlighter {
         let mut state = HighlightLines::new(syntax, &self.theme);
         let mut lines = Vec::new();
         for line in code.split('\n') {
-            // The parser wants the line end; it is taken off again.
             let whole = format!("{line}\n");
             let mut spans = Vec::new();
             for (style, text) in state.highlight_line(&whole, &self.syntaxes).ok()? {

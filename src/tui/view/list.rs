@@ -1,49 +1,40 @@
-//! A list over the transcript: its title, its filter, its rows with the chosen one marked.
+//! A list over the transcript: its title, its filter, its rows with the selected one marked.
 
 use ratatui::layout::Rect;
 
 use super::paint::Painter;
-use crate::tui::list::List;
+use crate::tui::overlay::{Item, Kind, ListView};
 use crate::tui::rows::{Face, Role, Row, Span};
 
-/// What an empty list says.
-pub(super) const NOTHING: &str = "   Nothing here yet.";
-
-/// Whether letters filter a list.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Filter {
-    /// They do: what is typed stands above it.
-    Typed,
-    /// They mean something else.
-    Without,
-}
-
-pub(super) fn list<T>(
+pub(super) fn list(
     painter: &mut Painter<'_>,
     area: Rect,
-    (title, filter): (&str, Filter),
-    list: &List<T>,
-    columns: &[&str],
-    nothing: &str,
-    show: impl Fn(&T, usize) -> Row,
+    view: &ListView,
+    columns: [&str; 2],
+    show: impl Fn(&Item, usize) -> Row,
 ) {
-    painter.text(area, 0, &format!(" {title}"), Role::Heading);
-    let count = list.shown().len();
-    let total = list.items().len();
+    let list = &view.list;
+    painter.text(area, 0, &format!(" {}", view.title), Role::Heading);
+    let (count, total) = (list.shown().len(), list.items().len());
     let word = if count == total { format!("{total}") } else { format!("{count} of {total}") };
     painter.right(area, 0, 1, &word, Role::Dim);
     let mut top = 1;
-    if filter == Filter::Typed {
+    if view.kind.has_filter() {
         painter.spans(area, top, 1, &[Span::new("> ", Role::Key), Span::new(list.query(), Role::Text)]);
         top += 1;
     }
-    if let [left, right] = columns {
+    let [left, right] = columns;
+    if !left.is_empty() {
         painter.text(area, top, left, Role::Dim);
         painter.right(area, top, 1, right, Role::Dim);
         top += 1;
     }
     if count == 0 {
-        let text = if total == 0 { nothing } else { "   Nothing matches. Backspace widens the filter." };
+        let text = match (total, view.kind) {
+            (0, Kind::Found) => "   No message of any session contains these words.",
+            (0, _) => "   Nothing here yet.",
+            _ => "   Nothing matches. Backspace widens the filter.",
+        };
         painter.text(area, top, text, Role::Dim);
     }
     let height = usize::from(area.height).saturating_sub(usize::from(top) + 1).max(1);

@@ -8,7 +8,6 @@ use crate::tui::cells::ellipsis;
 use crate::tui::map::{Cell, MapView};
 use crate::tui::rows::{Face, Role, Span};
 
-/// What the letters mean.
 const LEGEND: &str = "S system  D document  T turn  1-3 the passages  bright: looked at";
 
 fn face(cell: &Cell) -> Face {
@@ -19,7 +18,6 @@ fn face(cell: &Cell) -> Face {
     }
 }
 
-/// A row of cells.
 pub(super) fn spans(map: &ContextMap, cells: &[Cell]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for cell in cells {
@@ -32,7 +30,6 @@ pub(super) fn spans(map: &ContextMap, cells: &[Cell]) -> Vec<Span> {
     spans
 }
 
-/// Draws the map over the body.
 pub(super) fn draw(view: &MapView, painter: &mut Painter<'_>, area: Rect) {
     painter.text(area, 0, " Context", Face::from(Role::Heading).bold());
     painter.right(area, 0, 1, LEGEND, Role::Dim);

@@ -1,8 +1,7 @@
-//! Drawing: the state of the interface to cells. Reads, never changes, never sends.
+//! Drawing: state to cells. Reads only.
 //!
-//! Places come from `app::layout`, rows of text from `app`; this layer chooses colours and characters. Colours come
-//! from the palette and are fitted to the terminal in [`theme`]. The terminal's cursor always stands at the
-//! caret, or is hidden when nothing can be typed.
+//! Places come from `tui::layout`, rows of text from `tui`; colours from the palette, fitted to the terminal in
+//! [`theme`]. The terminal's cursor stands at the caret, or is hidden when nothing can be typed.
 
 mod chrome;
 pub mod clusters;
@@ -33,7 +32,6 @@ fn rect(area: Area) -> Rect {
     Rect { x: area.x, y: area.y, width: area.width, height: area.height }
 }
 
-/// Draws one frame. `app` must have seen [`crate::tui::Event::Frame`] since its last change.
 pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let theme = Theme::new(&app.config, app.palette());
     let area = frame.area();
@@ -86,17 +84,15 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         }
     };
     let mut caret = if app.overlay.is_some() { overlay::caret(app, rect(regions.overlay)) } else { caret };
-    // Whoever writes goes on writing, and sees what that completes to.
     let question = app.questions.front();
     let shown = question.map(|q| shown_question(app, q, regions.overlay.height, regions.below_question));
-    let (beside, asks): (Option<&Question>, Option<&Question>) = match shown.as_deref() {
+    let (passive, asks): (Option<&Question>, Option<&Question>) = match shown.as_deref() {
         Some(question) if question.standing == Standing::Asks => (None, Some(question)),
-        beside => (beside, None),
+        passive => (passive, None),
     };
-    // What waits is in sight, but for where a page lies over it.
     let below = if app.overlay.is_some() { 0 } else { regions.below_question };
     let rows = |question: &Question| question_rows(app, question, regions.overlay.height);
-    if let Some(question) = beside {
+    if let Some(question) = passive {
         overlay::question_text(&rows(question), &mut painter, rect(regions.overlay), below);
     }
     if let Some(popup) = &app.popup {

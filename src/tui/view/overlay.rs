@@ -2,74 +2,33 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::list::{Filter, NOTHING, list};
+use super::list::list;
 use super::paint::Painter;
 use crate::core::bytes;
 use crate::runtime::protocol::{DocumentRow, FanOutRow, SearchRow, SessionRow, TimelineRow};
 use crate::tui::cells::{ellipsis, fit, width};
 use crate::tui::complete::Popup;
 use crate::tui::entry::{clock, grouped};
-use crate::tui::overlay::{Overlay, Page};
+use crate::tui::overlay::{Item, Kind, ListView, Overlay, Page, SettingRow};
 use crate::tui::rows::{Face, Role, Row, Span};
-use crate::tui::shelf::{self, FanOutView};
+use crate::tui::shelf;
 use crate::tui::wrap::wrap_text;
 use crate::tui::{App, Question};
 
-/// From here on the list of sessions has room for all its columns.
 const ALL_COLUMNS: u16 = 76;
 
-/// Heading of the list of documents that belong to no conversation.
 const LIBRARY: &str = "Library";
 
-/// Draws the open overlay over the whole body.
 pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area: Rect) {
     painter.clear(area);
     match overlay {
         Overlay::Page(page) | Overlay::Aside { page, .. } => draw_page(page, painter, area),
         Overlay::Map(view) => super::map::draw(view, painter, area),
-        Overlay::FanOut(shelf) => draw_shelf(shelf, painter, area),
-        Overlay::Sessions(l) => {
-            let right = if area.width < ALL_COLUMNS {
-                "tokens  changed     "
-            } else {
-                "messages   tokens  state       size  changed     "
-            };
-            list(painter, area, ("Sessions", Filter::Typed), l, &["   name", right], NOTHING, |r, cells| {
-                session(app, r, cells)
-            });
-            if let Some(chosen) = l.selected().filter(|_| area.width < WITH_TITLES) {
-                let room = usize::from(area.width.saturating_sub(TITLE_AT + 12));
-                painter.spans(area, 0, TITLE_AT, &[Span::new(ellipsis(&chosen.title, room), Role::Text)]);
-            }
-        }
-        Overlay::Found { query, list: l } => list(
-            painter,
-            area,
-            (&format!("Found for \"{query}\""), Filter::Without),
-            l,
-            &[],
-            "   No message of any session holds these words.",
-            found,
-        ),
-        Overlay::Timeline(l) => {
-            list(painter, area, ("Timeline", Filter::Without), l, &[], NOTHING, |r, cells| timeline(app, r, cells))
-        }
-        Overlay::Documents { title, list: l } => {
-            let right =
-                if area.width < ALL_COLUMNS { "tokens  state    " } else { "tokens     lines      size  state    " };
-            list(painter, area, (title, Filter::Typed), l, &["   name", right], NOTHING, |r, cells| {
-                document(r, title == LIBRARY, cells)
-            });
-        }
-        Overlay::Themes(l) => super::themes::draw(l, painter, area),
-        Overlay::Prompts(l) => list(painter, area, ("Earlier prompts", Filter::Typed), l, &[], NOTHING, |p, cells| {
-            Row::of(fit(&p.replace('\n', " "), cells), Role::Text)
-        }),
+        Overlay::List(view) => draw_list(app, view, painter, area),
     }
     painter.text(area, area.height.saturating_sub(1), &format!(" {}", overlay.footer()), Role::Dim);
 }
 
-/// Where the caret is in an overlay with a filter.
 pub(super) fn caret(app: &App, area: Rect) -> Option<Position> {
     let query = app.overlay.as_ref()?.query()?;
     let x = area.x + 3 + u16::try_from(width(query)).ok()?;
@@ -90,32 +49,69 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
     }
 }
 
-/// Columns from which the list of sessions has room for titles in its rows; below it the heading has that of the chosen one.
+/// With this width titles fit into the rows; below it the heading shows the selected one.
 const WITH_TITLES: u16 = 100;
-/// Where it stands there.
+/// Column of the title in the heading.
 const TITLE_AT: u16 = 12;
 
-/// Rows below the table that show the chosen answer.
+/// Rows below the table for the selected answer.
 const ANSWER_ROWS: u16 = 6;
 
-fn draw_shelf(view: &FanOutView, painter: &mut Painter<'_>, area: Rect) {
-    let below = if area.height > 3 * ANSWER_ROWS { ANSWER_ROWS } else { area.height / 3 };
-    let top = Rect { height: area.height.saturating_sub(below), ..area };
-    let columns = ["   document", "lines looked at  likely "];
-    list(painter, top, (&view.question, Filter::Typed), &view.list, &columns, NOTHING, |(_, r), cells| {
-        answered(r, cells)
-    });
-    let Some((_, row)) = view.list.selected() else { return };
-    let answer = Rect { y: top.bottom(), height: below.saturating_sub(1), ..area };
-    painter.clear(Rect { height: below, ..answer });
-    painter.rule(Rect { height: 1, ..answer });
-    let text = if row.failed.is_some() { shelf::said(row) } else { row.text.clone() };
-    let rows = wrap_text(&text, Role::Text, usize::from(area.width).saturating_sub(4));
-    for (i, row) in rows.iter().take(usize::from(answer.height).saturating_sub(1)).enumerate() {
-        if let Ok(i) = u16::try_from(i) {
-            painter.row(answer, i + 1, 2, row);
+fn draw_list(app: &App, view: &ListView, painter: &mut Painter<'_>, area: Rect) {
+    let narrow = area.width < ALL_COLUMNS;
+    let (columns, below) = match (view.kind, narrow) {
+        (Kind::Sessions, true) => (["   name", "tokens  changed     "], Vec::new()),
+        (Kind::Sessions, false) => (["   name", "messages   tokens  state       size  changed     "], Vec::new()),
+        (Kind::Documents, true) => (["   name", "tokens  state    "], Vec::new()),
+        (Kind::Documents, false) => (["   name", "tokens     lines      size  state    "], Vec::new()),
+        (Kind::Answers, _) => (["   document", "lines looked at  likely "], answer_below(view, area)),
+        (Kind::Themes, _) => (["", ""], super::themes::below(&view.list, area)),
+        (Kind::Found | Kind::Timeline | Kind::Prompts | Kind::Settings | Kind::Commands, _) => (["", ""], Vec::new()),
+    };
+    let height = u16::try_from(below.len() + usize::from(!below.is_empty())).unwrap_or(area.height).min(area.height);
+    let top = Rect { height: area.height - height, ..area };
+    list(painter, top, view, columns, |item, cells| row(app, view, item, cells));
+    if let Some(Item::Session(chosen)) = view.list.selected().filter(|_| area.width < WITH_TITLES) {
+        let room = usize::from(area.width.saturating_sub(TITLE_AT + 12));
+        painter.spans(area, 0, TITLE_AT, &[Span::new(ellipsis(&chosen.title, room), Role::Text)]);
+    }
+    if view.kind == Kind::Answers && height > 0 {
+        let rest = Rect { y: top.bottom(), height, ..area };
+        painter.clear(rest);
+        painter.rule(Rect { height: 1, ..rest });
+    }
+    for (y, row) in (top.height + u16::from(view.kind == Kind::Answers)..area.height.saturating_sub(1)).zip(&below) {
+        painter.row(area, y, 2, row);
+    }
+}
+
+/// A row of a list, `cells` wide.
+fn row(app: &App, view: &ListView, item: &Item, cells: usize) -> Row {
+    match item {
+        Item::Session(r) => session(app, r, cells),
+        Item::Hit(r) => found(r, cells),
+        Item::Turn(r) => timeline(app, r, cells),
+        Item::Document(r) => document(r, view.title == LIBRARY, cells),
+        Item::Prompt(text) => Row::of(fit(&text.replace('\n', " "), cells), Role::Text),
+        Item::Theme(r) => super::themes::row(r, cells),
+        Item::Answer(_, r) => answered(r, cells),
+        Item::Setting(r) => setting(r, cells),
+        Item::Command { name, usage, help } => {
+            let command = fit(&format!("/{name} {usage}"), 34.min(cells / 2));
+            let help = ellipsis(help, cells.saturating_sub(width(&command) + 2));
+            Row::from(vec![Span::new(command, Role::Key), Span::new(format!("  {help}"), Role::Text)])
         }
     }
+}
+
+/// The selected answer, below the table.
+fn answer_below(view: &ListView, area: Rect) -> Vec<Row> {
+    let Some(Item::Answer(_, row)) = view.list.selected() else { return Vec::new() };
+    let height = if area.height > 3 * ANSWER_ROWS { ANSWER_ROWS } else { area.height / 3 };
+    let text = if row.failed.is_some() { shelf::answer(row) } else { row.text.clone() };
+    let mut rows = wrap_text(&text, Role::Text, usize::from(area.width).saturating_sub(4));
+    rows.resize(usize::from(height.saturating_sub(1)), Row::default());
+    rows
 }
 
 fn answered(r: &FanOutRow, cells: usize) -> Row {
@@ -126,7 +122,7 @@ fn answered(r: &FanOutRow, cells: usize) -> Row {
         spans: vec![
             Span::new(fit(&r.document, name), Role::Document),
             Span::new(
-                format!("  {}", fit(&shelf::said(r), room - name)),
+                format!("  {}", fit(&shelf::answer(r), room - name)),
                 if r.failed.is_some() { Role::Dim } else { Role::Text },
             ),
             Span::new(tail, Role::Dim),
@@ -135,7 +131,6 @@ fn answered(r: &FanOutRow, cells: usize) -> Row {
     }
 }
 
-/// A date for a list, empty if it is not known.
 fn when(app: &App, ms: i64) -> String {
     if ms <= 0 { String::new() } else { date(ms, app.config.utc_offset_min) }
 }
@@ -177,6 +172,17 @@ fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
     }
 }
 
+fn setting(r: &SettingRow, cells: usize) -> Row {
+    let (name, value) = (fit(r.name, 28.min(cells / 2)), fit(&r.value, 14.min(cells / 4)));
+    let room = cells.saturating_sub(width(&name) + width(&value) + 4);
+    Row::from(vec![
+        Span::new(if r.changed { "* " } else { "  " }, Role::Key),
+        Span::new(format!("{name} "), Role::Text),
+        Span::new(value, Face::from(Role::Text).bold()),
+        Span::new(format!(" {}", ellipsis(r.help, room)), Role::Dim),
+    ])
+}
+
 fn found(r: &SearchRow, cells: usize) -> Row {
     let head = format!("{} #{}  ", fit(&r.session, 20), r.number);
     let room = cells.saturating_sub(width(&head));
@@ -189,7 +195,9 @@ fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
     let head = if r.head { "<-" } else { "  " };
     let label = r.label.as_deref().map(|l| format!("[{l}] ")).unwrap_or_default();
     let tail = format!(" {mark} {head} {}", clock(r.created_ms, app.config.utc_offset_min));
-    let front = format!("{:>5}  {lane}o- ", format!("#{}", r.number));
+    // Numbers count along a branch, so only those of the open one are unique.
+    let number = if r.current { format!("#{}", r.number) } else { String::new() };
+    let front = format!("{number:>5}  {lane}o- ");
     let room = cells.saturating_sub(width(&front) + width(&tail));
     let tone = if r.current { Role::Text } else { Role::Dim };
     Row {
@@ -235,7 +243,7 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
     }
 }
 
-/// Completions, above the input, over the whole width: what lies below them must not be read as part of them.
+/// Over the whole width, so that text below is not read as part of it.
 pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
     let height = popup.candidates.len().min(8).min(usize::from(body.height.saturating_sub(1)));
     let name_cells = popup.candidates.iter().map(|c| width(&c.text)).max().unwrap_or(0).min(40);
@@ -265,7 +273,6 @@ pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
     }
 }
 
-/// The keys of a question, in the input's place where there is room for them.
 pub(super) fn question_keys(question: &Question, painter: &mut Painter<'_>, composer: Rect) {
     match question.is_in_the_input(usize::from(composer.width)) {
         true => keys(painter, composer, question.keys()),
@@ -273,7 +280,7 @@ pub(super) fn question_keys(question: &Question, painter: &mut Painter<'_>, comp
     }
 }
 
-/// The rows of a question at the bottom of the text, below a rule. The rows `below` stay in sight where there is room for both.
+/// The rows `below` stay visible if there is room for both.
 pub(super) fn question_text(rows: &[Row], painter: &mut Painter<'_>, body: Rect, below: u16) {
     let height = u16::try_from(rows.len() + 1).unwrap_or(body.height).min(body.height);
     let bottom = body.bottom() - below.min(body.height - height);
@@ -287,7 +294,6 @@ pub(super) fn question_text(rows: &[Row], painter: &mut Painter<'_>, body: Rect,
     }
 }
 
-/// Keys and what they do, in the input's place.
 pub(super) fn keys<'a>(painter: &mut Painter<'_>, composer: Rect, keys: impl Iterator<Item = (String, &'a str)>) {
     painter.clear(composer);
     let mut spans = Vec::new();

@@ -8,10 +8,8 @@ use crate::text::sanitize::sanitize_line;
 use crate::tui::cells::width;
 use crate::tui::rows::{Face, Role, Row, Span};
 
-/// A buffer with a theme.
 pub(super) struct Painter<'b> {
     buffer: &'b mut Buffer,
-    /// Colours and characters.
     pub(super) theme: Theme,
 }
 
@@ -23,7 +21,6 @@ impl<'b> Painter<'b> {
     /// Puts spans into row `line` of `area`, from column `x` on. Returns the column after them.
     pub(super) fn spans(&mut self, area: Rect, line: u16, x: u16, spans: &[Span]) -> u16 {
         let mut x = x;
-        // Between a new size and the moment it is acted on, places can lie outside the screen.
         let screen = *self.buffer.area();
         let y = area.y.saturating_add(line);
         if line >= area.height || y >= screen.bottom() {
@@ -36,7 +33,7 @@ impl<'b> Painter<'b> {
                 break;
             }
             let style = self.theme.style(span.face);
-            // Cleaned where it came in, so that its width was known; here nothing passes whatever was forgotten there.
+            // A last guard; text is sanitized on arrival.
             let text = sanitize_line(&span.text);
             let (end, _) = self.buffer.set_stringn(area.x + x, y, text, usize::from(room), style);
             x = end.saturating_sub(area.x);
@@ -44,12 +41,10 @@ impl<'b> Painter<'b> {
         x
     }
 
-    /// Puts a row.
     pub(super) fn row(&mut self, area: Rect, line: u16, x: u16, row: &Row) -> u16 {
         self.spans(area, line, x, &row.spans)
     }
 
-    /// Puts one piece of text at the left edge.
     pub(super) fn text(&mut self, area: Rect, line: u16, text: &str, face: impl Into<Face>) -> u16 {
         self.spans(area, line, 0, &[Span::new(text, face)])
     }
@@ -61,22 +56,18 @@ impl<'b> Painter<'b> {
         self.spans(area, line, x, &[Span::new(text, face)]);
     }
 
-    /// Marks a whole row of an area, keeping its text.
     pub(super) fn mark(&mut self, area: Rect, line: u16, role: Role) {
         if line < area.height {
             let style = self.theme.style(role.into());
-            // `set_style` stays inside the buffer by itself.
             self.buffer.set_style(Rect { y: area.y.saturating_add(line), height: 1, ..area }, style);
         }
     }
 
-    /// Marks `cells` cells of a row from column `x` on, keeping their text.
     pub(super) fn mark_cells(&mut self, area: Rect, line: u16, x: u16, cells: u16, role: Role) {
         let part = Rect { x: area.x.saturating_add(x), width: cells.min(area.width.saturating_sub(x)), ..area };
         self.mark(part, line, role);
     }
 
-    /// Empties an area.
     pub(super) fn clear(&mut self, area: Rect) {
         for y in area.top()..area.bottom() {
             for x in area.left()..area.right() {
@@ -87,7 +78,6 @@ impl<'b> Painter<'b> {
         }
     }
 
-    /// A horizontal line over the whole area.
     pub(super) fn rule(&mut self, area: Rect) {
         let text = self.theme.dash().repeat(usize::from(area.width));
         self.text(area, 0, &text, Role::Rule);

@@ -12,7 +12,6 @@ use crate::tui::map::cells as map_cells;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::status::acceptance;
 
-/// Rows of the map.
 const MAP_ROWS: usize = 4;
 
 struct Lines<'p, 'b> {
@@ -65,13 +64,12 @@ impl Lines<'_, '_> {
     }
 }
 
-/// How full the context is, once the model has said how much it holds.
 fn context(app: &App, lines: &mut Lines<'_, '_>) {
     let m = &app.meters;
     if m.context_limit == 0 {
         lines.title("context");
-        let unsaid = app.model.as_ref().is_some_and(|m| m.server.is_some());
-        let why = if unsaid { "not told by the server: engine.context" } else { "known when the model is loaded" };
+        let server = app.model.as_ref().is_some_and(|m| m.server.is_some());
+        let why = if server { "unknown; set engine.context" } else { "known when the model is loaded" };
         lines.line(why, Role::Dim);
         return;
     }
@@ -81,7 +79,6 @@ fn context(app: &App, lines: &mut Lines<'_, '_>) {
     let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit as f64);
     lines.line(&meter, Role::Key);
     let map = &app.session.map;
-    // Where it is known what is where; free cells show how much is left.
     if map.used > 0 && lines.room() > 30 {
         let all = map_cells(map, m.context_limit, cells * MAP_ROWS);
         for row in all.chunks(cells) {
@@ -92,10 +89,8 @@ fn context(app: &App, lines: &mut Lines<'_, '_>) {
     lines.line(&format!("{used}% used, {} tokens left", grouped(left)), Role::Dim);
 }
 
-/// Settings that matter most.
 const SAMPLING: [&str; 5] = ["temperature", "top_p", "seed", "think", "max_tokens"];
 
-/// How the next answer is drawn, as far as there is room.
 fn sampling(m: &Meters, lines: &mut Lines<'_, '_>) {
     if m.settings.is_empty() || lines.room() < 3 {
         return;
@@ -114,7 +109,6 @@ fn sampling(m: &Meters, lines: &mut Lines<'_, '_>) {
     lines.line(&row, Role::Text);
 }
 
-/// The last decode speeds as a line of small columns; the highest of them fills its cell.
 fn sparkline(app: &App, columns: &[&str], cells: usize) -> String {
     let speeds: Vec<f64> = app.speeds.iter().copied().skip(app.speeds.len().saturating_sub(cells)).collect();
     let most = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
@@ -123,7 +117,6 @@ fn sparkline(app: &App, columns: &[&str], cells: usize) -> String {
     speeds.into_iter().map(column).collect()
 }
 
-/// Draws the panel.
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let m = &app.meters;
     let mut lines = Lines { painter, area, at: 0 };
@@ -143,7 +136,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             lines.line(&format!("... {} more, /docs lists them", documents.len() - 5), Role::Dim);
         }
     }
-    // The engine's block and the sampling need up to fifteen rows and are worth more than old turns.
+    // Engine and sampling need up to fifteen rows and come first.
     let rows = &app.session.timeline;
     if !rows.is_empty() && lines.room() > 19 {
         lines.title("timeline");
@@ -157,10 +150,8 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             let label = r.label.as_deref().map(|l| format!(" [{l}]")).unwrap_or_default();
             let title = ellipsis(&format!("{}{label}", r.title), 24usize.saturating_sub(lane.len()));
             let face = if r.current { Role::Text } else { Role::Dim };
-            lines.line(
-                &format!("{:>4}  {lane}o- {} {mark}{head}", format!("#{}", r.number), fit(&title, 24 - lane.len())),
-                face,
-            );
+            let number = if r.current { format!("#{}", r.number) } else { String::new() };
+            lines.line(&format!("{number:>4}  {lane}o- {} {mark}{head}", fit(&title, 24 - lane.len())), face);
         }
         lines.line(
             &format!("{} checkpoint{} on this branch", m.checkpoints, if m.checkpoints == 1 { "" } else { "s" },),
@@ -169,7 +160,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     }
     lines.title("engine");
     if let Some(info) = &app.model {
-        // A server does not tell what it computes in.
+        // A server does not report its dtype.
         let dtype = if info.dtype.is_empty() { String::new() } else { format!(" {}", info.dtype) };
         lines.line(&format!("{}{dtype}, {}", info.name, info.device), Role::Text);
         let draft = info.draft.as_deref().unwrap_or("n-gram only");
@@ -178,7 +169,6 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             Role::Dim,
         );
     }
-    // Only what was measured: nothing is said of an answer before there is one.
     let answer =
         (m.tokens_per_s > 0.0).then(|| format!("answer  {}{:.1} t/s", about(m.speed_estimated), m.tokens_per_s));
     let prefill =
@@ -200,7 +190,6 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         let mut steps = String::new();
         for (i, (tried, ok)) in m.spec.per_position.iter().enumerate() {
             let step = format!("  {} {}%", i + 1, percent(*ok, (*tried).max(1)));
-            // What does not fit is left out whole.
             if width("  step") + width(&steps) + width(&step) > cells {
                 break;
             }

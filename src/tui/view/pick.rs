@@ -9,14 +9,13 @@ use crate::tui::entry::grouped;
 use crate::tui::pick::FilePick;
 use crate::tui::rows::{Role, Row, Span};
 
-/// Draws the list over the body and its keys in the input's place.
 pub(super) fn draw(pick: &FilePick, painter: &mut Painter<'_>, body: Rect, composer: Rect) {
     painter.clear(body);
     painter.text(body, 0, " Files to load", Role::Heading);
     painter.text(body, 1, "       file", Role::Dim);
     painter.right(body, 1, 1, "    tokens              ", Role::Dim);
     let files = &pick.plan().files;
-    // Title, header, a blank row and the totals are not for files.
+    // Title, header, a blank row and the total take four rows.
     let room = usize::from(body.height.saturating_sub(4)).max(1);
     let first = pick.selected().saturating_sub(room / 2).min(files.len().saturating_sub(room));
     let cells = usize::from(body.width).saturating_sub(4);

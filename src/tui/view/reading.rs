@@ -11,7 +11,6 @@ use crate::tui::entry::grouped;
 use crate::tui::rows::{Role, Span};
 use crate::tui::status::{duration, seconds_left};
 
-/// Draws the page if documents are being read.
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let Activity::Reading(r) = &app.activity else {
         return;
@@ -59,14 +58,13 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     totals(painter, area, line + 1, r, app.answers_beside());
 }
 
-fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress, beside: bool) {
+fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress, parallel: bool) {
     let speed = if r.tokens_per_s > 0.0 { format!("   {} t/s", grouped(r.tokens_per_s as u64)) } else { String::new() };
     let left = seconds_left(r).map_or(String::new(), |s| format!("   left about {}", duration(s)));
     let mut text =
         format!("   total  {} / {}   {}%{left}", grouped(r.done), grouped(r.total), percent(r.done, r.total),);
     let elapsed = format!("   elapsed {}", duration(r.elapsed_ms / 1e3));
     for more in [elapsed, speed] {
-        // Half a number would be a wrong one.
         if width(&text) + width(&more) <= usize::from(area.width) {
             text.push_str(&more);
         }
@@ -80,7 +78,7 @@ fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress,
     );
     painter.text(area, line + 3, "   Stopping keeps what has been read.", Role::Dim);
     painter.text(area, line + 5, "   You may type now. The question is sent when loading ends.", Role::Text);
-    if beside {
+    if parallel {
         painter.text(area, line + 6, "   /aside QUESTION is answered at once, from what was there before.", Role::Text);
     }
 }

@@ -6,7 +6,6 @@ use super::paint::Painter;
 use crate::tui::rows::{Face, Role};
 use crate::tui::several::{GAP, Several};
 
-/// Draws the grid below its heading.
 pub(super) fn draw(several: &Several, painter: &mut Painter<'_>, area: Rect) {
     painter.text(area, 0, " Answers side by side", Role::Heading);
     painter.text(area, area.height.saturating_sub(1), &format!(" {}", several.footer()), Role::Dim);

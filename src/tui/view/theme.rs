@@ -1,6 +1,5 @@
-//! Colours: how the looks of a palette are drawn by the terminal there is. The background and the ordinary foreground
-//! are the terminal's own unless a theme file says otherwise. No colour carries meaning alone: words and marks say the
-//! same.
+//! How a terminal shows the looks of a palette. Background and foreground are the terminal's own unless a theme sets
+//! them. No meaning depends on colour alone.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -10,7 +9,6 @@ use crate::tui::rows::Face;
 #[cfg(test)]
 use crate::tui::rows::Role;
 
-/// A palette and a set of characters.
 #[derive(Clone, Debug)]
 pub struct Theme {
     palette: Palette,
@@ -19,13 +17,11 @@ pub struct Theme {
 }
 
 impl Theme {
-    /// Of the options, with these colours unless none are wanted.
     pub fn new(config: &UiConfig, palette: &Palette) -> Theme {
         let palette = if config.colour { palette.clone() } else { Palette::built_in(ThemeName::Plain, false) };
         Theme { palette, depth: config.depth, glyphs: config.glyphs }
     }
 
-    /// How a piece of text looks.
     pub fn style(&self, face: Face) -> Style {
         let mut style = drawn(self.palette.look(face.role), self.depth);
         if face.strong {
@@ -47,11 +43,9 @@ impl Theme {
         }
     }
 
-    /// Horizontal line.
     pub fn dash(&self) -> &'static str {
         self.pick("─", "-")
     }
-    /// Vertical line before messages.
     pub fn bar(&self) -> &'static str {
         self.pick("│", "|")
     }
@@ -62,21 +56,18 @@ impl Theme {
             Glyphs::Ascii => ["+"; 6],
         }
     }
-    /// Columns of a sparkline, lowest first.
     pub fn sparks(&self) -> &'static [&'static str] {
         match self.glyphs {
             Glyphs::Unicode => &["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
             Glyphs::Ascii => &["_", ".", "-", "=", "^"],
         }
     }
-    /// Full and empty cell of a meter.
     pub fn meter(&self) -> (&'static str, &'static str) {
         (self.pick("█", "#"), self.pick("░", "."))
     }
 }
 
-/// Red, green and blue of the terminal's 16 colours in most terminals: what a colour is compared with where a terminal
-/// has no more than these.
+/// Usual values of the 16 colours, to map other colours to the nearest one.
 const USUAL: [(u8, u8, u8); 16] = [
     (0, 0, 0),
     (205, 0, 0),
@@ -96,7 +87,6 @@ const USUAL: [(u8, u8, u8); 16] = [
     (255, 255, 255),
 ];
 
-/// How a look is drawn by a terminal with so many colours.
 fn drawn(look: Look, depth: Depth) -> Style {
     let mut style = Style::new();
     for (mark, modifier) in [
@@ -112,11 +102,10 @@ fn drawn(look: Look, depth: Depth) -> Style {
     }
     let (fg, bg) = (look.fg.map(|c| shown(c, depth)), look.bg.map(|c| shown(c, depth)));
     if fg.is_some() && fg == bg {
-        // Different colours that the terminal cannot tell apart: nothing could be read.
         return style.add_modifier(Modifier::REVERSED);
     }
     match fg {
-        // Mapped to what may be the terminal's background, text would vanish: its own foreground is safe.
+        // It may be the terminal's background: use its own foreground.
         Some(Colour::Ansi(0 | 7 | 15)) if look.bg.is_none() && fg != look.fg => {}
         Some(colour) => style = style.fg(cell(colour)),
         None => {}
@@ -127,7 +116,6 @@ fn drawn(look: Look, depth: Depth) -> Style {
     style
 }
 
-/// The nearest colour that the terminal has.
 fn shown(colour: Colour, depth: Depth) -> Colour {
     let (Some(rgb), false) = (colour.rgb(), depth == Depth::Rgb) else { return colour };
     match (depth, colour) {

@@ -1,4 +1,4 @@
-//! The transcript: rows of the window, bars, selection, and the line below that says that the view is frozen.
+//! The visible rows of the transcript, and the line below a view that does not follow.
 
 use ratatui::layout::Rect;
 
@@ -12,7 +12,6 @@ use crate::tui::layout::greeting_height;
 use crate::tui::rows::{Face, Role, Span};
 use crate::tui::transcript::{Transcript, ranges};
 
-/// Draws the visible rows.
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let greeting = greeting(app);
     for (i, row) in (1..).zip(&greeting) {
@@ -22,7 +21,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     rows(&app.transcript, Some(app), painter, area, first);
 }
 
-/// The rows of a window from line `first` on; with `app`, what is found and selected in them.
+/// With `app`, marks matches and the selection.
 pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'_>, area: Rect, first: usize) {
     let window = text.window();
     let bar = painter.theme.bar();
@@ -76,18 +75,17 @@ pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'
     }
 }
 
-/// Below a view that does not follow: what is missed, and the key that follows again.
 pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let Some(new) = app.transcript.new_rows() else { return };
     let does = |what: &str| match app.composer.is_empty() {
         true => Some(format!("End {what}")),
         false => app.config.keys.does(Action::Follow, what),
     };
-    let said = match new {
+    let words = match new {
         0 => [None, does("goes to the end and follows")],
         new => [Some(format!("{} below", counted(new as u64, "new line"))), does("follows")],
     };
-    let text = format!(" {} ", said.into_iter().flatten().collect::<Vec<_>>().join(", "));
+    let text = format!(" {} ", words.into_iter().flatten().collect::<Vec<_>>().join(", "));
     let dash = painter.theme.dash().to_string();
     let cells = usize::from(area.width).saturating_sub(width(&text));
     painter.spans(

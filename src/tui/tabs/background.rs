@@ -1,4 +1,4 @@
-//! What is said of a session that is not on screen.
+//! Notices about a session that is not on screen.
 
 use super::super::acts::notify;
 use super::super::cleaned::{clean, opened};
@@ -9,8 +9,7 @@ use crate::core::percent;
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::protocol::{Activity, Level, Notice};
 
-/// Something about a session that is not on screen.
-pub(in super::super) fn beside(
+pub(in super::super) fn background(
     app: &mut App,
     serial: u64,
     notice: Notice,
@@ -23,10 +22,10 @@ pub(in super::super) fn beside(
     let requests = app.requests;
     let Some(away) = app.tabs.away.iter_mut().find(|a| a.serial == serial) else { return Redraw::Now };
     let before = away.mark;
-    // Something was said to what was asked last; how it stands as a whole is told at any time.
+    // These notices report a state and answer nothing.
     let apart =
         matches!(&notice, Notice::Activity(Activity::Idle) | Notice::Titled(_) | Notice::Meters(_) | Notice::Save(_));
-    away.asked &= apart;
+    away.sent &= apart;
     let idle = notice == Notice::Activity(Activity::Idle);
     match notice {
         Notice::Session(view) => away.transcript.replace(view.messages, requests),
@@ -45,7 +44,6 @@ pub(in super::super) fn beside(
         Notice::Note(level, text) => {
             away.transcript.note(level, &text, requests);
             away.news = true;
-            // Not all was read: the question that mentions it waits for a decision.
             away.queue.held |= level != Level::Info && std::mem::take(&mut away.reading);
             if level == Level::Error {
                 away.mark = Mark::Failed;
@@ -71,13 +69,11 @@ pub(in super::super) fn beside(
                 away.transcript.close_open();
             }
         }
-        // It is put again when the session is on screen.
         Notice::Question { .. } | Notice::Plan { .. } => away.mark = Mark::Asks,
-        // Nothing of it was saved: it goes back to where it was typed.
         Notice::Input { text, editing } => {
             let text = clean(&text);
             match &mut away.refused {
-                // What is cut meanwhile in another session would take its place: it is kept apart until this one is on screen.
+                // Kept apart from the cut buffer, which another session may overwrite.
                 _ if away.composer.is_empty() => {
                     away.composer.recall(&text);
                     away.editing = editing;

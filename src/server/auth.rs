@@ -1,15 +1,18 @@
-//! Who may come in: programs on this machine or with the key, never a web page.
+//! Which requests are answered: those of programs on this machine or with the key, and of no web page but the allowed ones.
 //!
 //! A page in a browser can send requests to any address. It names itself in `Origin`, which programs do not send; and a page
-//! whose own name was made to point here names that in `Host`. Both are refused; a key, where there is one, must be shown.
+//! with a name that was made to point here sends that as `Host`. Both are refused; a key, where there is one, is required.
+//! Without a key, a connection of another user of this machine is refused ([`super::owner`]).
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use axum::http::{HeaderMap, Uri, header};
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::Response;
 
 use super::refusal::Refusal;
 
-/// What a client has to show. Its text is nowhere told.
+/// The key that a client has to send. Its text is kept nowhere.
 #[derive(Clone)]
 pub struct Key(blake3::Hash);
 
@@ -49,15 +52,57 @@ fn is_this_machine(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Lets a request in or says why not.
-pub(super) fn let_in(key: Option<&Key>, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+/// The origin of the page that sent a request, if it is one of the allowed ones.
+pub(super) fn allowed_page(allowed: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(header::ORIGIN)?;
+    let named = origin.to_str().ok()?;
+    allowed
+        .iter()
+        .any(|one| one == "*" || one.trim_end_matches('/').eq_ignore_ascii_case(named))
+        .then(|| origin.clone())
+}
+
+/// What a browser is told before it lets an allowed page send a request.
+pub(super) fn preflight(page: &HeaderValue, asked: &HeaderMap) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    open_to(page.clone(), headers);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE"));
+    let wanted = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.unwrap_or(HeaderValue::from_static("content-type")));
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    response
+}
+
+/// Lets an allowed page read a response.
+pub(super) fn open_to(page: HeaderValue, headers: &mut HeaderMap) {
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, page);
+    headers.insert(header::VARY, HeaderValue::from_static("origin"));
+    let own = HeaderValue::from_static("request-id, x-request-id, x-sala-ignored");
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, own);
+}
+
+/// Why a connection of another user of this machine is not answered.
+pub(super) fn other_user() -> Refusal {
+    let message = "without a key this server answers only programs of the user who started it: set serve.key_file (or start \
+                   it with --key-file FILE) and send the key";
+    Refusal::new(403, "other_user", message)
+}
+
+/// # Errors
+/// Why a request is not answered.
+pub(super) fn check(key: Option<&Key>, from_allowed_page: bool, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
     let forbidden = |code, message: &str| Err(Refusal::new(403, code, message));
     let from_page = headers.contains_key(header::ORIGIN)
         || headers.get("sec-fetch-site").is_some_and(|site| site != "none" && site != "same-origin");
-    if from_page {
-        return forbidden("origin_not_allowed", "requests from web pages are not answered");
+    if from_page && !from_allowed_page {
+        return forbidden(
+            "origin_not_allowed",
+            "requests from web pages are not answered, unless serve.allowed_origins names the page",
+        );
     }
-    // Whoever stands between might read another one than is read here.
+    // A proxy might read another one than is read here.
     if headers.get_all(header::HOST).iter().count() > 1 {
         return Err(Refusal::new(400, "invalid_host", "there must be one Host header, not several"));
     }
@@ -77,7 +122,7 @@ pub(super) fn let_in(key: Option<&Key>, uri: &Uri, headers: &HeaderMap) -> Resul
     };
     let bearer = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
     let bearer = bearer.and_then(|v| v.split_once(' ')).filter(|(how, _)| how.eq_ignore_ascii_case("bearer"));
-    // A client may send one that it has for somebody else beside the right one.
+    // A client may send the key of another server along with the right one.
     let shown = [bearer.map(|(_, key)| key.trim()), headers.get("x-api-key").and_then(|v| v.to_str().ok())];
     match shown.iter().flatten().map(|shown| key.opens(shown)).max() {
         Some(true) => Ok(()),
@@ -93,14 +138,14 @@ pub(super) fn let_in(key: Option<&Key>, uri: &Uri, headers: &HeaderMap) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderName;
 
     fn status(key: Option<&Key>, headers: &[(&'static str, &str)]) -> u16 {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
         }
-        let_in(key, &Uri::from_static("/v1/models"), &map).map_or_else(|r| r.status, |()| 200)
+        check(key, false, &Uri::from_static("/v1/models"), &map).map_or_else(|r| r.status, |()| 200)
     }
 
     #[test]
@@ -138,7 +183,7 @@ mod tests {
         }
         // The same of a request that names the host in its first line.
         let at = |uri: &'static str| {
-            let_in(None, &Uri::from_static(uri), &HeaderMap::new()).map_or_else(|r| r.status, |()| 200)
+            check(None, false, &Uri::from_static(uri), &HeaderMap::new()).map_or_else(|r| r.status, |()| 200)
         };
         assert_eq!(at("http://127.0.0.1:8181/v1/models"), 200);
         assert_eq!(at("http://localhost@evil.example/v1/models"), 403);

@@ -16,7 +16,7 @@ const MISSING: DecodeError = DecodeError::Order("a sequence that is not there");
 
 impl<B: DraftOps> Worker<'_, B> {
     pub(super) fn position(&self, sequence: SequenceId) -> usize {
-        match self.seats.get(&sequence).map(|seat| &seat.held) {
+        match self.slots.get(&sequence).map(|slot| &slot.held) {
             Some(Held::InHand) => self.live.position(),
             Some(Held::Aside(aside)) => aside.sequence.position(),
             Some(Held::Nothing) | None => 0,
@@ -32,9 +32,9 @@ impl<B: DraftOps> Worker<'_, B> {
         rows: &[Arc<dyn RowSource>],
     ) -> Option<(SequenceId, usize)> {
         let least = usize::try_from(keep).unwrap_or(usize::MAX).saturating_add(WORTH_SHARING);
-        let others = self.seats.iter().filter(|(id, _)| **id != asker);
-        let lends = others.map(|(id, seat)| {
-            let tokens = match &seat.held {
+        let others = self.slots.iter().filter(|(id, _)| **id != asker);
+        let lends = others.map(|(id, slot)| {
+            let tokens = match &slot.held {
                 Held::InHand => self.live.lends(&self.backend, rows),
                 Held::Aside(aside) => aside.sequence.lends(&self.backend, rows),
                 Held::Nothing => 0,
@@ -46,19 +46,19 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// Gives a sequence what an empty one has, if it has nothing.
     pub(super) fn make(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
-        if !matches!(self.seats.get(&sequence).ok_or(MISSING)?.held, Held::Nothing) {
+        if !matches!(self.slots.get(&sequence).ok_or(MISSING)?.held, Held::Nothing) {
             return Ok(());
         }
         let made = self.live.another(&mut self.backend, &self.model)?;
         let aside = match self.decoder.another(&mut self.backend) {
-            Ok(talk) => Aside { sequence: made, talk },
+            Ok(conversation) => Aside { sequence: made, conversation },
             Err(error) => {
                 Live::release(&mut self.backend, made);
                 return Err(error);
             }
         };
-        if let Some(seat) = self.seats.get_mut(&sequence) {
-            seat.held = Held::Aside(Box::new(aside));
+        if let Some(slot) = self.slots.get_mut(&sequence) {
+            slot.held = Held::Aside(Box::new(aside));
         }
         Ok(())
     }
@@ -68,28 +68,28 @@ impl<B: DraftOps> Worker<'_, B> {
             return Ok(());
         }
         self.make(sequence)?;
-        let seat = self.seats.get_mut(&sequence).ok_or(MISSING)?;
-        let Held::Aside(mut aside) = std::mem::replace(&mut seat.held, Held::InHand) else { return Err(MISSING) };
+        let slot = self.slots.get_mut(&sequence).ok_or(MISSING)?;
+        let Held::Aside(mut aside) = std::mem::replace(&mut slot.held, Held::InHand) else { return Err(MISSING) };
         self.live.swap(&mut self.backend, &mut aside.sequence)?;
-        self.decoder.swap(&mut aside.talk)?;
-        if let Some(seat) = self.seats.get_mut(&self.in_hand) {
-            seat.held = Held::Aside(aside);
+        self.decoder.swap(&mut aside.conversation)?;
+        if let Some(slot) = self.slots.get_mut(&self.in_hand) {
+            slot.held = Held::Aside(aside);
         }
         self.in_hand = sequence;
         Ok(())
     }
 
-    /// Forgets a sequence; its place in the queue of what was asked behind it is that of a new one.
+    /// Drops a sequence. Tasks queued after the release belong to a new one.
     pub(super) fn release(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
         if sequence == MAIN {
-            // There always is one on screen. Its memory goes when another needs it.
+            // The main sequence always exists. Its memory is freed when another needs it.
             self.empty(MAIN, None);
             return Ok(());
         }
         self.put_down(sequence)?;
         self.drop_state(sequence);
-        if let Some(seat) = self.seats.remove(&sequence) {
-            for task in seat.queue {
+        if let Some(slot) = self.slots.remove(&sequence) {
+            for task in slot.queue {
                 self.queue(sequence, task);
             }
         }
@@ -101,7 +101,7 @@ impl<B: DraftOps> Worker<'_, B> {
         if self.in_hand != sequence {
             return Ok(());
         }
-        let made = self.seats.iter().find(|(_, seat)| matches!(seat.held, Held::Aside(_))).map(|(id, _)| *id);
+        let made = self.slots.iter().find(|(_, slot)| matches!(slot.held, Held::Aside(_))).map(|(id, _)| *id);
         match made {
             Some(other) => self.take(other),
             None => self.hand_over(sequence, MAIN),
@@ -110,41 +110,38 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// What a sequence has is from now on another's that has nothing, and empty.
     fn hand_over(&mut self, from: SequenceId, to: SequenceId) -> Result<(), DecodeError> {
-        let seat = self.seats.get_mut(&from).ok_or(MISSING)?;
-        let held = std::mem::replace(&mut seat.held, Held::Nothing);
+        let slot = self.slots.get_mut(&from).ok_or(MISSING)?;
+        let held = std::mem::replace(&mut slot.held, Held::Nothing);
         if self.in_hand == from {
             self.in_hand = to;
         }
-        self.seats.get_mut(&to).ok_or(MISSING)?.held = held;
+        self.slots.get_mut(&to).ok_or(MISSING)?.held = held;
         self.empty(to, None);
         Ok(())
     }
 
-    /// Gives the memory of a sequence back that is not in hand.
     fn drop_state(&mut self, sequence: SequenceId) {
-        let seat = self.seats.get_mut(&sequence);
-        if let Some(Held::Aside(aside)) = seat.map(|seat| std::mem::replace(&mut seat.held, Held::Nothing)) {
+        let slot = self.slots.get_mut(&sequence);
+        if let Some(Held::Aside(aside)) = slot.map(|slot| std::mem::replace(&mut slot.held, Held::Nothing)) {
             Live::release(&mut self.backend, aside.sequence);
         }
     }
 
-    /// Whose memory may go to another: that of an idle sequence that is empty, or else the one that was used longest ago of those that
-    /// may be evicted.
+    /// The sequence to evict: an idle one that is empty, or else the least recently used of those that may be evicted.
     pub(super) fn victim(&self, asker: SequenceId) -> Option<SequenceId> {
         let idle = self
-            .seats
+            .slots
             .iter()
-            .filter(|(id, seat)| **id != asker && seat.is_idle() && !matches!(seat.held, Held::Nothing));
+            .filter(|(id, slot)| **id != asker && slot.is_idle() && !matches!(slot.held, Held::Nothing));
         let empty = |id: &SequenceId| self.position(*id) == 0;
-        let can = idle.filter(|(id, seat)| seat.may_evict || empty(id));
-        can.min_by_key(|(id, seat)| (!empty(id), seat.used)).map(|(id, _)| *id)
+        let can = idle.filter(|(id, slot)| slot.may_evict || empty(id));
+        can.min_by_key(|(id, slot)| (!empty(id), slot.used)).map(|(id, _)| *id)
     }
 
     pub(super) fn has_state(&self, sequence: SequenceId) -> bool {
-        self.seats.get(&sequence).is_some_and(|seat| !matches!(seat.held, Held::Nothing))
+        self.slots.get(&sequence).is_some_and(|slot| !matches!(slot.held, Held::Nothing))
     }
 
-    /// Gives the memory of a [`Worker::victim`] to a sequence that needs some.
     pub(super) fn evict_for(&mut self, asker: SequenceId) -> Result<(), DecodeError> {
         let Some(victim) = self.victim(asker) else { return Ok(()) };
         let lost = self.position(victim) > 0;
@@ -161,12 +158,12 @@ impl<B: DraftOps> Worker<'_, B> {
             self.send(EngineEvent::Evicted { sequence: victim });
         }
         if victim == MAIN {
-            if let Some(seat) = self.seats.get_mut(&MAIN) {
-                seat.may_evict = false;
+            if let Some(slot) = self.slots.get_mut(&MAIN) {
+                slot.may_evict = false;
             }
         } else {
             // Its place is free for another one, too.
-            self.seats.remove(&victim);
+            self.slots.remove(&victim);
         }
         self.go_on();
         Ok(())

@@ -1,0 +1,139 @@
+//! One request, as the code that reads it at any depth sees it: what was left out of it, and who owns the connection.
+//!
+//! It lives in a task-local, so that readers of nested fields need no parameter for it; [`blocking`] carries it to other threads.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::http::HeaderValue;
+
+use super::owner::Owner;
+use super::refusal::Refusal;
+
+/// Bytes of the header that names what was left out.
+const HEADER_BYTES: usize = 1 << 10;
+
+tokio::task_local! {
+    static REQUEST: Arc<Context>;
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Context {
+    /// `serve.unknown_fields = "refuse"`.
+    refuse_unknown: bool,
+    owner: Owner,
+    left_out: Mutex<BTreeSet<String>>,
+}
+
+impl Context {
+    pub(super) fn new(refuse_unknown: bool, owner: Owner) -> Context {
+        Context { refuse_unknown, owner, left_out: Mutex::default() }
+    }
+
+    pub(super) async fn scope<T>(self: Arc<Context>, work: impl Future<Output = T>) -> T {
+        REQUEST.scope(self, work).await
+    }
+
+    /// Names of what was left out, without positions in lists.
+    pub(super) fn left_out(&self) -> Vec<String> {
+        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// Leaves a part of the request out and remembers its name; false where unknown parts are refused instead.
+pub(super) fn leave_out(name: &str) -> bool {
+    let leave = |context: &Arc<Context>| {
+        if !context.refuse_unknown {
+            context.left_out.lock().unwrap_or_else(PoisonError::into_inner).insert(without_positions(name));
+        }
+        !context.refuse_unknown
+    };
+    REQUEST.try_with(leave).unwrap_or(false)
+}
+
+/// `messages[3].name` is `messages[].name`.
+fn without_positions(name: &str) -> String {
+    let mut bracket = false;
+    let kept = name.chars().filter(|c| {
+        bracket = *c == '[' || (bracket && c.is_ascii_digit());
+        !(bracket && c.is_ascii_digit())
+    });
+    kept.take(200).collect()
+}
+
+/// Refuses what belongs to one user where the system does not tell whose connection this is.
+pub(super) fn own_data() -> Result<(), Refusal> {
+    match REQUEST.try_with(|context| context.owner) {
+        Ok(Owner::Unknown) => Err(Refusal::new(
+            403,
+            "key_required",
+            "the library and earlier responses need a key, because the system does not tell which user this connection \
+             belongs to: set serve.key_file and send the key",
+        )),
+        Ok(Owner::Same | Owner::Other | Owner::HasKey) | Err(_) => Ok(()),
+    }
+}
+
+/// The names as a header: printable ASCII, cut where it would be too long.
+pub(super) fn header(names: &[String]) -> Option<HeaderValue> {
+    let mut text = String::new();
+    for name in names {
+        let name: String = name.chars().map(|c| if c.is_ascii_graphic() && c != ',' { c } else { '?' }).collect();
+        if text.len() + name.len() > HEADER_BYTES {
+            text.push_str(", ...");
+            break;
+        }
+        let gap = if text.is_empty() { "" } else { ", " };
+        text = format!("{text}{gap}{name}");
+    }
+    HeaderValue::from_str(&text).ok().filter(|text| !text.is_empty())
+}
+
+/// Runs work that takes long on a thread of its own.
+///
+/// # Errors
+/// The work failed, or panicked.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let context = REQUEST.try_with(Arc::clone).ok();
+    let done = tokio::task::spawn_blocking(move || match context {
+        Some(context) => REQUEST.sync_scope(context, work),
+        None => work(),
+    });
+    done.await.map_err(|_| Refusal::internal("internal error while the request was read"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lose_their_positions_and_fit_a_header() {
+        assert_eq!(without_positions("tools[12].a[3].b7[x1]"), "tools[].a[].b7[x1]");
+        let header = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+            super::header(&names).map(|h| h.to_str().unwrap().to_owned())
+        };
+        assert_eq!(header(&[]), None);
+        assert_eq!(header(&["a", "b\nc: d,é"]).unwrap(), "a, b?c:?d??");
+        let long = "x".repeat(200);
+        let all = header(&[long.as_str(); 9]).unwrap();
+        assert!(all.len() < HEADER_BYTES + 20 && all.ends_with("..."), "{all}");
+    }
+
+    #[test]
+    fn nothing_is_left_out_where_unknown_fields_are_refused() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for refuse_unknown in [true, false] {
+            let context = Arc::new(Context { refuse_unknown, ..Context::default() });
+            let left =
+                runtime.block_on(Arc::clone(&context).scope(async {
+                    blocking(|| Ok(leave_out("messages[4].odd") && leave_out("messages[5].odd"))).await
+                }));
+            assert_eq!(left, Ok(!refuse_unknown));
+            let names: &[&str] = if refuse_unknown { &[] } else { &["messages[].odd"] };
+            assert_eq!(context.left_out(), names);
+        }
+    }
+}

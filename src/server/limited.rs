@@ -1,0 +1,145 @@
+//! Which tokens a request favours, forbids, or allows to end its answer: `logit_bias`, `min_tokens`, `stop_token_ids`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::Shared;
+use super::fields::Fields;
+use super::refusal::Refusal;
+use crate::engine::protocol::{Constrain, Constraint, MOST_TOKENS, Token};
+
+/// Bias at which a token is forbidden, as in OpenAI's API.
+const FORBIDDEN: f32 = -100.0;
+/// Entries of `logit_bias` and of `stop_token_ids`.
+const MOST: usize = 1_024;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Limits {
+    bias: Arc<HashMap<Token, f32>>,
+    min_tokens: u64,
+    /// Further tokens that end the answer; they are not part of it.
+    pub stop: Vec<Token>,
+}
+
+impl Limits {
+    /// Reads the fields.
+    pub(super) fn read(shared: &Shared, fields: &mut Fields) -> Result<Limits, Refusal> {
+        let most = shared.renderer.model().tokenizer.max_id();
+        let id = |value: &Value| value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most);
+        let too_many = |fields: &Fields, name| fields.wrong(name, format!("has more than {MOST} entries"));
+        let mut bias = HashMap::new();
+        let given: Vec<(Value, Value)> = match fields.take("logit_bias") {
+            None => Vec::new(),
+            Some(Value::Object(map)) => {
+                let number = |text: String| text.parse::<u64>().map_or(Value::Null, Value::from);
+                map.into_iter().map(|(token, bias)| (number(token), bias)).collect()
+            }
+            // As llama.cpp's server takes it: pairs.
+            Some(Value::Array(list)) => list.iter().map(|pair| (pair[0].clone(), pair[1].clone())).collect(),
+            Some(_) => return Err(fields.wrong("logit_bias", "must be an object of token ids and numbers")),
+        };
+        if given.len() > MOST {
+            return Err(too_many(fields, "logit_bias"));
+        }
+        for (token, value) in given {
+            let value = if value == Value::Bool(false) { Some(f64::from(FORBIDDEN)) } else { value.as_f64() };
+            let (Some(token), Some(value)) = (id(&token), value.filter(|v| (-100.0..=100.0).contains(v))) else {
+                let what = format!("must hold token ids from 0 to {most}, each with a number from -100 to 100");
+                return Err(fields.wrong("logit_bias", what));
+            };
+            bias.insert(token, value as f32);
+        }
+        let stop = fields.list("stop_token_ids")?.unwrap_or_default();
+        if stop.len() > MOST {
+            return Err(too_many(fields, "stop_token_ids"));
+        }
+        let stop: Option<Vec<Token>> = stop.iter().map(id).collect();
+        let stop =
+            stop.ok_or_else(|| fields.wrong("stop_token_ids", format!("must hold token ids from 0 to {most}")))?;
+        let min_tokens = fields.whole("min_tokens", 0..=MOST_TOKENS)?.unwrap_or(0);
+        Ok(Limits { bias: Arc::new(bias), min_tokens, stop })
+    }
+
+    /// What keeps an answer to them, and to `inner`; `ends` are all tokens that end it.
+    pub(super) fn around(&self, inner: Option<Constraint>, ends: &[Token]) -> Option<Constraint> {
+        if self.bias.is_empty() && self.min_tokens == 0 {
+            return inner;
+        }
+        // An answer that is kept to a grammar ends where the grammar does.
+        let min_tokens = if inner.as_ref().is_some_and(|inner| inner.1.is_none()) { 0 } else { self.min_tokens };
+        let quoting = inner.as_ref().and_then(|inner| inner.1.clone());
+        let (limits, ends): (Limits, Arc<[Token]>) = (Limits { min_tokens, ..self.clone() }, ends.into());
+        let make = move |before: &[Token]| -> Box<dyn Constrain> {
+            let inner = inner.as_ref().map(|inner| (inner.0)(before));
+            Box::new(Limited { inner, limits: limits.clone(), ends: Arc::clone(&ends), written: 0 })
+        };
+        Some(Constraint(Arc::new(make), quoting))
+    }
+}
+
+/// Keeps one answer to the limits.
+struct Limited {
+    inner: Option<Box<dyn Constrain>>,
+    limits: Limits,
+    ends: Arc<[Token]>,
+    written: u64,
+}
+
+impl Constrain for Limited {
+    fn allows(&mut self, token: Token) -> bool {
+        self.favours(token).is_some()
+    }
+
+    fn favours(&mut self, token: Token) -> Option<f32> {
+        let bias = self.limits.bias.get(&token).copied().unwrap_or(0.0);
+        let too_soon = self.written < self.limits.min_tokens && self.ends.contains(&token);
+        if bias <= FORBIDDEN || too_soon {
+            return None;
+        }
+        let inner = self.inner.as_mut().map_or(Some(0.0), |inner| inner.favours(token));
+        inner.map(|inner| inner + bias)
+    }
+
+    fn reaches_all(&self) -> bool {
+        self.limits.bias.values().any(|bias| *bias > 0.0)
+    }
+
+    fn ahead(&mut self, rows: &[Vec<(Token, f32)>]) -> Vec<Token> {
+        self.inner.as_mut().map_or_else(Vec::new, |inner| inner.ahead(rows))
+    }
+
+    fn accept(&mut self, token: Token) {
+        self.written += 1;
+        if let Some(inner) = &mut self.inner {
+            inner.accept(token);
+        }
+    }
+
+    fn stuck(&self) -> String {
+        let inner = self.inner.as_ref().map(|inner| inner.stuck());
+        inner.unwrap_or_else(|| "logit_bias and min_tokens leave no token that may come next".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_favoured_forbidden_and_end_the_answer_late_enough() {
+        let bias = Arc::new(HashMap::from([(1, 5.0), (2, FORBIDDEN)]));
+        let limits = Limits { bias, min_tokens: 2, stop: Vec::new() };
+        let Constraint(make, _) = limits.around(None, &[9]).unwrap();
+        let mut kept = make(&[]);
+        assert_eq!((kept.favours(1), kept.favours(2), kept.favours(3)), (Some(5.0), None, Some(0.0)));
+        assert!(kept.reaches_all());
+        for _ in 0..2 {
+            assert!(!kept.allows(9));
+            kept.accept(3);
+        }
+        assert!(kept.allows(9));
+        assert!(Limits::default().around(None, &[9]).is_none());
+    }
+}

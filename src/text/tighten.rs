@@ -1,0 +1,303 @@
+//! Readies a schema for the compiler: objects with listed properties are closed, whole numbers stay exact, and formats that the
+//! compiler does not know are annotations.
+//!
+//! An answer that keeps to the tightened schema keeps to the schema as it was sent.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Number, Value, json};
+
+use super::references::{DATA, NAMED};
+
+/// Formats of strings that the compiler keeps to.
+const FORMATS: [&str; 11] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"];
+/// Keywords with schemas that hold for the same value as the schema around them.
+const SAME_VALUE: [&str; 4] = ["allOf", "anyOf", "oneOf", "$ref"];
+/// Keywords that let the properties of an object be known from elsewhere, or open it by themselves.
+const OPENS: [&str; 10] = [
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "dependentSchemas",
+    "if",
+    "then",
+    "else",
+    "not",
+    "minProperties",
+];
+/// Limits of numbers: the keyword, whether it is a lower one, and whether the limit itself is excluded.
+const LIMITS: [(&str, bool, bool); 4] = [
+    ("minimum", true, false),
+    ("maximum", false, false),
+    ("exclusiveMinimum", true, true),
+    ("exclusiveMaximum", false, true),
+];
+/// Passes that follow references.
+const MOST_PASSES: usize = 8;
+/// The largest number of 64 bits that a `f64` holds exactly.
+const MOST: i128 = (1 << 63) - 1024;
+
+/// # Errors
+/// It has a number that cannot be kept exactly: a phrase.
+pub(super) fn tighten(schema: &mut Value) -> Result<(), String> {
+    let mut open = BTreeSet::new();
+    // What is referred to from a schema that has to stay open stays open too, and what that refers to.
+    let followed = (0..MOST_PASSES).try_fold(0, |known, _| {
+        let look = Pass { open: &mut open, change: false, close: false }.schema(schema, "", false);
+        if look.is_ok() && open.len() > known { Some(open.len()) } else { None }
+    });
+    // A chain that is too long to follow leaves everything open.
+    let close = followed.is_none();
+    Pass { open: &mut open, change: true, close }.schema(schema, "", false)
+}
+
+/// One walk through a schema.
+struct Pass<'a> {
+    /// Pointers of schemas that hold for a value beside others, so that closing them would forbid the others' properties.
+    open: &'a mut BTreeSet<String>,
+    /// Changes the schema; else references are followed.
+    change: bool,
+    /// Closes objects.
+    close: bool,
+}
+
+impl Pass<'_> {
+    fn schema(&mut self, schema: &mut Value, place: &str, open: bool) -> Result<(), String> {
+        let Value::Object(keywords) = schema else { return Ok(()) };
+        let open = open || self.open.contains(place);
+        let has = |name: &str| keywords.contains_key(name);
+        let parts = |name: &str| keywords.get(name).and_then(Value::as_array).map_or(0, Vec::len);
+        let alone = SAME_VALUE.iter().filter(|name| has(name)).count() <= 1 && parts("allOf") <= 1;
+        let combined = SAME_VALUE.iter().any(|name| has(name)) && (!alone || has("properties") || has("not"));
+        let opens = OPENS.iter().any(|name| has(name));
+        let within = open || combined || opens;
+        if let Some(Value::String(reference)) = keywords.get("$ref")
+            && within
+            && let Some(pointer) = reference.strip_prefix('#')
+        {
+            self.open.insert(pointer.to_owned());
+        }
+        if self.change {
+            if self.close && !(open || opens) && !SAME_VALUE.iter().any(|name| has(name)) && has("properties") {
+                keywords.insert("additionalProperties".to_owned(), json!(false));
+            }
+            if keywords.get("format").and_then(Value::as_str).is_some_and(|name| !FORMATS.contains(&name)) {
+                keywords.remove("format");
+            }
+            exact(keywords)?;
+        }
+        for (keyword, value) in keywords.iter_mut() {
+            let keyword = keyword.as_str();
+            if DATA.contains(&keyword) {
+                continue;
+            }
+            let place = format!("{place}/{keyword}");
+            // Closing what a value must not be would let more through.
+            let never = matches!(keyword, "not" | "if" | "then" | "else" | "dependentSchemas" | "contains");
+            let open = never || (within && SAME_VALUE.contains(&keyword));
+            match value {
+                Value::Object(named) if NAMED.contains(&keyword) => {
+                    for (name, schema) in named.iter_mut() {
+                        let name = name.replace('~', "~0").replace('/', "~1");
+                        self.schema(schema, &format!("{place}/{name}"), open)?;
+                    }
+                }
+                Value::Array(schemas) => {
+                    for (i, schema) in schemas.iter_mut().enumerate() {
+                        self.schema(schema, &format!("{place}/{i}"), open)?;
+                    }
+                }
+                other => self.schema(other, &place, open)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Moves limits inwards to numbers that a `f64` holds, as the compiler has no other, and refuses values that it does not hold.
+fn exact(keywords: &mut Map<String, Value>) -> Result<(), String> {
+    for name in ["const", "enum", "multipleOf"] {
+        if let Some(number) = keywords.get(name).and_then(inexact) {
+            return Err(format!("{name} {number} is beyond the whole numbers that can be kept exactly (up to 2^53)"));
+        }
+    }
+    let integer = keywords.get("type").is_some_and(|of| of == "integer");
+    let (mut least, mut most) = (None, None);
+    for (name, lower, excluded) in LIMITS {
+        let Some(Value::Number(limit)) = keywords.get(name) else { continue };
+        let Some(limit) = whole(limit) else { continue };
+        if limit.unsigned_abs() <= 1 << 53 {
+            continue;
+        }
+        let moved = match lower {
+            true => up((limit + i128::from(integer && excluded)).max(if integer { -MOST } else { limit })),
+            false => -up(-(limit - i128::from(integer && excluded)).min(if integer { MOST } else { limit })),
+        };
+        let value = i64::try_from(moved).map(Number::from).ok().or_else(|| Number::from_f64(moved as f64));
+        let Some(value) = value else { continue };
+        if integer && excluded {
+            keywords.remove(name);
+            let name = if lower { "minimum" } else { "maximum" };
+            let other = keywords.get(name).and_then(Value::as_number).and_then(whole);
+            let tighter = |other: i128| if lower { other >= moved } else { other <= moved };
+            if !other.is_some_and(tighter) {
+                keywords.insert(name.to_owned(), value.into());
+            }
+        } else {
+            keywords.insert(name.to_owned(), value.into());
+        }
+        *(if lower { &mut least } else { &mut most }) = Some(moved);
+    }
+    match (least, most) {
+        (Some(least), Some(most)) if least > most => {
+            Err("its limits leave no number that can be kept exactly (beyond 2^53)".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A number without a fraction.
+fn whole(number: &Number) -> Option<i128> {
+    let float = || number.as_f64().filter(|f| f.fract() == 0.0).map(|f| f.clamp(-1e30, 1e30) as i128);
+    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)).or_else(float)
+}
+
+/// The least number from this one on that a `f64` holds exactly.
+fn up(number: i128) -> i128 {
+    let near = number as f64;
+    if near as i128 >= number { near as i128 } else { near.next_up() as i128 }
+}
+
+/// A whole number in a value that the compiler would round.
+fn inexact(value: &Value) -> Option<String> {
+    match value {
+        Value::Number(number) => {
+            let kept = |n: i128| up(n) == n && n.unsigned_abs() <= MOST.unsigned_abs();
+            whole(number).filter(|n| n.unsigned_abs() > 1 << 53 && !kept(*n)).map(|_| number.to_string())
+        }
+        Value::Array(values) => values.iter().find_map(inexact),
+        Value::Object(fields) => fields.values().find_map(inexact),
+        Value::Null | Value::Bool(_) | Value::String(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tightened(mut schema: Value) -> Result<Value, String> {
+        tighten(&mut schema).map(|()| schema)
+    }
+
+    /// Pointers of the objects that were closed.
+    fn closed(schema: Value) -> Vec<String> {
+        fn look(value: &Value, place: &str, found: &mut Vec<String>) {
+            if value.get("properties").is_some() && value.get("additionalProperties") == Some(&json!(false)) {
+                found.push(place.to_owned());
+            }
+            if let Some(fields) = value.as_object() {
+                fields.iter().for_each(|(name, value)| look(value, &format!("{place}/{name}"), found));
+            }
+            for (i, value) in value.as_array().into_iter().flatten().enumerate() {
+                look(value, &format!("{place}/{i}"), found);
+            }
+        }
+        let mut found = Vec::new();
+        look(&tightened(schema).unwrap(), "", &mut found);
+        found
+    }
+
+    fn object(properties: Value) -> Value {
+        json!({ "type": "object", "properties": properties })
+    }
+
+    #[test]
+    fn objects_are_closed_where_nothing_else_adds_to_them() {
+        let inner = object(json!({ "b": {} }));
+        let deep = json!({
+            "type": "object",
+            "properties": { "a": inner, "list": { "items": inner }, "either": { "anyOf": [inner, { "type": "null" }] } },
+        });
+        let places = ["", "/properties/a", "/properties/list/items", "/properties/either/anyOf/0"];
+        assert_eq!(closed(deep), places);
+        // Pydantic's references are those of one schema alone.
+        let named = json!({
+            "$defs": { "B": inner, "C": inner },
+            "type": "object",
+            "properties": { "b": { "$ref": "#/$defs/B" }, "c": { "allOf": [{ "$ref": "#/$defs/C" }], "default": 1 } },
+        });
+        assert_eq!(closed(named), ["", "/$defs/B", "/$defs/C"]);
+    }
+
+    #[test]
+    fn what_says_otherwise_or_is_put_together_stays_open() {
+        let inner = object(json!({ "b": {} }));
+        for schema in [
+            json!({ "type": "object" }),
+            json!({ "type": "object", "properties": {}, "additionalProperties": true }),
+            json!({ "type": "object", "properties": {}, "additionalProperties": { "type": "string" } }),
+            json!({ "type": "object", "properties": {}, "patternProperties": { "^x": {} } }),
+            json!({ "allOf": [inner, object(json!({ "c": {} }))] }),
+            json!({ "not": inner }),
+            json!({ "type": "object", "properties": { "a": {} }, "anyOf": [inner] }),
+            json!({ "$defs": { "B": inner }, "allOf": [{ "$ref": "#/$defs/B" }, { "required": ["c"] }] }),
+            json!({ "$defs": { "A": { "$ref": "#/$defs/B" }, "B": inner }, "properties": { "c": {} }, "$ref": "#/$defs/A" }),
+            json!({ "const": { "properties": {} }, "default": inner }),
+        ] {
+            assert_eq!(closed(schema.clone()), Vec::<String>::new(), "{schema}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_format_is_an_annotation() {
+        let schema = |format: &str| json!({ "items": { "type": "string", "format": format } });
+        assert_eq!(tightened(schema("date")).unwrap(), schema("date"));
+        assert_eq!(tightened(schema("phone")).unwrap(), json!({ "items": { "type": "string" } }));
+        // A property of that name is none.
+        let property = json!({ "properties": { "format": { "type": "string" } }, "additionalProperties": true });
+        assert_eq!(tightened(property.clone()).unwrap(), property);
+    }
+
+    #[test]
+    fn whole_numbers_are_exact_or_refused() {
+        const EVEN: i64 = 1 << 60;
+        for exact in [json!({ "const": 9_007_199_254_740_992_i64 }), json!({ "enum": [EVEN, -EVEN, 1.5, "x"] })] {
+            assert_eq!(tightened(exact.clone()), Ok(exact));
+        }
+        for lost in [
+            json!({ "const": 9_007_199_254_740_993_i64 }),
+            json!({ "enum": [1, -123_456_789_012_345_678_i64] }),
+            json!({ "const": { "a": [u64::MAX] } }),
+            json!({ "const": 1e25 }),
+            json!({ "type": "integer", "minimum": 9_007_199_254_740_993_i64, "maximum": 9_007_199_254_740_993_i64 }),
+            json!({ "properties": { "id": { "const": 9_007_199_254_740_993_i64 } } }),
+        ] {
+            let why = tightened(lost.clone()).unwrap_err();
+            assert!(why.contains("2^53"), "{lost}: {why}");
+        }
+    }
+
+    #[test]
+    fn limits_move_inwards() {
+        let limits = |mut of: Value| {
+            of["type"] = json!("integer");
+            let of = tightened(of).unwrap();
+            let get = |name: &str| of.get(name).and_then(Value::as_i64);
+            assert!(of.get("exclusiveMinimum").is_none() && of.get("exclusiveMaximum").is_none(), "{of}");
+            (get("minimum"), get("maximum"))
+        };
+        let most = i64::try_from(MOST).unwrap();
+        assert_eq!(limits(json!({ "minimum": i64::MIN, "maximum": i64::MAX })), (Some(-most), Some(most)));
+        assert_eq!(limits(json!({ "minimum": 0, "maximum": u64::MAX })), (Some(0), Some(most)));
+        assert_eq!(limits(json!({ "maximum": 1e300 })), (None, Some(most)));
+        assert_eq!(limits(json!({ "minimum": 9_007_199_254_740_993_i64 })), (Some(9_007_199_254_740_994), None));
+        assert_eq!(
+            limits(json!({ "exclusiveMaximum": 9_007_199_254_740_994_i64 })),
+            (None, Some(9_007_199_254_740_992))
+        );
+        let number = tightened(json!({ "type": "number", "maximum": 9_007_199_254_740_993_i64 })).unwrap();
+        assert_eq!(number["maximum"], 9_007_199_254_740_992_i64);
+    }
+}

@@ -1,0 +1,152 @@
+//! What a new user meets in the first minutes: refusals, small windows, held messages, long words.
+
+use sala_chat::core::transcript::{MessageId, Role};
+use sala_chat::runtime::protocol::{Activity, Level, Notice, Request};
+use sala_chat::tui::Event;
+
+use super::stage::*;
+use super::{SIZES, picture};
+
+#[test]
+fn a_small_window_has_the_transcript_and_the_input() {
+    for (width, height) in [(58, 14), (40, 12), (30, 8)] {
+        let mut s = open(width, height);
+        s.type_text("And then?");
+        picture(&format!("small_{width}x{height}"), &mut s);
+        s.press("enter");
+        assert_eq!(s.sent(), [Request::Ask("And then?".into())]);
+        // Pages, lists and questions fit in, too.
+        s.tell(Notice::Timeline(timeline()));
+        assert!(s.screen().contains("Timeline"), "{}", s.screen());
+        s.press("esc ctrl-d");
+        assert!(s.screen().contains("quit"), "{}", s.screen());
+    }
+}
+
+#[test]
+fn a_page_that_typing_closed_leaves_no_note_for_good() {
+    let mut s = open(80, 24);
+    s.press("esc esc").tell(Notice::Timeline(timeline())).type_text("zebra");
+    assert_eq!(s.app.composer.text(), "zebra");
+    assert!(s.screen().contains("Ready: the timeline. Shift-Tab shows it"));
+    s.wait(9_000);
+    let screen = s.screen();
+    assert!(!screen.contains("Ready") && screen.contains("F1 help"), "{screen}");
+    s.press("shift-tab");
+    assert!(s.screen().contains("Timeline"));
+}
+
+#[test]
+fn a_refused_command_stays_in_the_input_and_its_reason_goes_with_the_next_key() {
+    for (width, height) in SIZES {
+        let mut s = open(width, height);
+        let entries = s.app.transcript.entries().len();
+        for (line, level) in [("/load nothing.txt", Level::Warn), ("/goto nowhere", Level::Error)] {
+            s.press("end ctrl-u").type_text(line).press("enter");
+            assert_eq!(s.sent().len(), 1);
+            let come = s.come;
+            s.tell(Notice::Note(level, "This session is open to view only.".into()));
+            s.event(Event::Notice(Notice::Acknowledged(come)));
+            assert_eq!(s.app.composer.text(), line);
+            assert!(s.screen().contains("!! This session is open to view only."), "{}", s.screen());
+            s.press("left");
+            assert!(!s.screen().contains("view only"), "{}", s.screen());
+        }
+        assert_eq!(s.app.transcript.entries().len(), entries, "the transcript is for the conversation");
+    }
+}
+
+#[test]
+fn a_warning_about_a_command_that_is_carried_out_stays_in_the_transcript() {
+    let mut s = open(80, 24);
+    s.type_text("/load a.txt").press("enter");
+    let come = s.come;
+    s.tell(Notice::Note(Level::Warn, "a.txt: read as windows-1252".into()));
+    s.tell(Notice::Added(document(9, "a.txt", 900))).event(Event::Notice(Notice::Acknowledged(come)));
+    assert_eq!(s.app.composer.text(), "");
+    s.press("left");
+    assert!(s.screen().contains("read as windows-1252"));
+}
+
+#[test]
+fn a_local_command_that_fails_stays_in_the_input() {
+    let mut s = Stage::new(80, 24).ready(gpu());
+    for line in ["/copy", "/copy #9", "/help xyzzy", "/split", "/lod"] {
+        s.press("end ctrl-u").type_text(line).press("enter");
+        assert_eq!(s.app.composer.text(), line);
+        assert!(s.screen().contains("!! "), "{line}: {}", s.screen());
+    }
+}
+
+#[test]
+fn held_messages_that_stay_behind_are_named() {
+    let mut s = Stage::new(80, 24).ready(gpu());
+    s.tell(Notice::Session(opened(1))).effects.clear();
+    busy(&mut s);
+    s.type_text("a held question").press("enter esc");
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.queued(), ["a held question"]);
+    s.type_text("/new").press("enter").tell(Notice::Session(opened(3)));
+    let screen = s.screen();
+    assert!(screen.contains("1 held message left in \"war-and-peace\"; Alt-1 goes back."), "{screen}");
+}
+
+#[test]
+fn only_messages_of_this_branch_have_numbers_in_the_timeline() {
+    let mut s = open(80, 24);
+    let mut rows = timeline();
+    (rows[3].number, rows[3].message) = (3, MessageId(7));
+    s.tell(Notice::Timeline(rows));
+    assert_eq!(s.screen().matches("#3 ").count(), 1, "{}", s.screen());
+}
+
+#[test]
+fn the_idle_status_line_has_model_context_and_saved() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Activity(Activity::Idle));
+    let screen = s.screen();
+    let status = screen.lines().rev().nth(2).unwrap();
+    assert!(status.contains("MiniCPM-SALA on NVIDIA H200") && status.ends_with("57%   saved 14:01"), "{status}");
+    for word in ["accept", "ttft", "ckpt", "VRAM"] {
+        assert!(!status.contains(word), "{status}");
+    }
+}
+
+#[test]
+fn pages_break_text_between_words_and_show_no_fences() {
+    let mut s = open(60, 15);
+    let line = "    41,210  Natasha looked at him with wide open eyes and could not say a single word about it";
+    s.tell(Notice::Page { title: "war.txt".into(), text: line.into() });
+    let screen = s.screen();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    for word in words {
+        assert!(screen.split_whitespace().any(|w| w == word), "{word} is broken: {screen}");
+    }
+    s.press("esc").type_text("/keys").press("enter end");
+    let screen = s.screen();
+    assert!(screen.contains("[keys]") && !screen.contains("```"), "{screen}");
+}
+
+#[test]
+fn a_question_shows_a_path_whole() {
+    let mut s = open(60, 15);
+    s.tell(Notice::Added(message(
+        9,
+        Role::User,
+        "Please compare the two long texts in /srv/docs/war-and-peace-part-two",
+    )));
+    assert!(s.screen().contains("/srv/docs/war-and-peace-part-two"), "{}", s.screen());
+}
+
+#[test]
+fn a_palette_lists_all_commands_and_puts_one_into_the_input() {
+    for (width, height) in SIZES {
+        let mut s = open(width, height);
+        s.press("ctrl-p");
+        assert!(s.screen().contains("Commands") && s.screen().contains("/load PATH"), "{}", s.screen());
+        s.type_text("fork").press("enter");
+        assert_eq!((s.app.composer.text(), s.app.overlay.is_none()), ("/fork ", true));
+        s.press("ctrl-u ctrl-p").type_text("/stats").press("enter");
+        assert_eq!(s.app.composer.text(), "/stats");
+    }
+}
