@@ -47,7 +47,7 @@ pub(super) fn when(ms: i64) -> String {
 
 /// One line of a terminal: what the program shows of texts it did not write.
 fn one_line(text: &str, width: usize) -> String {
-    crate::runtime::conversation::first_words(text, width)
+    crate::runtime::tree::first_words(text, width)
 }
 
 /// The list of `ls`: headings, and titles as far as a line of so many cells has room for them. Long names take the place of counts.

@@ -31,7 +31,7 @@ impl State {
     /// A message that is not saved yet.
     pub(super) fn draft(&self, role: Role, parent: Option<MessageId>, text: String) -> Message {
         Message {
-            id: self.keeper.store.new_message_id(self.talk.conversation.newest()),
+            id: self.disk.store.new_message_id(self.here.session.tree.newest()),
             parent,
             role,
             text,
@@ -43,19 +43,19 @@ impl State {
 
     /// What to generate for an answer that begins like this; `spent` tokens of its thought were written before.
     pub(super) fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
-        let settings = &self.talk.settings;
+        let settings = &self.here.session.settings;
         let watched = Watched { thought_tokens: settings.thinking_budget, loops: settings.stop_loops };
-        let text = self.feeder.renderer.model();
+        let text = self.engine.renderer.model();
         // A server draws its tokens itself.
-        let quoting = text.recommended.quoting().filter(|_| self.feeder.server().is_none());
+        let quoting = text.recommended.quoting().filter(|_| self.engine.server().is_none());
         Ok(Generate {
             sampling,
             max_tokens: settings.max_tokens,
-            stop: self.feeder.stop_ids.clone(),
+            stop: self.engine.stop_ids.clone(),
             spec: settings.spec,
             steering: watched.steering(&text.tokenizer, begin, spent)?,
             look: Look { thoughts_until: self.thoughts_until(begin)?, each_token: false },
-            constraint: quoting.map(|quoting| quoting.clone().constraint(&text.tokenizer, &self.feeder.stop_ids)),
+            constraint: quoting.map(|quoting| quoting.clone().constraint(&text.tokenizer, &self.engine.stop_ids)),
             likely: None,
         })
     }
@@ -65,7 +65,7 @@ impl State {
         match begin {
             Begin::Answer => Ok(None),
             Begin::Thought => {
-                let tag = self.feeder.renderer.model().tokenizer.encode_behind(thoughts::CLOSE, Before::Text)?;
+                let tag = self.engine.renderer.model().tokenizer.encode_behind(thoughts::CLOSE, Before::Text)?;
                 Ok(match tag.as_slice() {
                     [one] => Some(*one),
                     _ => None,
@@ -75,25 +75,25 @@ impl State {
     }
 
     fn next_sampling(&self) -> Sampling {
-        self.talk.settings.for_answer(fresh_seed)
+        self.here.session.settings.for_answer(fresh_seed)
     }
 
     /// What goes in front of the first message: the system text, if there is one.
     pub(super) fn opening_messages(&self) -> Vec<Message> {
-        let text = self.talk.opening_text().map(str::to_owned);
+        let text = self.here.session.opening_text().map(str::to_owned);
         text.map(|text| self.draft(Role::System, None, text)).into_iter().collect()
     }
 
     /// The conversation up to the head and the place where the model answers.
     pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Arc<Rendered>> {
-        let think = self.talk.settings.think;
+        let think = self.here.session.settings.think;
         let rendered = self.rendering(path, |renderer, halt, known| renderer.prompt(path, think, halt, known));
         Ok(Arc::new(self.known_size(rendered, what)?))
     }
 
     /// `Ask`.
     pub(super) fn ask(&mut self, text: String) -> Done {
-        self.ask_below(self.talk.conversation.head(), text)
+        self.ask_below(self.here.session.tree.head(), text)
     }
 
     /// `AskForSeveral`: answers with seeds that count on from the first one's.
@@ -101,7 +101,7 @@ impl State {
         known_count(count)?;
         match count {
             0 | 1 => self.ask(text),
-            count => self.ask_with(self.talk.conversation.head(), text, count),
+            count => self.ask_with(self.here.session.tree.head(), text, count),
         }
     }
 
@@ -116,21 +116,21 @@ impl State {
         }
         let started = Instant::now();
         // Until it is saved it goes back to where it was typed.
-        self.typed = Some(text.clone());
-        self.talk.may_write()?;
+        self.here.typed = Some(text.clone());
+        self.here.session.may_write()?;
         self.with_engine(move |runtime| {
             // What was lost may have made it a session to look at.
-            runtime.talk.may_write()?;
+            runtime.here.session.may_write()?;
             let mut new = if parent.is_none() { runtime.opening_messages() } else { Vec::new() };
             let question = runtime.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
             new.push(question);
             // Kept before the template, which comes with the weights, sees it.
             new.iter().filter(|m| m.role == Role::User).for_each(|m| runtime.remember_prompt(&m.text));
-            let path: Vec<&Message> = runtime.talk.conversation.path_to(parent).into_iter().chain(&new).collect();
+            let path: Vec<&Message> = runtime.here.session.tree.path_to(parent).into_iter().chain(&new).collect();
             let rendered = runtime.prompt(&path, THIS_QUESTION)?;
             runtime.when_planned(rendered, State::plan_answer, move |runtime, rendered, plan| {
                 let plan = runtime.fitting(plan, THIS_QUESTION)?;
-                if runtime.talk.conversation.head() != parent {
+                if runtime.here.session.tree.head() != parent {
                     runtime.move_head(parent)?;
                     runtime.show_session();
                 }
@@ -138,9 +138,9 @@ impl State {
                 for message in new {
                     safe = runtime.add_message(message)?;
                 }
-                runtime.typed = None;
+                runtime.here.typed = None;
                 let sampling = runtime.next_sampling();
-                if let Some(question) = runtime.talk.conversation.head().filter(|_| count > 1) {
+                if let Some(question) = runtime.here.session.tree.head().filter(|_| count > 1) {
                     let several = Again::first(question, count, sampling.seed);
                     return runtime.when_saved(safe, |runtime| runtime.answer_again(several));
                 }
@@ -154,11 +154,11 @@ impl State {
     /// sibling goes on with its text.
     pub(super) fn go_on(&mut self, more: &str) -> Done {
         let started = Instant::now();
-        self.talk.may_write()?;
+        self.here.session.may_write()?;
         let more = more.to_owned();
         self.with_engine(move |runtime| {
-            runtime.talk.may_write()?;
-            let path = runtime.talk.conversation.path();
+            runtime.here.session.may_write()?;
+            let path = runtime.here.session.tree.path();
             let Some(last) = path.last().filter(|m| m.role == Role::Assistant) else {
                 return Err(RuntimeError::Refused("There is no answer at the end to continue.".into()));
             };
@@ -173,7 +173,7 @@ impl State {
                 m if message.text.is_empty() || message.text.ends_with(char::is_whitespace) => m.to_owned(),
                 m => format!(" {m}"),
             };
-            let think = runtime.talk.settings.think;
+            let think = runtime.here.session.settings.think;
             let rendered = runtime
                 .rendering(&path, |renderer, halt, known| renderer.open_answer(&path, &more, think, halt, known));
             let rendered = runtime.known_size(rendered, GOING_ON)?;
@@ -210,10 +210,10 @@ impl State {
 
     /// Whether an answer stands in another session too, or something was said below it.
     fn is_had_by_others(&self, answer: MessageId) -> bool {
-        let below = !self.talk.conversation.children(Some(answer)).is_empty();
+        let below = !self.here.session.tree.children(Some(answer)).is_empty();
         // In doubt it stays as it is.
-        let shared = |session| self.keeper.store.is_had_by_others(answer, session).unwrap_or(true);
-        below || self.talk.id.is_none_or(shared)
+        let shared = |session| self.disk.store.is_had_by_others(answer, session).unwrap_or(true);
+        below || self.here.session.id.is_none_or(shared)
     }
 
     /// Puts a sibling of an answer, with the same text, in its place: it has the same state, and is shown as one that is being
@@ -223,7 +223,7 @@ impl State {
         self.move_head(sibling.parent)?;
         self.show_session();
         let safe = self.add_message(sibling)?;
-        if let Some(segment) = self.talk.ends.get(&before).copied() {
+        if let Some(segment) = self.here.session.ends.get(&before).copied() {
             self.point(id, segment);
         }
         Ok(safe)

@@ -12,11 +12,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::feeder::Last;
 use super::link::JobEnd;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments::Step;
+use super::slot::Last;
 use super::{Done, RuntimeError, State, Then, Work};
 use crate::engine::protocol::{EngineEvent, EngineFault, Likely, Looked, SequenceId, StateImage, Token};
 use crate::store::NewSegment;
@@ -139,16 +139,16 @@ impl Branching {
 
     /// Begins as many branches as there is room for. False when none runs and none is to come.
     fn fill(&mut self, runtime: &mut State) -> bool {
-        while !runtime.feeder.stopped() && self.fatal.is_none() {
+        while !runtime.here.slot.stopped() && self.fatal.is_none() {
             let free = self.lanes.iter().position(|lane| lane.doing.is_none());
-            if free.is_none() && (self.lanes.len() >= self.most || runtime.feeder.free_sequences() == 0) {
+            if free.is_none() && (self.lanes.len() >= self.most || runtime.engine.free_slots() == 0) {
                 break;
             }
             let Some((which, branch)) = self.waiting.pop().or_else(|| self.next(runtime)) else { break };
             let at = match free {
                 Some(at) => at,
                 None => {
-                    let Some(sequence) = runtime.feeder.take_sequence() else {
+                    let Some(sequence) = runtime.engine.take_slot() else {
                         self.waiting.push((which, branch));
                         break;
                     };
@@ -158,7 +158,7 @@ impl Branching {
             };
             self.begin(runtime, at, which, branch);
         }
-        if runtime.feeder.stopped() {
+        if runtime.here.slot.stopped() {
             for (which, _) in std::mem::take(&mut self.waiting) {
                 self.fan.ended(runtime, which, Err(RuntimeError::Stopped));
             }
@@ -168,7 +168,7 @@ impl Branching {
 
     /// The next branch that can be had.
     fn next(&mut self, runtime: &mut State) -> Option<(usize, Branch)> {
-        while self.asked < self.fan.count() && !runtime.feeder.stopped() {
+        while self.asked < self.fan.count() && !runtime.here.slot.stopped() {
             let which = self.asked;
             self.asked += 1;
             match self.fan.prepare(runtime, which) {
@@ -190,14 +190,14 @@ impl Branching {
 impl State {
     /// How many branches can run beside the conversation.
     pub(super) fn lanes(&self) -> usize {
-        self.feeder.free_sequences()
+        self.engine.free_slots()
     }
 
     /// Runs branches; nothing else goes on meanwhile.
     pub(super) fn branch_out(&mut self, fan: impl Fan + 'static) -> Done {
         let lanes = self.lanes();
         if lanes == 0 {
-            let why = match self.feeder.sequences() {
+            let why = match self.engine.slots() {
                 0 | 1 => "This engine holds one conversation at a time.",
                 _ => "All conversations that this engine holds are at work: wait for one to end, or stop it.",
             };
@@ -217,7 +217,7 @@ impl State {
 
     fn go_on_branching(&mut self, mut branching: Box<Branching>) -> Done {
         if branching.fill(self) {
-            self.work = Work::Branching(branching);
+            self.here.work = Work::Branching(branching);
             return Ok(());
         }
         let Branching { lanes, fan, fatal, .. } = *branching;
@@ -242,7 +242,7 @@ impl State {
     pub(super) fn release(&mut self, lanes: Lanes) {
         for (sequence, _) in lanes.0 {
             // Where the engine is gone there is nothing to give back.
-            let _ = self.feeder.release(sequence);
+            let _ = self.engine.release(sequence);
         }
     }
 
@@ -253,13 +253,13 @@ impl State {
             self.release(lanes);
             return then(self, false);
         };
-        let id = self.feeder.start_fork(*from, self.feeder.sequence)?;
+        let id = self.start_fork(*from, self.here.slot.sequence)?;
         self.release(lanes);
         let then = Box::new(|runtime: &mut State, done: Done<f64>| match done {
             Ok(_) => then(runtime, true),
             Err(e) => Err(e),
         });
-        self.work = Work::Restoring { id, target: path, then };
+        self.here.work = Work::Restoring { id, target: path, then };
         Ok(())
     }
 }

@@ -1,382 +1,353 @@
-//! The open conversation as a tree of messages with a head. Pure: no store, no engine, no clock.
+//! The conversations that are at work beside the one in hand.
 //!
-//! The path from the root to the head is what the model has. Nothing here removes a message: going back moves the
-//! head, editing and regenerating add siblings. Children are ordered by message id, which is the order of creation.
+//! The runtime has one conversation in hand: the fields of [`State`] that belong to a conversation are those of that one, and all that
+//! is written for a conversation is written for that one. The others sit in [`Conversation`]s. What concerns one of them, as an event of its
+//! job, takes it in hand for as long as it is handled ([`State::beside`]). As a rule the one in hand is the one on screen.
+//!
+//! A conversation that is left while it is at work keeps its seat, with a sequence of the engine of its own, until it has done all it
+//! was asked; then it is put away as one that is left idle: its text and its state are on disk.
 
-mod timeline;
+use std::collections::VecDeque;
+use std::time::Instant;
 
-use std::collections::{BTreeMap, HashSet};
+use super::errand::Errand;
+use super::opened::Empty;
+use super::session::Rights;
+use super::slot::Slot;
+use super::work::Turn;
+use super::{Attendance, Session, State, Work};
+use crate::config::commands::{WhileBusy, line_of};
+use crate::core::transcript::{Message, Role};
+use crate::engine::protocol::SequenceId;
+use crate::runtime::protocol::{Activity, Level, Meters, Notice, Request};
+use crate::store::SessionLock;
 
-use crate::core::transcript::{Message, MessageId, Role};
-pub use timeline::{first_words, title_of};
-
-/// Messages of one session, all branches, and where it stands.
-#[derive(Clone, Debug, Default)]
-pub struct Conversation {
-    messages: BTreeMap<MessageId, Message>,
-    children: BTreeMap<Option<MessageId>, Vec<MessageId>>,
-    head: Option<MessageId>,
-    /// Heads left by going back, newest last; `/redo` returns to them.
-    left: Vec<MessageId>,
+/// One conversation and everything that belongs to it.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    pub(super) session: Session,
+    /// Keeps other processes from writing to the session.
+    pub(super) lock: Option<SessionLock>,
+    pub(super) slot: Slot,
+    pub(super) work: Work,
+    /// Requests that wait for the work to end.
+    pub(super) queue: VecDeque<Request>,
+    /// The interface still holds input for it, so it keeps its slot when it is left.
+    pub(super) promised: bool,
+    /// It is an aside of another conversation.
+    pub(super) apart: Option<Apart>,
+    /// The session was opened and its state is not restored yet.
+    pub(super) resume_pending: bool,
+    /// The question of the present request until it is saved: if that fails, it goes back to the input.
+    pub(super) typed: Option<String>,
+    pub(super) meters: Meters,
+    /// Share of the context (80, 95) that was warned about.
+    pub(super) warned: u8,
+    pub(super) activity: Activity,
 }
 
-/// What going back would do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undo {
-    /// The head afterwards.
-    pub head: Option<MessageId>,
-    /// Exchanges undone: fewer than asked when the conversation is shorter.
-    pub exchanges: u64,
-    /// Text of the oldest undone question, for the input. `None` when it was a document, or damaged.
-    pub text: Option<String>,
+/// An aside that is answered beside what goes on: nothing of it is kept.
+#[derive(Debug)]
+pub(super) struct Apart {
+    question: String,
+    /// Why it cannot be answered now: it is asked again after what goes on.
+    pub(super) put_off: Option<String>,
+    /// It was said that it waits.
+    pub(super) waits: bool,
 }
 
 impl Conversation {
-    /// A conversation from its stored messages. A head that is not among them is ignored.
-    pub fn new(messages: Vec<Message>, head: Option<MessageId>) -> Conversation {
-        let mut c = Conversation::default();
-        for m in messages {
-            c.insert(m);
-        }
-        c.head = head.filter(|h| c.messages.contains_key(h));
-        c
-    }
-
-    fn insert(&mut self, message: Message) {
-        let siblings = self.children.entry(message.parent).or_default();
-        if let Err(at) = siblings.binary_search(&message.id) {
-            siblings.insert(at, message.id);
-        }
-        self.messages.insert(message.id, message);
-    }
-
-    /// Adds a message below its parent and makes it the head.
-    pub fn add(&mut self, message: Message) {
-        self.head = Some(message.id);
-        self.left.clear();
-        self.insert(message);
-    }
-
-    /// Replaces a message that is already there (an answer that grew); anything else is left alone.
-    pub fn amend(&mut self, message: Message) {
-        let Some(before) = self.messages.get(&message.id) else {
-            return;
-        };
-        if before.parent != message.parent
-            && let Some(siblings) = self.children.get_mut(&before.parent)
-        {
-            siblings.retain(|id| *id != message.id);
-        }
-        self.insert(message);
-    }
-
-    /// Puts a message into its place: one that was here in part, or was not here at all.
-    pub fn restore(&mut self, message: Message) {
-        match self.messages.contains_key(&message.id) {
-            true => self.amend(message),
-            false => self.insert(message),
+    pub(super) fn new(session: Session, sequence: SequenceId) -> Conversation {
+        Conversation {
+            session,
+            lock: None,
+            slot: Slot::of(sequence),
+            work: Work::Idle,
+            queue: VecDeque::new(),
+            promised: false,
+            apart: None,
+            resume_pending: false,
+            typed: None,
+            meters: Meters::default(),
+            warned: 0,
+            activity: Activity::Idle,
         }
     }
 
-    /// Where the conversation stands; `None` before the first message.
-    pub fn head(&self) -> Option<MessageId> {
-        self.head
-    }
-
-    /// A message by id.
-    pub fn get(&self, id: MessageId) -> Option<&Message> {
-        self.messages.get(&id)
-    }
-
-    /// The message that came last, on whatever branch.
-    pub fn newest(&self) -> Option<MessageId> {
-        self.messages.keys().next_back().copied()
-    }
-
-    /// All messages, oldest first.
-    pub fn all(&self) -> impl Iterator<Item = &Message> {
-        self.messages.values()
-    }
-
-    /// Whether nothing was said yet on any branch, apart from a system text.
-    pub fn is_empty(&self) -> bool {
-        self.messages.values().all(|m| m.role == Role::System)
-    }
-
-    /// Messages from the root to `to`.
-    pub fn path_to(&self, to: Option<MessageId>) -> Vec<&Message> {
-        let mut path = Vec::new();
-        let mut at = to;
-        while let Some(m) = at.and_then(|id| self.messages.get(&id)) {
-            // More than there are: damaged rows make a ring, and each of them stands once.
-            if path.len() == self.messages.len() {
-                let mut seen = HashSet::new();
-                path.retain(|m: &&Message| seen.insert(m.id));
-                break;
-            }
-            path.push(m);
-            at = m.parent;
-        }
-        path.reverse();
-        path
-    }
-
-    /// Messages from the root to the head.
-    pub fn path(&self) -> Vec<&Message> {
-        self.path_to(self.head)
-    }
-
-    /// Message `#number` of the open branch, from 1.
-    pub fn at_number(&self, number: u64) -> Option<&Message> {
-        let index = usize::try_from(number.checked_sub(1)?).ok()?;
-        self.path().get(index).copied()
-    }
-
-    /// The number of a message on its own branch, from 1.
-    pub fn number_of(&self, id: MessageId) -> u64 {
-        self.path_to(Some(id)).len() as u64
-    }
-
-    /// Messages with the same parent as `id`, itself among them.
-    pub fn siblings(&self, id: MessageId) -> &[MessageId] {
-        self.messages.get(&id).and_then(|m| self.children.get(&m.parent)).map_or(&[], Vec::as_slice)
-    }
-
-    /// Messages directly below `id` (below nothing: the roots).
-    pub fn children(&self, id: Option<MessageId>) -> &[MessageId] {
-        self.children.get(&id).map_or(&[], Vec::as_slice)
-    }
-
-    /// The message nearest to the head that has siblings.
-    pub fn branching(&self) -> Option<MessageId> {
-        self.path().iter().rev().map(|m| m.id).find(|id| self.siblings(*id).len() > 1)
-    }
-
-    /// All messages of the open branch that have siblings, from the root on.
-    pub fn branchings(&self) -> Vec<MessageId> {
-        self.path().iter().map(|m| m.id).filter(|id| self.siblings(*id).len() > 1).collect()
-    }
-
-    /// The messages right below the head, where there are several to go on to: it went back there.
-    pub fn branches_below(&self) -> Option<&[MessageId]> {
-        Some(self.children(self.head)).filter(|below| below.len() > 1)
-    }
-
-    /// The number that a message right below the head has.
-    pub fn number_below(&self) -> u64 {
-        self.path().len() as u64 + 1
-    }
-
-    /// `(2, 3)`: second of three branches at the nearest branching point; `(1, 1)` without any.
-    pub fn branch_position(&self) -> (u64, u64) {
-        self.branching().map_or((1, 1), |at| self.position_beside(at))
-    }
-
-    /// `(2, 3)`: second of three messages with the same parent.
-    pub fn position_beside(&self, at: MessageId) -> (u64, u64) {
-        let siblings = self.siblings(at);
-        let index = siblings.iter().position(|s| *s == at).unwrap_or(0);
-        (index as u64 + 1, siblings.len() as u64)
-    }
-
-    /// From `id` down along the newest children to a leaf.
-    pub fn newest_leaf(&self, id: MessageId) -> MessageId {
-        let mut at = id;
-        // Damaged rows may make a ring.
-        for _ in 0..self.messages.len() {
-            match self.children(Some(at)).last() {
-                Some(next) => at = *next,
-                None => break,
-            }
-        }
-        at
-    }
-
-    /// The end of the exchange that `id` begins: for a question its newest answer, otherwise itself.
-    pub fn exchange_end(&self, id: MessageId) -> MessageId {
-        match self.messages.get(&id).map(|m| m.role) {
-            Some(Role::User) => self
-                .children(Some(id))
-                .iter()
-                .rev()
-                .find(|c| self.messages.get(c).is_some_and(|m| m.role == Role::Assistant))
-                .copied()
-                .unwrap_or(id),
-            _ => id,
-        }
-    }
-
-    /// It stood there when it was open before, newest last: [`Conversation::redo`] returns to them.
-    pub fn stood_at(&mut self, heads: Vec<MessageId>) {
-        self.left = heads;
-    }
-
-    /// Moves the head. Remembers where it was, for [`Conversation::redo`].
-    pub fn go(&mut self, head: Option<MessageId>) {
-        if head == self.head || head.is_some_and(|h| !self.messages.contains_key(&h)) {
-            return;
-        }
-        if let Some(old) = self.head {
-            self.left.push(old);
-        }
-        self.head = head;
-    }
-
-    /// What undoing `count` exchanges would do; `None` when there is nothing to undo. A system text stays.
-    pub fn undo(&self, count: u64) -> Option<Undo> {
-        let path = self.path();
-        let mut undone = Undo { head: self.head, exchanges: 0, text: None };
-        for m in path.iter().rev() {
-            if undone.exchanges == count {
-                break;
-            }
-            match m.role {
-                Role::User | Role::Document => {
-                    undone.head = m.parent;
-                    undone.exchanges += 1;
-                    undone.text = (m.role == Role::User && !m.meta.damaged).then(|| m.text.clone());
-                }
-                Role::Assistant | Role::System => {}
-            }
-        }
-        (undone.exchanges > 0).then_some(undone)
-    }
-
-    /// Where `count` exchanges forward lead: the heads that going back left, else the newest line below the head.
-    /// Returns the new head and how many exchanges it is ahead.
-    pub fn redo(&self, count: u64) -> Option<(MessageId, u64)> {
-        let below = |leaf: MessageId| {
-            let path = self.path_to(Some(leaf));
-            let from = match self.head {
-                None => 0,
-                Some(h) => path.iter().position(|m| m.id == h)? + 1,
-            };
-            (path.len() > from).then(|| path[from..].iter().map(|m| m.id).collect::<Vec<_>>())
-        };
-        let line = self
-            .left
-            .iter()
-            .rev()
-            .find_map(|l| below(*l))
-            .or_else(|| self.children(self.head).last().and_then(|c| below(self.newest_leaf(*c))))?;
-        let mut exchanges = 0;
-        let mut to = None;
-        for id in line {
-            let begins = self.get(id).is_some_and(|m| matches!(m.role, Role::User | Role::Document));
-            if begins && exchanges == count {
-                break;
-            }
-            exchanges += u64::from(begins);
-            to = Some(id);
-        }
-        to.map(|id| (id, exchanges))
+    /// Whether it has done all it was asked, and nothing more comes.
+    fn is_done(&self) -> bool {
+        self.work.is_idle() && self.queue.is_empty() && !self.promised
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::core::transcript::MessageMeta;
+impl State {
+    /// Takes the conversation of a seat in hand, and puts the present one there.
+    fn exchange(&mut self, at: usize) {
+        let Some(other) = self.others.get_mut(at) else { return };
+        std::mem::swap(&mut self.here, other);
+        let (meters, other) = (&mut self.here.meters, &mut other.meters);
+        // The engine's and the disk's are the same for all.
+        std::mem::swap(&mut meters.model, &mut other.model);
+        std::mem::swap(&mut meters.context_limit, &mut other.context_limit);
+        std::mem::swap(&mut meters.state_bytes, &mut other.state_bytes);
+    }
 
-    fn message(id: i64, parent: Option<i64>, role: Role, text: &str) -> Message {
-        Message {
-            id: MessageId(id),
-            parent: parent.map(MessageId),
-            role,
-            text: text.into(),
-            thinking: String::new(),
-            created_ms: id,
-            meta: MessageMeta::default(),
+    /// Does something with the conversation of a seat in hand.
+    pub(super) fn beside<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
+        self.exchange(at);
+        self.off_screen = true;
+        let result = work(self);
+        self.off_screen = false;
+        self.exchange(at);
+        result
+    }
+
+    /// Does the same with each of the others that is picked.
+    pub(super) fn beside_each(&mut self, picked: impl Fn(&Work) -> bool, mut work: impl FnMut(&mut State)) {
+        for at in 0..self.others.len() {
+            if self.others.get(at).is_some_and(|seat| picked(&seat.work)) {
+                self.beside(at, &mut work);
+            }
         }
     }
 
-    /// System, then two exchanges; the second question has two answers, and the first a second line below it.
-    pub(super) fn tree() -> Conversation {
-        let m = vec![
-            message(1, None, Role::System, "Be brief."),
-            message(2, Some(1), Role::User, "one"),
-            message(3, Some(2), Role::Assistant, "1"),
-            message(4, Some(3), Role::User, "two"),
-            message(5, Some(4), Role::Assistant, "2"),
-            message(6, Some(4), Role::Assistant, "zwei"),
-            message(7, Some(3), Role::User, "edited"),
-            message(8, Some(7), Role::Assistant, "e"),
-        ];
-        Conversation::new(m, Some(MessageId(6)))
+    /// What goes on in the other seats.
+    pub(super) fn other_works(&self) -> impl Iterator<Item = &Work> {
+        self.others.iter().map(|seat| &seat.work)
     }
 
-    #[test]
-    fn undo_steps_over_whole_exchanges_and_keeps_the_system_text() {
-        let c = tree();
-        let one = c.undo(1).unwrap();
-        assert_eq!((one.head, one.exchanges, one.text.as_deref()), (Some(MessageId(3)), 1, Some("two")));
-        let all = c.undo(9).unwrap();
-        assert_eq!((all.head, all.exchanges, all.text.as_deref()), (Some(MessageId(1)), 2, Some("one")));
-        assert!(Conversation::default().undo(1).is_none());
+    /// The seat whose work a command of the engine belongs to.
+    pub(super) fn seat_at_work_on(&self, command: u64) -> Option<usize> {
+        self.others.iter().position(|seat| seat.work.owns(command))
     }
 
-    #[test]
-    fn redo_returns_to_the_line_that_was_left_not_to_the_newest() {
-        let mut c = tree();
-        c.go(Some(MessageId(1)));
-        assert_eq!(c.redo(1), Some((MessageId(3), 1)));
-        assert_eq!(c.redo(2), Some((MessageId(6), 2)));
-        // Opened again, it returns there if that is known, and else to the newest line.
-        let mut fresh = Conversation::new(c.all().cloned().collect(), Some(MessageId(1)));
-        assert_eq!(fresh.redo(5), Some((MessageId(8), 2)));
-        // The last one is where it stands; one is not there any more.
-        fresh.stood_at([8, 99, 6, 1].map(MessageId).into());
-        assert_eq!(fresh.redo(5), Some((MessageId(6), 2)));
-        assert_eq!(tree().redo(1), None);
+    /// The seat of a conversation that was left at work.
+    pub(super) fn seat_of(&self, is: impl Fn(&Session) -> bool) -> Option<usize> {
+        self.others.iter().position(|seat| seat.apart.is_none() && is(&seat.session))
     }
 
-    #[test]
-    fn the_nearest_branching_point_gives_the_branch_number() {
-        let mut c = tree();
-        assert_eq!(c.branch_position(), (2, 2));
-        c.go(Some(MessageId(8)));
-        assert_eq!(c.branching(), Some(MessageId(7)));
-        assert_eq!(c.branch_position(), (2, 2));
-        c.go(Some(MessageId(3)));
-        assert_eq!(c.branch_position(), (1, 1));
+    /// Name of a conversation that was left at work.
+    pub(super) fn name_beside(&self, serial: u64) -> Option<&str> {
+        self.seat_of(|session| session.serial == serial)
+            .and_then(|at| self.others.get(at))
+            .map(|seat| seat.session.name.as_str())
     }
 
-    #[test]
-    fn adding_forgets_what_could_be_redone() {
-        let mut c = tree();
-        c.go(Some(MessageId(3)));
-        c.add(message(9, Some(3), Role::User, "other"));
-        assert_eq!(c.redo(1), None);
-        assert_eq!(c.at_number(3).unwrap().text, "1");
-        assert_eq!(c.number_of(MessageId(9)), 4);
+    /// When a request has its turn.
+    pub(super) fn turn_of(&self, request: &Request) -> Turn {
+        let turn = match self.here.work.turn_of(request.while_busy()) {
+            // Its last work ended a moment ago, and the interface has more for it.
+            Turn::Next if self.here.promised && request.while_busy() == WhileBusy::Leaves => {
+                match self.engine.free_slots() {
+                    0 => Turn::Next,
+                    _ => Turn::Leave,
+                }
+            }
+            turn => turn,
+        };
+        if !matches!(turn, Turn::Leave | Turn::Apart) {
+            return turn;
+        }
+        // With nobody there all is done in the order it was asked. What has no place in the list yet cannot be left.
+        if self.attendance == Attendance::Absent || self.quitting || self.here.session.serial == 0 {
+            return Turn::Later;
+        }
+        let why = match (self.engine.slots(), self.engine.free_slots()) {
+            (0, _) => "The model is being loaded",
+            (1, _) => "This engine holds one conversation at a time",
+            (_, 0) => "All conversations that this engine holds are at work",
+            _ => return turn,
+        };
+        self.note(Level::Info, format!("{why}: that is done after what goes on here."));
+        Turn::Later
     }
 
-    #[test]
-    fn a_loop_in_damaged_rows_ends() {
-        let c = Conversation::new(
-            vec![message(1, Some(2), Role::User, "a"), message(2, Some(1), Role::User, "b")],
-            Some(MessageId(2)),
-        );
-        assert_eq!(c.path().len(), 2);
-        assert!([1, 2].map(MessageId).contains(&c.newest_leaf(MessageId(1))));
-        // One above a ring: what is in the ring stands once.
-        let ring = [(1, 3), (2, 1), (3, 2), (4, 3)].map(|(id, parent)| message(id, Some(parent), Role::User, "a"));
-        let c = Conversation::new(ring.into(), Some(MessageId(4)));
-        let path: Vec<i64> = c.path().iter().map(|m| m.id.0).collect();
-        assert_eq!(path, [1, 2, 3, 4]);
+    /// Does a request in a seat of its own: the conversation in hand stays at work in another.
+    pub(super) fn leave(&mut self, request: Request) {
+        let Some(sequence) = self.engine.take_slot() else { return self.here.queue.push_back(request) };
+        let (id, name) = (self.here.session.id, self.here.session.name.clone());
+        self.opened.note(self.here.session.serial, id, name);
+        let session = Session::empty(self.defaults.clone(), self.default_system.clone());
+        // Said of the one on screen as long as this one has not taken its place: whatever it does next is told.
+        let activity = Activity::Busy { what: "opening".into() };
+        self.others.push(Conversation { activity, ..Conversation::new(session, sequence) });
+        self.exchange(self.others.len().saturating_sub(1));
+        self.here.queue.push_back(request);
     }
 
-    #[test]
-    fn a_message_below_one_with_a_greater_id_has_all_that_was_said_before() {
-        // As another process may have written them, which has taken its ids later and said more first.
-        let said = [(900, None, Role::User), (901, Some(900), Role::Assistant), (5, Some(901), Role::User)];
-        let mut c =
-            Conversation::new(said.map(|(id, parent, role)| message(id, parent, role, "a")).into(), Some(MessageId(5)));
-        let path = |c: &Conversation| c.path().iter().map(|m| m.id.0).collect::<Vec<_>>();
-        assert_eq!(path(&c), [900, 901, 5]);
-        assert_eq!((c.number_of(MessageId(5)), c.newest()), (3, Some(MessageId(901))));
-        // What was here in part may turn out to be elsewhere.
-        c.restore(message(5, Some(900), Role::User, "b"));
-        assert_eq!((path(&c), c.children(Some(MessageId(901))).len()), (vec![900, 5], 0));
+    /// What was queued in a conversation that was left; `None`: nothing more comes, so that it is put away once all is done.
+    pub(super) fn there(&mut self, serial: u64, request: Option<Box<Request>>) {
+        let take = |runtime: &mut State, request: Option<Box<Request>>| {
+            runtime.here.promised = request.is_some();
+            request.into_iter().for_each(|r| runtime.in_turn(*r, false));
+        };
+        match self.seat_of(|session| session.serial == serial) {
+            Some(at) => self.beside(at, |runtime| take(runtime, request)),
+            None if self.here.session.serial == serial => take(self, request),
+            None => {
+                // It had no place beside: what was asked goes back to where it was typed.
+                let notice = match request.map(|r| *r) {
+                    None => return,
+                    Some(Request::Ask(text)) => Notice::Input { text: line_of(&text), editing: None },
+                    Some(Request::EditDone { message, text }) => {
+                        Notice::Input { text: line_of(&text), editing: Some(message) }
+                    }
+                    Some(_) => Notice::Note(
+                        Level::Warn,
+                        "A queued command was not done: this session had been left by then.".into(),
+                    ),
+                };
+                self.out.tell(Notice::Background { serial, notice: Box::new(notice) });
+            }
+        }
+    }
+
+    /// Answers an aside in a seat of its own.
+    pub(super) fn set_apart(&mut self, request: Request) {
+        let Request::Aside(question) = request else { return self.here.queue.push_back(request) };
+        if self.others.iter().any(|seat| seat.apart.is_some() && seat.session.serial == self.here.session.serial) {
+            return self.note(Level::Warn, "One aside at a time: wait for its answer, or stop it first.");
+        }
+        let Some(sequence) = self.engine.take_slot() else {
+            return self.here.queue.push_back(Request::Aside(question));
+        };
+        self.show_work();
+        let mut seat = Conversation::new(self.talk_as_it_stands(), sequence);
+        seat.queue.push_back(Request::Aside(question.clone()));
+        seat.apart = Some(Apart { question, put_off: None, waits: false });
+        self.others.push(seat);
+    }
+
+    /// A copy of the talk with what can be asked about now: what is written so far of an answer, and no document that is being read.
+    fn talk_as_it_stands(&self) -> Session {
+        // One that was kept in part has another text than what it was loaded with, and is in the state to its end.
+        let is_live = |m: &Message| {
+            let end = self.here.session.ends.get(&m.id);
+            end.is_some_and(|end| self.here.slot.live.segments().iter().any(|s| s.id == *end))
+        };
+        let half = |m: &&Message| m.is_half_read() && !is_live(m);
+        let path = self.here.session.tree.path();
+        let mut path: Vec<Message> = path.into_iter().take_while(|m| !half(m)).cloned().collect();
+        let says_nothing = |m: &Message| match m.role {
+            Role::Assistant => m.text.trim().is_empty(),
+            Role::User => true,
+            Role::System | Role::Document => false,
+        };
+        while path.pop_if(|m| says_nothing(m)).is_some() {}
+        self.here.session.copy_at(path, Rights::View("it is an aside.".into()))
+    }
+
+    /// Stops the aside that is written, beside or not.
+    pub(super) fn stop_aside(&mut self) {
+        let serial = self.here.session.serial;
+        match self.others.iter().position(|seat| seat.apart.is_some() && seat.session.serial == serial) {
+            Some(at) => self.beside(at, State::stop),
+            None => self.stop(),
+        }
+    }
+
+    /// Takes a conversation that was left at work in hand again and shows it. The one that is left stays at work, or is put away.
+    pub(super) fn take_up(&mut self, at: usize) {
+        let (serial, id, name) = (self.here.session.serial, self.here.session.id, self.here.session.name.clone());
+        self.opened.note(serial, id, name);
+        self.exchange(at);
+        self.screen = self.here.session.serial;
+        // What is left of it is with the interface, which has it on screen.
+        self.here.promised = false;
+        if self.others.get(at).is_some_and(Conversation::is_done) {
+            let left = self.others.remove(at);
+            self.put_away(left, self.opened.empty);
+        }
+        self.show_all_again();
+    }
+
+    /// Tells all there is to the conversation in hand, as it stands.
+    fn show_all_again(&mut self) {
+        self.show_work();
+        let mut view = self.session_view();
+        let written = view.messages.pop_if(|m| m.role == Role::Assistant && m.meta.finish.is_none());
+        let written = written.filter(|_| !self.here.work.is_idle());
+        self.tell(Notice::Session(view));
+        if let Some(answer) = written {
+            self.tell(Notice::Added(answer));
+        }
+        self.tell(Notice::Meters(self.here.meters.clone()));
+        self.tell(Notice::Activity(self.here.activity.clone()));
+        match std::mem::take(&mut self.here.work) {
+            Work::Asking { question, notice, before, then } => {
+                self.tell((*notice).clone());
+                self.here.work = Work::Asking { question, notice, before, then };
+            }
+            Work::Branching(mut branching) => {
+                branching.shown_again(self);
+                self.here.work = Work::Branching(branching);
+            }
+            work => self.here.work = work,
+        }
+    }
+
+    /// What is written so far goes into the conversation.
+    fn show_work(&mut self) {
+        match std::mem::take(&mut self.here.work) {
+            Work::Feeding(mut f) => {
+                f.feed.shown_again(self);
+                self.here.work = Work::Feeding(f);
+            }
+            work => self.here.work = work,
+        }
+    }
+
+    /// After each step: a request that led to no other conversation ends where it began, and who has done all is put away.
+    pub(super) fn tidy_seats(&mut self) {
+        let led_nowhere = self.here.session.serial == 0 && self.here.work.is_idle() && self.here.queue.is_empty();
+        let screen = self.screen;
+        if let Some(at) = self.seat_of(|session| led_nowhere && session.serial == screen) {
+            self.exchange(at);
+            self.tell(Notice::Meters(self.here.meters.clone()));
+            self.tell(Notice::Activity(self.here.activity.clone()));
+        }
+        while let Some(at) =
+            self.others.iter().position(|s| s.is_done() && (s.apart.is_some() || s.session.serial != screen))
+        {
+            let seat = self.others.remove(at);
+            self.put_away(seat, Empty::Stays);
+        }
+    }
+
+    /// A seat that has done all it was asked.
+    fn put_away(&mut self, mut seat: Conversation, empty: Empty) {
+        // Where the engine is gone there is nothing to give back.
+        self.engine.release(seat.slot.sequence);
+        match seat.apart {
+            Some(Apart { put_off: None, .. }) => {}
+            Some(Apart { put_off: Some(why), question, .. }) => {
+                self.ask_aside_later(seat.session.serial, &why, question)
+            }
+            None => {
+                self.disk.wait_for_texts();
+                self.disk.let_go(seat.session.id, seat.lock.take());
+                self.left_untitled(&mut seat.session);
+                self.opened.left(seat.session, empty);
+            }
+        }
+    }
+
+    fn ask_aside_later(&mut self, serial: u64, why: &str, question: String) {
+        let say = |runtime: &mut State| {
+            runtime.note(Level::Info, format!("The aside is answered after what goes on here: {why}"));
+            runtime.here.queue.push_back(Request::Aside(question));
+        };
+        match self.seat_of(|session| session.serial == serial) {
+            Some(at) => self.beside(at, say),
+            None if self.here.session.serial == serial => say(self),
+            // Its conversation is not open any more.
+            None => {}
+        }
+    }
+
+    /// When somebody wants to be looked at without any event.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let works = self.other_works().chain([&self.here.work]).filter_map(Work::deadline);
+        works.chain(self.errands.iter().filter_map(Errand::deadline)).min()
     }
 }

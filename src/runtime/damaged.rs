@@ -61,7 +61,7 @@ impl State {
         render: impl FnOnce(&Renderer, &Halt<'_>, &Known<'_>) -> Result<Rendered, TextError>,
     ) -> Done<Rendered> {
         let known = |message| self.text_up_to(message);
-        match self.bounded(|halt| render(&self.feeder.renderer, halt, &known)) {
+        match self.bounded(|halt| render(&self.engine.renderer, halt, &known)) {
             Err(TextError::Damaged { number }) => Err(RuntimeError::Damaged(self.what_is_damaged(path, number))),
             rendered => Ok(rendered?),
         }
@@ -70,11 +70,11 @@ impl State {
     /// The rendered text up to the end of the segment that a message ends in, from the segments' tokens. `None` where they do
     /// not spell what was read.
     fn text_up_to(&self, message: MessageId) -> Option<String> {
-        let segment = self.talk.ends.get(&message)?;
-        let stored = self.keeper.stored_path(segment).ok()?;
-        let path = if stored.head() == Some(*segment) { stored } else { self.feeder.live.up_to(segment)? };
+        let segment = self.here.session.ends.get(&message)?;
+        let stored = self.disk.stored_path(segment).ok()?;
+        let path = if stored.head() == Some(*segment) { stored } else { self.here.slot.live.up_to(segment)? };
         let boundary = path.segments().last().map(|s| s.content.boundary)?;
-        let tokenizer = &self.feeder.renderer.model().tokenizer;
+        let tokenizer = &self.engine.renderer.model().tokenizer;
         let spelled = tokenizer.spell(&path.tokens(), Before::Edge);
         // A start token that the template did not write has no text.
         let start = tokenizer.bos().map(|bos| tokenizer.decode(&[bos], Specials::Show));
@@ -92,11 +92,11 @@ impl State {
         if self.attendance == Attendance::Absent {
             return format!(
                 "{what} Open the session (sala-chat -r {}) and go back to before it with /undo, or begin a new one.",
-                shell_word(&self.talk.name)
+                shell_word(&self.here.session.name)
             );
         }
         let begins = |m: &&&Message| matches!(m.role, Role::User | Role::Document);
-        let open = self.talk.conversation.path();
+        let open = self.here.session.tree.path();
         let place = damaged.and_then(|d| open.iter().position(|m| m.id == d.id));
         match (damaged.map(|d| d.role), place) {
             (Some(Role::System), _) => format!("{what} /system TEXT sets the system text anew."),

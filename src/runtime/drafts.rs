@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::State;
-use super::talk::Rights;
+use super::session::Rights;
 use crate::config::commands::{is_command, message_text};
 use crate::core::transcript::SessionId;
 use crate::runtime::protocol::{Level, Notice};
@@ -113,14 +113,14 @@ impl State {
             return;
         }
         // It stands in the input still, and could not be kept as long as somebody else had the session.
-        if let Some(text) = self.drafts.homeless.remove(&self.talk.serial) {
+        if let Some(text) = self.drafts.homeless.remove(&self.here.session.serial) {
             if let Some(before) = self.stored_draft(session).filter(|before| *before != text) {
                 self.remember_draft(&before);
             }
             return self.write_draft(session, text);
         }
         // What is not on the disk is the interface's own, and newer.
-        let is_newer = self.drafts.given.get(&session).is_some_and(|save| !self.keeper.is_saved(*save));
+        let is_newer = self.drafts.given.get(&session).is_some_and(|save| !self.disk.is_saved(*save));
         if !is_newer && let Some(text) = self.stored_draft(session).filter(|text| known || !text.is_empty()) {
             self.tell(Notice::Draft(text));
         }
@@ -131,15 +131,15 @@ impl State {
         if !self.keeps_drafts() {
             return;
         }
-        let left = self.keeper.store.drafts_without_row().unwrap_or_else(|e| {
+        let left = self.disk.store.drafts_without_row().unwrap_or_else(|e| {
             self.note(Level::Warn, e.to_string());
             Vec::new()
         });
         for id in left {
             // Another terminal's is left to it.
-            let Some(mut place) = Place::claim(&self.keeper.store, id) else { continue };
+            let Some(mut place) = Place::claim(&self.disk.store, id) else { continue };
             if let Some(text) = self.stored_draft(id).filter(|text| !text.is_empty()) {
-                place.holds = Some((self.talk.serial, text.clone()));
+                place.holds = Some((self.here.session.serial, text.clone()));
                 self.drafts.places.push(place);
                 return self.tell(Notice::Draft(text));
             }
@@ -148,7 +148,7 @@ impl State {
 
     /// The open session gets its row: its draft is kept with it from now on.
     pub(super) fn draft_gets_row(&mut self, session: SessionId, changes: &mut Vec<Change>) {
-        if let Some((place, text)) = self.drafts.take_out(self.talk.serial) {
+        if let Some((place, text)) = self.drafts.take_out(self.here.session.serial) {
             changes.push(Change::Draft { session: place, text: String::new() });
             changes.push(Change::Draft { session, text });
         }
@@ -169,18 +169,18 @@ impl State {
 
     /// Whether there is an input, and what stands there may be kept.
     fn keeps_drafts(&self) -> bool {
-        let store = &self.keeper.store;
-        self.drafts.input == Input::Screen && self.keeper.lasts() && *store.access() == Access::Writable
+        let store = &self.disk.store;
+        self.drafts.input == Input::Screen && self.disk.lasts() && *store.access() == Access::Writable
     }
 
     fn write_draft(&mut self, session: SessionId, text: String) {
-        let save = self.keeper.remember(Change::Draft { session, text });
+        let save = self.disk.remember(Change::Draft { session, text });
         self.drafts.given.insert(session, save);
     }
 
     /// Empty where there is none; `None` where that cannot be read.
     fn stored_draft(&self, session: SessionId) -> Option<String> {
-        match self.keeper.store.draft(session) {
+        match self.disk.store.draft(session) {
             Ok(text) => Some(text.unwrap_or_default()),
             Err(e) => {
                 self.note(Level::Warn, e.to_string());
@@ -190,25 +190,25 @@ impl State {
     }
 
     fn home_of_draft(&mut self, serial: u64) -> Home {
-        if let Some(at) = self.seat_of(|talk| talk.serial == serial) {
+        if let Some(at) = self.seat_of(|session| session.serial == serial) {
             return self.beside(at, |runtime| runtime.home_in_hand());
         }
-        if self.talk.serial == serial {
+        if self.here.session.serial == serial {
             return self.home_in_hand();
         }
         match self.opened.rows().find(|(of, _)| *of == serial) {
             Some((_, None)) => Home::Rowless,
             // It was left, and its lock given up: somebody else may have it.
-            Some((_, Some(id))) if self.keeper.store.lock_session(id, "").is_ok() => Home::Session(id),
+            Some((_, Some(id))) if self.disk.store.lock_session(id, "").is_ok() => Home::Session(id),
             Some((_, Some(_))) | None => Home::Nowhere,
         }
     }
 
     fn home_in_hand(&self) -> Home {
-        match self.talk.id {
+        match self.here.session.id {
             None => Home::Rowless,
             // One that is only looked at because its state was not read is ours.
-            Some(id) if self.keeper.lock.is_some() || self.talk.rights == Rights::Write => Home::Session(id),
+            Some(id) if self.here.lock.is_some() || self.here.session.rights == Rights::Write => Home::Session(id),
             Some(_) => Home::Nowhere,
         }
     }
@@ -221,7 +221,7 @@ impl State {
         let at = match own.or_else(|| places.iter().position(|place| place.holds.is_none())) {
             Some(at) => at,
             None => {
-                let store = &self.keeper.store;
+                let store = &self.disk.store;
                 let is_free = |id: SessionId| matches!(store.draft(id), Ok(None));
                 // Asked again once it is ours: another process may have left something meanwhile.
                 let claim = |id| Place::claim(store, id).filter(|place| is_free(place.id));

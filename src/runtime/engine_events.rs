@@ -26,7 +26,7 @@ impl State {
                 let fault = fault.clone();
                 self.on_engine_in_hand(event);
                 let no_command = |work: &Work| !matches!(work, Work::Restoring { .. } | Work::Feeding(_));
-                self.beside_each(no_command, |runtime| runtime.feeder.failed(&fault));
+                self.beside_each(no_command, |runtime| runtime.engine_failed(&fault));
             }
             (None, EngineEvent::Ready(_)) => {
                 self.on_engine_in_hand(event);
@@ -38,29 +38,29 @@ impl State {
 
     /// Somebody waited for the engine in a conversation that was left.
     fn engine_is_there(&mut self) {
-        match std::mem::take(&mut self.work) {
+        match std::mem::take(&mut self.here.work) {
             Work::Starting(then) => self.resumed(then, ()),
-            work => self.work = work,
+            work => self.here.work = work,
         }
     }
 
     fn on_engine_in_hand(&mut self, event: EngineEvent) {
         let concerns = |id: u64, of: u64, fault: &EngineFault| of == id || matches!(fault, EngineFault::Fatal { .. });
-        match (std::mem::take(&mut self.work), event) {
+        match (std::mem::take(&mut self.here.work), event) {
             (work, EngineEvent::Waiting { id, what }) if work.owns(id) => {
-                self.work = work;
+                self.here.work = work;
                 self.waits(what);
             }
             (Work::Restoring { id, target, then }, EngineEvent::Restored { id: of, ms }) if of == id => {
-                self.feeder.made(target);
+                self.here.slot.made(target);
                 self.resumed(then, Ok(ms));
             }
             (Work::Restoring { id, then, .. }, EngineEvent::Failed { id: of, fault }) if concerns(id, of, &fault) => {
-                self.feeder.failed(&fault);
+                self.engine_failed(&fault);
                 self.resumed(then, Err(fault.into()));
             }
             (Work::Feeding(f), EngineEvent::Failed { id: of, fault }) if concerns(f.id, of, &fault) => {
-                self.feeder.failed(&fault);
+                self.engine_failed(&fault);
                 let done = f.feed.end(self, f.step, Err(fault.into()));
                 self.after(done);
             }
@@ -72,13 +72,13 @@ impl State {
             }
             (Work::Starting(then), event) => {
                 self.on_idle_engine(event, true);
-                match self.feeder.link.state {
-                    EngineState::Starting => self.work = Work::Starting(then),
+                match self.engine.state {
+                    EngineState::Starting => self.here.work = Work::Starting(then),
                     EngineState::Ready(_) | EngineState::Down { .. } => self.resumed(then, ()),
                 }
             }
             (work, event) => {
-                self.work = work;
+                self.here.work = work;
                 self.on_idle_engine(event, false);
             }
         }
@@ -86,7 +86,7 @@ impl State {
 
     /// The engine waits with what goes on: for memory, for a server.
     fn waits(&mut self, what: String) {
-        match self.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
+        match self.here.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
             Some(true) => {}
             Some(false) => self.note(Level::Warn, format!("The aside is {what}")),
             None => self.working(Activity::Busy { what }),
@@ -119,20 +119,20 @@ impl State {
             | EngineEvent::Evicted { .. }
             | EngineEvent::Done { .. } => {}
         }
-        self.work = Work::Feeding(f);
+        self.here.work = Work::Feeding(f);
     }
 
     /// What the end of a job says of the engine.
     pub(super) fn count_job(&mut self, done: &JobDone) {
-        self.meters.model.memory = done.memory;
-        self.meters.spec.add(&done.stats.spec);
+        self.here.meters.model.memory = done.memory;
+        self.here.meters.spec.add(&done.stats.spec);
     }
 
     /// An engine event outside any job. `waited`: somebody waits for the engine, and is told of its failure.
     fn on_idle_engine(&mut self, event: EngineEvent, waited: bool) {
         match event {
             EngineEvent::Ready(info) => {
-                let known = self.feeder.model().is_some_and(|m| m.fingerprint == info.fingerprint);
+                let known = self.engine.model().is_some_and(|m| m.fingerprint == info.fingerprint);
                 self.take_model(&info);
                 if known {
                     // The same model somewhere else.
@@ -145,12 +145,12 @@ impl State {
                 }
                 self.model_is_known();
                 // A question that waits since before does not wait for the engine.
-                if !waited && (self.work.is_idle() || matches!(self.work, Work::Asking { .. })) {
+                if !waited && (self.here.work.is_idle() || matches!(self.here.work, Work::Asking { .. })) {
                     self.idle();
                 }
             }
             EngineEvent::Failed { fault, .. } => {
-                self.feeder.failed(&fault);
+                self.engine_failed(&fault);
                 let error = fault.to_string();
                 match fault {
                     _ if waited => {}
@@ -159,7 +159,7 @@ impl State {
                         self.quitting = true;
                     }
                     _ => {
-                        if self.work.is_idle() {
+                        if self.here.work.is_idle() {
                             self.idle();
                         }
                         self.note(Level::Error, error);
@@ -183,12 +183,12 @@ impl State {
 
     /// What answers is known, and how much fits.
     fn take_model(&mut self, info: &ModelInfo) {
-        let before = self.feeder.model().and_then(|m| m.host.clone());
-        self.meters.context_limit = info.context_limit;
-        self.meters.model = info.clone();
-        self.feeder.loaded(info);
+        let before = self.engine.model().and_then(|m| m.host.clone());
+        self.here.meters.context_limit = info.context_limit;
+        self.here.meters.model = info.clone();
+        self.engine.loaded(info);
         self.tell(Notice::Ready(info.clone()));
-        self.tell(Notice::Meters(self.meters.clone()));
+        self.tell(Notice::Meters(self.here.meters.clone()));
         if let Some(host) = info.host.as_ref().filter(|host| before.as_ref() != Some(host)) {
             self.note(Level::Info, format!("The model runs in {host}; this terminal uses it."));
         }
@@ -196,7 +196,7 @@ impl State {
 
     /// Progress of the rows in flight, while somebody waits for them.
     pub(super) fn show_in_flight(&mut self, tokens: u64) {
-        if let share @ Some(_) = self.feeder.share_in_flight() {
+        if let share @ Some(_) = self.here.slot.share_in_flight() {
             self.working(Activity::Restoring { tokens, share });
         }
     }
@@ -207,9 +207,9 @@ impl State {
     }
 
     fn when_ready(&mut self, then: Then<()>) -> Done {
-        match &self.feeder.link.state {
+        match &self.engine.state {
             EngineState::Ready(_) => {
-                let resuming = std::mem::take(&mut self.resume_pending);
+                let resuming = std::mem::take(&mut self.here.resume_pending);
                 // Whoever asks in a session whose state is lost is asked first whether to read it again. With nobody
                 // there to answer, the question's own prefill reads what is missing.
                 match self.attendance {
@@ -222,7 +222,7 @@ impl State {
             EngineState::Down { why, exit } => Err(EngineFault::Fatal { why: why.clone(), exit: *exit }.into()),
             EngineState::Starting if self.quitting => Err(RuntimeError::Stopped),
             EngineState::Starting => {
-                self.work = Work::Starting(Box::new(|runtime, ()| runtime.when_ready(then)));
+                self.here.work = Work::Starting(Box::new(|runtime, ()| runtime.when_ready(then)));
                 Ok(())
             }
         }

@@ -148,7 +148,7 @@ impl State {
         let thread = thread.map_err(|e| RuntimeError::Failed(format!("{failed} ({e})")))?;
         let then = move |runtime: &mut State, ()| then(runtime, brought(thread, failed));
         let mut errand =
-            Errand { said, what, place, cancel, serial: self.talk.serial, until: None, then: Box::new(then) };
+            Errand { said, what, place, cancel, serial: self.here.session.serial, until: None, then: Box::new(then) };
         if self.quitting {
             errand.leave();
         }
@@ -160,7 +160,7 @@ impl State {
                 Err(RecvTimeoutError::Timeout) => break,
             }
         }
-        self.work = Work::Errand(errand);
+        self.here.work = Work::Errand(errand);
         Ok(())
     }
 
@@ -170,13 +170,13 @@ impl State {
         if self.attendance == Attendance::Absent {
             return false;
         }
-        match std::mem::take(&mut self.work) {
+        match std::mem::take(&mut self.here.work) {
             Work::Errand(errand) if errand.place == Place::Beside => {
                 self.errands.push(errand);
                 true
             }
             work => {
-                self.work = work;
+                self.here.work = work;
                 false
             }
         }
@@ -184,15 +184,15 @@ impl State {
 
     /// The errand in hand is at something else, or has ended.
     pub(super) fn on_errand(&mut self, what: Option<String>) {
-        match (std::mem::take(&mut self.work), what) {
+        match (std::mem::take(&mut self.here.work), what) {
             (Work::Errand(mut errand), Some(what)) => {
                 errand.is_at(what);
                 self.activity(errand.activity());
-                self.work = Work::Errand(errand);
+                self.here.work = Work::Errand(errand);
             }
             (Work::Errand(errand), None) => self.resumed(errand.then(), ()),
             // Nothing else is listened to.
-            (work, _) => self.work = work,
+            (work, _) => self.here.work = work,
         }
     }
 
@@ -204,7 +204,7 @@ impl State {
                 let errand = self.errands.remove(at);
                 let serial = errand.serial;
                 let take = |runtime: &mut State| runtime.beside_work(|runtime| errand.then()(runtime, ()));
-                match self.seat_of(|talk| talk.serial == serial) {
+                match self.seat_of(|session| session.serial == serial) {
                     Some(seat) => self.beside(seat, take),
                     None => take(self),
                 }
@@ -216,7 +216,7 @@ impl State {
 
     /// With nothing else in hand, what goes on beside is what is shown.
     fn show_rest(&mut self) {
-        if self.work.is_idle() || self.work.gives_way() {
+        if self.here.work.is_idle() || self.here.work.gives_way() {
             self.idle();
         }
     }
@@ -237,7 +237,7 @@ impl State {
     }
 
     fn leave_errand(&mut self) {
-        if let Work::Errand(errand) = &mut self.work {
+        if let Work::Errand(errand) = &mut self.here.work {
             errand.leave();
         }
     }

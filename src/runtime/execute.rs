@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::feeder::Last;
 use super::link::JobEnd;
 use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
 use super::segments::Step;
+use super::slot::Last;
 use super::work::{Feed, Feeding};
 use super::{Done, RuntimeError, State, Then, Work};
 use crate::config::settings::SaveStates;
@@ -118,11 +118,11 @@ where
             return self.over(runtime, None);
         };
         let answer = self.answer.as_ref().filter(|_| self.steps.is_empty());
-        let kept = answer.is_none_or(|a| a.message.is_some()) && runtime.apart.is_none();
-        let export = kept && runtime.keeper.policy != SaveStates::Never;
-        match runtime.feeder.start_job(step.prompt.clone(), answer.map(|a| a.last.clone()), export) {
+        let kept = answer.is_none_or(|a| a.message.is_some()) && runtime.here.apart.is_none();
+        let export = kept && runtime.disk.policy != SaveStates::Never;
+        match runtime.start_job(step.prompt.clone(), answer.map(|a| a.last.clone()), export) {
             Ok(id) => {
-                runtime.work = Work::Feeding(Feeding::new(id, step, self));
+                runtime.here.work = Work::Feeding(Feeding::new(id, step, self));
                 Ok(())
             }
             Err(e) => self.over(runtime, Some(e)),
@@ -134,9 +134,9 @@ where
         let fed = match failed {
             None => Ok(self.fed),
             Some(e) => {
-                let e = runtime.keeper.set_aside(e);
+                let e = runtime.disk.set_aside(e);
                 // Whoever does not plan anew is asked whether to read it again.
-                runtime.resume_pending |= matches!(e, RuntimeError::RowsLost(_));
+                runtime.here.resume_pending |= matches!(e, RuntimeError::RowsLost(_));
                 Err(e)
             }
         };
@@ -153,7 +153,7 @@ where
         let done = self.fed.read + done;
         let position = self.fed.reused + done;
         let progress = Progress { done, total: self.total, position, elapsed: self.reading_since.elapsed() };
-        runtime.meters.prefill_tokens_per_s = progress.tokens_per_s();
+        runtime.here.meters.prefill_tokens_per_s = progress.tokens_per_s();
         self.watch.reading(runtime, progress);
         runtime.show_position(position);
     }
@@ -184,12 +184,12 @@ where
             None => (step.message, true),
         };
         let image = end.done.image.take();
-        match runtime.feeder.absorb(&self.rendered, &step, &end) {
+        match runtime.absorb(&self.rendered, &step, &end) {
             Ok(Some((segment, complete))) if kept => runtime.save_segment(segment, image, message.filter(|_| complete)),
             Ok(_) => {}
             Err(e) => return self.over(runtime, Some(e)),
         }
-        runtime.show_position(runtime.feeder.live.position());
+        runtime.show_position(runtime.here.slot.live.position());
         let stopped = end.done.ended == Ended::Cancelled;
         self.fed.end = Some(end);
         if stopped {
@@ -246,8 +246,9 @@ impl State {
             let plan = planner(self, &rendered);
             return then(self, rendered, plan);
         }
-        self.when_saved(self.keeper.states(), move |runtime| {
-            let plan = if runtime.feeder.stopped() { Err(RuntimeError::Stopped) } else { planner(runtime, &rendered) };
+        self.when_saved(self.disk.states(), move |runtime| {
+            let plan =
+                if runtime.here.slot.stopped() { Err(RuntimeError::Stopped) } else { planner(runtime, &rendered) };
             then(runtime, rendered, plan)
         })
     }
@@ -272,7 +273,7 @@ impl State {
                 Ok(plan) => plan,
                 Err(e) => return then(runtime, watch, Err(e)),
             };
-            runtime.talk.is_unread &= !stays;
+            runtime.here.session.is_unread &= !stays;
             for (message, segment) in &plan.found {
                 runtime.point(*message, *segment);
             }
@@ -293,8 +294,8 @@ impl State {
         planner: Planner,
         then: impl FnOnce(&mut State, Done<Plan>) -> Done + Send + 'static,
     ) -> Done {
-        if self.feeder.is_at(&plan.base) {
-            self.feeder.read_as(&plan.base);
+        if self.here.slot.is_at(&plan.base) {
+            self.here.slot.read_as(&plan.base);
             return then(self, Ok(plan));
         }
         self.activity(Activity::Restoring { share: None, tokens: plan.base.position() });
@@ -320,12 +321,12 @@ impl State {
         then: impl FnOnce(&mut State, Done<bool>) -> Done + Send + 'static,
     ) -> Done {
         let begun = Instant::now();
-        let have = self.feeder.live.common(&path);
+        let have = self.here.slot.live.common(&path);
         let keep = path.prefix(have).position();
         let (rows, end) = match path.head() {
             None => (Vec::new(), None),
-            Some(_) if self.feeder.server().is_some() => (Vec::new(), None),
-            Some(tip) => match self.keeper.store.open_what_can_be_read(&tip, have) {
+            Some(_) if self.engine.server().is_some() => (Vec::new(), None),
+            Some(tip) => match self.disk.store.open_what_can_be_read(&tip, have) {
                 Ok(opened) if opened.plan.usable != path.segments().len() => {
                     if let Some(lost) = opened.plan.lost.first() {
                         self.note(Level::Warn, cannot_be_used(lost));
@@ -338,7 +339,7 @@ impl State {
         };
         let open_ms = begun.elapsed().as_secs_f64() * 1e3;
         let coming = rows.clone();
-        let id = match self.feeder.start_restore(&path, keep, rows, end) {
+        let id = match self.start_restore(&path, keep, rows, end) {
             Ok(id) => id,
             Err(e) => return then(self, Err(e)),
         };
@@ -346,11 +347,11 @@ impl State {
             let done = match done {
                 Ok(restore_ms) => {
                     tracing::debug!(open_ms, restore_ms, "state put back");
-                    runtime.feeder.in_flight = coming;
+                    runtime.here.slot.in_flight = coming;
                     Ok(true)
                 }
                 // Rows are checked as they are read: damage shows only now.
-                Err(e) => match runtime.keeper.set_aside(e) {
+                Err(e) => match runtime.disk.set_aside(e) {
                     lost @ RuntimeError::RowsLost(_) => {
                         runtime.note(Level::Warn, lost.to_string());
                         Ok(false)
@@ -360,7 +361,7 @@ impl State {
             };
             then(runtime, done)
         };
-        self.work = Work::Restoring { id, target: path, then: Box::new(then) };
+        self.here.work = Work::Restoring { id, target: path, then: Box::new(then) };
         Ok(())
     }
 
@@ -376,7 +377,7 @@ impl State {
             total,
             tokens_per_s: progress.tokens_per_s(),
             elapsed_ms: started.elapsed().as_secs_f64() * 1000.0,
-            left_after: self.meters.context_limit.saturating_sub(position - done + total),
+            left_after: self.here.meters.context_limit.saturating_sub(position - done + total),
         }));
     }
 }

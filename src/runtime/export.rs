@@ -60,13 +60,13 @@ impl State {
         force: bool,
     ) -> Done {
         let path = typed_path(path);
-        let Some(id) = self.talk.id else {
+        let Some(id) = self.here.session.id else {
             return Err(RuntimeError::Refused("Nothing to export: the conversation is empty.".into()));
         };
-        self.keeper.wait_for_texts();
+        self.disk.wait_for_texts();
         let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
-        let unsaved = self.keeper.unsaved(id).or_else(|| match self.keeper.shown() {
-            SaveState::NotSaved(why) if self.keeper.is_lost(id) => Some(why.clone()),
+        let unsaved = self.disk.unsaved(id).or_else(|| match self.disk.shown() {
+            SaveState::NotSaved(why) if self.disk.is_lost(id) => Some(why.clone()),
             _ => None,
         });
         if let Some(why) = unsaved.as_ref().filter(|_| tree || with_state) {
@@ -75,10 +75,10 @@ impl State {
                 "{what} exports what is on disk, and what was said last is not ({why}). /export without it writes the open branch."
             )));
         }
-        let store = Arc::clone(&self.keeper.store);
+        let store = Arc::clone(&self.disk.store);
         if with_state {
-            self.keeper.wait_for_states();
-            let fingerprint = self.feeder.fingerprint().to_owned();
+            self.disk.wait_for_states();
+            let fingerprint = self.engine.fingerprint().to_owned();
             let (what, file) = (format!("exporting {}", name_of(&path)), path.clone());
             let line = part_of(&what);
             return self.elsewhere(
@@ -102,8 +102,8 @@ impl State {
         let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
         if unsaved.is_some() {
             // What the disk does not have is here.
-            let messages = self.talk.conversation.path().into_iter().cloned().collect();
-            let size = store.export_messages(&self.talk.name, messages, format, &path, overwrite)?;
+            let messages = self.here.session.tree.path().into_iter().cloned().collect();
+            let size = store.export_messages(&self.here.session.name, messages, format, &path, overwrite)?;
             let what = "the open branch, from memory";
             self.note(Level::Info, format!("{} written, {}: {what}.", path.display(), bytes(size)));
             return Ok(());
@@ -125,7 +125,7 @@ impl State {
 
     /// `/import`.
     pub(super) fn import(&mut self, path: &str) -> Done {
-        let (store, path) = (Arc::clone(&self.keeper.store), typed_path(path));
+        let (store, path) = (Arc::clone(&self.disk.store), typed_path(path));
         // Ids are taken before the import has the database to itself: what is said meanwhile wants some.
         store.new_message_id(None);
         let what = format!("importing {}", name_of(&path));

@@ -35,9 +35,9 @@ impl State {
     pub(super) fn document_rows(&self) -> Vec<DocumentRow> {
         let row = |m: &&Message| {
             let d = m.meta.document.as_ref()?;
-            let segment = self.talk.ends.get(&m.id);
-            let live = segment.and_then(|id| self.feeder.live.segments().iter().find(|s| s.id == *id));
-            let stored = segment.and_then(|id| self.keeper.store.kept_of(id).ok().flatten());
+            let segment = self.here.session.ends.get(&m.id);
+            let live = segment.and_then(|id| self.here.slot.live.segments().iter().find(|s| s.id == *id));
+            let stored = segment.and_then(|id| self.disk.store.kept_of(id).ok().flatten());
             let (kept, bytes) = stored.unwrap_or_default();
             Some(DocumentRow {
                 name: d.name.clone(),
@@ -51,12 +51,12 @@ impl State {
                 used_ms: m.created_ms,
             })
         };
-        self.talk.conversation.path().iter().filter_map(row).collect()
+        self.here.session.tree.path().iter().filter_map(row).collect()
     }
 
     /// Puts a document that ends in `segment` of the live path into the library.
     pub(super) fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
-        let live = &self.feeder.live;
+        let live = &self.here.slot.live;
         let before = live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
         let document = NewDocument {
             hash: info.hash.clone(),
@@ -67,19 +67,19 @@ impl State {
             tokens: info.tokens,
             lines: info.lines,
         };
-        self.keeper.change(vec![Change::AddDocument(document)]);
+        self.disk.change(vec![Change::AddDocument(document)]);
     }
 
     /// Documents whose load broke off go to the library as soon as what followed has read them to their end.
     pub(super) fn shelve_what_is_read(&mut self) {
-        if self.talk.complete_what_is_read() {
+        if self.here.session.complete_what_is_read() {
             self.show_session();
         }
-        for id in std::mem::take(&mut self.talk.broken_off) {
-            let segment = self.talk.ends.get(&id);
-            let end = segment.and_then(|segment| self.feeder.live.segments().iter().find(|s| s.id == *segment));
+        for id in std::mem::take(&mut self.here.session.broken_off) {
+            let segment = self.here.session.ends.get(&id);
+            let end = segment.and_then(|segment| self.here.slot.live.segments().iter().find(|s| s.id == *segment));
             let end = end.map(|segment| (segment.id, segment.end_position()));
-            let message = self.talk.conversation.get(id).cloned();
+            let message = self.here.session.tree.get(id).cloned();
             match (end, message) {
                 (Some((segment, end)), Some(message)) => {
                     let Some(info) = message.meta.document.as_ref().filter(|d| d.complete) else { continue };
@@ -89,7 +89,7 @@ impl State {
                     // From now on it says so itself.
                     self.amend(&message);
                 }
-                (None, Some(_)) => drop(self.talk.broken_off.insert(id)),
+                (None, Some(_)) => drop(self.here.session.broken_off.insert(id)),
                 (_, None) => {}
             }
         }
@@ -109,10 +109,10 @@ impl State {
             None => (name, None),
         };
         let (asked, line) = (line, line.unwrap_or(1));
-        let path = self.talk.conversation.path();
-        let message = match self.talk.document_called(name)?.and_then(|at| path.get(at)) {
+        let path = self.here.session.tree.path();
+        let message = match self.here.session.document_called(name)?.and_then(|at| path.get(at)) {
             Some(message) => *message,
-            None => return Err(RuntimeError::Refused(self.talk.no_document(name))),
+            None => return Err(RuntimeError::Refused(self.here.session.no_document(name))),
         };
         let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
         let first = line.saturating_sub(LINES_BEFORE).max(1);
@@ -134,7 +134,7 @@ impl State {
 
     /// The names of the library, for completion. Sent whenever they may be others.
     pub(super) fn tell_library(&self) {
-        match self.keeper.store.document_names() {
+        match self.disk.store.document_names() {
             Ok(names) => {
                 let names = names.into_iter().map(|(name, tokens)| LibraryName { name, tokens });
                 self.out.tell(Notice::Library(names.collect()));
@@ -149,7 +149,7 @@ impl State {
         match action {
             LibraryAction::List => {
                 let rows = self
-                    .keeper
+                    .disk
                     .store
                     .documents()?
                     .into_iter()
@@ -170,13 +170,13 @@ impl State {
             }
             LibraryAction::Add(path) => self.library_add(&path),
             LibraryAction::Remove(name) => {
-                let removed = self.keeper.store.remove_document(&name)?;
+                let removed = self.disk.store.remove_document(&name)?;
                 if removed == 0 {
                     return Err(RuntimeError::Refused(format!(
                         "No document {name} in the library. /library lists them."
                     )));
                 }
-                let freed = self.keeper.store.collect()?;
+                let freed = self.disk.store.collect()?;
                 self.tell_library();
                 self.note(
                     Level::Info,
@@ -185,8 +185,8 @@ impl State {
                 Ok(())
             }
             LibraryAction::Prune => {
-                let removed = self.keeper.store.prune_documents()?;
-                let freed = self.keeper.store.collect()?;
+                let removed = self.disk.store.prune_documents()?;
+                let freed = self.disk.store.collect()?;
                 self.tell_library();
                 self.note(
                     Level::Info,
@@ -203,7 +203,7 @@ impl State {
             runtime.say_skipped(&gathered);
             let documents = runtime.shaped(gathered.documents, &LoadOptions::default())?;
             runtime.with_engine(|runtime| {
-                let before = runtime.feeder.live.clone();
+                let before = runtime.here.slot.live.clone();
                 let then: Then<Vec<Unread>> = Box::new(|runtime, mut unread| {
                     // The last one is what the command ends with.
                     let last = unread.pop().map_or(Ok(()), |u| Err(u.why));
@@ -224,7 +224,7 @@ impl State {
         mut unread: Vec<Unread>,
         then: Then<Vec<Unread>>,
     ) -> Done {
-        let Some(document) = documents.pop_front().filter(|_| !self.feeder.stopped()) else {
+        let Some(document) = documents.pop_front().filter(|_| !self.here.slot.stopped()) else {
             return self.return_to(before, |runtime| {
                 runtime.report_meters();
                 then(runtime, unread)
@@ -268,11 +268,11 @@ impl State {
             // These messages are in no conversation: nothing may point at them.
             plan.steps.iter_mut().for_each(|s| s.message = None);
             plan.found.clear();
-            let is_unread = runtime.talk.is_unread;
+            let is_unread = runtime.here.session.is_unread;
             runtime.execute(plan, rendered, None, PromptReading::begun(), move |runtime, _, fed| {
-                runtime.talk.is_unread = is_unread;
+                runtime.here.session.is_unread = is_unread;
                 let read = fed.map(|fed| {
-                    if !runtime.feeder.stopped() {
+                    if !runtime.here.slot.stopped() {
                         runtime.library_has(info, &text, &fed);
                     }
                 });
@@ -283,20 +283,20 @@ impl State {
 
     /// A document is read: the live path ends with it.
     fn library_has(&mut self, mut info: DocumentInfo, text: &str, fed: &Fed) {
-        if let Some(tip) = self.feeder.live.head() {
-            info.tokens = self.feeder.live.position();
+        if let Some(tip) = self.here.slot.live.head() {
+            info.tokens = self.here.slot.live.position();
             self.add_to_library(&info, 0, tip);
         }
         let (read, all) = (grouped(fed.read), grouped(info.tokens));
-        let what = match self.feeder.server() {
+        let what = match self.engine.server() {
             Some(_) => format!("about {all} tokens, as text alone: a server keeps no state"),
-            None if self.keeper.policy == SaveStates::Never => {
+            None if self.disk.policy == SaveStates::Never => {
                 format!("{all} tokens, {read} read, and no state of them is kept: sessions.save_state is \"never\"")
             }
             None => format!("{all} tokens, {read} read"),
         };
         self.note(Level::Info, format!("{} is in the library: {what}.", info.name));
-        if self.feeder.server().is_none() && !self.spells_back(&info, text) {
+        if self.engine.server().is_none() && !self.spells_back(&info, text) {
             let text = format!(
                 "{}: what is kept does not spell its text again, for this model's tokenizer writes some of its characters as others. \
                  It can be asked in the session that loads it (/load), not with /ask-all or by its name.",
@@ -308,8 +308,8 @@ impl State {
 
     /// Whether the tokens of the document that was just read spell its text: no session holds that.
     fn spells_back(&self, info: &DocumentInfo, text: &str) -> bool {
-        let renderer = &self.feeder.renderer;
-        let spelled = segments::document_text(renderer, &self.feeder.live, None, &info.name);
+        let renderer = &self.engine.renderer;
+        let spelled = segments::document_text(renderer, &self.here.slot.live, None, &info.name);
         let read = renderer.safe(text.trim_matches(['\n', '\r']));
         spelled.is_some_and(|spelled| spelled.chars().eq(read.chars().filter(|c| *c != SHIELD)))
     }

@@ -1,56 +1,84 @@
-//! The runtime's side of the engine thread: is it there, what runs, how it ended. Knows no text and no store.
+//! The engine as all conversations share it: its channels and state, which slots are taken, and the model's text side.
+
+use std::collections::BTreeSet;
 
 use crossbeam_channel::{Receiver, Sender, never};
 
+use super::render::Renderer;
 use crate::core::Exit;
-use crate::engine::protocol::{Command, EngineEvent, JobDone, ModelInfo, Token};
+use crate::engine::protocol::{Command, EngineEvent, EngineFault, JobDone, MAIN, ModelInfo, SequenceId, Token};
+use crate::text::TextModel;
 
-/// Channels to an engine thread, as whoever started it hands them over.
+/// Channels to an engine thread.
 #[derive(Debug)]
 pub struct EngineChannels {
-    /// To it.
     pub commands: Sender<Command>,
-    /// From it; the first event is `Ready` or a fatal `Failed`.
+    /// The first event is `Ready` or a fatal `Failed`.
     pub events: Receiver<EngineEvent>,
 }
 
-/// What the engine can do now.
 #[derive(Clone, Debug)]
 pub(super) enum EngineState {
     /// Loading the model.
     Starting,
-    /// At work or waiting for it.
     Ready(Box<ModelInfo>),
-    /// Of no more use: why, what to do, and how a run ends that needs it.
-    Down { why: String, exit: Exit },
+    /// Failed for good: why and what to do, and the exit code of a run that needs it.
+    Down {
+        why: String,
+        exit: Exit,
+    },
 }
 
-/// The engine as the runtime sees it.
+/// The engine's thread and the model it runs.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Engine {
     commands: Option<Sender<Command>>,
     pub(super) events: Receiver<EngineEvent>,
     pub(super) state: EngineState,
     next_id: u64,
+    /// Slots in use.
+    taken: BTreeSet<SequenceId>,
+    pub(super) renderer: Renderer,
+    /// Ids that end a turn.
+    pub(super) stop_ids: Vec<Token>,
+    /// Tokens between two checkpoints inside a long document.
+    pub(super) piece: usize,
+    /// Of the loaded model; empty before.
+    fingerprint: String,
 }
 
-impl Link {
-    pub(super) fn new(channels: EngineChannels) -> Link {
-        Link { commands: Some(channels.commands), events: channels.events, state: EngineState::Starting, next_id: 1 }
+impl Engine {
+    pub(super) fn new(channels: EngineChannels, text: TextModel, stop_ids: Vec<Token>, piece: usize) -> Engine {
+        Engine {
+            commands: Some(channels.commands),
+            events: channels.events,
+            state: EngineState::Starting,
+            next_id: 1,
+            taken: BTreeSet::from([MAIN]),
+            renderer: Renderer::new(text),
+            stop_ids,
+            piece,
+            fingerprint: String::new(),
+        }
     }
 
-    /// A number no job or restore had before.
+    /// A new id for a command.
     pub(super) fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
-    /// Hands a command over. False when nobody is there.
-    pub(super) fn send(&mut self, command: Command) -> bool {
-        self.commands.as_ref().is_some_and(|c| c.send(command).is_ok())
+    /// Sends a command; fails if the thread has ended.
+    pub(super) fn send(&mut self, command: Command) -> Result<(), EngineFault> {
+        if self.commands.as_ref().is_some_and(|c| c.send(command).is_ok()) {
+            return Ok(());
+        }
+        let why = "The engine is gone. Text is safe; sala-chat -c goes on with it.".to_owned();
+        self.down(why.clone(), Exit::Failure);
+        Err(EngineFault::Fatal { why, exit: Exit::Failure })
     }
 
-    /// The thread is gone or of no use: nothing more is expected from it.
+    /// Nothing more is expected from the thread.
     pub(super) fn down(&mut self, why: String, exit: Exit) {
         self.commands = None;
         self.events = never();
@@ -64,12 +92,56 @@ impl Link {
             let _ = c.send_timeout(Command::Shutdown, std::time::Duration::from_secs(2));
         }
     }
+
+    pub(super) fn loaded(&mut self, info: &ModelInfo) {
+        self.fingerprint = info.fingerprint.clone();
+        self.state = EngineState::Ready(Box::new(info.clone()));
+    }
+
+    /// The model, if it is loaded.
+    pub(super) fn model(&self) -> Option<&ModelInfo> {
+        match &self.state {
+            EngineState::Ready(info) => Some(info),
+            EngineState::Starting | EngineState::Down { .. } => None,
+        }
+    }
+
+    /// The remote server that answers, if any: its state is text, and its counts are estimates.
+    pub(super) fn server(&self) -> Option<&str> {
+        self.model().and_then(|m| m.server.as_deref())
+    }
+
+    /// Names the model that state belongs to; empty until one is loaded.
+    pub(super) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Slots of the engine; 0 before it is ready.
+    pub(super) fn slots(&self) -> u32 {
+        self.model().map_or(0, |m| m.max_sequences)
+    }
+
+    pub(super) fn free_slots(&self) -> usize {
+        (self.slots() as usize).saturating_sub(self.taken.len())
+    }
+
+    /// Takes a free slot, if there is one.
+    pub(super) fn take_slot(&mut self) -> Option<SequenceId> {
+        let free = (0..self.slots()).map(SequenceId).find(|s| !self.taken.contains(s))?;
+        self.taken.insert(free);
+        Some(free)
+    }
+
+    /// Gives a slot back. An engine that is gone holds none.
+    pub(super) fn release(&mut self, sequence: SequenceId) {
+        self.taken.remove(&sequence);
+        let _ = self.send(Command::Release { sequence });
+    }
 }
 
-/// How a job ended, with all it reported.
+/// The end of a job, with all tokens it reported.
 #[derive(Debug)]
 pub(super) struct JobEnd {
     pub(super) done: Box<JobDone>,
-    /// All tokens reported.
     pub(super) generated: Vec<Token>,
 }

@@ -121,17 +121,17 @@ impl Load {
 impl State {
     /// `/load`.
     pub(super) fn load(&mut self, paths: &[String], options: &LoadOptions) -> Done {
-        self.talk.may_write()?;
+        self.here.session.may_write()?;
         let options = options.clone();
         self.gather(paths, &options.clone(), move |runtime, mut gathered| {
             runtime.say_skipped(&gathered);
             gathered.documents.extend(runtime.library_documents(&options.library)?);
             let documents = runtime.shaped(gathered.documents, &options)?;
             runtime.with_engine(move |runtime| {
-                runtime.talk.may_write()?;
+                runtime.here.session.may_write()?;
                 let whole = options.head.is_none() && options.tail.is_none() && options.pages.is_none();
                 runtime.without_repeated(documents, move |runtime, documents| {
-                    let begun_at = runtime.talk.conversation.head();
+                    let begun_at = runtime.here.session.tree.head();
                     let opening = runtime.opening_messages();
                     let messages = runtime.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
                     let (chosen, library) = (Chosen::Named, !options.once);
@@ -166,9 +166,9 @@ impl State {
 
     /// Plans a load and asks about it, until it is decided what is read.
     fn plan_load(&mut self, wish: Wish) -> Done {
-        let path = self.talk.conversation.path();
+        let path = self.here.session.tree.path();
         let path: Vec<&Message> = path.into_iter().chain(&wish.opening).chain(&wish.messages).collect();
-        let rendered = match self.past_of(&path, self.talk.settings.think) {
+        let rendered = match self.past_of(&path, self.here.session.settings.think) {
             Err(RuntimeError::Text(TextError::TooLong { .. })) => return self.offer_some(wish),
             rendered => rendered?,
         };
@@ -221,7 +221,7 @@ impl State {
         for message in opening {
             self.add_message(message)?;
         }
-        let left_after = self.meters.context_limit.saturating_sub(plan.total());
+        let left_after = self.here.meters.context_limit.saturating_sub(plan.total());
         let load = Load {
             begun_at,
             rendered,
@@ -282,7 +282,7 @@ impl State {
             Wanted::Texts(0)
         };
         self.when_saved(saved, move |runtime| {
-            if !runtime.feeder.is_at(&load.base) {
+            if !runtime.here.slot.is_at(&load.base) {
                 // The process that ran the model has ended while this was saved.
                 return runtime.load_again(load, |runtime, plan| runtime.say_reading_again(plan));
             }
@@ -305,7 +305,7 @@ impl State {
     fn load_failed(&mut self, load: &Load, e: RuntimeError) -> Done {
         let last = load.added.checked_sub(1).and_then(|at| load.messages.get(at));
         if let Some(message) = last.filter(|m| m.is_half_read()) {
-            self.talk.broken_off.insert(message.id);
+            self.here.session.broken_off.insert(message.id);
             self.tell(Notice::Finished(message.clone()));
         }
         self.show_tree();
@@ -332,7 +332,7 @@ impl State {
 
     /// A document is read: says so in the transcript and puts it into the library.
     fn document_read(&mut self, mut load: Box<Load>, fed: &Fed, began: Instant) -> Done {
-        load.base = self.feeder.live.clone();
+        load.base = self.here.slot.live.clone();
         load.progress.end(load.at, fed, began.elapsed(), load.restored);
         let shown = load.progress.shown();
         self.working(shown);
@@ -344,19 +344,19 @@ impl State {
             info.complete = true;
             let info = info.clone();
             // A server reads it with the question, and counts it there.
-            let here = self.feeder.server().is_none();
+            let here = self.engine.server().is_none();
             message.meta.prefilled_tokens = if here { fed.read } else { 0 };
             message.meta.reused_tokens = if here { item.tokens.saturating_sub(fed.read) } else { 0 };
             message.meta.prefill_ms = fed.prefill_ms;
             self.amend(message);
             self.tell(Notice::Finished(message.clone()));
-            if library && let Some(segment) = self.talk.ends.get(&message.id).copied() {
+            if library && let Some(segment) = self.here.session.ends.get(&message.id).copied() {
                 self.add_to_library(&info, item.end.saturating_sub(item.tokens), segment);
             }
         }
         load.at += 1;
         // Many documents may need no reading at all.
-        self.work = Work::Ready(Box::new(move |runtime, ()| runtime.read_next(load)));
+        self.here.work = Work::Ready(Box::new(move |runtime, ()| runtime.read_next(load)));
         Ok(())
     }
 
@@ -369,7 +369,7 @@ impl State {
 
     fn say_changed(&self, messages: &[Message]) {
         // Where the database cannot be asked, other lines say so.
-        let known = self.keeper.store.hashes_by_path().unwrap_or_default();
+        let known = self.disk.store.hashes_by_path().unwrap_or_default();
         for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
             let read = info.path.as_ref().and_then(|path| known.get(path));
             if read.is_some_and(|hashes| !hashes.contains(&info.hash)) {
@@ -387,7 +387,7 @@ impl State {
             many => format!("{} files", many.len()),
         };
         let text = match kept {
-            _ if self.feeder.server().is_some() => {
+            _ if self.engine.server().is_some() => {
                 format!("{what}: about {} tokens, which the server reads with the next question.", grouped(total))
             }
             0 => format!("Read {what}: {} tokens in {seconds:.1} s.", grouped(total)),

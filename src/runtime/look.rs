@@ -16,9 +16,9 @@ const MOST_LINES: u64 = 400;
 impl State {
     /// The answer that is meant, its number, and what is known of where it looked.
     pub(super) fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
-        let path = self.talk.conversation.path();
+        let path = self.here.session.tree.path();
         let (number, message) = match at {
-            Some(number) => (number, self.talk.numbered(number)?),
+            Some(number) => (number, self.here.session.numbered(number)?),
             None => {
                 let last = (1..).zip(&path).filter(|(_, m)| m.role == Role::Assistant).last();
                 last.map(|(n, m)| (n, *m)).ok_or_else(|| RuntimeError::Refused("There is no answer yet.".into()))?
@@ -29,7 +29,7 @@ impl State {
             None if message.role != Role::Assistant => {
                 Err(RuntimeError::Refused(format!("#{number} is no answer. /look shows what an answer looked at.")))
             }
-            None if self.feeder.server().is_some() => Err(self.not_there("where an answer looked", "/look and /why")),
+            None if self.engine.server().is_some() => Err(self.not_there("where an answer looked", "/look and /why")),
             None => Err(RuntimeError::Refused(format!(
                 "What #{number} looked at is not known: it was written before this was kept, or has a word only. /regen answers \
                  again."
@@ -39,7 +39,7 @@ impl State {
 
     /// What a server does not tell: it takes a model on this machine.
     pub(super) fn not_there(&self, what: &str, commands: &str) -> RuntimeError {
-        let server = self.feeder.server().unwrap_or("The server");
+        let server = self.engine.server().unwrap_or("The server");
         RuntimeError::Refused(format!(
             "{server} does not tell {what}: {commands} need a model on this machine (--engine here)."
         ))
@@ -101,7 +101,7 @@ impl State {
 
     /// The message that holds a passage, as long as it is on this branch.
     fn holder(&self, passage: &Passage) -> Option<&Message> {
-        self.talk.conversation.at_number(passage.number)
+        self.here.session.tree.at_number(passage.number)
     }
 
     fn looked_page(&self, message: &Message, sources: &Sources) -> String {

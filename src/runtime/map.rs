@@ -1,6 +1,6 @@
 //! The context as stretches of one kind, with what the last answer looked at: for `/map` and the panel.
 
-use super::conversation::{first_words, title_of};
+use super::tree::{first_words, title_of};
 use super::{Done, State};
 use crate::core::transcript::{Message, Role};
 use crate::runtime::protocol::{Activity, ContextMap, Notice, Place, Stretch};
@@ -16,7 +16,7 @@ fn named(message: &Message) -> (String, u64) {
 impl State {
     /// `/map`.
     pub(super) fn map(&mut self) -> Done {
-        if self.feeder.server().is_some() {
+        if self.engine.server().is_some() {
             return Err(self.not_there("what it has in its context, and where it looked", "/map and /look"));
         }
         self.tell(Notice::Map(self.context_map()));
@@ -26,9 +26,11 @@ impl State {
     /// What is in the state now, and of what is being read as much as is read. Documents and answers end where their segments end; the
     /// system text's tokens are counted.
     pub(super) fn context_map(&self) -> ContextMap {
-        let used = match self.activity {
+        let used = match self.here.activity {
             // As the header has it.
-            Activity::Reading(_) | Activity::Thinking { .. } | Activity::Answering { .. } => self.meters.context_used,
+            Activity::Reading(_) | Activity::Thinking { .. } | Activity::Answering { .. } => {
+                self.here.meters.context_used
+            }
             Activity::Idle
             | Activity::Starting { .. }
             | Activity::Restoring { .. }
@@ -36,7 +38,7 @@ impl State {
             | Activity::Beside { .. }
             | Activity::Busy { .. } => self.position(),
         };
-        let path = self.talk.conversation.path();
+        let path = self.here.session.tree.path();
         let mut stretches: Vec<Stretch> = Vec::new();
         let mut at = 0;
         let mut begun: Option<(u64, &Message)> = None;
@@ -51,7 +53,7 @@ impl State {
             let first = begun.get_or_insert((number, m));
             let (place, (number, title)) = match m.role {
                 Role::System => {
-                    let tokens = self.feeder.renderer.model().tokenizer.encode_plain(&m.text);
+                    let tokens = self.engine.renderer.model().tokenizer.encode_plain(&m.text);
                     add(tokens.map_or(0, |t| t.len() as u64), Place::System, number, "system text".into(), 0);
                     begun = None;
                     continue;
@@ -60,7 +62,12 @@ impl State {
                 Role::Document => (Place::Document, (number, m)),
                 Role::Assistant => (Place::Turn, *first),
             };
-            let end = self.talk.ends.get(&m.id).and_then(|id| self.feeder.live.segments().iter().find(|s| s.id == *id));
+            let end = self
+                .here
+                .session
+                .ends
+                .get(&m.id)
+                .and_then(|id| self.here.slot.live.segments().iter().find(|s| s.id == *id));
             if let Some(end) = end {
                 let (name, lines) = named(title);
                 add(end.end_position(), place, number, name, lines);
@@ -82,7 +89,7 @@ impl State {
         ContextMap {
             stretches,
             used,
-            limit: self.meters.context_limit,
+            limit: self.here.meters.context_limit,
             block_tokens: answered.map_or(0, |(_, l)| l.block_tokens),
             looked: answered.map_or_else(Vec::new, |(_, l)| l.blocks.clone()),
             passages: answered.map_or_else(Vec::new, |(_, l)| l.passages.clone()),

@@ -6,71 +6,72 @@ use crate::runtime::protocol::{Activity, Meters, Notice};
 impl State {
     /// Says what goes on.
     pub(super) fn activity(&mut self, activity: Activity) {
-        if self.activity != activity {
-            self.activity = activity.clone();
+        if self.here.activity != activity {
+            self.here.activity = activity.clone();
             self.tell(Notice::Activity(activity));
         }
     }
 
     /// Activity of a running job; a stop that was asked for stays on screen.
     pub(super) fn working(&mut self, activity: Activity) {
-        if !self.feeder.stopped() {
+        if !self.here.slot.stopped() {
             self.activity(activity);
         }
     }
 
     /// Tokens of the open conversation in the state. Before anything is said or read, what is live there is of the one before.
     pub(super) fn position(&self) -> u64 {
-        if self.is_another_live() { 0 } else { self.feeder.live.position() }
+        if self.is_another_live() { 0 } else { self.here.slot.live.position() }
     }
 
     fn is_another_live(&self) -> bool {
-        self.talk.is_unread || self.talk.conversation.is_empty()
+        self.here.session.is_unread || self.here.session.tree.is_empty()
     }
 
     /// The same as it is shown.
     pub(super) fn shown_position(&self) -> u64 {
-        if self.is_another_live() { 0 } else { self.feeder.shown_position() }
+        if self.is_another_live() { 0 } else { self.here.slot.shown_position() }
     }
 
     /// Whether the tokens in the context are only estimated.
     pub(super) fn is_estimated(&self) -> bool {
-        let counted = self.feeder.counted.is_some_and(|(at, _)| at == self.feeder.live.position());
-        self.feeder.server().is_some() && !counted
+        let counted = self.here.slot.counted.is_some_and(|(at, _)| at == self.here.slot.live.position());
+        self.engine.server().is_some() && !counted
     }
 
     /// Tokens in the state now.
     pub(super) fn show_position(&mut self, position: u64) {
-        let counted = self.feeder.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens);
-        let (shown, estimated) = (counted.unwrap_or(position), self.feeder.server().is_some() && counted.is_none());
-        if (self.meters.context_used, self.meters.estimated) != (shown, estimated) {
-            (self.meters.context_used, self.meters.estimated) = (shown, estimated);
-            self.tell(Notice::Meters(self.meters.clone()));
+        let counted = self.here.slot.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens);
+        let (shown, estimated) = (counted.unwrap_or(position), self.engine.server().is_some() && counted.is_none());
+        if (self.here.meters.context_used, self.here.meters.estimated) != (shown, estimated) {
+            (self.here.meters.context_used, self.here.meters.estimated) = (shown, estimated);
+            self.tell(Notice::Meters(self.here.meters.clone()));
         }
     }
 
     /// Tokens of a session that comes on screen. Told in any case: what was told last may be of another one, which has meters of its own.
     pub(super) fn begin_position(&mut self, position: u64) {
         self.show_position(position);
-        self.tell(Notice::Meters(self.meters.clone()));
+        self.tell(Notice::Meters(self.here.meters.clone()));
     }
 
     /// A setting changed.
     pub(super) fn show_sampling(&mut self) {
-        self.meters.settings = self.talk.settings.values();
-        self.tell(Notice::Meters(self.meters.clone()));
+        self.here.meters.settings = self.here.session.settings.values();
+        self.tell(Notice::Meters(self.here.meters.clone()));
     }
 
     /// Sends the numbers.
     pub(super) fn report_meters(&mut self) {
-        self.meters.context_used = self.shown_position();
-        self.meters.estimated = self.is_estimated();
-        self.meters.settings = self.talk.settings.values();
-        let path = self.talk.conversation.path();
-        self.meters.checkpoints = path.iter().filter(|m| self.talk.ends.contains_key(&m.id)).count() as u64;
+        self.here.meters.context_used = self.shown_position();
+        self.here.meters.estimated = self.is_estimated();
+        self.here.meters.settings = self.here.session.settings.values();
+        let path = self.here.session.tree.path();
+        self.here.meters.checkpoints =
+            path.iter().filter(|m| self.here.session.ends.contains_key(&m.id)).count() as u64;
         // A number for a meter: the old one will do where the new one cannot be had.
-        self.meters.state_bytes = self.keeper.store.state_bytes().unwrap_or(self.meters.state_bytes);
-        self.tell(Notice::Meters(self.meters.clone()));
+        self.here.meters.state_bytes = self.disk.store.state_bytes().unwrap_or(self.here.meters.state_bytes);
+        self.tell(Notice::Meters(self.here.meters.clone()));
     }
 
     /// So many tokens were read in so many milliseconds.
@@ -79,7 +80,7 @@ impl State {
             return;
         }
         let speed = tokens as f64 * 1000.0 / ms;
-        self.meters.prefill_tokens_per_s = speed;
+        self.here.meters.prefill_tokens_per_s = speed;
         // A few tokens say little about many.
         if tokens >= ESTIMATED_FROM || self.reading_speed == 0.0 {
             self.reading_speed = speed;
@@ -88,12 +89,12 @@ impl State {
 
     /// Another session: what is shown of the last one's answers is not about it.
     pub(super) fn forget_speeds(&mut self) {
-        self.meters = Meters {
-            context_used: self.meters.context_used,
-            estimated: self.meters.estimated,
-            context_limit: self.meters.context_limit,
-            state_bytes: self.meters.state_bytes,
-            model: std::mem::take(&mut self.meters.model),
+        self.here.meters = Meters {
+            context_used: self.here.meters.context_used,
+            estimated: self.here.meters.estimated,
+            context_limit: self.here.meters.context_limit,
+            state_bytes: self.here.meters.state_bytes,
+            model: std::mem::take(&mut self.here.meters.model),
             ..Meters::default()
         };
     }

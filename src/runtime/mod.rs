@@ -6,7 +6,7 @@
 //! One loop (`run`) owns the channels. What takes long is a state (`work::Work`) that events move on; there are no loops
 //! inside it, so that stopping, looking at pages and quitting work whatever goes on. Three parts own what the runtime knows:
 //! the talk (`talk::Talk`: messages, settings; pure), the feeder (`feeder::Feeder`: the engine and the live path) and the
-//! keeper (`keeper::Keeper`: store and writer).
+//! keeper (`keeper::Persistence`: store and writer).
 //!
 //! Several conversations can be at work at a time: one is in hand, the others wait in their seats (`seats`).
 //!
@@ -37,7 +37,7 @@
 
 mod ask;
 mod branches;
-pub mod conversation;
+mod conversation;
 mod damaged;
 mod dispatch;
 mod drafts;
@@ -46,9 +46,7 @@ mod errand;
 mod error;
 mod execute;
 pub mod export;
-mod feeder;
 mod inbox;
-mod keeper;
 mod library;
 mod link;
 mod load;
@@ -58,6 +56,7 @@ mod meters;
 mod opened;
 pub mod pages;
 pub mod path;
+mod persistence;
 mod plan;
 pub mod presets;
 pub mod protocol;
@@ -66,17 +65,18 @@ mod record;
 pub mod render;
 mod resume;
 mod run;
-mod seats;
 pub mod segments;
+mod session;
 mod sessions;
 mod shelf;
 mod siblings;
+mod slot;
 mod sources;
 mod sync;
-mod talk;
 mod time;
 mod title;
 mod told;
+pub mod tree;
 mod when;
 mod why;
 mod work;
@@ -90,23 +90,24 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::config::settings::SaveStates;
 pub use crate::config::settings::Settings;
 use crate::core::grouped;
-use crate::runtime::protocol::{Activity, Level, Meters, Notice, Request};
+use crate::engine::protocol::MAIN;
+use crate::runtime::protocol::{Level, Notice, Request};
 use crate::store::{Store, Writer};
 use crate::text::TextModel;
 pub use ask::fresh_seed;
+use conversation::Conversation;
 pub use drafts::Input;
 use errand::Errand;
 use error::{Done, RuntimeError};
-use feeder::Feeder;
 use inbox::Inbox;
-use keeper::Keeper;
+use link::Engine;
 pub use link::EngineChannels;
 pub use load::LoadLimits;
 use opened::Opened;
-use seats::{Apart, Seat};
+use persistence::Persistence;
+use session::Session;
 pub use sessions::session_rows;
 pub use shelf::no_document;
-use talk::Talk;
 pub use told::DeviceNotes;
 use work::Work;
 
@@ -201,8 +202,8 @@ pub fn spawn(options: Options) -> std::io::Result<Runtime> {
     let writer = Writer::start(Arc::clone(&options.store), save_events)?;
     let out = Out(out);
     let Options { store, discard, save_state, .. } = &options;
-    let keeper = Keeper::new(Arc::clone(store), writer, saves, *save_state, *discard, out.clone());
-    let state = State::new(options, keeper, inbox, out);
+    let disk = Persistence::new(Arc::clone(store), writer, saves, *save_state, *discard, out.clone());
+    let state = State::new(options, disk, inbox, out);
     let thread = std::thread::Builder::new().name("runtime".into()).spawn(move || state.run())?;
     Ok(Runtime { requests, notices, thread })
 }
@@ -225,34 +226,27 @@ impl Out {
 /// What is done with the thing that was waited for.
 type Then<T> = Box<dyn FnOnce(&mut State, T) -> Done + Send>;
 
-/// The runtime thread's own state.
+/// What all conversations share, and the conversations.
 #[derive(Debug)]
 struct State {
     inbox: Inbox,
     out: Out,
-    talk: Talk,
-    feeder: Feeder,
-    keeper: Keeper,
-    /// Goes through the database, once a run.
-    looking: Option<JoinHandle<()>>,
-    /// What goes on.
-    work: Work,
-    /// What another thread does beside, in no conversation's turn.
-    errands: Vec<Errand>,
-    /// Requests that wait for it to end.
-    queue: VecDeque<Request>,
-    /// The interface has more for it: it keeps its place when it is left.
-    promised: bool,
-    /// Requests that have come, and how many of them were told to be served.
-    come: u64,
-    served: u64,
-    /// The conversation in hand is an aside beside another one.
-    apart: Option<Apart>,
-    /// The conversations that are at work beside the one in hand.
-    others: Vec<Seat>,
-    /// Serial of the one on screen, and whether another one is in hand while something of it is handled.
+    engine: Engine,
+    disk: Persistence,
+    /// The conversation whose request or event is being handled: the one on screen, unless `off_screen`.
+    here: Conversation,
+    /// Other conversations that are at work.
+    others: Vec<Conversation>,
+    /// Serial of the conversation on screen.
     screen: u64,
     off_screen: bool,
+    /// Checks the database, once a run.
+    looking: Option<JoinHandle<()>>,
+    /// Background tasks that belong to no conversation.
+    errands: Vec<Errand>,
+    /// Requests received, and how many of them were acknowledged.
+    come: u64,
+    served: u64,
     quitting: bool,
     /// Sessions opened in this run.
     opened: Opened,
@@ -261,19 +255,15 @@ struct State {
     defaults: Settings,
     default_system: Option<String>,
     opening: Opening,
-    /// The session to begin with is opened, and only that will do.
+    /// The first session must open, or the run ends.
     must_open: bool,
-    /// From a pipe nobody answers whether lost state is read again: it is.
+    /// Lost state is read again without a question: input is a pipe.
     reads_unasked: bool,
-    /// A session was opened and its state is not back yet.
-    resume_pending: bool,
-    /// The question of the present request, until it is saved: should that fail, it goes back to where it was typed.
-    typed: Option<String>,
     said_thoughts_leave: bool,
     titles: bool,
-    /// Sessions that were left before they had one.
+    /// Sessions that were left before they had a title.
     untitled: VecDeque<title::Untitled>,
-    /// Rows of the last table of answers, by the serial of the session it was asked in.
+    /// Rows of the last table of answers, by the serial of its session.
     asked: HashMap<u64, Vec<shelf::Asked>>,
     attendance: Attendance,
     reserve_answer: u64,
@@ -283,33 +273,26 @@ struct State {
     overrides: Vec<(String, String)>,
     device_notes: DeviceNotes,
     next_question: u64,
-    meters: Meters,
-    /// Reading speed for estimates, tokens per second, of whichever session; 0 while it is unknown.
+    /// Prefill speed for estimates, tokens per second, over all sessions; 0 while it is unknown.
     reading_speed: f64,
-    /// Share of the context (80, 95) that was warned about.
-    warned: u8,
-    activity: Activity,
 }
 
 impl State {
-    fn new(o: Options, keeper: Keeper, requests: Receiver<Request>, out: Out) -> State {
+    fn new(o: Options, disk: Persistence, requests: Receiver<Request>, out: Out) -> State {
+        let session = Session::empty(o.settings.clone(), o.system.clone());
         State {
             inbox: Inbox::new(requests, o.attendance),
             out,
-            talk: Talk::empty(o.settings.clone(), o.system.clone()),
-            feeder: Feeder::new(o.engine, o.text, o.stop, o.piece),
-            keeper,
-            looking: None,
-            work: Work::Idle,
-            errands: Vec::new(),
-            queue: VecDeque::new(),
-            promised: false,
-            come: 0,
-            served: 0,
-            apart: None,
+            engine: Engine::new(o.engine, o.text, o.stop, o.piece),
+            disk,
+            here: Conversation::new(session, MAIN),
             others: Vec::new(),
             screen: 0,
             off_screen: false,
+            looking: None,
+            errands: Vec::new(),
+            come: 0,
+            served: 0,
             quitting: false,
             opened: Opened::default(),
             drafts: drafts::Drafts::new(o.input),
@@ -318,8 +301,6 @@ impl State {
             reads_unasked: matches!(o.opening, Opening::ResumeOrEnd(_)),
             opening: o.opening,
             must_open: false,
-            resume_pending: false,
-            typed: None,
             said_thoughts_leave: false,
             titles: o.titles && o.attendance == Attendance::Present,
             untitled: VecDeque::new(),
@@ -332,19 +313,16 @@ impl State {
             overrides: o.overrides,
             device_notes: o.device_notes,
             next_question: 0,
-            meters: Meters::default(),
             reading_speed: 0.0,
-            warned: 0,
-            activity: Activity::Idle,
         }
     }
 
     /// Tells the interface, which is told whose it is where that is not on screen. A request that opens a conversation, and has none
     /// yet, speaks for the one on screen; of an aside beside only what it says itself is told.
     fn tell(&self, notice: Notice) {
-        let serial = self.talk.serial;
+        let serial = self.here.session.serial;
         let own = matches!(&notice, Notice::Aside { .. } | Notice::Note(Level::Warn | Level::Error, _));
-        if self.apart.is_some() && !own {
+        if self.here.apart.is_some() && !own {
             return;
         }
         match serial == 0 || serial == self.screen {

@@ -4,7 +4,7 @@
 //! their lock is released, and going back is what `/resume` does. Only a session nothing was said in yet, which has no row, waits
 //! here in memory.
 
-use super::{Done, RuntimeError, Settings, State, Talk};
+use super::{Done, RuntimeError, Session, Settings, State};
 use crate::core::transcript::SessionId;
 use crate::runtime::protocol::{Notice, OpenSession, SaveState};
 use crate::store::SessionLock;
@@ -65,15 +65,15 @@ impl Opened {
     }
 
     /// A session is left, and not held any more.
-    pub(super) fn left(&mut self, talk: Talk, empty: Empty) {
-        let stays = talk.id.is_some() || empty == Empty::Stays;
-        if let Some(slot) = self.at(talk.serial) {
-            slot.id = talk.id;
-            slot.name = talk.name;
-            slot.parked = talk.id.is_none().then_some(Parked { settings: talk.settings, system: talk.system });
+    pub(super) fn left(&mut self, session: Session, empty: Empty) {
+        let stays = session.id.is_some() || empty == Empty::Stays;
+        if let Some(slot) = self.at(session.serial) {
+            slot.id = session.id;
+            slot.name = session.name;
+            slot.parked = session.id.is_none().then_some(Parked { settings: session.settings, system: session.system });
         }
         if !stays {
-            self.slots.retain(|s| s.serial != talk.serial);
+            self.slots.retain(|s| s.serial != session.serial);
         }
     }
 
@@ -105,27 +105,27 @@ impl Opened {
 
 impl State {
     /// Leaves the open session for another one, which gets its place in the list. The lock of the old one is given up.
-    pub(super) fn become_open(&mut self, talk: Talk, lock: Option<SessionLock>) {
-        self.keeper.wait_for_texts();
-        let before = std::mem::replace(&mut self.keeper.lock, lock);
-        self.keeper.let_go(self.talk.id, before);
+    pub(super) fn become_open(&mut self, session: Session, lock: Option<SessionLock>) {
+        self.disk.wait_for_texts();
+        let before = std::mem::replace(&mut self.here.lock, lock);
+        self.disk.let_go(self.here.session.id, before);
         self.opened.quiet = false;
         // What was asked in the session that is left is done, and it has given its place up.
-        self.typed = None;
-        self.promised = false;
-        let mut left = std::mem::replace(&mut self.talk, talk);
+        self.here.typed = None;
+        self.here.promised = false;
+        let mut left = std::mem::replace(&mut self.here.session, session);
         self.left_untitled(&mut left);
         self.opened.left(left, self.opened.empty);
-        let (serial, id) = (self.talk.serial, self.talk.id);
+        let (serial, id) = (self.here.session.serial, self.here.session.id);
         let known =
             self.opened.slots.iter().find(|s| s.serial == serial || id.is_some() && s.id == id).map(|s| s.serial);
-        self.talk.serial = known.unwrap_or_else(|| {
+        self.here.session.serial = known.unwrap_or_else(|| {
             self.opened.given += 1;
             self.opened.slots.push(Slot { serial: self.opened.given, id, name: String::new(), parked: None });
             self.opened.given
         });
         if !self.off_screen {
-            self.screen = self.talk.serial;
+            self.screen = self.here.session.serial;
         }
         self.tell_library();
     }
@@ -145,7 +145,7 @@ impl State {
         let slot = |s: &Slot| OpenSession {
             serial: s.serial,
             name: match self.name_beside(s.serial) {
-                _ if s.serial == self.talk.serial => self.talk.name.clone(),
+                _ if s.serial == self.here.session.serial => self.here.session.name.clone(),
                 Some(name) => name.to_owned(),
                 None => s.name.clone(),
             },
@@ -155,15 +155,15 @@ impl State {
 
     /// The disk is the owner of names: another terminal that began alike may have been given one first.
     pub(super) fn take_names(&mut self) {
-        let names = self.keeper.take_names();
+        let names = self.disk.take_names();
         if names.is_empty() {
             return;
         }
         for (id, name) in names {
             self.opened.name(id, &name);
-            match self.seat_of(|talk| talk.id == Some(id)) {
-                Some(at) => self.beside(at, |runtime| runtime.talk.name = name),
-                None if self.talk.id == Some(id) => self.talk.name = name,
+            match self.seat_of(|session| session.id == Some(id)) {
+                Some(at) => self.beside(at, |runtime| runtime.here.session.name = name),
+                None if self.here.session.id == Some(id) => self.here.session.name = name,
                 // It is not open any more.
                 None => {}
             }
@@ -176,11 +176,11 @@ impl State {
     /// Alt-1..9.
     pub(super) fn switch(&mut self, serial: u64) -> Done {
         self.leads_on_screen()?;
-        if serial == self.talk.serial {
+        if serial == self.here.session.serial {
             self.show_session();
             return Ok(());
         }
-        let seat = self.seat_of(|talk| talk.serial == serial);
+        let seat = self.seat_of(|session| session.serial == serial);
         let Some(id) = self.opened.at(serial).map(|s| s.id) else {
             return Err(RuntimeError::Refused("That session is not open any more; /sessions lists all.".into()));
         };
@@ -203,10 +203,10 @@ impl State {
     }
 
     fn back_to(&mut self, id: SessionId) -> Done {
-        self.keeper.wait_for_texts();
+        self.disk.wait_for_texts();
         let name = self.opened.slots.iter().find(|s| s.id == Some(id)).map(|s| s.name.clone());
         self.refuse_unsaved(id, &name.unwrap_or_default())?;
-        let record = self.keeper.store.session(id)?;
+        let record = self.disk.store.session(id)?;
         if record.trashed_ms.is_some() {
             self.opened.forget(id);
             self.show_session();
@@ -224,21 +224,21 @@ impl State {
         let (name, parked) = slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
         let parked =
             parked.unwrap_or_else(|| Parked { settings: self.defaults.clone(), system: self.default_system.clone() });
-        self.become_open(Talk { serial, name, ..Talk::empty(parked.settings, parked.system) }, None);
+        self.become_open(Session { serial, name, ..Session::empty(parked.settings, parked.system) }, None);
         self.show_empty();
     }
 
     /// A session nothing was said in yet is on screen: no meter may tell of the one before.
     pub(super) fn show_empty(&mut self) {
-        self.resume_pending = false;
-        self.warned = 0;
-        self.keeper.forget_left_out();
-        if matches!(self.keeper.shown(), SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_)) {
-            self.keeper.show(SaveState::Empty);
+        self.here.resume_pending = false;
+        self.here.warned = 0;
+        self.disk.forget_left_out();
+        if matches!(self.disk.shown(), SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_)) {
+            self.disk.show(SaveState::Empty);
         }
         self.forget_speeds();
         self.show_session();
-        self.meters.checkpoints = 0;
+        self.here.meters.checkpoints = 0;
         self.begin_position(0);
     }
 }

@@ -15,10 +15,10 @@ impl State {
 
     /// `/stats`.
     pub(super) fn stats(&mut self) -> Done {
-        if self.feeder.server().is_some() {
+        if self.engine.server().is_some() {
             return self.server_stats();
         }
-        let m = &self.meters;
+        let m = &self.here.meters;
         let s = &m.spec;
         let none = || "none yet".to_owned();
         let answered = (m.tokens_per_s > 0.0)
@@ -37,7 +37,7 @@ impl State {
             grouped(m.context_limit),
             answered.unwrap_or_else(none),
             read.unwrap_or_else(none),
-            self.talk.settings.get("spec"),
+            self.here.session.settings.get("spec"),
             in_markdown(m.model.draft.as_deref().unwrap_or("none")),
             accepted.unwrap_or_else(none),
         );
@@ -70,8 +70,8 @@ impl State {
                 format!(", keys and values {pool} here and {} in the machine's memory", bytes(host))
             }
         };
-        let (kept, most) = (self.keeper.store.state_bytes()?, self.keeper.store.limits().max_state_bytes);
-        let marked = if kept > most { self.keeper.store.state_bytes_of_marks()? } else { 0 };
+        let (kept, most) = (self.disk.store.state_bytes()?, self.disk.store.limits().max_state_bytes);
+        let marked = if kept > most { self.disk.store.state_bytes_of_marks()? } else { 0 };
         let beyond = match marked > most {
             true => format!(": marks keep {}, more than the {} of sessions.max_state_gib", bytes(marked), bytes(most)),
             false => String::new(),
@@ -90,13 +90,13 @@ impl State {
 
     /// `/stats` of a server: what it tells, and what it does not.
     fn server_stats(&self) -> Done {
-        let m = &self.meters;
+        let m = &self.here.meters;
         let none = || "none yet".to_owned();
         let answered = (m.tokens_per_s > 0.0).then(|| {
             let (about, speed, first) = (about(m.speed_estimated), m.tokens_per_s, m.ttft_ms / 1000.0);
             format!("{about}{speed:.1} tokens/s, first token after {first:.2} s")
         });
-        let last = self.talk.conversation.path().into_iter().rev().find(|m| m.role == Role::Assistant);
+        let last = self.here.session.tree.path().into_iter().rev().find(|m| m.role == Role::Assistant);
         let counts = last.map(|m| &m.meta).filter(|_| !m.estimated).map(|meta| {
             let prompt = meta.prefilled_tokens + meta.reused_tokens;
             let (prompt, kept) = (grouped(prompt), grouped(meta.reused_tokens));
@@ -120,23 +120,23 @@ impl State {
     /// `/ctx`: which item takes how many tokens.
     pub(super) fn context_page(&mut self) -> Done {
         // As the header has it: what is being read is counted as far as it is read.
-        let (used, limit) = (self.meters.context_used, self.meters.context_limit);
+        let (used, limit) = (self.here.meters.context_used, self.here.meters.context_limit);
         let mut text = format!(
             "{}{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",
-            about(self.meters.estimated),
+            about(self.here.meters.estimated),
             grouped(used),
             grouped(limit),
             grouped(limit.saturating_sub(used))
         );
-        let path = self.talk.conversation.path();
+        let path = self.here.session.tree.path();
         // A load puts a document at the end and reads it there.
-        let being_read = path.last().map(|m| m.id).filter(|_| matches!(self.activity, Activity::Reading(_)));
+        let being_read = path.last().map(|m| m.id).filter(|_| matches!(self.here.activity, Activity::Reading(_)));
         for (i, message) in path.into_iter().enumerate() {
             let tokens = match &message.meta.document {
                 Some(d) => d.tokens,
                 None => self.count(&message.text)?,
             };
-            let title = in_markdown(&super::conversation::first_words(&super::conversation::title_of(message), 36));
+            let title = in_markdown(&super::tree::first_words(&super::tree::title_of(message), 36));
             let state = match &message.meta.document {
                 Some(d) if !d.complete && being_read == Some(message.id) => ", being read",
                 Some(d) if !d.complete => ", read in part",
@@ -146,7 +146,7 @@ impl State {
             text.push_str(&format!("| {} | {speaker} | {} | {title}{state} |\n", i + 1, grouped(tokens)));
         }
         text.push_str("\nThoughts and the template's own tokens are not listed.\n");
-        if self.feeder.server().is_some() {
+        if self.engine.server().is_some() {
             text.push_str("The items are estimated: a server counts in tokens of its own.\n");
         }
         self.page("Context", text)
@@ -155,12 +155,12 @@ impl State {
     /// `/set`.
     pub(super) fn set(&mut self, change: Option<(String, String)>) -> Done {
         let Some((key, value)) = change else {
-            return self.page("Settings", self.talk.settings.table());
+            return self.page("Settings", self.here.session.settings.table());
         };
-        let mut settings = self.talk.settings.clone();
+        let mut settings = self.here.session.settings.clone();
         let said = settings.set(&key, &value).map_err(RuntimeError::Refused)?;
         self.may_think(settings.think).map_err(RuntimeError::Refused)?;
-        self.talk.settings = settings;
+        self.here.session.settings = settings;
         self.settings_changed(said)
     }
 
@@ -173,32 +173,38 @@ impl State {
 
     /// Whether the model's template does what is wished of its thoughts, where that is not as it was.
     pub(super) fn may_think(&self, mode: ThinkMode) -> Result<(), String> {
-        let switch = self.feeder.renderer.model().template.thinking_switch();
-        let why = switch.refusal(mode).filter(|_| mode != self.talk.settings.think);
+        let switch = self.engine.renderer.model().template.thinking_switch();
+        let why = switch.refusal(mode).filter(|_| mode != self.here.session.settings.think);
         why.map_or(Ok(()), |why| Err(why.into()))
     }
 
     /// `/think`.
     pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
         self.may_think(mode).map_err(RuntimeError::Refused)?;
-        self.talk.settings.set_to("think", &mode).map_err(RuntimeError::Refused)?;
-        self.settings_changed(format!("Thinking is {} from the next answer on", self.talk.settings.get("think")))
+        self.here.session.settings.set_to("think", &mode).map_err(RuntimeError::Refused)?;
+        self.settings_changed(format!(
+            "Thinking is {} from the next answer on",
+            self.here.session.settings.get("think")
+        ))
     }
 
     /// `/spec`.
     pub(super) fn spec(&mut self, mode: Option<SpecMode>) -> Done {
         match mode {
             Some(mode) => {
-                self.talk.settings.set_to("spec", &mode).map_err(RuntimeError::Refused)?;
+                self.here.session.settings.set_to("spec", &mode).map_err(RuntimeError::Refused)?;
                 self.settings_changed(format!(
                     "Speculation is {} from the next answer on",
-                    self.talk.settings.get("spec")
+                    self.here.session.settings.get("spec")
                 ))
             }
             None => {
                 self.note(
                     Level::Info,
-                    format!("Speculation is {}. /spec on|off|auto|N changes it.", self.talk.settings.get("spec")),
+                    format!(
+                        "Speculation is {}. /spec on|off|auto|N changes it.",
+                        self.here.session.settings.get("spec")
+                    ),
                 );
                 Ok(())
             }
@@ -207,9 +213,9 @@ impl State {
 
     /// `/save`.
     pub(super) fn save_report(&mut self) -> Done {
-        let (level, text) = match self.keeper.shown() {
+        let (level, text) = match self.disk.shown() {
             SaveState::Empty => (Level::Info, "Nothing to save yet. Everything is saved as it happens.".to_owned()),
-            SaveState::Saved(_) => (Level::Info, format!("All is saved in {}.", self.keeper.store.root().display())),
+            SaveState::Saved(_) => (Level::Info, format!("All is saved in {}.", self.disk.store.root().display())),
             SaveState::Saving => (Level::Info, "Being saved now.".to_owned()),
             SaveState::TextOnly(why) => (Level::Warn, format!("Text is saved, state is not kept: {why}")),
             SaveState::NotSaved(why) => (Level::Error, format!("NOT SAVED: {why}")),
@@ -221,15 +227,15 @@ impl State {
 
     /// `/doctor`.
     pub(super) fn doctor(&mut self) -> Done {
-        let network = match self.feeder.server() {
+        let network = match self.engine.server() {
             Some(server) => {
                 let server = in_markdown(server);
                 format!("What you ask and load goes to {server}. No telemetry, no update check, no other network use")
             }
             None => "No telemetry, no update check, no network use outside a download you ask for".to_owned(),
         };
-        let m = &self.meters.model;
-        let sizes = self.keeper.store.sizes()?;
+        let m = &self.here.meters.model;
+        let sizes = self.disk.store.sizes()?;
         let what = match m.server {
             Some(_) => m.name.clone(),
             None => format!("{}, {} parameters, {}", m.name, grouped(m.parameters), m.dtype),
@@ -246,7 +252,7 @@ impl State {
             in_markdown(&device),
             m.holds(),
             in_markdown(m.draft.as_deref().unwrap_or("none")),
-            in_markdown(&self.keeper.store.root().display().to_string()),
+            in_markdown(&self.disk.store.root().display().to_string()),
             bytes(sizes.state_bytes),
             bytes(sizes.database_bytes),
             listed(&m.notes),

@@ -5,12 +5,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::branches::Branch;
-use super::feeder::{Feeder, Last};
-use super::keeper::Keeper;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments::{self, Step, boundary};
-use super::talk::Talk;
+use super::slot::Last;
 use super::{Attendance, Done, RuntimeError, State, grouped};
 use crate::core::transcript::MessageId;
 use crate::engine::protocol::Sampling;
@@ -43,20 +41,22 @@ impl Plan {
     }
 }
 
-impl Feeder {
+impl State {
     /// Whether state on disk may be deeper under a text than the live one.
-    fn may_be_deeper_on_disk(&self, talk: &Talk, unchanged: &Path) -> bool {
-        unchanged.position() < self.live.position() || self.live.segments().is_empty() || self.is_short_of(talk)
+    fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
+        unchanged.position() < self.here.slot.live.position()
+            || self.here.slot.live.segments().is_empty()
+            || self.is_short_of()
     }
 
     /// Whether the open branch goes on behind the live state with what was read or said before: it was left by going back.
-    fn is_short_of(&self, talk: &Talk) -> bool {
-        let newest = talk.conversation.path().iter().rev().find_map(|m| talk.ends.get(&m.id));
-        newest.is_some_and(|end| !self.live.segments().iter().any(|s| s.id == *end))
+    fn is_short_of(&self) -> bool {
+        let newest = self.here.session.tree.path().iter().rev().find_map(|m| self.here.session.ends.get(&m.id));
+        newest.is_some_and(|end| !self.here.slot.live.segments().iter().any(|s| s.id == *end))
     }
 
     /// Plans on top of a path whose text is unchanged: adds what is known behind it, leaves out what is not usable.
-    fn plan_from(&self, keeper: &Keeper, rendered: &Rendered, chain: Path, halt: &Halt<'_>) -> Done<Plan> {
+    fn plan_from(&self, rendered: &Rendered, chain: Path, halt: &Halt<'_>) -> Done<Plan> {
         let mut chain = chain;
         let mut steps = self.steps(rendered, &chain, halt)?;
         // The segments before them.
@@ -67,7 +67,7 @@ impl Feeder {
                 let boundary = boundary(rendered, step.text_end);
                 let content = self.content(&chain, &step.prompt, &[], boundary, step.kind);
                 // The name is that of the tokens: what is read behind it begins where its text ends.
-                let stored = keeper.stored_segment(&content.id())?;
+                let stored = self.disk.stored_segment(&content.id())?;
                 let Some(segment) = stored.filter(|s| s.content.boundary == content.boundary) else {
                     break;
                 };
@@ -76,7 +76,7 @@ impl Feeder {
             // Inside the next step somebody may have stopped, or read on in pieces of another length. All of those in a row come
             // before the rest is tokenised again.
             let before = chain.segments().len();
-            while let Some(part) = keeper.stopped_part(&chain, self.fingerprint(), &rendered.text)?
+            while let Some(part) = self.disk.stopped_part(&chain, self.engine.fingerprint(), &rendered.text)?
                 && part.content.start == chain.position()
             {
                 chain.append(part);
@@ -87,7 +87,7 @@ impl Feeder {
             steps = self.steps(rendered, &chain, halt)?;
             known = chain.segments().len();
         }
-        let base = self.usable(keeper, &chain)?;
+        let base = self.usable(&chain)?;
         match base.segments().len().checked_sub(known) {
             Some(done) => drop(steps.drain(..done)),
             None => steps = self.steps(rendered, &base, halt)?,
@@ -101,17 +101,17 @@ impl Feeder {
     }
 
     /// The deepest stored path of the open branch under a rendering; empty where none is deeper than `known`, whose text is unchanged.
-    fn stored_under(&self, talk: &Talk, keeper: &Keeper, text: &str, known: &Path) -> Done<Path> {
+    fn stored_under(&self, text: &str, known: &Path) -> Done<Path> {
         let mut tried: HashSet<SegmentId> = HashSet::new();
-        for message in talk.conversation.path().iter().rev() {
-            let Some(id) = talk.ends.get(&message.id).filter(|id| !tried.contains(*id)) else {
+        for message in self.here.session.tree.path().iter().rev() {
+            let Some(id) = self.here.session.ends.get(&message.id).filter(|id| !tried.contains(*id)) else {
                 continue;
             };
             if known.segments().iter().any(|s| s.id == *id) {
                 // A name stands for the whole path: no need to read it to find as much of it. Earlier messages end further up.
                 break;
             }
-            let path = keeper.stored_path(id)?;
+            let path = self.disk.stored_path(id)?;
             let unchanged = path.unchanged(text);
             if !unchanged.segments().is_empty() {
                 return Ok(unchanged);
@@ -123,19 +123,19 @@ impl Feeder {
     }
 
     /// The longest prefix that can be made live: it is live already, or its checkpoint and all rows are on disk.
-    fn usable(&self, keeper: &Keeper, path: &Path) -> Done<Path> {
-        if self.server().is_some() {
+    fn usable(&self, path: &Path) -> Done<Path> {
+        if self.engine.server().is_some() {
             // Its history is all that is needed.
             return Ok(path.clone());
         }
-        let live = self.live.segments().len();
-        let from_live = if self.live.common(path) == live { live } else { 0 };
+        let live = self.here.slot.live.segments().len();
+        let from_live = if self.here.slot.live.common(path) == live { live } else { 0 };
         for n in (from_live + 1..=path.segments().len()).rev() {
             let Some(tip) = path.segments().get(n - 1) else {
                 break;
             };
             // Unknown to the store: never saved. What comes before it may be.
-            if let Some(plan) = keeper.restorable(&tip.id)? {
+            if let Some(plan) = self.disk.restorable(&tip.id)? {
                 return Ok(path.prefix(plan.usable.max(from_live)));
             }
         }
@@ -145,31 +145,32 @@ impl Feeder {
     /// Cuts the text behind a path into segments to be read. The last one is what the model answers to, unless a message
     /// ends with it.
     fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
-        Ok(segments::steps(&self.renderer, self.piece, rendered, path, halt)?)
+        Ok(segments::steps(&self.engine.renderer, self.engine.piece, rendered, path, halt)?)
     }
 
     /// The live state is under the rendering of the open branch, and all but its last few words are in it.
-    pub(super) fn is_synced(&self, talk: &Talk, rendered: &Rendered) -> bool {
-        if rendered.text.is_empty() || self.live.segments().is_empty() {
-            return rendered.text.is_empty() && self.live.segments().is_empty();
+    pub(super) fn is_synced(&self, rendered: &Rendered) -> bool {
+        if rendered.text.is_empty() || self.here.slot.live.segments().is_empty() {
+            return rendered.text.is_empty() && self.here.slot.live.segments().is_empty();
         }
-        let whole = self.live.unchanged(&rendered.text).segments().len() == self.live.segments().len();
-        let missing = rendered.text.len().saturating_sub(self.live.text_bytes());
-        whole && missing <= SMALL_REST && !self.is_short_of(talk)
+        let whole =
+            self.here.slot.live.unchanged(&rendered.text).segments().len() == self.here.slot.live.segments().len();
+        let missing = rendered.text.len().saturating_sub(self.here.slot.live.text_bytes());
+        whole && missing <= SMALL_REST && !self.is_short_of()
     }
 }
 
 impl State {
     /// Plans for a text: the deepest usable path under it, and what has to be read behind it.
     pub(super) fn plan(&self, rendered: &Rendered) -> Done<Plan> {
-        let mut chain = self.feeder.live.unchanged(&rendered.text);
-        if self.feeder.may_be_deeper_on_disk(&self.talk, &chain) {
-            let stored = self.feeder.stored_under(&self.talk, &self.keeper, &rendered.text, &chain)?;
+        let mut chain = self.here.slot.live.unchanged(&rendered.text);
+        if self.may_be_deeper_on_disk(&chain) {
+            let stored = self.stored_under(&rendered.text, &chain)?;
             if stored.text_bytes() > chain.text_bytes() {
                 chain = stored;
             }
         }
-        self.bounded(|halt| self.feeder.plan_from(&self.keeper, rendered, chain, halt))
+        self.bounded(|halt| self.plan_from(rendered, chain, halt))
     }
 
     /// A plan with something to answer to.
@@ -181,7 +182,7 @@ impl State {
                 return Err(RuntimeError::Failed("internal error: there is nothing to answer to".into()));
             };
             let base = plan.base.prefix(shorter);
-            plan = self.bounded(|halt| self.feeder.plan_from(&self.keeper, rendered, base, halt))?;
+            plan = self.bounded(|halt| self.plan_from(rendered, base, halt))?;
         }
         Ok(plan)
     }
@@ -198,7 +199,7 @@ impl State {
 
     /// Whether state that is being written may be what a plan for this text wants back.
     pub(super) fn wants_stored(&self, rendered: &Rendered) -> bool {
-        self.feeder.may_be_deeper_on_disk(&self.talk, &self.feeder.live.unchanged(&rendered.text))
+        self.may_be_deeper_on_disk(&self.here.slot.live.unchanged(&rendered.text))
     }
 
     /// Works on a text that may be of any length: given up when somebody wants it to end, and at more tokens than the context
@@ -214,7 +215,7 @@ impl State {
 
     /// Tokens of a text.
     pub(super) fn count(&self, text: &str) -> Done<u64> {
-        let tokenizer = &self.feeder.renderer.model().tokenizer;
+        let tokenizer = &self.engine.renderer.model().tokenizer;
         let counted = self.bounded(|halt| tokenizer.encode_plain_until(text, &Halt { most: usize::MAX, ..*halt }));
         Ok(counted?.len() as u64)
     }
@@ -222,7 +223,7 @@ impl State {
     /// Tokens beyond which a text is refused; 0 where there is no such number. A server counts in tokens of its own and refuses by
     /// them.
     pub(super) fn firm_limit(&self) -> u64 {
-        if self.feeder.server().is_some() { 0 } else { self.meters.context_limit }
+        if self.engine.server().is_some() { 0 } else { self.here.meters.context_limit }
     }
 
     /// Refuses what does not fit, before anything was read. `what` is what would be read.
@@ -263,7 +264,7 @@ impl State {
         rendered: &Arc<Rendered>,
         sampling: Sampling,
     ) -> Done<(Branch, StreamDecoder)> {
-        let (renderer, piece) = (&self.feeder.renderer, self.feeder.piece);
+        let (renderer, piece) = (&self.engine.renderer, self.engine.piece);
         let steps = self.bounded(|halt| segments::steps(renderer, piece, rendered, base, halt))?;
         let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
         let limit = self.firm_limit();
@@ -287,7 +288,7 @@ impl State {
 
     /// Tokens kept free for an answer: as configured, at most a quarter of a small context.
     pub(super) fn reserve(&self) -> u64 {
-        self.reserve_answer.min(self.meters.context_limit / 4)
+        self.reserve_answer.min(self.here.meters.context_limit / 4)
     }
 
     /// `, about 0:35`, when the reading speed is known.

@@ -109,7 +109,7 @@ impl State {
         }
         let text = format!(
             "| preset | |\n|---|---|\n{rows}\nNow: {}. `/preset NAME` takes one.{own}\n",
-            self.talk.settings.preset
+            self.here.session.settings.preset
         );
         self.page("Presets", text)
     }
@@ -117,7 +117,7 @@ impl State {
     /// The settings with a preset, and what it says of the display. Like the built-in ones it begins with the configured sampling;
     /// nothing changes unless all of it can be set.
     fn settings_of(&self, preset: &Preset) -> Result<(Settings, Display), String> {
-        let mut settings = self.talk.settings.clone();
+        let mut settings = self.here.session.settings.clone();
         settings.begin_preset(&self.defaults);
         let mut display = Display::new();
         for (key, value) in &preset.values {
@@ -131,7 +131,7 @@ impl State {
 
     fn take_preset(&mut self, name: &str) -> Done {
         if builtin(name).is_some() {
-            let said = self.talk.settings.preset(name, &self.defaults);
+            let said = self.here.session.settings.preset(name, &self.defaults);
             return self.settings_changed(said.map_err(RuntimeError::Refused)?);
         }
         let dir = self.presets.clone().unwrap_or_default();
@@ -144,22 +144,22 @@ impl State {
         settings.preset = name.to_owned();
         let mut said = format!("Preset {name}: {}", summary(&preset, &self.defaults));
         if let (Err(why), Some(row)) = (self.may_think(settings.think), table::session_row("think")) {
-            settings.take(row, &self.talk.settings);
+            settings.take(row, &self.here.session.settings);
             said.push_str(&format!(". Of thoughts nothing was taken: {why}"));
         }
-        let path = self.talk.conversation.path();
+        let path = self.here.session.tree.path();
         let present = path.first().filter(|m| m.role == Role::System);
         let read_here = present.map(|m| m.text.clone());
         if let Some(text) = preset.system.filter(|t| read_here.as_ref() != Some(t)) {
-            if self.talk.conversation.is_empty() && self.talk.may_write().is_ok() {
+            if self.here.session.tree.is_empty() && self.here.session.may_write().is_ok() {
                 self.move_head(None)?;
-                self.talk.system = Some(text);
+                self.here.session.system = Some(text);
                 self.show_session();
             } else {
                 said.push_str(&format!(". Its system text is for new sessions: /new, then /preset {name}"));
             }
         }
-        self.talk.settings = settings;
+        self.here.session.settings = settings;
         if !display.is_empty() {
             self.tell(Notice::Display(display));
         }
@@ -175,18 +175,18 @@ impl State {
         let Some(dir) = &self.presets else {
             return Err(refused("There is no configuration folder".into()));
         };
-        let settings = &self.talk.settings;
+        let settings = &self.here.session.settings;
         // A preset without a seed leaves it to each answer, so that is not written down.
         let mut values: Display = table::preset_rows()
             .filter(|row| row.name != "sampling.seed" || settings.seed.is_some())
             .filter_map(|row| Some((row.name, settings.value(row)?)))
             .collect();
         values.extend(display);
-        let first = self.talk.conversation.path().first().copied();
+        let first = self.here.session.tree.path().first().copied();
         let system = match first {
             Some(m) if m.role == Role::System => Some(m.text.clone()),
             Some(_) => None,
-            None => self.talk.system.clone(),
+            None => self.here.session.system.clone(),
         };
         let preset = Preset { system: system.filter(|t| !t.trim().is_empty()), values };
         // What a configuration allows and a session does not must not be found out when it is wanted.
@@ -200,8 +200,8 @@ impl State {
             true => format!(" The one before is {name}.toml~."),
             false => String::new(),
         };
-        self.talk.settings.preset = name.to_owned();
-        self.talk.settings.keep_preset();
+        self.here.session.settings.preset = name.to_owned();
+        self.here.session.settings.keep_preset();
         self.save_settings()?;
         self.note(Level::Info, format!("Preset {name} saved: {}.{before}", file.display()));
         Ok(())

@@ -6,7 +6,7 @@ use crate::runtime::protocol::{Activity, Choice, Notice};
 
 impl State {
     pub(super) fn answered(&mut self, question: u64, answer: Answer) {
-        match std::mem::take(&mut self.work) {
+        match std::mem::take(&mut self.here.work) {
             Work::Asking { question: asked, before, then, .. } if asked == question => {
                 // A stop led to the question, and is over.
                 if before != Activity::Stopping {
@@ -15,7 +15,7 @@ impl State {
                 self.resumed(then, Some(answer));
             }
             // The question is gone.
-            work => self.work = work,
+            work => self.here.work = work,
         }
     }
 
@@ -53,15 +53,15 @@ impl State {
         }
         self.next_question += 1;
         let question = self.next_question;
-        let before = self.activity.clone();
+        let before = self.here.activity.clone();
         match self.off_screen {
             // There it is a question that is told, and no end.
-            true => self.activity = Activity::Idle,
+            true => self.here.activity = Activity::Idle,
             false => self.activity(Activity::Idle),
         }
         let notice = Box::new(notice(question));
         self.tell((*notice).clone());
-        self.work = Work::Asking { question, notice, before, then: Box::new(then) };
+        self.here.work = Work::Asking { question, notice, before, then: Box::new(then) };
         Ok(())
     }
 

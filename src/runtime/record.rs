@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use unicode_width::UnicodeWidthChar;
 
-use super::keeper::Keeper;
-use super::talk::Rights;
+use super::persistence::Persistence;
+use super::session::Rights;
 use super::work::Wanted;
 use super::{Done, State, Work};
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
@@ -40,37 +40,37 @@ impl State {
         wanted: Wanted,
         then: impl FnOnce(&mut State) -> Done + Send + 'static,
     ) -> Done {
-        if self.keeper.has(wanted) {
+        if self.disk.has(wanted) {
             return then(self);
         }
-        let until = Keeper::patience(wanted);
-        self.work = Work::Saving { wanted, until, then: Box::new(|runtime, ()| then(runtime)) };
+        let until = Persistence::patience(wanted);
+        self.here.work = Work::Saving { wanted, until, then: Box::new(|runtime, ()| then(runtime)) };
         Ok(())
     }
 
     /// Makes the session's row if there is none yet, named after what begins it.
     fn session_row(&mut self, first: &Message, changes: &mut Vec<Change>) -> Done<SessionId> {
-        if let Some(id) = self.talk.id {
+        if let Some(id) = self.here.session.id {
             return Ok(id);
         }
-        let store = &self.keeper.store;
+        let store = &self.disk.store;
         let id = store.new_session_id();
-        if self.talk.name.is_empty() {
+        if self.here.session.name.is_empty() {
             let wish = session_name(first);
-            self.talk.name = store.free_name(&wish).unwrap_or(wish);
+            self.here.session.name = store.free_name(&wish).unwrap_or(wish);
         }
         changes.push(Change::CreateSession(NewSession {
             id,
-            name: self.talk.name.clone(),
-            settings: self.talk.settings_json()?,
+            name: self.here.session.name.clone(),
+            settings: self.here.session.settings_json()?,
             head: None,
             forked_from: None,
         }));
-        if !self.talk.title.is_empty() {
-            let (title, by) = (self.talk.title.clone(), TitleBy::Person);
+        if !self.here.session.title.is_empty() {
+            let (title, by) = (self.here.session.title.clone(), TitleBy::Person);
             changes.push(Change::Title { session: id, title, by });
         }
-        self.talk.id = Some(id);
+        self.here.session.id = Some(id);
         self.draft_gets_row(id, changes);
         self.lock_session(id);
         Ok(id)
@@ -78,10 +78,10 @@ impl State {
 
     /// Takes the lock of a session that has just got its row.
     pub(super) fn lock_session(&mut self, id: SessionId) {
-        match self.keeper.store.lock_session(id, &self.talk.name) {
-            Ok(lock) => self.keeper.lock = Some(lock),
+        match self.disk.store.lock_session(id, &self.here.session.name) {
+            Ok(lock) => self.here.lock = Some(lock),
             // That nothing can be written has been said.
-            Err(_) if matches!(self.keeper.store.access(), Access::ReadOnly { .. }) => {}
+            Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => {}
             // A new id is nobody else's; a file system without locks must not stop a chat.
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
@@ -98,10 +98,10 @@ impl State {
     /// The same without what is shown beside the messages, which takes time that grows with them: [`State::show_tree`] shows
     /// it once for many.
     pub(super) fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
-        let unnamed = self.talk.name.is_empty();
+        let unnamed = self.here.session.name.is_empty();
         let save = self.put_new(message.clone())?;
         self.tell(Notice::Added(message));
-        if unnamed && !self.talk.name.is_empty() {
+        if unnamed && !self.here.session.name.is_empty() {
             self.show_session();
         }
         Ok(Wanted::Texts(save))
@@ -114,42 +114,42 @@ impl State {
 
     fn put_new(&mut self, message: Message) -> Done<u64> {
         let mut changes = Vec::new();
-        if message.role == Role::System && self.talk.id.is_none() {
+        if message.role == Role::System && self.here.session.id.is_none() {
             // Named after the first question, which comes right behind it.
-            self.talk.conversation.add(message);
+            self.here.session.tree.add(message);
             return Ok(0);
         }
-        let fresh = self.talk.id.is_none();
+        let fresh = self.here.session.id.is_none();
         let session = self.session_row(&message, &mut changes)?;
         if fresh {
-            let earlier = self.talk.conversation.path().into_iter().cloned();
+            let earlier = self.here.session.tree.path().into_iter().cloned();
             changes.extend(earlier.map(|m| Change::PutMessage { session, message: Box::new(m) }));
         }
-        self.talk.conversation.add(message.clone());
+        self.here.session.tree.add(message.clone());
         let head = Some(message.id);
         changes.push(Change::PutMessage { session, message: Box::new(message) });
         changes.push(Change::MoveHead { session, head });
-        Ok(self.keeper.change(changes))
+        Ok(self.disk.change(changes))
     }
 
     /// Saves a message that grew or is complete.
     pub(super) fn amend(&mut self, message: &Message) {
-        self.talk.conversation.amend(message.clone());
-        if let Some(session) = self.talk.id {
-            self.keeper.change(vec![Change::PutMessage { session, message: Box::new(message.clone()) }]);
+        self.here.session.tree.amend(message.clone());
+        if let Some(session) = self.here.session.id {
+            self.disk.change(vec![Change::PutMessage { session, message: Box::new(message.clone()) }]);
         }
     }
 
     /// Moves the head of the open session. Texts of the new branch are read if they are not here; it stays where it is if they
     /// cannot be.
     pub(super) fn move_head(&mut self, head: Option<MessageId>) -> Done {
-        if head == self.talk.conversation.head() {
+        if head == self.here.session.tree.head() {
             return Ok(());
         }
         self.read_texts_to(head)?;
-        self.talk.conversation.go(head);
-        if let Some(session) = self.talk.id {
-            self.keeper.change(vec![Change::MoveHead { session, head }]);
+        self.here.session.tree.go(head);
+        if let Some(session) = self.here.session.id {
+            self.disk.change(vec![Change::MoveHead { session, head }]);
         }
         Ok(())
     }
@@ -157,75 +157,75 @@ impl State {
     /// Reads the texts of a branch that are here in part only.
     pub(super) fn read_texts_to(&mut self, head: Option<MessageId>) -> Done {
         // Messages said in this run may be ahead of the disk; they are whole here.
-        let cut = self.talk.conversation.path_to(head).iter().any(|m| self.talk.cut.contains(&m.id));
+        let cut = self.here.session.tree.path_to(head).iter().any(|m| self.here.session.cut.contains(&m.id));
         if let Some(id) = head.filter(|_| cut) {
-            for m in self.keeper.store.path(id)? {
-                if self.talk.cut.remove(&m.id) || self.talk.conversation.get(m.id).is_none() {
-                    let talk = &mut self.talk;
-                    talk.conversation.restore(restored(m, &talk.rights, &mut talk.broken_off));
+            for m in self.disk.store.path(id)? {
+                if self.here.session.cut.remove(&m.id) || self.here.session.tree.get(m.id).is_none() {
+                    let session = &mut self.here.session;
+                    session.tree.restore(restored(m, &session.rights, &mut session.broken_off));
                 }
             }
-            self.talk.complete_what_is_read();
+            self.here.session.complete_what_is_read();
         }
         Ok(())
     }
 
     /// Remembers a typed prompt for the input's history.
     pub(super) fn remember_prompt(&mut self, text: &str) {
-        self.keeper.remember(Change::Prompt(text.to_owned()));
+        self.disk.remember(Change::Prompt(text.to_owned()));
     }
 
     /// Records a segment and, with `image`, its state; `message` ends in it.
     pub(super) fn save_segment(&mut self, content: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
-        if self.apart.is_some() {
+        if self.here.apart.is_some() {
             return;
         }
         let id = content.id();
         let link = message.map(|message| {
-            self.talk.ends.insert(message, id);
+            self.here.session.ends.insert(message, id);
             Change::Link { message, segment: id }
         });
-        self.keeper.segment(self.talk.id, content, link, image);
+        self.disk.segment(self.here.session.id, content, link, image);
     }
 
     /// Says in the store that a message ends in a segment that is there already.
     pub(super) fn point(&mut self, message: MessageId, segment: SegmentId) {
-        if self.talk.ends.insert(message, segment) != Some(segment) && self.apart.is_none() {
-            self.keeper.change(vec![Change::Link { message, segment }]);
+        if self.here.session.ends.insert(message, segment) != Some(segment) && self.here.apart.is_none() {
+            self.disk.change(vec![Change::Link { message, segment }]);
         }
     }
 
     /// Gives a message a name.
     pub(super) fn save_mark(&mut self, name: &str, message: MessageId) {
-        self.talk.label(name, message);
-        if let Some(session) = self.talk.id {
-            self.keeper.change(vec![Change::Mark { session, name: name.to_owned(), message }]);
+        self.here.session.label(name, message);
+        if let Some(session) = self.here.session.id {
+            self.disk.change(vec![Change::Mark { session, name: name.to_owned(), message }]);
         }
     }
 
     /// Keeps the session's settings; of one that is open to view only they are this terminal's alone.
     pub(super) fn save_settings(&mut self) -> Done {
-        if let (Some(session), Rights::Write) = (self.talk.id, &self.talk.rights) {
-            let json = self.talk.settings_json()?;
-            self.keeper.change(vec![Change::Settings { session, json }]);
+        if let (Some(session), Rights::Write) = (self.here.session.id, &self.here.session.rights) {
+            let json = self.here.session.settings_json()?;
+            self.disk.change(vec![Change::Settings { session, json }]);
         }
         Ok(())
     }
 
     /// The open tree as rows, with what is kept now.
     pub(super) fn timeline_rows(&self) -> Vec<TimelineRow> {
-        let fingerprint = self.feeder.fingerprint();
-        let kept: std::collections::HashSet<MessageId> = match self.talk.id {
+        let fingerprint = self.engine.fingerprint();
+        let kept: std::collections::HashSet<MessageId> = match self.here.session.id {
             Some(id) => self
-                .keeper
+                .disk
                 .store
                 .tree(id, fingerprint, 0)
                 .map(|nodes| nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect())
                 .unwrap_or_default(),
             None => Default::default(),
         };
-        let names = self.talk.names();
-        self.talk.conversation.timeline(|id| kept.contains(&id), |id| names.get(&id).cloned())
+        let names = self.here.session.names();
+        self.here.session.tree.timeline(|id| kept.contains(&id), |id| names.get(&id).cloned())
     }
 }
 /// A name for a session from its first question or document: a few words, as one would type them.

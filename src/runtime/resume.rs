@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::conversation::{Conversation, first_words};
 use super::execute::{PromptReading, cannot_be_used};
 use super::plan::Plan;
 use super::record::restored;
 use super::render::Rendered;
+use super::session::Rights;
 use super::sync::THIS_CONVERSATION;
-use super::talk::Rights;
-use super::{Attendance, Done, RuntimeError, Settings, State, Talk, Then, grouped};
+use super::tree::{Tree, first_words};
+use super::{Attendance, Done, RuntimeError, Session, Settings, State, Then, grouped};
 use crate::config::settings::session::Kept;
 use crate::core::counted;
 use crate::core::transcript::{MessageId, Role, SessionId};
@@ -29,15 +29,15 @@ impl State {
     /// `/resume`.
     pub(super) fn resume(&mut self, name: &str) -> Done {
         self.leads_on_screen()?;
-        self.keeper.wait_for_texts();
+        self.disk.wait_for_texts();
         // One that was left may have no row yet.
-        let left = self.opened.left_as(name).filter(|id| self.talk.id != Some(*id));
-        if let Some(id) = left.filter(|id| self.seat_of(|talk| talk.id == Some(*id)).is_none()) {
+        let left = self.opened.left_as(name).filter(|id| self.here.session.id != Some(*id));
+        if let Some(id) = left.filter(|id| self.seat_of(|session| session.id == Some(*id)).is_none()) {
             self.refuse_unsaved(id, name)?;
         }
-        let trashed = || match self.keeper.store.session_named(name) {
+        let trashed = || match self.disk.store.session_named(name) {
             // What was deleted by mistake comes back by its name.
-            Err(StoreError::NoSession { .. }) => self.keeper.store.undelete(name).ok(),
+            Err(StoreError::NoSession { .. }) => self.disk.store.undelete(name).ok(),
             Ok(_) | Err(_) => None,
         };
         let back = if name == LAST { None } else { trashed() };
@@ -46,15 +46,15 @@ impl State {
         }
         let record = if name == LAST {
             let none = || RuntimeError::Refused("There is no session to come back to yet.".into());
-            self.keeper.store.last_session()?.ok_or_else(none)?
+            self.disk.store.last_session()?.ok_or_else(none)?
         } else {
-            self.keeper.store.session_named(back.as_deref().unwrap_or(name))?
+            self.disk.store.session_named(back.as_deref().unwrap_or(name))?
         };
         if name == record.name && self.attendance == Attendance::Present {
             self.say_namesake_in_trash(&record)?;
         }
         // One that is only viewed is opened anew: whoever had it may have left it, and what was not read can be.
-        if self.talk.id == Some(record.id) && self.talk.rights == Rights::Write {
+        if self.here.session.id == Some(record.id) && self.here.session.rights == Rights::Write {
             self.note(Level::Info, format!("\"{}\" is open already.", record.name));
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl State {
 
     /// A session of this name may have been deleted before: its name leads here now.
     fn say_namesake_in_trash(&self, record: &SessionRecord) -> Done {
-        let trashed = self.keeper.store.trashed_session(&record.name)?.filter(|trashed| trashed.name == record.name);
+        let trashed = self.disk.store.trashed_session(&record.name)?.filter(|trashed| trashed.name == record.name);
         if let Some(SessionRecord { id, name, .. }) = trashed {
             self.note(Level::Info, format!("Another \"{name}\" is in the trash: /resume {} brings it back.", id.0));
         }
@@ -71,17 +71,17 @@ impl State {
     }
 
     pub(super) fn open_record(&mut self, record: SessionRecord) -> Done {
-        if let Some(at) = self.seat_of(|talk| talk.id == Some(record.id)) {
+        if let Some(at) = self.seat_of(|session| session.id == Some(record.id)) {
             self.take_up(at);
             return Ok(());
         }
         self.refuse_unsaved(record.id, &record.name)?;
         // Held already where its state was not read: nobody else gets it in between.
-        let held = (self.talk.id == Some(record.id)).then(|| self.keeper.lock.take()).flatten();
+        let held = (self.here.session.id == Some(record.id)).then(|| self.here.lock.take()).flatten();
         if held.is_some() {
             return self.open_with(&record, held, Rights::Write);
         }
-        let (lock, rights) = match self.keeper.store.lock_session(record.id, &record.name) {
+        let (lock, rights) = match self.disk.store.lock_session(record.id, &record.name) {
             Ok(lock) => {
                 if let Some(owner) = &lock.stale {
                     let pid = owner.pid;
@@ -94,7 +94,7 @@ impl State {
             }
             Err(e @ StoreError::InUse { .. }) => return self.open_in_use(record, e),
             // That nothing can be written has been said.
-            Err(_) if matches!(self.keeper.store.access(), Access::ReadOnly { .. }) => (None, Rights::Write),
+            Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => (None, Rights::Write),
             Err(e) => {
                 self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
                 (None, Rights::Write)
@@ -106,7 +106,7 @@ impl State {
     /// Refuses to open a session of which the store has less than was said: a question below that would be said to an older
     /// conversation.
     pub(super) fn refuse_unsaved(&self, id: SessionId, name: &str) -> Done {
-        match self.keeper.unsaved(id) {
+        match self.disk.unsaved(id) {
             None => Ok(()),
             Some(why) => Err(RuntimeError::Refused(format!(
                 "\"{name}\" is not opened: what was said there last is not on disk yet ({why}). /resume {} opens it once it is.",
@@ -118,7 +118,7 @@ impl State {
     fn open_with(&mut self, record: &SessionRecord, lock: Option<SessionLock>, rights: Rights) -> Done {
         self.load_record(record, lock, rights)?;
         self.say_all_is_undone(record);
-        self.resume_pending = true;
+        self.here.resume_pending = true;
         Ok(())
     }
 
@@ -149,25 +149,25 @@ impl State {
     }
 
     fn load_record(&mut self, record: &SessionRecord, lock: Option<SessionLock>, rights: Rights) -> Done {
-        let fingerprint = self.feeder.fingerprint().to_owned();
-        let nodes = self.keeper.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
+        let fingerprint = self.engine.fingerprint().to_owned();
+        let nodes = self.disk.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
         let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
         let mut broken_off = HashSet::new();
-        let mut conversation = Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
+        let mut conversation = Tree::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
         // A damaged log keeps nobody from opening it: the newest line will do.
-        conversation.stood_at(self.keeper.store.heads_left(record.id).unwrap_or_default());
+        conversation.stood_at(self.disk.store.heads_left(record.id).unwrap_or_default());
         if let Some(head) = conversation.head() {
-            for message in self.keeper.store.path(head)? {
+            for message in self.disk.store.path(head)? {
                 cut.remove(&message.id);
                 conversation.restore(restored(message, &rights, &mut broken_off));
             }
         }
         let mut labels: BTreeMap<String, MessageId> = BTreeMap::new();
-        for (fork, at) in self.keeper.store.forks(record.id)? {
+        for (fork, at) in self.disk.store.forks(record.id)? {
             labels.extend(at.map(|at| (fork.name, at)));
         }
-        labels.extend(self.keeper.store.marks(record.id)?.into_iter().map(|m| (m.name, m.message)));
+        labels.extend(self.disk.store.marks(record.id)?.into_iter().map(|m| (m.name, m.message)));
         let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults.own());
         self.say_unread(&record.name, &settings, &wrong);
         for (key, value) in &self.overrides {
@@ -175,13 +175,13 @@ impl State {
         }
         let first =
             conversation.path().first().filter(|m| m.role == Role::System && !m.meta.damaged).map(|m| m.text.clone());
-        let mut talk = Talk {
+        let mut session = Session {
             serial: 0,
             id: Some(record.id),
             name: record.name.clone(),
-            title: self.keeper.store.own_title(record.id)?.unwrap_or_default(),
+            title: self.disk.store.own_title(record.id)?.unwrap_or_default(),
             wants_title: false,
-            conversation,
+            tree: conversation,
             settings,
             unread,
             system: first.or_else(|| self.default_system.clone()),
@@ -192,15 +192,15 @@ impl State {
             cut,
             broken_off,
         };
-        talk.complete_what_is_read();
+        session.complete_what_is_read();
         let known = self.opened.has(record.id);
-        self.become_open(talk, lock);
-        self.warned = 0;
+        self.become_open(session, lock);
+        self.here.warned = 0;
         self.forget_speeds();
-        self.keeper.forget_left_out();
-        self.keeper.show(SaveState::Saved(record.updated_ms));
+        self.disk.forget_left_out();
+        self.disk.show(SaveState::Saved(record.updated_ms));
         self.show_session();
-        if self.talk.rights == Rights::Write {
+        if self.here.session.rights == Rights::Write {
             self.tell_draft(record.id, known);
         }
         self.begin_position(record.tokens);
@@ -210,10 +210,10 @@ impl State {
     /// Nothing on the screen tells of what was said where all of it is undone.
     fn say_all_is_undone(&self, record: &SessionRecord) {
         // Where it cannot be told, opening matters more.
-        let kept = self.keeper.store.undone(record.id, record.head).unwrap_or(0);
+        let kept = self.disk.store.undone(record.id, record.head).unwrap_or(0);
         if kept > 0 && self.attendance == Attendance::Present {
             let kept = counted(kept, "message");
-            let next = match self.talk.rights {
+            let next = match self.here.session.rights {
                 Rights::Write => format!("What is kept ({kept}) comes back with /redo; /timeline shows all."),
                 Rights::View(_) => format!("/timeline shows what is kept ({kept})."),
             };
@@ -253,7 +253,7 @@ impl State {
 
     /// Puts the state of a session that was just opened back, or asks whether to read it again.
     pub(super) fn finish_resume(&mut self, then: Then<()>) -> Done {
-        self.resume_pending = false;
+        self.here.resume_pending = false;
         let rendered = match self.known_size(self.past(), THIS_CONVERSATION) {
             // It is there to be looked at, and to be gone back in.
             Err(e @ RuntimeError::Damaged(_)) => {
@@ -268,13 +268,13 @@ impl State {
         self.when_planned(rendered, State::plan_past, |runtime, rendered, plan| {
             let plan = runtime.known_size(plan, THIS_CONVERSATION)?;
             let (read, total) = (plan.to_read(), plan.total());
-            if read <= UNASKED || runtime.feeder.server().is_some() || runtime.talk.rights != Rights::Write {
+            if read <= UNASKED || runtime.engine.server().is_some() || runtime.here.session.rights != Rights::Write {
                 return runtime.resume_with(plan, rendered, then);
             }
             let about = runtime.about(read);
             let why =
                 runtime.why_broken_off(&plan, &rendered).unwrap_or_else(|| runtime.why_no_state(plan.base.position()));
-            let (read, total, again) = (grouped(read), grouped(total), runtime.talk.again());
+            let (read, total, again) = (grouped(read), grouped(total), runtime.here.session.again());
             if runtime.reads_unasked && runtime.attendance == Attendance::Present {
                 runtime.note(Level::Warn, format!("{why} {read} of {total} tokens are read{again}{about}."));
                 return runtime.resume_with(plan, rendered, then);
@@ -288,7 +288,7 @@ impl State {
                 if key == '\n' {
                     return runtime.resume_with(plan, rendered, then);
                 }
-                runtime.talk.rights = Rights::View("its state was not read.".into());
+                runtime.here.session.rights = Rights::View("its state was not read.".into());
                 runtime.show_session();
                 then(runtime, ())
             })
@@ -300,12 +300,12 @@ impl State {
         self.execute(plan, rendered, None, PromptReading::begun(), |runtime, _, fed| {
             let fed = fed?;
             let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));
-            let quiet = runtime.opened.take_quiet() && (fed.read == 0 || runtime.feeder.server().is_some());
-            if runtime.feeder.server().is_some() && !quiet {
+            let quiet = runtime.opened.take_quiet() && (fed.read == 0 || runtime.engine.server().is_some());
+            if runtime.engine.server().is_some() && !quiet {
                 let text =
                     format!("No kept state: a resumed conversation is read again by the server (about {all} tokens).");
                 runtime.note(Level::Info, text);
-            } else if runtime.feeder.stopped() {
+            } else if runtime.here.slot.stopped() {
                 let text = format!(
                     "Stopped: {all} tokens of this conversation are read, the rest will be read with the next question."
                 );
@@ -320,7 +320,7 @@ impl State {
 
     /// A sentence where what has to be read begins inside a document whose load broke off: it was not read before.
     fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {
-        let document = self.talk.half_read()?;
+        let document = self.here.session.half_read()?;
         let at = rendered.cuts.iter().position(|c| c.message == document.id)?;
         let begin = at.checked_sub(1).and_then(|i| rendered.cuts.get(i)).map_or(0, |c| c.end);
         let name = &document.meta.document.as_ref()?.name;
@@ -330,8 +330,8 @@ impl State {
 
     /// A sentence: why the open branch has no usable state behind so many tokens.
     fn why_no_state(&self, kept: u64) -> String {
-        let mine = self.feeder.fingerprint();
-        let record = self.talk.id.and_then(|id| self.keeper.store.session(id).ok());
+        let mine = self.engine.fingerprint();
+        let record = self.here.session.id.and_then(|id| self.disk.store.session(id).ok());
         if record.and_then(|r| r.state_of).is_some_and(|of| of != mine) {
             return "State is from another model.".into();
         }
@@ -342,14 +342,14 @@ impl State {
 
     /// A sentence: what of the open branch's kept state is not there any more, if anything.
     fn lost_state(&self) -> Option<String> {
-        let tip = self.talk.conversation.path().iter().rev().find_map(|m| self.talk.ends.get(&m.id).copied());
-        let lost = tip.and_then(|t| self.keeper.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());
+        let tip = self.here.session.tree.path().iter().rev().find_map(|m| self.here.session.ends.get(&m.id).copied());
+        let lost = tip.and_then(|t| self.disk.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());
         lost.map(|lost| cannot_be_used(&lost))
     }
 
     /// With nobody there to be asked: says that what was lost is read again.
     pub(super) fn say_lost_state(&self) {
-        if let Some(why) = self.lost_state().filter(|_| self.feeder.server().is_none()) {
+        if let Some(why) = self.lost_state().filter(|_| self.engine.server().is_none()) {
             self.note(Level::Warn, format!("{why} It is read again."));
         }
     }

@@ -70,7 +70,7 @@ impl State {
                 }
                 Event::Engine(e) => self.on_engine(e),
                 Event::Save(e) => self.on_save(e),
-                Event::WriterGone => self.keeper.events = never(),
+                Event::WriterGone => self.disk.events = never(),
                 Event::Errand(Whose::InHand, what) => self.on_errand(what),
                 Event::Errand(Whose::Seat(at), what) => self.beside(at, |runtime| runtime.on_errand(what)),
                 Event::Errand(Whose::Beside(at), what) => self.on_errand_beside(at, what),
@@ -87,7 +87,7 @@ impl State {
 
     /// Whether nothing goes on, here or elsewhere.
     fn is_at_rest(&self) -> bool {
-        self.work.is_idle() && self.errands.is_empty() && self.other_works().all(Work::is_idle)
+        self.here.work.is_idle() && self.errands.is_empty() && self.other_works().all(Work::is_idle)
     }
 
     /// Begins what needs no event, here or in another conversation; false when there is nothing.
@@ -97,20 +97,20 @@ impl State {
     }
 
     fn advance_in_hand(&mut self) -> bool {
-        if !self.queue.is_empty() {
+        if !self.here.queue.is_empty() {
             self.make_room();
         }
-        match std::mem::take(&mut self.work) {
+        match std::mem::take(&mut self.here.work) {
             Work::Ready(then) => {
                 self.resumed(then, ());
                 true
             }
             Work::Idle if self.quitting => false,
-            Work::Idle if self.resume_pending && self.queue.is_empty() && self.feeder.model().is_some() => {
+            Work::Idle if self.here.resume_pending && self.here.queue.is_empty() && self.engine.model().is_some() => {
                 self.begin(|runtime| runtime.finish_resume(Box::new(|_, ()| Ok(()))));
                 true
             }
-            Work::Idle => match self.queue.pop_front() {
+            Work::Idle => match self.here.queue.pop_front() {
                 Some(request) => {
                     self.begin(|runtime| runtime.handle(request));
                     true
@@ -122,7 +122,7 @@ impl State {
                 None => false,
             },
             work => {
-                self.work = work;
+                self.here.work = work;
                 false
             }
         }
@@ -130,8 +130,9 @@ impl State {
 
     /// Says that all that was asked for is done. What gives way to a request was asked for by nobody.
     fn tell_served(&mut self) {
-        let beside = self.attendance == Attendance::Present && self.work.errand().is_some_and(Errand::holds_up_nothing);
-        let rests = self.queue.is_empty() && (self.work.is_idle() || self.work.gives_way() || beside);
+        let beside =
+            self.attendance == Attendance::Present && self.here.work.errand().is_some_and(Errand::holds_up_nothing);
+        let rests = self.here.queue.is_empty() && (self.here.work.is_idle() || self.here.work.gives_way() || beside);
         if rests && self.served < self.come {
             self.served = self.come;
             self.out.tell(Notice::Acknowledged(self.served));
@@ -143,15 +144,15 @@ impl State {
         if let Some(request) = self.inbox.take_waiting() {
             return Event::Request(request);
         }
-        let in_hand = self.work.errand().map(|errand| (Whose::InHand, errand));
+        let in_hand = self.here.work.errand().map(|errand| (Whose::InHand, errand));
         let seats = self.other_works().enumerate().filter_map(|(at, work)| Some((Whose::Seat(at), work.errand()?)));
         let beside = self.errands.iter().enumerate().map(|(at, errand)| (Whose::Beside(at), errand));
         let errands = in_hand.into_iter().chain(seats).chain(beside).map(|(whose, errand)| (whose, errand.said()));
         let errands: Vec<(Whose, &Receiver<String>)> = errands.collect();
         let mut waits = Select::new();
         let request = waits.recv(self.inbox.channel());
-        let engine = waits.recv(&self.feeder.link.events);
-        let save = waits.recv(&self.keeper.events);
+        let engine = waits.recv(&self.engine.events);
+        let save = waits.recv(&self.disk.events);
         for (_, said) in &errands {
             waits.recv(said);
         }
@@ -162,8 +163,8 @@ impl State {
         let Some(ready) = ready else { return Event::Tick };
         match ready.index() {
             at if at == request => ready.recv(self.inbox.channel()).map_or(Event::Gone, Event::Request),
-            at if at == engine => Event::Engine(ready.recv(&self.feeder.link.events).unwrap_or_else(|_| gone())),
-            at if at == save => ready.recv(&self.keeper.events).map_or(Event::WriterGone, Event::Save),
+            at if at == engine => Event::Engine(ready.recv(&self.engine.events).unwrap_or_else(|_| gone())),
+            at if at == save => ready.recv(&self.disk.events).map_or(Event::WriterGone, Event::Save),
             at => match errands.get(at - save - 1) {
                 Some((whose, said)) => Event::Errand(*whose, ready.recv(said).ok()),
                 None => Event::Tick,
@@ -173,7 +174,7 @@ impl State {
 
     /// Begins a piece of work: a stop from now on is for it.
     fn begin(&mut self, work: impl FnOnce(&mut State) -> Done) {
-        self.feeder.begin();
+        self.here.slot.begin();
         let done = work(self);
         self.after(done);
     }
@@ -187,21 +188,21 @@ impl State {
     /// After each step: a failure ends the work, and so does a step that waits for nothing.
     pub(super) fn after(&mut self, done: Done) {
         if let Err(e) = done {
-            self.work = Work::Idle;
-            if let Some(text) = self.typed.take() {
+            self.here.work = Work::Idle;
+            if let Some(text) = self.here.typed.take() {
                 // Nothing of it was saved: it goes back to where it was typed.
                 self.tell(Notice::Input { text: line_of(&text), editing: None });
             }
             self.failed(&e);
         }
-        if let Some(errand) = self.work.errand() {
+        if let Some(errand) = self.here.work.errand() {
             self.activity(errand.activity());
         }
-        if self.work.is_idle() {
-            self.typed = None;
+        if self.here.work.is_idle() {
+            self.here.typed = None;
             self.shelve_what_is_read();
             // Beside, the end is told when all that was asked is done.
-            if !self.off_screen || self.queue.is_empty() {
+            if !self.off_screen || self.here.queue.is_empty() {
                 self.idle();
             }
         }
@@ -210,7 +211,7 @@ impl State {
     /// Says that nothing runs, but for what another thread does beside. While the model is being loaded that is said instead.
     pub(super) fn idle(&mut self) {
         let beside = self.errands.last().filter(|_| !self.off_screen).map(Errand::activity);
-        self.activity(match (&self.feeder.link.state, beside) {
+        self.activity(match (&self.engine.state, beside) {
             (_, Some(beside)) => beside,
             (EngineState::Starting, None) => Activity::Starting { what: "loading the model".into() },
             (EngineState::Ready(_) | EngineState::Down { .. }, None) => Activity::Idle,
@@ -254,7 +255,7 @@ impl State {
     fn on_request(&mut self, request: Request) {
         match request {
             // Nobody types it in a hurry there: it is for the end of what was asked before.
-            Request::Quit if self.attendance == Attendance::Absent => self.queue.push_back(Request::Quit),
+            Request::Quit if self.attendance == Attendance::Absent => self.here.queue.push_back(Request::Quit),
             // Without anybody to go on, stopping is ending.
             Request::Stop if self.attendance == Attendance::Present => self.stop(),
             Request::Stop | Request::Quit => self.quit(),
@@ -272,20 +273,20 @@ impl State {
     /// A request that has its turn. `promised`: more comes for the conversation in hand, should this one lead away from it.
     pub(super) fn in_turn(&mut self, request: Request, promised: bool) {
         if request.while_busy() == WhileBusy::Leaves {
-            self.promised = promised;
+            self.here.promised = promised;
         }
         if request.while_busy() != WhileBusy::Runs {
             self.make_room();
         }
         match request {
             // What goes on was nobody's wish.
-            r if self.work.gives_way() && r.while_busy() != WhileBusy::Runs => {
-                self.queue.push_back(r);
-                self.feeder.cancel.cancel();
+            r if self.here.work.gives_way() && r.while_busy() != WhileBusy::Runs => {
+                self.here.queue.push_back(r);
+                self.here.slot.cancel.cancel();
             }
             r => match self.turn_of(&r) {
                 Turn::Beside => self.serve(r),
-                Turn::Next | Turn::Later => self.queue.push_back(r),
+                Turn::Next | Turn::Later => self.here.queue.push_back(r),
                 Turn::Leave => self.leave(r),
                 Turn::Apart => self.set_apart(r),
             },
@@ -307,12 +308,12 @@ impl State {
 
     /// Does something beside the work that goes on; what it has another thread do goes on beside as well.
     pub(super) fn beside_work(&mut self, step: impl FnOnce(&mut State) -> Done) {
-        let goes_on = std::mem::take(&mut self.work);
+        let goes_on = std::mem::take(&mut self.here.work);
         let done = step(self);
         if let Err(e) = done {
             self.failed(&e);
         }
-        match std::mem::replace(&mut self.work, goes_on) {
+        match std::mem::replace(&mut self.here.work, goes_on) {
             Work::Idle => {}
             Work::Errand(errand) => self.errands.push(errand),
             _ => self.note(Level::Error, "internal error: a request waits for something while something else goes on"),
@@ -321,19 +322,19 @@ impl State {
 
     /// Ends what goes on as soon as it can.
     pub(super) fn stop(&mut self) {
-        self.feeder.cancel.cancel();
+        self.here.slot.cancel.cancel();
         // With something in hand that is meant.
-        if !self.off_screen && (self.work.is_idle() || self.work.gives_way()) {
+        if !self.off_screen && (self.here.work.is_idle() || self.here.work.gives_way()) {
             self.stop_errands();
         }
-        if self.work.gives_way() {
+        if self.here.work.gives_way() {
             return;
         }
-        match std::mem::take(&mut self.work) {
+        match std::mem::take(&mut self.here.work) {
             Work::Errand(errand) => {
                 errand.stop();
                 let shown = errand.activity();
-                self.work = Work::Errand(errand);
+                self.here.work = Work::Errand(errand);
                 self.activity(shown);
             }
             Work::Asking { then, .. } => self.resumed(then, None),
@@ -342,18 +343,18 @@ impl State {
             Work::Saving { then, .. } => self.resumed(then, ()),
             Work::Idle => {}
             work @ (Work::Ready(_) | Work::Restoring { .. } | Work::Feeding(_) | Work::Branching(_)) => {
-                self.work = work;
+                self.here.work = work;
                 self.activity(Activity::Stopping);
             }
         }
     }
 
     fn on_save(&mut self, event: SaveEvent) {
-        let kept = self.keeper.on_event(event);
+        let kept = self.disk.on_event(event);
         self.saved();
         self.beside_each(|work| matches!(work, Work::Saving { .. }), State::saved);
         // What is marked as kept has changed.
-        if kept && (self.work.is_idle() || self.work.gives_way()) {
+        if kept && (self.here.work.is_idle() || self.here.work.gives_way()) {
             self.show_tree();
             self.tell_library();
         }
@@ -361,32 +362,32 @@ impl State {
 
     /// Something is on disk, or will not come there.
     fn saved(&mut self) {
-        match std::mem::take(&mut self.work) {
-            Work::Saving { wanted, then, .. } if self.keeper.has(wanted) => self.resumed(then, ()),
-            work => self.work = work,
+        match std::mem::take(&mut self.here.work) {
+            Work::Saving { wanted, then, .. } if self.disk.has(wanted) => self.resumed(then, ()),
+            work => self.here.work = work,
         }
     }
 
     fn on_tick(&mut self) {
-        match std::mem::take(&mut self.work) {
+        match std::mem::take(&mut self.here.work) {
             Work::Saving { until, then, .. } if Instant::now() >= until => self.resumed(then, ()),
             Work::Errand(errand) if errand.is_left() => self.after(Err(RuntimeError::Stopped)),
             Work::Restoring { id, target, then } => {
                 self.show_in_flight(target.position());
-                self.work = Work::Restoring { id, target, then };
+                self.here.work = Work::Restoring { id, target, then };
             }
             Work::Feeding(mut f) => {
                 f.look(self);
                 if f.generated.is_empty() {
-                    self.show_in_flight(self.feeder.live.position());
+                    self.show_in_flight(self.here.slot.live.position());
                 }
-                self.work = Work::Feeding(f);
+                self.here.work = Work::Feeding(f);
             }
             Work::Branching(mut b) => {
                 b.look(self);
-                self.work = Work::Branching(b);
+                self.here.work = Work::Branching(b);
             }
-            work => self.work = work,
+            work => self.here.work = work,
         }
     }
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::conversation::Conversation;
 use super::errand::{Order, Place, SHORT};
 use super::record::as_left;
-use super::talk::Rights;
-use super::{Done, RuntimeError, State, Talk, grouped};
+use super::session::Rights;
+use super::tree::Tree;
+use super::{Done, RuntimeError, Session, State, grouped};
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
 use crate::store::{Change, LAST, NewSession, SearchHit, SessionFilter, SessionRecord, Sizes, Store, StoreError};
@@ -59,15 +59,15 @@ impl State {
     /// The open session whole.
     pub(super) fn session_view(&self) -> SessionView {
         SessionView {
-            name: self.talk.name.clone(),
-            title: self.talk.title.clone(),
-            branch: self.talk.conversation.branch_position(),
-            messages: self.talk.conversation.path().into_iter().cloned().collect(),
-            view_only: self.talk.rights != Rights::Write,
+            name: self.here.session.name.clone(),
+            title: self.here.session.title.clone(),
+            branch: self.here.session.tree.branch_position(),
+            messages: self.here.session.tree.path().into_iter().cloned().collect(),
+            view_only: self.here.session.rights != Rights::Write,
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
             map: self.context_map(),
-            serial: self.talk.serial,
+            serial: self.here.session.serial,
             opened: self.opened(),
         }
     }
@@ -75,7 +75,7 @@ impl State {
     /// Sends what is shown beside the messages of the open session: they are there already.
     pub(super) fn show_tree(&self) {
         self.tell(Notice::Tree(TreeView {
-            branch: self.talk.conversation.branch_position(),
+            branch: self.here.session.tree.branch_position(),
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
             map: self.context_map(),
@@ -87,7 +87,7 @@ impl State {
         if name == LAST {
             return Err(StoreError::MeansLast.into());
         }
-        match self.keeper.store.session_named(name) {
+        match self.disk.store.session_named(name) {
             Ok(record) if record.name == name => Err(StoreError::NameTaken { name: name.to_owned() }.into()),
             Ok(_) | Err(StoreError::NoSession { .. }) => Ok(()),
             Err(e) => Err(e.into()),
@@ -99,19 +99,19 @@ impl State {
         if let Some(name) = &name {
             self.refuse_taken(name)?;
         }
-        let empty = Talk::empty(self.defaults.clone(), self.default_system.clone());
-        self.become_open(Talk { name: name.unwrap_or_default(), ..empty }, None);
+        let empty = Session::empty(self.defaults.clone(), self.default_system.clone());
+        self.become_open(Session { name: name.unwrap_or_default(), ..empty }, None);
         self.show_empty();
         Ok(())
     }
 
     /// `/new`.
     pub(super) fn new_session(&mut self, name: Option<String>) -> Done {
-        let old = self.talk.id.map(|_| self.talk.name.clone());
+        let old = self.here.session.id.map(|_| self.here.session.name.clone());
         self.leads_on_screen()?;
         self.start_new(name)?;
         if let Some(old) = old {
-            let kept = if self.keeper.lasts() { "saved" } else { "there until the program ends" };
+            let kept = if self.disk.lasts() { "saved" } else { "there until the program ends" };
             self.note(Level::Info, format!("New session. The last one is {kept}: /resume {}", command_word(&old)));
         }
         Ok(())
@@ -119,12 +119,12 @@ impl State {
 
     /// The model is loaded: which messages of the open session have state for it.
     pub(super) fn model_is_known(&mut self) {
-        let Some(id) = self.talk.id else { return };
-        let fingerprint = self.feeder.fingerprint().to_owned();
-        match self.keeper.store.tree(id, &fingerprint, 0) {
+        let Some(id) = self.here.session.id else { return };
+        let fingerprint = self.engine.fingerprint().to_owned();
+        match self.disk.store.tree(id, &fingerprint, 0) {
             Ok(nodes) => {
-                self.talk.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
-                self.talk.complete_what_is_read();
+                self.here.session.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
+                self.here.session.complete_what_is_read();
             }
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
@@ -134,41 +134,41 @@ impl State {
     /// Makes a new session that stands at `head`, and opens it. What another process is still writing there would go on growing:
     /// the fork has a copy of it as it stands now.
     pub(super) fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
-        let id = self.keeper.store.new_session_id();
+        let id = self.disk.store.new_session_id();
         let name = match name {
             Some(name) => {
                 self.refuse_taken(&name)?;
                 name
             }
-            None => self.keeper.store.free_name(&format!("{}-fork", self.talk.name))?,
+            None => self.disk.store.free_name(&format!("{}-fork", self.here.session.name))?,
         };
         self.read_texts_to(Some(head))?;
-        let mut path: Vec<_> = self.talk.conversation.path_to(Some(head)).into_iter().cloned().collect();
-        let growing = path.pop_if(|m| self.talk.rights != Rights::Write && is_growing(m));
+        let mut path: Vec<_> = self.here.session.tree.path_to(Some(head)).into_iter().cloned().collect();
+        let growing = path.pop_if(|m| self.here.session.rights != Rights::Write && is_growing(m));
         let shared = path.last().map(|m| m.id);
         let copy = growing.filter(|m| !m.text.is_empty() || !m.thinking.is_empty()).map(|m| self.copied_as_left(m));
         let head = copy.as_ref().map(|m| m.id).or(shared);
         let mut changes = vec![Change::CreateSession(NewSession {
             id,
             name: name.clone(),
-            settings: self.talk.settings_json()?,
+            settings: self.here.session.settings_json()?,
             head: shared,
-            forked_from: self.talk.id,
+            forked_from: self.here.session.id,
         })];
         if let Some(message) = copy {
             changes.push(Change::PutMessage { session: id, message: Box::new(message.clone()) });
             changes.push(Change::MoveHead { session: id, head });
             path.push(message);
         }
-        self.keeper.change_now(changes);
-        let fork = Talk {
+        self.disk.change_now(changes);
+        let fork = Session {
             id: Some(id),
             name,
             broken_off: path.iter().filter(|m| m.is_half_read()).map(|m| m.id).collect(),
-            conversation: Conversation::new(path, head),
-            ends: self.talk.ends.clone(),
-            cut: self.talk.cut.clone(),
-            ..Talk::empty(self.talk.settings.clone(), self.talk.system.clone())
+            tree: Tree::new(path, head),
+            ends: self.here.session.ends.clone(),
+            cut: self.here.session.cut.clone(),
+            ..Session::empty(self.here.session.settings.clone(), self.here.session.system.clone())
         };
         self.become_open(fork, None);
         self.lock_session(id);
@@ -183,17 +183,17 @@ impl State {
 
     /// `/sessions`.
     pub(super) fn list_sessions(&mut self) -> Done {
-        let records = self.keeper.store.sessions(SessionFilter::Live, LISTED)?;
-        let fingerprint = self.feeder.model().map(|m| m.fingerprint.clone());
+        let records = self.disk.store.sessions(SessionFilter::Live, LISTED)?;
+        let fingerprint = self.engine.model().map(|m| m.fingerprint.clone());
         // The list matters more than its sizes.
-        let sizes = self.keeper.store.sizes().ok();
-        self.tell(Notice::Sessions(session_rows(&self.keeper.store, records, fingerprint.as_deref(), sizes.as_ref())));
+        let sizes = self.disk.store.sizes().ok();
+        self.tell(Notice::Sessions(session_rows(&self.disk.store, records, fingerprint.as_deref(), sizes.as_ref())));
         Ok(())
     }
 
     /// No session is called so: which one may be meant.
     pub(super) fn no_session(&self, name: &str) -> String {
-        let records = self.keeper.store.sessions(SessionFilter::Live, LISTED);
+        let records = self.disk.store.sessions(SessionFilter::Live, LISTED);
         let records = records.unwrap_or_default();
         let near = crate::text::near::nearest(name, records.iter().map(|r| r.name.as_str()));
         let near = near.map_or(String::new(), |n| format!(" Did you mean {n}?"));
@@ -206,62 +206,62 @@ impl State {
         if name.is_empty() {
             return Err(RuntimeError::Refused("/rename NAME needs a name.".into()));
         }
-        self.talk.may_write()?;
-        match self.talk.id {
+        self.here.session.may_write()?;
+        match self.here.session.id {
             Some(id) => {
-                self.keeper.wait_for_texts();
-                self.keeper.store.rename(id, name).map_err(|e| match (e, self.keeper.unsaved(id)) {
+                self.disk.wait_for_texts();
+                self.disk.store.rename(id, name).map_err(|e| match (e, self.disk.unsaved(id)) {
                     (StoreError::NoSession { .. }, Some(why)) => RuntimeError::Refused(format!(
                         "\"{}\" is not renamed: it is not on disk yet ({why}). /rename {name} does it once it is.",
-                        self.talk.name
+                        self.here.session.name
                     )),
                     (e, _) => e.into(),
                 })?;
             }
             None => self.refuse_taken(name)?,
         }
-        self.talk.name = name.to_owned();
+        self.here.session.name = name.to_owned();
         self.show_session();
         Ok(())
     }
 
     /// `/delete`.
     pub(super) fn delete(&mut self, name: Option<&str>) -> Done {
-        self.keeper.wait_for_texts();
-        let record = match (name, self.talk.id) {
+        self.disk.wait_for_texts();
+        let record = match (name, self.here.session.id) {
             (Some(LAST), _) => {
                 let none = || RuntimeError::Refused("There is no session yet: nothing to delete.".into());
-                self.keeper.store.last_session()?.ok_or_else(none)?
+                self.disk.store.last_session()?.ok_or_else(none)?
             }
-            (Some(name), _) => self.keeper.store.session_named(name)?,
-            (None, Some(id)) => self.keeper.store.session(id)?,
+            (Some(name), _) => self.disk.store.session_named(name)?,
+            (None, Some(id)) => self.disk.store.session(id)?,
             (None, None) => {
                 return Err(RuntimeError::Refused("This session is empty: there is nothing to delete.".into()));
             }
         };
-        let open = self.talk.id == Some(record.id);
-        if self.seat_of(|talk| talk.id == Some(record.id)).is_some() {
+        let open = self.here.session.id == Some(record.id);
+        if self.seat_of(|session| session.id == Some(record.id)).is_some() {
             return Err(RuntimeError::Refused(format!("\"{}\" is at work. Stop it there first.", record.name)));
         }
         // One that is open to view only may be another process's.
-        let held = open && (self.keeper.lock.is_some() || self.talk.may_write().is_ok());
-        let lock = if held { None } else { Some(self.keeper.store.lock_session(record.id, &record.name)?) };
-        let (_, own) = self.keeper.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
-        let stays = match self.keeper.lasts() {
-            true => self.keeper.store.limits().trash_time(),
+        let held = open && (self.here.lock.is_some() || self.here.session.may_write().is_ok());
+        let lock = if held { None } else { Some(self.disk.store.lock_session(record.id, &record.name)?) };
+        let (_, own) = self.disk.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
+        let stays = match self.disk.lasts() {
+            true => self.disk.store.limits().trash_time(),
             false => "until the program ends".to_owned(),
         };
         let text = format!(
             "Delete \"{}\"? {}, {} of state only it needs. It stays in the trash {stays}.",
             record.name,
-            self.keeper.store.extent(record.id)?,
+            self.disk.store.extent(record.id)?,
             crate::core::bytes(own)
         );
         self.ask_user(text, Choice::yes_or_no("delete", "keep"), move |runtime, key| {
             if key != 'y' {
                 return Ok(());
             }
-            runtime.keeper.store.delete(record.id)?;
+            runtime.disk.store.delete(record.id)?;
             drop(lock);
             if open {
                 runtime.start_new(None)?;
@@ -277,7 +277,7 @@ impl State {
 
     /// `/search`.
     pub(super) fn search(&mut self, query: &str) -> Done {
-        let (store, query) = (Arc::clone(&self.keeper.store), query.to_owned());
+        let (store, query) = (Arc::clone(&self.disk.store), query.to_owned());
         let order = Order {
             what: "searching".into(),
             failed: "The search failed unexpectedly.",

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::branches::{Branch, Fan, Grown, Lanes, Written};
-use super::feeder::Last;
 use super::library::Unread;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments;
+use super::slot::Last;
 use super::{Attendance, Done, RuntimeError, State};
 use crate::config::settings::SaveStates;
 use crate::core::now_ms;
@@ -100,8 +100,8 @@ impl State {
                 Attendance::Absent => "ask-all",
             })?;
             // What was read last may still be on its way to the disk: its entry of the library, and its state.
-            runtime.keeper.wait_for_texts();
-            runtime.when_saved(runtime.keeper.states(), move |runtime| runtime.ask_shelf(wish, &[]))
+            runtime.disk.wait_for_texts();
+            runtime.when_saved(runtime.disk.states(), move |runtime| runtime.ask_shelf(wish, &[]))
         })
     }
 
@@ -111,7 +111,7 @@ impl State {
             return Err(RuntimeError::Refused(no_document(wish.library.as_deref(), self.attendance)));
         }
         // What would not be kept need not be read.
-        if wish.read && !others.is_empty() && self.keeper.policy != SaveStates::Never {
+        if wish.read && !others.is_empty() && self.disk.policy != SaveStates::Never {
             let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
             return self.read_shelved(files, Wish { tried: true, ..wish });
         }
@@ -125,7 +125,7 @@ impl State {
 
     /// Refuses what asks kept state where there is none.
     pub(super) fn keeps_state(&self, what: &str) -> Done {
-        match self.feeder.server() {
+        match self.engine.server() {
             None => Ok(()),
             Some(_) => Err(RuntimeError::Refused(format!("{what} asks kept states, and a server keeps none of ours."))),
         }
@@ -156,7 +156,7 @@ impl State {
         let count = asked.len();
         asked.extend(others.into_iter().map(|(d, why)| being(d, Some(why))));
         // Answers that are to be compared are not drawn by lot.
-        let sampling = Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) };
+        let sampling = Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) };
         self.activity(Activity::Busy { what: format!("asking {count} documents") });
         let fan = AskAll { question, sampling, asked, changed: true, started: Instant::now() };
         fan.tell(self, false);
@@ -166,17 +166,17 @@ impl State {
     /// The messages behind a kept document with a question, as they render to just its state.
     fn behind(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
         let segment = record.document.segment;
-        let path = self.keeper.stored_path(&segment)?;
+        let path = self.disk.stored_path(&segment)?;
         if path.head() != Some(segment) {
             return Err(RuntimeError::Refused("its kept state is gone".into()));
         }
         let mut candidates = Vec::new();
-        if let Some(id) = self.keeper.store.message_ending(&segment)? {
+        if let Some(id) = self.disk.store.message_ending(&segment)? {
             // A damaged one is not what was read.
             let whole = |path: &Vec<Message>| path.iter().all(|m| !m.meta.damaged);
             // A question without an answer has no end of its own in the state.
             let alone = |path: &Vec<Message>| path.iter().rev().skip(1).all(|m| m.role == Role::System);
-            candidates.extend(Some(self.keeper.store.path(id)?).filter(|path| whole(path) && alone(path)));
+            candidates.extend(Some(self.disk.store.path(id)?).filter(|path| whole(path) && alone(path)));
         }
         if let Some(text) = self.document_text(record, &path) {
             let d = &record.document;
@@ -209,12 +209,12 @@ impl State {
     /// The text of a document, spelled from the tokens that were read.
     pub(super) fn document_text(&self, record: &DocumentRecord, path: &Path) -> Option<String> {
         let d = &record.document;
-        segments::document_text(&self.feeder.renderer, path, d.prefix, &d.name)
+        segments::document_text(&self.engine.renderer, path, d.prefix, &d.name)
     }
 
     /// Enter in the table: a new session that ends with this answer.
     pub(super) fn open_asked(&mut self, at: usize) -> Done {
-        let Some(asked) = self.asked.get(&self.talk.serial).and_then(|rows| rows.get(at)).cloned() else {
+        let Some(asked) = self.asked.get(&self.here.session.serial).and_then(|rows| rows.get(at)).cloned() else {
             return Err(RuntimeError::Refused("That answer is not there any more. /ask-all asks again.".into()));
         };
         if asked.row.finish.is_none() {
@@ -225,7 +225,7 @@ impl State {
         let mut parent = None;
         for mut message in messages {
             // A copy: the document may be in another session, too.
-            message.id = self.keeper.store.new_message_id(parent);
+            message.id = self.disk.store.new_message_id(parent);
             (message.parent, message.created_ms) = (parent, now_ms());
             parent = Some(message.id);
             let document = message.meta.document.as_ref().is_some_and(|d| d.hash == asked.record.document.hash);
@@ -240,7 +240,7 @@ impl State {
         answer.meta = MessageMeta {
             finish: asked.row.finish,
             seed: asked.seed,
-            model: self.feeder.model().map(|m| m.name.clone()),
+            model: self.engine.model().map(|m| m.name.clone()),
             completion_tokens: asked.row.answer_tokens,
             looked: asked.looked,
             ..MessageMeta::default()
@@ -358,7 +358,7 @@ impl Fan for AskAll {
         self.tell(runtime, true);
         runtime.report_meters();
         let (answered, of, seconds) = (self.answered(), self.asked.len(), self.started.elapsed().as_secs_f64());
-        let stopped = if runtime.feeder.stopped() { "Stopped: " } else { "" };
+        let stopped = if runtime.here.slot.stopped() { "Stopped: " } else { "" };
         runtime.note(Level::Info, format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s."));
         let Self { question, sampling, asked, .. } = *self;
         let asked = asked.into_iter().map(|b| Asked {
@@ -369,7 +369,7 @@ impl Fan for AskAll {
             looked: b.looked,
             seed: sampling.seed_of_draws(),
         });
-        runtime.asked.insert(runtime.talk.serial, asked.collect());
+        runtime.asked.insert(runtime.here.session.serial, asked.collect());
         Ok(())
     }
 }

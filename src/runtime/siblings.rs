@@ -5,7 +5,7 @@
 //! then the header counts there, and the way back is the number of the outer place, which is said. Who went back to where several
 //! messages go on chooses one of them by the number that it would have, or without one where the header counts nothing.
 
-use super::conversation::Conversation;
+use super::tree::Tree;
 use super::{Done, RuntimeError, State};
 use crate::config::commands::{BranchTarget, Sibling};
 use crate::core::transcript::MessageId;
@@ -20,7 +20,7 @@ impl State {
                 self.say_where_it_branches();
                 Ok(())
             }
-            BranchTarget::Name(name) => match self.talk.labelled(&name) {
+            BranchTarget::Name(name) => match self.here.session.labelled(&name) {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")),
                 None => self.resume(&name),
             },
@@ -30,7 +30,7 @@ impl State {
 
     /// Where there is more than one place to choose at; the one place is in the header.
     fn say_where_it_branches(&self) {
-        let c = &self.talk.conversation;
+        let c = &self.here.session.tree;
         let places = c.branchings();
         if let Some(below) = c.branches_below() {
             let place = if places.is_empty() { String::new() } else { format!("#{} ", c.number_below()) };
@@ -55,7 +55,7 @@ impl State {
 
     /// Where a branch is chosen: the message that is open there, if one is, and all that can be chosen.
     fn to_choose(&self, at: Option<u64>) -> Done<(Option<MessageId>, Vec<MessageId>)> {
-        let c = &self.talk.conversation;
+        let c = &self.here.session.tree;
         let is_below = match at {
             Some(number) => number == c.number_below(),
             None => c.branching().is_none(),
@@ -64,7 +64,7 @@ impl State {
             return Ok((None, below.to_vec()));
         }
         let from = match at {
-            Some(number) => self.talk.numbered(number)?.id,
+            Some(number) => self.here.session.numbered(number)?.id,
             None => c.branching().ok_or_else(|| nothing_beside(c, None))?,
         };
         match c.siblings(from) {
@@ -74,9 +74,9 @@ impl State {
     }
 
     fn go_beside(&mut self, at: Option<u64>, sibling: Sibling) -> Done {
-        self.talk.may_write()?;
+        self.here.session.may_write()?;
         let (from, siblings) = self.to_choose(at)?;
-        let c = &self.talk.conversation;
+        let c = &self.here.session.tree;
         let of = siblings.len();
         let here = from.and_then(|from| siblings.iter().position(|s| *s == from));
         let to = match sibling {
@@ -93,7 +93,7 @@ impl State {
         };
         let leaf = c.newest_leaf(to);
         self.move_head(Some(leaf))?;
-        let c = &self.talk.conversation;
+        let c = &self.here.session.tree;
         // Further down it may branch once more, and the header counts there.
         let (place, back) = match c.branching() == Some(to) {
             true => (String::new(), String::new()),
@@ -112,7 +112,7 @@ impl State {
 }
 
 /// There is no other branch at a place, or at none.
-fn nothing_beside(c: &Conversation, at: Option<u64>) -> RuntimeError {
+fn nothing_beside(c: &Tree, at: Option<u64>) -> RuntimeError {
     let below = c.branches_below().map(|_| c.number_below());
     let places = c.branchings().into_iter().map(|id| c.number_of(id)).chain(below);
     let places: Vec<String> = places.map(|number| format!("#{number}")).collect();
@@ -125,7 +125,7 @@ fn nothing_beside(c: &Conversation, at: Option<u64>) -> RuntimeError {
 }
 
 /// Other places of this branch, to be chosen by their number.
-fn others(c: &Conversation, than: Option<MessageId>) -> String {
+fn others(c: &Tree, than: Option<MessageId>) -> String {
     let mut places = c.branchings().into_iter().filter(|id| Some(*id) != than).map(|id| c.number_of(id)).peekable();
     match places.peek() {
         None => String::new(),

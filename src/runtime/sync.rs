@@ -33,9 +33,9 @@ impl State {
     pub(super) fn try_sync(&mut self, then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static) -> Done {
         self.with_engine(move |runtime| {
             let rendered = runtime.known_size(runtime.past(), THIS_CONVERSATION)?;
-            if runtime.feeder.is_synced(&runtime.talk, &rendered) {
-                runtime.talk.is_unread = false;
-                let fed = Fed { reused: runtime.feeder.live.position(), ..Fed::default() };
+            if runtime.is_synced(&rendered) {
+                runtime.here.session.is_unread = false;
+                let fed = Fed { reused: runtime.here.slot.live.position(), ..Fed::default() };
                 return then(runtime, Ok(fed));
             }
             runtime.read_missing(rendered, State::plan_past, State::say_reading_again, then)
@@ -97,17 +97,17 @@ impl State {
     }
 
     pub(super) fn say_reading_again(&self, plan: &Plan) {
-        if self.feeder.server().is_some() || plan.to_read() == 0 {
+        if self.engine.server().is_some() || plan.to_read() == 0 {
             // Nothing is read here.
             return;
         }
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
-        let (again, about) = (self.talk.again(), self.about(plan.to_read()));
+        let (again, about) = (self.here.session.again(), self.about(plan.to_read()));
         self.note(Level::Info, format!("Reading {read} of {total} tokens{again}{about}."));
     }
 
     fn say_left(&self, plan: &Plan) {
-        if self.feeder.server().is_some() {
+        if self.engine.server().is_some() {
             return;
         }
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
@@ -117,7 +117,7 @@ impl State {
 
     /// Says what was lost, and what reading it again with the work at hand takes.
     pub(super) fn read_lost_again(&mut self, lost: &RuntimeError, plan: &Plan) {
-        self.resume_pending = false;
+        self.here.resume_pending = false;
         self.note(Level::Warn, lost.to_string());
         self.say_reading_again(plan);
     }
@@ -126,8 +126,8 @@ impl State {
     /// question finds it done. After a stop nothing is read: the question's past may be most of it, and interfaces wait
     /// for the end of what was stopped. The next question brings it.
     pub(super) fn sync_quietly(&mut self) -> Done {
-        let end = self.talk.conversation.head().and_then(|head| self.talk.ends.get(&head)).copied();
-        if self.feeder.server().is_some() && end.is_some() && end == self.feeder.live.head() {
+        let end = self.here.session.tree.head().and_then(|head| self.here.session.ends.get(&head)).copied();
+        if self.engine.server().is_some() && end.is_some() && end == self.here.slot.live.head() {
             // It reads nothing now; and what it has counted is of the answer as it came, with its thoughts and to its last blank.
             return Ok(());
         }
@@ -137,10 +137,10 @@ impl State {
             Err(e) if no_room(&e) => return Ok(()),
             rendered => rendered?,
         };
-        if self.quitting || self.feeder.stopped() || self.feeder.is_synced(&self.talk, &rendered) {
+        if self.quitting || self.here.slot.stopped() || self.is_synced(&rendered) {
             return Ok(());
         }
-        self.feeder.begin();
+        self.here.slot.begin();
         self.when_planned(rendered, State::plan, move |runtime, rendered, plan| {
             let plan = match plan {
                 Err(e) if no_room(&e) => return Ok(()),
@@ -165,15 +165,15 @@ impl State {
 
     /// Whether the last answer's thoughts are not in this rendering. What a server reads is not known.
     fn leaves_thoughts_out(&self, rendered: &Rendered) -> bool {
-        let path = self.talk.conversation.path();
-        let thoughts = self.feeder.renderer.safe(path.last().map_or("", |m| m.thinking.trim()));
-        self.feeder.server().is_none() && !thoughts.is_empty() && !rendered.text.contains(&*thoughts)
+        let path = self.here.session.tree.path();
+        let thoughts = self.engine.renderer.safe(path.last().map_or("", |m| m.thinking.trim()));
+        self.engine.server().is_none() && !thoughts.is_empty() && !rendered.text.contains(&*thoughts)
     }
 
     /// The open conversation as the next question will find it.
     pub(super) fn past(&self) -> Done<Arc<Rendered>> {
-        let path = self.talk.conversation.path();
-        self.past_of(&path, self.talk.settings.think)
+        let path = self.here.session.tree.path();
+        self.past_of(&path, self.here.session.settings.think)
     }
 
     /// Messages as the next question will find them.
@@ -183,11 +183,11 @@ impl State {
 
     /// Goes back to a path that was live a moment ago.
     pub(super) fn return_to(&mut self, path: Path, then: impl FnOnce(&mut State) -> Done + Send + 'static) -> Done {
-        if self.feeder.is_at(&path) {
+        if self.here.slot.is_at(&path) {
             return then(self);
         }
-        self.feeder.begin();
-        self.when_saved(self.keeper.states(), move |runtime| {
+        self.here.slot.begin();
+        self.when_saved(self.disk.states(), move |runtime| {
             runtime.activity(Activity::Restoring { share: None, tokens: path.position() });
             runtime.restore(path, move |runtime, usable| match usable? {
                 true => then(runtime),

@@ -38,7 +38,7 @@ impl State {
 
     /// The same, and what can be done now.
     pub(super) fn say_shared_and(&mut self, what: &str, fed: &Fed, next: &str) {
-        let number = self.talk.conversation.path().len();
+        let number = self.here.session.tree.path().len();
         let time = match fed.ms {
             ms if ms < 1000.0 => format!("{ms:.0} ms"),
             ms => format!("{:.1} s", ms / 1000.0),
@@ -50,7 +50,7 @@ impl State {
         };
         self.note(
             Level::Info,
-            match self.feeder.server() {
+            match self.engine.server() {
                 // What it reads again it does not say.
                 Some(_) => format!("{what} {place}.{next}"),
                 None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}.{next}"),
@@ -61,8 +61,8 @@ impl State {
 
     /// `/undo`.
     pub(super) fn undo(&mut self, count: u64) -> Done {
-        self.talk.may_write()?;
-        let Some(undo) = self.talk.conversation.undo(count.max(1)) else {
+        self.here.session.may_write()?;
+        let Some(undo) = self.here.session.tree.undo(count.max(1)) else {
             return Err(RuntimeError::Refused("Nothing to undo: the conversation is empty.".into()));
         };
         if let Some(text) = undo.text {
@@ -77,8 +77,8 @@ impl State {
 
     /// `/redo`.
     pub(super) fn redo(&mut self, count: u64) -> Done {
-        self.talk.may_write()?;
-        let Some((head, exchanges)) = self.talk.conversation.redo(count.max(1)) else {
+        self.here.session.may_write()?;
+        let Some((head, exchanges)) = self.here.session.tree.redo(count.max(1)) else {
             return Err(RuntimeError::Refused("Nothing to redo: this is the end of the line.".into()));
         };
         let what = match exchanges {
@@ -90,11 +90,11 @@ impl State {
 
     /// `/edit`: hands the text to the input.
     pub(super) fn edit_open(&mut self, at: Option<u64>) -> Done {
-        self.talk.may_write()?;
+        self.here.session.may_write()?;
         let message = match at {
-            Some(n) => self.talk.numbered(n)?,
+            Some(n) => self.here.session.numbered(n)?,
             None => {
-                let last = self.talk.conversation.path().into_iter().rev().find(|m| m.role == Role::User);
+                let last = self.here.session.tree.path().into_iter().rev().find(|m| m.role == Role::User);
                 last.ok_or_else(|| RuntimeError::Refused("There is no question to edit yet.".into()))?
             }
         };
@@ -119,8 +119,8 @@ impl State {
 
     /// The edited text comes back: a sibling of the message.
     pub(super) fn edit_done(&mut self, message: MessageId, text: String) -> Done {
-        self.talk.may_write()?;
-        let Some(old) = self.talk.conversation.get(message).cloned() else {
+        self.here.session.may_write()?;
+        let Some(old) = self.here.session.tree.get(message).cloned() else {
             return Err(RuntimeError::Refused("The edited message is not in this session.".into()));
         };
         let text = edited(old.known_text(), &text);
@@ -134,7 +134,7 @@ impl State {
                 new.meta.finish = Some(Finish::Stop);
                 new.meta.model = Some("edited".into());
                 let saved = self.add_message(new)?;
-                let head = self.talk.conversation.head();
+                let head = self.here.session.tree.head();
                 self.when_saved(saved, move |runtime| runtime.go(head, "Edited"))
             }
         }
@@ -143,8 +143,8 @@ impl State {
     /// `/fork`: a new session from here, sharing everything up to here.
     pub(super) fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
         let head = match at {
-            Some(n) => Some(self.talk.conversation.exchange_end(self.talk.numbered(n)?.id)),
-            None => self.talk.conversation.head(),
+            Some(n) => Some(self.here.session.tree.exchange_end(self.here.session.numbered(n)?.id)),
+            None => self.here.session.tree.head(),
         };
         let Some(head) = head else {
             return Err(RuntimeError::Refused("Nothing to fork: the conversation is empty.".into()));
@@ -154,18 +154,18 @@ impl State {
 
     /// `f` in the timeline: the branch of the message need not be the open one, nor one that can be written to.
     pub(super) fn fork_from(&mut self, message: MessageId) -> Done {
-        if self.talk.conversation.get(message).is_none() {
+        if self.here.session.tree.get(message).is_none() {
             return Err(RuntimeError::Refused(
                 "That message is in another session: open that one first (/resume NAME).".into(),
             ));
         }
-        self.fork_at(self.talk.conversation.exchange_end(message), None)
+        self.fork_at(self.here.session.tree.exchange_end(message), None)
     }
 
     fn fork_at(&mut self, head: MessageId, name: Option<String>) -> Done {
         self.fork_session(head, name)?;
         self.show_session();
-        let what = format!("\"{}\" forked at", self.talk.name);
+        let what = format!("\"{}\" forked at", self.here.session.name);
         self.sync(move |runtime, fed| {
             runtime.say_shared(&what, &fed);
             Ok(())
@@ -174,20 +174,20 @@ impl State {
 
     /// `/mark`.
     pub(super) fn mark(&mut self, name: &str) -> Done {
-        self.talk.may_write()?;
+        self.here.session.may_write()?;
         let name = name.trim();
         if name.is_empty() {
             return Err(RuntimeError::Refused(
                 "/mark NAME gives this place a name; /goto NAME comes back to it.".into(),
             ));
         }
-        let Some(head) = self.talk.conversation.head() else {
+        let Some(head) = self.here.session.tree.head() else {
             return Err(RuntimeError::Refused("Nothing to mark: the conversation is empty.".into()));
         };
         self.save_mark(name, head);
         self.show_tree();
-        let number = self.talk.conversation.number_of(head);
-        let kept = self.talk.ends.get(&head).is_some_and(|end| self.keeper.keeps(end));
+        let number = self.here.session.tree.number_of(head);
+        let kept = self.here.session.ends.get(&head).is_some_and(|end| self.disk.keeps(end));
         let state = if kept { "; its state is kept" } else { "" };
         self.note(Level::Info, format!("#{number} is now called \"{name}\". /goto {name} comes back to it{state}."));
         Ok(())
@@ -196,17 +196,17 @@ impl State {
     /// `/goto`.
     pub(super) fn goto(&mut self, target: GotoTarget) -> Done {
         match target {
-            GotoTarget::Mark(name) => match self.talk.labelled(&name) {
+            GotoTarget::Mark(name) => match self.here.session.labelled(&name) {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")),
                 None => {
-                    let names: Vec<&str> = self.talk.labels.keys().map(String::as_str).collect();
+                    let names: Vec<&str> = self.here.session.labels.keys().map(String::as_str).collect();
                     let there =
                         if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
                     Err(RuntimeError::Refused(format!("No mark \"{name}\". There are: {there}.")))
                 }
             },
             GotoTarget::Message(id) => {
-                if self.talk.conversation.get(id).is_none() {
+                if self.here.session.tree.get(id).is_none() {
                     return Err(RuntimeError::Refused(
                         "That message is in another session: open that one first (/resume NAME).".into(),
                     ));
@@ -217,8 +217,8 @@ impl State {
     }
 
     pub(super) fn go_to(&mut self, id: MessageId, what: &str) -> Done {
-        self.talk.may_write()?;
-        let end = self.talk.conversation.exchange_end(id);
+        self.here.session.may_write()?;
+        let end = self.here.session.tree.exchange_end(id);
         self.go(Some(end), what)
     }
 
@@ -231,14 +231,14 @@ impl State {
 
     /// The system text that answers are given with, or will be.
     fn present_system_text(&self) -> Option<String> {
-        let path = self.talk.conversation.path();
+        let path = self.here.session.tree.path();
         let first = path.first().filter(|m| m.role == Role::System).map(|m| m.known_text().to_owned());
-        first.or_else(|| self.talk.system.clone()).filter(|t| !t.is_empty())
+        first.or_else(|| self.here.session.system.clone()).filter(|t| !t.is_empty())
     }
 
     /// `/system edit`: the command that would set the present text, to be changed and entered; interfaces say how.
     pub(super) fn system_edit(&mut self) -> Done {
-        self.talk.may_write()?;
+        self.here.session.may_write()?;
         let text = self.present_system_text().unwrap_or_default();
         self.say_if_spelled(&text);
         self.tell(Notice::Input { text: format!("/system {text}"), editing: None });
@@ -253,12 +253,12 @@ impl State {
             self.tell(Notice::Page { title: "System text".into(), text });
             return Ok(());
         };
-        self.talk.may_write()?;
+        self.here.session.may_write()?;
         // It may have come from `/system edit`.
         let text = edited(&self.present_system_text().unwrap_or_default(), &text);
-        if self.talk.conversation.is_empty() {
+        if self.here.session.tree.is_empty() {
             self.move_head(None)?;
-            self.talk.system = Some(text);
+            self.here.session.system = Some(text);
             self.show_session();
             self.note(Level::Info, "The system text is set; it is read with the first question.");
             return Ok(());
@@ -268,7 +268,7 @@ impl State {
 
     /// Another system text in a conversation that has begun: what that takes is asked first.
     fn change_system(&mut self, text: String) -> Done {
-        let tokens = self.feeder.live.position();
+        let tokens = self.here.slot.live.position();
         let text_of = format!(
             "The system text is the first thing the model read. Changing it means reading {} tokens again{} on a new branch.",
             grouped(tokens),
@@ -281,31 +281,31 @@ impl State {
         ];
         self.ask_user(text_of, choices, |runtime, key| match key {
             '\n' => {
-                let path = runtime.talk.conversation.path();
+                let path = runtime.here.session.tree.path();
                 let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
-                runtime.talk.system = Some(text.clone());
+                runtime.here.session.system = Some(text.clone());
                 let root = runtime.draft(Role::System, None, text);
                 let mut copy = vec![root];
                 copy.extend(rest);
                 runtime.rebuild(None, copy, "System text changed, now at")
             }
-            'a' => runtime.ask_below(runtime.talk.conversation.head(), text),
+            'a' => runtime.ask_below(runtime.here.session.tree.head(), text),
             _ => Ok(()),
         })
     }
 
     /// `/unload`: the conversation without one document, on a new branch.
     pub(super) fn unload(&mut self, name: &str) -> Done {
-        self.talk.may_write()?;
-        let path = self.talk.conversation.path();
-        let Some(at) = self.talk.document_called(name)? else {
-            return Err(RuntimeError::Refused(self.talk.no_document(name)));
+        self.here.session.may_write()?;
+        let path = self.here.session.tree.path();
+        let Some(at) = self.here.session.document_called(name)? else {
+            return Err(RuntimeError::Refused(self.here.session.no_document(name)));
         };
         let name = path.get(at).and_then(|m| m.meta.document.as_ref()).map_or(name.to_owned(), |d| d.name.clone());
         let parent = path.get(at).and_then(|m| m.parent);
         let later: Vec<Message> = path.iter().skip(at + 1).map(|m| (*m).clone()).collect();
         let before = match parent {
-            Some(p) => format!("to before it was loaded (#{})", self.talk.conversation.number_of(p)),
+            Some(p) => format!("to before it was loaded (#{})", self.here.session.tree.number_of(p)),
             None => "to the beginning".to_owned(),
         };
         let text = match later.len() {
@@ -333,7 +333,7 @@ impl State {
     }
 
     fn copied(&mut self, parent: Option<MessageId>, messages: Vec<Message>) -> Done<Option<MessageId>> {
-        let conversation = &self.talk.conversation;
+        let conversation = &self.here.session.tree;
         let kept = parent.map_or(0, |p| conversation.number_of(p));
         let new_places = (kept + 1..).zip(&messages).filter(|(_, m)| conversation.get(m.id).is_some());
         let moved: HashMap<u64, u64> = new_places.map(|(new, m)| (conversation.number_of(m.id), new)).collect();
@@ -348,13 +348,13 @@ impl State {
             parent = Some(new.id);
             self.add_quietly(new)?;
         }
-        Ok(self.talk.conversation.head())
+        Ok(self.here.session.tree.head())
     }
 
     /// `/compact`: a branch that begins with the model's own summary.
     pub(super) fn compact(&mut self, instruction: Option<&str>) -> Done {
-        self.talk.may_write()?;
-        if self.talk.conversation.is_empty() {
+        self.here.session.may_write()?;
+        if self.here.session.tree.is_empty() {
             return Err(RuntimeError::Refused("Nothing to compact: the conversation is empty.".into()));
         }
         let wish = instruction.map_or(String::new(), |i| format!(" {i}"));
@@ -364,7 +364,7 @@ impl State {
         );
         // The summary is of the state at the head; so is what is said of its size.
         self.sync(move |runtime, _| {
-            let before = runtime.feeder.live.position();
+            let before = runtime.here.slot.live.position();
             runtime.answer_aside(&question, Shown::No, move |runtime, summary| runtime.compacted(&summary, before))
         })
     }
@@ -373,19 +373,19 @@ impl State {
         if summary.trim().is_empty() {
             return Err(RuntimeError::Failed("The model wrote no summary. Nothing was changed.".into()));
         }
-        let root = self.talk.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
+        let root = self.here.session.tree.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
         let mut message = self.draft(Role::Document, root, summary.to_owned());
         let mut info = DocumentInfo::new("summary of the conversation", None, summary);
         // All of it is read with the branch, in one piece.
         info.complete = true;
-        info.tokens = self.feeder.renderer.model().tokenizer.encode_plain(summary)?.len() as u64;
+        info.tokens = self.engine.renderer.model().tokenizer.encode_plain(summary)?.len() as u64;
         message.meta.document = Some(info);
         let head = self.copied(root, vec![message])?;
         self.go_then(head, move |runtime, fed| {
             runtime.say_shared("Compacted, now at", &fed);
             // Of a server's tokens there are estimates.
-            let about = if runtime.feeder.server().is_some() { "about " } else { "" };
-            let (before, after) = (grouped(before), grouped(runtime.feeder.live.position()));
+            let about = if runtime.engine.server().is_some() { "about " } else { "" };
+            let (before, after) = (grouped(before), grouped(runtime.here.slot.live.position()));
             let sizes = format!("{about}{before} tokens before, {about}{after} now");
             runtime.note(Level::Info, format!("{sizes}. The long form stays: /branch prev."));
             Ok(())

@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::branches::{Branch, Fan, Grown, Lanes, Written};
-use super::feeder::Last;
 use super::path::Path;
 use super::render::{Rendered, nothing_known};
 use super::segments::{self, Step};
-use super::{Done, RuntimeError, State, Talk, Work};
+use super::slot::Last;
+use super::{Done, RuntimeError, Session, State, Work};
 use crate::config::settings::ThinkMode;
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::engine::protocol::{Ended, Generate, Sampling};
@@ -61,30 +61,34 @@ struct Titling {
 impl State {
     /// An answer is complete: whether the session wants a title now.
     pub(super) fn wish_title(&mut self, answer: MessageId) {
-        let finish = self.talk.conversation.get(answer).and_then(|m| m.meta.finish);
+        let finish = self.here.session.tree.get(answer).and_then(|m| m.meta.finish);
         let whole = matches!(finish, Some(Finish::Stop | Finish::Length));
-        let answers = self.talk.conversation.path().iter().filter(|m| m.role == Role::Assistant).count();
-        let able = self.feeder.model().is_some_and(|m| !m.built_in && m.server.is_none()) && self.lanes() > 0;
-        self.talk.wants_title =
-            self.titles && self.talk.id.is_some() && self.talk.title.is_empty() && able && whole && answers <= TRIES;
+        let answers = self.here.session.tree.path().iter().filter(|m| m.role == Role::Assistant).count();
+        let able = self.engine.model().is_some_and(|m| !m.built_in && m.server.is_none()) && self.lanes() > 0;
+        self.here.session.wants_title = self.titles
+            && self.here.session.id.is_some()
+            && self.here.session.title.is_empty()
+            && able
+            && whole
+            && answers <= TRIES;
     }
 
     /// A session is left: should it want a title, it is made while nothing else goes on.
-    pub(super) fn left_untitled(&mut self, talk: &mut Talk) {
-        self.untitled.extend(untitled(talk));
+    pub(super) fn left_untitled(&mut self, session: &mut Session) {
+        self.untitled.extend(untitled(session));
     }
 
     /// Whether a title can be made now: no conversation is answered that it would take time from.
     pub(super) fn title_is_due(&self) -> bool {
-        (self.talk.wants_title || !self.untitled.is_empty())
-            && self.feeder.model().is_some()
+        (self.here.session.wants_title || !self.untitled.is_empty())
+            && self.engine.model().is_some()
             && self.lanes() > 0
             && self.other_works().all(Work::is_idle)
     }
 
     /// Begins to write it.
     pub(super) fn make_title(&mut self) -> Done {
-        let wanted = untitled(&mut self.talk).or_else(|| self.untitled.pop_front());
+        let wanted = untitled(&mut self.here.session).or_else(|| self.untitled.pop_front());
         match wanted.map(|wanted| self.titling(wanted)).transpose() {
             Ok(Some(Some(titling))) => self.branch_out(titling),
             Ok(Some(None) | None) => Ok(()),
@@ -99,8 +103,8 @@ impl State {
     fn titling(&self, of: Untitled) -> Done<Option<Titling>> {
         let message = self.draft(Role::User, None, of.asked.clone());
         let rendered =
-            self.bounded(|halt| self.feeder.renderer.prompt(&[&message], ThinkMode::Off, halt, &nothing_known))?;
-        let (renderer, piece) = (&self.feeder.renderer, self.feeder.piece);
+            self.bounded(|halt| self.engine.renderer.prompt(&[&message], ThinkMode::Off, halt, &nothing_known))?;
+        let (renderer, piece) = (&self.engine.renderer, self.engine.piece);
         let steps = self.bounded(|halt| segments::steps(renderer, piece, &rendered, &Path::default(), halt))?;
         let tokens: usize = steps.iter().map(|s| s.prompt.len()).sum();
         if self.reading_speed > 0.0 && tokens as f64 / self.reading_speed > LONGEST_S {
@@ -112,7 +116,7 @@ impl State {
         let generate = Generate {
             max_tokens: TITLE_TOKENS + THOUGHT_TOKENS,
             steering: watched.steering(tokenizer, begin, 0)?,
-            ..self.generate(Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) }, begin, 0)?
+            ..self.generate(Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) }, begin, 0)?
         };
         Ok(Some(Titling {
             of,
@@ -131,7 +135,7 @@ impl State {
         if title.is_empty() {
             return Err(RuntimeError::Refused("/title TEXT needs a title.".into()));
         }
-        self.talk.may_write()?;
+        self.here.session.may_write()?;
         self.note(Level::Info, format!("Title: {title}. /rename changes the name it is resumed by."));
         self.has_title(title, TitleBy::Person);
         Ok(())
@@ -139,17 +143,17 @@ impl State {
 
     /// The model made a title for the open session: it is its title if nobody gave it one.
     fn was_titled(&mut self, title: String) {
-        if self.talk.title.is_empty() {
+        if self.here.session.title.is_empty() {
             self.has_title(title, TitleBy::Model);
         }
     }
 
     /// The open session has a title from now on. One in which nothing was said yet is given it with its first message.
     fn has_title(&mut self, title: String, by: TitleBy) {
-        self.talk.title.clone_from(&title);
-        self.talk.wants_title = false;
-        if let Some(session) = self.talk.id {
-            self.keeper.change(vec![Change::Title { session, title: title.clone(), by }]);
+        self.here.session.title.clone_from(&title);
+        self.here.session.wants_title = false;
+        if let Some(session) = self.here.session.id {
+            self.disk.change(vec![Change::Title { session, title: title.clone(), by }]);
         }
         self.tell(Notice::Titled(title));
     }
@@ -181,23 +185,23 @@ impl Fan for Titling {
     fn over(self: Box<Self>, runtime: &mut State, lanes: Lanes) -> Done {
         runtime.release(lanes);
         let session = self.of.session;
-        let here = runtime.talk.id == Some(session);
-        if !self.complete && !runtime.queue.is_empty() {
+        let here = runtime.here.session.id == Some(session);
+        if !self.complete && !runtime.here.queue.is_empty() {
             // It gave way, and is asked for again behind that.
             match here {
-                true => runtime.talk.wants_title = true,
+                true => runtime.here.session.wants_title = true,
                 false => runtime.untitled.push_back(self.of),
             }
             return Ok(());
         }
         let made = Some(&self.text).filter(|_| self.complete).and_then(|text| cleaned(text));
         if let Some(title) = made {
-            match runtime.seat_of(|talk| talk.id == Some(session)) {
+            match runtime.seat_of(|other| other.id == Some(session)) {
                 Some(at) => runtime.beside(at, |runtime| runtime.was_titled(title)),
                 None if here => runtime.was_titled(title),
                 // It is not open any more.
                 None => {
-                    runtime.keeper.change(vec![Change::Title { session, title, by: TitleBy::Model }]);
+                    runtime.disk.change(vec![Change::Title { session, title, by: TitleBy::Model }]);
                 }
             }
         }
@@ -210,10 +214,10 @@ impl Fan for Titling {
 }
 
 /// What a session wants that is to be given a title. Asked once.
-fn untitled(talk: &mut Talk) -> Option<Untitled> {
-    let wanted = std::mem::take(&mut talk.wants_title) && talk.title.is_empty();
-    let session = talk.id.filter(|_| wanted)?;
-    Some(Untitled { session, asked: asked(&talk.conversation.path())? })
+fn untitled(of: &mut Session) -> Option<Untitled> {
+    let wanted = std::mem::take(&mut of.wants_title) && of.title.is_empty();
+    let session = of.id.filter(|_| wanted)?;
+    Some(Untitled { session, asked: asked(&of.tree.path())? })
 }
 
 /// What the model is asked: how the conversation begins. `None` before there is a question and an answer, each whole.

@@ -49,7 +49,7 @@ impl State {
         self.with_engine(move |runtime| {
             runtime.keeps_state("/when")?;
             // A document that was just read may still be on its way to the disk.
-            runtime.when_saved(runtime.keeper.states(), move |runtime| runtime.ask_along(question))
+            runtime.when_saved(runtime.disk.states(), move |runtime| runtime.ask_along(question))
         })
     }
 
@@ -58,14 +58,14 @@ impl State {
         let info = document.meta.document.as_ref();
         let (name, lines) = info.map_or((String::new(), 0), |d| (d.name.clone(), d.lines));
         self.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
-        let sampling = Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) };
+        let sampling = Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) };
         let started = Instant::now();
         self.branch_out(When { question, document: name, lines, sampling, places, started })
     }
 
     /// The longest document of the branch, and the states along it that can be had.
     fn places(&self, question: &str) -> Done<(Message, Vec<Place>)> {
-        let path = self.talk.conversation.path();
+        let path = self.here.session.tree.path();
         let tokens = |m: &&Message| m.meta.document.as_ref().map(|d| d.tokens);
         let longest =
             (1..).zip(&path).filter_map(|(n, m)| Some((n, *m, tokens(m)?))).max_by_key(|(_, _, tokens)| *tokens);
@@ -75,21 +75,21 @@ impl State {
             ));
         };
         let question = self.draft(Role::User, Some(document.id), question.to_owned());
-        let before = self.talk.conversation.path_to(Some(document.id));
+        let before = self.here.session.tree.path_to(Some(document.id));
         let messages: Vec<&Message> = before.into_iter().chain([&question]).collect();
         let rendered = self.prompt(&messages, "This question")?;
         let lost = || {
             RuntimeError::Refused("The state along this document is not kept. /load it again in a new session.".into())
         };
-        let (range, first_line) = self.feeder.renderer.place_of(&rendered, &messages, number).ok_or_else(lost)?;
-        let segment = self.talk.ends.get(&document.id).ok_or_else(lost)?;
-        let stored = self.keeper.stored_path(segment)?.unchanged(&rendered.text);
+        let (range, first_line) = self.engine.renderer.place_of(&rendered, &messages, number).ok_or_else(lost)?;
+        let segment = self.here.session.ends.get(&document.id).ok_or_else(lost)?;
+        let stored = self.disk.stored_path(segment)?.unchanged(&rendered.text);
         let mut kept = Vec::new();
         for n in 1..=stored.segments().len() {
             let prefix = stored.prefix(n);
             let read = prefix.text_bytes();
             let Some(tip) = prefix.head().filter(|_| read > range.start) else { continue };
-            if self.keeper.restorable(&tip)?.is_some_and(|plan| plan.usable == n) {
+            if self.disk.restorable(&tip)?.is_some_and(|plan| plan.usable == n) {
                 kept.push((prefix, read));
             }
         }
@@ -195,7 +195,7 @@ impl Fan for When {
     fn over(self: Box<Self>, runtime: &mut State, lanes: Lanes) -> Done {
         runtime.release(lanes);
         runtime.report_meters();
-        if self.done() == 0 && runtime.feeder.stopped() {
+        if self.done() == 0 && runtime.here.slot.stopped() {
             return Err(RuntimeError::Stopped);
         }
         runtime.tell(Notice::Page { title: format!("When: {}", self.question), text: self.page() });

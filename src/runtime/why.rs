@@ -7,11 +7,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::execute::{PromptReading, ToAnswer};
-use super::feeder::Last;
 use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
 use super::segments::boundary;
+use super::slot::Last;
 use super::{Done, RuntimeError, State};
 use crate::core::transcript::{Message, Passage};
 use crate::engine::protocol::{Scoring, Token};
@@ -39,7 +39,7 @@ struct Asked {
 impl State {
     /// `/why [#N] [K]`.
     pub(super) fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
-        if self.feeder.server().is_some() {
+        if self.engine.server().is_some() {
             return Err(self.not_there("how likely a text is", "/look and /why"));
         }
         self.looked(at)?;
@@ -50,8 +50,8 @@ impl State {
             if passages.is_empty() {
                 return Err(RuntimeError::Refused(format!("No passage stood out while #{number} was written.")));
             }
-            let path = runtime.talk.conversation.path_to(message.parent);
-            let think = runtime.talk.settings.think;
+            let path = runtime.here.session.tree.path_to(message.parent);
+            let think = runtime.here.session.settings.think;
             let rendered =
                 runtime.rendering(&path, |renderer, halt, known| renderer.prompt(&path, think, halt, known))?;
             let whole: Vec<&Message> = path.iter().copied().chain([message]).collect();
@@ -59,10 +59,10 @@ impl State {
                 .rendering(&whole, |renderer, halt, known| renderer.open_answer(&whole, "", think, halt, known))?;
             let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
             let said = message.text.trim();
-            let thoughts = text.len().saturating_sub(runtime.feeder.renderer.safe(said).len());
+            let thoughts = text.len().saturating_sub(runtime.engine.renderer.safe(said).len());
             runtime.when_planned(Arc::new(rendered), State::plan_answer, move |runtime, rendered, plan| {
                 let plan = runtime.fitting(plan, "Scoring this answer")?;
-                let tokenizer = &runtime.feeder.renderer.model().tokenizer;
+                let tokenizer = &runtime.engine.renderer.model().tokenizer;
                 let last = plan.steps.last().map_or(&[][..], |step| &step.prompt);
                 let before = tokenizer.before_next(last, Before::Edge);
                 let tokens = tokenizer.encode_behind(&text, before)?;
@@ -75,7 +75,7 @@ impl State {
     }
 
     fn score(&mut self, asked: Asked, rendered: Arc<Rendered>, plan: Plan) -> Done {
-        let before = self.feeder.live.clone();
+        let before = self.here.slot.live.clone();
         let hidden = self.hidden(&asked, &rendered, &plan)?;
         let scoring = Scoring {
             tokens: asked.tokens.clone(),
@@ -106,11 +106,11 @@ impl State {
     fn hidden(&self, asked: &Asked, rendered: &Rendered, plan: &Plan) -> Done<Vec<Vec<Range<u32>>>> {
         let mut path: Path = plan.base.clone();
         for step in &plan.steps {
-            path.push(self.feeder.content(&path, &step.prompt, &[], boundary(rendered, step.text_end), step.kind));
+            path.push(self.content(&path, &step.prompt, &[], boundary(rendered, step.text_end), step.kind));
         }
         let (_, message, sources) = self.looked(Some(asked.number))?;
-        let messages = self.talk.conversation.path_to(message.parent);
-        let map = self.feeder.renderer.map(rendered, &messages, &path, sources.block_tokens as usize);
+        let messages = self.here.session.tree.path_to(message.parent);
+        let map = self.engine.renderer.map(rendered, &messages, &path, sources.block_tokens as usize);
         Ok(asked.passages.iter().map(|p| vec![map.blocks_of(&rendered.text, p)]).collect())
     }
 
@@ -138,7 +138,7 @@ impl State {
 
     /// Bytes of the text that each token spells.
     fn pieces(&self, asked: &Asked) -> Vec<Range<usize>> {
-        let mut walk = Walk::new(&self.feeder.renderer.model().tokenizer, &asked.text, asked.before);
+        let mut walk = Walk::new(&self.engine.renderer.model().tokenizer, &asked.text, asked.before);
         let mut at = 0;
         let mut pieces = Vec::with_capacity(asked.tokens.len());
         for token in &asked.tokens {

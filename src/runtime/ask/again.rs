@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::super::conversation::first_words;
+use super::super::tree::first_words;
 use super::super::{Done, RuntimeError, State, grouped};
 use super::THIS_QUESTION;
 use crate::config::commands::MOST_ANSWERS;
@@ -38,27 +38,27 @@ impl State {
         temperature: Option<f32>,
         seed: Option<u64>,
     ) -> Done {
-        self.talk.may_write()?;
+        self.here.session.may_write()?;
         known_count(count)?;
         if let Some(t) = temperature.filter(|t| !(0.0..=MOST_TEMPERATURE).contains(&f64::from(*t))) {
             return Err(RuntimeError::Refused(format!("temperature must be 0 to {MOST_TEMPERATURE} (got {t})")));
         }
         let question = self.question_of(at)?;
-        if temperature.unwrap_or(self.talk.settings.sampling.temperature) == 0.0 {
+        if temperature.unwrap_or(self.here.session.settings.sampling.temperature) == 0.0 {
             self.note(Level::Info, "Greedy answers repeat themselves; /regen temp=0.7 draws another one.");
         }
         let again = Again { question, count: count.max(1), answered: true, temperature, seed, made: Vec::new() };
         self.with_engine(move |runtime| {
-            runtime.talk.may_write()?;
+            runtime.here.session.may_write()?;
             runtime.answer_again(again)
         })
     }
 
     /// The question whose answer is to be made again.
     fn question_of(&self, at: Option<u64>) -> Done<MessageId> {
-        let path = self.talk.conversation.path();
+        let path = self.here.session.tree.path();
         let last = match at {
-            Some(n) => Some(self.talk.numbered(n)?),
+            Some(n) => Some(self.here.session.numbered(n)?),
             None => path.iter().rev().find(|m| m.role == Role::User || m.role == Role::Assistant).copied(),
         };
         match last {
@@ -81,14 +81,14 @@ impl State {
         let started = Instant::now();
         self.move_head(Some(again.question))?;
         self.show_session();
-        let rendered = self.prompt(&self.talk.conversation.path(), THIS_QUESTION)?;
+        let rendered = self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?;
         self.when_planned(rendered, State::plan_answer, move |runtime, rendered, plan| {
             let plan = runtime.fitting(plan, THIS_QUESTION)?;
             let (shared, read) = (plan.base.position(), plan.to_read());
             let sampling = runtime.sampling_again(&again, again.made.len() as u64);
             let answer = runtime.new_answer(&rendered, sampling, started)?;
             runtime.write_answer(answer, plan, rendered, move |runtime, made| {
-                if again.answered && runtime.feeder.server().is_none() {
+                if again.answered && runtime.engine.server().is_none() {
                     let (shared, read) = (grouped(shared), grouped(read));
                     let text = format!("Answered again: {shared} tokens shared, {read} read for the question.");
                     runtime.note(Level::Info, text);
@@ -105,7 +105,7 @@ impl State {
         sampling.seed = match again.seed {
             Some(seed) => seed.wrapping_add(i),
             // A seed that was set would make the same answer each time.
-            None if self.talk.settings.seed.is_some() => sampling.seed.wrapping_add(i),
+            None if self.here.session.settings.seed.is_some() => sampling.seed.wrapping_add(i),
             None => sampling.seed,
         };
         sampling
@@ -113,7 +113,7 @@ impl State {
 
     fn made_again(&mut self, mut again: Again, made: MessageId) -> Done {
         again.made.push(made);
-        if (again.made.len() as u64) < again.count && !self.feeder.stopped() {
+        if (again.made.len() as u64) < again.count && !self.here.slot.stopped() {
             return self.answer_again(again);
         }
         if again.made.len() == 1 {
@@ -137,7 +137,7 @@ impl State {
             .iter()
             .zip('1'..='9')
             .map(|(id, key)| {
-                let text = self.talk.conversation.get(*id).map_or("", |m| m.text.as_str());
+                let text = self.here.session.tree.get(*id).map_or("", |m| m.text.as_str());
                 Choice { key, label: first_words(text, 60) }
             })
             .collect();
@@ -146,7 +146,7 @@ impl State {
             let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
             if chosen.is_some() {
                 // A stop led to the question, and is over.
-                runtime.feeder.begin();
+                runtime.here.slot.begin();
             }
             match chosen.or(made.last()) {
                 Some(id) => then(runtime, *id),

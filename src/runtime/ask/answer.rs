@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::execute::{Fed, Progress, ToAnswer, Watch};
-use super::super::feeder::Last;
 use super::super::path::Path;
 use super::super::plan::Plan;
 use super::super::render::Rendered;
+use super::super::slot::Last;
 use super::super::work::Wanted;
 use super::super::{Attendance, Done, RuntimeError, State, grouped};
 use super::sentences::Sentences;
@@ -66,7 +66,7 @@ impl Answer {
         sampling: Sampling,
         started: Instant,
     ) -> Done<Answer> {
-        let tokenizer = &runtime.feeder.renderer.model().tokenizer;
+        let tokenizer = &runtime.engine.renderer.model().tokenizer;
         // Going on with an answer may begin inside a thought.
         let begin = match message.text.is_empty() && !message.thinking.is_empty() {
             true => Begin::Thought,
@@ -201,8 +201,8 @@ impl Watch for Answer {
 impl State {
     /// An answer to the question at the head.
     pub(super) fn new_answer(&self, rendered: &Rendered, sampling: Sampling, started: Instant) -> Done<Answer> {
-        let mut message = self.draft(Role::Assistant, self.talk.conversation.head(), String::new());
-        message.meta.model = self.feeder.model().map(|m| m.name.clone());
+        let mut message = self.draft(Role::Assistant, self.here.session.tree.head(), String::new());
+        message.meta.model = self.engine.model().map(|m| m.name.clone());
         message.meta.seed = sampling.seed_of_draws();
         Answer::new(self, message, rendered, sampling, started)
     }
@@ -215,7 +215,7 @@ impl State {
         rendered: Arc<Rendered>,
         then: impl FnOnce(&mut State, MessageId) -> Done + Send + 'static,
     ) -> Done {
-        let safe = match self.talk.conversation.get(answer.message.id) {
+        let safe = match self.here.session.tree.get(answer.message.id) {
             None => self.add_message(answer.message.clone())?,
             Some(_) => Wanted::Texts(0),
         };
@@ -261,7 +261,7 @@ impl State {
         (looked, sentences): (&LookedAt, &[(usize, Looked)]),
         live: &Path,
     ) -> Option<Sources> {
-        let path = self.talk.conversation.path_to(answer.parent);
+        let path = self.here.session.tree.path_to(answer.parent);
         self.sources_behind(&path, rendered, (looked, sentences), live)
     }
 
@@ -274,7 +274,7 @@ impl State {
         live: &Path,
     ) -> Option<Sources> {
         let block = looked.answer.block_tokens.max(looked.thoughts.block_tokens) as usize;
-        let map = self.feeder.renderer.map(rendered, path, live, block);
+        let map = self.engine.renderer.map(rendered, path, live, block);
         map.sources(&rendered.text, looked, sentences)
     }
 
@@ -293,18 +293,18 @@ impl State {
         message.meta.finish = Some(finish_of(fed));
         if let Some(first) = answer.first_token {
             message.meta.ttft_ms = first.duration_since(answer.started).as_secs_f64() * 1000.0;
-            self.meters.ttft_ms = message.meta.ttft_ms;
+            self.here.meters.ttft_ms = message.meta.ttft_ms;
         }
         if let Ok(Fed { end: Some(end), reused, read, prefill_ms, .. }) = fed {
             message.meta.reused_tokens = *reused;
             message.meta.prefilled_tokens = *read;
             message.meta.prefill_ms = *prefill_ms;
             message.meta.tokens_per_s = decode_speed(&end.done.stats);
-            message.meta.estimated = end.done.stats.usage.is_none() && self.feeder.server().is_some();
+            message.meta.estimated = end.done.stats.usage.is_none() && self.engine.server().is_some();
             match end.done.stats.usage {
                 Some(usage) => self.count_as(usage, &mut message.meta, live.position()),
                 // It may have kept some of it, and does not say.
-                None if self.feeder.server().is_some() => {
+                None if self.engine.server().is_some() => {
                     message.meta.reused_tokens = 0;
                     message.meta.prefilled_tokens = reused + read;
                 }
@@ -317,7 +317,7 @@ impl State {
                 (before, new) => new.or(before),
             };
             let meta = &message.meta;
-            (self.meters.tokens_per_s, self.meters.speed_estimated) = (meta.tokens_per_s, meta.estimated);
+            (self.here.meters.tokens_per_s, self.here.meters.speed_estimated) = (meta.tokens_per_s, meta.estimated);
         }
         self.amend(&message);
         let id = message.id;
@@ -326,9 +326,9 @@ impl State {
     }
 
     fn answer_ended(&mut self, answer: Answer, rendered: &Rendered, fed: Done<Fed>, then: Finished) -> Done {
-        let live = std::mem::take(&mut self.feeder.live);
+        let live = std::mem::take(&mut self.here.slot.live);
         let id = self.complete(answer, rendered, &fed, &live);
-        self.feeder.live = live;
+        self.here.slot.live = live;
         self.show_tree();
         self.report_meters();
         self.warn_of_full_context();
@@ -347,18 +347,18 @@ impl State {
         if usage.thought_tokens > 0 {
             meta.thought_tokens = usage.thought_tokens;
         }
-        self.feeder.counted = Some((position, usage.prompt_tokens + usage.completion_tokens));
+        self.here.slot.counted = Some((position, usage.prompt_tokens + usage.completion_tokens));
     }
 
     /// A sentence, once for each share, when the context is nearly full.
     pub(super) fn warn_of_full_context(&mut self) {
-        let (used, limit) = (self.shown_position(), self.meters.context_limit);
+        let (used, limit) = (self.shown_position(), self.here.meters.context_limit);
         if limit == 0 {
             return;
         }
         let share = u8::try_from(used.saturating_mul(100) / limit).unwrap_or(100);
         let level = [95, 80].into_iter().find(|l| share >= *l).unwrap_or(0);
-        if level > self.warned {
+        if level > self.here.warned {
             let left = grouped(limit.saturating_sub(used));
             let next = match self.attendance {
                 Attendance::Present => "/new, /fork #3 or /compact.",
@@ -366,7 +366,7 @@ impl State {
             };
             self.note(Level::Warn, format!("About {left} tokens left. {next}"));
         }
-        self.warned = level;
+        self.here.warned = level;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::super::execute::{Progress, ToAnswer, Watch};
-use super::super::feeder::Last;
+use super::super::slot::Last;
 use super::super::{Done, RuntimeError, State, grouped};
 use super::{THIS_QUESTION, finish_of};
 use crate::core::transcript::{Message, Role};
@@ -64,20 +64,20 @@ impl State {
         let question = question.to_owned();
         let started = Instant::now();
         self.with_engine(move |runtime| {
-            let before = runtime.feeder.live.clone();
+            let before = runtime.here.slot.live.clone();
             let mut new = runtime.opening_messages();
-            let parent = new.last().map(|m| m.id).or(runtime.talk.conversation.head());
+            let parent = new.last().map(|m| m.id).or(runtime.here.session.tree.head());
             new.push(runtime.draft(Role::User, parent, question.clone()));
-            let path: Vec<&Message> = runtime.talk.conversation.path().into_iter().chain(&new).collect();
+            let path: Vec<&Message> = runtime.here.session.tree.path().into_iter().chain(&new).collect();
             let rendered = runtime.prompt(&path, THIS_QUESTION)?;
             runtime.when_planned(rendered, State::plan_answer, move |runtime, rendered, plan| {
                 let plan = runtime.fitting(plan, THIS_QUESTION)?;
-                if let Some(apart) = runtime.apart.as_mut().filter(|_| plan.to_read() > READ_BESIDE) {
+                if let Some(apart) = runtime.here.apart.as_mut().filter(|_| plan.to_read() > READ_BESIDE) {
                     apart.put_off = Some(format!("{} tokens before it have no kept state.", grouped(plan.to_read())));
                     return Ok(());
                 }
                 let begin = Begin::after_prompt(&rendered.text);
-                let decoder = StreamDecoder::new(runtime.feeder.renderer.model().tokenizer.clone(), begin);
+                let decoder = StreamDecoder::new(runtime.engine.renderer.model().tokenizer.clone(), begin);
                 let watch = AsideAnswer { question, text: String::new(), decoder, started, shown };
                 let answer = ToAnswer {
                     last: Last::Generate(runtime.generate(runtime.next_sampling(), begin, 0)?),
@@ -89,7 +89,7 @@ impl State {
                         Err(RuntimeError::Engine(
                             EngineFault::Device(why) | EngineFault::ReadAgain(why) | EngineFault::Gone(why),
                         )),
-                    ) = (&mut runtime.apart, &fed)
+                    ) = (&mut runtime.here.apart, &fed)
                         && watch.text.is_empty()
                     {
                         apart.put_off = Some(why.clone());
@@ -105,7 +105,7 @@ impl State {
                         // Half of what the program wanted is of no use to it.
                         return runtime.return_to(before, |_| Err(RuntimeError::Stopped));
                     }
-                    if runtime.apart.is_some() {
+                    if runtime.here.apart.is_some() {
                         // Its state is of no use to anybody.
                         return then(runtime, text);
                     }

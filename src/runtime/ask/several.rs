@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use super::super::branches::{Branch, Fan, Grown, Lanes, Written};
 use super::super::execute::{Fed, PromptReading, Watch};
-use super::super::feeder::Last;
 use super::super::path::Path;
 use super::super::render::Rendered;
 use super::super::segments::Step;
+use super::super::slot::Last;
 use super::super::{Done, RuntimeError, State, grouped};
 use super::THIS_QUESTION;
 use super::again::Again;
@@ -45,14 +45,14 @@ impl State {
         let started = Instant::now();
         self.move_head(Some(again.question))?;
         self.show_session();
-        let rendered = self.prompt(&self.talk.conversation.path(), THIS_QUESTION)?;
+        let rendered = self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?;
         self.when_planned(rendered, State::plan_answer, move |runtime, rendered, plan| {
             let mut plan = runtime.fitting(plan, THIS_QUESTION)?;
             plan.steps.pop();
             let of = Arc::clone(&rendered);
             runtime.execute(plan, rendered, None, PromptReading::begun(), move |runtime, _, fed| {
                 fed?;
-                if runtime.feeder.stopped() {
+                if runtime.here.slot.stopped() {
                     return Err(RuntimeError::Stopped);
                 }
                 runtime.write_side_by_side(again, of, started)
@@ -73,7 +73,7 @@ impl State {
         for answer in slots.iter().filter_map(|s| s.answer.as_ref()) {
             self.add_answer_quietly(answer)?;
         }
-        if again.answered && self.feeder.server().is_none() {
+        if again.answered && self.engine.server().is_none() {
             let text =
                 format!("Answering again: {} tokens shared, {} read for the question.", grouped(shared), grouped(read));
             self.note(Level::Info, text);
@@ -94,7 +94,7 @@ impl Fan for Several {
 
     fn prepare(&mut self, runtime: &mut State, which: usize) -> Done<Option<Branch>> {
         let Some(last) = self.slots.get_mut(which).and_then(|slot| slot.last.take()) else { return Ok(None) };
-        let export = runtime.keeper.policy != SaveStates::Never;
+        let export = runtime.disk.policy != SaveStates::Never;
         let (base, rendered, steps) = (self.base.clone(), Arc::clone(&self.rendered), self.steps.clone());
         Ok(Some(Branch { base, rendered, steps, last, export }))
     }
@@ -116,12 +116,12 @@ impl Fan for Several {
     fn shown_again(&mut self, runtime: &mut State) {
         let seed = |s: &Slot| match &s.answer {
             Some(answer) => answer.sampling().seed_of_draws(),
-            None => runtime.talk.conversation.get(s.id).and_then(|m| m.meta.seed),
+            None => runtime.here.session.tree.get(s.id).and_then(|m| m.meta.seed),
         };
         let told = self.slots.iter().map(|s| (s.id, seed(s))).collect();
         runtime.tell(Notice::Several(told));
         for slot in &self.slots {
-            match (&slot.answer, runtime.talk.conversation.get(slot.id)) {
+            match (&slot.answer, runtime.here.session.tree.get(slot.id)) {
                 (Some(answer), _) => answer.tell_again(runtime),
                 (None, Some(complete)) => runtime.tell(Notice::Finished(complete.clone())),
                 (None, None) => {}
@@ -162,7 +162,7 @@ impl Fan for Several {
             .filter(|s| s.answer.is_none() && s.failed.is_none())
             .map(|s| (s.id, std::mem::take(&mut s.path)))
             .collect();
-        if made.is_empty() || runtime.feeder.model().is_none() {
+        if made.is_empty() || runtime.engine.model().is_none() {
             runtime.release(lanes);
             let failed = self.slots.into_iter().find_map(|s| s.failed);
             runtime.show_session();

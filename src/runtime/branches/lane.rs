@@ -91,7 +91,7 @@ impl Branching {
             }
             EngineEvent::Failed { id: _, fault: ref fault @ EngineFault::Fatal { .. } } => {
                 let fault = fault.clone();
-                runtime.feeder.failed(&fault);
+                runtime.engine_failed(&fault);
                 self.lost(runtime, &fault);
             }
             event => return Some(event),
@@ -116,7 +116,7 @@ impl Branching {
         let lane = &mut self.lanes[at];
         lane.path = doing.branch.base.clone();
         let which = doing.which;
-        let begun = match runtime.feeder.stopped() {
+        let begun = match runtime.here.slot.stopped() {
             true => Err(RuntimeError::Stopped),
             false => doing.go_on(runtime, lane.sequence),
         };
@@ -138,13 +138,13 @@ impl Branching {
         doing.grown.prefill_ms += done.stats.prefill_ms;
         let image = done.image.take();
         let end = JobEnd { done, generated };
-        let absorbed = runtime.feeder.absorb_in(&mut lane.path, &doing.branch.rendered, &step, &end);
+        let absorbed = runtime.absorb_in(&mut lane.path, &doing.branch.rendered, &step, &end);
         let which = doing.which;
         let grown = match absorbed {
             Err(e) => {
                 // What it holds is not known any more: it is given back. Where the engine is gone the next command says so.
                 let lane = self.lanes.remove(at);
-                let _ = runtime.feeder.release(lane.sequence);
+                runtime.engine.release(lane.sequence);
                 self.fan.ended(runtime, which, Err(e));
                 return;
             }
@@ -173,7 +173,7 @@ impl Branching {
     /// A command to a sequence failed; its state is empty. One there is no room for waits until another has ended.
     fn failed(&mut self, runtime: &mut State, id: u64, fault: EngineFault) {
         if matches!(fault, EngineFault::Fatal { .. }) {
-            runtime.feeder.failed(&fault);
+            runtime.engine_failed(&fault);
             return self.lost(runtime, &fault);
         }
         let Some((at, doing)) = self.taken(runtime, id) else { return };
@@ -189,10 +189,10 @@ impl Branching {
             self.most = self.lanes.len();
             self.waiting.push((doing.which, doing.branch));
             // Where the engine is gone the next command says so.
-            let _ = runtime.feeder.release(lane.sequence);
+            runtime.engine.release(lane.sequence);
             return;
         }
-        let e = runtime.keeper.set_aside(fault.into());
+        let e = runtime.disk.set_aside(fault.into());
         self.fan.ended(runtime, doing.which, Err(e));
     }
 
@@ -214,22 +214,22 @@ impl Lane {
 
     /// Begins to make a state in this sequence: a fork of the conversation's, or from the disk.
     fn make(&mut self, runtime: &mut State, base: &Path) -> Done<u64> {
-        if runtime.feeder.is_at(base) {
-            return runtime.feeder.start_fork(runtime.feeder.sequence, self.sequence);
+        if runtime.here.slot.is_at(base) {
+            return runtime.start_fork(runtime.here.slot.sequence, self.sequence);
         }
         let have = self.path.common(base);
         let keep = base.prefix(have).position();
         let (rows, end) = match base.head() {
             None => (Vec::new(), None),
             Some(tip) => {
-                let opened = runtime.keeper.store.open_what_can_be_read(&tip, have)?;
+                let opened = runtime.disk.store.open_what_can_be_read(&tip, have)?;
                 if opened.plan.usable != base.segments().len() {
                     return Err(RuntimeError::Refused("Its kept state is not on disk any more.".into()));
                 }
                 (opened.rows, opened.end)
             }
         };
-        runtime.feeder.start_restore_in(self.sequence, base, keep, rows, end)
+        runtime.start_restore_in(self.sequence, base, keep, rows, end)
     }
 }
 
@@ -240,7 +240,7 @@ impl Doing {
             return Err(RuntimeError::Failed("internal error: a branch without steps".into()));
         };
         let last = self.left.is_empty().then(|| self.branch.last.clone());
-        self.id = runtime.feeder.start_job_in(sequence, step.prompt.clone(), last, self.branch.export)?;
+        self.id = runtime.start_job_in(sequence, step.prompt.clone(), last, self.branch.export)?;
         self.step = Some((step, Vec::new()));
         Ok(())
     }

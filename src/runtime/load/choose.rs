@@ -64,9 +64,9 @@ impl State {
     pub(super) fn load_offer(&self, messages: &[Message], items: &[Item], read: &Plan) -> Offer {
         let need: u64 = items.iter().map(|i| i.tokens).sum();
         let before = read.total().saturating_sub(need);
-        let (free, reserve) = (self.meters.context_limit.saturating_sub(before), self.reserve());
+        let (free, reserve) = (self.here.meters.context_limit.saturating_sub(before), self.reserve());
         // A server keeps nothing of a document that was read once.
-        let here = self.feeder.server().is_none();
+        let here = self.engine.server().is_none();
         let file = |i: &Item| PlanFile { name: i.name.clone(), tokens: i.tokens, kept: i.kept && here };
         let files = items.iter().map(file).collect();
         let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
@@ -77,9 +77,9 @@ impl State {
 
     /// The same for documents that are known not to fit and have no plan.
     pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
-        let limit = self.meters.context_limit;
+        let limit = self.here.meters.context_limit;
         let (free, reserve) = (limit.saturating_sub(self.position()), self.reserve());
-        let tokenizer = &self.feeder.renderer.model().tokenizer;
+        let tokenizer = &self.engine.renderer.model().tokenizer;
         let file = |m: &Message| {
             let tokens = match self.bounded(|halt| tokenizer.encode_plain_until(&m.text, halt)) {
                 Ok(tokens) => tokens.len() as u64,
@@ -108,7 +108,7 @@ impl State {
             many => (format!("{} files", many.len()), "need"),
         };
         let left = plan.free.saturating_sub(plan.reserve);
-        let fresh = self.talk.conversation.is_empty();
+        let fresh = self.here.session.tree.is_empty();
         let mut options: Vec<String> = Vec::new();
         // Commands stand apart from what is between them.
         let between = match self.attendance {
@@ -133,7 +133,7 @@ impl State {
         format!(
             "{what} {verb} {need} tokens; {} are left of {}. Nothing was loaded. Options: {}.",
             grouped(left),
-            grouped(self.meters.context_limit),
+            grouped(self.here.meters.context_limit),
             options.join(between)
         )
     }
@@ -174,7 +174,7 @@ impl State {
             "{what}, {} tokens{kept}{}, leaves {}.",
             grouped(need),
             self.about(to_read),
-            grouped(self.meters.context_limit.saturating_sub(total))
+            grouped(self.here.meters.context_limit.saturating_sub(total))
         );
         if files > 1 && self.attendance == Attendance::Present {
             return self.ask_plan(text, offer, Some("load"), then);

@@ -71,7 +71,7 @@ impl State {
 
     /// Somebody who types a session's name after `/load` is told.
     fn or_session(&self, paths: &[String], error: String) -> String {
-        match paths.first().map(|name| self.keeper.store.session_named(name)) {
+        match paths.first().map(|name| self.disk.store.session_named(name)) {
             Some(Ok(record)) if self.attendance == Attendance::Absent => {
                 format!("{error} A session is called \"{}\": -r {} asks in it", record.name, shell_word(&record.name))
             }
@@ -96,7 +96,7 @@ impl State {
                 }
             }
         }
-        let tokenizer = &self.feeder.renderer.model().tokenizer;
+        let tokenizer = &self.engine.renderer.model().tokenizer;
         for d in &mut documents {
             if let Some(encoding) = d.guessed {
                 self.note(Level::Warn, format!("{}: read as {encoding}, a guess", d.name));

@@ -16,7 +16,7 @@ impl State {
         let repeated = |d: &Document| {
             let path = d.path.as_ref().map(|p| p.display().to_string());
             let info = DocumentInfo::new(&d.name, path, &d.text);
-            self.talk.documents_with(&info.hash).any(|old| is_same(old, &info))
+            self.here.session.documents_with(&info.hash).any(|old| is_same(old, &info))
         };
         let mut documents: Vec<(bool, Document)> = documents.into_iter().map(|d| (repeated(&d), d)).collect();
         let mut again = documents.iter().filter(|(repeated, _)| *repeated).map(|(_, d)| d.name.as_str());
@@ -47,7 +47,7 @@ impl State {
 
     /// Says which of these documents are in the conversation as far as a load that was stopped had come.
     pub(super) fn say_in_part(&self, messages: &[Message]) {
-        let parts: Vec<&DocumentInfo> = self.talk.documents_in_part().collect();
+        let parts: Vec<&DocumentInfo> = self.here.session.documents_in_part().collect();
         for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
             if let Some(part) = parts.iter().find(|part| part.hash == info.hash && is_same(part, info)) {
                 let (name, lines) = (&info.name, grouped(part.lines));

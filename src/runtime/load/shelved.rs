@@ -17,8 +17,8 @@ impl State {
             return Ok(Vec::new());
         }
         // What was read last may still be on its way there.
-        self.keeper.wait_for_texts();
-        let records = self.keeper.store.documents()?;
+        self.disk.wait_for_texts();
+        let records = self.disk.store.documents()?;
         names.iter().map(|name| self.shelved_document(&records, name)).collect()
     }
 
@@ -48,13 +48,13 @@ impl State {
     /// The text of a document, byte for byte: a session has it, or the tokens that were read spell it.
     fn text_as_read(&self, record: &DocumentRecord) -> Done<Option<String>> {
         let is_it = |text: &str| text_hash(text) == record.document.hash;
-        if let Some(id) = self.keeper.store.message_ending(&record.document.segment)? {
-            let message = self.keeper.store.message(id)?;
+        if let Some(id) = self.disk.store.message_ending(&record.document.segment)? {
+            let message = self.disk.store.message(id)?;
             if is_it(&message.text) {
                 return Ok(Some(message.text));
             }
         }
-        let path = self.keeper.stored_path(&record.document.segment)?;
+        let path = self.disk.stored_path(&record.document.segment)?;
         let spelled = self.document_text(record, &path).unwrap_or_default();
         let mut edges = BEFORE.iter().flat_map(|before| BEHIND.iter().map(move |behind| (before, behind)));
         Ok(edges.find_map(|(before, behind)| Some(format!("{before}{spelled}{behind}")).filter(|text| is_it(text))))

@@ -9,8 +9,8 @@ use crate::runtime::protocol::{Choice, Level};
 impl State {
     pub(super) fn load_stopped(&mut self, mut load: Box<Load>) -> Done {
         // What was read is read, whatever becomes of the state while it is asked, and where the reading began anew.
-        load.upto = load.upto.max(self.feeder.live.text_bytes());
-        load.reached = load.reached.max(self.feeder.live.position());
+        load.upto = load.upto.max(self.here.slot.live.text_bytes());
+        load.reached = load.reached.max(self.here.slot.live.position());
         let begun: u64 = load.items.first().map_or(0, |i| i.end - i.tokens);
         let done = load.reached.saturating_sub(begun);
         let last = load.at.max(load.added.saturating_sub(1));
@@ -32,7 +32,7 @@ impl State {
         }
         self.ask_user(text, choices, move |runtime, key| {
             // What comes now can be stopped again.
-            runtime.feeder.begin();
+            runtime.here.slot.begin();
             match key {
                 '1' => {
                     let shown = load.progress.shown();
@@ -59,12 +59,12 @@ impl State {
         mut load: Box<Load>,
         then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
     ) -> Done {
-        self.feeder.begin();
+        self.here.slot.begin();
         // Where the reading began anew, what was read is more than the state has: nothing of it is read against a stop.
-        let short = self.feeder.live.text_bytes() < load.upto;
+        let short = self.here.slot.live.text_bytes() < load.upto;
         // The document is then the last one that was added, wherever the reading is: those before it are whole.
         if let Some(message) = load.messages.iter_mut().take(load.added).rfind(|m| m.is_half_read()) {
-            let text = self.feeder.renderer.read_part(&load.rendered, message, load.upto).unwrap_or_default();
+            let text = self.engine.renderer.read_part(&load.rendered, message, load.upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
             if !text.trim().is_empty() {
                 let lines = text.lines().count() as u64;
@@ -72,7 +72,7 @@ impl State {
                     info.lines = lines;
                     // Stopped behind its last words, it is whole.
                     info.complete = info.is_whole(&text);
-                    info.tokens = self.feeder.renderer.model().tokenizer.encode_plain(&text)?.len() as u64;
+                    info.tokens = self.engine.renderer.model().tokenizer.encode_plain(&text)?.len() as u64;
                 }
                 message.text = text;
                 self.amend(message);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::conversation::Conversation;
 use super::super::{Attendance, State};
 use crate::core::Exit;
 use crate::runtime::protocol::{Activity, Level, Notice, SaveState, Unsaved};
@@ -24,15 +25,17 @@ fn not_kept(why: &str) -> String {
 impl State {
     /// Saves what is left, gives the session free, and says how to come back; or that not all is saved, and why.
     pub(super) fn finish(mut self) {
-        self.feeder.link.shutdown();
+        self.engine.shutdown();
         self.remember_homeless();
         self.activity(Activity::Busy { what: "saving".into() });
         let absent = self.attendance == Attendance::Absent;
-        let State { talk, keeper, out, looking, .. } = self;
-        let (id, name, lasts) = (talk.id, talk.id.map(|_| talk.name), keeper.lasts());
-        let store = Arc::clone(&keeper.store);
-        let said = matches!(keeper.shown(), SaveState::TextOnly(_));
-        let closed = keeper.close(Duration::from_secs(60));
+        let State { here, disk, out, looking, .. } = self;
+        let Conversation { session, lock, .. } = here;
+        let (id, name, lasts) = (session.id, session.id.map(|_| session.name), disk.lasts());
+        let store = Arc::clone(&disk.store);
+        let said = matches!(disk.shown(), SaveState::TextOnly(_));
+        let closed = disk.close(Duration::from_secs(60));
+        drop(lock);
         // Damage is told before the end, and whoever opens the directory next finds it left.
         if looking.is_some_and(|thread| thread.join().is_err()) {
             out.note(Level::Error, "internal error: the look for damage ended unexpectedly");

@@ -13,23 +13,25 @@ const PROMPTS: usize = 2_000;
 impl State {
     /// What can be said before anything is loaded.
     pub(super) fn greet(&mut self) {
-        let store = Arc::clone(&self.keeper.store);
+        let store = Arc::clone(&self.disk.store);
         for note in store.notes() {
             self.note(Level::Warn, note.clone());
         }
         self.look_for_damage();
         // Where nothing is saved, that is said from the start.
-        self.keeper.show(SaveState::Empty);
+        self.disk.show(SaveState::Empty);
         if let Access::ReadOnly { why } = store.access() {
-            self.keeper.show(SaveState::NotSaved(why.clone()));
+            self.disk.show(SaveState::NotSaved(why.clone()));
         }
         match store.prompts(PROMPTS) {
             Ok(prompts) => self.tell(Notice::Prompts(prompts.iter().rev().map(|p| line_of(p)).collect())),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
         // A settings file or `--think` asked for it; whoever asks with -p has been told by the shell.
-        let switch = self.feeder.renderer.model().template.thinking_switch();
-        if let Some(why) = switch.refusal(self.talk.settings.think).filter(|_| self.attendance == Attendance::Present) {
+        let switch = self.engine.renderer.model().template.thinking_switch();
+        if let Some(why) =
+            switch.refusal(self.here.session.settings.think).filter(|_| self.attendance == Attendance::Present)
+        {
             self.note(Level::Warn, why.to_owned());
         }
         self.activity(Activity::Starting { what: "loading the model".into() });
@@ -37,7 +39,7 @@ impl State {
 
     /// Has another thread go through the database: nobody waits for the model, a session or the first picture because of it.
     fn look_for_damage(&mut self) {
-        let (store, out) = (Arc::clone(&self.keeper.store), self.out.clone());
+        let (store, out) = (Arc::clone(&self.disk.store), self.out.clone());
         let look = move || {
             if let Some(damage) = store.damage() {
                 out.tell(Notice::Damage(damage));

@@ -38,7 +38,7 @@ impl State {
             .map_err(|e| RuntimeError::Refused(format!("{} is no pattern of names: {e}", library.unwrap_or(""))))?;
         let mut kept: Vec<DocumentRecord> = Vec::new();
         let mut others: Vec<(DocumentRecord, Standing)> = Vec::new();
-        let mut records = self.keeper.store.documents()?;
+        let mut records = self.disk.store.documents()?;
         records.retain(|d| pattern.as_ref().is_none_or(|p| p.matches(&d.document.name)));
         // The last used come first.
         records.sort_by_key(|d| d.document.prefix.is_some());
@@ -63,12 +63,12 @@ impl State {
     }
 
     fn standing(&self, record: &DocumentRecord) -> Done<Standing> {
-        if record.fingerprint != self.feeder.fingerprint() || !self.is_kept(&record.document.segment)? {
+        if record.fingerprint != self.engine.fingerprint() || !self.is_kept(&record.document.segment)? {
             return Ok(Standing::NotKept);
         }
         let Some(prefix) = record.document.prefix else { return Ok(Standing::Alone) };
-        let alone = match self.keeper.store.message_ending(&prefix)? {
-            Some(id) => self.keeper.store.path(id)?.iter().all(|m| m.role == Role::System),
+        let alone = match self.disk.store.message_ending(&prefix)? {
+            Some(id) => self.disk.store.path(id)?.iter().all(|m| m.role == Role::System),
             // No session holds what was read before it.
             None => self.behind(record, "?").is_ok(),
         };
@@ -88,7 +88,7 @@ impl State {
             return unread.why.to_string();
         }
         let what = match standing {
-            _ if self.keeper.policy == SaveStates::Never => {
+            _ if self.disk.policy == SaveStates::Never => {
                 return "no kept state of this model: sessions.save_state = \"never\" keeps none".to_owned();
             }
             Standing::Alone | Standing::NotKept => "no kept state of this model",
@@ -104,21 +104,21 @@ impl State {
 
     /// Whether all of the state that ends in this segment can be had.
     fn is_kept(&self, segment: &SegmentId) -> Done<bool> {
-        let path = self.keeper.stored_path(segment)?;
-        let plan = self.keeper.restorable(segment)?;
+        let path = self.disk.stored_path(segment)?;
+        let plan = self.disk.restorable(segment)?;
         Ok(path.head() == Some(*segment) && plan.is_some_and(|plan| plan.usable == path.segments().len()))
     }
 
     /// Reads documents again from their files, then asks.
     pub(super) fn read_shelved(&mut self, files: VecDeque<String>, wish: Wish) -> Done {
         self.gather_each(files, Vec::new(), Vec::new(), move |runtime, documents, unread| {
-            let before = runtime.feeder.live.clone();
+            let before = runtime.here.slot.live.clone();
             let wish = Wish { read: false, ..wish };
-            let then: Then<Vec<Unread>> = Box::new(move |runtime, unread| match runtime.feeder.stopped() {
+            let then: Then<Vec<Unread>> = Box::new(move |runtime, unread| match runtime.here.slot.stopped() {
                 true => Err(RuntimeError::Stopped),
                 false => {
-                    runtime.keeper.wait_for_texts();
-                    runtime.when_saved(runtime.keeper.states(), move |runtime| runtime.ask_shelf(wish, &unread))
+                    runtime.disk.wait_for_texts();
+                    runtime.when_saved(runtime.disk.states(), move |runtime| runtime.ask_shelf(wish, &unread))
                 }
             });
             runtime.library_read(documents.into(), before, unread, then)
@@ -133,7 +133,7 @@ impl State {
         mut unread: Vec<Unread>,
         then: impl FnOnce(&mut State, Vec<Document>, Vec<Unread>) -> Done + Send + 'static,
     ) -> Done {
-        if self.feeder.stopped() {
+        if self.here.slot.stopped() {
             return Err(RuntimeError::Stopped);
         }
         let Some(path) = files.pop_front() else { return then(self, documents, unread) };

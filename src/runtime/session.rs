@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::conversation::Conversation;
+use super::tree::Tree;
 use super::{Done, RuntimeError, Settings};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
 use crate::store::SegmentId;
@@ -21,7 +21,7 @@ pub(super) enum Rights {
 
 /// The open session.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct Session {
     /// Its place among those opened in this run.
     pub(super) serial: u64,
     /// Its row; `None` until the first message.
@@ -32,7 +32,7 @@ pub(super) struct Talk {
     pub(super) title: String,
     /// The model is to make one when there is nothing else to do.
     pub(super) wants_title: bool,
-    pub(super) conversation: Conversation,
+    pub(super) tree: Tree,
     pub(super) settings: Settings,
     /// The settings as they were kept, if something in them could not be read.
     pub(super) unread: Option<String>,
@@ -51,16 +51,16 @@ pub(super) struct Talk {
     pub(super) broken_off: HashSet<MessageId>,
 }
 
-impl Talk {
+impl Session {
     /// A session nothing was said in yet.
-    pub(super) fn empty(settings: Settings, system: Option<String>) -> Talk {
-        Talk {
+    pub(super) fn empty(settings: Settings, system: Option<String>) -> Session {
+        Session {
             serial: 0,
             id: None,
             name: String::new(),
             title: String::new(),
             wants_title: false,
-            conversation: Conversation::default(),
+            tree: Tree::default(),
             settings,
             unread: None,
             system,
@@ -74,15 +74,15 @@ impl Talk {
     }
 
     /// The same talk with these messages alone, of no session.
-    pub(super) fn copy_at(&self, path: Vec<Message>, rights: Rights) -> Talk {
+    pub(super) fn copy_at(&self, path: Vec<Message>, rights: Rights) -> Session {
         let head = path.last().map(|m| m.id);
-        Talk {
+        Session {
             serial: self.serial,
             name: self.name.clone(),
-            conversation: Conversation::new(path, head),
+            tree: Tree::new(path, head),
             rights,
             ends: self.ends.clone(),
-            ..Talk::empty(self.settings.clone(), self.system.clone())
+            ..Session::empty(self.settings.clone(), self.system.clone())
         }
     }
 
@@ -99,7 +99,7 @@ impl Talk {
 
     /// System text for a new root, if there is any.
     pub(super) fn opening_text(&self) -> Option<&str> {
-        let fresh = self.conversation.head().is_none();
+        let fresh = self.tree.head().is_none();
         self.system.as_deref().filter(|text| fresh && !text.trim().is_empty())
     }
 
@@ -114,20 +114,20 @@ impl Talk {
     pub(super) fn complete_what_is_read(&mut self) -> bool {
         let read = self.broken_off.iter().filter(|id| self.ends.contains_key(*id));
         let open = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| !d.complete);
-        let read: Vec<Message> = read.filter_map(|id| self.conversation.get(*id)).filter(open).cloned().collect();
+        let read: Vec<Message> = read.filter_map(|id| self.tree.get(*id)).filter(open).cloned().collect();
         let any = !read.is_empty();
         for mut message in read {
             if let Some(info) = &mut message.meta.document {
                 info.complete = true;
             }
-            self.conversation.amend(message);
+            self.tree.amend(message);
         }
         any
     }
 
     /// The first document of the open branch whose load broke off and that is not read to its end.
     pub(super) fn half_read(&self) -> Option<&Message> {
-        self.conversation.path().into_iter().find(|m| self.broken_off.contains(&m.id) && m.is_half_read())
+        self.tree.path().into_iter().find(|m| self.broken_off.contains(&m.id) && m.is_half_read())
     }
 
     /// ` again`, unless some of what has to be read of the open branch was never read to its end.
@@ -137,8 +137,8 @@ impl Talk {
 
     /// Message `#number` of the open branch.
     pub(super) fn numbered(&self, number: u64) -> Done<&Message> {
-        self.conversation.at_number(number).ok_or_else(|| {
-            let there = match self.conversation.path().len() {
+        self.tree.at_number(number).ok_or_else(|| {
+            let there = match self.tree.path().len() {
                 0 => "nothing was said yet".to_owned(),
                 1 => "this branch has #1 only".to_owned(),
                 last => format!("this branch has #1 to #{last}"),
@@ -173,7 +173,7 @@ impl Talk {
     /// Place in the path of the document called so: by its whole name, the last one of it, or by the end of its path
     /// where one document only ends so.
     pub(super) fn document_called(&self, name: &str) -> Done<Option<usize>> {
-        let path = self.conversation.path();
+        let path = self.tree.path();
         let named = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| d.name == name);
         if let Some(at) = path.iter().rposition(named) {
             return Ok(Some(at));
@@ -201,7 +201,7 @@ impl Talk {
 
     /// No document is called so: what there is.
     pub(super) fn no_document(&self, name: &str) -> String {
-        let path = self.conversation.path();
+        let path = self.tree.path();
         let names: Vec<&str> = path.iter().filter_map(|m| m.meta.document.as_ref()).map(|d| d.name.as_str()).collect();
         if names.is_empty() {
             return format!("No document {name}: none was loaded here yet. /load PATH reads one.");
@@ -214,7 +214,7 @@ impl Talk {
 
     /// The documents of the open branch that have all of this text, if it was loaded already.
     pub(super) fn documents_with(&self, hash: &str) -> impl Iterator<Item = &DocumentInfo> {
-        let documents = self.conversation.path().into_iter().filter(|m| m.role == Role::Document);
+        let documents = self.tree.path().into_iter().filter(|m| m.role == Role::Document);
         let documents = documents.filter_map(|m| Some((m, m.meta.document.as_ref()?)));
         let whole = move |(m, d): &(&Message, &DocumentInfo)| d.hash == hash && (d.complete || m.is_half_read());
         documents.filter(whole).map(|(_, d)| d)
@@ -223,7 +223,7 @@ impl Talk {
     /// The documents of the open branch that end where their load was stopped.
     pub(super) fn documents_in_part(&self) -> impl Iterator<Item = &DocumentInfo> {
         let cut = |m: &&Message| m.role == Role::Document && !m.is_half_read();
-        let documents = self.conversation.path().into_iter().filter(cut);
+        let documents = self.tree.path().into_iter().filter(cut);
         documents.filter_map(|m| m.meta.document.as_ref()).filter(|d| !d.complete)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use super::Conversation;
+use super::Tree;
 use crate::core::transcript::{Message, MessageId, Role};
 use crate::runtime::protocol::TimelineRow;
 use crate::text::sanitize::sanitize_line;
 
-impl Conversation {
+impl Tree {
     /// The tree, one row per question, document, or answer that has siblings; parents before children, the older
     /// line first. `kept` and `label` are asked per message.
     pub fn timeline(

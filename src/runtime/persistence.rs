@@ -72,27 +72,25 @@ struct Held {
 
 /// The store, the writer, and how saving stands.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct Persistence {
     pub(super) store: Arc<Store>,
     writer: Writer,
     /// From the writer.
     pub(super) events: Receiver<SaveEvent>,
     pending: Pending,
-    /// Sessions that are called otherwise on disk than was wished for: to be taken by [`Keeper::take_names`].
+    /// Sessions that are called otherwise on disk than was wished for: to be taken by [`Persistence::take_names`].
     named: Vec<(SessionId, String)>,
     /// When model state is written.
     pub(super) policy: SaveStates,
     /// The store is a private one that goes away.
     discard: bool,
     shown: SaveState,
-    /// Keeps other processes from writing to the open session.
-    pub(super) lock: Option<SessionLock>,
     /// Locks of sessions that were left before all that was said there was on disk.
     leaving: Vec<(SessionId, SessionLock)>,
     out: Out,
 }
 
-impl Keeper {
+impl Persistence {
     pub(super) fn new(
         store: Arc<Store>,
         writer: Writer,
@@ -100,10 +98,10 @@ impl Keeper {
         policy: SaveStates,
         discard: bool,
         out: Out,
-    ) -> Keeper {
+    ) -> Persistence {
         let (pending, named, shown) = (Pending::default(), Vec::new(), SaveState::Empty);
-        let (lock, leaving) = (None, Vec::new());
-        Keeper { store, writer, events, pending, named, policy, discard, shown, lock, leaving, out }
+        let leaving = Vec::new();
+        Persistence { store, writer, events, pending, named, policy, discard, shown, leaving, out }
     }
 
     /// Hands a segment over that a session has come to, what else changes with it, and its state.
@@ -276,10 +274,10 @@ impl Keeper {
 
     /// Waits until all texts handed over are on disk, or it is clear that they will not be for now: whoever asks the store
     /// next should find all that was said. Nothing else could be done meanwhile. A disk may take longer:
-    /// [`Keeper::unsaved`] says so of a session.
+    /// [`Persistence::unsaved`] says so of a session.
     pub(super) fn wait_for_texts(&mut self) {
         let wanted = Wanted::Texts(self.pending.last);
-        let until = Keeper::patience(wanted);
+        let until = Persistence::patience(wanted);
         while !self.has(wanted)
             && let Ok(event) = self.events.recv_deadline(until)
         {
@@ -378,7 +376,7 @@ impl Keeper {
             }
         }
         let saved = self.writer.close(until);
-        drop((self.lock.take(), self.leaving));
+        drop(self.leaving);
         // The first: what is not kept after it may be so because of it.
         let (mut before, mut lost) = (self.pending.left_out, None);
         for event in self.events.try_iter() {

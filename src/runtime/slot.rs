@@ -1,0 +1,213 @@
+//! A slot of the engine (one of its sequences), and the segments its state has absorbed.
+
+use std::sync::Arc;
+
+use super::link::JobEnd;
+use super::path::Path;
+use super::render::Rendered;
+use super::segments::{self, Step};
+use super::{Done, RuntimeError, State};
+use crate::engine::protocol::{
+    Cancel, CheckpointImage, Command, EngineFault, Generate, Job, RowSource, Scoring, SequenceId, Token,
+};
+use crate::store::{NewSegment, SegmentKind, StoredRows, TextBoundary};
+
+/// What follows a prompt.
+#[derive(Clone, Debug)]
+pub(super) enum Last {
+    /// An answer.
+    Generate(Generate),
+    /// A text that is scored, and leaves no trace in the state.
+    Score(Scoring),
+}
+
+/// One sequence of the engine.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) sequence: SequenceId,
+    /// What its state has absorbed.
+    pub(super) live: Path,
+    /// It failed: it counts as empty, and is restored before use.
+    doubtful: bool,
+    /// Rows of the live state that may still be in flight to the device.
+    pub(super) in_flight: Vec<Arc<StoredRows>>,
+    /// Ends its jobs.
+    pub(super) cancel: Cancel,
+    /// Tokens of the live path up to this position, as a server counted them.
+    pub(super) counted: Option<(u64, u64)>,
+}
+
+impl Slot {
+    /// An empty one.
+    pub(super) fn of(sequence: SequenceId) -> Slot {
+        Slot { sequence, ..Slot::default() }
+    }
+
+    /// Tokens in the context as they are shown: a server's own count where it has counted just this path.
+    pub(super) fn shown_position(&self) -> u64 {
+        let position = self.live.position();
+        self.counted.filter(|(at, _)| *at == position).map_or(position, |(_, tokens)| tokens)
+    }
+
+    /// The state is unknown: it counts as empty until it is restored.
+    pub(super) fn lose(&mut self) {
+        self.live = Path::default();
+        self.doubtful = true;
+        self.in_flight.clear();
+    }
+
+    /// A stop request from here on applies to what begins now.
+    pub(super) fn begin(&mut self) {
+        self.cancel = Cancel::default();
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// The read share of the rows in flight; `None` when nothing is waited for.
+    pub(super) fn share_in_flight(&self) -> Option<f64> {
+        let sum = |of: fn(&StoredRows) -> usize| -> usize { self.in_flight.iter().map(|rows| of(rows)).sum() };
+        let (read, all) = (sum(StoredRows::read_bytes), sum(StoredRows::bytes));
+        (read < all).then(|| read as f64 / all as f64)
+    }
+
+    /// The engine's state was made that of a path.
+    pub(super) fn made(&mut self, path: Path) {
+        self.live = path;
+        self.doubtful = false;
+    }
+
+    /// Whether the engine's state is just this path.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let common = self.live.common(path);
+        !self.doubtful && common == self.live.segments().len() && common == path.segments().len()
+    }
+
+    /// A tokenizer may write two texts as the same tokens: the state at `path` counts as read from that path's text.
+    pub(super) fn read_as(&mut self, path: &Path) {
+        if self.live.text_bytes() != path.text_bytes() {
+            self.live = path.clone();
+        }
+    }
+}
+
+impl State {
+    /// Whatever failed, the slot's state is empty; after a fatal failure there is no engine.
+    pub(super) fn engine_failed(&mut self, fault: &EngineFault) {
+        self.here.slot.lose();
+        if let EngineFault::Fatal { why, exit } = fault {
+            self.engine.down(why.clone(), *exit);
+        }
+    }
+
+    fn command(&mut self, command: Command) -> Done {
+        self.engine.send(command).map_err(|fault| {
+            self.here.slot.lose();
+            fault.into()
+        })
+    }
+
+    /// Starts a job on top of the live state; returns its id.
+    pub(super) fn start_job(&mut self, prompt: Vec<Token>, last: Option<Last>, export: bool) -> Done<u64> {
+        self.start_job_in(self.here.slot.sequence, prompt, last, export)
+    }
+
+    /// The same in any sequence.
+    pub(super) fn start_job_in(
+        &mut self,
+        sequence: SequenceId,
+        prompt: Vec<Token>,
+        last: Option<Last>,
+        export: bool,
+    ) -> Done<u64> {
+        let (id, cancel) = (self.engine.id(), self.here.slot.cancel.clone());
+        let (generate, score) = match last {
+            None => (None, None),
+            Some(Last::Generate(generate)) => (Some(generate), None),
+            Some(Last::Score(score)) => (None, Some(score)),
+        };
+        self.command(Command::Run(Job { id, sequence, prompt, generate, score, export, cancel }))?;
+        Ok(id)
+    }
+
+    /// Begins to make the engine's state equal `target`: `rows` follow the first `keep` tokens.
+    pub(super) fn start_restore(
+        &mut self,
+        target: &Path,
+        keep: u64,
+        rows: Vec<Arc<StoredRows>>,
+        end: Option<CheckpointImage>,
+    ) -> Done<u64> {
+        match target.head() {
+            None => self.here.slot.in_flight.clear(),
+            // Rows of the part that stays may still be on their way.
+            Some(_) => self.here.slot.in_flight.extend(rows.iter().cloned()),
+        }
+        self.start_restore_in(self.here.slot.sequence, target, keep, rows, end)
+    }
+
+    /// The same in another sequence than the conversation's.
+    pub(super) fn start_restore_in(
+        &mut self,
+        sequence: SequenceId,
+        target: &Path,
+        keep: u64,
+        rows: Vec<Arc<StoredRows>>,
+        end: Option<CheckpointImage>,
+    ) -> Done<u64> {
+        let id = self.engine.id();
+        let rows = rows.into_iter().map(|rows| rows as Arc<dyn RowSource>).collect();
+        self.command(Command::Restore { id, sequence, keep, rows, end, history: target.tokens() })?;
+        Ok(id)
+    }
+
+    /// Begins to make the state of one sequence that of another, too.
+    pub(super) fn start_fork(&mut self, from: SequenceId, to: SequenceId) -> Done<u64> {
+        let id = self.engine.id();
+        self.command(Command::Fork { id, from, to })?;
+        Ok(id)
+    }
+
+    /// Adds what a job did to the live path. Returns the segment, and whether all of the step was read; `None` when
+    /// nothing was done.
+    pub(super) fn absorb(
+        &mut self,
+        rendered: &Rendered,
+        step: &Step,
+        end: &JobEnd,
+    ) -> Done<Option<(NewSegment, bool)>> {
+        let mut live = std::mem::take(&mut self.here.slot.live);
+        let absorbed = self.absorb_in(&mut live, rendered, step, end);
+        match absorbed {
+            Ok(_) => self.here.slot.live = live,
+            Err(_) => self.here.slot.lose(),
+        }
+        absorbed
+    }
+
+    /// The same into the path of any sequence.
+    pub(super) fn absorb_in(
+        &self,
+        live: &mut Path,
+        rendered: &Rendered,
+        step: &Step,
+        end: &JobEnd,
+    ) -> Done<Option<(NewSegment, bool)>> {
+        let (renderer, fingerprint) = (&self.engine.renderer, self.engine.fingerprint());
+        segments::absorb(renderer, fingerprint, live, rendered, step, (&end.done, &end.generated))
+            .map_err(RuntimeError::Failed)
+    }
+
+    /// A segment behind `path`.
+    pub(super) fn content(
+        &self,
+        path: &Path,
+        prompt: &[Token],
+        completion: &[Token],
+        boundary: TextBoundary,
+        kind: SegmentKind,
+    ) -> NewSegment {
+        segments::content(self.engine.fingerprint(), path, prompt, completion, boundary, kind)
+    }
+}

@@ -1,0 +1,381 @@
+//! The open conversation as a tree of messages with a head. Pure: no store, no engine, no clock.
+//!
+//! The path from the root to the head is what the model has. Nothing here removes a message: going back moves the
+//! head, editing and regenerating add siblings. Children are ordered by message id, which is the order of creation.
+
+mod timeline;
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::core::transcript::{Message, MessageId, Role};
+pub use timeline::{first_words, title_of};
+
+/// Messages of one session, all branches, and where it stands.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    messages: BTreeMap<MessageId, Message>,
+    children: BTreeMap<Option<MessageId>, Vec<MessageId>>,
+    head: Option<MessageId>,
+    /// Heads left by going back, newest last; `/redo` returns to them.
+    left: Vec<MessageId>,
+}
+
+/// What going back would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undo {
+    /// The head afterwards.
+    pub head: Option<MessageId>,
+    /// Exchanges undone: fewer than asked when the conversation is shorter.
+    pub exchanges: u64,
+    /// Text of the oldest undone question, for the input. `None` when it was a document, or damaged.
+    pub text: Option<String>,
+}
+
+impl Tree {
+    /// A conversation from its stored messages. A head that is not among them is ignored.
+    pub fn new(messages: Vec<Message>, head: Option<MessageId>) -> Tree {
+        let mut c = Tree::default();
+        for m in messages {
+            c.insert(m);
+        }
+        c.head = head.filter(|h| c.messages.contains_key(h));
+        c
+    }
+
+    fn insert(&mut self, message: Message) {
+        let siblings = self.children.entry(message.parent).or_default();
+        if let Err(at) = siblings.binary_search(&message.id) {
+            siblings.insert(at, message.id);
+        }
+        self.messages.insert(message.id, message);
+    }
+
+    /// Adds a message below its parent and makes it the head.
+    pub fn add(&mut self, message: Message) {
+        self.head = Some(message.id);
+        self.left.clear();
+        self.insert(message);
+    }
+
+    /// Replaces a message that is already there (an answer that grew); anything else is left alone.
+    pub fn amend(&mut self, message: Message) {
+        let Some(before) = self.messages.get(&message.id) else {
+            return;
+        };
+        if before.parent != message.parent
+            && let Some(siblings) = self.children.get_mut(&before.parent)
+        {
+            siblings.retain(|id| *id != message.id);
+        }
+        self.insert(message);
+    }
+
+    /// Puts a message into its place: one that was here in part, or was not here at all.
+    pub fn restore(&mut self, message: Message) {
+        match self.messages.contains_key(&message.id) {
+            true => self.amend(message),
+            false => self.insert(message),
+        }
+    }
+
+    /// Where the conversation stands; `None` before the first message.
+    pub fn head(&self) -> Option<MessageId> {
+        self.head
+    }
+
+    /// A message by id.
+    pub fn get(&self, id: MessageId) -> Option<&Message> {
+        self.messages.get(&id)
+    }
+
+    /// The message that came last, on whatever branch.
+    pub fn newest(&self) -> Option<MessageId> {
+        self.messages.keys().next_back().copied()
+    }
+
+    /// All messages, oldest first.
+    pub fn all(&self) -> impl Iterator<Item = &Message> {
+        self.messages.values()
+    }
+
+    /// Whether nothing was said yet on any branch, apart from a system text.
+    pub fn is_empty(&self) -> bool {
+        self.messages.values().all(|m| m.role == Role::System)
+    }
+
+    /// Messages from the root to `to`.
+    pub fn path_to(&self, to: Option<MessageId>) -> Vec<&Message> {
+        let mut path = Vec::new();
+        let mut at = to;
+        while let Some(m) = at.and_then(|id| self.messages.get(&id)) {
+            // More than there are: damaged rows make a ring, and each of them stands once.
+            if path.len() == self.messages.len() {
+                let mut seen = HashSet::new();
+                path.retain(|m: &&Message| seen.insert(m.id));
+                break;
+            }
+            path.push(m);
+            at = m.parent;
+        }
+        path.reverse();
+        path
+    }
+
+    /// Messages from the root to the head.
+    pub fn path(&self) -> Vec<&Message> {
+        self.path_to(self.head)
+    }
+
+    /// Message `#number` of the open branch, from 1.
+    pub fn at_number(&self, number: u64) -> Option<&Message> {
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        self.path().get(index).copied()
+    }
+
+    /// The number of a message on its own branch, from 1.
+    pub fn number_of(&self, id: MessageId) -> u64 {
+        self.path_to(Some(id)).len() as u64
+    }
+
+    /// Messages with the same parent as `id`, itself among them.
+    pub fn siblings(&self, id: MessageId) -> &[MessageId] {
+        self.messages.get(&id).and_then(|m| self.children.get(&m.parent)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Messages directly below `id` (below nothing: the roots).
+    pub fn children(&self, id: Option<MessageId>) -> &[MessageId] {
+        self.children.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    /// The message nearest to the head that has siblings.
+    pub fn branching(&self) -> Option<MessageId> {
+        self.path().iter().rev().map(|m| m.id).find(|id| self.siblings(*id).len() > 1)
+    }
+
+    /// All messages of the open branch that have siblings, from the root on.
+    pub fn branchings(&self) -> Vec<MessageId> {
+        self.path().iter().map(|m| m.id).filter(|id| self.siblings(*id).len() > 1).collect()
+    }
+
+    /// The messages right below the head, where there are several to go on to: it went back there.
+    pub fn branches_below(&self) -> Option<&[MessageId]> {
+        Some(self.children(self.head)).filter(|below| below.len() > 1)
+    }
+
+    /// The number that a message right below the head has.
+    pub fn number_below(&self) -> u64 {
+        self.path().len() as u64 + 1
+    }
+
+    /// `(2, 3)`: second of three branches at the nearest branching point; `(1, 1)` without any.
+    pub fn branch_position(&self) -> (u64, u64) {
+        self.branching().map_or((1, 1), |at| self.position_beside(at))
+    }
+
+    /// `(2, 3)`: second of three messages with the same parent.
+    pub fn position_beside(&self, at: MessageId) -> (u64, u64) {
+        let siblings = self.siblings(at);
+        let index = siblings.iter().position(|s| *s == at).unwrap_or(0);
+        (index as u64 + 1, siblings.len() as u64)
+    }
+
+    /// From `id` down along the newest children to a leaf.
+    pub fn newest_leaf(&self, id: MessageId) -> MessageId {
+        let mut at = id;
+        // Damaged rows may make a ring.
+        for _ in 0..self.messages.len() {
+            match self.children(Some(at)).last() {
+                Some(next) => at = *next,
+                None => break,
+            }
+        }
+        at
+    }
+
+    /// The end of the exchange that `id` begins: for a question its newest answer, otherwise itself.
+    pub fn exchange_end(&self, id: MessageId) -> MessageId {
+        match self.messages.get(&id).map(|m| m.role) {
+            Some(Role::User) => self
+                .children(Some(id))
+                .iter()
+                .rev()
+                .find(|c| self.messages.get(c).is_some_and(|m| m.role == Role::Assistant))
+                .copied()
+                .unwrap_or(id),
+            _ => id,
+        }
+    }
+
+    /// It stood there when it was open before, newest last: [`Conversation::redo`] returns to them.
+    pub fn stood_at(&mut self, heads: Vec<MessageId>) {
+        self.left = heads;
+    }
+
+    /// Moves the head. Remembers where it was, for [`Conversation::redo`].
+    pub fn go(&mut self, head: Option<MessageId>) {
+        if head == self.head || head.is_some_and(|h| !self.messages.contains_key(&h)) {
+            return;
+        }
+        if let Some(old) = self.head {
+            self.left.push(old);
+        }
+        self.head = head;
+    }
+
+    /// What undoing `count` exchanges would do; `None` when there is nothing to undo. A system text stays.
+    pub fn undo(&self, count: u64) -> Option<Undo> {
+        let path = self.path();
+        let mut undone = Undo { head: self.head, exchanges: 0, text: None };
+        for m in path.iter().rev() {
+            if undone.exchanges == count {
+                break;
+            }
+            match m.role {
+                Role::User | Role::Document => {
+                    undone.head = m.parent;
+                    undone.exchanges += 1;
+                    undone.text = (m.role == Role::User && !m.meta.damaged).then(|| m.text.clone());
+                }
+                Role::Assistant | Role::System => {}
+            }
+        }
+        (undone.exchanges > 0).then_some(undone)
+    }
+
+    /// Where `count` exchanges forward lead: the heads that going back left, else the newest line below the head.
+    /// Returns the new head and how many exchanges it is ahead.
+    pub fn redo(&self, count: u64) -> Option<(MessageId, u64)> {
+        let below = |leaf: MessageId| {
+            let path = self.path_to(Some(leaf));
+            let from = match self.head {
+                None => 0,
+                Some(h) => path.iter().position(|m| m.id == h)? + 1,
+            };
+            (path.len() > from).then(|| path[from..].iter().map(|m| m.id).collect::<Vec<_>>())
+        };
+        let line = self
+            .left
+            .iter()
+            .rev()
+            .find_map(|l| below(*l))
+            .or_else(|| self.children(self.head).last().and_then(|c| below(self.newest_leaf(*c))))?;
+        let mut exchanges = 0;
+        let mut to = None;
+        for id in line {
+            let begins = self.get(id).is_some_and(|m| matches!(m.role, Role::User | Role::Document));
+            if begins && exchanges == count {
+                break;
+            }
+            exchanges += u64::from(begins);
+            to = Some(id);
+        }
+        to.map(|id| (id, exchanges))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::transcript::MessageMeta;
+
+    fn message(id: i64, parent: Option<i64>, role: Role, text: &str) -> Message {
+        Message {
+            id: MessageId(id),
+            parent: parent.map(MessageId),
+            role,
+            text: text.into(),
+            thinking: String::new(),
+            created_ms: id,
+            meta: MessageMeta::default(),
+        }
+    }
+
+    /// System, then two exchanges; the second question has two answers, and the first a second line below it.
+    pub(super) fn tree() -> Tree {
+        let m = vec![
+            message(1, None, Role::System, "Be brief."),
+            message(2, Some(1), Role::User, "one"),
+            message(3, Some(2), Role::Assistant, "1"),
+            message(4, Some(3), Role::User, "two"),
+            message(5, Some(4), Role::Assistant, "2"),
+            message(6, Some(4), Role::Assistant, "zwei"),
+            message(7, Some(3), Role::User, "edited"),
+            message(8, Some(7), Role::Assistant, "e"),
+        ];
+        Tree::new(m, Some(MessageId(6)))
+    }
+
+    #[test]
+    fn undo_steps_over_whole_exchanges_and_keeps_the_system_text() {
+        let c = tree();
+        let one = c.undo(1).unwrap();
+        assert_eq!((one.head, one.exchanges, one.text.as_deref()), (Some(MessageId(3)), 1, Some("two")));
+        let all = c.undo(9).unwrap();
+        assert_eq!((all.head, all.exchanges, all.text.as_deref()), (Some(MessageId(1)), 2, Some("one")));
+        assert!(Tree::default().undo(1).is_none());
+    }
+
+    #[test]
+    fn redo_returns_to_the_line_that_was_left_not_to_the_newest() {
+        let mut c = tree();
+        c.go(Some(MessageId(1)));
+        assert_eq!(c.redo(1), Some((MessageId(3), 1)));
+        assert_eq!(c.redo(2), Some((MessageId(6), 2)));
+        // Opened again, it returns there if that is known, and else to the newest line.
+        let mut fresh = Tree::new(c.all().cloned().collect(), Some(MessageId(1)));
+        assert_eq!(fresh.redo(5), Some((MessageId(8), 2)));
+        // The last one is where it stands; one is not there any more.
+        fresh.stood_at([8, 99, 6, 1].map(MessageId).into());
+        assert_eq!(fresh.redo(5), Some((MessageId(6), 2)));
+        assert_eq!(tree().redo(1), None);
+    }
+
+    #[test]
+    fn the_nearest_branching_point_gives_the_branch_number() {
+        let mut c = tree();
+        assert_eq!(c.branch_position(), (2, 2));
+        c.go(Some(MessageId(8)));
+        assert_eq!(c.branching(), Some(MessageId(7)));
+        assert_eq!(c.branch_position(), (2, 2));
+        c.go(Some(MessageId(3)));
+        assert_eq!(c.branch_position(), (1, 1));
+    }
+
+    #[test]
+    fn adding_forgets_what_could_be_redone() {
+        let mut c = tree();
+        c.go(Some(MessageId(3)));
+        c.add(message(9, Some(3), Role::User, "other"));
+        assert_eq!(c.redo(1), None);
+        assert_eq!(c.at_number(3).unwrap().text, "1");
+        assert_eq!(c.number_of(MessageId(9)), 4);
+    }
+
+    #[test]
+    fn a_loop_in_damaged_rows_ends() {
+        let c = Tree::new(
+            vec![message(1, Some(2), Role::User, "a"), message(2, Some(1), Role::User, "b")],
+            Some(MessageId(2)),
+        );
+        assert_eq!(c.path().len(), 2);
+        assert!([1, 2].map(MessageId).contains(&c.newest_leaf(MessageId(1))));
+        // One above a ring: what is in the ring stands once.
+        let ring = [(1, 3), (2, 1), (3, 2), (4, 3)].map(|(id, parent)| message(id, Some(parent), Role::User, "a"));
+        let c = Tree::new(ring.into(), Some(MessageId(4)));
+        let path: Vec<i64> = c.path().iter().map(|m| m.id.0).collect();
+        assert_eq!(path, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_message_below_one_with_a_greater_id_has_all_that_was_said_before() {
+        // As another process may have written them, which has taken its ids later and said more first.
+        let said = [(900, None, Role::User), (901, Some(900), Role::Assistant), (5, Some(901), Role::User)];
+        let mut c = Tree::new(said.map(|(id, parent, role)| message(id, parent, role, "a")).into(), Some(MessageId(5)));
+        let path = |c: &Tree| c.path().iter().map(|m| m.id.0).collect::<Vec<_>>();
+        assert_eq!(path(&c), [900, 901, 5]);
+        assert_eq!((c.number_of(MessageId(5)), c.newest()), (3, Some(MessageId(901))));
+        // What was here in part may turn out to be elsewhere.
+        c.restore(message(5, Some(900), Role::User, "b"));
+        assert_eq!((path(&c), c.children(Some(MessageId(901))).len()), (vec![900, 5], 0));
+    }
+}
