@@ -8,11 +8,10 @@ mod aside;
 mod sentences;
 mod several;
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::render::Rendered;
-use super::work::Wanted;
+use super::verb::{Verb, Wanted};
 use super::{Done, RuntimeError, State};
 use crate::core::now_ms;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role};
@@ -23,7 +22,7 @@ use again::{Again, known_count};
 use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
 
-/// What is said to be too long.
+/// What does not fit, in errors.
 const THIS_QUESTION: &str = "This question";
 const GOING_ON: &str = "Going on";
 
@@ -74,142 +73,141 @@ impl State {
         }
     }
 
-    fn next_sampling(&self) -> Sampling {
+    pub(super) fn next_sampling(&self) -> Sampling {
         self.here.session.settings.for_answer(fresh_seed)
     }
 
-    /// What goes in front of the first message: the system text, if there is one.
+    /// The system text before the first message, if there is one.
     pub(super) fn opening_messages(&self) -> Vec<Message> {
         let text = self.here.session.opening_text().map(str::to_owned);
         text.map(|text| self.draft(Role::System, None, text)).into_iter().collect()
     }
 
     /// The conversation up to the head and the place where the model answers.
-    pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Arc<Rendered>> {
+    pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Rendered> {
         let think = self.here.session.settings.think;
         let rendered = self.rendering(path, |renderer, halt, known| renderer.prompt(path, think, halt, known));
-        Ok(Arc::new(self.known_size(rendered, what)?))
+        self.known_size(rendered, what)
     }
+}
 
+impl Verb {
     /// `Ask`.
-    pub(super) fn ask(&mut self, text: String) -> Done {
-        self.ask_below(self.here.session.tree.head(), text)
+    pub(super) async fn ask(&mut self, text: String) -> Done {
+        let head = self.here.session.tree.head();
+        self.ask_below(head, text, 1).await
     }
 
     /// `AskForSeveral`: answers with seeds that count on from the first one's.
-    pub(super) fn ask_for_several(&mut self, text: String, count: u64) -> Done {
+    pub(super) async fn ask_for_several(&mut self, text: String, count: u64) -> Done {
         known_count(count)?;
-        match count {
-            0 | 1 => self.ask(text),
-            count => self.ask_with(self.here.session.tree.head(), text, count),
-        }
+        let head = self.here.session.tree.head();
+        self.ask_below(head, text, count.max(1)).await
     }
 
-    /// Adds a question below `parent` and answers it.
-    pub(super) fn ask_below(&mut self, parent: Option<MessageId>, text: String) -> Done {
-        self.ask_with(parent, text, 1)
-    }
-
-    fn ask_with(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
+    /// Adds a question below `parent` and answers it `count` times.
+    pub(super) async fn ask_below(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
         if text.trim().is_empty() {
             return Err(RuntimeError::Refused("The question is empty. Nothing was asked.".into()));
         }
         let started = Instant::now();
-        // Until it is saved it goes back to where it was typed.
+        // Until it is saved it returns to the input if something fails.
         self.here.typed = Some(text.clone());
         self.here.session.may_write()?;
-        self.with_engine(move |runtime| {
-            // What was lost may have made it a session to look at.
-            runtime.here.session.may_write()?;
-            let mut new = if parent.is_none() { runtime.opening_messages() } else { Vec::new() };
-            let question = runtime.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
-            new.push(question);
-            // Kept before the template, which comes with the weights, sees it.
-            new.iter().filter(|m| m.role == Role::User).for_each(|m| runtime.remember_prompt(&m.text));
-            let path: Vec<&Message> = runtime.here.session.tree.path_to(parent).into_iter().chain(&new).collect();
-            let rendered = runtime.prompt(&path, THIS_QUESTION)?;
-            runtime.when_planned(rendered, State::plan_answer, move |runtime, rendered, plan| {
-                let plan = runtime.fitting(plan, THIS_QUESTION)?;
-                if runtime.here.session.tree.head() != parent {
-                    runtime.move_head(parent)?;
-                    runtime.show_session();
-                }
-                let mut safe = Wanted::Texts(0);
-                for message in new {
-                    safe = runtime.add_message(message)?;
-                }
-                runtime.here.typed = None;
-                let sampling = runtime.next_sampling();
-                if let Some(question) = runtime.here.session.tree.head().filter(|_| count > 1) {
-                    let several = Again::first(question, count, sampling.seed);
-                    return runtime.when_saved(safe, |runtime| runtime.answer_again(several));
-                }
-                let answer = runtime.new_answer(&rendered, sampling, started)?;
-                runtime.write_answer(answer, plan, rendered, |runtime, _| runtime.sync_quietly())
-            })
-        })
+        self.engine_ready().await?;
+        // Lost state may have made it a session to look at.
+        self.here.session.may_write()?;
+
+        // Saved before the template, which comes from the weights, sees it.
+        self.remember_prompt(&text);
+        let mut new = if parent.is_none() { self.opening_messages() } else { Vec::new() };
+        let question = self.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
+        new.push(question);
+        let path: Vec<&Message> = self.here.session.tree.path_to(parent).into_iter().chain(&new).collect();
+        let rendered = self.prompt(&path, THIS_QUESTION)?;
+        let plan = self.planned(&rendered, State::plan_answer).await;
+        let plan = self.fitting(plan, THIS_QUESTION)?;
+
+        if self.here.session.tree.head() != parent {
+            self.move_head(parent)?;
+            self.show_session();
+        }
+        let mut safe = Wanted::Texts(0);
+        for message in new {
+            safe = self.add_message(message)?;
+        }
+        self.here.typed = None;
+        let sampling = self.next_sampling();
+        if let Some(question) = self.here.session.tree.head().filter(|_| count > 1) {
+            self.saved(safe).await;
+            return self.answer_again(Again::first(question, count, sampling.seed)).await;
+        }
+        let answer = self.new_answer(&rendered, sampling, started)?;
+        self.write_answer(answer, plan, &rendered).await?;
+        self.sync_quietly().await
     }
 
-    /// `/continue`: goes on with an answer that was stopped or cut off, after `more`. One that others have as it is stays, and a
+    /// `/continue`: goes on with an answer that was stopped or cut off, after `more`. An answer that is shared stays as it is, and a
     /// sibling goes on with its text.
-    pub(super) fn go_on(&mut self, more: &str) -> Done {
+    pub(super) async fn go_on(&mut self, more: String) -> Done {
         let started = Instant::now();
         self.here.session.may_write()?;
-        let more = more.to_owned();
-        self.with_engine(move |runtime| {
-            runtime.here.session.may_write()?;
-            let path = runtime.here.session.tree.path();
-            let Some(last) = path.last().filter(|m| m.role == Role::Assistant) else {
-                return Err(RuntimeError::Refused("There is no answer at the end to continue.".into()));
-            };
-            if last.meta.finish == Some(Finish::Stop) && more.is_empty() {
-                return Err(RuntimeError::Refused(
-                    "The last answer is complete. /continue TEXT goes on with words of yours.".into(),
-                ));
-            }
-            let mut message = (*last).clone();
-            let more = match more.as_str() {
-                "" => String::new(),
-                m if message.text.is_empty() || message.text.ends_with(char::is_whitespace) => m.to_owned(),
-                m => format!(" {m}"),
-            };
-            let think = runtime.here.session.settings.think;
-            let rendered = runtime
-                .rendering(&path, |renderer, halt, known| renderer.open_answer(&path, &more, think, halt, known));
-            let rendered = runtime.known_size(rendered, GOING_ON)?;
-            runtime.when_planned(Arc::new(rendered), State::plan_answer, move |runtime, rendered, plan| {
-                let plan = runtime.fitting(plan, GOING_ON)?;
-                let sampling = match message.meta.seed {
-                    Some(seed) => Sampling { seed, ..runtime.next_sampling() },
-                    None => runtime.next_sampling(),
-                };
-                message.meta.finish = None;
-                message.meta.seed = message.meta.seed.or(sampling.seed_of_draws());
-                let before = message.id;
-                let beside = runtime.is_had_by_others(before);
-                if beside {
-                    message = Message { id: runtime.draft(message.role, None, String::new()).id, ..message };
-                }
-                // The decoder starts where the answer stands: inside a thought if it ended in one.
-                let answer = Answer::new(runtime, message.clone(), &rendered, sampling, started)?;
-                let safe = match beside {
-                    true => runtime.add_in_place_of(before, message)?,
-                    false => {
-                        // From now on whoever forks here sees that it is being written.
-                        runtime.amend(&message);
-                        Wanted::Texts(0)
-                    }
-                };
-                let answer = answer.after(runtime, more);
-                runtime.when_saved(safe, move |runtime| {
-                    runtime.write_answer(answer, plan, rendered, |runtime, _| runtime.sync_quietly())
-                })
-            })
-        })
-    }
+        self.engine_ready().await?;
+        self.here.session.may_write()?;
 
-    /// Whether an answer stands in another session too, or something was said below it.
-    fn is_had_by_others(&self, answer: MessageId) -> bool {
+        let path = self.here.session.tree.path();
+        let Some(last) = path.last().filter(|m| m.role == Role::Assistant) else {
+            return Err(RuntimeError::Refused("There is no answer at the end to continue.".into()));
+        };
+        if last.meta.finish == Some(Finish::Stop) && more.is_empty() {
+            return Err(RuntimeError::Refused(
+                "The last answer is complete. /continue TEXT goes on with words of yours.".into(),
+            ));
+        }
+        let mut message = (*last).clone();
+        let more = match more.as_str() {
+            "" => String::new(),
+            m if message.text.is_empty() || message.text.ends_with(char::is_whitespace) => m.to_owned(),
+            m => format!(" {m}"),
+        };
+        let think = self.here.session.settings.think;
+        let rendered =
+            self.rendering(&path, |renderer, halt, known| renderer.open_answer(&path, &more, think, halt, known));
+        let rendered = self.known_size(rendered, GOING_ON)?;
+        let plan = self.planned(&rendered, State::plan_answer).await;
+        let plan = self.fitting(plan, GOING_ON)?;
+
+        let sampling = match message.meta.seed {
+            Some(seed) => Sampling { seed, ..self.next_sampling() },
+            None => self.next_sampling(),
+        };
+        message.meta.finish = None;
+        message.meta.seed = message.meta.seed.or(sampling.seed_of_draws());
+        let before = message.id;
+        let shared = self.is_shared(before);
+        if shared {
+            message = Message { id: self.draft(message.role, None, String::new()).id, ..message };
+        }
+        // The decoder starts where the answer ends: inside a thought if it ended in one.
+        let mut answer = Answer::new(self, message.clone(), &rendered, sampling, started)?;
+        let safe = match shared {
+            true => self.add_in_place_of(before, message)?,
+            false => {
+                // From now on a fork shows that it is being written.
+                self.amend(&message);
+                Wanted::Texts(0)
+            }
+        };
+        answer.add_words(self, more);
+        self.saved(safe).await;
+        self.write_answer(answer, plan, &rendered).await?;
+        self.sync_quietly().await
+    }
+}
+
+impl State {
+    /// Whether an answer is in another session too, or has messages below it.
+    fn is_shared(&self, answer: MessageId) -> bool {
         let below = !self.here.session.tree.children(Some(answer)).is_empty();
         // In doubt it stays as it is.
         let shared = |session| self.disk.store.is_had_by_others(answer, session).unwrap_or(true);

@@ -1,21 +1,17 @@
-//! The conversations that are at work beside the one in hand.
+//! A conversation with everything that belongs to it, and the list of those at work.
 //!
-//! The runtime has one conversation in hand: the fields of [`State`] that belong to a conversation are those of that one, and all that
-//! is written for a conversation is written for that one. The others sit in [`Conversation`]s. What concerns one of them, as an event of its
-//! job, takes it in hand for as long as it is handled ([`State::beside`]). As a rule the one in hand is the one on screen.
-//!
-//! A conversation that is left while it is at work keeps its seat, with a sequence of the engine of its own, until it has done all it
-//! was asked; then it is put away as one that is left idle: its text and its state are on disk.
+//! [`State::here`] is the conversation whose request or event is being handled, as a rule the one on screen; [`State::others`] are at
+//! work off screen. An event for one of those takes it in hand for as long as it is handled ([`State::beside`]). A conversation that is left
+//! while it is at work keeps its slot of the engine until all its requests are done; then it is put away: its text and state are on disk.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::errand::Errand;
 use super::opened::Empty;
-use super::session::Rights;
+use super::session::{Rights, Session};
 use super::slot::Slot;
-use super::work::Turn;
-use super::{Attendance, Session, State, Work};
+use super::verb::{Running, Turn, Wait, Wake};
+use super::{Attendance, State};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::core::transcript::{Message, Role};
 use crate::engine::protocol::SequenceId;
@@ -29,8 +25,13 @@ pub(super) struct Conversation {
     /// Keeps other processes from writing to the session.
     pub(super) lock: Option<SessionLock>,
     pub(super) slot: Slot,
-    pub(super) work: Work,
-    /// Requests that wait for the work to end.
+    /// The verb that waits, what it waits for, and the event that ended the wait.
+    pub(super) verb: Option<Running>,
+    pub(super) wait: Wait,
+    pub(super) wake: Option<Wake>,
+    /// When the verb may save and refresh its numbers.
+    pub(super) next_tick: Instant,
+    /// Requests that wait for the verb to end.
     pub(super) queue: VecDeque<Request>,
     /// The interface still holds input for it, so it keeps its slot when it is left.
     pub(super) promised: bool,
@@ -38,7 +39,7 @@ pub(super) struct Conversation {
     pub(super) apart: Option<Apart>,
     /// The session was opened and its state is not restored yet.
     pub(super) resume_pending: bool,
-    /// The question of the present request until it is saved: if that fails, it goes back to the input.
+    /// The question of the present request until it is saved: if that fails, it returns to the input.
     pub(super) typed: Option<String>,
     pub(super) meters: Meters,
     /// Share of the context (80, 95) that was warned about.
@@ -46,13 +47,13 @@ pub(super) struct Conversation {
     pub(super) activity: Activity,
 }
 
-/// An aside that is answered beside what goes on: nothing of it is kept.
+/// An aside that is answered while another verb of its conversation runs: nothing of it is kept.
 #[derive(Debug)]
 pub(super) struct Apart {
     question: String,
-    /// Why it cannot be answered now: it is asked again after what goes on.
+    /// Why it cannot be answered now: it is queued again.
     pub(super) put_off: Option<String>,
-    /// It was said that it waits.
+    /// A note has explained that it waits.
     pub(super) waits: bool,
 }
 
@@ -62,7 +63,10 @@ impl Conversation {
             session,
             lock: None,
             slot: Slot::of(sequence),
-            work: Work::Idle,
+            verb: None,
+            wait: Wait::Idle,
+            wake: None,
+            next_tick: Instant::now(),
             queue: VecDeque::new(),
             promised: false,
             apart: None,
@@ -74,15 +78,14 @@ impl Conversation {
         }
     }
 
-    /// Whether it has done all it was asked, and nothing more comes.
     fn is_done(&self) -> bool {
-        self.work.is_idle() && self.queue.is_empty() && !self.promised
+        self.wait.is_idle() && self.queue.is_empty() && !self.promised
     }
 }
 
 impl State {
-    /// Takes the conversation of a seat in hand, and puts the present one there.
-    fn exchange(&mut self, at: usize) {
+    /// Takes the conversation of a other in hand, and puts the present one there.
+    pub(super) fn exchange(&mut self, at: usize) {
         let Some(other) = self.others.get_mut(at) else { return };
         std::mem::swap(&mut self.here, other);
         let (meters, other) = (&mut self.here.meters, &mut other.meters);
@@ -92,7 +95,7 @@ impl State {
         std::mem::swap(&mut meters.state_bytes, &mut other.state_bytes);
     }
 
-    /// Does something with the conversation of a seat in hand.
+    /// Does something with the conversation of a other in hand.
     pub(super) fn beside<T>(&mut self, at: usize, work: impl FnOnce(&mut State) -> T) -> T {
         self.exchange(at);
         self.off_screen = true;
@@ -102,40 +105,30 @@ impl State {
         result
     }
 
-    /// Does the same with each of the others that is picked.
-    pub(super) fn beside_each(&mut self, picked: impl Fn(&Work) -> bool, mut work: impl FnMut(&mut State)) {
+    /// The same for each of the others whose wait is picked.
+    pub(super) fn beside_each(&mut self, picked: impl Fn(&Wait) -> bool, mut work: impl FnMut(&mut State)) {
         for at in 0..self.others.len() {
-            if self.others.get(at).is_some_and(|seat| picked(&seat.work)) {
+            if self.others.get(at).is_some_and(|other| picked(&other.wait)) {
                 self.beside(at, &mut work);
             }
         }
     }
 
-    /// What goes on in the other seats.
-    pub(super) fn other_works(&self) -> impl Iterator<Item = &Work> {
-        self.others.iter().map(|seat| &seat.work)
-    }
-
-    /// The seat whose work a command of the engine belongs to.
-    pub(super) fn seat_at_work_on(&self, command: u64) -> Option<usize> {
-        self.others.iter().position(|seat| seat.work.owns(command))
-    }
-
-    /// The seat of a conversation that was left at work.
-    pub(super) fn seat_of(&self, is: impl Fn(&Session) -> bool) -> Option<usize> {
-        self.others.iter().position(|seat| seat.apart.is_none() && is(&seat.session))
+    /// Place of a conversation that was left at work.
+    pub(super) fn at_work(&self, is: impl Fn(&Session) -> bool) -> Option<usize> {
+        self.others.iter().position(|other| other.apart.is_none() && is(&other.session))
     }
 
     /// Name of a conversation that was left at work.
     pub(super) fn name_beside(&self, serial: u64) -> Option<&str> {
-        self.seat_of(|session| session.serial == serial)
+        self.at_work(|session| session.serial == serial)
             .and_then(|at| self.others.get(at))
-            .map(|seat| seat.session.name.as_str())
+            .map(|other| other.session.name.as_str())
     }
 
     /// When a request has its turn.
     pub(super) fn turn_of(&self, request: &Request) -> Turn {
-        let turn = match self.here.work.turn_of(request.while_busy()) {
+        let turn = match self.here.wait.turn_of(request.while_busy()) {
             // Its last work ended a moment ago, and the interface has more for it.
             Turn::Next if self.here.promised && request.while_busy() == WhileBusy::Leaves => {
                 match self.engine.free_slots() {
@@ -148,7 +141,7 @@ impl State {
         if !matches!(turn, Turn::Leave | Turn::Apart) {
             return turn;
         }
-        // With nobody there all is done in the order it was asked. What has no place in the list yet cannot be left.
+        // One-shot requests keep their order. A conversation that is not in the list yet cannot be left.
         if self.attendance == Attendance::Absent || self.quitting || self.here.session.serial == 0 {
             return Turn::Later;
         }
@@ -162,30 +155,31 @@ impl State {
         Turn::Later
     }
 
-    /// Does a request in a seat of its own: the conversation in hand stays at work in another.
+    /// Does a request in a other of its own: the conversation in hand stays at work in another.
     pub(super) fn leave(&mut self, request: Request) {
         let Some(sequence) = self.engine.take_slot() else { return self.here.queue.push_back(request) };
         let (id, name) = (self.here.session.id, self.here.session.name.clone());
         self.opened.note(self.here.session.serial, id, name);
         let session = Session::empty(self.defaults.clone(), self.default_system.clone());
-        // Said of the one on screen as long as this one has not taken its place: whatever it does next is told.
+        // The screen shows it until this conversation has taken its place; then any other activity is news.
         let activity = Activity::Busy { what: "opening".into() };
         self.others.push(Conversation { activity, ..Conversation::new(session, sequence) });
         self.exchange(self.others.len().saturating_sub(1));
         self.here.queue.push_back(request);
     }
 
-    /// What was queued in a conversation that was left; `None`: nothing more comes, so that it is put away once all is done.
+    /// A request that was queued in a conversation that was left; `None`: there are no more, and it is put away once
+    /// all is done.
     pub(super) fn there(&mut self, serial: u64, request: Option<Box<Request>>) {
         let take = |runtime: &mut State, request: Option<Box<Request>>| {
             runtime.here.promised = request.is_some();
             request.into_iter().for_each(|r| runtime.in_turn(*r, false));
         };
-        match self.seat_of(|session| session.serial == serial) {
+        match self.at_work(|session| session.serial == serial) {
             Some(at) => self.beside(at, |runtime| take(runtime, request)),
             None if self.here.session.serial == serial => take(self, request),
             None => {
-                // It had no place beside: what was asked goes back to where it was typed.
+                // It kept no slot: the text returns to the input.
                 let notice = match request.map(|r| *r) {
                     None => return,
                     Some(Request::Ask(text)) => Notice::Input { text: line_of(&text), editing: None },
@@ -202,23 +196,23 @@ impl State {
         }
     }
 
-    /// Answers an aside in a seat of its own.
+    /// Answers an aside in a other of its own.
     pub(super) fn set_apart(&mut self, request: Request) {
         let Request::Aside(question) = request else { return self.here.queue.push_back(request) };
-        if self.others.iter().any(|seat| seat.apart.is_some() && seat.session.serial == self.here.session.serial) {
+        if self.others.iter().any(|other| other.apart.is_some() && other.session.serial == self.here.session.serial) {
             return self.note(Level::Warn, "One aside at a time: wait for its answer, or stop it first.");
         }
         let Some(sequence) = self.engine.take_slot() else {
             return self.here.queue.push_back(Request::Aside(question));
         };
-        self.show_work();
-        let mut seat = Conversation::new(self.talk_as_it_stands(), sequence);
-        seat.queue.push_back(Request::Aside(question.clone()));
-        seat.apart = Some(Apart { question, put_off: None, waits: false });
-        self.others.push(seat);
+        let mut other = Conversation::new(self.talk_as_it_stands(), sequence);
+        other.queue.push_back(Request::Aside(question.clone()));
+        other.apart = Some(Apart { question, put_off: None, waits: false });
+        self.others.push(other);
     }
 
-    /// A copy of the talk with what can be asked about now: what is written so far of an answer, and no document that is being read.
+    /// A copy of the session for an aside: with an unfinished answer as far as it is written, without a document that
+    /// is being read.
     fn talk_as_it_stands(&self) -> Session {
         // One that was kept in part has another text than what it was loaded with, and is in the state to its end.
         let is_live = |m: &Message| {
@@ -237,10 +231,9 @@ impl State {
         self.here.session.copy_at(path, Rights::View("it is an aside.".into()))
     }
 
-    /// Stops the aside that is written, beside or not.
     pub(super) fn stop_aside(&mut self) {
         let serial = self.here.session.serial;
-        match self.others.iter().position(|seat| seat.apart.is_some() && seat.session.serial == serial) {
+        match self.others.iter().position(|other| other.apart.is_some() && other.session.serial == serial) {
             Some(at) => self.beside(at, State::stop),
             None => self.stop(),
         }
@@ -261,47 +254,28 @@ impl State {
         self.show_all_again();
     }
 
-    /// Tells all there is to the conversation in hand, as it stands.
     fn show_all_again(&mut self) {
-        self.show_work();
         let mut view = self.session_view();
         let written = view.messages.pop_if(|m| m.role == Role::Assistant && m.meta.finish.is_none());
-        let written = written.filter(|_| !self.here.work.is_idle());
+        let written = written.filter(|_| !self.here.wait.is_idle());
         self.tell(Notice::Session(view));
         if let Some(answer) = written {
             self.tell(Notice::Added(answer));
         }
         self.tell(Notice::Meters(self.here.meters.clone()));
         self.tell(Notice::Activity(self.here.activity.clone()));
-        match std::mem::take(&mut self.here.work) {
-            Work::Asking { question, notice, before, then } => {
-                self.tell((*notice).clone());
-                self.here.work = Work::Asking { question, notice, before, then };
-            }
-            Work::Branching(mut branching) => {
-                branching.shown_again(self);
-                self.here.work = Work::Branching(branching);
-            }
-            work => self.here.work = work,
-        }
-    }
-
-    /// What is written so far goes into the conversation.
-    fn show_work(&mut self) {
-        match std::mem::take(&mut self.here.work) {
-            Work::Feeding(mut f) => {
-                f.feed.shown_again(self);
-                self.here.work = Work::Feeding(f);
-            }
-            work => self.here.work = work,
+        match &self.here.wait {
+            Wait::Question { notice, .. } => self.tell((**notice).clone()),
+            Wait::Engine { .. } => self.wake(Wake::ShownAgain),
+            _ => {}
         }
     }
 
     /// After each step: a request that led to no other conversation ends where it began, and who has done all is put away.
-    pub(super) fn tidy_seats(&mut self) {
-        let led_nowhere = self.here.session.serial == 0 && self.here.work.is_idle() && self.here.queue.is_empty();
+    pub(super) fn tidy_conversations(&mut self) {
+        let led_nowhere = self.here.session.serial == 0 && self.here.wait.is_idle() && self.here.queue.is_empty();
         let screen = self.screen;
-        if let Some(at) = self.seat_of(|session| led_nowhere && session.serial == screen) {
+        if let Some(at) = self.at_work(|session| led_nowhere && session.serial == screen) {
             self.exchange(at);
             self.tell(Notice::Meters(self.here.meters.clone()));
             self.tell(Notice::Activity(self.here.activity.clone()));
@@ -309,25 +283,24 @@ impl State {
         while let Some(at) =
             self.others.iter().position(|s| s.is_done() && (s.apart.is_some() || s.session.serial != screen))
         {
-            let seat = self.others.remove(at);
-            self.put_away(seat, Empty::Stays);
+            let other = self.others.remove(at);
+            self.put_away(other, Empty::Stays);
         }
     }
 
-    /// A seat that has done all it was asked.
-    fn put_away(&mut self, mut seat: Conversation, empty: Empty) {
+    fn put_away(&mut self, mut other: Conversation, empty: Empty) {
         // Where the engine is gone there is nothing to give back.
-        self.engine.release(seat.slot.sequence);
-        match seat.apart {
+        self.engine.release(other.slot.sequence);
+        match other.apart {
             Some(Apart { put_off: None, .. }) => {}
             Some(Apart { put_off: Some(why), question, .. }) => {
-                self.ask_aside_later(seat.session.serial, &why, question)
+                self.ask_aside_later(other.session.serial, &why, question)
             }
             None => {
                 self.disk.wait_for_texts();
-                self.disk.let_go(seat.session.id, seat.lock.take());
-                self.left_untitled(&mut seat.session);
-                self.opened.left(seat.session, empty);
+                self.disk.let_go(other.session.id, other.lock.take());
+                self.left_untitled(&mut other.session);
+                self.opened.left(other.session, empty);
             }
         }
     }
@@ -337,7 +310,7 @@ impl State {
             runtime.note(Level::Info, format!("The aside is answered after what goes on here: {why}"));
             runtime.here.queue.push_back(Request::Aside(question));
         };
-        match self.seat_of(|session| session.serial == serial) {
+        match self.at_work(|session| session.serial == serial) {
             Some(at) => self.beside(at, say),
             None if self.here.session.serial == serial => say(self),
             // Its conversation is not open any more.
@@ -345,9 +318,9 @@ impl State {
         }
     }
 
-    /// When somebody wants to be looked at without any event.
+    /// When something has to be looked at without an event.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let works = self.other_works().chain([&self.here.work]).filter_map(Work::deadline);
-        works.chain(self.errands.iter().filter_map(Errand::deadline)).min()
+        let waits = self.others.iter().chain([&self.here]).filter_map(|other| other.wait.deadline());
+        waits.chain(self.background.iter().filter_map(|(task, _)| task.deadline())).min()
     }
 }

@@ -10,7 +10,7 @@ use crate::text::sanitize::shell_word;
 use crate::text::{Before, Halt, Specials, TextError};
 
 impl Renderer {
-    /// A rendering in which the text up to a message behind the last damaged one is the one that is known.
+    /// A rendering in which the text up to a message after the last damaged one is the known one.
     ///
     /// # Errors
     /// [`TextError::Damaged`] where none is known.

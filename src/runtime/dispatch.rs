@@ -1,7 +1,8 @@
-//! Each request and what the runtime does for it. The list of requests is in [`crate::config::commands`]; a new one needs its verb here.
+//! Each request and its verb. The list of requests is in [`crate::config::commands`]; a new one needs its verb here.
 
+use super::Attendance;
 use super::shelf::Wish;
-use super::{Attendance, Done, RuntimeError, State};
+use super::verb::{Baton, Running, verb};
 use crate::config::commands::{
     BranchTarget, Execute, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction,
 };
@@ -10,112 +11,122 @@ use crate::core::transcript::MessageId;
 use crate::engine::protocol::SpecMode;
 use crate::runtime::protocol::Request;
 
-/// Carries requests out on a conversation.
-pub(super) struct Dispatch<'a>(pub &'a mut State);
+/// Begins the verb of a request.
+pub(super) struct Dispatch<'a>(pub &'a Baton);
 
 impl Execute for Dispatch<'_> {
-    type Done = Result<(), RuntimeError>;
+    type Done = Running;
 
-    fn ask(&mut self, text: String) -> Done {
-        self.0.ask(text)
+    fn ask(&mut self, text: String) -> Running {
+        verb(self.0, async move |v| v.ask(text).await)
     }
 
-    fn ask_for_several(&mut self, text: String, count: u64) -> Done {
-        self.0.ask_for_several(text, count)
+    fn ask_for_several(&mut self, text: String, count: u64) -> Running {
+        verb(self.0, async move |v| v.ask_for_several(text, count).await)
     }
 
-    fn stop(&mut self) -> Done {
-        self.0.quitting |= self.0.attendance == Attendance::Absent;
-        Ok(())
+    fn stop(&mut self) -> Running {
+        verb(self.0, async move |v| {
+            v.quitting |= v.attendance == Attendance::Absent;
+            Ok(())
+        })
     }
 
-    /// The question is gone: whoever asked it took the answer while it waited.
-    fn choose(&mut self, _question: u64, _key: char) -> Done {
-        Ok(())
+    /// The loop answers open questions; this one is gone.
+    fn choose(&mut self, _question: u64, _key: char) -> Running {
+        verb(self.0, async |_| Ok(()))
     }
 
-    fn choose_files(&mut self, _question: u64, _files: Vec<usize>) -> Done {
-        Ok(())
+    fn choose_files(&mut self, _question: u64, _files: Vec<usize>) -> Running {
+        verb(self.0, async |_| Ok(()))
     }
 
-    fn switch(&mut self, serial: u64) -> Done {
-        self.0.switch(serial)
+    fn switch(&mut self, serial: u64) -> Running {
+        verb(self.0, async move |v| v.switch(serial).await)
     }
 
-    fn leave_queued(&mut self, request: Box<Request>) -> Done {
+    fn leave_queued(&mut self, request: Box<Request>) -> Running {
         request.execute(self)
     }
 
-    fn there(&mut self, serial: u64, request: Option<Box<Request>>) -> Done {
-        self.0.there(serial, request);
-        Ok(())
+    fn there(&mut self, serial: u64, request: Option<Box<Request>>) -> Running {
+        verb(self.0, async move |v| {
+            v.there(serial, request);
+            Ok(())
+        })
     }
 
-    fn remember(&mut self, text: String) -> Done {
-        self.0.remember_prompt(&text);
-        Ok(())
+    fn remember(&mut self, text: String) -> Running {
+        verb(self.0, async move |v| {
+            v.remember_prompt(&text);
+            Ok(())
+        })
     }
 
-    fn keep_draft(&mut self, serial: u64, text: String) -> Done {
-        self.0.keep_draft(serial, text);
-        Ok(())
+    fn keep_draft(&mut self, serial: u64, text: String) -> Running {
+        verb(self.0, async move |v| {
+            v.keep_draft(serial, text);
+            Ok(())
+        })
     }
 
-    fn edit_done(&mut self, message: MessageId, text: String) -> Done {
-        self.0.edit_done(message, text)
+    fn edit_done(&mut self, message: MessageId, text: String) -> Running {
+        verb(self.0, async move |v| v.edit_done(message, text).await)
     }
 
-    fn quit(&mut self) -> Done {
-        self.0.quitting = true;
-        Ok(())
+    fn quit(&mut self) -> Running {
+        verb(self.0, async move |v| {
+            v.quitting = true;
+            Ok(())
+        })
     }
 
-    fn load(&mut self, paths: Vec<String>, options: LoadOptions) -> Done {
-        self.0.load(&paths, &options)
+    fn load(&mut self, paths: Vec<String>, options: LoadOptions) -> Running {
+        verb(self.0, async move |v| v.load(&paths, &options).await)
     }
 
-    fn docs(&mut self) -> Done {
-        self.0.docs()
+    fn docs(&mut self) -> Running {
+        verb(self.0, async move |v| v.docs())
     }
 
-    fn unload(&mut self, name: String) -> Done {
-        self.0.unload(&name)
+    fn unload(&mut self, name: String) -> Running {
+        verb(self.0, async move |v| v.unload(&name).await)
     }
 
-    fn open(&mut self, name: String) -> Done {
-        self.0.open_document(&name)
+    fn open(&mut self, name: String) -> Running {
+        verb(self.0, async move |v| v.open_document(&name))
     }
 
-    fn library(&mut self, action: LibraryAction) -> Done {
-        self.0.library(action)
+    fn library(&mut self, action: LibraryAction) -> Running {
+        verb(self.0, async move |v| v.library(action).await)
     }
 
-    fn new_session(&mut self, name: Option<String>) -> Done {
-        self.0.new_session(name)
+    fn new_session(&mut self, name: Option<String>) -> Running {
+        verb(self.0, async move |v| v.new_session(name))
     }
 
-    fn resume(&mut self, name: String) -> Done {
-        self.0.resume(&name)
+    fn resume(&mut self, name: String) -> Running {
+        verb(self.0, async move |v| v.resume(&name).await)
     }
 
-    fn sessions(&mut self) -> Done {
-        self.0.list_sessions()
+    fn sessions(&mut self) -> Running {
+        verb(self.0, async move |v| v.list_sessions())
     }
 
-    fn rename(&mut self, name: String) -> Done {
-        self.0.rename(&name)
+    fn rename(&mut self, name: String) -> Running {
+        verb(self.0, async move |v| v.rename(&name))
     }
 
-    fn title(&mut self, text: String) -> Done {
-        self.0.title(&text)
+    fn title(&mut self, text: String) -> Running {
+        verb(self.0, async move |v| v.title(&text))
     }
 
-    fn delete(&mut self, name: Option<String>) -> Done {
-        self.0.delete(name.as_deref())
+    fn delete(&mut self, name: Option<String>) -> Running {
+        verb(self.0, async move |v| v.delete(name.as_deref()).await)
     }
 
-    fn search(&mut self, text: String) -> Done {
-        self.0.search(&text)
+    fn search(&mut self, text: String) -> Running {
+        verb(self.0, async move |v| v.search(&text).await)
     }
 
     fn export(
@@ -125,136 +136,138 @@ impl Execute for Dispatch<'_> {
         tree: bool,
         with_state: bool,
         force: bool,
-    ) -> Done {
-        self.0.export(&path, format, tree, with_state, force)
+    ) -> Running {
+        verb(self.0, async move |v| v.export(&path, format, tree, with_state, force).await)
     }
 
-    fn import(&mut self, path: String) -> Done {
-        self.0.import(&path)
+    fn import(&mut self, path: String) -> Running {
+        verb(self.0, async move |v| v.import(&path).await)
     }
 
-    fn save(&mut self) -> Done {
-        self.0.save_report()
+    fn save(&mut self) -> Running {
+        verb(self.0, async move |v| v.save_report())
     }
 
-    fn timeline(&mut self) -> Done {
-        self.0.timeline()
+    fn timeline(&mut self) -> Running {
+        verb(self.0, async move |v| v.timeline())
     }
 
-    fn undo(&mut self, count: u64) -> Done {
-        self.0.undo(count)
+    fn undo(&mut self, count: u64) -> Running {
+        verb(self.0, async move |v| v.undo(count).await)
     }
 
-    fn redo(&mut self, count: u64) -> Done {
-        self.0.redo(count)
+    fn redo(&mut self, count: u64) -> Running {
+        verb(self.0, async move |v| v.redo(count).await)
     }
 
-    fn regen(&mut self, at: Option<u64>, count: u64, temperature: Option<f32>, seed: Option<u64>) -> Done {
-        self.0.regen(at, count, temperature, seed)
+    fn regen(&mut self, at: Option<u64>, count: u64, temperature: Option<f32>, seed: Option<u64>) -> Running {
+        verb(self.0, async move |v| v.regen(at, count, temperature, seed).await)
     }
 
-    fn edit_open(&mut self, at: Option<u64>) -> Done {
-        self.0.edit_open(at)
+    fn edit_open(&mut self, at: Option<u64>) -> Running {
+        verb(self.0, async move |v| v.edit_open(at))
     }
 
-    fn go_on(&mut self, text: Option<String>) -> Done {
-        self.0.go_on(text.as_deref().unwrap_or(""))
+    fn go_on(&mut self, text: Option<String>) -> Running {
+        verb(self.0, async move |v| v.go_on(text.unwrap_or_default()).await)
     }
 
-    fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
-        self.0.fork(at, name)
+    fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Running {
+        verb(self.0, async move |v| v.fork(at, name).await)
     }
 
-    fn fork_from(&mut self, message: MessageId) -> Done {
-        self.0.fork_from(message)
+    fn fork_from(&mut self, message: MessageId) -> Running {
+        verb(self.0, async move |v| v.fork_from(message).await)
     }
 
-    fn branch(&mut self, target: BranchTarget) -> Done {
-        self.0.branch(target)
+    fn branch(&mut self, target: BranchTarget) -> Running {
+        verb(self.0, async move |v| v.branch(target).await)
     }
 
-    fn mark(&mut self, name: String) -> Done {
-        self.0.mark(&name)
+    fn mark(&mut self, name: String) -> Running {
+        verb(self.0, async move |v| v.mark(&name))
     }
 
-    fn goto(&mut self, target: GotoTarget) -> Done {
-        self.0.goto(target)
+    fn goto(&mut self, target: GotoTarget) -> Running {
+        verb(self.0, async move |v| v.goto(target).await)
     }
 
-    fn aside(&mut self, question: String) -> Done {
-        self.0.aside(&question)
+    fn aside(&mut self, question: String) -> Running {
+        verb(self.0, async move |v| v.aside(&question).await)
     }
 
-    fn stop_aside(&mut self) -> Done {
-        self.0.stop_aside();
-        Ok(())
+    fn stop_aside(&mut self) -> Running {
+        verb(self.0, async move |v| {
+            v.stop_aside();
+            Ok(())
+        })
     }
 
-    fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
-        self.0.ask_all(Wish { question, library, read, tried: false })
+    fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Running {
+        verb(self.0, async move |v| v.ask_all(Wish { question, library, read, tried: false }).await)
     }
 
-    fn when(&mut self, question: String) -> Done {
-        self.0.when(&question)
+    fn when(&mut self, question: String) -> Running {
+        verb(self.0, async move |v| v.when(question).await)
     }
 
-    fn open_asked(&mut self, row: usize) -> Done {
-        self.0.open_asked(row)
+    fn open_asked(&mut self, row: usize) -> Running {
+        verb(self.0, async move |v| v.open_asked(row).await)
     }
 
-    fn compact(&mut self, instruction: Option<String>) -> Done {
-        self.0.compact(instruction.as_deref())
+    fn compact(&mut self, instruction: Option<String>) -> Running {
+        verb(self.0, async move |v| v.compact(instruction.as_deref()).await)
     }
 
-    fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Done {
-        self.0.look(at, passage)
+    fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Running {
+        verb(self.0, async move |v| v.look(at, passage))
     }
 
-    fn look_sentence(&mut self, at: Option<u64>, sentence: u64) -> Done {
-        self.0.look_at_sentence(at, sentence)
+    fn look_sentence(&mut self, at: Option<u64>, sentence: u64) -> Running {
+        verb(self.0, async move |v| v.look_at_sentence(at, sentence))
     }
 
-    fn map(&mut self) -> Done {
-        self.0.map()
+    fn map(&mut self) -> Running {
+        verb(self.0, async move |v| v.map())
     }
 
-    fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
-        self.0.why(at, count)
+    fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Running {
+        verb(self.0, async move |v| v.why(at, count).await)
     }
 
-    fn stats(&mut self) -> Done {
-        self.0.stats()
+    fn stats(&mut self) -> Running {
+        verb(self.0, async move |v| v.stats())
     }
 
-    fn context(&mut self) -> Done {
-        self.0.context_page()
+    fn context(&mut self) -> Running {
+        verb(self.0, async move |v| v.context_page())
     }
 
-    fn doctor(&mut self) -> Done {
-        self.0.doctor()
+    fn doctor(&mut self) -> Running {
+        verb(self.0, async move |v| v.doctor())
     }
 
-    fn set(&mut self, change: Option<(String, String)>) -> Done {
-        self.0.set(change)
+    fn set(&mut self, change: Option<(String, String)>) -> Running {
+        verb(self.0, async move |v| v.set(change))
     }
 
-    fn preset(&mut self, action: PresetAction) -> Done {
-        self.0.preset(action)
+    fn preset(&mut self, action: PresetAction) -> Running {
+        verb(self.0, async move |v| v.preset(action))
     }
 
-    fn system(&mut self, text: Option<String>) -> Done {
-        self.0.system_text(text)
+    fn system(&mut self, text: Option<String>) -> Running {
+        verb(self.0, async move |v| v.system_text(text).await)
     }
 
-    fn system_edit(&mut self) -> Done {
-        self.0.system_edit()
+    fn system_edit(&mut self) -> Running {
+        verb(self.0, async move |v| v.system_edit())
     }
 
-    fn think(&mut self, mode: ThinkMode) -> Done {
-        self.0.think(mode)
+    fn think(&mut self, mode: ThinkMode) -> Running {
+        verb(self.0, async move |v| v.think(mode))
     }
 
-    fn spec(&mut self, mode: Option<SpecMode>) -> Done {
-        self.0.spec(mode)
+    fn spec(&mut self, mode: Option<SpecMode>) -> Running {
+        verb(self.0, async move |v| v.spec(mode))
     }
 }

@@ -1,9 +1,9 @@
-//! What stands in the input of a session and was not sent. The interface tells of it, and it is kept with the session, so that it
-//! stands there again whatever ended the program.
+//! Unsent text in the input of a session, kept with the session so that it is there again after any end of the
+//! program.
 //!
-//! One of a session that somebody else has is never written over. For sessions that have no row yet there are places; each is one
-//! process's at a time, and in it one session's. What an earlier run left in them comes back at the next starts, the next one once
-//! the one before is sent or cleared. A draft that has no place is among the prompts of the next start.
+//! A draft of a session that another process holds is never overwritten. Sessions without a row have draft places;
+//! each place belongs to one process and one session at a time. Drafts that an earlier run left in them are restored
+//! at the next starts, one at a time. A draft without a place is among the prompts of the next start.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,9 @@ use crate::core::transcript::SessionId;
 use crate::runtime::protocol::{Level, Notice};
 use crate::store::{Access, Change, SessionLock, Store, draft_places};
 
-/// Where what is said to the runtime is typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// On the screen: what stands there is told, and comes back.
+    /// On the screen: the interface reports it, and it is restored.
     Screen,
     /// Nowhere, or line by line: what is entered is sent.
     Lines,
@@ -55,7 +54,7 @@ struct Place {
     id: SessionId,
     /// Makes it ours.
     _lock: SessionLock,
-    /// The session whose draft stands there, and the text.
+    /// The serial of the session, and its draft.
     holds: Option<(u64, String)>,
 }
 
@@ -79,7 +78,7 @@ enum Home {
 }
 
 impl State {
-    /// What stands in the input of a session now; empty once it was sent or cleared.
+    /// Saves the unsent input of a session; empty once it was sent or cleared.
     pub(super) fn keep_draft(&mut self, serial: u64, text: String) {
         if !self.keeps_drafts() {
             return;
@@ -106,13 +105,13 @@ impl State {
         }
     }
 
-    /// Tells what stands in the input of a session that was just opened. Where that was open before in this run, another terminal may
-    /// have had it meanwhile: that nothing stands there is told as well.
+    /// Shows the draft of a session that was just opened. Another terminal may have changed the draft of a session
+    /// that was open before: then an empty one is shown, too.
     pub(super) fn tell_draft(&mut self, session: SessionId, known: bool) {
         if !self.keeps_drafts() {
             return;
         }
-        // It stands in the input still, and could not be kept as long as somebody else had the session.
+        // It is in the input still, and could not be saved while another process held the session.
         if let Some(text) = self.drafts.homeless.remove(&self.here.session.serial) {
             if let Some(before) = self.stored_draft(session).filter(|before| *before != text) {
                 self.remember_draft(&before);
@@ -126,7 +125,7 @@ impl State {
         }
     }
 
-    /// What was typed into a session that got no row stands in the first new one of a later run.
+    /// A draft of an earlier session without a row is shown in the first new one.
     pub(super) fn tell_rowless_draft(&mut self) {
         if !self.keeps_drafts() {
             return;
@@ -167,7 +166,7 @@ impl State {
         }
     }
 
-    /// Whether there is an input, and what stands there may be kept.
+    /// Whether there is an input whose drafts may be saved.
     fn keeps_drafts(&self) -> bool {
         let store = &self.disk.store;
         self.drafts.input == Input::Screen && self.disk.lasts() && *store.access() == Access::Writable
@@ -190,7 +189,7 @@ impl State {
     }
 
     fn home_of_draft(&mut self, serial: u64) -> Home {
-        if let Some(at) = self.seat_of(|session| session.serial == serial) {
+        if let Some(at) = self.at_work(|session| session.serial == serial) {
             return self.beside(at, |runtime| runtime.home_in_hand());
         }
         if self.here.session.serial == serial {
@@ -223,7 +222,7 @@ impl State {
             None => {
                 let store = &self.disk.store;
                 let is_free = |id: SessionId| matches!(store.draft(id), Ok(None));
-                // Asked again once it is ours: another process may have left something meanwhile.
+                // Checked again under the lock: another process may have left a draft meanwhile.
                 let claim = |id| Place::claim(store, id).filter(|place| is_free(place.id));
                 let free = draft_places().filter(|id| is_free(*id)).find_map(claim)?;
                 self.drafts.places.push(free);

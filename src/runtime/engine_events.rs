@@ -1,90 +1,62 @@
-//! What the engine says: to the present [`Work`], or to nobody in particular.
+//! Events of the engine: to the verb that waits for them, or to all.
 
-use super::link::{EngineState, JobEnd};
-use super::work::Feeding;
-use super::{Attendance, Done, RuntimeError, State, Then, Work};
+use super::link::EngineState;
+use super::verb::{Verb, Wait, Wake};
+use super::{Attendance, Done, RuntimeError, State};
 use crate::engine::protocol::{EngineEvent, EngineFault, JobDone, ModelInfo};
 use crate::runtime::protocol::{Activity, Level, Notice};
 
 impl State {
-    /// Hands an event to whoever it is about.
     pub(super) fn on_engine(&mut self, mut event: EngineEvent) {
-        let seat = event.id_mut().and_then(|id| self.seat_at_work_on(*id));
-        match (seat, &event) {
-            (Some(at), _) => self.beside(at, |runtime| runtime.on_engine_in_hand(event)),
+        let other = event.id_mut().and_then(|id| self.others.iter().position(|other| other.wait.owns(*id)));
+        match (other, &event) {
+            (Some(at), _) => self.beside(at, |state| state.on_engine_here(event)),
             (None, EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. }) => {
                 // All that needs it ends.
                 let fault = fault.clone();
-                self.on_engine_in_hand(event);
-                let told = |runtime: &mut State| {
-                    runtime.on_engine_in_hand(EngineEvent::Failed { id: 0, fault: fault.clone() })
-                };
-                self.beside_each(Work::needs_engine, told);
+                self.on_engine_here(event);
+                let failed =
+                    |state: &mut State| state.on_engine_here(EngineEvent::Failed { id: 0, fault: fault.clone() });
+                self.beside_each(Wait::needs_engine, failed);
             }
             (None, EngineEvent::Failed { id: 0, fault: fault @ EngineFault::Gone(_) }) => {
-                // Whoever waits for a command hears it as the end of that.
+                // A verb that waits for a command gets the failure as the end of that.
                 let fault = fault.clone();
-                self.on_engine_in_hand(event);
-                let no_command = |work: &Work| !matches!(work, Work::Restoring { .. } | Work::Feeding(_));
-                self.beside_each(no_command, |runtime| runtime.engine_failed(&fault));
+                self.on_engine_here(event);
+                let no_command = |wait: &Wait| !matches!(wait, Wait::Engine { own: true, .. });
+                self.beside_each(no_command, |state| state.engine_failed(&fault));
             }
             (None, EngineEvent::Ready(_)) => {
-                self.on_engine_in_hand(event);
-                self.beside_each(|work| matches!(work, Work::Starting(_)), State::engine_is_there);
+                self.on_engine_here(event);
+                self.beside_each(|wait| matches!(wait, Wait::Model), |state| state.wake(Wake::Go));
             }
-            (None, _) => self.on_engine_in_hand(event),
+            (None, _) => self.on_engine_here(event),
         }
     }
 
-    /// Somebody waited for the engine in a conversation that was left.
-    fn engine_is_there(&mut self) {
-        match std::mem::take(&mut self.here.work) {
-            Work::Starting(then) => self.resumed(then, ()),
-            work => self.here.work = work,
-        }
-    }
-
-    fn on_engine_in_hand(&mut self, event: EngineEvent) {
-        let concerns = |id: u64, of: u64, fault: &EngineFault| of == id || matches!(fault, EngineFault::Fatal { .. });
-        match (std::mem::take(&mut self.here.work), event) {
-            (work, EngineEvent::Waiting { id, what }) if work.owns(id) => {
-                self.here.work = work;
-                self.waits(what);
+    fn on_engine_here(&mut self, mut event: EngineEvent) {
+        let id = event.id_mut().map(|id| *id);
+        let owned = id.is_some_and(|id| self.here.wait.owns(id));
+        match (&self.here.wait, event) {
+            (Wait::Engine { .. }, EngineEvent::Waiting { what, .. }) if owned => self.waits(what),
+            (Wait::Engine { .. }, event) if owned => self.wake(Wake::Engine(event)),
+            (Wait::Engine { .. }, event @ EngineEvent::Failed { fault: EngineFault::Fatal { .. }, .. }) => {
+                self.wake(Wake::Engine(event));
             }
-            (Work::Restoring { id, target, then }, EngineEvent::Restored { id: of, ms }) if of == id => {
-                self.here.slot.made(target);
-                self.resumed(then, Ok(ms));
-            }
-            (Work::Restoring { id, then, .. }, EngineEvent::Failed { id: of, fault }) if concerns(id, of, &fault) => {
-                self.engine_failed(&fault);
-                self.resumed(then, Err(fault.into()));
-            }
-            (Work::Feeding(f), EngineEvent::Failed { id: of, fault }) if concerns(f.id, of, &fault) => {
-                self.engine_failed(&fault);
-                let done = f.feed.end(self, f.step, Err(fault.into()));
-                self.after(done);
-            }
-            (Work::Feeding(f), event) => self.on_job(f, event),
-            (Work::Branching(branching), event) => {
-                if let Some(other) = self.on_branches(branching, event) {
-                    self.on_idle_engine(other, false);
-                }
-            }
-            (Work::Starting(then), event) => {
+            // A server reports its name and its limit only now.
+            (Wait::Engine { own: true, .. }, EngineEvent::Ready(info)) => self.take_model(&info),
+            (Wait::Engine { own: true, .. }, EngineEvent::Failed { .. }) => {}
+            (Wait::Model, event) => {
                 self.on_idle_engine(event, true);
-                match self.engine.state {
-                    EngineState::Starting => self.here.work = Work::Starting(then),
-                    EngineState::Ready(_) | EngineState::Down { .. } => self.resumed(then, ()),
+                if !matches!(self.engine.state, EngineState::Starting) {
+                    self.wake(Wake::Go);
                 }
             }
-            (work, event) => {
-                self.here.work = work;
-                self.on_idle_engine(event, false);
-            }
+            (_, event) => self.on_idle_engine(event, false),
         }
     }
 
-    /// The engine waits with what goes on: for memory, for a server.
+    /// The engine waits: for memory, for a server.
     fn waits(&mut self, what: String) {
         match self.here.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
             Some(true) => {}
@@ -93,42 +65,13 @@ impl State {
         }
     }
 
-    /// Something about the job that runs, or a late word of one that was given up.
-    fn on_job(&mut self, mut f: Feeding, event: EngineEvent) {
-        f.look(self);
-        match event {
-            EngineEvent::Reading { id, done, .. } if id == f.id => f.feed.reading(self, done),
-            EngineEvent::Tokens { id, tokens, tokens_per_s, looked, .. } if id == f.id => {
-                f.feed.tokens(self, &tokens, &looked, tokens_per_s);
-                f.generated.extend_from_slice(&tokens);
-            }
-            EngineEvent::Done { id, done } if id == f.id => {
-                self.count_job(&done);
-                let done = f.feed.end(self, f.step, Ok(JobEnd { done, generated: f.generated }));
-                return self.after(done);
-            }
-            // A server has told its name and its limit only now.
-            EngineEvent::Ready(info) => self.take_model(&info),
-            EngineEvent::Note(text) => self.note(Level::Warn, text),
-            EngineEvent::Failed { .. }
-            | EngineEvent::Loading { .. }
-            | EngineEvent::Restored { .. }
-            | EngineEvent::Reading { .. }
-            | EngineEvent::Tokens { .. }
-            | EngineEvent::Waiting { .. }
-            | EngineEvent::Evicted { .. }
-            | EngineEvent::Done { .. } => {}
-        }
-        self.here.work = Work::Feeding(f);
-    }
-
     /// What the end of a job says of the engine.
     pub(super) fn count_job(&mut self, done: &JobDone) {
         self.here.meters.model.memory = done.memory;
         self.here.meters.spec.add(&done.stats.spec);
     }
 
-    /// An engine event outside any job. `waited`: somebody waits for the engine, and is told of its failure.
+    /// An event that no verb owns. `waited`: a verb waits for the model and reports its failure.
     fn on_idle_engine(&mut self, event: EngineEvent, waited: bool) {
         match event {
             EngineEvent::Ready(info) => {
@@ -145,7 +88,7 @@ impl State {
                 }
                 self.model_is_known();
                 // A question that waits since before does not wait for the engine.
-                if !waited && (self.here.work.is_idle() || matches!(self.here.work, Work::Asking { .. })) {
+                if !waited && (self.here.wait.is_idle() || matches!(self.here.wait, Wait::Question { .. })) {
                     self.idle();
                 }
             }
@@ -159,7 +102,7 @@ impl State {
                         self.quitting = true;
                     }
                     _ => {
-                        if self.here.work.is_idle() {
+                        if self.here.wait.is_idle() {
                             self.idle();
                         }
                         self.note(Level::Error, error);
@@ -200,31 +143,32 @@ impl State {
             self.working(Activity::Restoring { tokens, share });
         }
     }
+}
 
-    /// Goes on once the model is loaded and the state of a session that was just opened is back.
-    pub(super) fn with_engine(&mut self, then: impl FnOnce(&mut State) -> Done + Send + 'static) -> Done {
-        self.when_ready(Box::new(|runtime, ()| then(runtime)))
-    }
-
-    fn when_ready(&mut self, then: Then<()>) -> Done {
-        match &self.engine.state {
-            EngineState::Ready(_) => {
-                let resuming = std::mem::take(&mut self.here.resume_pending);
-                // Whoever asks in a session whose state is lost is asked first whether to read it again. With nobody
-                // there to answer, the question's own prefill reads what is missing.
-                match self.attendance {
-                    Attendance::Present if resuming => return self.finish_resume(then),
-                    Attendance::Absent if resuming => self.say_lost_state(),
-                    Attendance::Present | Attendance::Absent => {}
+impl Verb {
+    /// Waits until the model is loaded, and the state of a session that was just opened is restored.
+    pub(super) async fn engine_ready(&mut self) -> Done {
+        loop {
+            match &self.engine.state {
+                EngineState::Ready(_) => break,
+                EngineState::Down { why, exit } => {
+                    return Err(EngineFault::Fatal { why: why.clone(), exit: *exit }.into());
                 }
-                then(self, ())
-            }
-            EngineState::Down { why, exit } => Err(EngineFault::Fatal { why: why.clone(), exit: *exit }.into()),
-            EngineState::Starting if self.quitting => Err(RuntimeError::Stopped),
-            EngineState::Starting => {
-                self.here.work = Work::Starting(Box::new(|runtime, ()| runtime.when_ready(then)));
-                Ok(())
+                EngineState::Starting if self.quitting => return Err(RuntimeError::Stopped),
+                EngineState::Starting => {
+                    if matches!(self.wait(Wait::Model).await, Wake::Stopped) {
+                        return Err(RuntimeError::Stopped);
+                    }
+                }
             }
         }
+        let resuming = std::mem::take(&mut self.here.resume_pending);
+        // Where state is lost, the user is asked first whether to read it again. With no user the question's own prefill reads it.
+        match self.attendance {
+            Attendance::Present if resuming => self.finish_resume().await?,
+            Attendance::Absent if resuming => self.say_lost_state(),
+            Attendance::Present | Attendance::Absent => {}
+        }
+        Ok(())
     }
 }

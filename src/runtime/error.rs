@@ -23,7 +23,7 @@ pub(super) enum RuntimeError {
     /// Text could not be rendered or tokenised.
     #[error(transparent)]
     Text(TextError),
-    /// It cannot be done as asked: what to do instead.
+    /// It is refused: what to do instead.
     #[error("{0}")]
     Refused(String),
     /// A message is damaged, so that the model cannot be given the conversation: what to do instead.

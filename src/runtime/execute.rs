@@ -1,9 +1,8 @@
-//! Carrying a plan out: its base is made live, its steps are read and recorded one by one, the last one may be answered.
+//! The one executor: the base of a plan is made live, its steps are read and recorded one by one, the last one may be answered.
 //!
-//! The one mechanism behind asking, loading, resuming, going back, forking and reading again.
+//! Asking, loading, resuming, going back, forking and reading again run in the conversation's own slot ([`Verb::execute`]);
+//! answers of [`super::fan_out`] run in slots of their own. Both restore with [`Verb::restore`] and read with [`Verb::run`].
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::link::JobEnd;
@@ -12,23 +11,23 @@ use super::plan::Plan;
 use super::render::Rendered;
 use super::segments::Step;
 use super::slot::Last;
-use super::work::{Feed, Feeding};
-use super::{Done, RuntimeError, State, Then, Work};
+use super::verb::{Verb, Wake};
+use super::{Done, RuntimeError, State};
 use crate::config::settings::SaveStates;
 use crate::core::transcript::MessageId;
-use crate::engine::protocol::{Ended, Looked, Token};
+use crate::engine::protocol::{Ended, EngineEvent, EngineFault, Looked, StateImage, Token};
 use crate::runtime::protocol::{Activity, Level, ReadingProgress};
-use crate::store::{Lost, NOT_WRITTEN, PRUNED};
+use crate::store::{Lost, NOT_WRITTEN, NewSegment, PRUNED};
 
 /// Shortest text worth a progress display, in tokens.
 const SHOWN_READING: u64 = 512;
-/// Shortest text whose tokenizing is said, in bytes.
+/// Shortest text whose tokenizing is shown, in bytes.
 const SHOWN_TOKENIZING: usize = 1 << 20;
 
-/// What making a state live took.
+/// What a run took.
 #[derive(Debug, Default)]
-pub(super) struct Fed {
-    /// Tokens that did not have to be read.
+pub(super) struct PrefillStats {
+    /// Tokens of kept or live state.
     pub(super) reused: u64,
     /// Tokens read.
     pub(super) read: u64,
@@ -36,7 +35,7 @@ pub(super) struct Fed {
     pub(super) prefill_ms: f64,
     /// Whole time, milliseconds.
     pub(super) ms: f64,
-    /// The last job, if one was run.
+    /// The last job.
     pub(super) end: Option<JobEnd>,
 }
 
@@ -54,7 +53,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Over all that was read: what it says of the time left does not jump.
+    /// Over all that was read, so that the time left does not jump.
     pub(super) fn tokens_per_s(&self) -> f64 {
         per_second(self.done, self.elapsed)
     }
@@ -68,16 +67,24 @@ pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
     }
 }
 
-/// Looks at a plan while it is carried out.
-pub(super) trait Watch: Send + 'static {
-    /// Prefill went on.
-    fn reading(&mut self, runtime: &mut State, progress: Progress);
-    /// A round of decoding, and where each of its tokens looked if that was asked for.
-    fn tokens(&mut self, _desk: &mut State, _tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {}
-    /// Now and then.
-    fn tick(&mut self, _desk: &mut State) {}
-    /// The conversation is on screen again: what is written goes into it.
-    fn shown_again(&mut self, _desk: &mut State) {}
+/// Receives what a run brings.
+pub(super) trait Sink {
+    fn reading(&mut self, _state: &mut State, _progress: Progress) {}
+    /// A round of decoding, and where each of its tokens looked if that was requested.
+    fn tokens(&mut self, _state: &mut State, _tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {}
+    /// It is time to save and to refresh numbers.
+    fn tick(&mut self, _state: &mut State) {}
+    /// A segment with its state; `message` ends in it.
+    fn segment(
+        &mut self,
+        state: &mut State,
+        segment: NewSegment,
+        image: Option<StateImage>,
+        complete: bool,
+        message: Option<MessageId>,
+    ) {
+        state.save_segment(segment, image, message.filter(|_| complete));
+    }
 }
 
 /// One of [`State::plan`], [`State::plan_answer`] and [`State::plan_past`].
@@ -91,117 +98,9 @@ pub(super) struct ToAnswer {
     pub(super) message: Option<MessageId>,
 }
 
-/// A plan that is being carried out.
-struct Execution<W, F> {
-    rendered: Arc<Rendered>,
-    /// Not begun.
-    steps: VecDeque<Step>,
-    answer: Option<ToAnswer>,
-    watch: W,
-    fed: Fed,
-    /// Tokens to read in all.
-    total: u64,
-    started: Instant,
-    /// When the first step began.
-    reading_since: Instant,
-    then: F,
-}
-
-impl<W, F> Execution<W, F>
-where
-    W: Watch,
-    F: FnOnce(&mut State, W, Done<Fed>) -> Done + Send + 'static,
-{
-    /// Begins the next step, or ends.
-    fn go_on(mut self: Box<Self>, runtime: &mut State) -> Done {
-        let Some(step) = self.steps.pop_front() else {
-            return self.over(runtime, None);
-        };
-        let answer = self.answer.as_ref().filter(|_| self.steps.is_empty());
-        let kept = answer.is_none_or(|a| a.message.is_some()) && runtime.here.apart.is_none();
-        let export = kept && runtime.disk.policy != SaveStates::Never;
-        match runtime.start_job(step.prompt.clone(), answer.map(|a| a.last.clone()), export) {
-            Ok(id) => {
-                runtime.here.work = Work::Feeding(Feeding::new(id, step, self));
-                Ok(())
-            }
-            Err(e) => self.over(runtime, Some(e)),
-        }
-    }
-
-    fn over(mut self, runtime: &mut State, failed: Option<RuntimeError>) -> Done {
-        self.fed.ms = self.started.elapsed().as_secs_f64() * 1000.0;
-        let fed = match failed {
-            None => Ok(self.fed),
-            Some(e) => {
-                let e = runtime.disk.set_aside(e);
-                // Whoever does not plan anew is asked whether to read it again.
-                runtime.here.resume_pending |= matches!(e, RuntimeError::RowsLost(_));
-                Err(e)
-            }
-        };
-        (self.then)(runtime, self.watch, fed)
-    }
-}
-
-impl<W, F> Feed for Execution<W, F>
-where
-    W: Watch,
-    F: FnOnce(&mut State, W, Done<Fed>) -> Done + Send + 'static,
-{
-    fn reading(&mut self, runtime: &mut State, done: u64) {
-        let done = self.fed.read + done;
-        let position = self.fed.reused + done;
-        let progress = Progress { done, total: self.total, position, elapsed: self.reading_since.elapsed() };
-        runtime.here.meters.prefill_tokens_per_s = progress.tokens_per_s();
-        self.watch.reading(runtime, progress);
-        runtime.show_position(position);
-    }
-
-    fn tokens(&mut self, runtime: &mut State, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
-        self.watch.tokens(runtime, tokens, looked, tokens_per_s);
-    }
-
-    fn tick(&mut self, runtime: &mut State) {
-        self.watch.tick(runtime);
-    }
-
-    fn shown_again(&mut self, runtime: &mut State) {
-        self.watch.shown_again(runtime);
-    }
-
-    fn end(mut self: Box<Self>, runtime: &mut State, step: Step, end: Done<JobEnd>) -> Done {
-        let mut end = match end {
-            Ok(end) => end,
-            Err(e) => return self.over(runtime, Some(e)),
-        };
-        self.fed.read += end.done.prompt_in_state;
-        self.fed.prefill_ms += end.done.stats.prefill_ms;
-        runtime.read_at(self.fed.read, self.fed.prefill_ms);
-        let answer = self.answer.as_ref().filter(|_| self.steps.is_empty());
-        let (message, kept) = match answer {
-            Some(answer) => (answer.message, answer.message.is_some()),
-            None => (step.message, true),
-        };
-        let image = end.done.image.take();
-        match runtime.absorb(&self.rendered, &step, &end) {
-            Ok(Some((segment, complete))) if kept => runtime.save_segment(segment, image, message.filter(|_| complete)),
-            Ok(_) => {}
-            Err(e) => return self.over(runtime, Some(e)),
-        }
-        runtime.show_position(runtime.here.slot.live.position());
-        let stopped = end.done.ended == Ended::Cancelled;
-        self.fed.end = Some(end);
-        if stopped {
-            return self.over(runtime, None);
-        }
-        self.go_on(runtime)
-    }
-}
-
 /// Shows the progress of reading text that is no `/load`.
 pub(super) struct PromptReading {
-    pub(super) started: Instant,
+    started: Instant,
 }
 
 impl PromptReading {
@@ -210,9 +109,9 @@ impl PromptReading {
     }
 }
 
-impl Watch for PromptReading {
-    fn reading(&mut self, runtime: &mut State, progress: Progress) {
-        runtime.show_reading(self.started, progress);
+impl Sink for PromptReading {
+    fn reading(&mut self, state: &mut State, progress: Progress) {
+        state.show_reading(self.started, progress);
     }
 }
 
@@ -220,151 +119,249 @@ impl Watch for PromptReading {
 pub(super) fn cannot_be_used(lost: &Lost) -> String {
     let why = lost.why.trim_end_matches('.');
     if why == PRUNED {
-        // All of it: which part was looked for first says nothing.
+        // All of it is gone: which part was found missing first means nothing.
         return format!("Kept state cannot be used: {PRUNED}.");
     }
     if why.starts_with(NOT_WRITTEN) {
-        // How full the disk was then says nothing of now.
+        // How full the disk was then means nothing now.
         return "No state was kept: there was no room, or it could not be written.".into();
     }
     format!("Kept state cannot be used: {} of {}: {why}.", lost.what, lost.segment.short())
 }
 
-impl State {
-    /// Plans once what is being written is there to be planned with. `then` gets [`RuntimeError::Stopped`] if it was stopped
-    /// meanwhile; [`State::fitting`] refuses what does not fit.
-    pub(super) fn when_planned(
-        &mut self,
-        rendered: Arc<Rendered>,
-        planner: Planner,
-        then: impl FnOnce(&mut State, Arc<Rendered>, Done<Plan>) -> Done + Send + 'static,
-    ) -> Done {
+impl Verb {
+    /// Plans once what is being written is on disk. [`RuntimeError::Stopped`] if it was stopped meanwhile; [`State::fitting`] refuses
+    /// what does not fit.
+    pub(super) async fn planned(&mut self, rendered: &Rendered, planner: Planner) -> Done<Plan> {
         if rendered.text.len() >= SHOWN_TOKENIZING {
             self.activity(Activity::Busy { what: "tokenizing".into() });
         }
-        if !self.wants_stored(&rendered) {
-            let plan = planner(self, &rendered);
-            return then(self, rendered, plan);
+        if self.wants_stored(rendered) {
+            let wanted = self.disk.states();
+            if !self.disk.has(wanted) {
+                self.saved(wanted).await;
+            }
+            if self.here.slot.stopped() {
+                return Err(RuntimeError::Stopped);
+            }
         }
-        self.when_saved(self.disk.states(), move |runtime| {
-            let plan =
-                if runtime.here.slot.stopped() { Err(RuntimeError::Stopped) } else { planner(runtime, &rendered) };
-            then(runtime, rendered, plan)
-        })
+        planner(self, rendered)
     }
 
-    /// Carries a plan out. `then` gets [`RuntimeError::RowsLost`] where kept state turned out damaged on its way: it may plan
-    /// anew. With `answer`, the last step is answered.
-    pub(super) fn execute<W: Watch>(
+    /// Carries a plan out. [`RuntimeError::RowsLost`] where kept state turned out damaged: a new plan leaves it out. With `answer`,
+    /// the last step is answered.
+    pub(super) async fn execute(
         &mut self,
         plan: Plan,
-        rendered: Arc<Rendered>,
+        rendered: &Rendered,
         answer: Option<ToAnswer>,
-        watch: W,
-        then: impl FnOnce(&mut State, W, Done<Fed>) -> Done + Send + 'static,
-    ) -> Done {
+        sink: &mut dyn Sink,
+    ) -> Done<PrefillStats> {
         let started = Instant::now();
-        let of = Arc::clone(&rendered);
         let planner = if answer.is_some() { State::plan_answer } else { State::plan };
-        // What leaves no trace goes back to what was live before it.
+        // An answer without a message returns to the state before it.
         let stays = answer.as_ref().is_none_or(|a| a.message.is_some());
-        self.activate(plan, of, planner, move |runtime, plan| {
-            let plan = match plan {
-                Ok(plan) => plan,
-                Err(e) => return then(runtime, watch, Err(e)),
-            };
-            runtime.here.session.is_unread &= !stays;
-            for (message, segment) in &plan.found {
-                runtime.point(*message, *segment);
+        let plan = self.activate(plan, rendered, planner).await?;
+        self.here.session.is_unread &= !stays;
+        for (message, segment) in &plan.found {
+            self.point(*message, *segment);
+        }
+        let mut stats = PrefillStats { reused: plan.base.position(), ..PrefillStats::default() };
+        let done = self.run(rendered, plan.steps, answer, &mut stats, sink).await;
+        stats.ms = started.elapsed().as_secs_f64() * 1000.0;
+        match done.map_err(|e| self.disk.set_aside(e)) {
+            Ok(()) => Ok(stats),
+            Err(e) => {
+                // A verb that does not plan anew asks whether to read it again.
+                self.here.resume_pending |= matches!(e, RuntimeError::RowsLost(_));
+                Err(e)
             }
-            let (total, reused) = (plan.to_read(), plan.base.position());
-            let fed = Fed { reused, ..Fed::default() };
-            let steps = plan.steps.into();
-            let reading_since = Instant::now();
-            Box::new(Execution { rendered, steps, answer, watch, fed, total, started, reading_since, then })
-                .go_on(runtime)
-        })
+        }
     }
 
     /// Makes the plan's base live. State that turns out to be unusable is left out and planned around.
-    pub(super) fn activate(
-        &mut self,
-        plan: Plan,
-        rendered: Arc<Rendered>,
-        planner: Planner,
-        then: impl FnOnce(&mut State, Done<Plan>) -> Done + Send + 'static,
-    ) -> Done {
-        if self.here.slot.is_at(&plan.base) {
-            self.here.slot.read_as(&plan.base);
-            return then(self, Ok(plan));
+    pub(super) async fn activate(&mut self, mut plan: Plan, rendered: &Rendered, planner: Planner) -> Done<Plan> {
+        while !self.here.slot.is_at(&plan.base) {
+            self.activity(Activity::Restoring { share: None, tokens: plan.base.position() });
+            if self.restore(plan.base.clone()).await? {
+                return Ok(plan);
+            }
+            plan = planner(self, rendered)?;
+            self.say_reading_again(&plan);
         }
-        self.activity(Activity::Restoring { share: None, tokens: plan.base.position() });
-        let base = plan.base.clone();
-        self.restore(base, move |runtime, usable| match usable {
-            Ok(true) => then(runtime, Ok(plan)),
-            Ok(false) => match planner(runtime, &rendered) {
-                Ok(plan) => {
-                    runtime.say_reading_again(&plan);
-                    runtime.activate(plan, rendered, planner, Box::new(then) as Then<Done<Plan>>)
-                }
-                Err(e) => then(runtime, Err(e)),
-            },
-            Err(e) => then(runtime, Err(e)),
-        })
+        self.here.slot.read_as(&plan.base);
+        Ok(plan)
     }
 
-    /// Makes `path` live; rows it shares with the live path stay where they are. `then` gets false when the store found that
-    /// its state is not usable after all, and has noted it: the next plan is another one.
-    pub(super) fn restore(
-        &mut self,
-        path: Path,
-        then: impl FnOnce(&mut State, Done<bool>) -> Done + Send + 'static,
-    ) -> Done {
-        let begun = Instant::now();
-        let have = self.here.slot.live.common(&path);
-        let keep = path.prefix(have).position();
+    /// Makes `path` live in the slot; rows it shares with the live path stay where they are. False: the store found that its state
+    /// is not usable after all, and has noted it, so that the next plan is another one.
+    pub(super) async fn restore(&mut self, path: Path) -> Done<bool> {
+        let (begun, own) = (Instant::now(), self.is_in_own_slot());
+        let (sequence, have) = (self.slot().sequence, self.slot().live.common(&path));
+        if !own && self.here.slot.is_at(&path) {
+            let from = self.here.slot.sequence;
+            let id = self.start_fork(from, sequence)?;
+            return self.restored(id, path).await.map(|_| true);
+        }
         let (rows, end) = match path.head() {
             None => (Vec::new(), None),
             Some(_) if self.engine.server().is_some() => (Vec::new(), None),
-            Some(tip) => match self.disk.store.open_what_can_be_read(&tip, have) {
-                Ok(opened) if opened.plan.usable != path.segments().len() => {
-                    if let Some(lost) = opened.plan.lost.first() {
+            Some(tip) => {
+                let opened = self.disk.store.open_what_can_be_read(&tip, have)?;
+                if opened.plan.usable != path.segments().len() {
+                    if let Some(lost) = opened.plan.lost.first().filter(|_| own) {
                         self.note(Level::Warn, cannot_be_used(lost));
                     }
-                    return then(self, Ok(false));
+                    return Ok(false);
                 }
-                Ok(opened) => (opened.rows, opened.end),
-                Err(e) => return then(self, Err(e.into())),
-            },
+                (opened.rows, opened.end)
+            }
         };
         let open_ms = begun.elapsed().as_secs_f64() * 1e3;
-        let coming = rows.clone();
-        let id = match self.start_restore(&path, keep, rows, end) {
-            Ok(id) => id,
-            Err(e) => return then(self, Err(e)),
-        };
-        let then = move |runtime: &mut State, done: Done<f64>| {
-            let done = match done {
-                Ok(restore_ms) => {
-                    tracing::debug!(open_ms, restore_ms, "state put back");
-                    runtime.here.slot.in_flight = coming;
-                    Ok(true)
+        match path.head() {
+            None => self.slot().in_flight.clear(),
+            // Rows of the part that stays may still be on their way.
+            Some(_) => self.slot().in_flight.extend(rows.iter().cloned()),
+        }
+        let id = self.start_restore(sequence, &path, path.prefix(have).position(), rows.clone(), end)?;
+        match self.restored(id, path).await {
+            Ok(restore_ms) => {
+                tracing::debug!(open_ms, restore_ms, "state restored");
+                self.slot().in_flight = rows;
+                Ok(true)
+            }
+            // Rows are checked as they are read: damage shows only now.
+            Err(e) => match self.disk.set_aside(e) {
+                lost @ RuntimeError::RowsLost(_) if own => {
+                    self.note(Level::Warn, lost.to_string());
+                    Ok(false)
                 }
-                // Rows are checked as they are read: damage shows only now.
-                Err(e) => match runtime.disk.set_aside(e) {
-                    lost @ RuntimeError::RowsLost(_) => {
-                        runtime.note(Level::Warn, lost.to_string());
-                        Ok(false)
-                    }
-                    e => Err(e),
-                },
-            };
-            then(runtime, done)
-        };
-        self.here.work = Work::Restoring { id, target: path, then: Box::new(then) };
+                e => Err(e),
+            },
+        }
+    }
+
+    /// Waits until a command has made `path` live; returns the time it took, in milliseconds.
+    pub(super) async fn restored(&mut self, id: u64, path: Path) -> Done<f64> {
+        loop {
+            match self.wait_for_engine(vec![id], true, false).await.0 {
+                Wake::Engine(EngineEvent::Restored { ms, .. }) => {
+                    self.slot().made(path);
+                    return Ok(ms);
+                }
+                Wake::Engine(EngineEvent::Failed { fault, .. }) => return Err(self.slot_failed(fault)),
+                _ if self.is_in_own_slot() => self.show_in_flight(path.position()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whatever failed, the slot's state is empty; after a fatal failure there is no engine.
+    fn slot_failed(&mut self, fault: EngineFault) -> RuntimeError {
+        self.slot().lose();
+        if self.is_in_own_slot() || matches!(fault, EngineFault::Fatal { .. }) {
+            self.engine_failed(&fault);
+        }
+        fault.into()
+    }
+
+    /// Reads steps on top of the slot's state, and answers the last one if `answer` is given. Ends early when it is stopped.
+    pub(super) async fn run(
+        &mut self,
+        rendered: &Rendered,
+        steps: Vec<Step>,
+        mut answer: Option<ToAnswer>,
+        stats: &mut PrefillStats,
+        sink: &mut dyn Sink,
+    ) -> Done {
+        let total = steps.iter().map(|s| s.prompt.len() as u64).sum();
+        let (since, count) = (Instant::now(), steps.len());
+        // Of a branch without a message nothing is kept.
+        let keeps = self.is_in_own_slot() || answer.as_ref().is_none_or(|a| a.message.is_some());
+        for (step, left) in steps.into_iter().zip((0..count).rev()) {
+            let answer = answer.take_if(|_| left == 0);
+            let kept = answer.as_ref().map_or(keeps, |a| a.message.is_some());
+            let message = answer.as_ref().map_or(step.message, |a| a.message);
+            let export = kept && self.here.apart.is_none() && self.disk.policy != SaveStates::Never;
+            let sequence = self.slot().sequence;
+            let id = self.start_job(sequence, step.prompt.clone(), answer.map(|a| a.last), export)?;
+            let mut end = self.job(id, (total, since), stats, sink).await?;
+            stats.read += end.done.prompt_in_state;
+            stats.prefill_ms += end.done.stats.prefill_ms;
+            let image = end.done.image.take();
+            let absorbed = self.absorb(rendered, &step, &end)?;
+            if let Some((segment, complete)) = absorbed.filter(|_| kept) {
+                sink.segment(self, segment, image, complete, message);
+            }
+            if self.is_in_own_slot() {
+                let position = self.here.slot.live.position();
+                self.read_at(stats.read, stats.prefill_ms);
+                self.show_position(position);
+            }
+            let stopped = end.done.ended == Ended::Cancelled;
+            stats.end = Some(end);
+            if stopped {
+                break;
+            }
+        }
         Ok(())
     }
 
+    /// Waits for the end of a job.
+    async fn job(
+        &mut self,
+        id: u64,
+        (total, since): (u64, Instant),
+        stats: &PrefillStats,
+        sink: &mut dyn Sink,
+    ) -> Done<JobEnd> {
+        let mut generated = Vec::new();
+        loop {
+            let (wake, due) = self.wait_for_engine(vec![id], true, false).await;
+            match wake {
+                Wake::Engine(EngineEvent::Reading { done, .. }) if self.is_in_own_slot() => {
+                    let done = stats.read + done;
+                    let position = stats.reused + done;
+                    let progress = Progress { done, total, position, elapsed: since.elapsed() };
+                    self.here.meters.prefill_tokens_per_s = progress.tokens_per_s();
+                    sink.reading(self, progress);
+                    self.show_position(position);
+                }
+                Wake::Engine(EngineEvent::Tokens { tokens, tokens_per_s, looked, .. }) => {
+                    sink.tokens(self, &tokens, &looked, tokens_per_s);
+                    generated.extend_from_slice(&tokens);
+                }
+                Wake::Engine(EngineEvent::Done { done, .. }) => {
+                    self.count_job(&done);
+                    return Ok(JobEnd { done, generated });
+                }
+                Wake::Engine(EngineEvent::Failed { fault, .. }) => return Err(self.slot_failed(fault)),
+                _ => {}
+            }
+            if due && self.is_in_own_slot() {
+                sink.tick(self);
+                if generated.is_empty() {
+                    let position = self.here.slot.live.position();
+                    self.show_in_flight(position);
+                }
+            }
+        }
+    }
+
+    /// Adds what a job did to the slot's path. Returns the segment, and whether all of the step was read; `None` when nothing was
+    /// done.
+    fn absorb(&mut self, rendered: &Rendered, step: &Step, end: &JobEnd) -> Done<Option<(NewSegment, bool)>> {
+        let mut live = std::mem::take(&mut self.slot().live);
+        let absorbed = self.absorbed(&mut live, rendered, step, end);
+        match absorbed {
+            Ok(_) => self.slot().live = live,
+            Err(_) => self.slot().lose(),
+        }
+        absorbed
+    }
+}
+
+impl State {
     /// Progress of reading a prompt.
     pub(super) fn show_reading(&mut self, started: Instant, progress: Progress) {
         let Progress { done, total, position, .. } = progress;
@@ -388,12 +385,12 @@ mod tests {
     use crate::store::SegmentId;
 
     #[test]
-    fn state_that_was_never_written_is_not_said_to_be_kept() {
-        let said =
+    fn state_that_was_never_written_is_not_called_kept() {
+        let sentence =
             |why: &str| cannot_be_used(&Lost { segment: SegmentId([0x1a; 32]), what: "KV rows", why: why.into() });
         let full = format!("{NOT_WRITTEN}State needs 800 KiB, 0 B free above the 5.0 GiB reserve.");
-        assert_eq!(said(&full), "No state was kept: there was no room, or it could not be written.");
-        assert_eq!(said(PRUNED), "Kept state cannot be used: it was pruned.");
-        assert_eq!(said("damaged: odd"), "Kept state cannot be used: KV rows of 1a1a1a1a: damaged: odd.");
+        assert_eq!(sentence(&full), "No state was kept: there was no room, or it could not be written.");
+        assert_eq!(sentence(PRUNED), "Kept state cannot be used: it was pruned.");
+        assert_eq!(sentence("damaged: odd"), "Kept state cannot be used: KV rows of 1a1a1a1a: damaged: odd.");
     }
 }

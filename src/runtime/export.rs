@@ -1,10 +1,11 @@
-//! `/export` and `/import`: the store does the work; here are paths as people type them and what is said.
+//! `/export` and `/import`: the store does the work; paths as they are typed, and the notes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::errand::{Order, Place, SHORT};
-use super::{Done, RuntimeError, State, grouped};
+use super::task::{Doing, Order, Place, SHORT};
+use super::verb::Verb;
+use super::{Done, RuntimeError, grouped};
 use crate::core::bytes;
 use crate::runtime::protocol::{ExportFormat, Level, SaveState};
 use crate::store::{Imported, Overwrite, Scope, StoreError};
@@ -49,9 +50,9 @@ pub fn imported_line(imported: &Imported) -> String {
     format!("{messages} messages imported as {}{more}.{place}{skipped}{left_out}{state}", names.join(", "))
 }
 
-impl State {
+impl Verb {
     /// `/export`.
-    pub(super) fn export(
+    pub(super) async fn export(
         &mut self,
         path: &str,
         format: Option<ExportFormat>,
@@ -81,23 +82,19 @@ impl State {
             let fingerprint = self.engine.fingerprint().to_owned();
             let (what, file) = (format!("exporting {}", name_of(&path)), path.clone());
             let line = part_of(&what);
-            return self.elsewhere(
-                order(what, "The export failed unexpectedly.", Place::Beside),
-                move |doing| {
-                    doing.watched(line, |watch| store.export_bundle(id, &fingerprint, &file, overwrite, watch))
-                },
-                move |runtime, written| {
-                    let written = written??;
-                    let again = match written.replay_tokens {
-                        0 => String::new(),
-                        n => format!("; {} tokens will be read again", grouped(n)),
-                    };
-                    let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
-                    let text = format!("{} written, {size}, with the state of {kept} tokens{again}.", path.display());
-                    runtime.note(Level::Info, text);
-                    Ok(())
-                },
-            );
+            let order = order(what, "The export failed unexpectedly.", Place::Background);
+            let write = move |doing: &Doing| {
+                doing.watched(line, |watch| store.export_bundle(id, &fingerprint, &file, overwrite, watch))
+            };
+            let written = self.elsewhere(order, write).await??;
+            let again = match written.replay_tokens {
+                0 => String::new(),
+                n => format!("; {} tokens will be read again", grouped(n)),
+            };
+            let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
+            let text = format!("{} written, {size}, with the state of {kept} tokens{again}.", path.display());
+            self.note(Level::Info, text);
+            return Ok(());
         }
         let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(RuntimeError::Refused)?;
         if unsaved.is_some() {
@@ -110,44 +107,38 @@ impl State {
         }
         let scope = if tree { Scope::Tree } else { Scope::Branch };
         let file = path.clone();
-        self.elsewhere(
-            order(format!("exporting {}", name_of(&path)), "The export failed unexpectedly.", Place::Beside),
-            move |doing| {
-                let none = |_, _| String::new();
-                doing.watched(none, |watch| store.export_to(id, format, scope, &file, overwrite, watch))
-            },
-            move |runtime, size| {
-                runtime.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size??)));
-                Ok(())
-            },
-        )
+        let order =
+            order(format!("exporting {}", name_of(&path)), "The export failed unexpectedly.", Place::Background);
+        let write = move |doing: &Doing| {
+            let none = |_, _| String::new();
+            doing.watched(none, |watch| store.export_to(id, format, scope, &file, overwrite, watch))
+        };
+        let size = self.elsewhere(order, write).await??;
+        self.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size)));
+        Ok(())
     }
 
     /// `/import`.
-    pub(super) fn import(&mut self, path: &str) -> Done {
+    pub(super) async fn import(&mut self, path: &str) -> Done {
         let (store, path) = (Arc::clone(&self.disk.store), typed_path(path));
-        // Ids are taken before the import has the database to itself: what is said meanwhile wants some.
+        // Ids are reserved before the import locks the database: messages written meanwhile need some.
         store.new_message_id(None);
         let what = format!("importing {}", name_of(&path));
         let line = part_of(&what);
-        self.elsewhere(
-            order(what, "The import failed unexpectedly. Nothing was imported.", Place::InTurn),
-            move |doing| doing.watched(line, |watch| store.import(&path, watch)),
-            |runtime, imported| {
-                let imported = match imported? {
-                    Err(StoreError::Stopped) => {
-                        runtime.note(Level::Info, "Stopped: nothing was imported.");
-                        return Err(RuntimeError::Stopped);
-                    }
-                    imported => imported?,
-                };
-                runtime.note(Level::Info, imported_line(&imported));
-                match imported.sessions.as_slice() {
-                    [(_, name)] => runtime.resume(name),
-                    _ => runtime.list_sessions(),
-                }
-            },
-        )
+        let order = order(what, "The import failed unexpectedly. Nothing was imported.", Place::InTurn);
+        let read = move |doing: &Doing| doing.watched(line, |watch| store.import(&path, watch));
+        let imported = match self.elsewhere(order, read).await? {
+            Err(StoreError::Stopped) => {
+                self.note(Level::Info, "Stopped: nothing was imported.");
+                return Err(RuntimeError::Stopped);
+            }
+            imported => imported?,
+        };
+        self.note(Level::Info, imported_line(&imported));
+        match imported.sessions.as_slice() {
+            [(_, name)] => self.resume(name).await,
+            _ => self.list_sessions(),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
-//! Requests as they come from the interface.
+//! Requests of the interface.
 //!
-//! The loop in [`super::run`] is the only one that takes them. While the runtime works on a long text it may look whether a stop
-//! is among them; what it meets on the way waits here, in order, for the loop.
+//! Only the loop in [`super::run`] takes them. Work on a long text may look whether a stop is among them; the requests
+//! it meets wait here, in order, for the loop.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ impl Inbox {
         Inbox { channel, attendance, waiting: Mutex::default() }
     }
 
-    /// Where the next request comes from once none is waiting.
+    /// The next requests, once none is waiting.
     pub(super) fn channel(&self) -> &Receiver<Request> {
         &self.channel
     }
@@ -45,7 +45,7 @@ impl Inbox {
         !self.waiting().is_empty()
     }
 
-    /// Whether somebody wants what goes on to end, or nobody is there any more. A stop is for the conversation on screen.
+    /// Whether a stop is requested or the interface is gone. A stop applies to the conversation on screen.
     pub(super) fn wants_stop(&self, on_screen: bool) -> bool {
         let mut waiting = self.waiting();
         loop {
@@ -57,7 +57,7 @@ impl Inbox {
         }
         waiting.iter().any(|request| match request {
             Request::Stop => on_screen,
-            // With nobody there it is for the end of what was asked before.
+            // A one-shot run ends after all requests before it.
             Request::Quit => self.attendance == Attendance::Present,
             _ => false,
         })

@@ -1,11 +1,9 @@
 //! Documents of the conversation and of the library.
 
-use std::collections::VecDeque;
-
-use super::execute::{Fed, PromptReading};
-use super::path::Path as SegmentPath;
+use super::execute::{PrefillStats, PromptReading};
 use super::segments;
-use super::{Done, RuntimeError, State, Then, grouped};
+use super::verb::Verb;
+use super::{Done, RuntimeError, State, grouped};
 use crate::config::settings::SaveStates;
 use crate::core::transcript::{DocumentInfo, Message, Role};
 use crate::core::{bytes, counted};
@@ -16,7 +14,7 @@ use crate::text::tokenizer::SHIELD;
 
 /// Lines shown by `/open`.
 const PAGE_LINES: usize = 400;
-/// Lines shown before the one that was asked for.
+/// Lines shown before the requested one.
 const LINES_BEFORE: usize = 10;
 
 fn short(hash: &str) -> String {
@@ -70,7 +68,7 @@ impl State {
         self.disk.change(vec![Change::AddDocument(document)]);
     }
 
-    /// Documents whose load broke off go to the library as soon as what followed has read them to their end.
+    /// Documents whose load broke off go to the library as soon as they are read to their end.
     pub(super) fn shelve_what_is_read(&mut self) {
         if self.here.session.complete_what_is_read() {
             self.show_session();
@@ -139,13 +137,48 @@ impl State {
                 let names = names.into_iter().map(|(name, tokens)| LibraryName { name, tokens });
                 self.out.tell(Notice::Library(names.collect()));
             }
-            // Whoever asks for one of them is told.
+            // A verb that needs the names reports it.
             Err(e) => tracing::debug!(%e, "no names of the library"),
         }
     }
 
+    /// A document is read: the live path ends with it.
+    fn library_has(&mut self, mut info: DocumentInfo, text: &str, stats: &PrefillStats) {
+        if let Some(tip) = self.here.slot.live.head() {
+            info.tokens = self.here.slot.live.position();
+            self.add_to_library(&info, 0, tip);
+        }
+        let (read, all) = (grouped(stats.read), grouped(info.tokens));
+        let what = match self.engine.server() {
+            Some(_) => format!("about {all} tokens, as text alone: a server keeps no state"),
+            None if self.disk.policy == SaveStates::Never => {
+                format!("{all} tokens, {read} read, and no state of them is kept: sessions.save_state is \"never\"")
+            }
+            None => format!("{all} tokens, {read} read"),
+        };
+        self.note(Level::Info, format!("{} is in the library: {what}.", info.name));
+        if self.engine.server().is_none() && !self.spells_back(&info, text) {
+            let text = format!(
+                "{}: what is kept does not spell its text again, for this model's tokenizer writes some of its characters as others. \
+                 It can be asked in the session that loads it (/load), not with /ask-all or by its name.",
+                info.name
+            );
+            self.note(Level::Warn, text);
+        }
+    }
+
+    /// Whether the tokens of the document that was just read spell its text: no session holds that.
+    fn spells_back(&self, info: &DocumentInfo, text: &str) -> bool {
+        let renderer = &self.engine.renderer;
+        let spelled = segments::document_text(renderer, &self.here.slot.live, None, &info.name);
+        let read = renderer.safe(text.trim_matches(['\n', '\r']));
+        spelled.is_some_and(|spelled| spelled.chars().eq(read.chars().filter(|c| *c != SHIELD)))
+    }
+}
+
+impl Verb {
     /// `/library`.
-    pub(super) fn library(&mut self, action: LibraryAction) -> Done {
+    pub(super) async fn library(&mut self, action: LibraryAction) -> Done {
         match action {
             LibraryAction::List => {
                 let rows = self
@@ -168,7 +201,7 @@ impl State {
                 self.tell(Notice::Documents { title: "Library".into(), rows });
                 Ok(())
             }
-            LibraryAction::Add(path) => self.library_add(&path),
+            LibraryAction::Add(path) => self.library_add(&path).await,
             LibraryAction::Remove(name) => {
                 let removed = self.disk.store.remove_document(&name)?;
                 if removed == 0 {
@@ -197,120 +230,63 @@ impl State {
         }
     }
 
-    /// Reads files behind the system text of new sessions and keeps the state, without touching the conversation.
-    fn library_add(&mut self, path: &str) -> Done {
-        self.gather(&[path.to_owned()], &LoadOptions::default(), |runtime, gathered| {
-            runtime.say_skipped(&gathered);
-            let documents = runtime.shaped(gathered.documents, &LoadOptions::default())?;
-            runtime.with_engine(|runtime| {
-                let before = runtime.here.slot.live.clone();
-                let then: Then<Vec<Unread>> = Box::new(|runtime, mut unread| {
-                    // The last one is what the command ends with.
-                    let last = unread.pop().map_or(Ok(()), |u| Err(u.why));
-                    unread.into_iter().for_each(|u| runtime.note(Level::Error, u.why.to_string()));
-                    last
-                });
-                runtime.library_read(documents.into(), before, Vec::new(), then)
-            })
-        })
+    /// Reads files after the system text of new sessions and keeps the state, without touching the conversation.
+    async fn library_add(&mut self, path: &str) -> Done {
+        let gathered = self.gather(&[path.to_owned()], &LoadOptions::default()).await?;
+        self.say_skipped(&gathered);
+        let documents = self.shaped(gathered.documents, &LoadOptions::default())?;
+        self.engine_ready().await?;
+        let mut unread = self.library_read(documents).await?;
+        // The command ends with the last failure.
+        let last = unread.pop().map_or(Ok(()), |u| Err(u.why));
+        unread.into_iter().for_each(|u| self.note(Level::Error, u.why.to_string()));
+        last
     }
 
-    /// Reads the first of the documents into the library, then the others, then goes back to the path `before`, and on with those
-    /// that do not fit into the context: `unread` are the ones so far.
-    pub(super) fn library_read(
-        &mut self,
-        mut documents: VecDeque<Document>,
-        before: SegmentPath,
-        mut unread: Vec<Unread>,
-        then: Then<Vec<Unread>>,
-    ) -> Done {
-        let Some(document) = documents.pop_front().filter(|_| !self.here.slot.stopped()) else {
-            return self.return_to(before, |runtime| {
-                runtime.report_meters();
-                then(runtime, unread)
-            });
-        };
-        let path = document.path.map(|p| p.display().to_string());
-        let info = DocumentInfo::new(&document.name, path, &document.text);
-        let file = info.path.clone().unwrap_or_else(|| info.name.clone());
-        self.read_into_library(info, document.text, move |runtime, read| {
-            match read {
+    /// Reads documents into the library, then restores the state before. Returns those that do not fit into the
+    /// context.
+    pub(super) async fn library_read(&mut self, documents: Vec<Document>) -> Done<Vec<Unread>> {
+        let before = self.here.slot.live.clone();
+        let mut unread = Vec::new();
+        for document in documents {
+            if self.here.slot.stopped() {
+                break;
+            }
+            let path = document.path.map(|p| p.display().to_string());
+            let info = DocumentInfo::new(&document.name, path, &document.text);
+            let file = info.path.clone().unwrap_or_else(|| info.name.clone());
+            match self.read_into_library(info, document.text).await {
                 Err(why @ RuntimeError::TooLong(_)) => unread.push(Unread { path: file, why }),
                 read => read?,
             }
-            runtime.library_read(documents, before, unread, then)
-        })
+        }
+        self.return_to(before).await?;
+        self.report_meters();
+        Ok(unread)
     }
 
-    /// Reads a document behind the system text of new sessions and puts it into the library. `then` hears how that ended.
-    fn read_into_library(
-        &mut self,
-        info: DocumentInfo,
-        text: String,
-        then: impl FnOnce(&mut State, Done) -> Done + Send + 'static,
-    ) -> Done {
+    /// Reads a document after the system text of new sessions and puts it into the library.
+    async fn read_into_library(&mut self, info: DocumentInfo, text: String) -> Done {
         let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
         let mut messages: Vec<Message> = system.map(|s| self.draft(Role::System, None, s)).into_iter().collect();
         let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), text);
         message.meta.document = Some(info.clone());
         messages.push(message);
         let path: Vec<&Message> = messages.iter().collect();
-        let rendered = match self.known_size(self.past_of(&path, self.defaults.think), &info.name) {
-            Ok(rendered) => rendered,
-            Err(e) => return then(self, Err(e)),
-        };
+        let rendered = self.known_size(self.past_of(&path, self.defaults.think), &info.name)?;
         let text = messages.pop().map(|m| m.text).unwrap_or_default();
-        self.when_planned(rendered, State::plan, move |runtime, rendered, plan| {
-            let mut plan = match runtime.fitting(plan, &info.name) {
-                Ok(plan) => plan,
-                Err(e) => return then(runtime, Err(e)),
-            };
-            // These messages are in no conversation: nothing may point at them.
-            plan.steps.iter_mut().for_each(|s| s.message = None);
-            plan.found.clear();
-            let is_unread = runtime.here.session.is_unread;
-            runtime.execute(plan, rendered, None, PromptReading::begun(), move |runtime, _, fed| {
-                runtime.here.session.is_unread = is_unread;
-                let read = fed.map(|fed| {
-                    if !runtime.here.slot.stopped() {
-                        runtime.library_has(info, &text, &fed);
-                    }
-                });
-                then(runtime, read)
-            })
-        })
-    }
-
-    /// A document is read: the live path ends with it.
-    fn library_has(&mut self, mut info: DocumentInfo, text: &str, fed: &Fed) {
-        if let Some(tip) = self.here.slot.live.head() {
-            info.tokens = self.here.slot.live.position();
-            self.add_to_library(&info, 0, tip);
+        let plan = self.planned(&rendered, State::plan).await;
+        let mut plan = self.fitting(plan, &info.name)?;
+        // These messages are in no conversation: nothing may point at them.
+        plan.steps.iter_mut().for_each(|s| s.message = None);
+        plan.found.clear();
+        let is_unread = self.here.session.is_unread;
+        let stats = self.execute(plan, &rendered, None, &mut PromptReading::begun()).await;
+        self.here.session.is_unread = is_unread;
+        let stats = stats?;
+        if !self.here.slot.stopped() {
+            self.library_has(info, &text, &stats);
         }
-        let (read, all) = (grouped(fed.read), grouped(info.tokens));
-        let what = match self.engine.server() {
-            Some(_) => format!("about {all} tokens, as text alone: a server keeps no state"),
-            None if self.disk.policy == SaveStates::Never => {
-                format!("{all} tokens, {read} read, and no state of them is kept: sessions.save_state is \"never\"")
-            }
-            None => format!("{all} tokens, {read} read"),
-        };
-        self.note(Level::Info, format!("{} is in the library: {what}.", info.name));
-        if self.engine.server().is_none() && !self.spells_back(&info, text) {
-            let text = format!(
-                "{}: what is kept does not spell its text again, for this model's tokenizer writes some of its characters as others. \
-                 It can be asked in the session that loads it (/load), not with /ask-all or by its name.",
-                info.name
-            );
-            self.note(Level::Warn, text);
-        }
-    }
-
-    /// Whether the tokens of the document that was just read spell its text: no session holds that.
-    fn spells_back(&self, info: &DocumentInfo, text: &str) -> bool {
-        let renderer = &self.engine.renderer;
-        let spelled = segments::document_text(renderer, &self.here.slot.live, None, &info.name);
-        let read = renderer.safe(text.trim_matches(['\n', '\r']));
-        spelled.is_some_and(|spelled| spelled.chars().eq(read.chars().filter(|c| *c != SHIELD)))
+        Ok(())
     }
 }

@@ -12,24 +12,22 @@ mod shelved;
 mod stop;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::execute::Fed;
-use super::path::Path;
+use super::execute::PrefillStats;
 use super::plan::Plan;
 use super::render::Rendered;
 use super::segments::Step;
-use super::work::Wanted;
-use super::{Done, RuntimeError, State, Work, grouped};
+use super::verb::Verb;
+use super::{Done, RuntimeError, State};
 use crate::core::transcript::{DocumentInfo, Message, MessageId, Role};
 use crate::runtime::protocol::{Level, LoadOptions, Notice};
-use crate::store::SegmentId;
 use crate::text::TextError;
 use crate::text::sources::{Document, Gathered};
 use choose::{Chosen, Decision, keep_only};
 use items::items;
-use progress::Progressing;
+use progress::{LoadReading, Progressing};
+use stop::AfterStop;
 
 /// How often the tree of the conversation is shown while documents are added: it is made of all of them.
 const TREE_SHOWN: Duration = Duration::from_millis(500);
@@ -60,7 +58,7 @@ struct Item {
 }
 
 /// What a load is to be, before it is decided.
-struct Wish {
+struct Draft {
     begun_at: Option<MessageId>,
     /// The system text, if the session begins with this load.
     opening: Vec<Message>,
@@ -75,7 +73,7 @@ struct Wish {
 /// A load that runs.
 struct Load {
     begun_at: Option<MessageId>,
-    rendered: Arc<Rendered>,
+    rendered: Rendered,
     messages: Vec<Message>,
     items: Vec<Item>,
     library: bool,
@@ -86,61 +84,197 @@ struct Load {
     added: usize,
     /// When the conversation's tree was shown with the documents that are in it.
     tree_shown: Option<Instant>,
-    /// The path that is live as far as the load knows: the rest of the plan was cut for what follows it.
-    base: Path,
-    /// Of the present plan: what is left to read, and what need not be.
-    steps: VecDeque<Step>,
-    found: Vec<(MessageId, SegmentId)>,
     /// How long the plan's base took to be made live, seconds.
     restored: f64,
     /// It was begun once more, as the process that ran the model had ended.
     begun_again: bool,
-    /// How far it had come wherever it was stopped: bytes of the text, and the position.
+    /// How far it was read before it was stopped: bytes of the text, and the position.
     upto: usize,
     reached: u64,
 }
 
 impl Load {
-    /// The steps of one document, taken out of the plan's.
-    fn take_steps(&mut self, message: MessageId) -> Vec<Step> {
-        let mut mine = Vec::new();
-        if self.found.iter().any(|(m, _)| *m == message) {
-            return mine;
+    /// What a failure means for the load.
+    fn reached_by(&mut self, e: RuntimeError) -> Done<Reached> {
+        match e {
+            RuntimeError::Stopped => Ok(Reached::Stopped),
+            lost if lost.is_mended_by_reading(&mut self.begun_again) => Ok(Reached::Lost(lost)),
+            e => Err(e),
         }
-        while let Some(step) = self.steps.pop_front() {
-            let last = step.message == Some(message);
-            mine.push(step);
-            if last {
-                break;
+    }
+}
+
+/// Takes the steps of one document out of a plan's.
+fn steps_to(steps: &mut VecDeque<Step>, message: MessageId) -> Vec<Step> {
+    let end = steps.iter().position(|step| step.message == Some(message)).map_or(steps.len(), |at| at + 1);
+    steps.drain(..end).collect()
+}
+
+/// How far the reading of a load went.
+enum Reached {
+    All,
+    /// Stopped inside a document.
+    Stopped,
+    /// Kept state was lost: the rest is planned once more.
+    Lost(RuntimeError),
+}
+
+impl Verb {
+    /// `/load`.
+    pub(super) async fn load(&mut self, paths: &[String], options: &LoadOptions) -> Done {
+        self.here.session.may_write()?;
+        let mut gathered = self.gather(paths, options).await?;
+        self.say_skipped(&gathered);
+        gathered.documents.extend(self.library_documents(&options.library)?);
+        let documents = self.shaped(gathered.documents, options)?;
+        self.engine_ready().await?;
+        self.here.session.may_write()?;
+
+        let documents = self.without_repeated(documents).await;
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let begun_at = self.here.session.tree.head();
+        let opening = self.opening_messages();
+        let messages = self.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
+        let whole = options.head.is_none() && options.tail.is_none() && options.pages.is_none();
+        let draft = Draft { begun_at, opening, messages, chosen: Chosen::Named, library: !options.once, whole };
+        let Some((draft, rendered, items, plan)) = self.planned_load(draft).await? else { return Ok(()) };
+        let mut load = self.begin_load(draft, rendered, items, &plan)?;
+        self.read_load(&mut load, plan).await
+    }
+
+    /// Plans a load and asks about it, until it is decided what is read.
+    async fn planned_load(&mut self, mut draft: Draft) -> Done<Option<(Draft, Rendered, Vec<Item>, Plan)>> {
+        loop {
+            let path = self.here.session.tree.path();
+            let path: Vec<&Message> = path.into_iter().chain(&draft.opening).chain(&draft.messages).collect();
+            let planned = match self.past_of(&path, self.here.session.settings.think) {
+                Err(e) => Err(e),
+                Ok(rendered) => self.planned(&rendered, State::plan).await.map(|plan| (rendered, plan)),
+            };
+            let (offer, planned) = match planned {
+                // More tokens than the context holds: its files are counted one by one, none further than that.
+                Err(RuntimeError::Text(TextError::TooLong { .. })) => (self.offer_without_plan(&draft.messages)?, None),
+                Err(e) => return Err(e),
+                Ok((rendered, plan)) => {
+                    let items = items(&draft.messages, &rendered, &plan)?;
+                    let offer = self.load_offer(&draft.messages, &items, &plan);
+                    (offer, Some((rendered, items, plan)))
+                }
+            };
+            match self.confirm_load(offer, draft.chosen).await? {
+                Decision::Cancel => return Ok(None),
+                Decision::Load => match planned {
+                    Some((rendered, items, plan)) => return Ok(Some((draft, rendered, items, plan))),
+                    None => {
+                        return Err(RuntimeError::Failed("internal error: all of a load that does not fit".into()));
+                    }
+                },
+                Decision::Only(files) => {
+                    let parent = draft.opening.last().map(|m| m.id).or(draft.begun_at);
+                    keep_only(&mut draft.messages, parent, &files);
+                    draft.chosen = Chosen::FromList;
+                }
             }
         }
-        mine
+    }
+
+    /// Reads the documents of a plan; plans the rest again where state is lost or the user continues after a stop.
+    async fn read_load(&mut self, load: &mut Load, plan: Plan) -> Done {
+        let mut plan = Ok(plan);
+        loop {
+            let reached = match plan {
+                Ok(plan) => self.read_documents(load, plan).await,
+                Err(RuntimeError::Stopped) => Ok(Reached::Stopped),
+                Err(e) => Err(e),
+            };
+            let lost = match reached {
+                Ok(Reached::All) => {
+                    self.say_loaded(&load.items, load.started);
+                    self.show_session();
+                    self.report_meters();
+                    return Ok(());
+                }
+                Ok(Reached::Stopped) => match self.load_stopped(load).await {
+                    AfterStop::GoOn => None,
+                    AfterStop::GoBack => {
+                        let begun_at = load.begun_at;
+                        return match self.keep_part(load).await {
+                            Ok(_) => self.go(begun_at, "Went back to").await,
+                            Err(e) => {
+                                self.move_head(begun_at)?;
+                                self.show_session();
+                                Err(e)
+                            }
+                        };
+                    }
+                    AfterStop::Keep => {
+                        self.keep_part(load).await?;
+                        self.report_meters();
+                        return Ok(());
+                    }
+                },
+                Ok(Reached::Lost(lost)) => Some(lost),
+                Err(e) => return Err(self.load_failed(load, e)),
+            };
+            plan = self.planned(&load.rendered, State::plan).await;
+            if let (Ok(plan), Some(lost)) = (&plan, &lost) {
+                match lost {
+                    // The process that ran the model has ended while a text was saved.
+                    RuntimeError::Stopped => self.say_reading_again(plan),
+                    lost => self.read_lost_again(lost, plan),
+                }
+            }
+        }
+    }
+
+    /// Makes the plan's base live and reads the documents after it, each once its message is saved.
+    async fn read_documents(&mut self, load: &mut Load, plan: Plan) -> Done<Reached> {
+        let begun = Instant::now();
+        let plan = match self.activate(plan, &load.rendered, State::plan).await {
+            Ok(plan) => plan,
+            Err(e) => return load.reached_by(e),
+        };
+        load.restored = begun.elapsed().as_secs_f64();
+        let (mut base, found) = (plan.base, plan.found);
+        let mut steps: VecDeque<Step> = plan.steps.into();
+        load.at = 0;
+        while let Some(message) = load.messages.get(load.at).cloned() {
+            let found: Vec<_> = found.iter().filter(|(m, _)| *m == message.id).copied().collect();
+            let steps = if found.is_empty() { steps_to(&mut steps, message.id) } else { Vec::new() };
+            if load.at >= load.added {
+                load.added = load.at + 1;
+                let safe = self.add_one_of_many(message)?;
+                if load.tree_shown.is_none_or(|at| at.elapsed() >= TREE_SHOWN) {
+                    self.show_tree();
+                    load.tree_shown = Some(Instant::now());
+                }
+                self.saved(safe).await;
+            }
+            if !self.here.slot.is_at(&base) {
+                return Ok(Reached::Lost(RuntimeError::Stopped));
+            }
+            let plan = Plan { base, found, steps };
+            let (to_read, began) = (plan.to_read(), Instant::now());
+            load.progress.begin(load.at, &load.items, to_read);
+            let (rendered, mut shown) = (&load.rendered, LoadReading { progress: &mut load.progress, at: load.at });
+            let stats = match self.execute(plan, rendered, None, &mut shown).await {
+                Ok(stats) if stats.read < to_read => return Ok(Reached::Stopped),
+                Ok(stats) => stats,
+                Err(e) => return load.reached_by(e),
+            };
+            base = self.here.slot.live.clone();
+            self.document_read(load, &stats, began);
+            load.at += 1;
+            // Many documents may need no reading at all.
+            self.let_others_go_first().await;
+        }
+        Ok(Reached::All)
     }
 }
 
 impl State {
-    /// `/load`.
-    pub(super) fn load(&mut self, paths: &[String], options: &LoadOptions) -> Done {
-        self.here.session.may_write()?;
-        let options = options.clone();
-        self.gather(paths, &options.clone(), move |runtime, mut gathered| {
-            runtime.say_skipped(&gathered);
-            gathered.documents.extend(runtime.library_documents(&options.library)?);
-            let documents = runtime.shaped(gathered.documents, &options)?;
-            runtime.with_engine(move |runtime| {
-                runtime.here.session.may_write()?;
-                let whole = options.head.is_none() && options.tail.is_none() && options.pages.is_none();
-                runtime.without_repeated(documents, move |runtime, documents| {
-                    let begun_at = runtime.here.session.tree.head();
-                    let opening = runtime.opening_messages();
-                    let messages = runtime.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
-                    let (chosen, library) = (Chosen::Named, !options.once);
-                    runtime.plan_load(Wish { begun_at, opening, messages, chosen, library, whole })
-                })
-            })
-        })
-    }
-
     pub(super) fn say_skipped(&self, gathered: &Gathered) {
         for skipped in gathered.skipped.iter().take(5) {
             self.note(Level::Warn, format!("Skipped {}: {}", skipped.name, skipped.reason));
@@ -164,50 +298,8 @@ impl State {
         documents.into_iter().map(message).collect()
     }
 
-    /// Plans a load and asks about it, until it is decided what is read.
-    fn plan_load(&mut self, wish: Wish) -> Done {
-        let path = self.here.session.tree.path();
-        let path: Vec<&Message> = path.into_iter().chain(&wish.opening).chain(&wish.messages).collect();
-        let rendered = match self.past_of(&path, self.here.session.settings.think) {
-            Err(RuntimeError::Text(TextError::TooLong { .. })) => return self.offer_some(wish),
-            rendered => rendered?,
-        };
-        self.when_planned(rendered, State::plan, move |runtime, rendered, plan| {
-            let plan = match plan {
-                Err(RuntimeError::Text(TextError::TooLong { .. })) => return runtime.offer_some(wish),
-                plan => plan?,
-            };
-            let items = items(&wish.messages, &rendered, &plan)?;
-            let offer = runtime.load_offer(&wish.messages, &items, &plan);
-            runtime.confirm_load(offer, wish.chosen, move |runtime, decision| match decision {
-                Decision::Load => runtime.begin_load(wish, rendered, items, plan),
-                Decision::Only(files) => runtime.plan_some(wish, &files),
-                Decision::Cancel => Ok(()),
-            })
-        })
-    }
-
-    /// Plans a load of some of its files.
-    fn plan_some(&mut self, mut wish: Wish, files: &[usize]) -> Done {
-        let parent = wish.opening.last().map(|m| m.id).or(wish.begun_at);
-        keep_only(&mut wish.messages, parent, files);
-        wish.chosen = Chosen::FromList;
-        self.plan_load(wish)
-    }
-
-    /// A load with more tokens than the context holds: none of it was planned, its files are counted one by one, none further
-    /// than that.
-    fn offer_some(&mut self, wish: Wish) -> Done {
-        let offer = self.offer_without_plan(&wish.messages)?;
-        self.confirm_load(offer, wish.chosen, move |runtime, decision| match decision {
-            Decision::Load => Err(RuntimeError::Failed("internal error: all of a load that does not fit".into())),
-            Decision::Only(files) => runtime.plan_some(wish, &files),
-            Decision::Cancel => Ok(()),
-        })
-    }
-
-    fn begin_load(&mut self, wish: Wish, rendered: Arc<Rendered>, items: Vec<Item>, plan: Plan) -> Done {
-        let Wish { begun_at, opening, mut messages, library, whole, .. } = wish;
+    fn begin_load(&mut self, draft: Draft, rendered: Rendered, items: Vec<Item>, plan: &Plan) -> Done<Load> {
+        let Draft { begun_at, opening, mut messages, library, whole, .. } = draft;
         for (message, item) in messages.iter_mut().zip(&items) {
             if let Some(d) = &mut message.meta.document {
                 (d.tokens, d.once) = (item.tokens, !library);
@@ -222,7 +314,7 @@ impl State {
             self.add_message(message)?;
         }
         let left_after = self.here.meters.context_limit.saturating_sub(plan.total());
-        let load = Load {
+        Ok(Load {
             begun_at,
             rendered,
             messages,
@@ -233,107 +325,28 @@ impl State {
             at: 0,
             added: 0,
             tree_shown: None,
-            base: Path::default(),
-            steps: VecDeque::new(),
-            found: Vec::new(),
             restored: 0.0,
             begun_again: false,
             upto: 0,
             reached: 0,
-        };
-        self.read_load(Box::new(load), plan)
-    }
-
-    /// Makes the plan's base live and reads the documents behind it.
-    fn read_load(&mut self, mut load: Box<Load>, plan: Plan) -> Done {
-        let begun = Instant::now();
-        self.activate(plan, Arc::clone(&load.rendered), State::plan, move |runtime, plan| {
-            let plan = match plan {
-                Ok(plan) => plan,
-                Err(RuntimeError::Stopped) => return runtime.load_stopped(load),
-                Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => {
-                    return runtime.load_lost(load, lost);
-                }
-                Err(e) => return runtime.load_failed(&load, e),
-            };
-            load.restored = begun.elapsed().as_secs_f64();
-            load.at = 0;
-            (load.base, load.steps, load.found) = (plan.base, plan.steps.into(), plan.found);
-            runtime.read_next(load)
-        })
-    }
-
-    /// Reads the next document; its message is saved before.
-    fn read_next(&mut self, mut load: Box<Load>) -> Done {
-        let Some(message) = load.messages.get(load.at).cloned() else {
-            return self.loaded(&load);
-        };
-        let steps = load.take_steps(message.id);
-        let found = load.found.iter().filter(|(m, _)| *m == message.id).copied().collect();
-        let saved = if load.at >= load.added {
-            load.added = load.at + 1;
-            let saved = self.add_one_of_many(message)?;
-            if load.tree_shown.is_none_or(|at| at.elapsed() >= TREE_SHOWN) {
-                self.show_tree();
-                load.tree_shown = Some(Instant::now());
-            }
-            saved
-        } else {
-            Wanted::Texts(0)
-        };
-        self.when_saved(saved, move |runtime| {
-            if !runtime.here.slot.is_at(&load.base) {
-                // The process that ran the model has ended while this was saved.
-                return runtime.load_again(load, |runtime, plan| runtime.say_reading_again(plan));
-            }
-            let plan = Plan { base: std::mem::take(&mut load.base), found, steps };
-            let (to_read, began) = (plan.to_read(), Instant::now());
-            load.progress.begin(load.at, &load.items, to_read);
-            let rendered = Arc::clone(&load.rendered);
-            runtime.execute(plan, rendered, None, load, move |runtime, mut load, fed| match fed {
-                Ok(fed) if fed.read < to_read => runtime.load_stopped(load),
-                Ok(fed) => runtime.document_read(load, &fed, began),
-                Err(RuntimeError::Stopped) => runtime.load_stopped(load),
-                Err(lost) if lost.is_mended_by_reading(&mut load.begun_again) => runtime.load_lost(load, lost),
-                Err(e) => runtime.load_failed(&load, e),
-            })
         })
     }
 
     /// A load that failed inside a document leaves it in the conversation, read in part: the next question brings what was not read of it.
     /// Where the reading began anew, that is the last one that was added, wherever the reading is.
-    fn load_failed(&mut self, load: &Load, e: RuntimeError) -> Done {
+    fn load_failed(&mut self, load: &Load, e: RuntimeError) -> RuntimeError {
         let last = load.added.checked_sub(1).and_then(|at| load.messages.get(at));
         if let Some(message) = last.filter(|m| m.is_half_read()) {
             self.here.session.broken_off.insert(message.id);
             self.tell(Notice::Finished(message.clone()));
         }
         self.show_tree();
-        Err(e)
-    }
-
-    /// Goes on with a load whose state was lost.
-    fn load_lost(&mut self, load: Box<Load>, lost: RuntimeError) -> Done {
-        self.load_again(load, move |runtime, plan| runtime.read_lost_again(&lost, plan))
-    }
-
-    /// Plans the rest of a load once more and goes on; `said` is told of the plan before.
-    fn load_again(&mut self, load: Box<Load>, said: impl FnOnce(&mut State, &Plan) + Send + 'static) -> Done {
-        self.when_planned(Arc::clone(&load.rendered), State::plan, move |runtime, _, plan| {
-            let plan = match plan {
-                Err(RuntimeError::Stopped) => return runtime.load_stopped(load),
-                Err(e) => return runtime.load_failed(&load, e),
-                Ok(plan) => plan,
-            };
-            said(runtime, &plan);
-            runtime.read_load(load, plan)
-        })
+        e
     }
 
     /// A document is read: says so in the transcript and puts it into the library.
-    fn document_read(&mut self, mut load: Box<Load>, fed: &Fed, began: Instant) -> Done {
-        load.base = self.here.slot.live.clone();
-        load.progress.end(load.at, fed, began.elapsed(), load.restored);
+    fn document_read(&mut self, load: &mut Load, stats: &PrefillStats, began: Instant) {
+        load.progress.end(load.at, stats, began.elapsed(), load.restored);
         let shown = load.progress.shown();
         self.working(shown);
         let library = load.library;
@@ -345,59 +358,14 @@ impl State {
             let info = info.clone();
             // A server reads it with the question, and counts it there.
             let here = self.engine.server().is_none();
-            message.meta.prefilled_tokens = if here { fed.read } else { 0 };
-            message.meta.reused_tokens = if here { item.tokens.saturating_sub(fed.read) } else { 0 };
-            message.meta.prefill_ms = fed.prefill_ms;
+            message.meta.prefilled_tokens = if here { stats.read } else { 0 };
+            message.meta.reused_tokens = if here { item.tokens.saturating_sub(stats.read) } else { 0 };
+            message.meta.prefill_ms = stats.prefill_ms;
             self.amend(message);
             self.tell(Notice::Finished(message.clone()));
             if library && let Some(segment) = self.here.session.ends.get(&message.id).copied() {
                 self.add_to_library(&info, item.end.saturating_sub(item.tokens), segment);
             }
         }
-        load.at += 1;
-        // Many documents may need no reading at all.
-        self.here.work = Work::Ready(Box::new(move |runtime, ()| runtime.read_next(load)));
-        Ok(())
-    }
-
-    fn loaded(&mut self, load: &Load) -> Done {
-        self.say_loaded(&load.items, load.started);
-        self.show_session();
-        self.report_meters();
-        Ok(())
-    }
-
-    fn say_changed(&self, messages: &[Message]) {
-        // Where the database cannot be asked, other lines say so.
-        let known = self.disk.store.hashes_by_path().unwrap_or_default();
-        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
-            let read = info.path.as_ref().and_then(|path| known.get(path));
-            if read.is_some_and(|hashes| !hashes.contains(&info.hash)) {
-                self.note(Level::Info, format!("{} changed on disk since it was read. Reading again.", info.name));
-            }
-        }
-    }
-
-    fn say_loaded(&mut self, items: &[Item], started: Instant) {
-        let total: u64 = items.iter().map(|i| i.tokens).sum();
-        let kept: u64 = items.iter().filter(|i| i.kept).map(|i| i.tokens).sum();
-        let seconds = started.elapsed().as_secs_f64();
-        let what = match items {
-            [one] => one.name.clone(),
-            many => format!("{} files", many.len()),
-        };
-        let text = match kept {
-            _ if self.engine.server().is_some() => {
-                format!("{what}: about {} tokens, which the server reads with the next question.", grouped(total))
-            }
-            0 => format!("Read {what}: {} tokens in {seconds:.1} s.", grouped(total)),
-            k if k == total => format!("{what}: {} tokens from library, {seconds:.1} s.", grouped(total)),
-            k => format!(
-                "Read {what}: {} tokens in {seconds:.1} s, {} of them from library.",
-                grouped(total),
-                grouped(k)
-            ),
-        };
-        self.note(Level::Info, text);
     }
 }

@@ -8,7 +8,7 @@ use crate::runtime::protocol::Notice;
 const SHOWN_LINES: usize = 6;
 /// Characters of each sentence there.
 const SHOWN_CHARACTERS: usize = 60;
-/// Lines shown before and behind a passage that is opened.
+/// Lines shown around a passage that is opened.
 const LINES_AROUND: u64 = 10;
 /// Lines shown of one that is opened.
 const MOST_LINES: u64 = 400;

@@ -81,7 +81,7 @@ impl State {
             let (name, lines) = named(m);
             add(used, if in_part { Place::Document } else { Place::Turn }, number, name, lines);
         }
-        // On a branch that is a copy nobody knows which blocks it were.
+        // A copied branch does not know the blocks.
         let answered = (1..)
             .zip(&path)
             .filter_map(|(n, m)| Some((n, m.meta.looked.as_ref().filter(|l| !l.blocks.is_empty())?)))

@@ -4,7 +4,6 @@ use super::State;
 use crate::runtime::protocol::{Activity, Meters, Notice};
 
 impl State {
-    /// Says what goes on.
     pub(super) fn activity(&mut self, activity: Activity) {
         if self.here.activity != activity {
             self.here.activity = activity.clone();
@@ -12,14 +11,15 @@ impl State {
         }
     }
 
-    /// Activity of a running job; a stop that was asked for stays on screen.
+    /// Activity of a running job; a requested stop stays on screen.
     pub(super) fn working(&mut self, activity: Activity) {
         if !self.here.slot.stopped() {
             self.activity(activity);
         }
     }
 
-    /// Tokens of the open conversation in the state. Before anything is said or read, what is live there is of the one before.
+    /// Tokens of the open conversation in the state. An empty one may still hold the live state of the conversation
+    /// before.
     pub(super) fn position(&self) -> u64 {
         if self.is_another_live() { 0 } else { self.here.slot.live.position() }
     }
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// Tokens of a session that comes on screen. Told in any case: what was told last may be of another one, which has meters of its own.
+    /// Tokens of a session that was just opened. Always shown: the meters on screen may be another session's.
     pub(super) fn begin_position(&mut self, position: u64) {
         self.show_position(position);
         self.tell(Notice::Meters(self.here.meters.clone()));

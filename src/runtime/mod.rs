@@ -1,29 +1,32 @@
 //! The runtime: the thread that owns the open conversations and joins text, engine and session store.
 //!
-//! It receives [`Request`]s, drives the engine through [`crate::engine::protocol`], saves through the store's writer,
-//! and tells the interface what happened as [`Notice`]s. It never draws and never makes the interface wait.
+//! It receives [`Request`]s, drives the engine through [`crate::engine::protocol`], saves through the store's writer, and reports to the
+//! interface with [`Notice`]s. It never draws and never makes the interface wait.
 //!
-//! One loop (`run`) owns the channels. What takes long is a state (`work::Work`) that events move on; there are no loops
-//! inside it, so that stopping, looking at pages and quitting work whatever goes on. Three parts own what the runtime knows:
-//! the talk (`talk::Talk`: messages, settings; pure), the feeder (`feeder::Feeder`: the engine and the live path) and the
-//! keeper (`keeper::Persistence`: store and writer).
+//! A [`conversation::Conversation`] owns everything of one conversation; [`State`] owns what all of them share and the list of those at
+//! work. Each request is a verb: an `async fn` of [`verb::Verb`] that reads from top to bottom and waits in place. The loop in
+//! [`run`] is the only place that waits for events, so that stopping, looking at pages and quitting work while verbs wait.
 //!
-//! Several conversations can be at work at a time: one is in hand, the others wait in their seats (`seats`).
+//! Why `async` and not a thread for each running conversation: tokens arrive hundreds of times a second, and a verb that looks at each
+//! of them is resumed in nanoseconds on its own thread; the order of events stays that of one thread; and branches of a fan-out
+//! run in the same function as an answer does ([`fan_out`]). An executor of a page ([`verb`]) is all that it takes, because only the
+//! loop ever wakes a verb.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `protocol` | requests and notices, as plain data |
-//! | `run`, `inbox`, `dispatch`, `engine_events`, `work`, `errand`, `error` | the loop; requests; each request's verb; what the engine says; what takes long, as states; what another thread does; why a request was not done |
-//! | `talk`, `conversation`, `question` | messages and settings; the tree of messages with a head; questions to the user |
-//! | `feeder`, `link`, `path`, `plan`, `segments`, `render` | the engine and the live path; a rendered conversation as segments, and how it becomes live |
-//! | `keeper`, `record` | store and writer; what is said and read goes to talk and keeper at once |
-//! | `sync`, `execute` | the engine's state follows the conversation; a plan is carried out |
-//! | `ask`, `branches`, `seats` | answers; jobs on states of their own beside it; conversations at work beside the one in hand |
+//! | `run`, `inbox`, `dispatch`, `engine_events`, `error` | the loop; requests; the verb of each request; events of the engine; why a request failed |
+//! | `verb`, `task`, `background`, `question` | verbs and their executor; tasks of other threads, and verbs that wait for them; questions to the user |
+//! | `conversation`, `session`, `tree` | a conversation and those at work; its session with settings and rights; its tree of messages with a head |
+//! | `link`, `slot`, `path`, `plan`, `segments`, `render` | the engine; a slot of it with its live path; a rendered conversation as segments, and how it becomes live |
+//! | `execute`, `fan_out`, `sync` | the one executor; the same in several slots; the engine's state follows the conversation |
+//! | `persistence`, `record` | store and writer; each change goes to the session and to the disk at once |
+//! | `ask` | answers: the first one, again, several, asides |
 //! | `load`, `library` | documents: gathered, chosen, read, found again |
-//! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; what stands in their inputs; with a message that is damaged |
+//! | `sessions`, `resume`, `opened`, `drafts`, `title`, `damaged` | sessions: opened, left, listed, named; unsent input; damaged messages |
 //! | `time`, `siblings`, `presets` | back, forward and sideways; from branch to branch; presets |
 //! | `shelf`, `when`, `why`, `look`, `map`, `sources` | one question to many documents or places; what an answer looked at |
-//! | `meters`, `pages`, `export`, `told` | numbers, pages, `/export` and `/import`, notes that are told once |
+//! | `meters`, `pages`, `export`, `told` | numbers, pages, `/export` and `/import`, notes that are shown once |
 //!
 //! # Invariants
 //!
@@ -33,19 +36,19 @@
 //!    the next turn the whole conversation is rendered and the deepest segment whose text is unchanged is found; only
 //!    what follows is tokenised and given (docs/architecture.md §4).
 //! 3. The token that ended a turn is never in the state; it comes with the next given text.
-//! 4. Nothing is destroyed: going back moves the head of the message tree ([`conversation`]).
+//! 4. Nothing is destroyed: going back moves the head of the message tree ([`tree`]).
 
 mod ask;
-mod branches;
+mod background;
 mod conversation;
 mod damaged;
 mod dispatch;
 mod drafts;
 mod engine_events;
-mod errand;
 mod error;
 mod execute;
 pub mod export;
+mod fan_out;
 mod inbox;
 mod library;
 mod link;
@@ -73,13 +76,14 @@ mod siblings;
 mod slot;
 mod sources;
 mod sync;
+mod task;
 mod time;
 mod title;
 mod told;
 pub mod tree;
+mod verb;
 mod when;
 mod why;
-mod work;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -95,9 +99,9 @@ use crate::runtime::protocol::{Level, Notice, Request};
 use crate::store::{Store, Writer};
 use crate::text::TextModel;
 pub use ask::fresh_seed;
+use task::Task;
 use conversation::Conversation;
 pub use drafts::Input;
-use errand::Errand;
 use error::{Done, RuntimeError};
 use inbox::Inbox;
 use link::Engine;
@@ -109,7 +113,7 @@ use session::Session;
 pub use sessions::session_rows;
 pub use shelf::no_document;
 pub use told::DeviceNotes;
-use work::Work;
+use verb::{Baton, Running};
 
 /// Which conversation to open first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,8 +125,7 @@ pub enum Opening {
     Named(String),
     /// An existing one by name; [`LAST`](crate::store::LAST) is the most recent.
     Resume(String),
-    /// The same where nobody can say what to do instead: if another process has it, this is the end; what is lost of its state is
-    /// read again.
+    /// The same for a pipe: a session that another process holds ends the run; lost state is read again.
     ResumeOrEnd(String),
 }
 
@@ -141,7 +144,7 @@ pub enum Attendance {
 pub struct Options {
     /// The data directory.
     pub store: Arc<Store>,
-    /// `--no-save`: the store is a private one that goes away; the interface says so.
+    /// `--no-save`: the store is temporary; the interface shows that.
     pub discard: bool,
     /// Tokenizer and template of the model the engine loads.
     pub text: TextModel,
@@ -155,7 +158,6 @@ pub struct Options {
     pub system: Option<String>,
     /// What to open.
     pub opening: Opening,
-    /// Whether questions can be asked.
     pub attendance: Attendance,
     /// Whether drafts are kept.
     pub input: Input,
@@ -174,7 +176,6 @@ pub struct Options {
     /// Settings of this run that go before those a resumed session was left with, and are not kept: key and value as `/set` takes
     /// them. `settings` have them already.
     pub overrides: Vec<(String, String)>,
-    /// How often the engine's notes about the device are told.
     pub device_notes: DeviceNotes,
     /// Sessions are given titles by the model.
     pub titles: bool,
@@ -201,10 +202,11 @@ pub fn spawn(options: Options) -> std::io::Result<Runtime> {
     let (save_events, saves) = crossbeam_channel::unbounded();
     let writer = Writer::start(Arc::clone(&options.store), save_events)?;
     let out = Out(out);
-    let Options { store, discard, save_state, .. } = &options;
-    let disk = Persistence::new(Arc::clone(store), writer, saves, *save_state, *discard, out.clone());
-    let state = State::new(options, disk, inbox, out);
-    let thread = std::thread::Builder::new().name("runtime".into()).spawn(move || state.run())?;
+    let (store, save_state, discard) = (Arc::clone(&options.store), options.save_state, options.discard);
+    let disk = Persistence::new(store, writer, saves, save_state, discard, out.clone());
+    // Verbs stay on their thread: the state that holds them is made there.
+    let run = move || Box::new(State::new(options, disk, inbox, out)).run();
+    let thread = std::thread::Builder::new().name("runtime".into()).spawn(run)?;
     Ok(Runtime { requests, notices, thread })
 }
 
@@ -223,11 +225,7 @@ impl Out {
     }
 }
 
-/// What is done with the thing that was waited for.
-type Then<T> = Box<dyn FnOnce(&mut State, T) -> Done + Send>;
-
 /// What all conversations share, and the conversations.
-#[derive(Debug)]
 struct State {
     inbox: Inbox,
     out: Out,
@@ -242,11 +240,15 @@ struct State {
     off_screen: bool,
     /// Checks the database, once a run.
     looking: Option<JoinHandle<()>>,
-    /// Background tasks that belong to no conversation.
-    errands: Vec<Errand>,
+    /// Where verbs take the state from.
+    baton: Baton,
+    /// Verbs that run at once, and the serials of their conversations.
+    at_once: VecDeque<(u64, Running)>,
+    /// Background tasks that hold up no conversation, and their verbs.
+    background: Vec<(Task, Running)>,
     /// Requests received, and how many of them were acknowledged.
-    come: u64,
-    served: u64,
+    received: u64,
+    acknowledged: u64,
     quitting: bool,
     /// Sessions opened in this run.
     opened: Opened,
@@ -259,7 +261,7 @@ struct State {
     must_open: bool,
     /// Lost state is read again without a question: input is a pipe.
     reads_unasked: bool,
-    said_thoughts_leave: bool,
+    noted_dropped_thoughts: bool,
     titles: bool,
     /// Sessions that were left before they had a title.
     untitled: VecDeque<title::Untitled>,
@@ -290,9 +292,11 @@ impl State {
             screen: 0,
             off_screen: false,
             looking: None,
-            errands: Vec::new(),
-            come: 0,
-            served: 0,
+            baton: Baton::default(),
+            at_once: VecDeque::new(),
+            background: Vec::new(),
+            received: 0,
+            acknowledged: 0,
             quitting: false,
             opened: Opened::default(),
             drafts: drafts::Drafts::new(o.input),
@@ -301,7 +305,7 @@ impl State {
             reads_unasked: matches!(o.opening, Opening::ResumeOrEnd(_)),
             opening: o.opening,
             must_open: false,
-            said_thoughts_leave: false,
+            noted_dropped_thoughts: false,
             titles: o.titles && o.attendance == Attendance::Present,
             untitled: VecDeque::new(),
             asked: HashMap::new(),
@@ -317,8 +321,8 @@ impl State {
         }
     }
 
-    /// Tells the interface, which is told whose it is where that is not on screen. A request that opens a conversation, and has none
-    /// yet, speaks for the one on screen; of an aside beside only what it says itself is told.
+    /// Sends a notice; off screen it names its conversation. A conversation that is being opened reports to the
+    /// screen; an aside only its own answer, warnings and errors.
     fn tell(&self, notice: Notice) {
         let serial = self.here.session.serial;
         let own = matches!(&notice, Notice::Aside { .. } | Notice::Note(Level::Warn | Level::Error, _));

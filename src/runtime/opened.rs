@@ -1,9 +1,10 @@
 //! The sessions opened in this run: a list to switch in, in the order they were opened.
 //!
-//! One of them is on screen, others may be at work beside it (`seats`). The rest are not held: their text and state are on disk,
-//! their lock is released, and going back is what `/resume` does. Only a session nothing was said in yet, which has no row, waits
-//! here in memory.
+//! One of them is on screen, others may be at work off screen ([`super::conversation`]). The rest are not held: their
+//! text and state are on disk, their lock is released, and switching to one resumes it. Only an empty session, which
+//! has no row, waits here in memory.
 
+use super::verb::Verb;
 use super::{Done, RuntimeError, Session, Settings, State};
 use crate::core::transcript::SessionId;
 use crate::runtime::protocol::{Notice, OpenSession, SaveState};
@@ -27,10 +28,10 @@ struct Parked {
     system: Option<String>,
 }
 
-/// What becomes of an empty session that is left.
+/// What happens to an empty session that is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Empty {
-    /// It goes: `/new` makes another one.
+    /// It is dropped: `/new` makes another one.
     #[default]
     Goes,
     /// It stays, for the draft the interface keeps with it.
@@ -82,7 +83,7 @@ impl Opened {
         self.slots.retain(|s| s.id != Some(id));
     }
 
-    /// Whether the session was gone back to by number. Asked once.
+    /// Whether the session was switched to by number; resets it.
     pub(super) fn take_quiet(&mut self) -> bool {
         std::mem::take(&mut self.quiet)
     }
@@ -110,7 +111,7 @@ impl State {
         let before = std::mem::replace(&mut self.here.lock, lock);
         self.disk.let_go(self.here.session.id, before);
         self.opened.quiet = false;
-        // What was asked in the session that is left is done, and it has given its place up.
+        // The requests of the session that is left are done, and it has given up its slot.
         self.here.typed = None;
         self.here.promised = false;
         let mut left = std::mem::replace(&mut self.here.session, session);
@@ -130,8 +131,8 @@ impl State {
         self.tell_library();
     }
 
-    /// Refuses to open another session from one that was left: what waited there was meant for whoever stayed, and what is open
-    /// now, on screen or at work, has its place.
+    /// Refuses to open another session from one that was left: its queued requests were meant for a user who stayed,
+    /// and the session on screen keeps its place.
     pub(super) fn leads_on_screen(&self) -> Done {
         if self.off_screen {
             let why = "No other session was opened: this one had been left by then.";
@@ -161,7 +162,7 @@ impl State {
         }
         for (id, name) in names {
             self.opened.name(id, &name);
-            match self.seat_of(|session| session.id == Some(id)) {
+            match self.at_work(|session| session.id == Some(id)) {
                 Some(at) => self.beside(at, |runtime| runtime.here.session.name = name),
                 None if self.here.session.id == Some(id) => self.here.session.name = name,
                 // It is not open any more.
@@ -173,25 +174,50 @@ impl State {
         self.out.tell(Notice::Named { name: on_screen.unwrap_or_default(), opened });
     }
 
+    fn back_to_empty(&mut self, serial: u64) {
+        let slot = self.opened.at(serial);
+        let (name, parked) = slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
+        let parked =
+            parked.unwrap_or_else(|| Parked { settings: self.defaults.clone(), system: self.default_system.clone() });
+        self.become_open(Session { serial, name, ..Session::empty(parked.settings, parked.system) }, None);
+        self.show_empty();
+    }
+
+    /// An empty session is on screen: the meters of the one before are reset.
+    pub(super) fn show_empty(&mut self) {
+        self.here.resume_pending = false;
+        self.here.warned = 0;
+        self.disk.forget_left_out();
+        if matches!(self.disk.shown(), SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_)) {
+            self.disk.show(SaveState::Empty);
+        }
+        self.forget_speeds();
+        self.show_session();
+        self.here.meters.checkpoints = 0;
+        self.begin_position(0);
+    }
+}
+
+impl Verb {
     /// Alt-1..9.
-    pub(super) fn switch(&mut self, serial: u64) -> Done {
+    pub(super) async fn switch(&mut self, serial: u64) -> Done {
         self.leads_on_screen()?;
         if serial == self.here.session.serial {
             self.show_session();
             return Ok(());
         }
-        let seat = self.seat_of(|session| session.serial == serial);
+        let other = self.at_work(|session| session.serial == serial);
         let Some(id) = self.opened.at(serial).map(|s| s.id) else {
             return Err(RuntimeError::Refused("That session is not open any more; /sessions lists all.".into()));
         };
         self.opened.empty = Empty::Stays;
-        let done = match (seat, id) {
+        let done = match (other, id) {
             (Some(at), _) => {
                 self.take_up(at);
                 self.opened.empty = Empty::Goes;
                 return Ok(());
             }
-            (None, Some(id)) => self.back_to(id),
+            (None, Some(id)) => self.back_to(id).await,
             (None, None) => {
                 self.back_to_empty(serial);
                 Ok(())
@@ -202,7 +228,7 @@ impl State {
         done
     }
 
-    fn back_to(&mut self, id: SessionId) -> Done {
+    async fn back_to(&mut self, id: SessionId) -> Done {
         self.disk.wait_for_texts();
         let name = self.opened.slots.iter().find(|s| s.id == Some(id)).map(|s| s.name.clone());
         self.refuse_unsaved(id, &name.unwrap_or_default())?;
@@ -216,29 +242,6 @@ impl State {
                 command_word(&record.name)
             )));
         }
-        self.open_record(record)
-    }
-
-    fn back_to_empty(&mut self, serial: u64) {
-        let slot = self.opened.at(serial);
-        let (name, parked) = slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
-        let parked =
-            parked.unwrap_or_else(|| Parked { settings: self.defaults.clone(), system: self.default_system.clone() });
-        self.become_open(Session { serial, name, ..Session::empty(parked.settings, parked.system) }, None);
-        self.show_empty();
-    }
-
-    /// A session nothing was said in yet is on screen: no meter may tell of the one before.
-    pub(super) fn show_empty(&mut self) {
-        self.here.resume_pending = false;
-        self.here.warned = 0;
-        self.disk.forget_left_out();
-        if matches!(self.disk.shown(), SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_)) {
-            self.disk.show(SaveState::Empty);
-        }
-        self.forget_speeds();
-        self.show_session();
-        self.here.meters.checkpoints = 0;
-        self.begin_position(0);
+        self.open_record(record).await
     }
 }

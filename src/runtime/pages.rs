@@ -1,4 +1,4 @@
-//! Pages to read: numbers, the context by item, settings, how saving stands, what this program runs on.
+//! Pages to read: numbers, the context by item, settings, the state of saving, the machine.
 
 use super::{Done, RuntimeError, State, grouped};
 use crate::core::transcript::Role;
@@ -88,7 +88,7 @@ impl State {
         self.page("Numbers", text)
     }
 
-    /// `/stats` of a server: what it tells, and what it does not.
+    /// `/stats` of a server.
     fn server_stats(&self) -> Done {
         let m = &self.here.meters;
         let none = || "none yet".to_owned();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::path::Path;
-use super::work::Wanted;
+use super::verb::Wanted;
 use super::{Done, Out, RuntimeError};
 use crate::config::settings::SaveStates;
 use crate::core::now_ms;
@@ -29,7 +29,7 @@ const STATE_PATIENCE: Duration = Duration::from_secs(20);
 struct Pending {
     /// Texts of all saves up to this one were committed or given up, or could not be written for now.
     texts: u64,
-    /// Saves whose state is not on disk yet. Texts that were handed over later may be.
+    /// Saves whose state is not on disk yet. Texts of later saves may be.
     states: HashMap<u64, SegmentId>,
     /// Texts of all saves up to this one were committed, or will never be.
     done: u64,
@@ -37,7 +37,7 @@ struct Pending {
     refused: HashSet<u64>,
     /// The last save.
     last: u64,
-    /// Saves whose text is not on disk yet, and whose it is.
+    /// Saves whose text is not on disk yet, and their sessions.
     waiting: Vec<(u64, SessionId)>,
     /// Sessions of which some text will never be on disk.
     lost: HashSet<SessionId>,
@@ -55,7 +55,7 @@ impl Pending {
         self.waiting.retain(|(save, _)| *save > id);
     }
 
-    /// Whether nothing more will be told of what was handed over.
+    /// Whether the writer has reported on everything.
     fn is_all_told(&self) -> bool {
         self.done >= self.last && self.states.is_empty()
     }
@@ -64,13 +64,13 @@ impl Pending {
 /// State that is written when the program ends.
 #[derive(Debug)]
 struct Held {
-    /// Whose; none of a document that is only read into the library.
+    /// `None` for a document that is only read into the library.
     session: Option<SessionId>,
     id: SegmentId,
     image: StateImage,
 }
 
-/// The store, the writer, and how saving stands.
+/// The store, the writer, and the state of saving.
 #[derive(Debug)]
 pub(super) struct Persistence {
     pub(super) store: Arc<Store>,
@@ -82,10 +82,10 @@ pub(super) struct Persistence {
     named: Vec<(SessionId, String)>,
     /// When model state is written.
     pub(super) policy: SaveStates,
-    /// The store is a private one that goes away.
+    /// `--no-save`: the store is temporary.
     discard: bool,
     shown: SaveState,
-    /// Locks of sessions that were left before all that was said there was on disk.
+    /// Locks of sessions that were left before all of their text was on disk.
     leaving: Vec<(SessionId, SessionLock)>,
     out: Out,
 }
@@ -104,7 +104,7 @@ impl Persistence {
         Persistence { store, writer, events, pending, named, policy, discard, shown, leaving, out }
     }
 
-    /// Hands a segment over that a session has come to, what else changes with it, and its state.
+    /// Saves a segment of a session, another change with it, and its state.
     pub(super) fn segment(
         &mut self,
         session: Option<SessionId>,
@@ -149,7 +149,7 @@ impl Persistence {
         self.save(Save { changes, images: Vec::new() })
     }
 
-    /// Hands over what is of no session: how saving stands is not about it, unless it fails.
+    /// Saves something that belongs to no session: the state of saving shows it only if it fails.
     pub(super) fn remember(&mut self, change: Change) -> u64 {
         self.writer.save(Save { changes: vec![change], images: Vec::new() })
     }
@@ -165,17 +165,15 @@ impl Persistence {
         self.wait_for_texts();
     }
 
-    /// How saving stands.
     pub(super) fn shown(&self) -> &SaveState {
         &self.shown
     }
 
-    /// Another session is open: what is not kept of the one before is not said of it.
+    /// Another session is open: state of the one before that is not kept no longer matters.
     pub(super) fn forget_left_out(&mut self) {
         self.pending.left_out = None;
     }
 
-    /// Shows how saving stands.
     pub(super) fn show(&mut self, state: SaveState) {
         let state = match (&self.pending.given_up, self.discard) {
             (_, true) => SaveState::Off,
@@ -194,7 +192,7 @@ impl Persistence {
         self.show(left_out.map_or(SaveState::Saved(at_ms), SaveState::TextOnly));
     }
 
-    /// What the writer said. Returns whether the last state that waited is on disk now, or will not come there.
+    /// An event of the writer. True: the last state that was waited for is on disk now, or will never be.
     pub(super) fn on_event(&mut self, event: SaveEvent) -> bool {
         let pending = &mut self.pending;
         let waited = !pending.states.is_empty();
@@ -206,7 +204,7 @@ impl Persistence {
                 if pending.states.remove(&id).is_some() {
                     pending.left_out = None;
                 }
-                // What is only remembered is told of, too, and is of no session.
+                // Saves without a session are reported too.
                 if id <= pending.last && pending.is_all_told() {
                     self.show_saved(at_ms);
                 }
@@ -236,7 +234,7 @@ impl Persistence {
                 }
                 self.show(SaveState::NotSaved(reason));
             }
-            // What waited behind it follows.
+            // Later saves follow.
             SaveEvent::Recovered if !pending.is_all_told() => self.show(SaveState::Saving),
             SaveEvent::Recovered => self.show_saved(now_ms()),
         }
@@ -245,12 +243,12 @@ impl Persistence {
         waited && self.pending.states.is_empty()
     }
 
-    /// What sessions are called on disk instead of what was wished for. Asked once.
+    /// The names of sessions on disk that differ from the requested ones.
     pub(super) fn take_names(&mut self) -> Vec<(SessionId, String)> {
         std::mem::take(&mut self.named)
     }
 
-    /// Whether what is wanted is on disk, or will not come there.
+    /// Whether it is on disk, or will never be.
     pub(super) fn has(&self, wanted: Wanted) -> bool {
         match wanted {
             Wanted::Texts(save) => self.pending.texts >= save,
@@ -272,9 +270,8 @@ impl Persistence {
             }
     }
 
-    /// Waits until all texts handed over are on disk, or it is clear that they will not be for now: whoever asks the store
-    /// next should find all that was said. Nothing else could be done meanwhile. A disk may take longer:
-    /// [`Persistence::unsaved`] says so of a session.
+    /// Waits until all texts are on disk, or will not be for now, so that the store can be read. Nothing else could be
+    /// done meanwhile. A slow disk may take longer: see [`Persistence::unsaved`].
     pub(super) fn wait_for_texts(&mut self) {
         let wanted = Wanted::Texts(self.pending.last);
         let until = Persistence::patience(wanted);
@@ -290,7 +287,7 @@ impl Persistence {
         self.writer.flush(Instant::now() + PATIENCE);
     }
 
-    /// Why some text of a session is not on disk yet, if so: what the store has of it is older than what was said.
+    /// Why some text of a session is not on disk yet, if so: the store's version of it is older.
     pub(super) fn unsaved(&self, session: SessionId) -> Option<String> {
         let waits = self.pending.waiting.iter().any(|(_, of)| *of == session);
         waits.then(|| match &self.shown {
@@ -304,8 +301,7 @@ impl Persistence {
         self.pending.lost.contains(&session)
     }
 
-    /// A session was left. Its lock is given up once all that was said there is on disk: whoever takes it next must find
-    /// that.
+    /// A session was left. Its lock is released once all of its text is on disk, so that the next process finds it.
     pub(super) fn let_go(&mut self, session: Option<SessionId>, lock: Option<SessionLock>) {
         if let (Some(session), Some(lock)) = (session, lock)
             && self.unsaved(session).is_some()
@@ -328,7 +324,7 @@ impl Persistence {
         Ok(self.store.segment(id)?)
     }
 
-    /// Where reading just this text was stopped, behind a path.
+    /// The place where reading just this text was stopped, after a path.
     pub(super) fn stopped_part(&self, path: &Path, fingerprint: &str, rendered: &str) -> Done<Option<Segment>> {
         Ok(self.store.part_below(path.head().as_ref(), fingerprint, rendered)?)
     }
@@ -370,7 +366,7 @@ impl Persistence {
             // One after the other: none is left out for what waits before it, and one that cannot be kept takes no other
             // with it.
             self.writer.flush(until);
-            // What went with a document of the library is nobody's any more.
+            // The document may have been removed from the library.
             if !matches!(self.store.segment(&id), Ok(None)) {
                 self.writer.save(Save { changes: Vec::new(), images: vec![(id, image)] });
             }

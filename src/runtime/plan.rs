@@ -1,19 +1,15 @@
-//! How a rendered conversation becomes the live state: what is there already, what is on disk, what has to be read. Looks
-//! at the live path and the store, and changes nothing.
+//! How a rendered conversation becomes the live state: what is live, what is on disk, what has to be read. Looks at
+//! the live path and the store, and changes nothing.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use super::branches::Branch;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments::{self, Step, boundary};
-use super::slot::Last;
 use super::{Attendance, Done, RuntimeError, State, grouped};
 use crate::core::transcript::MessageId;
-use crate::engine::protocol::Sampling;
 use crate::store::{Segment, SegmentId};
-use crate::text::{Begin, Halt, StreamDecoder, TextError};
+use crate::text::{Halt, TextError};
 
 /// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.
 pub(super) const SMALL_REST: usize = 256;
@@ -49,32 +45,32 @@ impl State {
             || self.is_short_of()
     }
 
-    /// Whether the open branch goes on behind the live state with what was read or said before: it was left by going back.
+    /// Whether the open branch continues after the live state with text that was read before: an undo left it.
     fn is_short_of(&self) -> bool {
         let newest = self.here.session.tree.path().iter().rev().find_map(|m| self.here.session.ends.get(&m.id));
         newest.is_some_and(|end| !self.here.slot.live.segments().iter().any(|s| s.id == *end))
     }
 
-    /// Plans on top of a path whose text is unchanged: adds what is known behind it, leaves out what is not usable.
+    /// Plans on top of a path whose text is unchanged: adds known segments, leaves out unusable ones.
     fn plan_from(&self, rendered: &Rendered, chain: Path, halt: &Halt<'_>) -> Done<Plan> {
         let mut chain = chain;
         let mut steps = self.steps(rendered, &chain, halt)?;
         // The segments before them.
         let mut known = chain.segments().len();
         loop {
-            // Read-only steps only: what the model answers to is asked each time.
+            // Read-only steps only: the model answers anew each time.
             for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
                 let boundary = boundary(rendered, step.text_end);
                 let content = self.content(&chain, &step.prompt, &[], boundary, step.kind);
-                // The name is that of the tokens: what is read behind it begins where its text ends.
+                // The id is that of the tokens: the next step begins where its text ends.
                 let stored = self.disk.stored_segment(&content.id())?;
                 let Some(segment) = stored.filter(|s| s.content.boundary == content.boundary) else {
                     break;
                 };
                 chain.append(segment);
             }
-            // Inside the next step somebody may have stopped, or read on in pieces of another length. All of those in a row come
-            // before the rest is tokenised again.
+            // Inside the next step a reading may have stopped, or gone on in pieces of another length. All of those in
+            // a row are taken before the rest is tokenised again.
             let before = chain.segments().len();
             while let Some(part) = self.disk.stopped_part(&chain, self.engine.fingerprint(), &rendered.text)?
                 && part.content.start == chain.position()
@@ -100,7 +96,7 @@ impl State {
         Ok(Plan { base, found, steps })
     }
 
-    /// The deepest stored path of the open branch under a rendering; empty where none is deeper than `known`, whose text is unchanged.
+    /// The deepest stored path of the open branch under a rendering; empty where none is deeper than `known`.
     fn stored_under(&self, text: &str, known: &Path) -> Done<Path> {
         let mut tried: HashSet<SegmentId> = HashSet::new();
         for message in self.here.session.tree.path().iter().rev() {
@@ -108,7 +104,7 @@ impl State {
                 continue;
             };
             if known.segments().iter().any(|s| s.id == *id) {
-                // A name stands for the whole path: no need to read it to find as much of it. Earlier messages end further up.
+                // An id stands for the whole path. Earlier messages end further up.
                 break;
             }
             let path = self.disk.stored_path(id)?;
@@ -134,7 +130,7 @@ impl State {
             let Some(tip) = path.segments().get(n - 1) else {
                 break;
             };
-            // Unknown to the store: never saved. What comes before it may be.
+            // Unknown to the store: never saved. An earlier one may be.
             if let Some(plan) = self.disk.restorable(&tip.id)? {
                 return Ok(path.prefix(plan.usable.max(from_live)));
             }
@@ -142,8 +138,8 @@ impl State {
         Ok(path.prefix(from_live))
     }
 
-    /// Cuts the text behind a path into segments to be read. The last one is what the model answers to, unless a message
-    /// ends with it.
+    /// Cuts the text after a path into segments to be read. The model answers to the last one, unless a message ends
+    /// with it.
     fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
         Ok(segments::steps(&self.engine.renderer, self.engine.piece, rendered, path, halt)?)
     }
@@ -161,7 +157,7 @@ impl State {
 }
 
 impl State {
-    /// Plans for a text: the deepest usable path under it, and what has to be read behind it.
+    /// Plans for a text: the deepest usable path under it, and the steps after it.
     pub(super) fn plan(&self, rendered: &Rendered) -> Done<Plan> {
         let mut chain = self.here.slot.live.unchanged(&rendered.text);
         if self.may_be_deeper_on_disk(&chain) {
@@ -255,28 +251,6 @@ impl State {
             ))),
             done => done,
         }
-    }
-
-    /// A question behind kept state: the branch that answers it, of which nothing is kept, and what spells the answer.
-    pub(super) fn question_behind(
-        &self,
-        base: &Path,
-        rendered: &Arc<Rendered>,
-        sampling: Sampling,
-    ) -> Done<(Branch, StreamDecoder)> {
-        let (renderer, piece) = (&self.engine.renderer, self.engine.piece);
-        let steps = self.bounded(|halt| segments::steps(renderer, piece, rendered, base, halt))?;
-        let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
-        let limit = self.firm_limit();
-        if limit > 0 && total + self.reserve() > limit {
-            let (total, limit) = (grouped(total), grouped(limit));
-            return Err(RuntimeError::TooLong(format!("{total} tokens with the question; the context holds {limit}")));
-        }
-        let begin = Begin::after_prompt(&rendered.text);
-        let last = Last::Generate(self.generate(sampling, begin, 0)?);
-        let decoder = StreamDecoder::new(renderer.model().tokenizer.clone(), begin);
-        let (base, rendered) = (base.clone(), Arc::clone(rendered));
-        Ok((Branch { base, rendered, steps: steps.into(), last, export: false }, decoder))
     }
 
     fn options_without_room(&self) -> &'static str {

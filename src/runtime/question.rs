@@ -1,79 +1,66 @@
 //! Questions to the user.
 
-use super::work::Answer;
-use super::{Attendance, Done, State, Work};
+use super::verb::{Answer, Verb, Wait, Wake};
+use super::{Attendance, State};
 use crate::runtime::protocol::{Activity, Choice, Notice};
 
 impl State {
     pub(super) fn answered(&mut self, question: u64, answer: Answer) {
-        match std::mem::take(&mut self.here.work) {
-            Work::Asking { question: asked, before, then, .. } if asked == question => {
+        match &self.here.wait {
+            Wait::Question { id, before, .. } if *id == question => {
                 // A stop led to the question, and is over.
-                if before != Activity::Stopping {
+                let before = Some(before.clone()).filter(|before| *before != Activity::Stopping);
+                if let Some(before) = before {
                     self.activity(before);
                 }
-                self.resumed(then, Some(answer));
+                self.wake(Wake::Answer(answer));
             }
             // The question is gone.
-            work => self.here.work = work,
+            _ => {}
         }
     }
+}
 
-    /// Puts a question to the user. The last choice is the one for "cancel", and loses nothing; with nobody there the first one
-    /// is taken.
-    pub(super) fn ask_user(
-        &mut self,
-        text: String,
-        choices: Vec<Choice>,
-        then: impl FnOnce(&mut State, char) -> Done + Send + 'static,
-    ) -> Done {
+impl Verb {
+    /// Asks the user; returns the key of the choice. The last choice means "cancel" and loses nothing. With no user the first
+    /// one is taken.
+    pub(super) async fn ask_user(&mut self, text: String, choices: Vec<Choice>) -> char {
         let cancel = choices.last().map_or('\x1b', |c| c.key);
         if self.attendance == Attendance::Absent {
-            let first = choices.first().map_or(cancel, |c| c.key);
-            return then(self, first);
+            return choices.first().map_or(cancel, |c| c.key);
         }
         let keys: Vec<char> = choices.iter().map(|c| c.key).collect();
-        self.put(
-            |id| Notice::Question { id, text, choices },
-            move |runtime, answer| match answer {
-                Some(Answer::Key(key)) if keys.contains(&key) => then(runtime, key),
-                Some(Answer::Key(_) | Answer::Files(_)) | None => then(runtime, cancel),
-            },
-        )
+        match self.put(|id| Notice::Question { id, text, choices }).await {
+            Some(Answer::Key(key)) if keys.contains(&key) => key,
+            Some(Answer::Key(_) | Answer::Files(_)) | None => cancel,
+        }
     }
 
-    /// Puts a question; `then` gets `None` when the user stops instead of answering.
-    pub(super) fn put(
-        &mut self,
-        notice: impl FnOnce(u64) -> Notice,
-        then: impl FnOnce(&mut State, Option<Answer>) -> Done + Send + 'static,
-    ) -> Done {
+    /// Shows a question; `None`: the user stopped instead of answering.
+    pub(super) async fn put(&mut self, notice: impl FnOnce(u64) -> Notice) -> Option<Answer> {
         if self.quitting {
-            return then(self, None);
+            return None;
         }
         self.next_question += 1;
-        let question = self.next_question;
+        let id = self.next_question;
         let before = self.here.activity.clone();
         match self.off_screen {
-            // There it is a question that is told, and no end.
+            // The question is shown there, not the end.
             true => self.here.activity = Activity::Idle,
             false => self.activity(Activity::Idle),
         }
-        let notice = Box::new(notice(question));
+        let notice = Box::new(notice(id));
         self.tell((*notice).clone());
-        self.here.work = Work::Asking { question, notice, before, then: Box::new(then) };
-        Ok(())
+        match self.wait(Wait::Question { id, notice, before }).await {
+            Wake::Answer(answer) => Some(answer),
+            _ => None,
+        }
     }
 
     /// A yes-or-no question: true for the first of two choices.
-    pub(super) fn confirm(
-        &mut self,
-        text: String,
-        yes: &str,
-        then: impl FnOnce(&mut State, bool) -> Done + Send + 'static,
-    ) -> Done {
+    pub(super) async fn confirm(&mut self, text: String, yes: &str) -> bool {
         let choices =
             vec![Choice { key: '\n', label: yes.to_owned() }, Choice { key: '\x1b', label: "cancel".to_owned() }];
-        self.ask_user(text, choices, |runtime, key| then(runtime, key == '\n'))
+        self.ask_user(text, choices).await == '\n'
     }
 }

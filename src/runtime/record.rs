@@ -1,4 +1,4 @@
-//! What is said, done and read goes to the talk and to the keeper at once: messages, the head, names, settings, segments.
+//! Messages, the head, names, settings and segments: each change goes to the session and to the disk at once.
 
 use std::collections::HashSet;
 
@@ -6,16 +6,15 @@ use unicode_width::UnicodeWidthChar;
 
 use super::persistence::Persistence;
 use super::session::Rights;
-use super::work::Wanted;
-use super::{Done, State, Work};
+use super::verb::{Verb, Wait, Wanted};
+use super::{Done, State};
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::engine::protocol::StateImage;
 use crate::runtime::protocol::{Level, Notice, TimelineRow};
 use crate::store::{Access, Change, NewSegment, NewSession, SegmentId, TitleBy};
 use crate::text::sanitize::is_unseen;
 
-/// A message as it stands when nobody is at it any more. A run that was killed leaves an answer without an end: it was stopped, by
-/// whatever that was.
+/// A message that no run writes any more. A killed run leaves an answer without an end: it counts as stopped.
 pub(super) fn as_left(mut message: Message) -> Message {
     if message.is_open() {
         message.meta.finish = Some(Finish::Stopped);
@@ -23,8 +22,8 @@ pub(super) fn as_left(mut message: Message) -> Message {
     message
 }
 
-/// A message that was read from the store. Of a session that is only viewed, somebody else may be at it. A document whose load broke
-/// off comes to those: what was not read of it is read with the next question, as any other text of the conversation.
+/// A message that was read from the store. In a session that is only viewed, another process may be writing it. A
+/// document whose load broke off is noted: the rest of it is read with the next question.
 pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashSet<MessageId>) -> Message {
     if *rights != Rights::Write {
         return message;
@@ -33,21 +32,22 @@ pub(super) fn restored(message: Message, rights: &Rights, broken_off: &mut HashS
     as_left(message)
 }
 
-impl State {
-    /// Goes on once what was handed over is on disk, or it is clear that it will not be.
-    pub(super) fn when_saved(
-        &mut self,
-        wanted: Wanted,
-        then: impl FnOnce(&mut State) -> Done + Send + 'static,
-    ) -> Done {
-        if self.disk.has(wanted) {
-            return then(self);
+impl Verb {
+    /// Waits until a save is on disk, or will never be, or patience ends.
+    pub(super) async fn saved(&mut self, wanted: Wanted) {
+        if !self.disk.has(wanted) {
+            self.wait(Wait::Saved { wanted, until: Persistence::patience(wanted) }).await;
         }
-        let until = Persistence::patience(wanted);
-        self.here.work = Work::Saving { wanted, until, then: Box::new(|runtime, ()| then(runtime)) };
-        Ok(())
     }
 
+    /// Waits until all state that was handed over is on disk.
+    pub(super) async fn states_saved(&mut self) {
+        let wanted = self.disk.states();
+        self.saved(wanted).await;
+    }
+}
+
+impl State {
     /// Makes the session's row if there is none yet, named after what begins it.
     fn session_row(&mut self, first: &Message, changes: &mut Vec<Change>) -> Done<SessionId> {
         if let Some(id) = self.here.session.id {
@@ -80,23 +80,22 @@ impl State {
     pub(super) fn lock_session(&mut self, id: SessionId) {
         match self.disk.store.lock_session(id, &self.here.session.name) {
             Ok(lock) => self.here.lock = Some(lock),
-            // That nothing can be written has been said.
+            // The banner shows that nothing can be written.
             Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => {}
-            // A new id is nobody else's; a file system without locks must not stop a chat.
+            // A new id is unique; a file system without locks must not stop a chat.
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
     }
 
     /// Adds a message at the head and shows it. The engine must not see it before its text is safe:
-    /// [`State::when_saved`] with what is returned.
+    /// [`Verb::saved`] with what is returned.
     pub(super) fn add_message(&mut self, message: Message) -> Done<Wanted> {
         let saved = self.add_one_of_many(message)?;
         self.show_tree();
         Ok(saved)
     }
 
-    /// The same without what is shown beside the messages, which takes time that grows with them: [`State::show_tree`] shows
-    /// it once for many.
+    /// The same without the tree, which takes time that grows with it: [`State::show_tree`] shows it once for many.
     pub(super) fn add_one_of_many(&mut self, message: Message) -> Done<Wanted> {
         let unnamed = self.here.session.name.is_empty();
         let save = self.put_new(message.clone())?;
@@ -115,7 +114,7 @@ impl State {
     fn put_new(&mut self, message: Message) -> Done<u64> {
         let mut changes = Vec::new();
         if message.role == Role::System && self.here.session.id.is_none() {
-            // Named after the first question, which comes right behind it.
+            // The session is named after the first question, which follows.
             self.here.session.tree.add(message);
             return Ok(0);
         }
@@ -156,7 +155,7 @@ impl State {
 
     /// Reads the texts of a branch that are here in part only.
     pub(super) fn read_texts_to(&mut self, head: Option<MessageId>) -> Done {
-        // Messages said in this run may be ahead of the disk; they are whole here.
+        // Messages of this run may be ahead of the disk; they are whole here.
         let cut = self.here.session.tree.path_to(head).iter().any(|m| self.here.session.cut.contains(&m.id));
         if let Some(id) = head.filter(|_| cut) {
             for m in self.disk.store.path(id)? {
@@ -239,7 +238,7 @@ fn session_name(first: &Message) -> String {
         None => first.text.as_str(),
     };
     let mut name = String::new();
-    // Signs above and below letters are part of a word; what nobody sees neither ends one nor is part of it.
+    // Combining signs are part of a word; invisible characters neither end one nor belong to it.
     let within = |c: char| c.is_alphanumeric() || !c.is_control() && (c.width() == Some(0) || is_unseen(c));
     let words = text.split(|c: char| !within(c)).filter(|w| w.chars().any(char::is_alphanumeric));
     for word in words.take(5) {

@@ -1,8 +1,8 @@
 //! Messages to the text the model reads, and where in that text each message ends.
 //!
-//! A document is a user turn that holds it and an assistant turn that acknowledges it (docs/architecture.md §5). Text of others is
-//! shielded, so that a document cannot end its own turn. Invariant: a [`Cut`] lies right behind the content of an
-//! assistant turn, before the token that ends it; that token belongs to what is read next.
+//! A document is a user turn that holds it and an assistant turn that acknowledges it (docs/architecture.md §5). Untrusted
+//! text is shielded, so that a document cannot end its own turn. Invariant: a [`Cut`] is right after the content of an
+//! assistant turn, before the token that ends it; that token belongs to the next step.
 
 use std::borrow::Cow;
 
@@ -14,10 +14,10 @@ use crate::text::thoughts;
 use crate::text::tokenizer::SHIELD;
 use crate::text::{Before, ChatMessage, ChatRole, Halt, RenderOptions, Specials, TextError, TextModel, Walk};
 
-/// Stands for the next question when the text before it is wanted as the next question will see it.
+/// A placeholder for the next question, for rendering the text before it as that question will find it.
 const PROBE: &str = "?";
-/// Put behind the content of an assistant turn to find its end in the rendered text, and taken out again. A private-use
-/// character: no template treats it as white space, and it is removed from text of others.
+/// Marks the end of the content of an assistant turn in the rendered text, and is removed again. A private-use
+/// character: no template treats it as white space, and it is removed from untrusted text.
 pub const MARK: char = '\u{10FFFC}';
 
 /// A place in a rendered text where a message is complete.
@@ -152,7 +152,7 @@ impl Renderer {
     /// The conversation, and the place where the model answers.
     ///
     /// # Errors
-    /// A template that refuses the conversation; a message that is damaged, with nothing known behind it; it is given up.
+    /// A template that refuses the conversation; a damaged message with nothing known after it; a stop.
     pub fn prompt(
         &self,
         path: &[&Message],
@@ -213,8 +213,8 @@ impl Renderer {
         Ok(rendered)
     }
 
-    /// A walk along `text`, which begins behind what `before` says. Skips the start token, which has no text unless the
-    /// template wrote it.
+    /// A walk along `text`, which follows `before`. Skips the start token, which has no text unless the template wrote
+    /// it.
     fn walk<'a>(&'a self, text: &'a str, tokens: &mut &[Token], before: Before) -> Walk<'a> {
         let t = &self.text.tokenizer;
         if let (Some((first, rest)), Some(bos)) = (tokens.split_first(), t.bos())
@@ -234,8 +234,8 @@ impl Renderer {
         if tokens.iter().all(|t| walk.step(*t)) { walk.place() } else { None }
     }
 
-    /// Where to end pieces of about `piece` tokens: (tokens, bytes) from the start, each end between two characters. The tokens
-    /// behind the last end are no longer than a piece, unless they do not spell the text.
+    /// Where to end pieces of about `piece` tokens: (tokens, bytes) from the start, each end between two characters.
+    /// The tokens after the last end are no longer than a piece, unless they do not spell the text.
     pub fn piece_ends(&self, text: &str, tokens: &[Token], before: Before, piece: usize) -> Vec<(usize, usize)> {
         let mut rest = tokens;
         let mut walk = self.walk(text, &mut rest, before);
@@ -268,7 +268,7 @@ impl Renderer {
         Some(part.chars().filter(|c| *c != SHIELD).collect())
     }
 
-    /// The boundary after `tokens` that were read behind the first `from` bytes.
+    /// The boundary after `tokens` that were read after the first `from` bytes.
     pub fn boundary_after(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
         let covered = rendered.text.get(from..).and_then(|rest| self.covered(rest, tokens, before));
         match covered.and_then(|n| rendered.text.get(..from + n)) {
@@ -277,7 +277,7 @@ impl Renderer {
         }
     }
 
-    /// The boundary after `tokens` that were generated behind the first `from` bytes.
+    /// The boundary after `tokens` that were generated after the first `from` bytes.
     pub fn boundary_with(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
         let said = self.text.tokenizer.spell_shielded(tokens, before);
         match rendered.text.get(..from) {

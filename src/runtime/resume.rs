@@ -1,7 +1,6 @@
 //! Opening a session of the store: its lock, its texts, and its state.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 
 use super::execute::{PromptReading, cannot_be_used};
 use super::plan::Plan;
@@ -9,8 +8,10 @@ use super::record::restored;
 use super::render::Rendered;
 use super::session::Rights;
 use super::sync::THIS_CONVERSATION;
+use super::time::nothing_to_fork;
 use super::tree::{Tree, first_words};
-use super::{Attendance, Done, RuntimeError, Session, Settings, State, Then, grouped};
+use super::verb::Verb;
+use super::{Attendance, Done, RuntimeError, Session, Settings, State, grouped};
 use crate::config::settings::session::Kept;
 use crate::core::counted;
 use crate::core::transcript::{MessageId, Role, SessionId};
@@ -26,41 +27,6 @@ const UNASKED: u64 = 2_048;
 const SHOWN_SETTING: usize = 40;
 
 impl State {
-    /// `/resume`.
-    pub(super) fn resume(&mut self, name: &str) -> Done {
-        self.leads_on_screen()?;
-        self.disk.wait_for_texts();
-        // One that was left may have no row yet.
-        let left = self.opened.left_as(name).filter(|id| self.here.session.id != Some(*id));
-        if let Some(id) = left.filter(|id| self.seat_of(|session| session.id == Some(*id)).is_none()) {
-            self.refuse_unsaved(id, name)?;
-        }
-        let trashed = || match self.disk.store.session_named(name) {
-            // What was deleted by mistake comes back by its name.
-            Err(StoreError::NoSession { .. }) => self.disk.store.undelete(name).ok(),
-            Ok(_) | Err(_) => None,
-        };
-        let back = if name == LAST { None } else { trashed() };
-        if let Some(back) = &back {
-            self.note(Level::Info, format!("\"{back}\" is out of the trash."));
-        }
-        let record = if name == LAST {
-            let none = || RuntimeError::Refused("There is no session to come back to yet.".into());
-            self.disk.store.last_session()?.ok_or_else(none)?
-        } else {
-            self.disk.store.session_named(back.as_deref().unwrap_or(name))?
-        };
-        if name == record.name && self.attendance == Attendance::Present {
-            self.say_namesake_in_trash(&record)?;
-        }
-        // One that is only viewed is opened anew: whoever had it may have left it, and what was not read can be.
-        if self.here.session.id == Some(record.id) && self.here.session.rights == Rights::Write {
-            self.note(Level::Info, format!("\"{}\" is open already.", record.name));
-            return Ok(());
-        }
-        self.open_record(record)
-    }
-
     /// A session of this name may have been deleted before: its name leads here now.
     fn say_namesake_in_trash(&self, record: &SessionRecord) -> Done {
         let trashed = self.disk.store.trashed_session(&record.name)?.filter(|trashed| trashed.name == record.name);
@@ -70,40 +36,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn open_record(&mut self, record: SessionRecord) -> Done {
-        if let Some(at) = self.seat_of(|session| session.id == Some(record.id)) {
-            self.take_up(at);
-            return Ok(());
-        }
-        self.refuse_unsaved(record.id, &record.name)?;
-        // Held already where its state was not read: nobody else gets it in between.
-        let held = (self.here.session.id == Some(record.id)).then(|| self.here.lock.take()).flatten();
-        if held.is_some() {
-            return self.open_with(&record, held, Rights::Write);
-        }
-        let (lock, rights) = match self.disk.store.lock_session(record.id, &record.name) {
-            Ok(lock) => {
-                if let Some(owner) = &lock.stale {
-                    let pid = owner.pid;
-                    self.note(
-                        Level::Warn,
-                        format!("The last run (PID {pid}) ended without closing this session; what it saved is here."),
-                    );
-                }
-                (Some(lock), Rights::Write)
-            }
-            Err(e @ StoreError::InUse { .. }) => return self.open_in_use(record, e),
-            // That nothing can be written has been said.
-            Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => (None, Rights::Write),
-            Err(e) => {
-                self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
-                (None, Rights::Write)
-            }
-        };
-        self.open_with(&record, lock, rights)
-    }
-
-    /// Refuses to open a session of which the store has less than was said: a question below that would be said to an older
+    /// Refuses to open a session that is newer in memory than on disk: a question would be added to an older
     /// conversation.
     pub(super) fn refuse_unsaved(&self, id: SessionId, name: &str) -> Done {
         match self.disk.unsaved(id) {
@@ -122,32 +55,6 @@ impl State {
         Ok(())
     }
 
-    /// A session that another process has open can be looked at or copied.
-    fn open_in_use(&mut self, record: SessionRecord, e: StoreError) -> Done {
-        if self.attendance == Attendance::Absent || self.must_open {
-            return Err(e.into());
-        }
-        let choices = vec![
-            Choice { key: 'v', label: "view".into() },
-            Choice { key: 'f', label: "fork a copy".into() },
-            Choice { key: '\x1b', label: "cancel".into() },
-        ];
-        self.ask_user(format!("{e}."), choices, move |runtime, key| match key {
-            'v' => runtime.open_with(&record, None, Rights::View(format!("{e}."))),
-            'f' => {
-                let passing = (!runtime.opened.has(record.id)).then_some(record.id);
-                runtime.load_record(&record, None, Rights::View(String::new()))?;
-                runtime.fork(None, None)?;
-                if let Some(id) = passing {
-                    runtime.opened.forget(id);
-                    runtime.show_session();
-                }
-                Ok(())
-            }
-            _ => Err(e.into()),
-        })
-    }
-
     fn load_record(&mut self, record: &SessionRecord, lock: Option<SessionLock>, rights: Rights) -> Done {
         let fingerprint = self.engine.fingerprint().to_owned();
         let nodes = self.disk.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
@@ -155,7 +62,7 @@ impl State {
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
         let mut broken_off = HashSet::new();
         let mut conversation = Tree::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
-        // A damaged log keeps nobody from opening it: the newest line will do.
+        // A damaged log must not keep the session from opening: the newest line will do.
         conversation.stood_at(self.disk.store.heads_left(record.id).unwrap_or_default());
         if let Some(head) = conversation.head() {
             for message in self.disk.store.path(head)? {
@@ -207,9 +114,9 @@ impl State {
         Ok(())
     }
 
-    /// Nothing on the screen tells of what was said where all of it is undone.
+    /// Without messages on screen, a note says that there are some.
     fn say_all_is_undone(&self, record: &SessionRecord) {
-        // Where it cannot be told, opening matters more.
+        // Opening matters more than this note.
         let kept = self.disk.store.undone(record.id, record.head).unwrap_or(0);
         if kept > 0 && self.attendance == Attendance::Present {
             let kept = counted(kept, "message");
@@ -251,74 +158,7 @@ impl State {
         self.note(Level::Warn, text);
     }
 
-    /// Puts the state of a session that was just opened back, or asks whether to read it again.
-    pub(super) fn finish_resume(&mut self, then: Then<()>) -> Done {
-        self.here.resume_pending = false;
-        let rendered = match self.known_size(self.past(), THIS_CONVERSATION) {
-            // It is there to be looked at, and to be gone back in.
-            Err(e @ RuntimeError::Damaged(_)) => {
-                self.note(Level::Warn, e.to_string());
-                return then(self, ());
-            }
-            rendered => rendered?,
-        };
-        if rendered.text.is_empty() {
-            return then(self, ());
-        }
-        self.when_planned(rendered, State::plan_past, |runtime, rendered, plan| {
-            let plan = runtime.known_size(plan, THIS_CONVERSATION)?;
-            let (read, total) = (plan.to_read(), plan.total());
-            if read <= UNASKED || runtime.engine.server().is_some() || runtime.here.session.rights != Rights::Write {
-                return runtime.resume_with(plan, rendered, then);
-            }
-            let about = runtime.about(read);
-            let why =
-                runtime.why_broken_off(&plan, &rendered).unwrap_or_else(|| runtime.why_no_state(plan.base.position()));
-            let (read, total, again) = (grouped(read), grouped(total), runtime.here.session.again());
-            if runtime.reads_unasked && runtime.attendance == Attendance::Present {
-                runtime.note(Level::Warn, format!("{why} {read} of {total} tokens are read{again}{about}."));
-                return runtime.resume_with(plan, rendered, then);
-            }
-            let text = format!("{why} Text is open. {read} of {total} tokens have to be read{again}{about}.");
-            // Nothing is counted that would have to be read first.
-            runtime.report_meters();
-            let choices =
-                vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
-            runtime.ask_user(text, choices, |runtime, key| {
-                if key == '\n' {
-                    return runtime.resume_with(plan, rendered, then);
-                }
-                runtime.here.session.rights = Rights::View("its state was not read.".into());
-                runtime.show_session();
-                then(runtime, ())
-            })
-        })
-    }
-
-    fn resume_with(&mut self, plan: Plan, rendered: Arc<Rendered>, then: Then<()>) -> Done {
-        let plan = self.fitting(Ok(plan), THIS_CONVERSATION)?;
-        self.execute(plan, rendered, None, PromptReading::begun(), |runtime, _, fed| {
-            let fed = fed?;
-            let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));
-            let quiet = runtime.opened.take_quiet() && (fed.read == 0 || runtime.engine.server().is_some());
-            if runtime.engine.server().is_some() && !quiet {
-                let text =
-                    format!("No kept state: a resumed conversation is read again by the server (about {all} tokens).");
-                runtime.note(Level::Info, text);
-            } else if runtime.here.slot.stopped() {
-                let text = format!(
-                    "Stopped: {all} tokens of this conversation are read, the rest will be read with the next question."
-                );
-                runtime.note(Level::Info, text);
-            } else if !quiet {
-                runtime.note(Level::Info, format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0));
-            }
-            runtime.report_meters();
-            then(runtime, ())
-        })
-    }
-
-    /// A sentence where what has to be read begins inside a document whose load broke off: it was not read before.
+    /// The sentence for reading that begins inside a document whose load broke off: the rest was never read.
     fn why_broken_off(&self, plan: &Plan, rendered: &Rendered) -> Option<String> {
         let document = self.here.session.half_read()?;
         let at = rendered.cuts.iter().position(|c| c.message == document.id)?;
@@ -328,7 +168,6 @@ impl State {
         Some(why).filter(|_| plan.base.text_bytes() > begin)
     }
 
-    /// A sentence: why the open branch has no usable state behind so many tokens.
     fn why_no_state(&self, kept: u64) -> String {
         let mine = self.engine.fingerprint();
         let record = self.here.session.id.and_then(|id| self.disk.store.session(id).ok());
@@ -347,10 +186,165 @@ impl State {
         lost.map(|lost| cannot_be_used(&lost))
     }
 
-    /// With nobody there to be asked: says that what was lost is read again.
+    /// Without a user to decide: notes that what was lost is read again.
     pub(super) fn say_lost_state(&self) {
         if let Some(why) = self.lost_state().filter(|_| self.engine.server().is_none()) {
             self.note(Level::Warn, format!("{why} It is read again."));
         }
+    }
+}
+
+impl Verb {
+    /// `/resume`.
+    pub(super) async fn resume(&mut self, name: &str) -> Done {
+        self.leads_on_screen()?;
+        self.disk.wait_for_texts();
+        // One that was left may have no row yet.
+        let left = self.opened.left_as(name).filter(|id| self.here.session.id != Some(*id));
+        if let Some(id) = left.filter(|id| self.at_work(|session| session.id == Some(*id)).is_none()) {
+            self.refuse_unsaved(id, name)?;
+        }
+        let trashed = || match self.disk.store.session_named(name) {
+            // A deleted session is restored by its name.
+            Err(StoreError::NoSession { .. }) => self.disk.store.undelete(name).ok(),
+            Ok(_) | Err(_) => None,
+        };
+        let back = if name == LAST { None } else { trashed() };
+        if let Some(back) = &back {
+            self.note(Level::Info, format!("\"{back}\" is out of the trash."));
+        }
+        let record = if name == LAST {
+            let none = || RuntimeError::Refused("There is no session to come back to yet.".into());
+            self.disk.store.last_session()?.ok_or_else(none)?
+        } else {
+            self.disk.store.session_named(back.as_deref().unwrap_or(name))?
+        };
+        if name == record.name && self.attendance == Attendance::Present {
+            self.say_namesake_in_trash(&record)?;
+        }
+        // A session that is only viewed is opened anew: the other process may have left it, and unread state can be
+        // read.
+        if self.here.session.id == Some(record.id) && self.here.session.rights == Rights::Write {
+            self.note(Level::Info, format!("\"{}\" is open already.", record.name));
+            return Ok(());
+        }
+        self.open_record(record).await
+    }
+
+    pub(super) async fn open_record(&mut self, record: SessionRecord) -> Done {
+        if let Some(at) = self.at_work(|session| session.id == Some(record.id)) {
+            self.take_up(at);
+            return Ok(());
+        }
+        self.refuse_unsaved(record.id, &record.name)?;
+        // Held already where its state was not read: no other process gets it in between.
+        let held = (self.here.session.id == Some(record.id)).then(|| self.here.lock.take()).flatten();
+        if held.is_some() {
+            return self.open_with(&record, held, Rights::Write);
+        }
+        let (lock, rights) = match self.disk.store.lock_session(record.id, &record.name) {
+            Ok(lock) => {
+                if let Some(owner) = &lock.stale {
+                    let pid = owner.pid;
+                    self.note(
+                        Level::Warn,
+                        format!("The last run (PID {pid}) ended without closing this session; what it saved is here."),
+                    );
+                }
+                (Some(lock), Rights::Write)
+            }
+            Err(e @ StoreError::InUse { .. }) => return self.open_in_use(record, e).await,
+            // The banner shows that nothing can be written.
+            Err(_) if matches!(self.disk.store.access(), Access::ReadOnly { .. }) => (None, Rights::Write),
+            Err(e) => {
+                self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
+                (None, Rights::Write)
+            }
+        };
+        self.open_with(&record, lock, rights)
+    }
+
+    /// A session that another process has open can be looked at or copied.
+    async fn open_in_use(&mut self, record: SessionRecord, e: StoreError) -> Done {
+        if self.attendance == Attendance::Absent || self.must_open {
+            return Err(e.into());
+        }
+        let choices = vec![
+            Choice { key: 'v', label: "view".into() },
+            Choice { key: 'f', label: "fork a copy".into() },
+            Choice { key: '\x1b', label: "cancel".into() },
+        ];
+        match self.ask_user(format!("{e}."), choices).await {
+            'v' => self.open_with(&record, None, Rights::View(format!("{e}."))),
+            'f' => {
+                let passing = (!self.opened.has(record.id)).then_some(record.id);
+                self.load_record(&record, None, Rights::View(String::new()))?;
+                let Some(head) = self.here.session.tree.head() else { return Err(nothing_to_fork()) };
+                self.fork_at(head, None, passing).await
+            }
+            _ => Err(e.into()),
+        }
+    }
+
+    /// Restores the state of a session that was just opened, or asks whether to read it again.
+    pub(super) async fn finish_resume(&mut self) -> Done {
+        self.here.resume_pending = false;
+        let rendered = match self.known_size(self.past(), THIS_CONVERSATION) {
+            // The session can be looked at, and the user can go back in it.
+            Err(e @ RuntimeError::Damaged(_)) => {
+                self.note(Level::Warn, e.to_string());
+                return Ok(());
+            }
+            rendered => rendered?,
+        };
+        if rendered.text.is_empty() {
+            return Ok(());
+        }
+        let plan = self.planned(&rendered, State::plan_past).await;
+        let plan = self.known_size(plan, THIS_CONVERSATION)?;
+        let (read, total) = (plan.to_read(), plan.total());
+        if read <= UNASKED || self.engine.server().is_some() || self.here.session.rights != Rights::Write {
+            return self.resume_with(plan, &rendered).await;
+        }
+        let about = self.about(read);
+        let why = self.why_broken_off(&plan, &rendered).unwrap_or_else(|| self.why_no_state(plan.base.position()));
+        let (read, total, again) = (grouped(read), grouped(total), self.here.session.again());
+        if self.reads_unasked && self.attendance == Attendance::Present {
+            self.note(Level::Warn, format!("{why} {read} of {total} tokens are read{again}{about}."));
+            return self.resume_with(plan, &rendered).await;
+        }
+        let text = format!("{why} Text is open. {read} of {total} tokens have to be read{again}{about}.");
+        // Tokens that would have to be read first are not counted.
+        self.report_meters();
+        let choices =
+            vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
+        if self.ask_user(text, choices).await == '\n' {
+            return self.resume_with(plan, &rendered).await;
+        }
+        self.here.session.rights = Rights::View("its state was not read.".into());
+        self.show_session();
+        Ok(())
+    }
+
+    async fn resume_with(&mut self, plan: Plan, rendered: &Rendered) -> Done {
+        let plan = self.fitting(Ok(plan), THIS_CONVERSATION)?;
+        let stats = self.execute(plan, rendered, None, &mut PromptReading::begun()).await?;
+        let (kept, all) = (grouped(stats.reused), grouped(stats.reused + stats.read));
+        let quiet = self.opened.take_quiet() && (stats.read == 0 || self.engine.server().is_some());
+        let text = match (self.engine.server().is_some(), self.here.slot.stopped()) {
+            _ if quiet && !self.here.slot.stopped() => None,
+            (true, _) if !quiet => {
+                Some(format!("No kept state: a resumed conversation is read again by the server (about {all} tokens)."))
+            }
+            (_, true) => Some(format!(
+                "Stopped: {all} tokens of this conversation are read, the rest will be read with the next question."
+            )),
+            _ => Some(format!("Resumed {kept} of {all} tokens in {:.1} s", stats.ms / 1000.0)),
+        };
+        if let Some(text) = text {
+            self.note(Level::Info, text);
+        }
+        self.report_meters();
+        Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! The runtime's loop: the one place that waits. It takes whatever comes first and hands it to the present [`Work`], or begins
-//! the next request. What is said first is in `greet`, what is said last in `finish`.
+//! The runtime's loop: the one place that waits for events. It takes the next event, ends the waits it concerns, and resumes
+//! their verbs, or begins the next request.
 
 mod finish;
 mod greet;
@@ -8,37 +8,37 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Select, never};
 
+use super::task::Task;
 use super::dispatch::Dispatch;
-use super::errand::Errand;
 use super::link::EngineState;
-use super::work::{Answer, Turn};
-use super::{Attendance, Done, RuntimeError, State, Then, Work};
+use super::verb::{Answer, Running, Turn, Verb, Wait, Wake, verb};
+use super::{Attendance, Done, RuntimeError, State};
 use crate::config::commands::{WhileBusy, line_of};
 use crate::core::Exit;
 use crate::engine::protocol::{EngineEvent, EngineFault};
 use crate::runtime::protocol::{Activity, Level, Notice, Request};
 use crate::store::{SaveEvent, StoreError};
 
-/// What the runtime woke up for.
+/// What the loop received.
 enum Event {
     Request(Request),
     /// The interface is gone.
     Gone,
     Engine(EngineEvent),
     Save(SaveEvent),
-    /// The writer has failed, and said so.
+    /// The writer has failed and reported it.
     WriterGone,
-    /// What an errand is at; it has ended if it says nothing.
-    Errand(Whose, Option<String>),
+    /// Progress of a background task; `None`: it has ended.
+    Task(Owner, Option<String>),
     Tick,
 }
 
-/// Whose errand it is.
+/// Where a background task is.
 #[derive(Clone, Copy)]
-enum Whose {
-    InHand,
-    Seat(usize),
-    Beside(usize),
+enum Owner {
+    Here,
+    Other(usize),
+    Background(usize),
 }
 
 /// The engine's thread has ended without a word.
@@ -49,19 +49,24 @@ fn gone() -> EngineEvent {
 
 impl State {
     /// Runs until [`Request::Quit`] or until the interface is gone.
-    pub(super) fn run(mut self) {
+    pub(super) fn run(mut self: Box<State>) {
         self.greet();
-        self.begin(State::first_session);
+        let first = verb(&self.baton, Verb::first_session);
+        self = self.begin(first).settle();
         while !(self.quitting && self.is_at_rest()) {
             self.take_names();
-            // Whoever asked for a stop while the last step went on means that step, and nothing that begins now.
-            if !self.inbox.has_waiting() && self.advance() {
-                continue;
+            // A stop request applies to the step that was running when it arrived, not to what would begin now.
+            if !self.inbox.has_waiting() {
+                let advanced;
+                (self, advanced) = self.advance();
+                if advanced {
+                    continue;
+                }
             }
-            self.tell_served();
+            self.acknowledge();
             match self.next() {
                 Event::Request(r) => {
-                    self.come += 1;
+                    self.received += 1;
                     self.on_request(r);
                 }
                 Event::Gone => {
@@ -71,90 +76,93 @@ impl State {
                 Event::Engine(e) => self.on_engine(e),
                 Event::Save(e) => self.on_save(e),
                 Event::WriterGone => self.disk.events = never(),
-                Event::Errand(Whose::InHand, what) => self.on_errand(what),
-                Event::Errand(Whose::Seat(at), what) => self.beside(at, |runtime| runtime.on_errand(what)),
-                Event::Errand(Whose::Beside(at), what) => self.on_errand_beside(at, what),
+                Event::Task(Owner::Here, progress) => self.on_task(progress),
+                Event::Task(Owner::Other(at), progress) => self.beside(at, |state| state.on_task(progress)),
+                Event::Task(Owner::Background(at), progress) => self.on_background_task(at, progress),
                 Event::Tick => {
-                    self.errands.retain(|errand| !errand.is_left());
+                    self.background.retain(|(task, _)| !task.is_given_up());
                     self.on_tick();
-                    let due = |work: &Work| work.deadline().is_some_and(|d| d <= Instant::now());
+                    let due = |wait: &Wait| wait.deadline().is_some_and(|d| d <= Instant::now());
                     self.beside_each(due, State::on_tick);
                 }
             }
+            self = self.settle();
         }
         self.finish();
     }
 
-    /// Whether nothing goes on, here or elsewhere.
+    /// Whether no verb and no background task runs.
     fn is_at_rest(&self) -> bool {
-        self.here.work.is_idle() && self.errands.is_empty() && self.other_works().all(Work::is_idle)
+        self.here.wait.is_idle() && self.background.is_empty() && self.others.iter().all(|other| other.wait.is_idle())
     }
 
     /// Begins what needs no event, here or in another conversation; false when there is nothing.
-    fn advance(&mut self) -> bool {
-        self.tidy_seats();
-        self.advance_in_hand() || (0..self.other_works().count()).any(|at| self.beside(at, State::advance_in_hand))
+    fn advance(mut self: Box<State>) -> (Box<State>, bool) {
+        self.tidy_conversations();
+        if let Some(running) = self.next_verb() {
+            return (self.resume_verb(running).settle(), true);
+        }
+        for at in 0..self.others.len() {
+            if let Some(running) = self.beside(at, State::next_verb) {
+                return (self.run_in(Some(at), running, State::resume_verb).settle(), true);
+            }
+        }
+        (self, false)
     }
 
-    fn advance_in_hand(&mut self) -> bool {
+    /// The verb that can go on in the conversation in hand, or begin.
+    fn next_verb(&mut self) -> Option<Running> {
         if !self.here.queue.is_empty() {
             self.make_room();
         }
-        match std::mem::take(&mut self.here.work) {
-            Work::Ready(then) => {
-                self.resumed(then, ());
-                true
-            }
-            Work::Idle if self.quitting => false,
-            Work::Idle if self.here.resume_pending && self.here.queue.is_empty() && self.engine.model().is_some() => {
-                self.begin(|runtime| runtime.finish_resume(Box::new(|_, ()| Ok(()))));
-                true
-            }
-            Work::Idle => match self.here.queue.pop_front() {
-                Some(request) => {
-                    self.begin(|runtime| runtime.handle(request));
-                    true
-                }
-                None if self.title_is_due() => {
-                    self.begin(State::make_title);
-                    true
-                }
-                None => false,
-            },
-            work => {
-                self.here.work = work;
-                false
-            }
+        match self.here.wait {
+            Wait::Turn => return self.here.verb.take(),
+            Wait::Idle if self.quitting => return None,
+            Wait::Idle => {}
+            _ => return None,
+        }
+        let baton = &self.baton;
+        let next = if self.here.resume_pending && self.here.queue.is_empty() && self.engine.model().is_some() {
+            verb(baton, Verb::finish_resume)
+        } else if let Some(request) = self.here.queue.pop_front() {
+            request.execute(&mut Dispatch(baton))
+        } else if self.title_is_due() {
+            verb(baton, Verb::make_title)
+        } else {
+            return None;
+        };
+        self.here.slot.begin();
+        Some(next)
+    }
+
+    /// Acknowledges all requests once none of them runs. A title belongs to no request.
+    fn acknowledge(&mut self) {
+        let wait = &self.here.wait;
+        let held_up = !wait.background().is_some_and(Task::holds_up_nothing);
+        let beside = self.attendance == Attendance::Present && !held_up;
+        let rests = self.here.queue.is_empty() && (wait.is_idle() || wait.gives_way() || beside);
+        if rests && self.acknowledged < self.received {
+            self.acknowledged = self.received;
+            self.out.tell(Notice::Acknowledged(self.acknowledged));
         }
     }
 
-    /// Says that all that was asked for is done. What gives way to a request was asked for by nobody.
-    fn tell_served(&mut self) {
-        let beside =
-            self.attendance == Attendance::Present && self.here.work.errand().is_some_and(Errand::holds_up_nothing);
-        let rests = self.here.queue.is_empty() && (self.here.work.is_idle() || self.here.work.gives_way() || beside);
-        if rests && self.served < self.come {
-            self.served = self.come;
-            self.out.tell(Notice::Acknowledged(self.served));
-        }
-    }
-
-    /// Waits for whatever comes first.
     fn next(&self) -> Event {
         if let Some(request) = self.inbox.take_waiting() {
             return Event::Request(request);
         }
-        let in_hand = self.here.work.errand().map(|errand| (Whose::InHand, errand));
-        let seats = self.other_works().enumerate().filter_map(|(at, work)| Some((Whose::Seat(at), work.errand()?)));
-        let beside = self.errands.iter().enumerate().map(|(at, errand)| (Whose::Beside(at), errand));
-        let errands = in_hand.into_iter().chain(seats).chain(beside).map(|(whose, errand)| (whose, errand.said()));
-        let errands: Vec<(Whose, &Receiver<String>)> = errands.collect();
+        let here = self.here.wait.background().map(|task| (Owner::Here, task));
+        let others = self.others.iter().enumerate();
+        let others = others.filter_map(|(at, other)| Some((Owner::Other(at), other.wait.background()?)));
+        let background = self.background.iter().enumerate().map(|(at, (task, _))| (Owner::Background(at), task));
+        let tasks = here.into_iter().chain(others).chain(background).map(|(owner, task)| (owner, &task.progress));
+        let tasks: Vec<(Owner, &Receiver<String>)> = tasks.collect();
         let mut waits = Select::new();
         let request = waits.recv(self.inbox.channel());
         let engine = waits.recv(&self.engine.events);
         let save = waits.recv(&self.disk.events);
-        for (_, said) in &errands {
-            waits.recv(said);
+        for (_, progress) in &tasks {
+            waits.recv(progress);
         }
         let ready = match self.deadline() {
             Some(at) => waits.select_deadline(at).ok(),
@@ -165,52 +173,41 @@ impl State {
             at if at == request => ready.recv(self.inbox.channel()).map_or(Event::Gone, Event::Request),
             at if at == engine => Event::Engine(ready.recv(&self.engine.events).unwrap_or_else(|_| gone())),
             at if at == save => ready.recv(&self.disk.events).map_or(Event::WriterGone, Event::Save),
-            at => match errands.get(at - save - 1) {
-                Some((whose, said)) => Event::Errand(*whose, ready.recv(said).ok()),
+            at => match tasks.get(at - save - 1) {
+                Some((owner, progress)) => Event::Task(*owner, ready.recv(progress).ok()),
                 None => Event::Tick,
             },
         }
     }
 
-    /// Begins a piece of work: a stop from now on is for it.
-    fn begin(&mut self, work: impl FnOnce(&mut State) -> Done) {
+    /// Begins a verb: a stop from now on is for it.
+    fn begin(mut self: Box<State>, running: Running) -> Box<State> {
         self.here.slot.begin();
-        let done = work(self);
-        self.after(done);
+        self.resume_verb(running)
     }
 
-    /// What was waited for is here.
-    pub(super) fn resumed<T>(&mut self, then: Then<T>, with: T) {
-        let done = then(self, with);
-        self.after(done);
-    }
-
-    /// After each step: a failure ends the work, and so does a step that waits for nothing.
+    /// A verb has ended.
     pub(super) fn after(&mut self, done: Done) {
         if let Err(e) = done {
-            self.here.work = Work::Idle;
             if let Some(text) = self.here.typed.take() {
-                // Nothing of it was saved: it goes back to where it was typed.
+                // Nothing of it was saved.
                 self.tell(Notice::Input { text: line_of(&text), editing: None });
             }
             self.failed(&e);
         }
-        if let Some(errand) = self.here.work.errand() {
-            self.activity(errand.activity());
-        }
-        if self.here.work.is_idle() {
+        if self.here.wait.is_idle() {
             self.here.typed = None;
             self.shelve_what_is_read();
-            // Beside, the end is told when all that was asked is done.
+            // Off screen the end is shown when all requests are done.
             if !self.off_screen || self.here.queue.is_empty() {
                 self.idle();
             }
         }
     }
 
-    /// Says that nothing runs, but for what another thread does beside. While the model is being loaded that is said instead.
+    /// Shows that no verb runs: the background tasks, or the loading of the model, if any.
     pub(super) fn idle(&mut self) {
-        let beside = self.errands.last().filter(|_| !self.off_screen).map(Errand::activity);
+        let beside = self.background.last().filter(|_| !self.off_screen).map(|(task, _)| task.activity());
         self.activity(match (&self.engine.state, beside) {
             (_, Some(beside)) => beside,
             (EngineState::Starting, None) => Activity::Starting { what: "loading the model".into() },
@@ -218,7 +215,7 @@ impl State {
         });
     }
 
-    fn failed(&mut self, e: &RuntimeError) {
+    pub(super) fn failed(&mut self, e: &RuntimeError) {
         if self.attendance == Attendance::Absent || self.must_open {
             let error = match e {
                 RuntimeError::Store(in_use @ StoreError::InUse { .. }) => {
@@ -251,10 +248,9 @@ impl State {
         }
     }
 
-    /// A request: for what goes on, now, or later.
     fn on_request(&mut self, request: Request) {
         match request {
-            // Nobody types it in a hurry there: it is for the end of what was asked before.
+            // A one-shot run ends after all requests before it.
             Request::Quit if self.attendance == Attendance::Absent => self.here.queue.push_back(Request::Quit),
             // Without anybody to go on, stopping is ending.
             Request::Stop if self.attendance == Attendance::Present => self.stop(),
@@ -270,7 +266,8 @@ impl State {
         }
     }
 
-    /// A request that has its turn. `promised`: more comes for the conversation in hand, should this one lead away from it.
+    /// Serves or queues a request. `promised`: the interface holds more for this conversation, should the request lead
+    /// away from it.
     pub(super) fn in_turn(&mut self, request: Request, promised: bool) {
         if request.while_busy() == WhileBusy::Leaves {
             self.here.promised = promised;
@@ -279,13 +276,13 @@ impl State {
             self.make_room();
         }
         match request {
-            // What goes on was nobody's wish.
-            r if self.here.work.gives_way() && r.while_busy() != WhileBusy::Runs => {
+            // A title belongs to no request, and gives way.
+            r if self.here.wait.gives_way() && r.while_busy() != WhileBusy::Runs => {
                 self.here.queue.push_back(r);
                 self.here.slot.cancel.cancel();
             }
             r => match self.turn_of(&r) {
-                Turn::Beside => self.serve(r),
+                Turn::AtOnce => self.serve(r),
                 Turn::Next | Turn::Later => self.here.queue.push_back(r),
                 Turn::Leave => self.leave(r),
                 Turn::Apart => self.set_apart(r),
@@ -293,106 +290,67 @@ impl State {
         }
     }
 
-    /// Ends as soon as everything that goes on has ended.
+    /// Ends as soon as all verbs have ended.
     fn quit(&mut self) {
         self.quitting = true;
         self.stop();
         self.beside_each(|_| true, State::stop);
-        self.leave_errands();
+        self.leave_background_tasks();
     }
 
-    /// Serves a request beside the work that goes on, which stays what it is.
+    /// Serves a request at once, while the conversation's verb waits.
     fn serve(&mut self, request: Request) {
-        self.beside_work(|runtime| runtime.handle(request));
+        let verb = request.execute(&mut Dispatch(&self.baton));
+        self.at_once.push_back((self.here.session.serial, verb));
     }
 
-    /// Does something beside the work that goes on; what it has another thread do goes on beside as well.
-    pub(super) fn beside_work(&mut self, step: impl FnOnce(&mut State) -> Done) {
-        let goes_on = std::mem::take(&mut self.here.work);
-        let done = step(self);
-        if let Err(e) = done {
-            self.failed(&e);
-        }
-        match std::mem::replace(&mut self.here.work, goes_on) {
-            Work::Idle => {}
-            Work::Errand(errand) => self.errands.push(errand),
-            _ => self.note(Level::Error, "internal error: a request waits for something while something else goes on"),
-        }
-    }
-
-    /// Ends what goes on as soon as it can.
+    /// Ends the running verb as soon as possible.
     pub(super) fn stop(&mut self) {
         self.here.slot.cancel.cancel();
         // With something in hand that is meant.
-        if !self.off_screen && (self.here.work.is_idle() || self.here.work.gives_way()) {
-            self.stop_errands();
+        if !self.off_screen && (self.here.wait.is_idle() || self.here.wait.gives_way()) {
+            self.stop_background_tasks();
         }
-        if self.here.work.gives_way() {
+        if self.here.wait.gives_way() {
             return;
         }
-        match std::mem::take(&mut self.here.work) {
-            Work::Errand(errand) => {
-                errand.stop();
-                let shown = errand.activity();
-                self.here.work = Work::Errand(errand);
+        match &self.here.wait {
+            Wait::Background(task) => {
+                task.stop();
+                let shown = task.activity();
                 self.activity(shown);
             }
-            Work::Asking { then, .. } => self.resumed(then, None),
-            Work::Starting(_) => self.after(Err(RuntimeError::Stopped)),
-            // What is being saved is saved; whoever waits for it looks whether to stop.
-            Work::Saving { then, .. } => self.resumed(then, ()),
-            Work::Idle => {}
-            work @ (Work::Ready(_) | Work::Restoring { .. } | Work::Feeding(_) | Work::Branching(_)) => {
-                self.here.work = work;
-                self.activity(Activity::Stopping);
-            }
+            // A save goes on; the verb looks whether to stop.
+            Wait::Question { .. } | Wait::Model | Wait::Saved { .. } => self.wake(Wake::Stopped),
+            Wait::Idle => {}
+            Wait::Turn | Wait::Engine { .. } => self.activity(Activity::Stopping),
         }
     }
 
     fn on_save(&mut self, event: SaveEvent) {
         let kept = self.disk.on_event(event);
         self.saved();
-        self.beside_each(|work| matches!(work, Work::Saving { .. }), State::saved);
+        self.beside_each(|wait| matches!(wait, Wait::Saved { .. }), State::saved);
         // What is marked as kept has changed.
-        if kept && (self.here.work.is_idle() || self.here.work.gives_way()) {
+        if kept && (self.here.wait.is_idle() || self.here.wait.gives_way()) {
             self.show_tree();
             self.tell_library();
         }
     }
 
-    /// Something is on disk, or will not come there.
+    /// Something is on disk, or will never be.
     fn saved(&mut self) {
-        match std::mem::take(&mut self.here.work) {
-            Work::Saving { wanted, then, .. } if self.disk.has(wanted) => self.resumed(then, ()),
-            work => self.here.work = work,
+        if matches!(self.here.wait, Wait::Saved { wanted, .. } if self.disk.has(wanted)) {
+            self.wake(Wake::Go);
         }
     }
 
     fn on_tick(&mut self) {
-        match std::mem::take(&mut self.here.work) {
-            Work::Saving { until, then, .. } if Instant::now() >= until => self.resumed(then, ()),
-            Work::Errand(errand) if errand.is_left() => self.after(Err(RuntimeError::Stopped)),
-            Work::Restoring { id, target, then } => {
-                self.show_in_flight(target.position());
-                self.here.work = Work::Restoring { id, target, then };
-            }
-            Work::Feeding(mut f) => {
-                f.look(self);
-                if f.generated.is_empty() {
-                    self.show_in_flight(self.here.slot.live.position());
-                }
-                self.here.work = Work::Feeding(f);
-            }
-            Work::Branching(mut b) => {
-                b.look(self);
-                self.here.work = Work::Branching(b);
-            }
-            work => self.here.work = work,
+        match &self.here.wait {
+            Wait::Saved { until, .. } if Instant::now() >= *until => self.wake(Wake::Go),
+            Wait::Background(task) if task.is_given_up() => self.wake(Wake::Stopped),
+            Wait::Engine { next_tick, .. } if Instant::now() >= *next_tick => self.wake(Wake::Tick),
+            _ => {}
         }
-    }
-
-    /// One request, from the first word to the last.
-    fn handle(&mut self, request: Request) -> Done {
-        request.execute(&mut Dispatch(self))
     }
 }

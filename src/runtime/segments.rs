@@ -1,5 +1,5 @@
-//! How a rendered text becomes segments: what has to be read behind a path, and what a job has added to it. Pure: knows a
-//! tokenizer, no engine and no store. The runtime and the local server feed the engine by it.
+//! A rendered text as segments: what has to be read after a path, and what a job has added to it. Pure: knows a
+//! tokenizer, no engine and no store. The runtime and the local server both use it.
 
 use super::path::Path;
 use super::render::{Rendered, Renderer};
@@ -14,7 +14,7 @@ use crate::text::{Before, Halt, TextError};
 pub struct Step {
     /// Its tokens.
     pub prompt: Vec<Token>,
-    /// Bytes of the rendered text before it: where the path has to end that it is read behind.
+    /// Bytes of the rendered text before it: the end of the path that it follows.
     pub text_start: usize,
     /// Bytes of the rendered text at its end.
     pub text_end: usize,
@@ -29,8 +29,8 @@ pub fn boundary(rendered: &Rendered, end: usize) -> TextBoundary {
     TextBoundary::of(rendered.text.get(..end).unwrap_or(&rendered.text))
 }
 
-/// Cuts the text behind a path into segments to be read, each of about `piece` tokens at most. The last one is what the model
-/// answers to, unless a message ends with it.
+/// Cuts the text after a path into segments to be read, each of about `piece` tokens at most. The model answers to the
+/// last one, unless a message ends with it.
 ///
 /// # Errors
 /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
@@ -63,7 +63,7 @@ pub fn steps(
             e => e,
         })?;
         if tokens.is_empty() {
-            // A tokenizer may leave characters out: there is nothing to read, and no place in the text behind them.
+            // A tokenizer may leave characters out: there is nothing to read.
             continue;
         }
         count = count.saturating_add(tokens.len());
@@ -113,7 +113,6 @@ pub fn document_text(renderer: &Renderer, path: &Path, prefix: Option<SegmentId>
     Some(body.chars().filter(|c| *c != SHIELD).collect())
 }
 
-/// A segment behind `path`.
 pub fn content(
     fingerprint: &str,
     path: &Path,

@@ -52,7 +52,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A session nothing was said in yet.
+    /// An empty session.
     pub(super) fn empty(settings: Settings, system: Option<String>) -> Session {
         Session {
             serial: 0,
@@ -110,7 +110,7 @@ impl Session {
             .map_err(|e| RuntimeError::Failed(format!("The settings cannot be written down: {e}.")))
     }
 
-    /// A document whose load broke off is complete as soon as it is read to its end. Whether there is one that is so from now on.
+    /// Marks documents whose load broke off as complete once they are read to their end. True if there are any.
     pub(super) fn complete_what_is_read(&mut self) -> bool {
         let read = self.broken_off.iter().filter(|id| self.ends.contains_key(*id));
         let open = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| !d.complete);

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::errand::{Order, Place, SHORT};
+use super::task::{Doing, Order, Place, SHORT};
 use super::record::as_left;
 use super::session::Rights;
 use super::tree::Tree;
+use super::verb::Verb;
 use super::{Done, RuntimeError, Session, State, grouped};
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
@@ -24,7 +25,7 @@ pub fn session_rows(
     fingerprint: Option<&str>,
     sizes: Option<&Sizes>,
 ) -> Vec<SessionRow> {
-    // Where it cannot be told, the list matters more.
+    // The list matters more than this column.
     let undone = store.maybe_undone().unwrap_or_default();
     let row = |r: SessionRecord| SessionRow {
         undone: if undone.contains(&r.id) { store.undone(r.id, r.head).unwrap_or(0) } else { 0 },
@@ -72,7 +73,7 @@ impl State {
         }
     }
 
-    /// Sends what is shown beside the messages of the open session: they are there already.
+    /// Sends what is shown around the messages of the open session.
     pub(super) fn show_tree(&self) {
         self.tell(Notice::Tree(TreeView {
             branch: self.here.session.tree.branch_position(),
@@ -94,7 +95,7 @@ impl State {
         }
     }
 
-    /// An empty session, not saved until something is said.
+    /// An empty session; it is saved with its first message.
     pub(super) fn start_new(&mut self, name: Option<String>) -> Done {
         if let Some(name) = &name {
             self.refuse_taken(name)?;
@@ -131,8 +132,8 @@ impl State {
         self.show_session();
     }
 
-    /// Makes a new session that stands at `head`, and opens it. What another process is still writing there would go on growing:
-    /// the fork has a copy of it as it stands now.
+    /// Makes a new session that ends at `head`, and opens it. A message that another process is still writing would go
+    /// on growing: the fork gets a copy of it.
     pub(super) fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
         let id = self.disk.store.new_session_id();
         let name = match name {
@@ -175,7 +176,7 @@ impl State {
         Ok(())
     }
 
-    /// The same text as a message of its own, of which nothing more comes.
+    /// The same text as a new message that is complete.
     fn copied_as_left(&self, message: Message) -> Message {
         let draft = self.draft(message.role, message.parent, String::new());
         as_left(Message { id: draft.id, ..message })
@@ -224,9 +225,11 @@ impl State {
         self.show_session();
         Ok(())
     }
+}
 
+impl Verb {
     /// `/delete`.
-    pub(super) fn delete(&mut self, name: Option<&str>) -> Done {
+    pub(super) async fn delete(&mut self, name: Option<&str>) -> Done {
         self.disk.wait_for_texts();
         let record = match (name, self.here.session.id) {
             (Some(LAST), _) => {
@@ -240,7 +243,7 @@ impl State {
             }
         };
         let open = self.here.session.id == Some(record.id);
-        if self.seat_of(|session| session.id == Some(record.id)).is_some() {
+        if self.at_work(|session| session.id == Some(record.id)).is_some() {
             return Err(RuntimeError::Refused(format!("\"{}\" is at work. Stop it there first.", record.name)));
         }
         // One that is open to view only may be another process's.
@@ -257,50 +260,43 @@ impl State {
             self.disk.store.extent(record.id)?,
             crate::core::bytes(own)
         );
-        self.ask_user(text, Choice::yes_or_no("delete", "keep"), move |runtime, key| {
-            if key != 'y' {
-                return Ok(());
-            }
-            runtime.disk.store.delete(record.id)?;
-            drop(lock);
-            if open {
-                runtime.start_new(None)?;
-            }
-            // Only a session that was left is on the list by its id.
-            runtime.opened.forget(record.id);
-            runtime.show_session();
-            let back = command_word(&record.name);
-            runtime.note(Level::Info, format!("\"{}\" is in the trash. Back with: /resume {back}", record.name));
-            Ok(())
-        })
+        if self.ask_user(text, Choice::yes_or_no("delete", "keep")).await != 'y' {
+            return Ok(());
+        }
+        self.disk.store.delete(record.id)?;
+        drop(lock);
+        if open {
+            self.start_new(None)?;
+        }
+        // Only a session that was left is on the list by its id.
+        self.opened.forget(record.id);
+        self.show_session();
+        let back = command_word(&record.name);
+        self.note(Level::Info, format!("\"{}\" is in the trash. Back with: /resume {back}", record.name));
+        Ok(())
     }
 
     /// `/search`.
-    pub(super) fn search(&mut self, query: &str) -> Done {
+    pub(super) async fn search(&mut self, query: &str) -> Done {
         let (store, query) = (Arc::clone(&self.disk.store), query.to_owned());
         let order = Order {
             what: "searching".into(),
             failed: "The search failed unexpectedly.",
-            place: Place::Beside,
+            place: Place::Background,
             patience: SHORT,
         };
         let asked = query.clone();
         let indexed = |n, of| format!("searching: {} of {} new messages indexed", grouped(n), grouped(of));
-        self.elsewhere(
-            order,
-            move |doing| doing.watched(indexed, |watch| store.search(&asked, HITS, watch)),
-            move |runtime, hits| {
-                let row = |h: SearchHit| SearchRow {
-                    session: h.name,
-                    message: h.message,
-                    number: h.number,
-                    snippet: h.snippet,
-                    created_ms: h.created_ms,
-                };
-                let rows = hits??.into_iter().map(row).collect();
-                runtime.tell(Notice::Found { query, rows });
-                Ok(())
-            },
-        )
+        let search = move |doing: &Doing| doing.watched(indexed, |watch| store.search(&asked, HITS, watch));
+        let hits = self.elsewhere(order, search).await??;
+        let row = |h: SearchHit| SearchRow {
+            session: h.name,
+            message: h.message,
+            number: h.number,
+            snippet: h.snippet,
+            created_ms: h.created_ms,
+        };
+        self.tell(Notice::Found { query, rows: hits.into_iter().map(row).collect() });
+        Ok(())
     }
 }

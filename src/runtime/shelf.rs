@@ -1,17 +1,17 @@
-//! `/ask-all`: one question to every document of the library, each behind its own kept state, side by side. Nothing of it is kept;
-//! a fork can be opened at any answer.
+//! `/ask-all`: one question to every document of the library, each after its own kept state, in parallel. Nothing of
+//! it is kept; a fork can be opened at any answer.
 
 mod kept;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::branches::{Branch, Fan, Grown, Lanes, Written};
-use super::library::Unread;
+use super::fan_out::{Branch, Fan, Grown, Written};
 use super::path::Path;
 use super::render::Rendered;
 use super::segments;
 use super::slot::Last;
+use super::verb::Verb;
 use super::{Attendance, Done, RuntimeError, State};
 use crate::config::settings::SaveStates;
 use crate::core::now_ms;
@@ -20,9 +20,8 @@ use crate::engine::protocol::{Ended, Sampling, Token};
 use crate::runtime::protocol::{Activity, FanOut, FanOutRow, Level, Notice};
 use crate::store::DocumentRecord;
 use crate::text::{Begin, StreamDecoder};
-use kept::is_file;
+use kept::{Standing, is_file};
 
-/// What is said to be too long.
 const THIS_QUESTION: &str = "This question";
 
 /// Which documents, and what of them.
@@ -50,13 +49,13 @@ pub(super) struct Asked {
 
 /// A question to a document, ready to be read.
 struct Ready {
-    /// The document and what stands before it, then the question.
+    /// What precedes the document, the document, then the question.
     messages: Vec<Message>,
     rendered: Arc<Rendered>,
     path: Path,
 }
 
-/// A document that is being asked.
+/// A document and its answer.
 struct Being {
     record: DocumentRecord,
     row: FanOutRow,
@@ -73,12 +72,12 @@ struct AskAll {
     question: String,
     sampling: Sampling,
     asked: Vec<Being>,
-    /// The table has changed since it was told.
+    /// The table has changed since it was shown.
     changed: bool,
     started: Instant,
 }
 
-/// Where no document is to be asked, of all or of those that are called so.
+/// The error where no document matches.
 pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
     let which = library.map_or(String::new(), |glob| format!(" called {glob}"));
     let put = match attendance {
@@ -88,50 +87,50 @@ pub fn no_document(library: Option<&str>, attendance: Attendance) -> String {
     format!("There is no document{which} in the library. {put}")
 }
 
-impl State {
+impl Verb {
     /// `/ask-all`.
-    pub(super) fn ask_all(&mut self, wish: Wish) -> Done {
+    pub(super) async fn ask_all(&mut self, mut wish: Wish) -> Done {
         if wish.question.trim().is_empty() {
             return Err(RuntimeError::Refused("/ask-all QUESTION asks every document of the library.".into()));
         }
-        self.with_engine(move |runtime| {
-            runtime.keeps_state(match runtime.attendance {
-                Attendance::Present => "/ask-all",
-                Attendance::Absent => "ask-all",
-            })?;
-            // What was read last may still be on its way to the disk: its entry of the library, and its state.
-            runtime.disk.wait_for_texts();
-            runtime.when_saved(runtime.disk.states(), move |runtime| runtime.ask_shelf(wish, &[]))
-        })
+        self.engine_ready().await?;
+        self.keeps_state(match self.attendance {
+            Attendance::Present => "/ask-all",
+            Attendance::Absent => "ask-all",
+        })?;
+        let (mut kept, mut others) = self.library_documents_kept(&wish).await?;
+        let mut unread = Vec::new();
+        // What would not be kept need not be read.
+        if wish.read && !others.is_empty() && self.disk.policy != SaveStates::Never {
+            let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
+            unread = self.read_shelved(files).await?;
+            wish.tried = true;
+            (kept, others) = self.library_documents_kept(&wish).await?;
+        }
+        let others = others.into_iter().map(|(d, standing)| {
+            let why = self.why_not(&wish, &d, standing, &unread);
+            (d, why)
+        });
+        let others = others.collect();
+        self.ask_documents(wish.question, kept, others).await
     }
 
-    fn ask_shelf(&mut self, wish: Wish, unread: &[Unread]) -> Done {
+    /// The documents that are meant: those with usable state, and the others.
+    async fn library_documents_kept(
+        &mut self,
+        wish: &Wish,
+    ) -> Done<(Vec<DocumentRecord>, Vec<(DocumentRecord, Standing)>)> {
+        // What was read last may still be on its way to the disk: its entry of the library, and its state.
+        self.disk.wait_for_texts();
+        self.states_saved().await;
         let (kept, others) = self.shelved(wish.library.as_deref())?;
         if kept.is_empty() && others.is_empty() {
             return Err(RuntimeError::Refused(no_document(wish.library.as_deref(), self.attendance)));
         }
-        // What would not be kept need not be read.
-        if wish.read && !others.is_empty() && self.disk.policy != SaveStates::Never {
-            let files = others.iter().filter_map(|(d, _)| d.document.path.clone()).filter(|p| is_file(p)).collect();
-            return self.read_shelved(files, Wish { tried: true, ..wish });
-        }
-        let others = others.into_iter().map(|(d, standing)| {
-            let why = self.why_not(&wish, &d, standing, unread);
-            (d, why)
-        });
-        let others = others.collect();
-        self.ask_documents(wish.question, kept, others)
+        Ok((kept, others))
     }
 
-    /// Refuses what asks kept state where there is none.
-    pub(super) fn keeps_state(&self, what: &str) -> Done {
-        match self.engine.server() {
-            None => Ok(()),
-            Some(_) => Err(RuntimeError::Refused(format!("{what} asks kept states, and a server keeps none of ours."))),
-        }
-    }
-
-    fn ask_documents(
+    async fn ask_documents(
         &mut self,
         question: String,
         kept: Vec<DocumentRecord>,
@@ -158,62 +157,31 @@ impl State {
         // Answers that are to be compared are not drawn by lot.
         let sampling = Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) };
         self.activity(Activity::Busy { what: format!("asking {count} documents") });
-        let fan = AskAll { question, sampling, asked, changed: true, started: Instant::now() };
+        let mut fan = AskAll { question, sampling, asked, changed: true, started: Instant::now() };
         fan.tell(self, false);
-        self.branch_out(fan)
-    }
-
-    /// The messages behind a kept document with a question, as they render to just its state.
-    fn behind(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
-        let segment = record.document.segment;
-        let path = self.disk.stored_path(&segment)?;
-        if path.head() != Some(segment) {
-            return Err(RuntimeError::Refused("its kept state is gone".into()));
-        }
-        let mut candidates = Vec::new();
-        if let Some(id) = self.disk.store.message_ending(&segment)? {
-            // A damaged one is not what was read.
-            let whole = |path: &Vec<Message>| path.iter().all(|m| !m.meta.damaged);
-            // A question without an answer has no end of its own in the state.
-            let alone = |path: &Vec<Message>| path.iter().rev().skip(1).all(|m| m.role == Role::System);
-            candidates.extend(Some(self.disk.store.path(id)?).filter(|path| whole(path) && alone(path)));
-        }
-        if let Some(text) = self.document_text(record, &path) {
-            let d = &record.document;
-            let mut document = self.draft(Role::Document, None, text);
-            document.meta.document = Some(DocumentInfo {
-                name: d.name.clone(),
-                path: d.path.clone(),
-                hash: d.hash.clone(),
-                tokens: d.tokens,
-                lines: d.lines,
-                complete: true,
-                once: false,
-            });
-            let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
-            let system = system.map(|text| self.draft(Role::System, None, text));
-            candidates.extend(system.map(|s| vec![s, document.clone()]));
-            candidates.push(vec![document]);
-        }
-        for mut messages in candidates {
-            messages.push(self.draft(Role::User, None, question.to_owned()));
-            let refs: Vec<&Message> = messages.iter().collect();
-            let rendered = self.prompt(&refs, THIS_QUESTION)?;
-            if path.unchanged(&rendered.text).segments().len() == path.segments().len() {
-                return Ok(Ready { messages, rendered, path });
-            }
-        }
-        Err(RuntimeError::Refused("its text cannot be put together again from what is kept".into()))
-    }
-
-    /// The text of a document, spelled from the tokens that were read.
-    pub(super) fn document_text(&self, record: &DocumentRecord, path: &Path) -> Option<String> {
-        let d = &record.document;
-        segments::document_text(&self.engine.renderer, path, d.prefix, &d.name)
+        let slots = self.fan_out(&mut fan).await?;
+        let released = self.release(slots);
+        fan.tell(self, true);
+        self.report_meters();
+        let (answered, of, seconds) = (fan.answered(), fan.asked.len(), fan.started.elapsed().as_secs_f64());
+        let stopped = if self.here.slot.stopped() { "Stopped: " } else { "" };
+        self.note(Level::Info, format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s."));
+        let AskAll { question, sampling, asked, .. } = fan;
+        let asked = asked.into_iter().map(|b| Asked {
+            record: b.record,
+            question: question.clone(),
+            row: b.row,
+            thinking: b.thinking,
+            looked: b.looked,
+            seed: sampling.seed_of_draws(),
+        });
+        let (serial, asked) = (self.here.session.serial, asked.collect());
+        self.asked.insert(serial, asked);
+        released
     }
 
     /// Enter in the table: a new session that ends with this answer.
-    pub(super) fn open_asked(&mut self, at: usize) -> Done {
+    pub(super) async fn open_asked(&mut self, at: usize) -> Done {
         let Some(asked) = self.asked.get(&self.here.session.serial).and_then(|rows| rows.get(at)).cloned() else {
             return Err(RuntimeError::Refused("That answer is not there any more. /ask-all asks again.".into()));
         };
@@ -251,7 +219,66 @@ impl State {
             Level::Info,
             format!("A new session with {}: its state is kept, the answer goes on from there.", asked.row.document),
         );
-        self.sync_quietly()
+        self.sync_quietly().await
+    }
+}
+
+impl State {
+    /// Refuses what asks kept state where there is none.
+    pub(super) fn keeps_state(&self, what: &str) -> Done {
+        match self.engine.server() {
+            None => Ok(()),
+            Some(_) => Err(RuntimeError::Refused(format!("{what} asks kept states, and a server keeps none of ours."))),
+        }
+    }
+
+    /// The messages up to a kept document and a question, as they render to just its state.
+    fn behind(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
+        let segment = record.document.segment;
+        let path = self.disk.stored_path(&segment)?;
+        if path.head() != Some(segment) {
+            return Err(RuntimeError::Refused("its kept state is gone".into()));
+        }
+        let mut candidates = Vec::new();
+        if let Some(id) = self.disk.store.message_ending(&segment)? {
+            // A damaged one is not what was read.
+            let whole = |path: &Vec<Message>| path.iter().all(|m| !m.meta.damaged);
+            // A question without an answer has no end of its own in the state.
+            let alone = |path: &Vec<Message>| path.iter().rev().skip(1).all(|m| m.role == Role::System);
+            candidates.extend(Some(self.disk.store.path(id)?).filter(|path| whole(path) && alone(path)));
+        }
+        if let Some(text) = self.document_text(record, &path) {
+            let d = &record.document;
+            let mut document = self.draft(Role::Document, None, text);
+            document.meta.document = Some(DocumentInfo {
+                name: d.name.clone(),
+                path: d.path.clone(),
+                hash: d.hash.clone(),
+                tokens: d.tokens,
+                lines: d.lines,
+                complete: true,
+                once: false,
+            });
+            let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
+            let system = system.map(|text| self.draft(Role::System, None, text));
+            candidates.extend(system.map(|s| vec![s, document.clone()]));
+            candidates.push(vec![document]);
+        }
+        for mut messages in candidates {
+            messages.push(self.draft(Role::User, None, question.to_owned()));
+            let refs: Vec<&Message> = messages.iter().collect();
+            let rendered = self.prompt(&refs, THIS_QUESTION)?;
+            if path.unchanged(&rendered.text).segments().len() == path.segments().len() {
+                return Ok(Ready { messages, rendered: Arc::new(rendered), path });
+            }
+        }
+        Err(RuntimeError::Refused("its text cannot be put together again from what is kept".into()))
+    }
+
+    /// The text of a document, spelled from the tokens that were read.
+    pub(super) fn document_text(&self, record: &DocumentRecord, path: &Path) -> Option<String> {
+        let d = &record.document;
+        segments::document_text(&self.engine.renderer, path, d.prefix, &d.name)
     }
 }
 
@@ -267,7 +294,7 @@ impl AskAll {
 
     /// An answer is complete: what it looked at, and how likely the model found it.
     fn answer(being: &mut Being, runtime: &State, grown: Grown) {
-        let Some(end) = grown.end else { return };
+        let Some(end) = grown.stats.end else { return };
         if let Some(decoder) = &mut being.decoder {
             let rest = decoder.finish();
             being.row.text.push_str(&rest.answer);
@@ -325,7 +352,7 @@ impl Fan for AskAll {
         Ok(Some(branch))
     }
 
-    fn tokens(&mut self, _desk: &mut State, which: usize, written: &Written<'_>) {
+    fn tokens(&mut self, _state: &mut State, which: usize, written: &Written<'_>) {
         let Some(being) = self.asked.get_mut(which) else { return };
         being.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
         if let Some(decoder) = &mut being.decoder {
@@ -351,25 +378,5 @@ impl Fan for AskAll {
         }
         (being.ready, being.decoder) = (None, None);
         self.say_how_far(runtime);
-    }
-
-    fn over(self: Box<Self>, runtime: &mut State, lanes: Lanes) -> Done {
-        runtime.release(lanes);
-        self.tell(runtime, true);
-        runtime.report_meters();
-        let (answered, of, seconds) = (self.answered(), self.asked.len(), self.started.elapsed().as_secs_f64());
-        let stopped = if runtime.here.slot.stopped() { "Stopped: " } else { "" };
-        runtime.note(Level::Info, format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s."));
-        let Self { question, sampling, asked, .. } = *self;
-        let asked = asked.into_iter().map(|b| Asked {
-            record: b.record,
-            question: question.clone(),
-            row: b.row,
-            thinking: b.thinking,
-            looked: b.looked,
-            seed: sampling.seed_of_draws(),
-        });
-        runtime.asked.insert(runtime.here.session.serial, asked.collect());
-        Ok(())
     }
 }

@@ -1,33 +1,18 @@
 //! `/branch`: from one branch of the conversation to another.
 //!
-//! A branch is counted beside the message that has others beside it: the nearest one to the head, where the header counts, or the
-//! one whose number was typed. Who goes to another branch further up comes to where that was left, and it may branch again below:
-//! then the header counts there, and the way back is the number of the outer place, which is said. Who went back to where several
-//! messages go on chooses one of them by the number that it would have, or without one where the header counts nothing.
+//! A branch is counted among the siblings of the nearest message to the head that has some, as in the header, or of
+//! the message whose number was typed. A branch further up opens where it was left, and may branch again below: then
+//! the header counts there, and a note gives the number of the outer place for the way back. After an undo to a fork,
+//! a branch is chosen by the number it would have.
 
 use super::tree::Tree;
+use super::verb::Verb;
 use super::{Done, RuntimeError, State};
 use crate::config::commands::{BranchTarget, Sibling};
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::Level;
 
 impl State {
-    /// `/branch`.
-    pub(super) fn branch(&mut self, target: BranchTarget) -> Done {
-        match target {
-            BranchTarget::List => {
-                self.timeline()?;
-                self.say_where_it_branches();
-                Ok(())
-            }
-            BranchTarget::Name(name) => match self.here.session.labelled(&name) {
-                Some(id) => self.go_to(id, &format!("At \"{name}\",")),
-                None => self.resume(&name),
-            },
-            BranchTarget::Beside(at, sibling) => self.go_beside(at, sibling),
-        }
-    }
-
     /// Where there is more than one place to choose at; the one place is in the header.
     fn say_where_it_branches(&self) {
         let c = &self.here.session.tree;
@@ -72,8 +57,26 @@ impl State {
             siblings => Ok((Some(from), siblings.to_vec())),
         }
     }
+}
 
-    fn go_beside(&mut self, at: Option<u64>, sibling: Sibling) -> Done {
+impl Verb {
+    /// `/branch`.
+    pub(super) async fn branch(&mut self, target: BranchTarget) -> Done {
+        match target {
+            BranchTarget::List => {
+                self.timeline()?;
+                self.say_where_it_branches();
+                Ok(())
+            }
+            BranchTarget::Name(name) => match self.here.session.labelled(&name) {
+                Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
+                None => self.resume(&name).await,
+            },
+            BranchTarget::Beside(at, sibling) => self.go_beside(at, sibling).await,
+        }
+    }
+
+    async fn go_beside(&mut self, at: Option<u64>, sibling: Sibling) -> Done {
         self.here.session.may_write()?;
         let (from, siblings) = self.to_choose(at)?;
         let c = &self.here.session.tree;
@@ -104,10 +107,9 @@ impl State {
             }
         };
         let what = format!("Branch {n}/{of}{place}, at");
-        self.go_then(Some(leaf), move |runtime, fed| {
-            runtime.say_shared_and(&what, &fed, &back);
-            Ok(())
-        })
+        let stats = self.go_silently(Some(leaf)).await?;
+        self.say_shared_and(&what, &stats, &back);
+        Ok(())
     }
 }
 

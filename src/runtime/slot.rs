@@ -108,13 +108,8 @@ impl State {
         })
     }
 
-    /// Starts a job on top of the live state; returns its id.
-    pub(super) fn start_job(&mut self, prompt: Vec<Token>, last: Option<Last>, export: bool) -> Done<u64> {
-        self.start_job_in(self.here.slot.sequence, prompt, last, export)
-    }
-
-    /// The same in any sequence.
-    pub(super) fn start_job_in(
+    /// Starts a job on top of a slot's state; returns its id.
+    pub(super) fn start_job(
         &mut self,
         sequence: SequenceId,
         prompt: Vec<Token>,
@@ -131,24 +126,8 @@ impl State {
         Ok(id)
     }
 
-    /// Begins to make the engine's state equal `target`: `rows` follow the first `keep` tokens.
+    /// Begins to make a slot's state equal `target`: `rows` follow the first `keep` tokens.
     pub(super) fn start_restore(
-        &mut self,
-        target: &Path,
-        keep: u64,
-        rows: Vec<Arc<StoredRows>>,
-        end: Option<CheckpointImage>,
-    ) -> Done<u64> {
-        match target.head() {
-            None => self.here.slot.in_flight.clear(),
-            // Rows of the part that stays may still be on their way.
-            Some(_) => self.here.slot.in_flight.extend(rows.iter().cloned()),
-        }
-        self.start_restore_in(self.here.slot.sequence, target, keep, rows, end)
-    }
-
-    /// The same in another sequence than the conversation's.
-    pub(super) fn start_restore_in(
         &mut self,
         sequence: SequenceId,
         target: &Path,
@@ -169,25 +148,8 @@ impl State {
         Ok(id)
     }
 
-    /// Adds what a job did to the live path. Returns the segment, and whether all of the step was read; `None` when
-    /// nothing was done.
-    pub(super) fn absorb(
-        &mut self,
-        rendered: &Rendered,
-        step: &Step,
-        end: &JobEnd,
-    ) -> Done<Option<(NewSegment, bool)>> {
-        let mut live = std::mem::take(&mut self.here.slot.live);
-        let absorbed = self.absorb_in(&mut live, rendered, step, end);
-        match absorbed {
-            Ok(_) => self.here.slot.live = live,
-            Err(_) => self.here.slot.lose(),
-        }
-        absorbed
-    }
-
-    /// The same into the path of any sequence.
-    pub(super) fn absorb_in(
+    /// Adds what a job did to a path.
+    pub(super) fn absorbed(
         &self,
         live: &mut Path,
         rendered: &Rendered,
@@ -199,7 +161,6 @@ impl State {
             .map_err(RuntimeError::Failed)
     }
 
-    /// A segment behind `path`.
     pub(super) fn content(
         &self,
         path: &Path,

@@ -1,7 +1,7 @@
-//! Blocks that an answer looked at become passages: the engine speaks of token positions, people of documents and lines.
+//! Blocks that an answer looked at, as passages: the engine counts token positions, people read documents and lines.
 //!
-//! Positions become bytes of the rendered text by walking along it with the tokens of the live path; bytes become lines of the
-//! message whose text stands there. What belongs to no message (the template's own words) is nobody's passage. Pure.
+//! Positions become bytes of the rendered text by walking along it with the tokens of the live path; bytes become
+//! lines of the message they lie in. Blocks of the template's own words belong to no passage. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ const SENTENCE_PASSAGES: usize = 3;
 const MOST_BLOCKS: usize = 256;
 /// A block below this share is no passage of its own.
 const LEAST_SHARE: f64 = 0.005;
-/// Blocks beside one that stands out belong to its passage from this part of its share on.
+/// Neighbours of a block that stands out belong to its passage from this part of its share on.
 const JOINED_FROM: f64 = 0.25;
 
 /// The text of a message in a rendered conversation.
@@ -35,7 +35,7 @@ pub(super) struct Item {
     document: Option<String>,
 }
 
-/// What stands at which tokens of the live path.
+/// The messages at the tokens of the live path.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
     items: Vec<Item>,
@@ -57,7 +57,7 @@ impl Renderer {
             let whole = from_line.trim_end();
             let end = cut.unwrap_or(rendered.text.len());
             let place = match m.role {
-                // It stands right before its cut; earlier the same words may be the template's.
+                // It is right before its cut; the same words further up may be the template's.
                 Role::Assistant => end.checked_sub(whole.len()).filter(|from| *from >= at),
                 Role::System | Role::User | Role::Document => {
                     rendered.text.get(at..end).and_then(|rest| rest.find(whole)).map(|n| at + n)
@@ -123,13 +123,13 @@ impl Renderer {
         edges
     }
 
-    /// Bytes of the rendered text where a message of this number stands, and the line of its own text they begin with.
+    /// Bytes of the rendered text of a message of this number, and the line of its own text they begin with.
     pub(super) fn place_of(&self, rendered: &Rendered, path: &[&Message], number: u64) -> Option<(Range<usize>, u64)> {
         let items = self.items(rendered, path);
         items.into_iter().find(|i| i.number == number).map(|i| (i.range, i.line))
     }
 
-    /// What stands where, for an answer to the last message of `path`.
+    /// The map for an answer to the last message of `path`.
     pub(super) fn map(&self, rendered: &Rendered, path: &[&Message], live: &Path, block: usize) -> Map {
         let items = self.items(rendered, path);
         let question = path.len() as u64;
@@ -143,7 +143,6 @@ fn lines(text: &str) -> u64 {
     text.bytes().filter(|b| *b == b'\n').count() as u64
 }
 
-/// Whose a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     /// The first block.
@@ -241,7 +240,7 @@ impl Map {
         })
     }
 
-    /// What the blocks behind the first got, of what that one did not get.
+    /// Shares of the blocks after the first, of what the first did not get.
     fn shares(&self, looked: &Looked) -> Vec<Share> {
         let later = || looked.blocks.iter().filter(|b| b.block > 0);
         let rest: f64 = later().map(|b| f64::from(b.share)).sum();

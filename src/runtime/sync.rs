@@ -1,18 +1,16 @@
 //! The engine's state follows the conversation: it is made that of the head, as the next question will find it.
 
-use std::sync::Arc;
-
-use super::execute::{Fed, Planner, PromptReading};
+use super::execute::{PrefillStats, PromptReading};
 use super::path::Path;
 use super::plan::{Plan, SMALL_REST};
 use super::render::Rendered;
+use super::verb::Verb;
 use super::{Done, RuntimeError, State, grouped};
 use crate::core::transcript::Message;
 use crate::engine::protocol::EngineFault;
 use crate::runtime::protocol::{Activity, Level, ThinkMode};
 use crate::text::TextError;
 
-/// What is said to be too long.
 pub(super) const THIS_CONVERSATION: &str = "This conversation";
 
 impl RuntimeError {
@@ -23,79 +21,98 @@ impl RuntimeError {
     }
 }
 
-impl State {
+impl Verb {
     /// Makes the state at the head live, as the next question will find it; reads what is missing.
-    pub(super) fn sync(&mut self, then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static) -> Done {
-        self.try_sync(move |runtime, fed| then(runtime, fed?))
-    }
-
-    /// The same; `then` gets what failed once it was begun.
-    pub(super) fn try_sync(&mut self, then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static) -> Done {
-        self.with_engine(move |runtime| {
-            let rendered = runtime.known_size(runtime.past(), THIS_CONVERSATION)?;
-            if runtime.is_synced(&rendered) {
-                runtime.here.session.is_unread = false;
-                let fed = Fed { reused: runtime.here.slot.live.position(), ..Fed::default() };
-                return then(runtime, Ok(fed));
-            }
-            runtime.read_missing(rendered, State::plan_past, State::say_reading_again, then)
-        })
+    pub(super) async fn sync(&mut self) -> Done<PrefillStats> {
+        self.engine_ready().await?;
+        let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
+        if self.is_synced(&rendered) {
+            self.here.session.is_unread = false;
+            return Ok(PrefillStats { reused: self.here.slot.live.position(), ..PrefillStats::default() });
+        }
+        let plan = self.planned(&rendered, State::plan_past).await;
+        let plan = self.fitting(plan, THIS_CONVERSATION)?;
+        self.say_reading_again(&plan);
+        self.execute(plan, &rendered, None, &mut PromptReading::begun()).await
     }
 
     /// The same with all messages to their ends: none of it is left for the next question to bring.
-    pub(super) fn try_sync_to_the_end(
-        &mut self,
-        then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
-    ) -> Done {
-        self.with_engine(move |runtime| {
-            let rendered = runtime.known_size(runtime.past(), THIS_CONVERSATION)?;
-            runtime.read_missing(rendered, State::plan, |_, _| (), then)
-        })
+    pub(super) async fn sync_to_the_end(&mut self) -> Done<PrefillStats> {
+        self.engine_ready().await?;
+        let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
+        let plan = self.planned(&rendered, State::plan).await;
+        let plan = self.fitting(plan, THIS_CONVERSATION)?;
+        self.execute(plan, &rendered, None, &mut PromptReading::begun()).await
     }
 
-    /// The same where a few words are all that has to be read for it; more is left for whatever goes on from there, and that is said.
-    pub(super) fn try_sync_with_few(
-        &mut self,
-        then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
-    ) -> Done {
-        self.with_engine(move |runtime| {
-            let rendered = runtime.known_size(runtime.past(), THIS_CONVERSATION)?;
-            runtime.when_planned(rendered, State::plan, move |runtime, rendered, plan| {
-                let plan = match runtime.fitting(plan, THIS_CONVERSATION) {
-                    Ok(plan) => plan,
-                    Err(e) => return then(runtime, Err(e)),
-                };
-                let left = rendered.text.len().saturating_sub(plan.base.text_bytes());
-                if left > SMALL_REST && plan.to_read() > 0 {
-                    runtime.say_left(&plan);
-                    return then(runtime, Ok(Fed::default()));
-                }
-                runtime.execute(plan, rendered, None, PromptReading::begun(), move |runtime, _, fed| then(runtime, fed))
-            })
-        })
+    /// The same if that takes a few words only; more is left for the next question, which a note explains.
+    pub(super) async fn sync_with_few(&mut self) -> Done<PrefillStats> {
+        self.engine_ready().await?;
+        let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
+        let plan = self.planned(&rendered, State::plan).await;
+        let plan = self.fitting(plan, THIS_CONVERSATION)?;
+        let left = rendered.text.len().saturating_sub(plan.base.text_bytes());
+        if left > SMALL_REST && plan.to_read() > 0 {
+            self.say_left(&plan);
+            return Ok(PrefillStats::default());
+        }
+        self.execute(plan, &rendered, None, &mut PromptReading::begun()).await
     }
 
-    /// Reads what the plan for this conversation says, if it has room; `said` is told of it before.
-    fn read_missing(
-        &mut self,
-        rendered: Arc<Rendered>,
-        planner: Planner,
-        said: impl FnOnce(&State, &Plan) + Send + 'static,
-        then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
-    ) -> Done {
-        self.when_planned(rendered, planner, move |runtime, rendered, plan| {
-            match runtime.fitting(plan, THIS_CONVERSATION) {
-                Ok(plan) => {
-                    said(runtime, &plan);
-                    runtime.execute(plan, rendered, None, PromptReading::begun(), move |runtime, _, fed| {
-                        then(runtime, fed)
-                    })
-                }
-                Err(e) => then(runtime, Err(e)),
-            }
-        })
+    /// After an answer: where the template drops thoughts, the answer is read again without them, so that the next question finds
+    /// it done. After a stop nothing is read: the question's past may be most of it, and interfaces wait for the end of what was
+    /// stopped. The next question brings it.
+    pub(super) async fn sync_quietly(&mut self) -> Done {
+        let end = self.here.session.tree.head().and_then(|head| self.here.session.ends.get(&head)).copied();
+        if self.engine.server().is_some() && end.is_some() && end == self.here.slot.live.head() {
+            // It reads nothing now; and its count is of the answer as it was written, with its thoughts and its last blank.
+            return Ok(());
+        }
+        let no_room = |e: &RuntimeError| matches!(e, RuntimeError::Text(TextError::TooLong { .. }));
+        let rendered = match self.past() {
+            // The next question reports it.
+            Err(e) if no_room(&e) => return Ok(()),
+            rendered => rendered?,
+        };
+        if self.quitting || self.here.slot.stopped() || self.is_synced(&rendered) {
+            return Ok(());
+        }
+        self.here.slot.begin();
+        let plan = match self.planned(&rendered, State::plan).await {
+            Err(e) if no_room(&e) => return Ok(()),
+            plan => plan?,
+        };
+        let limit = self.firm_limit();
+        if limit > 0 && plan.total() > limit {
+            return Ok(());
+        }
+        if !self.noted_dropped_thoughts && self.leaves_thoughts_out(&rendered) && plan.to_read() > 0 {
+            self.noted_dropped_thoughts = true;
+            let text =
+                "This model's template drops earlier thoughts: answers are read again without them, behind the scenes.";
+            self.note(Level::Info, text);
+        }
+        self.execute(plan, &rendered, None, &mut PromptReading::begun()).await?;
+        self.report_meters();
+        Ok(())
     }
 
+    /// Goes back to a path that was live a moment ago.
+    pub(super) async fn return_to(&mut self, path: Path) -> Done {
+        if self.here.slot.is_at(&path) {
+            return Ok(());
+        }
+        self.here.slot.begin();
+        self.states_saved().await;
+        self.activity(Activity::Restoring { share: None, tokens: path.position() });
+        if !self.restore(path).await? {
+            self.sync().await?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
     pub(super) fn say_reading_again(&self, plan: &Plan) {
         if self.engine.server().is_some() || plan.to_read() == 0 {
             // Nothing is read here.
@@ -122,47 +139,6 @@ impl State {
         self.say_reading_again(plan);
     }
 
-    /// After an answer: where the template drops thoughts, the answer is read again without them, so that the next
-    /// question finds it done. After a stop nothing is read: the question's past may be most of it, and interfaces wait
-    /// for the end of what was stopped. The next question brings it.
-    pub(super) fn sync_quietly(&mut self) -> Done {
-        let end = self.here.session.tree.head().and_then(|head| self.here.session.ends.get(&head)).copied();
-        if self.engine.server().is_some() && end.is_some() && end == self.here.slot.live.head() {
-            // It reads nothing now; and what it has counted is of the answer as it came, with its thoughts and to its last blank.
-            return Ok(());
-        }
-        let no_room = |e: &RuntimeError| matches!(e, RuntimeError::Text(TextError::TooLong { .. }));
-        let rendered = match self.past() {
-            // The next question says so.
-            Err(e) if no_room(&e) => return Ok(()),
-            rendered => rendered?,
-        };
-        if self.quitting || self.here.slot.stopped() || self.is_synced(&rendered) {
-            return Ok(());
-        }
-        self.here.slot.begin();
-        self.when_planned(rendered, State::plan, move |runtime, rendered, plan| {
-            let plan = match plan {
-                Err(e) if no_room(&e) => return Ok(()),
-                plan => plan?,
-            };
-            let limit = runtime.firm_limit();
-            if limit > 0 && plan.total() > limit {
-                return Ok(());
-            }
-            if !runtime.said_thoughts_leave && runtime.leaves_thoughts_out(&rendered) && plan.to_read() > 0 {
-                runtime.said_thoughts_leave = true;
-                let text = "This model's template drops earlier thoughts: answers are read again without them, behind the scenes.";
-                runtime.note(Level::Info, text);
-            }
-            runtime.execute(plan, rendered, None, PromptReading::begun(), |runtime, _, fed| {
-                fed?;
-                runtime.report_meters();
-                Ok(())
-            })
-        })
-    }
-
     /// Whether the last answer's thoughts are not in this rendering. What a server reads is not known.
     fn leaves_thoughts_out(&self, rendered: &Rendered) -> bool {
         let path = self.here.session.tree.path();
@@ -171,28 +147,13 @@ impl State {
     }
 
     /// The open conversation as the next question will find it.
-    pub(super) fn past(&self) -> Done<Arc<Rendered>> {
+    pub(super) fn past(&self) -> Done<Rendered> {
         let path = self.here.session.tree.path();
         self.past_of(&path, self.here.session.settings.think)
     }
 
     /// Messages as the next question will find them.
-    pub(super) fn past_of(&self, path: &[&Message], think: ThinkMode) -> Done<Arc<Rendered>> {
-        Ok(Arc::new(self.rendering(path, |renderer, halt, known| renderer.past(path, think, halt, known))?))
-    }
-
-    /// Goes back to a path that was live a moment ago.
-    pub(super) fn return_to(&mut self, path: Path, then: impl FnOnce(&mut State) -> Done + Send + 'static) -> Done {
-        if self.here.slot.is_at(&path) {
-            return then(self);
-        }
-        self.here.slot.begin();
-        self.when_saved(self.disk.states(), move |runtime| {
-            runtime.activity(Activity::Restoring { share: None, tokens: path.position() });
-            runtime.restore(path, move |runtime, usable| match usable? {
-                true => then(runtime),
-                false => runtime.sync(move |runtime, _| then(runtime)),
-            })
-        })
+    pub(super) fn past_of(&self, path: &[&Message], think: ThinkMode) -> Done<Rendered> {
+        self.rendering(path, |renderer, halt, known| renderer.past(path, think, halt, known))
     }
 }

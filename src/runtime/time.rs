@@ -4,46 +4,287 @@
 use std::collections::HashMap;
 
 use super::ask::Shown;
-use super::execute::Fed;
+use super::execute::PrefillStats;
+use super::verb::Verb;
 use super::{Done, RuntimeError, State, grouped};
 use crate::config::commands::line_of;
-use crate::core::transcript::{DocumentInfo, Finish, Message, MessageId, Role};
+use crate::core::transcript::{DocumentInfo, Finish, Message, MessageId, Role, SessionId};
 use crate::runtime::protocol::{Choice, GotoTarget, Level, Notice};
 use crate::text::sanitize::{edited, sanitize};
 
-impl State {
-    /// Moves the head, makes its state live, and says what that took. `what` begins the sentence.
-    pub(super) fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
-        let what = what.to_owned();
-        self.go_then(head, move |runtime, fed| {
-            runtime.say_shared(&what, &fed);
-            Ok(())
-        })
+impl Verb {
+    /// Moves the head, makes its state live, and notes what that took. `what` begins the sentence.
+    pub(super) async fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
+        let stats = self.go_silently(head).await?;
+        self.say_shared(what, &stats);
+        Ok(())
     }
 
-    pub(super) fn go_then(
-        &mut self,
-        head: Option<MessageId>,
-        then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static,
-    ) -> Done {
+    pub(super) async fn go_silently(&mut self, head: Option<MessageId>) -> Done<PrefillStats> {
         self.move_head(head)?;
         self.show_session();
-        self.sync(then)
+        self.sync().await
     }
 
+    /// `/undo`.
+    pub(super) async fn undo(&mut self, count: u64) -> Done {
+        self.here.session.may_write()?;
+        let Some(undo) = self.here.session.tree.undo(count.max(1)) else {
+            return Err(RuntimeError::Refused("Nothing to undo: the conversation is empty.".into()));
+        };
+        if let Some(text) = undo.text {
+            self.tell(Notice::Input { text: line_of(&text), editing: None });
+        }
+        let what = match undo.exchanges {
+            1 => "Went back one exchange to".to_owned(),
+            n => format!("Went back {n} exchanges to"),
+        };
+        self.go(undo.head, &what).await
+    }
+
+    /// `/redo`.
+    pub(super) async fn redo(&mut self, count: u64) -> Done {
+        self.here.session.may_write()?;
+        let Some((head, exchanges)) = self.here.session.tree.redo(count.max(1)) else {
+            return Err(RuntimeError::Refused("Nothing to redo: this is the end of the line.".into()));
+        };
+        let what = match exchanges {
+            0 | 1 => "Went forward to".to_owned(),
+            n => format!("Went forward {n} exchanges to"),
+        };
+        self.go(Some(head), &what).await
+    }
+
+    /// The edited text: a sibling of the message.
+    pub(super) async fn edit_done(&mut self, message: MessageId, text: String) -> Done {
+        self.here.session.may_write()?;
+        let Some(old) = self.here.session.tree.get(message).cloned() else {
+            return Err(RuntimeError::Refused("The edited message is not in this session.".into()));
+        };
+        let text = edited(old.known_text(), &text);
+        match old.role {
+            Role::User => self.ask_below(old.parent, text, 1).await,
+            Role::System => self.system_text(Some(text)).await,
+            Role::Document => Err(RuntimeError::Refused("A document cannot be edited here.".into())),
+            Role::Assistant => {
+                self.move_head(old.parent)?;
+                let mut new = self.draft(Role::Assistant, old.parent, text);
+                new.meta.finish = Some(Finish::Stop);
+                new.meta.model = Some("edited".into());
+                let saved = self.add_message(new)?;
+                let head = self.here.session.tree.head();
+                self.saved(saved).await;
+                self.go(head, "Edited").await
+            }
+        }
+    }
+
+    /// `/fork`: a new session from here, sharing everything up to here.
+    pub(super) async fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
+        let head = match at {
+            Some(n) => Some(self.here.session.tree.exchange_end(self.here.session.numbered(n)?.id)),
+            None => self.here.session.tree.head(),
+        };
+        let Some(head) = head else {
+            return Err(nothing_to_fork());
+        };
+        self.fork_at(head, name, None).await
+    }
+
+    /// `f` in the timeline: the branch of the message need not be the open one, nor one that can be written to.
+    pub(super) async fn fork_from(&mut self, message: MessageId) -> Done {
+        if self.here.session.tree.get(message).is_none() {
+            return Err(RuntimeError::Refused(
+                "That message is in another session: open that one first (/resume NAME).".into(),
+            ));
+        }
+        let head = self.here.session.tree.exchange_end(message);
+        self.fork_at(head, None, None).await
+    }
+
+    /// Forks at `head`. `passing`: a session that was opened to be forked only.
+    pub(super) async fn fork_at(&mut self, head: MessageId, name: Option<String>, passing: Option<SessionId>) -> Done {
+        self.fork_session(head, name)?;
+        if let Some(id) = passing {
+            self.opened.forget(id);
+        }
+        self.show_session();
+        let what = format!("\"{}\" forked at", self.here.session.name);
+        let stats = self.sync().await?;
+        self.say_shared(&what, &stats);
+        Ok(())
+    }
+
+    /// `/goto`.
+    pub(super) async fn goto(&mut self, target: GotoTarget) -> Done {
+        match target {
+            GotoTarget::Mark(name) => match self.here.session.labelled(&name) {
+                Some(id) => self.go_to(id, &format!("At \"{name}\",")).await,
+                None => {
+                    let names: Vec<&str> = self.here.session.labels.keys().map(String::as_str).collect();
+                    let there =
+                        if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
+                    Err(RuntimeError::Refused(format!("No mark \"{name}\". There are: {there}.")))
+                }
+            },
+            GotoTarget::Message(id) => {
+                if self.here.session.tree.get(id).is_none() {
+                    return Err(RuntimeError::Refused(
+                        "That message is in another session: open that one first (/resume NAME).".into(),
+                    ));
+                }
+                self.go_to(id, "At").await
+            }
+        }
+    }
+
+    pub(super) async fn go_to(&mut self, id: MessageId, what: &str) -> Done {
+        self.here.session.may_write()?;
+        let end = self.here.session.tree.exchange_end(id);
+        self.go(Some(end), what).await
+    }
+
+    /// `/system`.
+    pub(super) async fn system_text(&mut self, text: Option<String>) -> Done {
+        let Some(text) = text else {
+            let shown = self.present_system_text();
+            let text = shown.unwrap_or_else(|| "There is none. `/system TEXT` sets it.".into());
+            self.tell(Notice::Page { title: "System text".into(), text });
+            return Ok(());
+        };
+        self.here.session.may_write()?;
+        // It may have come from `/system edit`.
+        let text = edited(&self.present_system_text().unwrap_or_default(), &text);
+        if self.here.session.tree.is_empty() {
+            self.move_head(None)?;
+            self.here.session.system = Some(text);
+            self.show_session();
+            self.note(Level::Info, "The system text is set; it is read with the first question.");
+            return Ok(());
+        }
+        self.engine_ready().await?;
+        self.change_system(text).await
+    }
+
+    /// Another system text in a conversation that has begun: the user decides, knowing what that takes.
+    async fn change_system(&mut self, text: String) -> Done {
+        let tokens = self.here.slot.live.position();
+        let question = format!(
+            "The system text is the first thing the model read. Changing it means reading {} tokens again{} on a new branch.",
+            grouped(tokens),
+            self.about(tokens)
+        );
+        let choices = vec![
+            Choice { key: '\n', label: "do it".into() },
+            Choice { key: 'a', label: "add it as a message here instead".into() },
+            Choice { key: '\x1b', label: "cancel".into() },
+        ];
+        match self.ask_user(question, choices).await {
+            '\n' => {
+                let path = self.here.session.tree.path();
+                let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
+                self.here.session.system = Some(text.clone());
+                let root = self.draft(Role::System, None, text);
+                let copy = [root].into_iter().chain(rest).collect();
+                self.rebuild(None, copy, "System text changed, now at").await
+            }
+            'a' => {
+                let head = self.here.session.tree.head();
+                self.ask_below(head, text, 1).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// `/unload`: the conversation without one document, on a new branch.
+    pub(super) async fn unload(&mut self, name: &str) -> Done {
+        self.here.session.may_write()?;
+        let path = self.here.session.tree.path();
+        let Some(at) = self.here.session.document_called(name)? else {
+            return Err(RuntimeError::Refused(self.here.session.no_document(name)));
+        };
+        let name = path.get(at).and_then(|m| m.meta.document.as_ref()).map_or(name.to_owned(), |d| d.name.clone());
+        let parent = path.get(at).and_then(|m| m.parent);
+        let later: Vec<Message> = path.iter().skip(at + 1).map(|m| (*m).clone()).collect();
+        let before = match parent {
+            Some(p) => format!("to before it was loaded (#{})", self.here.session.tree.number_of(p)),
+            None => "to the beginning".to_owned(),
+        };
+        let text = match later.len() {
+            0 => {
+                format!("Unloading {name} means going back {before}. Nothing has to be read again.")
+            }
+            n => {
+                let messages = if n == 1 { "message" } else { "messages" };
+                format!(
+                    "Text in the middle cannot be taken out of the model. Unloading {name} means going back {before} and \
+                     reading {n} later {messages} again on a new branch."
+                )
+            }
+        };
+        match self.confirm(text, "do it").await {
+            true => self.rebuild(parent, later, &format!("{name} unloaded, now at")).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Copies messages below `parent` as a new branch and makes that live.
+    async fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
+        let head = self.copied(parent, messages)?;
+        self.go(head, what).await
+    }
+
+    /// `/compact`: a branch that begins with the model's own summary.
+    pub(super) async fn compact(&mut self, instruction: Option<&str>) -> Done {
+        self.here.session.may_write()?;
+        if self.here.session.tree.is_empty() {
+            return Err(RuntimeError::Refused("Nothing to compact: the conversation is empty.".into()));
+        }
+        let wish = instruction.map_or(String::new(), |i| format!(" {i}"));
+        let question = format!(
+            "Write a summary of our conversation so far, complete enough to go on from it: facts, names, numbers, decisions, open \
+             questions.{wish}"
+        );
+        // The summary is of the state at the head; so is its size.
+        self.sync().await?;
+        let before = self.here.slot.live.position();
+        let summary = self.answer_aside(&question, Shown::No).await?;
+        if summary.trim().is_empty() {
+            return Err(RuntimeError::Failed("The model wrote no summary. Nothing was changed.".into()));
+        }
+        let root = self.here.session.tree.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
+        let mut info = DocumentInfo::new("summary of the conversation", None, &summary);
+        // All of it is read with the branch, in one piece.
+        info.complete = true;
+        info.tokens = self.engine.renderer.model().tokenizer.encode_plain(&summary)?.len() as u64;
+        let mut message = self.draft(Role::Document, root, summary);
+        message.meta.document = Some(info);
+        let head = self.copied(root, vec![message])?;
+        let stats = self.go_silently(head).await?;
+        self.say_shared("Compacted, now at", &stats);
+        // A server's tokens are estimated.
+        let about = if self.engine.server().is_some() { "about " } else { "" };
+        let (before, after) = (grouped(before), grouped(self.here.slot.live.position()));
+        let sizes = format!("{about}{before} tokens before, {about}{after} now");
+        self.note(Level::Info, format!("{sizes}. The long form stays: /branch prev."));
+        Ok(())
+    }
+}
+
+impl State {
     /// `Forked at #7: 30,112 tokens shared, 0 read again.`
-    pub(super) fn say_shared(&mut self, what: &str, fed: &Fed) {
-        self.say_shared_and(what, fed, "");
+    pub(super) fn say_shared(&mut self, what: &str, stats: &PrefillStats) {
+        self.say_shared_and(what, stats, "");
     }
 
     /// The same, and what can be done now.
-    pub(super) fn say_shared_and(&mut self, what: &str, fed: &Fed, next: &str) {
+    pub(super) fn say_shared_and(&mut self, what: &str, stats: &PrefillStats, next: &str) {
         let number = self.here.session.tree.path().len();
-        let time = match fed.ms {
+        let time = match stats.ms {
             ms if ms < 1000.0 => format!("{ms:.0} ms"),
             ms => format!("{:.1} s", ms / 1000.0),
         };
-        let (reused, read) = (grouped(fed.reused), grouped(fed.read));
+        let (reused, read) = (grouped(stats.reused), grouped(stats.read));
         let place = match number {
             0 => "the beginning".to_owned(),
             n => format!("#{n}"),
@@ -57,35 +298,6 @@ impl State {
             },
         );
         self.report_meters();
-    }
-
-    /// `/undo`.
-    pub(super) fn undo(&mut self, count: u64) -> Done {
-        self.here.session.may_write()?;
-        let Some(undo) = self.here.session.tree.undo(count.max(1)) else {
-            return Err(RuntimeError::Refused("Nothing to undo: the conversation is empty.".into()));
-        };
-        if let Some(text) = undo.text {
-            self.tell(Notice::Input { text: line_of(&text), editing: None });
-        }
-        let what = match undo.exchanges {
-            1 => "Went back one exchange to".to_owned(),
-            n => format!("Went back {n} exchanges to"),
-        };
-        self.go(undo.head, &what)
-    }
-
-    /// `/redo`.
-    pub(super) fn redo(&mut self, count: u64) -> Done {
-        self.here.session.may_write()?;
-        let Some((head, exchanges)) = self.here.session.tree.redo(count.max(1)) else {
-            return Err(RuntimeError::Refused("Nothing to redo: this is the end of the line.".into()));
-        };
-        let what = match exchanges {
-            0 | 1 => "Went forward to".to_owned(),
-            n => format!("Went forward {n} exchanges to"),
-        };
-        self.go(Some(head), &what)
     }
 
     /// `/edit`: hands the text to the input.
@@ -117,61 +329,6 @@ impl State {
         }
     }
 
-    /// The edited text comes back: a sibling of the message.
-    pub(super) fn edit_done(&mut self, message: MessageId, text: String) -> Done {
-        self.here.session.may_write()?;
-        let Some(old) = self.here.session.tree.get(message).cloned() else {
-            return Err(RuntimeError::Refused("The edited message is not in this session.".into()));
-        };
-        let text = edited(old.known_text(), &text);
-        match old.role {
-            Role::User => self.ask_below(old.parent, text),
-            Role::System => self.system_text(Some(text)),
-            Role::Document => Err(RuntimeError::Refused("A document cannot be edited here.".into())),
-            Role::Assistant => {
-                self.move_head(old.parent)?;
-                let mut new = self.draft(Role::Assistant, old.parent, text);
-                new.meta.finish = Some(Finish::Stop);
-                new.meta.model = Some("edited".into());
-                let saved = self.add_message(new)?;
-                let head = self.here.session.tree.head();
-                self.when_saved(saved, move |runtime| runtime.go(head, "Edited"))
-            }
-        }
-    }
-
-    /// `/fork`: a new session from here, sharing everything up to here.
-    pub(super) fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
-        let head = match at {
-            Some(n) => Some(self.here.session.tree.exchange_end(self.here.session.numbered(n)?.id)),
-            None => self.here.session.tree.head(),
-        };
-        let Some(head) = head else {
-            return Err(RuntimeError::Refused("Nothing to fork: the conversation is empty.".into()));
-        };
-        self.fork_at(head, name)
-    }
-
-    /// `f` in the timeline: the branch of the message need not be the open one, nor one that can be written to.
-    pub(super) fn fork_from(&mut self, message: MessageId) -> Done {
-        if self.here.session.tree.get(message).is_none() {
-            return Err(RuntimeError::Refused(
-                "That message is in another session: open that one first (/resume NAME).".into(),
-            ));
-        }
-        self.fork_at(self.here.session.tree.exchange_end(message), None)
-    }
-
-    fn fork_at(&mut self, head: MessageId, name: Option<String>) -> Done {
-        self.fork_session(head, name)?;
-        self.show_session();
-        let what = format!("\"{}\" forked at", self.here.session.name);
-        self.sync(move |runtime, fed| {
-            runtime.say_shared(&what, &fed);
-            Ok(())
-        })
-    }
-
     /// `/mark`.
     pub(super) fn mark(&mut self, name: &str) -> Done {
         self.here.session.may_write()?;
@@ -191,35 +348,6 @@ impl State {
         let state = if kept { "; its state is kept" } else { "" };
         self.note(Level::Info, format!("#{number} is now called \"{name}\". /goto {name} comes back to it{state}."));
         Ok(())
-    }
-
-    /// `/goto`.
-    pub(super) fn goto(&mut self, target: GotoTarget) -> Done {
-        match target {
-            GotoTarget::Mark(name) => match self.here.session.labelled(&name) {
-                Some(id) => self.go_to(id, &format!("At \"{name}\",")),
-                None => {
-                    let names: Vec<&str> = self.here.session.labels.keys().map(String::as_str).collect();
-                    let there =
-                        if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
-                    Err(RuntimeError::Refused(format!("No mark \"{name}\". There are: {there}.")))
-                }
-            },
-            GotoTarget::Message(id) => {
-                if self.here.session.tree.get(id).is_none() {
-                    return Err(RuntimeError::Refused(
-                        "That message is in another session: open that one first (/resume NAME).".into(),
-                    ));
-                }
-                self.go_to(id, "At")
-            }
-        }
-    }
-
-    pub(super) fn go_to(&mut self, id: MessageId, what: &str) -> Done {
-        self.here.session.may_write()?;
-        let end = self.here.session.tree.exchange_end(id);
-        self.go(Some(end), what)
     }
 
     /// `/timeline`.
@@ -245,93 +373,6 @@ impl State {
         Ok(())
     }
 
-    /// `/system`.
-    pub(super) fn system_text(&mut self, text: Option<String>) -> Done {
-        let Some(text) = text else {
-            let shown = self.present_system_text();
-            let text = shown.unwrap_or_else(|| "There is none. `/system TEXT` sets it.".into());
-            self.tell(Notice::Page { title: "System text".into(), text });
-            return Ok(());
-        };
-        self.here.session.may_write()?;
-        // It may have come from `/system edit`.
-        let text = edited(&self.present_system_text().unwrap_or_default(), &text);
-        if self.here.session.tree.is_empty() {
-            self.move_head(None)?;
-            self.here.session.system = Some(text);
-            self.show_session();
-            self.note(Level::Info, "The system text is set; it is read with the first question.");
-            return Ok(());
-        }
-        self.with_engine(move |runtime| runtime.change_system(text))
-    }
-
-    /// Another system text in a conversation that has begun: what that takes is asked first.
-    fn change_system(&mut self, text: String) -> Done {
-        let tokens = self.here.slot.live.position();
-        let text_of = format!(
-            "The system text is the first thing the model read. Changing it means reading {} tokens again{} on a new branch.",
-            grouped(tokens),
-            self.about(tokens)
-        );
-        let choices = vec![
-            Choice { key: '\n', label: "do it".into() },
-            Choice { key: 'a', label: "add it as a message here instead".into() },
-            Choice { key: '\x1b', label: "cancel".into() },
-        ];
-        self.ask_user(text_of, choices, |runtime, key| match key {
-            '\n' => {
-                let path = runtime.here.session.tree.path();
-                let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
-                runtime.here.session.system = Some(text.clone());
-                let root = runtime.draft(Role::System, None, text);
-                let mut copy = vec![root];
-                copy.extend(rest);
-                runtime.rebuild(None, copy, "System text changed, now at")
-            }
-            'a' => runtime.ask_below(runtime.here.session.tree.head(), text),
-            _ => Ok(()),
-        })
-    }
-
-    /// `/unload`: the conversation without one document, on a new branch.
-    pub(super) fn unload(&mut self, name: &str) -> Done {
-        self.here.session.may_write()?;
-        let path = self.here.session.tree.path();
-        let Some(at) = self.here.session.document_called(name)? else {
-            return Err(RuntimeError::Refused(self.here.session.no_document(name)));
-        };
-        let name = path.get(at).and_then(|m| m.meta.document.as_ref()).map_or(name.to_owned(), |d| d.name.clone());
-        let parent = path.get(at).and_then(|m| m.parent);
-        let later: Vec<Message> = path.iter().skip(at + 1).map(|m| (*m).clone()).collect();
-        let before = match parent {
-            Some(p) => format!("to before it was loaded (#{})", self.here.session.tree.number_of(p)),
-            None => "to the beginning".to_owned(),
-        };
-        let text = match later.len() {
-            0 => {
-                format!("Unloading {name} means going back {before}. Nothing has to be read again.")
-            }
-            n => {
-                let messages = if n == 1 { "message" } else { "messages" };
-                format!(
-                    "Text in the middle cannot be taken out of the model. Unloading {name} means going back {before} and \
-                     reading {n} later {messages} again on a new branch."
-                )
-            }
-        };
-        self.confirm(text, "do it", move |runtime, yes| match yes {
-            true => runtime.rebuild(parent, later, &format!("{name} unloaded, now at")),
-            false => Ok(()),
-        })
-    }
-
-    /// Copies messages below `parent` as a new branch and makes that live.
-    fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
-        let head = self.copied(parent, messages)?;
-        self.go(head, what)
-    }
-
     fn copied(&mut self, parent: Option<MessageId>, messages: Vec<Message>) -> Done<Option<MessageId>> {
         let conversation = &self.here.session.tree;
         let kept = parent.map_or(0, |p| conversation.number_of(p));
@@ -350,45 +391,8 @@ impl State {
         }
         Ok(self.here.session.tree.head())
     }
+}
 
-    /// `/compact`: a branch that begins with the model's own summary.
-    pub(super) fn compact(&mut self, instruction: Option<&str>) -> Done {
-        self.here.session.may_write()?;
-        if self.here.session.tree.is_empty() {
-            return Err(RuntimeError::Refused("Nothing to compact: the conversation is empty.".into()));
-        }
-        let wish = instruction.map_or(String::new(), |i| format!(" {i}"));
-        let question = format!(
-            "Write a summary of our conversation so far, complete enough to go on from it: facts, names, numbers, decisions, open \
-             questions.{wish}"
-        );
-        // The summary is of the state at the head; so is what is said of its size.
-        self.sync(move |runtime, _| {
-            let before = runtime.here.slot.live.position();
-            runtime.answer_aside(&question, Shown::No, move |runtime, summary| runtime.compacted(&summary, before))
-        })
-    }
-
-    fn compacted(&mut self, summary: &str, before: u64) -> Done {
-        if summary.trim().is_empty() {
-            return Err(RuntimeError::Failed("The model wrote no summary. Nothing was changed.".into()));
-        }
-        let root = self.here.session.tree.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
-        let mut message = self.draft(Role::Document, root, summary.to_owned());
-        let mut info = DocumentInfo::new("summary of the conversation", None, summary);
-        // All of it is read with the branch, in one piece.
-        info.complete = true;
-        info.tokens = self.engine.renderer.model().tokenizer.encode_plain(summary)?.len() as u64;
-        message.meta.document = Some(info);
-        let head = self.copied(root, vec![message])?;
-        self.go_then(head, move |runtime, fed| {
-            runtime.say_shared("Compacted, now at", &fed);
-            // Of a server's tokens there are estimates.
-            let about = if runtime.engine.server().is_some() { "about " } else { "" };
-            let (before, after) = (grouped(before), grouped(runtime.here.slot.live.position()));
-            let sizes = format!("{about}{before} tokens before, {about}{after} now");
-            runtime.note(Level::Info, format!("{sizes}. The long form stays: /branch prev."));
-            Ok(())
-        })
-    }
+pub(super) fn nothing_to_fork() -> RuntimeError {
+    RuntimeError::Refused("Nothing to fork: the conversation is empty.".into())
 }

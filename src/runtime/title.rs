@@ -1,19 +1,19 @@
-//! A title for the open session, made by the model from how the conversation begins.
+//! A title for the open session, made by the model from the beginning of the conversation.
 //!
-//! It is written in a sequence beside the conversation's while nothing else goes on, and whatever is asked meanwhile goes first;
-//! a session that was left is given its title then, too.
-//! Where none can be made, the first words of the first question stay in its place; one that a person gave stays for good. The
-//! built-in model is not asked, because it was not trained to, nor is a server, where every request is somebody's bill.
+//! It is written in another slot while no verb runs, and every request goes first; a session that was left gets its
+//! title then, too. Where none can be made, the first words of the first question take its place; a title typed by the
+//! user stays for good. The built-in model was not trained to write titles, and a server bills each request: neither
+//! is used.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::branches::{Branch, Fan, Grown, Lanes, Written};
+use super::fan_out::{Branch, Fan, Grown, Written};
 use super::path::Path;
 use super::render::{Rendered, nothing_known};
 use super::segments::{self, Step};
 use super::slot::Last;
-use super::{Done, RuntimeError, Session, State, Work};
+use super::verb::Verb;
+use super::{Done, RuntimeError, Session, State};
 use crate::config::settings::ThinkMode;
 use crate::core::transcript::{Finish, Message, MessageId, Role, SessionId};
 use crate::engine::protocol::{Ended, Generate, Sampling};
@@ -25,12 +25,12 @@ use crate::text::{Begin, StreamDecoder};
 
 /// Characters of a question and of an answer that the model is shown.
 const SHOWN: usize = 600;
-/// Documents whose names it is shown.
+/// Documents named in the request.
 const DOCUMENTS: usize = 8;
 /// Tokens of a title, and of thoughts before it.
 const TITLE_TOKENS: u64 = 32;
 const THOUGHT_TOKENS: u64 = 64;
-/// Answers after which one is tried: what was asked at once may have come in between.
+/// Answers after which a title is tried: the first one may have been followed at once by another question.
 const TRIES: usize = 3;
 /// How long reading the beginning may take where the reading speed is known, in seconds: a step of the engine is not given up
 /// in the middle.
@@ -40,7 +40,7 @@ const LONGEST: usize = 60;
 /// Characters of a title that somebody types.
 const LONGEST_TYPED: usize = 120;
 
-/// A session that wants a title, and what the model is asked for it.
+/// A session without a title, and the text that requests one.
 #[derive(Clone, Debug)]
 pub(super) struct Untitled {
     session: SessionId,
@@ -51,7 +51,7 @@ pub(super) struct Untitled {
 struct Titling {
     of: Untitled,
     rendered: Arc<Rendered>,
-    steps: VecDeque<Step>,
+    steps: Vec<Step>,
     last: Option<Last>,
     decoder: StreamDecoder,
     text: String,
@@ -60,11 +60,12 @@ struct Titling {
 
 impl State {
     /// An answer is complete: whether the session wants a title now.
-    pub(super) fn wish_title(&mut self, answer: MessageId) {
+    pub(super) fn wants_title(&mut self, answer: MessageId) {
         let finish = self.here.session.tree.get(answer).and_then(|m| m.meta.finish);
         let whole = matches!(finish, Some(Finish::Stop | Finish::Length));
         let answers = self.here.session.tree.path().iter().filter(|m| m.role == Role::Assistant).count();
-        let able = self.engine.model().is_some_and(|m| !m.built_in && m.server.is_none()) && self.lanes() > 0;
+        let able =
+            self.engine.model().is_some_and(|m| !m.built_in && m.server.is_none()) && self.engine.free_slots() > 0;
         self.here.session.wants_title = self.titles
             && self.here.session.id.is_some()
             && self.here.session.title.is_empty()
@@ -73,7 +74,6 @@ impl State {
             && answers <= TRIES;
     }
 
-    /// A session is left: should it want a title, it is made while nothing else goes on.
     pub(super) fn left_untitled(&mut self, session: &mut Session) {
         self.untitled.extend(untitled(session));
     }
@@ -82,24 +82,11 @@ impl State {
     pub(super) fn title_is_due(&self) -> bool {
         (self.here.session.wants_title || !self.untitled.is_empty())
             && self.engine.model().is_some()
-            && self.lanes() > 0
-            && self.other_works().all(Work::is_idle)
+            && self.engine.free_slots() > 0
+            && self.others.iter().all(|other| other.wait.is_idle())
     }
 
-    /// Begins to write it.
-    pub(super) fn make_title(&mut self) -> Done {
-        let wanted = untitled(&mut self.here.session).or_else(|| self.untitled.pop_front());
-        match wanted.map(|wanted| self.titling(wanted)).transpose() {
-            Ok(Some(Some(titling))) => self.branch_out(titling),
-            Ok(Some(None) | None) => Ok(()),
-            Err(e) => {
-                tracing::debug!(%e, "no title");
-                Ok(())
-            }
-        }
-    }
-
-    /// What is asked of the model; `None` where that would take too long.
+    /// The request to the model; `None` where it would take too long.
     fn titling(&self, of: Untitled) -> Done<Option<Titling>> {
         let message = self.draft(Role::User, None, of.asked.clone());
         let rendered =
@@ -122,7 +109,7 @@ impl State {
             of,
             decoder: StreamDecoder::new(tokenizer.clone(), begin),
             rendered: Arc::new(rendered),
-            steps: steps.into(),
+            steps,
             last: Some(Last::Generate(generate)),
             text: String::new(),
             complete: false,
@@ -141,14 +128,14 @@ impl State {
         Ok(())
     }
 
-    /// The model made a title for the open session: it is its title if nobody gave it one.
+    /// A title typed by the user stays.
     fn was_titled(&mut self, title: String) {
         if self.here.session.title.is_empty() {
             self.has_title(title, TitleBy::Model);
         }
     }
 
-    /// The open session has a title from now on. One in which nothing was said yet is given it with its first message.
+    /// A session without a row saves it with its first message.
     fn has_title(&mut self, title: String, by: TitleBy) {
         self.here.session.title.clone_from(&title);
         self.here.session.wants_title = false;
@@ -164,48 +151,22 @@ impl Fan for Titling {
         1
     }
 
-    fn prepare(&mut self, _desk: &mut State, _which: usize) -> Done<Option<Branch>> {
+    fn prepare(&mut self, _state: &mut State, _which: usize) -> Done<Option<Branch>> {
         let Some(last) = self.last.take() else { return Ok(None) };
         let (rendered, steps) = (Arc::clone(&self.rendered), std::mem::take(&mut self.steps));
-        Ok(Some(Branch { base: Path::default(), rendered, steps, last, export: false }))
+        Ok(Some(Branch { base: Path::default(), rendered, steps, last, message: None }))
     }
 
-    fn tokens(&mut self, _desk: &mut State, _which: usize, written: &Written<'_>) {
+    fn tokens(&mut self, _state: &mut State, _which: usize, written: &Written<'_>) {
         self.text.push_str(&self.decoder.push_all(written.tokens).answer);
     }
 
-    fn ended(&mut self, _desk: &mut State, _which: usize, grown: Done<Grown>) {
+    fn ended(&mut self, _state: &mut State, _which: usize, grown: Done<Grown>) {
         self.text.push_str(&self.decoder.finish().answer);
         match grown {
-            Ok(grown) => self.complete = grown.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
+            Ok(grown) => self.complete = grown.stats.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
             Err(e) => tracing::debug!(%e, "no title"),
         }
-    }
-
-    fn over(self: Box<Self>, runtime: &mut State, lanes: Lanes) -> Done {
-        runtime.release(lanes);
-        let session = self.of.session;
-        let here = runtime.here.session.id == Some(session);
-        if !self.complete && !runtime.here.queue.is_empty() {
-            // It gave way, and is asked for again behind that.
-            match here {
-                true => runtime.here.session.wants_title = true,
-                false => runtime.untitled.push_back(self.of),
-            }
-            return Ok(());
-        }
-        let made = Some(&self.text).filter(|_| self.complete).and_then(|text| cleaned(text));
-        if let Some(title) = made {
-            match runtime.seat_of(|other| other.id == Some(session)) {
-                Some(at) => runtime.beside(at, |runtime| runtime.was_titled(title)),
-                None if here => runtime.was_titled(title),
-                // It is not open any more.
-                None => {
-                    runtime.disk.change(vec![Change::Title { session, title, by: TitleBy::Model }]);
-                }
-            }
-        }
-        Ok(())
     }
 
     fn gives_way(&self) -> bool {
@@ -213,14 +174,52 @@ impl Fan for Titling {
     }
 }
 
-/// What a session wants that is to be given a title. Asked once.
+impl Verb {
+    /// Has the model write a title.
+    pub(super) async fn make_title(&mut self) -> Done {
+        let wanted = untitled(&mut self.here.session).or_else(|| self.untitled.pop_front());
+        let mut titling = match wanted.map(|wanted| self.titling(wanted)).transpose() {
+            Ok(Some(Some(titling))) => titling,
+            Ok(Some(None) | None) => return Ok(()),
+            Err(e) => {
+                tracing::debug!(%e, "no title");
+                return Ok(());
+            }
+        };
+        let slots = self.fan_out(&mut titling).await?;
+        self.release(slots)?;
+        let session = titling.of.session;
+        let here = self.here.session.id == Some(session);
+        if !titling.complete && !self.here.queue.is_empty() {
+            // A request went first: it is tried again after that.
+            match here {
+                true => self.here.session.wants_title = true,
+                false => self.untitled.push_back(titling.of),
+            }
+            return Ok(());
+        }
+        let made = Some(&titling.text).filter(|_| titling.complete).and_then(|text| cleaned(text));
+        if let Some(title) = made {
+            match self.at_work(|other| other.id == Some(session)) {
+                Some(at) => self.beside(at, |state| state.was_titled(title)),
+                None if here => self.was_titled(title),
+                // It is not open any more.
+                None => {
+                    self.disk.change(vec![Change::Title { session, title, by: TitleBy::Model }]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 fn untitled(of: &mut Session) -> Option<Untitled> {
     let wanted = std::mem::take(&mut of.wants_title) && of.title.is_empty();
     let session = of.id.filter(|_| wanted)?;
     Some(Untitled { session, asked: asked(&of.tree.path())? })
 }
 
-/// What the model is asked: how the conversation begins. `None` before there is a question and an answer, each whole.
+/// The request: how the conversation begins. `None` before there is a question and an answer, each whole.
 fn asked(path: &[&Message]) -> Option<String> {
     let first = |role| path.iter().find(|m| m.role == role && !m.text.trim().is_empty());
     let (question, answer) = (first(Role::User)?, first(Role::Assistant)?);
@@ -239,7 +238,7 @@ fn asked(path: &[&Message]) -> Option<String> {
     ))
 }
 
-/// A text of at most so many characters, cut behind a word.
+/// At most `most` characters, cut at the end of a word.
 fn shortened(text: &str, most: usize) -> String {
     let text = text.trim();
     let Some((end, _)) = text.char_indices().nth(most) else { return text.to_owned() };

@@ -1,5 +1,5 @@
-//! Notes about the device and the draft head: what is told once a machine and not at every start. `/doctor` and
-//! `sala-chat doctor` say it whenever they are asked.
+//! Notes about the device and the draft head that are shown once a machine. `/doctor` and `sala-chat doctor` always
+//! show them.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 
 use crate::text::files;
 
-/// Size of the memory; what is larger is begun anew, and all notes are told again.
+/// Size of the file; a larger one is started anew, and all notes are shown again.
 const BYTES: u64 = 64 << 10;
 
-/// Whether such a note is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceNotes {
-    /// Nobody watches.
+    /// Never.
     Unsaid,
     /// At every start.
     Always,
@@ -23,7 +22,7 @@ pub enum DeviceNotes {
 }
 
 impl DeviceNotes {
-    /// Whether to tell this one now. It is remembered; where that fails it is told again, which does no harm.
+    /// Whether to show this note now. It is remembered; where that fails it is shown again, which does no harm.
     pub(super) fn is_news(&self, note: &str) -> bool {
         let file = match self {
             DeviceNotes::Unsaid => return false,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use crate::core::transcript::{Message, MessageId, Role};
 pub use timeline::{first_words, title_of};
 
-/// Messages of one session, all branches, and where it stands.
+/// Messages of one session, all branches, and its head.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     messages: BTreeMap<MessageId, Message>,
@@ -25,7 +25,7 @@ pub struct Tree {
 pub struct Undo {
     /// The head afterwards.
     pub head: Option<MessageId>,
-    /// Exchanges undone: fewer than asked when the conversation is shorter.
+    /// Exchanges undone: fewer than requested when the conversation is shorter.
     pub exchanges: u64,
     /// Text of the oldest undone question, for the input. `None` when it was a document, or damaged.
     pub text: Option<String>,
@@ -70,6 +70,17 @@ impl Tree {
         self.insert(message);
     }
 
+    /// A message is being written: `of` holds its present numbers, and these are its new words.
+    pub fn grow(&mut self, of: &Message, thinking: &str, text: &str) {
+        if let Some(message) = self.messages.get_mut(&of.id) {
+            message.thinking.push_str(thinking);
+            message.text.push_str(text);
+            let (to, from) = (&mut message.meta, &of.meta);
+            to.completion_tokens = from.completion_tokens;
+            (to.thought_ms, to.thought_tokens) = (from.thought_ms, from.thought_tokens);
+        }
+    }
+
     /// Puts a message into its place: one that was here in part, or was not here at all.
     pub fn restore(&mut self, message: Message) {
         match self.messages.contains_key(&message.id) {
@@ -78,7 +89,7 @@ impl Tree {
         }
     }
 
-    /// Where the conversation stands; `None` before the first message.
+    /// The last message; `None` before the first.
     pub fn head(&self) -> Option<MessageId> {
         self.head
     }
@@ -98,7 +109,7 @@ impl Tree {
         self.messages.values()
     }
 
-    /// Whether nothing was said yet on any branch, apart from a system text.
+    /// Whether no branch holds a message, apart from a system text.
     pub fn is_empty(&self) -> bool {
         self.messages.values().all(|m| m.role == Role::System)
     }
@@ -108,7 +119,7 @@ impl Tree {
         let mut path = Vec::new();
         let mut at = to;
         while let Some(m) = at.and_then(|id| self.messages.get(&id)) {
-            // More than there are: damaged rows make a ring, and each of them stands once.
+            // More than there are: damaged rows make a ring, and each counts once.
             if path.len() == self.messages.len() {
                 let mut seen = HashSet::new();
                 path.retain(|m: &&Message| seen.insert(m.id));

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::branches::{Branch, Fan, Grown, Lanes, Written};
+use super::fan_out::{Branch, Fan, Grown, Written};
 use super::path::Path;
 use super::render::Rendered;
+use super::verb::Verb;
 use super::{Done, RuntimeError, State, grouped};
 use crate::core::counted;
 use crate::core::transcript::{Message, Role};
@@ -13,7 +14,7 @@ use crate::engine::protocol::{Ended, Sampling};
 use crate::runtime::protocol::{Activity, Notice};
 use crate::text::StreamDecoder;
 
-/// States that are asked at most, evenly spread.
+/// Most states that are asked, evenly spread.
 const MOST_PLACES: usize = 32;
 
 /// A state along the document.
@@ -37,32 +38,37 @@ struct When {
     started: Instant,
 }
 
-impl State {
+impl Verb {
     /// `/when QUESTION`.
-    pub(super) fn when(&mut self, question: &str) -> Done {
+    pub(super) async fn when(&mut self, question: String) -> Done {
         if question.trim().is_empty() {
             return Err(RuntimeError::Refused(
                 "/when QUESTION asks along the longest document of this conversation.".into(),
             ));
         }
-        let question = question.to_owned();
-        self.with_engine(move |runtime| {
-            runtime.keeps_state("/when")?;
-            // A document that was just read may still be on its way to the disk.
-            runtime.when_saved(runtime.disk.states(), move |runtime| runtime.ask_along(question))
-        })
-    }
-
-    fn ask_along(&mut self, question: String) -> Done {
+        self.engine_ready().await?;
+        self.keeps_state("/when")?;
+        // A document that was just read may still be on its way to the disk.
+        self.states_saved().await;
         let (document, places) = self.places(&question)?;
         let info = document.meta.document.as_ref();
-        let (name, lines) = info.map_or((String::new(), 0), |d| (d.name.clone(), d.lines));
+        let (document, lines) = info.map_or((String::new(), 0), |d| (d.name.clone(), d.lines));
         self.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
         let sampling = Sampling { temperature: 0.0, ..self.here.session.settings.for_answer(|| 0) };
         let started = Instant::now();
-        self.branch_out(When { question, document: name, lines, sampling, places, started })
+        let mut fan = When { question, document, lines, sampling, places, started };
+        let slots = self.fan_out(&mut fan).await?;
+        let released = self.release(slots);
+        self.report_meters();
+        if fan.done() == 0 && self.here.slot.stopped() {
+            return released.and(Err(RuntimeError::Stopped));
+        }
+        self.tell(Notice::Page { title: format!("When: {}", fan.question), text: fan.page() });
+        released
     }
+}
 
+impl State {
     /// The longest document of the branch, and the states along it that can be had.
     fn places(&self, question: &str) -> Done<(Message, Vec<Place>)> {
         let path = self.here.session.tree.path();
@@ -171,7 +177,7 @@ impl Fan for When {
         Ok(Some(branch))
     }
 
-    fn tokens(&mut self, _desk: &mut State, which: usize, written: &Written<'_>) {
+    fn tokens(&mut self, _state: &mut State, which: usize, written: &Written<'_>) {
         if let Some(place) = self.places.get_mut(which)
             && let Some(decoder) = &mut place.decoder
         {
@@ -185,20 +191,10 @@ impl Fan for When {
         place.text.push_str(&rest.unwrap_or_default());
         match grown {
             // Half an answer is no other answer.
-            Ok(grown) => place.done = grown.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
+            Ok(grown) => place.done = grown.stats.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
             Err(RuntimeError::Stopped) => {}
             Err(e) => place.failed = Some(e.to_string()),
         }
         runtime.working(Activity::Busy { what: format!("{} of {} places asked", self.done(), self.places.len()) });
-    }
-
-    fn over(self: Box<Self>, runtime: &mut State, lanes: Lanes) -> Done {
-        runtime.release(lanes);
-        runtime.report_meters();
-        if self.done() == 0 && runtime.here.slot.stopped() {
-            return Err(RuntimeError::Stopped);
-        }
-        runtime.tell(Notice::Page { title: format!("When: {}", self.question), text: self.page() });
-        Ok(())
     }
 }

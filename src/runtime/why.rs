@@ -1,10 +1,10 @@
-//! `/why`: does an answer rest on what it looked at? It is scored again with passages hidden from the sparse layers, one at a
-//! time, and what becomes less likely is named. The conversation's state afterwards is the one before.
+//! `/why`: does an answer rest on the passages it looked at? It is scored again with passages hidden from the sparse
+//! layers, one at a time, and the words that became less likely are shown. The conversation's state afterwards is the
+//! one before.
 //!
-//! What is measured is a lower bound: the recurrent layers have read the passage and keep what they remember of it.
+//! The figure is a lower bound: the recurrent layers have read the passage and remember some of it.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::execute::{PromptReading, ToAnswer};
 use super::path::Path;
@@ -12,70 +12,66 @@ use super::plan::Plan;
 use super::render::Rendered;
 use super::segments::boundary;
 use super::slot::Last;
+use super::verb::Verb;
 use super::{Done, RuntimeError, State};
 use crate::core::transcript::{Message, Passage};
 use crate::engine::protocol::{Scoring, Token};
 use crate::runtime::protocol::{Activity, Notice, Why};
 use crate::text::{Before, Walk};
 
-/// Passages that are hidden, one at a time, where nobody says how many.
+/// Passages that are hidden, one at a time, by default.
 const PASSAGES: usize = 3;
 /// A part that is less than this many times less likely does not rest on a passage.
 const NOTICEABLE: f64 = 2.0;
 
-/// What is asked.
+/// An answer to be scored.
 struct Asked {
     number: u64,
-    /// The answer's text as it stands behind the prompt.
+    /// The answer's text after the prompt.
     text: String,
-    /// Bytes of thoughts in front, which are scored and not told of.
+    /// Bytes of thoughts at its start, which are scored and not shown.
     thoughts: usize,
     tokens: Vec<Token>,
     passages: Vec<Passage>,
-    /// What stands before the text.
+    /// What precedes the text.
     before: Before,
 }
 
-impl State {
+impl Verb {
     /// `/why [#N] [K]`.
-    pub(super) fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
+    pub(super) async fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
         if self.engine.server().is_some() {
             return Err(self.not_there("how likely a text is", "/look and /why"));
         }
         self.looked(at)?;
-        self.with_engine(move |runtime| {
-            let (number, message, sources) = runtime.looked(at)?;
-            let most = count.map_or(PASSAGES, |n| usize::try_from(n).unwrap_or(usize::MAX));
-            let passages: Vec<Passage> = sources.passages.iter().take(most).cloned().collect();
-            if passages.is_empty() {
-                return Err(RuntimeError::Refused(format!("No passage stood out while #{number} was written.")));
-            }
-            let path = runtime.here.session.tree.path_to(message.parent);
-            let think = runtime.here.session.settings.think;
-            let rendered =
-                runtime.rendering(&path, |renderer, halt, known| renderer.prompt(&path, think, halt, known))?;
-            let whole: Vec<&Message> = path.iter().copied().chain([message]).collect();
-            let open = runtime
-                .rendering(&whole, |renderer, halt, known| renderer.open_answer(&whole, "", think, halt, known))?;
-            let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
-            let said = message.text.trim();
-            let thoughts = text.len().saturating_sub(runtime.engine.renderer.safe(said).len());
-            runtime.when_planned(Arc::new(rendered), State::plan_answer, move |runtime, rendered, plan| {
-                let plan = runtime.fitting(plan, "Scoring this answer")?;
-                let tokenizer = &runtime.engine.renderer.model().tokenizer;
-                let last = plan.steps.last().map_or(&[][..], |step| &step.prompt);
-                let before = tokenizer.before_next(last, Before::Edge);
-                let tokens = tokenizer.encode_behind(&text, before)?;
-                if tokens.len() < 2 {
-                    return Err(RuntimeError::Refused(format!("#{number} is too short to be scored.")));
-                }
-                runtime.score(Asked { number, text, thoughts, tokens, passages, before }, rendered, plan)
-            })
-        })
-    }
+        self.engine_ready().await?;
+        let (number, message, sources) = self.looked(at)?;
+        let most = count.map_or(PASSAGES, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let passages: Vec<Passage> = sources.passages.iter().take(most).cloned().collect();
+        if passages.is_empty() {
+            return Err(RuntimeError::Refused(format!("No passage stood out while #{number} was written.")));
+        }
+        let path = self.here.session.tree.path_to(message.parent);
+        let think = self.here.session.settings.think;
+        let rendered = self.rendering(&path, |renderer, halt, known| renderer.prompt(&path, think, halt, known))?;
+        let whole: Vec<&Message> = path.iter().copied().chain([message]).collect();
+        let open =
+            self.rendering(&whole, |renderer, halt, known| renderer.open_answer(&whole, "", think, halt, known))?;
+        let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
+        let answer = message.text.trim();
+        let thoughts = text.len().saturating_sub(self.engine.renderer.safe(answer).len());
+        let plan = self.planned(&rendered, State::plan_answer).await;
+        let plan = self.fitting(plan, "Scoring this answer")?;
+        let tokenizer = &self.engine.renderer.model().tokenizer;
+        let last = plan.steps.last().map_or(&[][..], |step| &step.prompt);
+        let before = tokenizer.before_next(last, Before::Edge);
+        let tokens = tokenizer.encode_behind(&text, before)?;
+        if tokens.len() < 2 {
+            return Err(RuntimeError::Refused(format!("#{number} is too short to be scored.")));
+        }
 
-    fn score(&mut self, asked: Asked, rendered: Arc<Rendered>, plan: Plan) -> Done {
-        let before = self.here.slot.live.clone();
+        let asked = Asked { number, text, thoughts, tokens, passages, before };
+        let live = self.here.slot.live.clone();
         let hidden = self.hidden(&asked, &rendered, &plan)?;
         let scoring = Scoring {
             tokens: asked.tokens.clone(),
@@ -84,23 +80,21 @@ impl State {
         };
         let last = ToAnswer { last: Last::Score(scoring), message: None };
         self.activity(Activity::Busy { what: "scoring the answer again".into() });
-        self.execute(plan, rendered, Some(last), PromptReading::begun(), move |runtime, _, fed| {
-            let scored = fed.map(|fed| fed.end.map(|end| end.done.scored).unwrap_or_default());
-            let told =
-                scored.map(|scored| (scored.len() == asked.passages.len() + 1).then(|| runtime.told(&asked, &scored)));
-            runtime.return_to(before, move |runtime| {
-                runtime.report_meters();
-                match told? {
-                    Some(notice) => {
-                        runtime.tell(notice);
-                        Ok(())
-                    }
-                    None => Err(RuntimeError::Stopped),
-                }
-            })
-        })
+        let stats = self.execute(plan, &rendered, Some(last), &mut PromptReading::begun()).await;
+        let scored = stats.map(|stats| stats.end.map(|end| end.done.scored).unwrap_or_default());
+        self.return_to(live).await?;
+        self.report_meters();
+        let scored = scored?;
+        if scored.len() != asked.passages.len() + 1 {
+            return Err(RuntimeError::Stopped);
+        }
+        let page = self.page_of(&asked, &scored);
+        self.tell(page);
+        Ok(())
     }
+}
 
+impl State {
     /// Blocks of each passage in the state that the prompt makes. Where that is another one than the answer was written in
     /// (read again, imported), they are found by the passage's lines.
     fn hidden(&self, asked: &Asked, rendered: &Rendered, plan: &Plan) -> Done<Vec<Vec<Range<u32>>>> {
@@ -114,7 +108,7 @@ impl State {
         Ok(asked.passages.iter().map(|p| vec![map.blocks_of(&rendered.text, p)]).collect())
     }
 
-    fn told(&self, asked: &Asked, scored: &[Vec<f32>]) -> Notice {
+    fn page_of(&self, asked: &Asked, scored: &[Vec<f32>]) -> Notice {
         let words = words(&self.pieces(asked), &asked.text, asked.thoughts);
         let rows: Vec<Why> = match scored.split_first() {
             None => Vec::new(),

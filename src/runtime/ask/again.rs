@@ -1,8 +1,9 @@
-//! `/regen`: answering a question again, once or several times, and choosing the answer that goes on.
+//! `/regen`: answers a question again, once or several times; the user chooses the answer that goes on.
 
 use std::time::Instant;
 
 use super::super::tree::first_words;
+use super::super::verb::Verb;
 use super::super::{Done, RuntimeError, State, grouped};
 use super::THIS_QUESTION;
 use crate::config::commands::MOST_ANSWERS;
@@ -19,19 +20,18 @@ pub(super) struct Again {
     temperature: Option<f32>,
     /// Of the first of them; the others count on from it.
     seed: Option<u64>,
-    made: Vec<MessageId>,
 }
 
 impl Again {
     /// First answers to a question.
     pub(super) fn first(question: MessageId, count: u64, seed: u64) -> Again {
-        Again { question, count, answered: false, temperature: None, seed: Some(seed), made: Vec::new() }
+        Again { question, count, answered: false, temperature: None, seed: Some(seed) }
     }
 }
 
-impl State {
+impl Verb {
     /// `/regen`: answers a question again, `count` times.
-    pub(in crate::runtime) fn regen(
+    pub(in crate::runtime) async fn regen(
         &mut self,
         at: Option<u64>,
         count: u64,
@@ -47,14 +47,70 @@ impl State {
         if temperature.unwrap_or(self.here.session.settings.sampling.temperature) == 0.0 {
             self.note(Level::Info, "Greedy answers repeat themselves; /regen temp=0.7 draws another one.");
         }
-        let again = Again { question, count: count.max(1), answered: true, temperature, seed, made: Vec::new() };
-        self.with_engine(move |runtime| {
-            runtime.here.session.may_write()?;
-            runtime.answer_again(again)
-        })
+        self.engine_ready().await?;
+        self.here.session.may_write()?;
+        self.answer_again(Again { question, count: count.max(1), answered: true, temperature, seed }).await
     }
 
-    /// The question whose answer is to be made again.
+    /// Makes the answers side by side; one after another where the engine has one slot only.
+    pub(super) async fn answer_again(&mut self, again: Again) -> Done {
+        if again.count > 1 && self.engine.free_slots() > 0 {
+            return self.answer_side_by_side(again).await;
+        }
+        let mut made = Vec::new();
+        loop {
+            made.push(self.answer_once_more(&again, made.len() as u64).await?);
+            if made.len() as u64 >= again.count || self.here.slot.stopped() {
+                break;
+            }
+        }
+        if made.len() > 1 {
+            let chosen = self.choose_answer(&made).await?;
+            self.move_head(Some(chosen))?;
+        }
+        self.show_session();
+        self.sync_quietly().await
+    }
+
+    /// Makes answer `i` of them.
+    async fn answer_once_more(&mut self, again: &Again, i: u64) -> Done<MessageId> {
+        let started = Instant::now();
+        self.move_head(Some(again.question))?;
+        self.show_session();
+        let rendered = self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?;
+        let plan = self.planned(&rendered, State::plan_answer).await;
+        let plan = self.fitting(plan, THIS_QUESTION)?;
+        let (shared, read) = (grouped(plan.base.position()), grouped(plan.to_read()));
+        let answer = self.new_answer(&rendered, self.sampling_again(again, i), started)?;
+        let made = self.write_answer(answer, plan, &rendered).await?;
+        if again.answered && self.engine.server().is_none() {
+            self.note(Level::Info, format!("Answered again: {shared} tokens shared, {read} read for the question."));
+        }
+        Ok(made)
+    }
+
+    pub(super) async fn choose_answer(&mut self, made: &[MessageId]) -> Done<MessageId> {
+        let mut choices: Vec<Choice> = made
+            .iter()
+            .zip('1'..='9')
+            .map(|(id, key)| {
+                let text = self.here.session.tree.get(*id).map_or("", |m| m.text.as_str());
+                Choice { key, label: first_words(text, 60) }
+            })
+            .collect();
+        choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
+        let key = self.ask_user("Which answer goes on?".into(), choices).await;
+        let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
+        if chosen.is_some() {
+            // A stop led to the question, and is over.
+            self.here.slot.begin();
+        }
+        let chosen = chosen.or(made.last()).copied();
+        chosen.ok_or_else(|| RuntimeError::Failed("internal error: no answer was made".into()))
+    }
+}
+
+impl State {
     fn question_of(&self, at: Option<u64>) -> Done<MessageId> {
         let path = self.here.session.tree.path();
         let last = match at {
@@ -73,31 +129,6 @@ impl State {
         }
     }
 
-    /// Makes the answers side by side; one after another where the engine has one conversation only.
-    pub(super) fn answer_again(&mut self, again: Again) -> Done {
-        if again.count > 1 && self.lanes() > 0 {
-            return self.answer_side_by_side(again);
-        }
-        let started = Instant::now();
-        self.move_head(Some(again.question))?;
-        self.show_session();
-        let rendered = self.prompt(&self.here.session.tree.path(), THIS_QUESTION)?;
-        self.when_planned(rendered, State::plan_answer, move |runtime, rendered, plan| {
-            let plan = runtime.fitting(plan, THIS_QUESTION)?;
-            let (shared, read) = (plan.base.position(), plan.to_read());
-            let sampling = runtime.sampling_again(&again, again.made.len() as u64);
-            let answer = runtime.new_answer(&rendered, sampling, started)?;
-            runtime.write_answer(answer, plan, rendered, move |runtime, made| {
-                if again.answered && runtime.engine.server().is_none() {
-                    let (shared, read) = (grouped(shared), grouped(read));
-                    let text = format!("Answered again: {shared} tokens shared, {read} read for the question.");
-                    runtime.note(Level::Info, text);
-                }
-                runtime.made_again(again, made)
-            })
-        })
-    }
-
     /// How answer `i` of them is drawn.
     pub(super) fn sampling_again(&self, again: &Again, i: u64) -> Sampling {
         let mut sampling = self.next_sampling();
@@ -109,50 +140,6 @@ impl State {
             None => sampling.seed,
         };
         sampling
-    }
-
-    fn made_again(&mut self, mut again: Again, made: MessageId) -> Done {
-        again.made.push(made);
-        if (again.made.len() as u64) < again.count && !self.here.slot.stopped() {
-            return self.answer_again(again);
-        }
-        if again.made.len() == 1 {
-            self.show_session();
-            return self.sync_quietly();
-        }
-        self.choose_answer(again.made, |runtime, chosen| {
-            runtime.move_head(Some(chosen))?;
-            runtime.show_session();
-            runtime.sync_quietly()
-        })
-    }
-
-    /// Several answers to one question: which one goes on.
-    pub(super) fn choose_answer(
-        &mut self,
-        made: Vec<MessageId>,
-        then: impl FnOnce(&mut State, MessageId) -> Done + Send + 'static,
-    ) -> Done {
-        let mut choices: Vec<Choice> = made
-            .iter()
-            .zip('1'..='9')
-            .map(|(id, key)| {
-                let text = self.here.session.tree.get(*id).map_or("", |m| m.text.as_str());
-                Choice { key, label: first_words(text, 60) }
-            })
-            .collect();
-        choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
-        self.ask_user("Which answer goes on?".into(), choices, move |runtime, key| {
-            let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
-            if chosen.is_some() {
-                // A stop led to the question, and is over.
-                runtime.here.slot.begin();
-            }
-            match chosen.or(made.last()) {
-                Some(id) => then(runtime, *id),
-                None => Err(RuntimeError::Failed("internal error: no answer was made".into())),
-            }
-        })
     }
 }
 

@@ -1,14 +1,13 @@
 //! The answer that is being written.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::execute::{Fed, Progress, ToAnswer, Watch};
+use super::super::execute::{PrefillStats, Progress, Sink, ToAnswer};
 use super::super::path::Path;
 use super::super::plan::Plan;
 use super::super::render::Rendered;
 use super::super::slot::Last;
-use super::super::work::Wanted;
+use super::super::verb::Verb;
 use super::super::{Attendance, Done, RuntimeError, State, grouped};
 use super::sentences::Sentences;
 use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Role, Sources};
@@ -35,21 +34,19 @@ pub(super) struct Answer {
     before: (f64, u64),
     saved: Instant,
     dirty: bool,
-    /// It was begun once more, as the process that ran the model had ended.
-    begun_again: bool,
 }
 
 /// How an answer ended, in the transcript's words.
-pub(super) fn finish_of(fed: &Done<Fed>) -> Finish {
-    match fed {
-        Ok(Fed { end: Some(end), .. }) => end.done.ended.finish(),
+pub(super) fn finish_of(stats: &Done<PrefillStats>) -> Finish {
+    match stats {
+        Ok(PrefillStats { end: Some(end), .. }) => end.done.ended.finish(),
         Err(RuntimeError::Stopped) => Finish::Stopped,
-        Ok(Fed { end: None, .. }) | Err(_) => Finish::Failed,
+        Ok(PrefillStats { end: None, .. }) | Err(_) => Finish::Failed,
     }
 }
 
-/// Tokens per second of decoding; 0 when there is nothing to tell it from. The first token comes from the prompt's own
-/// pass: the time is that of the others.
+/// Tokens per second of decoding; 0 when it is unknown. The first token comes from the prompt's own pass: the time is
+/// that of the others.
 fn decode_speed(stats: &JobStats) -> f64 {
     let timed = stats.generated_tokens.saturating_sub(1);
     if timed == 0 || stats.decode_ms <= 0.0 {
@@ -60,22 +57,20 @@ fn decode_speed(stats: &JobStats) -> f64 {
 
 impl Answer {
     pub(super) fn new(
-        runtime: &State,
+        state: &State,
         message: Message,
         rendered: &Rendered,
         sampling: Sampling,
         started: Instant,
     ) -> Done<Answer> {
-        let tokenizer = &runtime.engine.renderer.model().tokenizer;
+        let tokenizer = &state.engine.renderer.model().tokenizer;
         // Going on with an answer may begin inside a thought.
         let begin = match message.text.is_empty() && !message.thinking.is_empty() {
             true => Begin::Thought,
             false => Begin::after_prompt(&rendered.text),
         };
         let spent = match begin {
-            Begin::Thought => {
-                runtime.bounded(|halt| tokenizer.encode_plain_until(&message.thinking, halt))?.len() as u64
-            }
+            Begin::Thought => state.bounded(|halt| tokenizer.encode_plain_until(&message.thinking, halt))?.len() as u64,
             Begin::Answer => 0,
         };
         let decoder = StreamDecoder::new(tokenizer.clone(), begin);
@@ -96,18 +91,16 @@ impl Answer {
             thought,
             saved,
             dirty,
-            begun_again: false,
         })
     }
 
-    /// Words of the user's that the answer goes on after.
-    pub(super) fn after(mut self, runtime: &mut State, more: String) -> Answer {
-        self.take(runtime, Delta { thinking: String::new(), answer: more });
-        self
+    /// Adds words of the user that the answer continues.
+    pub(super) fn add_words(&mut self, state: &mut State, more: String) {
+        self.take(state, Delta { thinking: String::new(), answer: more });
     }
 
     /// Takes tokens of a round. While it thinks: for how many milliseconds, and tokens of the thoughts.
-    pub(super) fn write(&mut self, runtime: &mut State, tokens: &[Token], looked: &[Looked]) -> Option<(f64, u64)> {
+    pub(super) fn write(&mut self, state: &mut State, tokens: &[Token], looked: &[Looked]) -> Option<(f64, u64)> {
         self.first_token.get_or_insert_with(Instant::now);
         self.message.meta.completion_tokens += tokens.len() as u64;
         let mut delta = Delta::default();
@@ -129,15 +122,14 @@ impl Answer {
         if let Some(thought) = thinks {
             (self.message.meta.thought_ms, self.message.meta.thought_tokens) = thought;
         }
-        self.show(runtime, delta);
+        self.show(state, delta);
         thinks
     }
 
-    /// Tells all of it, as it stands.
-    pub(super) fn tell_again(&self, runtime: &State) {
+    pub(super) fn tell_again(&self, state: &State) {
         for (thinking, text) in [(true, &self.message.thinking), (false, &self.message.text)] {
             if !text.is_empty() {
-                runtime.tell(Notice::Delta { message: self.message.id, thinking, text: text.clone() });
+                state.tell(Notice::Delta { message: self.message.id, thinking, text: text.clone() });
             }
         }
     }
@@ -152,9 +144,9 @@ impl Answer {
         self.sampling
     }
 
-    fn take(&mut self, runtime: &mut State, delta: Delta) {
+    fn take(&mut self, state: &mut State, delta: Delta) {
         self.keep(&delta);
-        self.show(runtime, delta);
+        self.show(state, delta);
     }
 
     fn keep(&mut self, delta: &Delta) {
@@ -163,37 +155,33 @@ impl Answer {
         self.dirty |= !delta.thinking.is_empty() || !delta.answer.is_empty();
     }
 
-    fn show(&self, runtime: &mut State, delta: Delta) {
+    /// The tree grows with the answer, so that pages, asides and other conversations see all of it.
+    fn show(&self, state: &mut State, delta: Delta) {
+        state.here.session.tree.grow(&self.message, &delta.thinking, &delta.answer);
         for (thinking, text) in [(true, delta.thinking), (false, delta.answer)] {
             if !text.is_empty() {
-                runtime.tell(Notice::Delta { message: self.message.id, thinking, text });
+                state.tell(Notice::Delta { message: self.message.id, thinking, text });
             }
         }
     }
 }
 
-impl Watch for Answer {
-    fn reading(&mut self, runtime: &mut State, progress: Progress) {
-        runtime.show_reading(self.started, progress);
+impl Sink for Answer {
+    fn reading(&mut self, state: &mut State, progress: Progress) {
+        state.show_reading(self.started, progress);
     }
 
-    fn tokens(&mut self, runtime: &mut State, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
-        match self.write(runtime, tokens, looked) {
-            Some((ms, tokens)) => runtime.working(Activity::Thinking { tokens_per_s, ms, tokens }),
-            None => runtime.working(Activity::Answering { tokens_per_s }),
+    fn tokens(&mut self, state: &mut State, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
+        match self.write(state, tokens, looked) {
+            Some((ms, tokens)) => state.working(Activity::Thinking { tokens_per_s, ms, tokens }),
+            None => state.working(Activity::Answering { tokens_per_s }),
         }
     }
 
-    fn tick(&mut self, runtime: &mut State) {
-        if self.saved.elapsed().as_secs() >= 2 {
-            self.shown_again(runtime);
-        }
-    }
-
-    fn shown_again(&mut self, runtime: &mut State) {
-        if std::mem::take(&mut self.dirty) {
+    fn tick(&mut self, state: &mut State) {
+        if self.saved.elapsed().as_secs() >= 2 && std::mem::take(&mut self.dirty) {
             self.saved = Instant::now();
-            runtime.amend(&self.message);
+            state.amend(&self.message);
         }
     }
 }
@@ -207,40 +195,6 @@ impl State {
         Answer::new(self, message, rendered, sampling, started)
     }
 
-    /// Adds the answer's message to the conversation if it is new, and lets the model write it.
-    pub(super) fn write_answer(
-        &mut self,
-        answer: Answer,
-        plan: Plan,
-        rendered: Arc<Rendered>,
-        then: impl FnOnce(&mut State, MessageId) -> Done + Send + 'static,
-    ) -> Done {
-        let safe = match self.here.session.tree.get(answer.message.id) {
-            None => self.add_message(answer.message.clone())?,
-            Some(_) => Wanted::Texts(0),
-        };
-        self.when_saved(safe, move |runtime| runtime.go_on_writing(answer, plan, rendered, Box::new(then)))
-    }
-
-    /// Runs the engine and writes what it says into the answer. Kept state that is lost before the first word is read again; so is
-    /// all, once, where it went with the process that ran the model.
-    fn go_on_writing(&mut self, answer: Answer, plan: Plan, rendered: Arc<Rendered>, then: Finished) -> Done {
-        let to_answer = ToAnswer { last: self.last_of(&answer)?, message: Some(answer.message.id) };
-        let again = Arc::clone(&rendered);
-        let answered = Arc::clone(&rendered);
-        self.execute(plan, rendered, Some(to_answer), answer, move |runtime, mut answer, fed| match fed {
-            Err(lost) if answer.first_token.is_none() && lost.is_mended_by_reading(&mut answer.begun_again) => {
-                let plan = match runtime.plan_answer(&again) {
-                    Ok(plan) => plan,
-                    Err(e) => return runtime.answer_ended(answer, &answered, Err(e), then),
-                };
-                runtime.read_lost_again(&lost, &plan);
-                runtime.go_on_writing(answer, plan, again, then)
-            }
-            fed => runtime.answer_ended(answer, &answered, fed, then),
-        })
-    }
-
     /// What follows the prompt of an answer.
     pub(super) fn last_of(&self, answer: &Answer) -> Done<Last> {
         let mut generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
@@ -248,12 +202,12 @@ impl State {
         Ok(Last::Generate(generate))
     }
 
-    /// The message of an answer that is written beside others: it is not shown as the end of the conversation.
+    /// One of several answers: it is not shown as the end of the conversation.
     pub(super) fn add_answer_quietly(&mut self, answer: &Answer) -> Done {
         self.add_quietly(answer.message.clone())
     }
 
-    /// Where the answer to the last message of its path looked, in documents and lines. `live` is the state behind it.
+    /// Where the answer to the last message of its path looked, in documents and lines. `live` is the state after it.
     fn sources(
         &self,
         answer: &Message,
@@ -278,24 +232,24 @@ impl State {
         map.sources(&rendered.text, looked, sentences)
     }
 
-    /// Completes the message of an answer, saves it and tells it. `live` is the state behind it.
+    /// Completes, saves and shows the message of an answer. `live` is the state after it.
     pub(super) fn complete(
         &mut self,
         mut answer: Answer,
         rendered: &Rendered,
-        fed: &Done<Fed>,
+        stats: &Done<PrefillStats>,
         live: &Path,
     ) -> MessageId {
         let last = answer.decoder.finish();
         answer.take(self, last);
         let mut message = answer.message;
         let sentences = answer.sentences.finish(&message.text);
-        message.meta.finish = Some(finish_of(fed));
+        message.meta.finish = Some(finish_of(stats));
         if let Some(first) = answer.first_token {
             message.meta.ttft_ms = first.duration_since(answer.started).as_secs_f64() * 1000.0;
             self.here.meters.ttft_ms = message.meta.ttft_ms;
         }
-        if let Ok(Fed { end: Some(end), reused, read, prefill_ms, .. }) = fed {
+        if let Ok(PrefillStats { end: Some(end), reused, read, prefill_ms, .. }) = stats {
             message.meta.reused_tokens = *reused;
             message.meta.prefilled_tokens = *read;
             message.meta.prefill_ms = *prefill_ms;
@@ -323,20 +277,6 @@ impl State {
         let id = message.id;
         self.tell(Notice::Finished(message));
         id
-    }
-
-    fn answer_ended(&mut self, answer: Answer, rendered: &Rendered, fed: Done<Fed>, then: Finished) -> Done {
-        let live = std::mem::take(&mut self.here.slot.live);
-        let id = self.complete(answer, rendered, &fed, &live);
-        self.here.slot.live = live;
-        self.show_tree();
-        self.report_meters();
-        self.warn_of_full_context();
-        self.wish_title(id);
-        match fed?.end {
-            Some(_) => then(self, id),
-            None => Err(RuntimeError::Failed("internal error: there was nothing to answer to".into())),
-        }
     }
 
     /// A server's own counts take the place of estimates.
@@ -370,5 +310,44 @@ impl State {
     }
 }
 
-/// What comes after an answer.
-type Finished = Box<dyn FnOnce(&mut State, MessageId) -> Done + Send>;
+impl Verb {
+    /// Adds the answer's message to the conversation if it is new, and has the model write it. Kept state that is lost before the
+    /// first word is read again; so is all, once, where it was lost with the process that ran the model.
+    pub(super) async fn write_answer(
+        &mut self,
+        mut answer: Answer,
+        plan: Plan,
+        rendered: &Rendered,
+    ) -> Done<MessageId> {
+        if self.here.session.tree.get(answer.message.id).is_none() {
+            let safe = self.add_message(answer.message.clone())?;
+            self.saved(safe).await;
+        }
+        let to_answer = ToAnswer { last: self.last_of(&answer)?, message: Some(answer.message.id) };
+        let mut begun_again = false;
+        let mut stats = self.execute(plan, rendered, Some(to_answer.clone()), &mut answer).await;
+        while let Err(lost) = &stats
+            && answer.first_token.is_none()
+            && lost.is_mended_by_reading(&mut begun_again)
+        {
+            stats = match self.plan_answer(rendered) {
+                Err(e) => Err(e),
+                Ok(plan) => {
+                    self.read_lost_again(lost, &plan);
+                    self.execute(plan, rendered, Some(to_answer.clone()), &mut answer).await
+                }
+            };
+        }
+        let live = std::mem::take(&mut self.here.slot.live);
+        let id = self.complete(answer, rendered, &stats, &live);
+        self.here.slot.live = live;
+        self.show_tree();
+        self.report_meters();
+        self.warn_of_full_context();
+        self.wants_title(id);
+        match stats?.end {
+            Some(_) => Ok(id),
+            None => Err(RuntimeError::Failed("internal error: there was nothing to answer to".into())),
+        }
+    }
+}

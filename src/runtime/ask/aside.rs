@@ -1,9 +1,10 @@
-//! Asides: asked and answered on a hidden fork, for the user or for the program; nothing of them is kept.
+//! Asides: questions and answers on a hidden fork, for the user or for the program. Nothing of them is kept.
 
 use std::time::Instant;
 
-use super::super::execute::{Progress, ToAnswer, Watch};
+use super::super::execute::{Progress, Sink, ToAnswer};
 use super::super::slot::Last;
+use super::super::verb::Verb;
 use super::super::{Done, RuntimeError, State, grouped};
 use super::{THIS_QUESTION, finish_of};
 use crate::core::transcript::{Message, Role};
@@ -11,7 +12,7 @@ use crate::engine::protocol::{Ended, EngineFault, Looked, Token};
 use crate::runtime::protocol::{Activity, Notice};
 use crate::text::{Begin, StreamDecoder};
 
-/// Most tokens that an aside beside something else reads: what is kept of a conversation is not read again for it.
+/// Most tokens that an aside reads while another verb runs: kept state of a conversation is not read again for it.
 const READ_BESIDE: u64 = 8_192;
 
 /// Whether an aside is for the user or for the program.
@@ -32,89 +33,78 @@ struct AsideAnswer {
     shown: Shown,
 }
 
-impl Watch for AsideAnswer {
-    fn reading(&mut self, runtime: &mut State, progress: Progress) {
-        runtime.show_reading(self.started, progress);
+impl Sink for AsideAnswer {
+    fn reading(&mut self, state: &mut State, progress: Progress) {
+        state.show_reading(self.started, progress);
     }
-    fn tokens(&mut self, runtime: &mut State, tokens: &[Token], _looked: &[Looked], tokens_per_s: f64) {
+    fn tokens(&mut self, state: &mut State, tokens: &[Token], _looked: &[Looked], tokens_per_s: f64) {
         self.text.push_str(&self.decoder.push_all(tokens).answer);
-        runtime.working(Activity::Answering { tokens_per_s });
+        state.working(Activity::Answering { tokens_per_s });
         if self.shown == Shown::Yes {
-            runtime.tell(Notice::Aside { question: self.question.clone(), text: self.text.clone(), done: None });
+            state.tell(Notice::Aside { question: self.question.clone(), text: self.text.clone(), done: None });
         }
     }
 }
 
-impl State {
-    /// `/aside`: asked and answered on a hidden fork; the state afterwards is the one before.
-    pub(in crate::runtime) fn aside(&mut self, question: &str) -> Done {
+impl Verb {
+    /// `/aside`.
+    pub(in crate::runtime) async fn aside(&mut self, question: &str) -> Done {
         if question.trim().is_empty() {
             return Err(RuntimeError::Refused("/aside QUESTION asks without keeping question or answer.".into()));
         }
-        self.answer_aside(question, Shown::Yes, |_, _| Ok(()))
+        self.answer_aside(question, Shown::Yes).await.map(|_| ())
     }
 
-    /// Asks and answers on a hidden fork; `then` gets the answer, and how many tokens were in the context before.
-    pub(in crate::runtime) fn answer_aside(
-        &mut self,
-        question: &str,
-        shown: Shown,
-        then: impl FnOnce(&mut State, String) -> Done + Send + 'static,
-    ) -> Done {
-        let question = question.to_owned();
-        let started = Instant::now();
-        self.with_engine(move |runtime| {
-            let before = runtime.here.slot.live.clone();
-            let mut new = runtime.opening_messages();
-            let parent = new.last().map(|m| m.id).or(runtime.here.session.tree.head());
-            new.push(runtime.draft(Role::User, parent, question.clone()));
-            let path: Vec<&Message> = runtime.here.session.tree.path().into_iter().chain(&new).collect();
-            let rendered = runtime.prompt(&path, THIS_QUESTION)?;
-            runtime.when_planned(rendered, State::plan_answer, move |runtime, rendered, plan| {
-                let plan = runtime.fitting(plan, THIS_QUESTION)?;
-                if let Some(apart) = runtime.here.apart.as_mut().filter(|_| plan.to_read() > READ_BESIDE) {
-                    apart.put_off = Some(format!("{} tokens before it have no kept state.", grouped(plan.to_read())));
-                    return Ok(());
-                }
-                let begin = Begin::after_prompt(&rendered.text);
-                let decoder = StreamDecoder::new(runtime.engine.renderer.model().tokenizer.clone(), begin);
-                let watch = AsideAnswer { question, text: String::new(), decoder, started, shown };
-                let answer = ToAnswer {
-                    last: Last::Generate(runtime.generate(runtime.next_sampling(), begin, 0)?),
-                    message: None,
-                };
-                runtime.execute(plan, rendered, Some(answer), watch, move |runtime, mut watch, fed| {
-                    if let (
-                        Some(apart),
-                        Err(RuntimeError::Engine(
-                            EngineFault::Device(why) | EngineFault::ReadAgain(why) | EngineFault::Gone(why),
-                        )),
-                    ) = (&mut runtime.here.apart, &fed)
-                        && watch.text.is_empty()
-                    {
-                        apart.put_off = Some(why.clone());
-                        return Ok(());
-                    }
-                    watch.text.push_str(&watch.decoder.finish().answer);
-                    let (done, text) = (finish_of(&fed), watch.text);
-                    if shown == Shown::Yes {
-                        runtime.tell(Notice::Aside { question: watch.question, text: text.clone(), done: Some(done) });
-                    }
-                    let fed = fed?;
-                    if shown == Shown::No && fed.end.is_none_or(|end| end.done.ended == Ended::Cancelled) {
-                        // Half of what the program wanted is of no use to it.
-                        return runtime.return_to(before, |_| Err(RuntimeError::Stopped));
-                    }
-                    if runtime.here.apart.is_some() {
-                        // Its state is of no use to anybody.
-                        return then(runtime, text);
-                    }
-                    runtime.return_to(before, move |runtime| {
-                        runtime.report_meters();
-                        then(runtime, text)
-                    })
-                })
-            })
-        })
+    /// Asks and answers on a hidden fork; returns the answer.
+    pub(in crate::runtime) async fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<String> {
+        let (question, started) = (question.to_owned(), Instant::now());
+        self.engine_ready().await?;
+        let before = self.here.slot.live.clone();
+        let mut new = self.opening_messages();
+        let parent = new.last().map(|m| m.id).or(self.here.session.tree.head());
+        new.push(self.draft(Role::User, parent, question.clone()));
+        let path: Vec<&Message> = self.here.session.tree.path().into_iter().chain(&new).collect();
+        let rendered = self.prompt(&path, THIS_QUESTION)?;
+        let plan = self.planned(&rendered, State::plan_answer).await;
+        let plan = self.fitting(plan, THIS_QUESTION)?;
+        let to_read = plan.to_read();
+        if let Some(apart) = self.here.apart.as_mut().filter(|_| to_read > READ_BESIDE) {
+            apart.put_off = Some(format!("{} tokens before it have no kept state.", grouped(to_read)));
+            return Ok(String::new());
+        }
+        let begin = Begin::after_prompt(&rendered.text);
+        let decoder = StreamDecoder::new(self.engine.renderer.model().tokenizer.clone(), begin);
+        let mut answer = AsideAnswer { question, text: String::new(), decoder, started, shown };
+        let last = Last::Generate(self.generate(self.next_sampling(), begin, 0)?);
+        let to_answer = ToAnswer { last, message: None };
+        let stats = self.execute(plan, &rendered, Some(to_answer), &mut answer).await;
+
+        if let (
+            Some(apart),
+            Err(RuntimeError::Engine(EngineFault::Device(why) | EngineFault::ReadAgain(why) | EngineFault::Gone(why))),
+        ) = (&mut self.here.apart, &stats)
+            && answer.text.is_empty()
+        {
+            apart.put_off = Some(why.clone());
+            return Ok(String::new());
+        }
+        answer.text.push_str(&answer.decoder.finish().answer);
+        let AsideAnswer { question, text, .. } = answer;
+        if shown == Shown::Yes {
+            self.tell(Notice::Aside { question, text: text.clone(), done: Some(finish_of(&stats)) });
+        }
+        let whole = stats?.end.is_some_and(|end| end.done.ended != Ended::Cancelled);
+        // The state of an aside in a slot of its own is of no further use.
+        if self.here.apart.is_none() {
+            self.return_to(before).await?;
+        }
+        if shown == Shown::No && !whole {
+            // The program has no use for half an answer.
+            return Err(RuntimeError::Stopped);
+        }
+        if self.here.apart.is_none() {
+            self.report_meters();
+        }
+        Ok(text)
     }
 }

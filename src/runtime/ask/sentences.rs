@@ -1,4 +1,4 @@
-//! Where each sentence of an answer looked: the engine tells it for each token, sentences end in the text.
+//! Where each sentence of an answer looked: the engine reports tokens, sentences are found in the text.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use crate::engine::protocol::{BlockLook, Looked};
 /// Shorter ones are numbers of lists and the like, and belong to what follows.
 const LEAST_CHARACTERS: usize = 4;
 
-/// What a sentence ends with, before what may close behind it.
+/// The end of a sentence, before closing marks.
 const MARKS: [char; 7] = ['.', '!', '?', '…', '。', '！', '？'];
-/// Those of them behind which no space follows.
+/// Those without a space after them.
 const WIDE_MARKS: [char; 3] = ['。', '！', '？'];
 const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', '`'];
 
@@ -18,11 +18,11 @@ const CLOSING: [char; 10] = ['"', '\'', ')', ']', '*', '_', '”', '’', '»', 
 struct Open {
     /// Characters from the first to the last that is no white space.
     characters: usize,
-    /// White space behind them.
+    /// White space after them.
     spaces: usize,
     /// The last of them.
     last: Option<char>,
-    /// They end with a mark, and what may close behind it.
+    /// They end with a mark and its closing marks.
     marked: bool,
 }
 
@@ -30,7 +30,7 @@ impl Open {
     fn read(&mut self, more: &str) {
         for c in more.chars() {
             if c.is_whitespace() {
-                // What stands in front does not count.
+                // Leading white space does not count.
                 self.spaces += usize::from(self.characters > 0);
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Whether a load fits and is wanted: the plan, and leaving files out of it.
 
 use super::super::plan::Plan;
-use super::super::work::Answer;
+use super::super::verb::{Answer, Verb};
 use super::super::{Attendance, Done, RuntimeError, State, grouped};
 use super::Item;
 use crate::core::transcript::{Message, MessageId};
@@ -12,9 +12,9 @@ use crate::text::sanitize::command_word;
 /// How the files of a load came to be these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chosen {
-    /// Named after `/load`: a large load is asked about.
+    /// Named after `/load`: a large load needs a confirmation.
     Named,
-    /// Picked from the plan with its totals in view: not asked about again.
+    /// Picked from the plan with its totals in view: needs none.
     FromList,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Decision {
     Cancel,
 }
 
-/// Leaves out the messages whose place is not in `files`; the rest stand below each other again.
+/// Keeps the messages whose place is in `files`, each below the one before.
 pub(super) fn keep_only(messages: &mut Vec<Message>, parent: Option<MessageId>, files: &[usize]) {
     let mut parent = parent;
     let mut place = 0..;
@@ -101,7 +101,7 @@ impl State {
         Ok(Offer { plan, need, to_read: need, total: need, too_long })
     }
 
-    /// A load that does not fit: what would. Whoever reads it in a shell is told what a shell can do.
+    /// The error for a load that does not fit. One-shot runs get the options of a shell.
     fn too_long(&self, plan: &LoadPlan, need: &str, messages: &[Message]) -> String {
         let (what, verb) = match plan.files.as_slice() {
             [one] => (one.name.clone(), "needs"),
@@ -137,30 +137,27 @@ impl State {
             options.join(between)
         )
     }
+}
 
+impl Verb {
     /// Asks about a load that is large or does not fit; a single file that does not fit is refused at once.
-    pub(super) fn confirm_load(
-        &mut self,
-        offer: Offer,
-        chosen: Chosen,
-        then: impl FnOnce(&mut State, Decision) -> Done + Send + 'static,
-    ) -> Done {
-        let Offer { plan: offer, need, to_read, total, too_long: why } = offer;
+    pub(super) async fn confirm_load(&mut self, offer: Offer, chosen: Chosen) -> Done<Decision> {
+        let Offer { plan: offer, need, to_read, total, too_long } = offer;
         let (limit, files) = (self.firm_limit(), offer.files.len());
         if limit > 0 && total + offer.reserve > limit {
             if files == 1 || self.attendance == Attendance::Absent {
-                return Err(RuntimeError::TooLong(why));
+                return Err(RuntimeError::TooLong(too_long));
             }
             let left = grouped(offer.free.saturating_sub(offer.reserve));
             let text = format!("{files} files need {} tokens; {left} are left. Some have to stay out.", grouped(need));
-            return self.ask_plan(text, offer, None, |runtime, decision| match decision {
-                Decision::Cancel => Err(RuntimeError::TooLong(why)),
-                decision @ (Decision::Load | Decision::Only(_)) => then(runtime, decision),
-            });
+            return match self.ask_plan(text, offer, None).await {
+                Decision::Cancel => Err(RuntimeError::TooLong(too_long)),
+                decision @ (Decision::Load | Decision::Only(_)) => Ok(decision),
+            };
         }
         let small = to_read <= self.load_limits.confirm_tokens && files <= self.load_limits.confirm_files;
         if small || chosen == Chosen::FromList {
-            return then(self, Decision::Load);
+            return Ok(Decision::Load);
         }
         let kept = match offer.files.iter().filter(|f| f.kept).count() {
             0 => String::new(),
@@ -177,38 +174,28 @@ impl State {
             grouped(self.here.meters.context_limit.saturating_sub(total))
         );
         if files > 1 && self.attendance == Attendance::Present {
-            return self.ask_plan(text, offer, Some("load"), then);
+            return Ok(self.ask_plan(text, offer, Some("load")).await);
         }
-        self.confirm(text, "load", |runtime, yes| then(runtime, if yes { Decision::Load } else { Decision::Cancel }))
+        Ok(if self.confirm(text, "load").await { Decision::Load } else { Decision::Cancel })
     }
 
     /// Shows the plan; `load` is the word for taking all of it, where that is possible.
-    fn ask_plan(
-        &mut self,
-        text: String,
-        plan: LoadPlan,
-        load: Option<&str>,
-        then: impl FnOnce(&mut State, Decision) -> Done + Send + 'static,
-    ) -> Done {
+    async fn ask_plan(&mut self, text: String, plan: LoadPlan, load: Option<&str>) -> Decision {
         let choice = |key, label: &str| Choice { key, label: label.into() };
         let mut choices: Vec<Choice> = load.map(|l| choice('\n', l)).into_iter().collect();
-        let (all, files) = (load.is_some(), plan.files.len());
+        let files = plan.files.len();
         choices.push(choice('e', "choose files"));
         choices.push(choice('\x1b', "cancel"));
-        let question = |id| Notice::Plan { id, text, choices, plan };
-        self.put(question, move |runtime, answer| {
-            let decision = match answer {
-                Some(Answer::Key('\n')) if all => Decision::Load,
-                Some(Answer::Files(picked)) => {
-                    let picked: Vec<usize> = (0..files).filter(|i| picked.contains(i)).collect();
-                    match picked.is_empty() {
-                        true => Decision::Cancel,
-                        false => Decision::Only(picked),
-                    }
+        match self.put(|id| Notice::Plan { id, text, choices, plan }).await {
+            Some(Answer::Key('\n')) if load.is_some() => Decision::Load,
+            Some(Answer::Files(picked)) => {
+                let picked: Vec<usize> = (0..files).filter(|i| picked.contains(i)).collect();
+                match picked.is_empty() {
+                    true => Decision::Cancel,
+                    false => Decision::Only(picked),
                 }
-                Some(Answer::Key(_)) | None => Decision::Cancel,
-            };
-            then(runtime, decision)
-        })
+            }
+            Some(Answer::Key(_)) | None => Decision::Cancel,
+        }
     }
 }

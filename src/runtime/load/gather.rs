@@ -2,64 +2,42 @@
 
 use std::time::Duration;
 
-use super::super::errand::{Order, Place};
+use super::super::task::{Order, Place};
+use super::super::verb::Verb;
 use super::super::{Attendance, Done, RuntimeError, State, render};
 use crate::runtime::protocol::{Level, LoadOptions};
 use crate::text::Part;
 use crate::text::sanitize::{command_word, shell_word};
 use crate::text::sources::{self, Document, Gathered, SourceError};
 
-impl State {
+impl Verb {
     /// Finds and reads files on another thread.
-    pub(in crate::runtime) fn gather(
-        &mut self,
-        paths: &[String],
-        options: &LoadOptions,
-        then: impl FnOnce(&mut State, Gathered) -> Done + Send + 'static,
-    ) -> Done {
-        self.try_gather(paths, options, move |runtime, gathered| then(runtime, gathered?))
-    }
-
-    /// The same for whoever goes on without files that cannot be read.
-    pub(in crate::runtime) fn try_gather(
-        &mut self,
-        paths: &[String],
-        options: &LoadOptions,
-        then: impl FnOnce(&mut State, Done<Gathered>) -> Done + Send + 'static,
-    ) -> Done {
+    pub(in crate::runtime) async fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Gathered> {
         let inline = paths.iter().any(|p| p == "-").then(|| inline(options)).transpose()?;
         let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
-        let then = move |runtime: &mut State, mut gathered: Done<Gathered>| {
-            if let Ok(gathered) = &mut gathered {
-                gathered.documents.extend(inline);
+        let mut gathered = Gathered::default();
+        if !paths.is_empty() {
+            let mut how = self.sources.clone();
+            (how.force, how.pages) = (options.force, options.pages);
+            if self.attendance == Attendance::Present {
+                how.not_text = "/load --force loads it as Latin-1.";
             }
-            then(runtime, gathered)
-        };
-        if paths.is_empty() {
-            return then(self, Ok(Gathered::default()));
+            let files = paths.clone();
+            let order = Order {
+                what: "opening files".into(),
+                failed: "Reading the files failed unexpectedly. Nothing was loaded.",
+                place: Place::InTurn,
+                patience: Duration::ZERO,
+            };
+            let found = self.elsewhere(order, move |doing| sources::gather(&files, &how, &doing.cancel)).await?;
+            gathered = self.gathered(&paths, found)?;
         }
-        let mut how = self.sources.clone();
-        (how.force, how.pages) = (options.force, options.pages);
-        if self.attendance == Attendance::Present {
-            how.not_text = "/load --force loads it as Latin-1.";
-        }
-        let files = paths.clone();
-        let order = Order {
-            what: "opening files".into(),
-            failed: "Reading the files failed unexpectedly. Nothing was loaded.",
-            place: Place::InTurn,
-            patience: Duration::ZERO,
-        };
-        self.elsewhere(
-            order,
-            move |doing| sources::gather(&files, &how, &doing.cancel),
-            move |runtime, files| {
-                let gathered = files.and_then(|files| runtime.gathered(&paths, files));
-                then(runtime, gathered)
-            },
-        )
+        gathered.documents.extend(inline);
+        Ok(gathered)
     }
+}
 
+impl State {
     fn gathered(&self, paths: &[String], files: Result<Gathered, SourceError>) -> Done<Gathered> {
         files.map_err(|e| match e {
             SourceError::Cancelled => RuntimeError::Stopped,
@@ -69,7 +47,7 @@ impl State {
         })
     }
 
-    /// Somebody who types a session's name after `/load` is told.
+    /// The path may be the name of a session.
     fn or_session(&self, paths: &[String], error: String) -> String {
         match paths.first().map(|name| self.disk.store.session_named(name)) {
             Some(Ok(record)) if self.attendance == Attendance::Absent => {

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::State;
-use super::super::execute::{Fed, Progress, Watch, per_second};
-use super::{Item, Load};
-use crate::runtime::protocol::{Activity, FileProgress, FileState, ReadingProgress};
+use super::super::execute::{PrefillStats, Progress, Sink, per_second};
+use super::super::{State, grouped};
+use super::Item;
+use crate::core::transcript::Message;
+use crate::runtime::protocol::{Activity, FileProgress, FileState, Level, ReadingProgress};
 
 /// How far a load is.
 pub(super) struct Progressing {
@@ -45,12 +46,12 @@ impl Progressing {
     }
 
     /// Document `at` is read.
-    pub(super) fn end(&mut self, at: usize, fed: &Fed, took: Duration, restored: f64) {
-        self.read += fed.read;
+    pub(super) fn end(&mut self, at: usize, stats: &PrefillStats, took: Duration, restored: f64) {
+        self.read += stats.read;
         self.reading += took;
-        self.done += fed.read;
+        self.done += stats.read;
         if let Some(file) = self.files.get_mut(at) {
-            match (&file.state, fed.read) {
+            match (&file.state, stats.read) {
                 (FileState::Waiting, 0) => file.state = FileState::FromLibrary(restored),
                 (FileState::Waiting | FileState::Reading(_), _) => file.state = FileState::Done(took.as_secs_f64()),
                 (FileState::Done(_) | FileState::FromLibrary(_), _) => {}
@@ -58,7 +59,7 @@ impl Progressing {
         }
     }
 
-    /// As it stands between two documents.
+    /// Between two documents.
     pub(super) fn shown(&self) -> Activity {
         self.show(0, per_second(self.read, self.reading))
     }
@@ -75,16 +76,57 @@ impl Progressing {
     }
 }
 
-impl Watch for Box<Load> {
-    fn reading(&mut self, runtime: &mut State, progress: Progress) {
-        let at = self.at;
+/// Shows the reading of document `at`.
+pub(super) struct LoadReading<'a> {
+    pub(super) progress: &'a mut Progressing,
+    pub(super) at: usize,
+}
+
+impl Sink for LoadReading<'_> {
+    fn reading(&mut self, state: &mut State, progress: Progress) {
         let p = &mut self.progress;
-        if let Some(file) = p.files.get_mut(at) {
+        if let Some(file) = p.files.get_mut(self.at) {
             file.state = FileState::Reading(p.before + progress.done);
         }
-        // Over the whole load: what it says of the time left does not jump.
+        // Over the whole load, so that the time left does not jump.
         let speed = per_second(p.read + progress.done, p.reading + progress.elapsed);
         let shown = p.show(progress.done, speed);
-        runtime.working(shown);
+        state.working(shown);
+    }
+}
+
+impl State {
+    pub(super) fn say_changed(&self, messages: &[Message]) {
+        // Other lines report a database that cannot be read.
+        let known = self.disk.store.hashes_by_path().unwrap_or_default();
+        for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
+            let read = info.path.as_ref().and_then(|path| known.get(path));
+            if read.is_some_and(|hashes| !hashes.contains(&info.hash)) {
+                self.note(Level::Info, format!("{} changed on disk since it was read. Reading again.", info.name));
+            }
+        }
+    }
+
+    pub(super) fn say_loaded(&mut self, items: &[Item], started: Instant) {
+        let total: u64 = items.iter().map(|i| i.tokens).sum();
+        let kept: u64 = items.iter().filter(|i| i.kept).map(|i| i.tokens).sum();
+        let seconds = started.elapsed().as_secs_f64();
+        let what = match items {
+            [one] => one.name.clone(),
+            many => format!("{} files", many.len()),
+        };
+        let text = match kept {
+            _ if self.engine.server().is_some() => {
+                format!("{what}: about {} tokens, which the server reads with the next question.", grouped(total))
+            }
+            0 => format!("Read {what}: {} tokens in {seconds:.1} s.", grouped(total)),
+            k if k == total => format!("{what}: {} tokens from library, {seconds:.1} s.", grouped(total)),
+            k => format!(
+                "Read {what}: {} tokens in {seconds:.1} s, {} of them from library.",
+                grouped(total),
+                grouped(k)
+            ),
+        };
+        self.note(Level::Info, text);
     }
 }

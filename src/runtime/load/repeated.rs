@@ -1,18 +1,15 @@
 //! Documents of a load that are in the conversation already.
 
-use super::super::{Attendance, Done, State, grouped};
+use super::super::verb::Verb;
+use super::super::{Attendance, State, grouped};
 use crate::core::transcript::{DocumentInfo, Message};
 use crate::runtime::protocol::{Choice, Level};
 use crate::text::sources::Document;
 
-impl State {
-    /// Asks about documents that are in the conversation already: all again, only the others, or nothing. With nobody to ask
-    /// they are left out.
-    pub(super) fn without_repeated(
-        &mut self,
-        documents: Vec<Document>,
-        then: impl FnOnce(&mut State, Vec<Document>) -> Done + Send + 'static,
-    ) -> Done {
+impl Verb {
+    /// Asks about documents that are in the conversation already: all again, only the others, or nothing. With no user they are left
+    /// out.
+    pub(super) async fn without_repeated(&mut self, documents: Vec<Document>) -> Vec<Document> {
         let repeated = |d: &Document| {
             let path = d.path.as_ref().map(|p| p.display().to_string());
             let info = DocumentInfo::new(&d.name, path, &d.text);
@@ -21,7 +18,7 @@ impl State {
         let mut documents: Vec<(bool, Document)> = documents.into_iter().map(|d| (repeated(&d), d)).collect();
         let mut again = documents.iter().filter(|(repeated, _)| *repeated).map(|(_, d)| d.name.as_str());
         let what = match (again.next(), again.count()) {
-            (None, _) => return then(self, documents.into_iter().map(|(_, d)| d).collect()),
+            (None, _) => return documents.into_iter().map(|(_, d)| d).collect(),
             (Some(one), 0) => format!("{one} is in this conversation already, unchanged"),
             (Some(_), more) => format!("{} of these files are in this conversation already, unchanged", more + 1),
         };
@@ -29,23 +26,24 @@ impl State {
         if self.attendance == Attendance::Absent {
             self.note(Level::Warn, format!("{what}: not loaded again."));
             documents.retain(|(repeated, _)| !repeated);
-            return if others { then(self, documents.into_iter().map(|(_, d)| d).collect()) } else { Ok(()) };
+            return documents.into_iter().map(|(_, d)| d).collect();
         }
         let choice = |key, label: &str| Choice { key, label: label.into() };
         let mut choices = vec![choice('\n', "load again")];
         choices.extend(others.then(|| choice('o', "only the others")));
         choices.push(choice('\x1b', "cancel"));
-        self.ask_user(format!("{what}. Loading it again takes its tokens once more."), choices, move |runtime, key| {
-            match key {
-                '\n' => {}
-                'o' => documents.retain(|(repeated, _)| !repeated),
-                _ => return Ok(()),
-            }
-            then(runtime, documents.into_iter().map(|(_, d)| d).collect())
-        })
+        let text = format!("{what}. Loading it again takes its tokens once more.");
+        match self.ask_user(text, choices).await {
+            '\n' => {}
+            'o' => documents.retain(|(repeated, _)| !repeated),
+            _ => documents.clear(),
+        }
+        documents.into_iter().map(|(_, d)| d).collect()
     }
+}
 
-    /// Says which of these documents are in the conversation as far as a load that was stopped had come.
+impl State {
+    /// Notes which of these documents the conversation holds as far as a stopped load read them.
     pub(super) fn say_in_part(&self, messages: &[Message]) {
         let parts: Vec<&DocumentInfo> = self.here.session.documents_in_part().collect();
         for info in messages.iter().filter_map(|m| m.meta.document.as_ref()) {
@@ -60,8 +58,8 @@ impl State {
     }
 }
 
-/// Whether two documents with the same text are the same one: of the same file, however its path was written. What is of no file
-/// is told apart by its name.
+/// Whether two documents with the same text are the same one: of the same file, however its path is written; without a
+/// file, of the same name.
 fn is_same(old: &DocumentInfo, new: &DocumentInfo) -> bool {
     let file = |path: &str| std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
     match (&old.path, &new.path) {

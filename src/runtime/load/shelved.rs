@@ -1,4 +1,5 @@
-//! Documents of the library, loaded by name: the text that was read comes from what is kept, so that its state is found again.
+//! Documents of the library, loaded by name: their text is that of the kept tokens, so that their state is found
+//! again.
 
 use super::super::{Done, RuntimeError, State};
 use crate::core::transcript::text_hash;
@@ -6,7 +7,7 @@ use crate::store::DocumentRecord;
 use crate::text::near::nearest;
 use crate::text::sources::Document;
 
-/// Line ends that a file has before and behind its text, and a reading leaves out.
+/// Line ends around the text of a file, which a reading leaves out.
 const BEFORE: [&str; 3] = ["", "\n", "\r\n"];
 const BEHIND: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
 

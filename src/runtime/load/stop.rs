@@ -1,14 +1,22 @@
-//! A load that was stopped inside a document: what the user wants then, and keeping the part that was read.
+//! A load that was stopped inside a document: the user decides, and the part that was read is kept.
 
-use super::super::execute::Fed;
-use super::super::{Attendance, Done, RuntimeError, State, grouped};
+use super::super::execute::PrefillStats;
+use super::super::verb::Verb;
+use super::super::{Attendance, Done, grouped};
 use super::Load;
-use crate::core::transcript::MessageId;
 use crate::runtime::protocol::{Choice, Level};
 
-impl State {
-    pub(super) fn load_stopped(&mut self, mut load: Box<Load>) -> Done {
-        // What was read is read, whatever becomes of the state while it is asked, and where the reading began anew.
+/// What the user wants after a stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AfterStop {
+    GoOn,
+    GoBack,
+    Keep,
+}
+
+impl Verb {
+    pub(super) async fn load_stopped(&mut self, load: &mut Load) -> AfterStop {
+        // What is read stays read, even where the reading began anew.
         load.upto = load.upto.max(self.here.slot.live.text_bytes());
         load.reached = load.reached.max(self.here.slot.live.position());
         let begun: u64 = load.items.first().map_or(0, |i| i.end - i.tokens);
@@ -28,37 +36,24 @@ impl State {
         self.show_tree();
         self.report_meters();
         if self.attendance == Attendance::Absent || self.quitting {
-            return self.keep_part(load, metered);
+            return AfterStop::Keep;
         }
-        self.ask_user(text, choices, move |runtime, key| {
-            // What comes now can be stopped again.
-            runtime.here.slot.begin();
-            match key {
-                '1' => {
-                    let shown = load.progress.shown();
-                    runtime.activity(shown);
-                    runtime.load_again(load, |_, _| ())
-                }
-                '2' => {
-                    let begun_at = load.begun_at;
-                    let kept = runtime.keep_part(load, move |runtime, kept| match kept {
-                        Ok(_) => runtime.go(begun_at, "Went back to"),
-                        Err(e) => runtime.go_back_unkept(begun_at, e),
-                    });
-                    // What failed before it was begun.
-                    kept.or_else(|e| runtime.go_back_unkept(begun_at, e))
-                }
-                _ => runtime.keep_part(load, metered),
+        let key = self.ask_user(text, choices).await;
+        // What follows can be stopped again.
+        self.here.slot.begin();
+        match key {
+            '1' => {
+                let shown = load.progress.shown();
+                self.activity(shown);
+                AfterStop::GoOn
             }
-        })
+            '2' => AfterStop::GoBack,
+            _ => AfterStop::Keep,
+        }
     }
 
-    /// Ends a load inside a document: what was read of it becomes the document, and its state is kept.
-    fn keep_part(
-        &mut self,
-        mut load: Box<Load>,
-        then: impl FnOnce(&mut State, Done<Fed>) -> Done + Send + 'static,
-    ) -> Done {
+    /// Ends a load inside a document: the part that was read becomes the document, and its state is kept.
+    pub(super) async fn keep_part(&mut self, load: &mut Load) -> Done<PrefillStats> {
         self.here.slot.begin();
         // Where the reading began anew, what was read is more than the state has: nothing of it is read against a stop.
         let short = self.here.slot.live.text_bytes() < load.upto;
@@ -70,7 +65,7 @@ impl State {
                 let lines = text.lines().count() as u64;
                 if let Some(info) = &mut message.meta.document {
                     info.lines = lines;
-                    // Stopped behind its last words, it is whole.
+                    // Stopped after its last words, it is whole.
                     info.complete = info.is_whole(&text);
                     info.tokens = self.engine.renderer.model().tokenizer.encode_plain(&text)?.len() as u64;
                 }
@@ -80,8 +75,8 @@ impl State {
                 self.show_session();
                 // To its end, few words as that is: after a restart state is found by a document that ends in it.
                 return match short {
-                    true => self.try_sync_with_few(then),
-                    false => self.try_sync_to_the_end(then),
+                    true => self.sync_with_few().await,
+                    false => self.sync_to_the_end().await,
                 };
             }
             self.move_head(message.parent)?;
@@ -89,21 +84,8 @@ impl State {
         }
         self.show_session();
         match short {
-            true => self.try_sync_with_few(then),
-            false => self.try_sync(then),
+            true => self.sync_with_few().await,
+            false => self.sync().await,
         }
     }
-
-    /// Goes back to where a load began though what was read of it could not be kept; says why not.
-    fn go_back_unkept(&mut self, head: Option<MessageId>, why: RuntimeError) -> Done {
-        self.move_head(head)?;
-        self.show_session();
-        Err(why)
-    }
-}
-
-fn metered(runtime: &mut State, fed: Done<Fed>) -> Done {
-    fed?;
-    runtime.report_meters();
-    Ok(())
 }

@@ -1,4 +1,4 @@
-//! The last words: what is left is saved, and whether all of it is on disk is said.
+//! The end: what is left is saved, and a farewell reports whether all of it is on disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,6 @@ use crate::core::Exit;
 use crate::runtime::protocol::{Activity, Level, Notice, SaveState, Unsaved};
 use crate::text::sanitize::shell_word;
 
-/// What is said at the end where not all is on disk.
 fn lost(session: Option<&str>, why: &str) -> String {
     match session {
         Some(name) => format!("Not all of \"{name}\" could be saved: {why}"),
@@ -17,30 +16,29 @@ fn lost(session: Option<&str>, why: &str) -> String {
     }
 }
 
-/// What is said when a program ends whose texts are on disk, and not all of its state.
+/// All text is on disk, and not all of the state.
 fn not_kept(why: &str) -> String {
     format!("Text is saved, not all state is kept: {}.", why.trim_end_matches('.'))
 }
 
 impl State {
-    /// Saves what is left, gives the session free, and says how to come back; or that not all is saved, and why.
-    pub(super) fn finish(mut self) {
+    pub(super) fn finish(mut self: Box<State>) {
         self.engine.shutdown();
         self.remember_homeless();
         self.activity(Activity::Busy { what: "saving".into() });
         let absent = self.attendance == Attendance::Absent;
-        let State { here, disk, out, looking, .. } = self;
+        let State { here, disk, out, looking, .. } = *self;
         let Conversation { session, lock, .. } = here;
         let (id, name, lasts) = (session.id, session.id.map(|_| session.name), disk.lasts());
         let store = Arc::clone(&disk.store);
         let said = matches!(disk.shown(), SaveState::TextOnly(_));
         let closed = disk.close(Duration::from_secs(60));
         drop(lock);
-        // Damage is told before the end, and whoever opens the directory next finds it left.
+        // Damage is reported before the end, and the directory is free for the next process.
         if looking.is_some_and(|thread| thread.join().is_err()) {
             out.note(Level::Error, "internal error: the look for damage ended unexpectedly");
         }
-        // Where nobody reads the farewell.
+        // One-shot runs show no farewell.
         if let Ok(Some(why)) = &closed
             && absent
             && lasts

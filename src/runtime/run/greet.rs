@@ -1,7 +1,8 @@
-//! What is said and opened before anything is asked.
+//! Notes and the session at the start.
 
 use std::sync::Arc;
 
+use super::super::verb::Verb;
 use super::super::{Attendance, Done, Opening, RuntimeError, State};
 use crate::config::commands::line_of;
 use crate::runtime::protocol::{Activity, Level, Notice, SaveState};
@@ -11,14 +12,13 @@ use crate::store::{Access, StoreError, not_looked_at};
 const PROMPTS: usize = 2_000;
 
 impl State {
-    /// What can be said before anything is loaded.
     pub(super) fn greet(&mut self) {
         let store = Arc::clone(&self.disk.store);
         for note in store.notes() {
             self.note(Level::Warn, note.clone());
         }
         self.look_for_damage();
-        // Where nothing is saved, that is said from the start.
+        // `--no-save` is shown from the start.
         self.disk.show(SaveState::Empty);
         if let Access::ReadOnly { why } = store.access() {
             self.disk.show(SaveState::NotSaved(why.clone()));
@@ -27,7 +27,7 @@ impl State {
             Ok(prompts) => self.tell(Notice::Prompts(prompts.iter().rev().map(|p| line_of(p)).collect())),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
-        // A settings file or `--think` asked for it; whoever asks with -p has been told by the shell.
+        // The cli has reported it for `-p`.
         let switch = self.engine.renderer.model().template.thinking_switch();
         if let Some(why) =
             switch.refusal(self.here.session.settings.think).filter(|_| self.attendance == Attendance::Present)
@@ -37,7 +37,7 @@ impl State {
         self.activity(Activity::Starting { what: "loading the model".into() });
     }
 
-    /// Has another thread go through the database: nobody waits for the model, a session or the first picture because of it.
+    /// Checks the database on another thread: the model, a session and the first picture do not wait for it.
     fn look_for_damage(&mut self) {
         let (store, out) = (Arc::clone(&self.disk.store), self.out.clone());
         let look = move || {
@@ -50,8 +50,10 @@ impl State {
             Err(e) => self.tell(Notice::Damage(not_looked_at(&e))),
         }
     }
+}
 
-    pub(super) fn first_session(&mut self) -> Done {
+impl Verb {
+    pub(super) async fn first_session(&mut self) -> Done {
         match std::mem::take(&mut self.opening) {
             Opening::New => {
                 self.start_new(None)?;
@@ -60,14 +62,14 @@ impl State {
             }
             Opening::Named(name) => self.start_new(Some(name)),
             Opening::Resume(name) => {
-                // The one that is left if the other cannot be had: whoever asked for it is told, and types into no third.
+                // The session that stays open if the other one cannot be opened.
                 self.start_new(None)?;
-                self.resume(&name)
+                self.resume(&name).await
             }
             Opening::ResumeOrEnd(name) => {
                 self.start_new(None)?;
                 self.must_open = true;
-                let done = self.resume(&name);
+                let done = self.resume(&name).await;
                 self.must_open =
                     matches!(done, Err(RuntimeError::Store(StoreError::InUse { .. } | StoreError::NoSession { .. })));
                 done

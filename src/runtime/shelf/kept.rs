@@ -1,22 +1,20 @@
-//! Which documents of the library can be asked: what is kept of each, and files that are read again.
-
-use std::collections::VecDeque;
+//! The documents of the library that can be asked: the kept state of each, and files that are read again.
 
 use super::super::library::Unread;
-use super::super::{Done, RuntimeError, State, Then};
+use super::super::verb::Verb;
+use super::super::{Done, RuntimeError, State};
 use super::Wish;
 use crate::config::settings::SaveStates;
 use crate::core::transcript::Role;
 use crate::runtime::protocol::LoadOptions;
 use crate::store::{DocumentRecord, SegmentId};
-use crate::text::sources::Document;
 
 /// What there is of a document's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It is kept, with nothing but a system text before the document.
     Alone,
-    /// It is kept, but behind other documents or a conversation: its answers would be about those, too.
+    /// It is kept, but after other documents or a conversation: its answers would be about those, too.
     BehindOthers,
     /// It is not kept, or of another model.
     NotKept,
@@ -27,8 +25,8 @@ pub(super) fn is_file(path: &str) -> bool {
 }
 
 impl State {
-    /// The documents of the library that are meant: those whose state of this model is kept with nothing else in it, and the
-    /// others. Of one text the entry with the least before it.
+    /// The documents that match: those whose state of this model is kept with nothing else in it, and the others. Of
+    /// entries with one text, the one that follows least.
     pub(super) fn shelved(
         &self,
         library: Option<&str>,
@@ -40,7 +38,7 @@ impl State {
         let mut others: Vec<(DocumentRecord, Standing)> = Vec::new();
         let mut records = self.disk.store.documents()?;
         records.retain(|d| pattern.as_ref().is_none_or(|p| p.matches(&d.document.name)));
-        // The last used come first.
+        // The last used are first.
         records.sort_by_key(|d| d.document.prefix.is_some());
         for record in records {
             let same =
@@ -75,7 +73,7 @@ impl State {
         Ok(if alone { Standing::Alone } else { Standing::BehindOthers })
     }
 
-    /// Why a document is not asked, and what would help.
+    /// Why a document is left out, and what would help.
     pub(super) fn why_not(
         &self,
         wish: &Wish,
@@ -108,47 +106,31 @@ impl State {
         let plan = self.disk.restorable(segment)?;
         Ok(path.head() == Some(*segment) && plan.is_some_and(|plan| plan.usable == path.segments().len()))
     }
+}
 
-    /// Reads documents again from their files, then asks.
-    pub(super) fn read_shelved(&mut self, files: VecDeque<String>, wish: Wish) -> Done {
-        self.gather_each(files, Vec::new(), Vec::new(), move |runtime, documents, unread| {
-            let before = runtime.here.slot.live.clone();
-            let wish = Wish { read: false, ..wish };
-            let then: Then<Vec<Unread>> = Box::new(move |runtime, unread| match runtime.here.slot.stopped() {
-                true => Err(RuntimeError::Stopped),
-                false => {
-                    runtime.disk.wait_for_texts();
-                    runtime.when_saved(runtime.disk.states(), move |runtime| runtime.ask_shelf(wish, &unread))
-                }
-            });
-            runtime.library_read(documents.into(), before, unread, then)
-        })
-    }
-
-    /// Opens files one by one: one that cannot be read keeps none of the others from being asked.
-    fn gather_each(
-        &mut self,
-        mut files: VecDeque<String>,
-        mut documents: Vec<Document>,
-        mut unread: Vec<Unread>,
-        then: impl FnOnce(&mut State, Vec<Document>, Vec<Unread>) -> Done + Send + 'static,
-    ) -> Done {
-        if self.here.slot.stopped() {
-            return Err(RuntimeError::Stopped);
-        }
-        let Some(path) = files.pop_front() else { return then(self, documents, unread) };
-        let file = [path.clone()];
-        self.try_gather(&file, &LoadOptions::default(), move |runtime, gathered| {
+impl Verb {
+    /// Reads documents again from their files. One that cannot be opened keeps none of the others from being read.
+    pub(super) async fn read_shelved(&mut self, files: Vec<String>) -> Done<Vec<Unread>> {
+        let (mut documents, mut unread) = (Vec::new(), Vec::new());
+        for path in files {
+            if self.here.slot.stopped() {
+                return Err(RuntimeError::Stopped);
+            }
+            let gathered = self.gather(std::slice::from_ref(&path), &LoadOptions::default()).await;
             let gathered = gathered.and_then(|gathered| {
-                runtime.say_skipped(&gathered);
-                runtime.shaped(gathered.documents, &LoadOptions::default())
+                self.say_skipped(&gathered);
+                self.shaped(gathered.documents, &LoadOptions::default())
             });
             match gathered {
                 Ok(found) => documents.extend(found),
                 Err(RuntimeError::Stopped) => return Err(RuntimeError::Stopped),
                 Err(why) => unread.push(Unread { path, why }),
             }
-            runtime.gather_each(files, documents, unread, then)
-        })
+        }
+        unread.extend(self.library_read(documents).await?);
+        match self.here.slot.stopped() {
+            true => Err(RuntimeError::Stopped),
+            false => Ok(unread),
+        }
     }
 }

@@ -8,8 +8,8 @@ use crate::runtime::protocol::TimelineRow;
 use crate::text::sanitize::sanitize_line;
 
 impl Tree {
-    /// The tree, one row per question, document, or answer that has siblings; parents before children, the older
-    /// line first. `kept` and `label` are asked per message.
+    /// The tree, one row per question, document, or answer that has siblings; parents before children, the older line
+    /// first.
     pub fn timeline(
         &self,
         kept: impl Fn(MessageId) -> bool,

@@ -1,0 +1,292 @@
+//! Fan-out: the same executor in several slots side by side, for answers that are compared (`-n`, `/ask-all`, `/when`) and for titles.
+//!
+//! A [`Fan`] makes the next branch ready whenever a slot is free and receives what each one writes. The conversation's own state
+//! stays where it is. A branch begins with a fork of that state or with kept state; its segments are the same as if it ran alone, byte
+//! for byte.
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::execute::{PrefillStats, Sink, ToAnswer};
+use super::path::Path;
+use super::render::Rendered;
+use super::segments::{self, Step};
+use super::slot::{Last, Slot};
+use super::verb::{Running, Verb, Wait, Wake};
+use super::{Done, RuntimeError, State, grouped};
+use crate::core::transcript::MessageId;
+use crate::engine::protocol::{EngineEvent, EngineFault, Likely, Looked, Sampling, StateImage, Token};
+use crate::store::NewSegment;
+use crate::text::{Begin, StreamDecoder};
+
+/// Something to be run on a state.
+#[derive(Clone, Debug)]
+pub(super) struct Branch {
+    pub(super) base: Path,
+    /// The text that is read on top of it, and its steps; the last one is followed by `last`.
+    pub(super) rendered: Arc<Rendered>,
+    pub(super) steps: Vec<Step>,
+    pub(super) last: Last,
+    /// The message that the answer ends; `None`: nothing of it is kept.
+    pub(super) message: Option<MessageId>,
+}
+
+/// A branch that has ended.
+#[derive(Debug, Default)]
+pub(super) struct Grown {
+    /// Its path now.
+    pub(super) path: Path,
+    pub(super) segments: Vec<Segment>,
+    pub(super) stats: PrefillStats,
+}
+
+/// A segment of a branch with its state, and the message that ends in it.
+pub(super) type Segment = (NewSegment, Option<StateImage>, Option<MessageId>);
+
+/// A round of decoding.
+pub(super) struct Written<'a> {
+    pub(super) tokens: &'a [Token],
+    pub(super) looked: &'a [Looked],
+    /// How likely each token was, where the branch requested it.
+    pub(super) likely: &'a [Likely],
+    pub(super) tokens_per_s: f64,
+}
+
+/// Wants branches.
+pub(super) trait Fan {
+    /// How many there may be.
+    fn count(&self) -> usize;
+    /// Makes one of them ready, by its number from 0. Called once for each, in order; `None` skips it, an error ends it.
+    fn prepare(&mut self, state: &mut State, which: usize) -> Done<Option<Branch>>;
+    /// A round of decoding.
+    fn tokens(&mut self, state: &mut State, which: usize, written: &Written<'_>);
+    /// It is time to save and to show progress.
+    fn tick(&mut self, _state: &mut State) {}
+    /// The conversation is on screen again: shows everything anew.
+    fn shown_again(&mut self, _state: &mut State) {}
+    /// A branch has ended.
+    fn ended(&mut self, state: &mut State, which: usize, grown: Done<Grown>);
+    /// Whether every request goes first.
+    fn gives_way(&self) -> bool {
+        false
+    }
+}
+
+/// Slots that have run branches and hold their states, and the failure that took the engine away, if one did.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    fatal: Option<EngineFault>,
+}
+
+/// A branch that runs.
+struct Lane {
+    which: usize,
+    branch: Branch,
+    /// It has written something.
+    wrote: bool,
+    commands: Vec<u64>,
+    run: Running<(Slot, Done<Grown>)>,
+}
+
+/// Collects the segments of a branch.
+impl Sink for Vec<Segment> {
+    fn segment(
+        &mut self,
+        _state: &mut State,
+        segment: NewSegment,
+        image: Option<StateImage>,
+        complete: bool,
+        message: Option<MessageId>,
+    ) {
+        self.push((segment, image, message.filter(|_| complete)));
+    }
+}
+
+impl Verb {
+    /// Runs all branches of a fan. The slots still hold their states: [`Verb::release`] or [`Verb::adopt`] gives them back.
+    pub(super) async fn fan_out(&mut self, fan: &mut dyn Fan) -> Done<Slots> {
+        let mut most = self.engine.free_slots();
+        if most == 0 {
+            let why = match self.engine.slots() {
+                0 | 1 => "This engine holds one conversation at a time.",
+                _ => "All conversations that this engine holds are at work: wait for one to end, or stop it.",
+            };
+            return Err(RuntimeError::Refused(why.into()));
+        }
+        let (mut lanes, mut done) = (Vec::<Lane>::new(), Slots::default());
+        // Branches without room, and the number of the next one.
+        let (mut waiting, mut next) = (Vec::<(usize, Branch)>::new(), 0);
+        loop {
+            while !self.here.slot.stopped() && done.fatal.is_none() {
+                let all = lanes.len() + done.slots.len();
+                if done.slots.is_empty() && (all >= most || self.engine.free_slots() == 0) {
+                    break;
+                }
+                let Some((which, branch)) = waiting.pop().or_else(|| self.next_branch(fan, &mut next)) else { break };
+                let Some(slot) = done.slots.pop().or_else(|| self.engine.take_slot().map(Slot::of)) else {
+                    waiting.push((which, branch));
+                    break;
+                };
+                let of = branch.clone();
+                let run = self.child(slot, async move |verb| verb.run_branch(of).await);
+                let mut lane = Lane { which, branch, wrote: false, commands: Vec::new(), run };
+                match self.drive(&mut lane) {
+                    None => lanes.push(lane),
+                    Some((slot, ended)) => {
+                        done.slots.push(slot);
+                        fan.ended(self, which, ended);
+                    }
+                }
+            }
+            if self.here.slot.stopped() {
+                waiting.drain(..).for_each(|(which, _)| fan.ended(self, which, Err(RuntimeError::Stopped)));
+            }
+            if lanes.is_empty() {
+                return Ok(done);
+            }
+            let commands = lanes.iter().flat_map(|lane| lane.commands.clone()).collect();
+            let (wake, due) = self.wait_for_engine(commands, false, fan.gives_way()).await;
+            if due {
+                fan.tick(self);
+            }
+            let mut event = match wake {
+                Wake::Engine(EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. }) => {
+                    self.engine_failed(&fault);
+                    for lane in lanes.drain(..) {
+                        fan.ended(self, lane.which, Err(fault.clone().into()));
+                    }
+                    done.fatal = Some(fault);
+                    continue;
+                }
+                Wake::Engine(event) => event,
+                Wake::ShownAgain => {
+                    fan.shown_again(self);
+                    continue;
+                }
+                _ => continue,
+            };
+            let id = event.id_mut().map(|id| *id);
+            let Some(at) = lanes.iter().position(|lane| id.is_some_and(|id| lane.commands.contains(&id))) else {
+                continue;
+            };
+            let lane = &mut lanes[at];
+            if let EngineEvent::Tokens { tokens, tokens_per_s, looked, likely, .. } = &event {
+                lane.wrote = true;
+                fan.tokens(self, lane.which, &Written { tokens, looked, likely, tokens_per_s: *tokens_per_s });
+            }
+            self.wake(Wake::Engine(event));
+            let Some((slot, ended)) = self.drive(lane) else { continue };
+            let Lane { which, branch, wrote, .. } = lanes.remove(at);
+            match ended {
+                // There is no room for it: it waits until another one has ended.
+                Err(RuntimeError::Engine(
+                    fault @ (EngineFault::Device(_) | EngineFault::ReadAgain(_) | EngineFault::Gone(_)),
+                )) if !wrote && !lanes.is_empty() => {
+                    tracing::debug!(%fault, "a slot less");
+                    most = lanes.len() + done.slots.len();
+                    waiting.push((which, branch));
+                    self.engine.release(slot.sequence);
+                }
+                ended => {
+                    done.slots.push(slot);
+                    let ended = ended.map_err(|e| self.disk.set_aside(e));
+                    fan.ended(self, which, ended);
+                }
+            }
+        }
+    }
+
+    /// The next branch that can be had.
+    fn next_branch(&mut self, fan: &mut dyn Fan, next: &mut usize) -> Option<(usize, Branch)> {
+        while *next < fan.count() && !self.here.slot.stopped() {
+            let which = *next;
+            *next += 1;
+            match fan.prepare(self, which) {
+                Ok(Some(branch)) => return Some((which, branch)),
+                Ok(None) => {}
+                Err(e) => {
+                    let stopped = matches!(e, RuntimeError::Stopped);
+                    fan.ended(self, which, Err(e));
+                    if stopped {
+                        return None;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Runs a lane up to its next wait; its result once it has ended.
+    fn drive(&mut self, lane: &mut Lane) -> Option<(Slot, Done<Grown>)> {
+        match self.poll(&mut lane.run) {
+            Poll::Ready(ended) => Some(ended),
+            Poll::Pending => {
+                if let Wait::Engine { commands, .. } = std::mem::take(&mut self.here.wait) {
+                    lane.commands = commands;
+                }
+                None
+            }
+        }
+    }
+
+    async fn run_branch(&mut self, branch: Branch) -> Done<Grown> {
+        let Branch { base, rendered, steps, last, message } = branch;
+        if self.slot().is_at(&base) {
+            self.slot().made(base.clone());
+        } else if !self.restore(base.clone()).await? {
+            return Err(RuntimeError::Refused("Its kept state is not on disk any more.".into()));
+        } else if self.here.slot.stopped() {
+            return Err(RuntimeError::Stopped);
+        }
+        let mut stats = PrefillStats { reused: base.position(), ..PrefillStats::default() };
+        let mut segments: Vec<Segment> = Vec::new();
+        let answer = Some(ToAnswer { last, message });
+        self.run(&rendered, steps, answer, &mut stats, &mut segments).await?;
+        Ok(Grown { path: self.slot().live.clone(), segments, stats })
+    }
+
+    /// Gives slots back. Fails if the engine is gone.
+    pub(super) fn release(&mut self, slots: Slots) -> Done {
+        slots.slots.iter().for_each(|slot| self.engine.release(slot.sequence));
+        slots.fatal.map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Makes the state of a branch the conversation's, and gives all slots back. False when no slot holds it.
+    pub(super) async fn adopt(&mut self, slots: Slots, path: &Path) -> Done<bool> {
+        let holds = slots.slots.iter().find(|slot| slot.live.head().is_some() && slot.live.head() == path.head());
+        let Some(from) = holds.map(|slot| slot.sequence) else {
+            self.release(slots)?;
+            return Ok(false);
+        };
+        let own = self.here.slot.sequence;
+        let id = self.start_fork(from, own)?;
+        self.release(slots)?;
+        self.restored(id, path.clone()).await?;
+        Ok(true)
+    }
+}
+
+impl State {
+    /// A question after kept state: the branch that answers it, of which nothing is kept, and its decoder.
+    pub(super) fn question_behind(
+        &self,
+        base: &Path,
+        rendered: &Arc<Rendered>,
+        sampling: Sampling,
+    ) -> Done<(Branch, StreamDecoder)> {
+        let (renderer, piece) = (&self.engine.renderer, self.engine.piece);
+        let steps = self.bounded(|halt| segments::steps(renderer, piece, rendered, base, halt))?;
+        let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
+        let limit = self.firm_limit();
+        if limit > 0 && total + self.reserve() > limit {
+            let (total, limit) = (grouped(total), grouped(limit));
+            return Err(RuntimeError::TooLong(format!("{total} tokens with the question; the context holds {limit}")));
+        }
+        let begin = Begin::after_prompt(&rendered.text);
+        let last = Last::Generate(self.generate(sampling, begin, 0)?);
+        let decoder = StreamDecoder::new(renderer.model().tokenizer.clone(), begin);
+        let (base, rendered) = (base.clone(), Arc::clone(rendered));
+        Ok((Branch { base, rendered, steps, last, message: None }, decoder))
+    }
+}

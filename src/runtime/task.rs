@@ -1,0 +1,112 @@
+//! A task of another thread: what it is to do, and its progress.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::engine::protocol::Cancel;
+use crate::runtime::protocol::Activity;
+use crate::store::Watch;
+
+/// A task that takes less is not shown.
+pub(super) const SHORT: Duration = Duration::from_millis(100);
+/// How long the end of the program waits for a stopped task.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What another thread is to do.
+pub(super) struct Order {
+    /// Shown while it runs.
+    pub what: String,
+    /// The error if its thread cannot be started or panics.
+    pub failed: &'static str,
+    pub place: Place,
+    /// How long it may take without being shown: until then the runtime waits for it.
+    pub patience: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Later requests wait for it.
+    InTurn,
+    /// Later requests go on meanwhile.
+    Background,
+}
+
+/// A task of another thread.
+pub(super) struct Task {
+    /// Its progress. Holds one line; others are dropped. Closed when the thread ends.
+    pub(super) progress: Receiver<String>,
+    pub(super) what: String,
+    place: Place,
+    cancel: Cancel,
+    /// Serial of the conversation that began it.
+    pub(super) serial: u64,
+    /// When it is given up.
+    until: Option<Instant>,
+}
+
+/// The thread's side of a task.
+pub(super) struct Doing {
+    pub cancel: Cancel,
+    out: Sender<String>,
+}
+
+impl Doing {
+    /// Runs something long of the store; `line` shows its progress.
+    pub(super) fn watched<T>(&self, line: impl Fn(u64, u64) -> String, work: impl FnOnce(&Watch<'_>) -> T) -> T {
+        let told = |done, of| {
+            if self.out.is_empty() {
+                // Full: the next line says more. Closed: the task was given up.
+                let _ = self.out.try_send(line(done, of));
+            }
+        };
+        work(&Watch { stop: &|| self.cancel.is_cancelled(), told: &told })
+    }
+}
+
+impl Task {
+    pub(super) fn new(what: String, place: Place, serial: u64) -> (Task, Doing) {
+        let (out, progress) = crossbeam_channel::bounded(1);
+        let cancel = Cancel::default();
+        let doing = Doing { cancel: cancel.clone(), out };
+        (Task { progress, what, place, cancel, serial, until: None }, doing)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.until
+    }
+
+    pub(super) fn activity(&self) -> Activity {
+        match (self.place, self.cancel.is_cancelled()) {
+            (Place::InTurn, true) => Activity::Stopping,
+            (Place::InTurn, false) => Activity::Busy { what: self.what.clone() },
+            (Place::Background, true) => Activity::Beside { what: format!("stopping: {}", self.what) },
+            (Place::Background, false) => Activity::Beside { what: self.what.clone() },
+        }
+    }
+
+    /// Whether the next request need not wait for it.
+    pub(super) fn holds_up_nothing(&self) -> bool {
+        self.place == Place::Background
+    }
+
+    pub(super) fn stop(&self) {
+        self.cancel.cancel();
+    }
+
+    /// Stops it; after a moment it is given up.
+    pub(super) fn leave(&mut self) {
+        self.stop();
+        self.until.get_or_insert(Instant::now() + GRACE);
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.until.is_some_and(|until| until <= Instant::now())
+    }
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Task({})", self.what)
+    }
+}
