@@ -35,7 +35,7 @@ impl State {
     }
 
     fn on_engine_here(&mut self, mut event: EngineEvent) {
-        let id = event.id_mut().map(|id| *id);
+        let id = event.id_mut().copied();
         let owned = id.is_some_and(|id| self.here.wait.owns(id));
         match (&self.here.wait, event) {
             (Wait::Engine { .. }, EngineEvent::Waiting { what, .. }) if owned => self.waits(what),

@@ -166,7 +166,7 @@ impl Verb {
                 }
                 _ => continue,
             };
-            let id = event.id_mut().map(|id| *id);
+            let id = event.id_mut().copied();
             let Some(at) = lanes.iter().position(|lane| id.is_some_and(|id| lane.commands.contains(&id))) else {
                 continue;
             };

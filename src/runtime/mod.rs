@@ -3,13 +3,13 @@
 //! It receives [`Request`]s, drives the engine through [`crate::engine::protocol`], saves through the store's writer, and reports to the
 //! interface with [`Notice`]s. It never draws and never makes the interface wait.
 //!
-//! A [`conversation::Conversation`] owns everything of one conversation; [`State`] owns what all of them share and the list of those at
-//! work. Each request is a verb: an `async fn` of [`verb::Verb`] that reads from top to bottom and waits in place. The loop in
-//! [`run`] is the only place that waits for events, so that stopping, looking at pages and quitting work while verbs wait.
+//! A `conversation::Conversation` owns everything of one conversation; `State` owns what all of them share and the list of those at
+//! work. Each request is a verb: an `async fn` of `verb::Verb` that reads from top to bottom and waits in place. The loop in
+//! `run` is the only place that waits for events, so that stopping, looking at pages and quitting work while verbs wait.
 //!
 //! Why `async` and not a thread for each running conversation: tokens arrive hundreds of times a second, and a verb that looks at each
 //! of them is resumed in nanoseconds on its own thread; the order of events stays that of one thread; and branches of a fan-out
-//! run in the same function as an answer does ([`fan_out`]). An executor of a page ([`verb`]) is all that it takes, because only the
+//! run in the same function as an answer does (`fan_out`). An executor of a page (`verb`) is all that it takes, because only the
 //! loop ever wakes a verb.
 //!
 //! | file | owns |
