@@ -53,7 +53,7 @@ fn an_import_is_shown_and_ends_with_a_stop_while_the_desk_goes_on() {
     let file = talk_file(dir.path());
     let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     t.sync();
-    let release = disk.hold("errand");
+    let release = disk.hold("background");
     t.send(import(&file));
     busy(&mut t, "importing in.json");
     page(&mut t);
@@ -74,7 +74,7 @@ fn the_end_waits_for_no_import() {
     let file = talk_file(dir.path());
     let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     t.sync();
-    let release = disk.hold("errand");
+    let release = disk.hold("background");
     t.send(import(&file));
     busy(&mut t, "importing");
     let begun = Instant::now();
@@ -95,7 +95,7 @@ fn a_search_goes_on_beside_an_answer_and_is_stopped_after_it() {
     t.wait("some of the answer", |n| matches!(n, Notice::Delta { .. }).then_some(()));
     // Another process has brought what is in no index yet.
     support::store(&dir.path().join("data")).import(&file, &Watch::NOBODY).unwrap();
-    let release = disk.hold("errand");
+    let release = disk.hold("background");
     t.send(Request::Search("kerosene".into()));
     page(&mut t);
     drop(permit);
@@ -116,7 +116,7 @@ fn a_search_makes_room_for_what_is_asked_next() {
     support::store(&dir.path().join("data")).import(&file, &Watch::NOBODY).unwrap();
     let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     t.sync();
-    let release = disk.hold("errand");
+    let release = disk.hold("background");
     t.send(Request::Search("kerosene".into()));
     beside(&mut t, "searching");
     t.send(Request::New(Some("next".into())));
@@ -131,7 +131,7 @@ fn an_export_ends_with_a_stop_and_leaves_no_file() {
     let mut t = Talk::new(dir.path(), Setup { disk: Arc::new(disk.clone()), ..Setup::default() });
     t.ask("One?");
     t.on_disk();
-    let release = disk.hold("errand");
+    let release = disk.hold("background");
     let path = dir.path().join("out.sala");
     let name = path.display().to_string();
     t.send(Request::Export { path: name, format: None, tree: false, with_state: true, force: false });
