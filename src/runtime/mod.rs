@@ -99,7 +99,6 @@ use crate::runtime::protocol::{Level, Notice, Request};
 use crate::store::{Store, Writer};
 use crate::text::TextModel;
 pub use ask::fresh_seed;
-use task::Task;
 use conversation::Conversation;
 pub use drafts::Input;
 use error::{Done, RuntimeError};
@@ -112,6 +111,7 @@ use persistence::Persistence;
 use session::Session;
 pub use sessions::session_rows;
 pub use shelf::no_document;
+use task::Task;
 pub use told::DeviceNotes;
 use verb::{Baton, Running};
 

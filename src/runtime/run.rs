@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Select, never};
 
-use super::task::Task;
 use super::dispatch::Dispatch;
 use super::link::EngineState;
+use super::task::Task;
 use super::verb::{Answer, Running, Turn, Verb, Wait, Wake, verb};
 use super::{Attendance, Done, RuntimeError, State};
 use crate::config::commands::{WhileBusy, line_of};

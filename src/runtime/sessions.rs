@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::task::{Doing, Order, Place, SHORT};
 use super::record::as_left;
 use super::session::Rights;
+use super::task::{Doing, Order, Place, SHORT};
 use super::tree::Tree;
 use super::verb::Verb;
 use super::{Done, RuntimeError, Session, State, grouped};

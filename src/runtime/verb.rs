@@ -14,8 +14,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::task::Task;
 use super::slot::Slot;
+use super::task::Task;
 use super::{Done, State};
 use crate::config::commands::WhileBusy;
 use crate::engine::protocol::EngineEvent;
