@@ -75,9 +75,7 @@ pub(super) fn decoded(bytes: Vec<u8>) -> String {
     });
     match label {
         // A page whose declaration can be read byte by byte is not in UTF-16.
-        Some(encoding)
-            if Encoding::for_bom(&bytes).is_none() && ![UTF_8, UTF_16LE, UTF_16BE].contains(&encoding) =>
-        {
+        Some(encoding) if Encoding::for_bom(&bytes).is_none() && ![UTF_8, UTF_16LE, UTF_16BE].contains(&encoding) => {
             encoding.decode_without_bom_handling(&bytes).0.into_owned()
         }
         _ => encoding::decode(bytes, true).map(|decoded| decoded.text).unwrap_or_default(),

@@ -7,8 +7,8 @@ use super::limits;
 
 /// Arguments of a call, by place or by name.
 pub(super) struct Arguments<'a> {
-    places: &'a [Value],
-    names: Kwargs,
+    pub(super) places: &'a [Value],
+    pub(super) names: Kwargs,
 }
 
 impl<'a> Arguments<'a> {

@@ -1,7 +1,7 @@
 //! Python's operators and functions that minijinja lacks or spells differently.
 
 use minijinja::formatting::FormatStyle;
-use minijinja::value::{Serde, Value, ValueKind};
+use minijinja::value::{Kwargs, Serde, Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State};
 use serde::Serialize;
 
@@ -71,8 +71,8 @@ pub(super) fn length(value: &Value) -> Result<usize, Error> {
 }
 
 /// `default`, with Jinja2's names of the arguments.
-pub(super) fn default(value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let args = Arguments::new(args)?;
+pub(super) fn default(value: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let args = Arguments { places, names };
     let or = args.value(0, "default_value")?.unwrap_or_else(|| Value::from(""));
     let falsy_too = args.flag(1, "boolean")?;
     args.end(2)?;
@@ -80,16 +80,16 @@ pub(super) fn default(value: &Value, args: &[Value]) -> Result<Value, Error> {
 }
 
 /// `trim`, with Jinja2's names of the arguments.
-pub(super) fn trim(text: &Value, args: &[Value]) -> Result<Value, Error> {
-    let args = Arguments::new(args)?;
+pub(super) fn trim(text: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let args = Arguments { places, names };
     let chars = args.text(0, "chars")?;
     args.end(1)?;
     Ok(Value::from(stripped(&str(text), "strip", chars)))
 }
 
 /// `replace`, with Jinja2's names of the arguments.
-pub(super) fn replace(text: &Value, args: &[Value]) -> Result<Value, Error> {
-    let args = Arguments::new(args)?;
+pub(super) fn replace(text: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let args = Arguments { places, names };
     let replaced = replaced(&str(text), &args, 0)?;
     args.end(3).map(|()| replaced)
 }
@@ -163,8 +163,8 @@ fn repr(value: &Value) -> String {
 }
 
 /// `tojson` as Hugging Face defines it: `json.dumps` with `ensure_ascii=False`, nothing escaped for HTML.
-pub(super) fn json(Serde(mut json): Serde<serde_json::Value>, args: &[Value]) -> Result<Value, Error> {
-    let args = Arguments::new(args)?;
+pub(super) fn json(Serde(mut json): Serde<serde_json::Value>, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let args = Arguments { places, names };
     let ascii = args.flag(0, "ensure_ascii")?;
     let indent = args.value(1, "indent")?;
     // A text stands for itself, a number for so many spaces.
