@@ -119,6 +119,12 @@ fn slices_and_percent_are_rewritten_only_where_they_are_operators() {
         ("{{ ['a:b:c', '[::-1]'][1] }}{{ {'a':'b'}['a'] }}{{ 'abc'[1:] }}{{ 'abc'[:-1] }}", "[::-1]bbcab"),
         ("{% raw %}{{ x[::-1] % 2 }}{% endraw %}{# x[::-1] #}{{ '{{ 1 % 2 }}' }}", "{{ x[::-1] % 2 }}{{ 1 % 2 }}"),
         ("{% generation %}x{% endgeneration %}{%- generation -%} y {%- endgeneration %}", "xy"),
+        (
+            "{%- macro f(a, b=a ~ ',', c=[b, 1], d=2) -%} {{ a }}{{ b }}{{ c }}{{ d }} {%- endmacro -%} {{ f('x') }}{{ f('x', d=3, b='y') }}",
+            "xx,['x,', 1]2xy['y', 1]3",
+        ),
+        ("{%- macro f(a=1, b=a) -%} {{ a }}{{ b }} {%- endmacro -%} {{ f() }}{{ f(2) }}{{ f(b=3) }}", "112213"),
+        ("{% macro f(a, b=a) %}\n{{ b }}\n{% endmacro %}\n{{ f(1) }}", "1\n"),
         ("{{ missing[::-1] | length }}{{ 10 % 4 * 2 }}{{ -7 % 3 }}", "042"),
         ("{{ 1[::-1] }}", "chat template: a value of type number cannot be sliced (line 1)"),
         ("{{ 'a'.index('b') }}", "chat template: substring not found (line 1)"),

@@ -1,10 +1,13 @@
 //! A template's source, rewritten where the template engine differs from Jinja2: line ends, `{% generation %}`, slices with a
-//! step, and `%` between strings.
+//! step, `%` between strings, and defaults of macros that refer to earlier parameters.
 
 /// What [`rewritten`] calls in place of `value[start:stop:step]`.
 pub(super) const SLICE: &str = "__slice";
 /// What [`rewritten`] calls in place of `left % right`.
 pub(super) const PERCENT: &str = "__percent";
+
+/// A name that no template defines: the default of a parameter whose own is evaluated later.
+const UNSET: &str = "__unset";
 
 /// The source as the template engine is given it. Lines keep their numbers.
 pub(super) fn rewritten(source: &str) -> String {
@@ -37,10 +40,22 @@ pub(super) fn rewritten(source: &str) -> String {
                 _ => {}
             }
         }
+        let defaults = if open == "{%" && word == "macro" { defaults(&mut tokens) } else { Vec::new() };
         while slice(&mut tokens) || percent(&mut tokens) {}
         out.push_str(open);
-        tokens.iter().for_each(|token| out.push_str(&token.text));
+        out.push_str(&joined(&tokens));
         rest = after;
+        if !defaults.is_empty() {
+            // The sign that trims white space moves to the last tag.
+            let trims = if out.ends_with("-%}") { "-" } else { "" };
+            out.truncate(out.len() - trims.len() - "%}".len());
+            out.push_str("%}");
+            for (name, value) in defaults {
+                out.push_str(&format!("{{% if {name} is undefined %}}{{% set {name} = {value} %}}{{% endif %}}"));
+            }
+            out.truncate(out.len() - "%}".len());
+            out.push_str(&format!("{trims}%}}"));
+        }
         if open == "{%" && word == "raw" {
             let end = rest.find("endraw").unwrap_or(rest.len());
             let (raw, after) = rest.split_at(rest[..end].rfind("{%").unwrap_or(end));
@@ -244,6 +259,42 @@ fn replace(tokens: &mut Vec<Token>, range: std::ops::RangeInclusive<usize>, func
     let call =
         [token(Kind::Word, function), token(Kind::Open, "("), token(Kind::Text, arguments), token(Kind::Close, ")")];
     tokens.splice(range, call);
+}
+
+/// Takes the defaults out of a macro's parameters that refer to earlier ones, which the engine does not know there yet.
+fn defaults(tokens: &mut Vec<Token>) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let Some(open) = tokens.iter().position(|token| token.kind == Kind::Open) else { return found };
+    let Some(close) = closing(tokens, open) else { return found };
+    let (mut names, mut kept) = (Vec::new(), tokens.get(..=open).unwrap_or_default().to_vec());
+    let mut depth = 0usize;
+    let parameters = tokens.get(open + 1..close).unwrap_or_default().split(|token| {
+        match token.kind {
+            Kind::Open => depth += 1,
+            Kind::Close => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && token.kind == Kind::Sign && token.text == ","
+    });
+    for (i, parameter) in parameters.enumerate() {
+        if i > 0 {
+            kept.push(Token { kind: Kind::Sign, text: ",".to_owned() });
+        }
+        let equals = parameter.iter().position(|token| token.kind == Kind::Sign && token.text == "=");
+        let (name, value) = parameter.split_at(equals.unwrap_or(parameter.len()));
+        let name = joined(name).trim().to_owned();
+        let refers = |token: &Token| token.kind == Kind::Word && names.contains(&token.text);
+        if value.iter().any(refers) {
+            found.push((name.clone(), joined(value.get(1..).unwrap_or_default())));
+            kept.push(Token { kind: Kind::Word, text: format!(" {name}={UNSET}") });
+        } else {
+            kept.extend_from_slice(parameter);
+        }
+        names.push(name);
+    }
+    kept.extend_from_slice(tokens.get(close..).unwrap_or_default());
+    *tokens = kept;
+    found
 }
 
 /// Rewrites the innermost slice with a step.
