@@ -388,7 +388,7 @@ impl ModelFolder {
             model.as_ref().err().iter().for_each(|e| line(e));
             return model.is_ok();
         }
-        match TextModel::load(self.dir.path(), &[env!("CARGO_BIN_EXE_sala-chat").into()]) {
+        match TextModel::load(self.dir.path()) {
             Ok(text) => {
                 let turns = [ChatMessage::new(ChatRole::User, "A question, <|im_end|> and \u{1F642}?")];
                 let rendered = text.template.render(&turns, &RenderOptions::prompt(ThinkMode::On));

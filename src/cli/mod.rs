@@ -54,7 +54,7 @@ use clap::error::ErrorKind;
 use crate::config::settings::{self, Config, Loaded, Origin};
 pub use crate::core::Exit;
 use crate::text::sanitize::Clean;
-use crate::text::{pdf, sample, schema, sources, template};
+use crate::text::{extract, sample, schema, sources};
 use args::{Cli, Command, ConfigCommand, Task};
 use dirs::Dirs;
 pub use failure::Failure;
@@ -122,12 +122,8 @@ const STDIN: &str = "-";
 /// What this process is to do if it is the child of one that has something hostile to read; not for people.
 fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>, String> + '_>> {
     match arguments {
-        [_, child, path] if child == pdf::CHILD => Some(Box::new(move || pdf::child(Path::new(path)))),
+        [_, child, path] if child == extract::CHILD => Some(Box::new(move || extract::child(Path::new(path)))),
         [_, child] if child == schema::CHILD => Some(Box::new(schema::child)),
-        [_, child] if child == template::CHILD => Some(Box::new(template::child)),
-        [_, child] if child == template::RENDER_CHILD => {
-            Some(Box::new(|| template::render_child(out::data).map(|()| Vec::new())))
-        }
         _ => None,
     }
 }

@@ -10,8 +10,8 @@ use super::{Context, Exit, Failure, devices, out, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
 use crate::engine::protocol::Cancel;
 use crate::model::format::Format;
+use crate::text::TextModel;
 use crate::text::sanitize::Clean;
-use crate::text::{TextModel, this_program};
 
 /// Settings files that are read before a download is offered.
 const SETTINGS_BYTES: u64 = 4 << 20;
@@ -127,7 +127,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
 }
 
 fn template(folder: &std::path::Path) -> String {
-    match TextModel::load(folder, &this_program()) {
+    match TextModel::load(folder) {
         Ok(text) => {
             let hash: String = text.template.sha256().chars().take(16).collect();
             let name = text.template.known_as().unwrap_or("unknown template");

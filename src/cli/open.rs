@@ -23,7 +23,7 @@ use crate::model::{
 use crate::runtime::{self, Attendance, DeviceNotes, EngineChannels, Input, LoadLimits, Opening, Runtime, Settings};
 use crate::store::{LAST, Scratch};
 use crate::text::sources::SourceOptions;
-use crate::text::{self, TextModel, files};
+use crate::text::{TextModel, files};
 pub(super) use stores::{folder_of_requests, library_names, limits};
 pub use stores::{
     scratch, store, store_of_requests, store_of_requests_if_any, store_of_requests_or_new, store_to_change,
@@ -72,7 +72,7 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         }
         let config = files::read_text(&file, files::MODEL_CONFIG_BYTES)
             .map_err(|e| unusable(format!("{}: {e}", file.display())))?;
-        (TextModel::load(Path::new(model), &text::this_program()), config)
+        (TextModel::load(Path::new(model)), config)
     } else {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
         // Random weights have no authors who could recommend anything.

@@ -1,4 +1,4 @@
-//! Running another program for its text, with limits: time, output size, and everything it started ends with it.
+//! Runs another program for its output, with limits on time and size. Everything it started ends with it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,28 +13,25 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::engine::protocol::Cancel;
 
-/// How often a stop and the end of the program are looked for.
+/// Time between two checks for cancellation and the end of the program.
 const TICK: Duration = Duration::from_millis(5);
-/// Bytes read at once.
 const PIECE: usize = 64 << 10;
 
-/// Limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) time: Duration,
     pub(super) output_bytes: u64,
 }
 
-/// What a program said.
+/// What a program wrote.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) status: ExitStatus,
     pub(super) stdout: Vec<u8>,
-    /// The last line that is not empty.
+    /// Last non-empty line of standard error.
     pub(super) complaint: String,
 }
 
-/// Why there is no output.
 #[derive(Debug)]
 pub(super) enum Failed {
     Start(std::io::Error),
@@ -43,60 +40,48 @@ pub(super) enum Failed {
     Cancelled,
 }
 
-/// This program, as whoever has something hostile read in a child starts it; nothing where it cannot be found.
+/// The command line of this program, for child processes that read hostile files; empty if its path is unknown.
 pub fn this_program() -> Vec<OsString> {
     std::env::current_exe().map(|path| vec![path.into_os_string()]).unwrap_or_default()
 }
 
-/// In a child that reads what may be hostile, before anything else: limits its memory, and has it end with whoever started it.
-///
-/// # Errors
-/// The limits cannot be set: nothing may be read then.
+/// Called first in a child that reads hostile input: limits its memory and ties its life to its parent.
 pub(super) fn confine(memory_bytes: u64) -> Result<(), String> {
-    confine_memory(memory_bytes)?;
-    // Who started it may be killed, and nobody would read what comes. Elsewhere it ends at its next write.
-    #[cfg(target_os = "linux")]
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    Ok(())
-}
-
-/// The same for a child that outlives the thread that started it: it ends with its input.
-///
-/// # Errors
-/// As there.
-pub(super) fn confine_memory(memory_bytes: u64) -> Result<(), String> {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let most = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
     if setrlimit(Resource::As, most(memory_bytes)).is_err() || setrlimit(Resource::Core, most(0)).is_err() {
         return Err("memory limit could not be set".to_owned());
     }
+    // Without a parent the output has no reader. On other systems the next write ends the child.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     Ok(())
 }
 
-/// What a program writes to a pipe.
-struct Said {
-    /// `None` once it has ended, or was more than allowed.
+/// Output of a program from one pipe.
+struct Captured {
+    /// `None` after the end, or once the limit is exceeded.
     pipe: Option<File>,
     bytes: Vec<u8>,
     most: u64,
 }
 
-impl Said {
-    fn new(pipe: Option<OwnedFd>, most: u64) -> Said {
-        Said { pipe: pipe.map(File::from), bytes: Vec::new(), most }
+impl Captured {
+    fn new(pipe: Option<OwnedFd>, most: u64) -> Captured {
+        Captured { pipe: pipe.map(File::from), bytes: Vec::new(), most }
     }
 
     fn too_long(&self) -> bool {
         self.bytes.len() as u64 > self.most
     }
 
-    /// Reads once where there is something to read, so that it does not wait.
+    /// Reads once. Call it only when data is ready: it would block otherwise.
     fn take(&mut self, piece: &mut [u8]) {
         let Some(pipe) = &mut self.pipe else { return };
         match pipe.read(piece) {
             Ok(n) if n > 0 => self.bytes.extend_from_slice(piece.get(..n).unwrap_or(piece)),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            // A broken pipe ends the text; the exit status says whether that was an error.
+            // A broken pipe ends the output; the exit status shows whether that was an error.
             Ok(_) | Err(_) => self.pipe = None,
         }
         if self.too_long() {
@@ -105,20 +90,20 @@ impl Said {
     }
 }
 
-/// Waits so long for one of them to say something, and takes what is there. False: nothing was.
-fn hear(said: [&mut Said; 2], wait: Duration) -> std::io::Result<bool> {
+/// Waits for output of either pipe and reads it; false if there was none.
+fn drain(captured: [&mut Captured; 2], wait: Duration) -> std::io::Result<bool> {
     let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(wait.subsec_nanos()) };
-    let mut open: Vec<&mut Said> = said.into_iter().filter(|s| s.pipe.is_some()).collect();
+    let mut open: Vec<&mut Captured> = captured.into_iter().filter(|s| s.pipe.is_some()).collect();
     let mut fds: Vec<PollFd<'_>> =
         open.iter().filter_map(|s| s.pipe.as_ref()).map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
     match poll(&mut fds, Some(&wait)) {
-        // A signal: there is another look.
+        // A signal only ends this wait.
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(e) => return Err(e.into()),
     }
     let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
     let mut piece = vec![0; PIECE];
-    open.iter_mut().zip(&ready).filter(|(_, ready)| **ready).for_each(|(said, _)| said.take(&mut piece));
+    open.iter_mut().zip(&ready).filter(|(_, ready)| **ready).for_each(|(captured, _)| captured.take(&mut piece));
     Ok(ready.contains(&true))
 }
 
@@ -127,7 +112,7 @@ pub(super) fn run(command: Command, limits: Limits, cancel: &Cancel) -> Result<O
     run_with(command, Vec::new(), limits, cancel)
 }
 
-/// The same with something to read.
+/// As [`run`], with standard input.
 pub(super) fn run_with(
     mut command: Command,
     input: Vec<u8>,
@@ -138,11 +123,11 @@ pub(super) fn run_with(
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(Failed::Start)?;
     if let Some(mut pipe) = child.stdin.take() {
-        // One that does not read it to its end says so in its own way.
+        // A program may ignore its input.
         thread::spawn(move || drop(pipe.write_all(&input)));
     }
-    let mut stdout = Said::new(child.stdout.take().map(OwnedFd::from), limits.output_bytes);
-    let mut stderr = Said::new(child.stderr.take().map(OwnedFd::from), 1 << 20);
+    let mut stdout = Captured::new(child.stdout.take().map(OwnedFd::from), limits.output_bytes);
+    let mut stderr = Captured::new(child.stderr.take().map(OwnedFd::from), 1 << 20);
 
     let deadline = Instant::now() + limits.time;
     let ended = loop {
@@ -150,23 +135,23 @@ pub(super) fn run_with(
             Ok(Some(status)) => break Ok(status),
             Ok(None) if cancel.is_cancelled() => break Err(Failed::Cancelled),
             Ok(None) if Instant::now() >= deadline => break Err(Failed::TimedOut),
-            // It may wait forever for somebody to read the rest.
+            // It would block forever on a full pipe.
             Ok(None) if stdout.too_long() => break Err(Failed::TooLong),
-            Ok(None) => match hear([&mut stdout, &mut stderr], TICK) {
+            Ok(None) => match drain([&mut stdout, &mut stderr], TICK) {
                 Ok(_) => {}
                 Err(e) => break Err(Failed::Start(e)),
             },
             Err(e) => break Err(Failed::Start(e)),
         }
     };
-    // What it left behind ends with it.
+    // Processes that it left running.
     if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
     let _ = child.wait();
     let status = ended?;
-    // All it has written is in the pipes. Their end need not come: what is in a session of its own lives on, and may hold them.
-    while hear([&mut stdout, &mut stderr], Duration::ZERO).map_err(Failed::Start)? {}
+    // All its output is in the pipes. They may never close: a daemon in another session can hold them open.
+    while drain([&mut stdout, &mut stderr], Duration::ZERO).map_err(Failed::Start)? {}
     if stdout.too_long() {
         return Err(Failed::TooLong);
     }
@@ -248,7 +233,7 @@ mod tests {
     fn a_daemon_that_holds_the_output_open_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().display();
-        // It is in its session before it says who it is.
+        // The daemon joins its session before it reports its id.
         let daemon = format!("mkfifo {at}/pid; setsid sh -c 'echo $$ > {at}/pid; exec sleep 60' &");
         let begun = Instant::now();
         let out = shell(&format!("{daemon} read pid < {at}/pid; echo $pid; echo why >&2"), ROOMY).unwrap();

@@ -1,15 +1,15 @@
-//! The time of day, whatever the machine's clock says: a clock beyond the year 9999 is no reason to crash.
+//! The time of day. A clock beyond the year 9999 must not crash the program.
 
 use std::time::SystemTime;
 
 use jiff::{Timestamp, Zoned, tz::TimeZone};
 
-/// Now, at most the last moment that can be written.
+/// Now, clamped to the range of timestamps.
 pub fn now() -> Timestamp {
     within(SystemTime::now())
 }
 
-/// Now, where the machine is.
+/// Now, in the machine's time zone.
 pub fn local() -> Zoned {
     now().to_zoned(TimeZone::system())
 }

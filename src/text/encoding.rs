@@ -1,36 +1,26 @@
-//! Bytes of a file to text: byte order marks, UTF-8, UTF-16, older encodings by guess; anything else is not text.
+//! Bytes of a file to text: byte order marks, UTF-8, UTF-16, older encodings by a guess; other bytes are not text.
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
-use encoding_rs::{Encoding, UTF_16BE, UTF_16LE};
+use encoding_rs::{EUC_KR, Encoding, GBK, ISO_2022_JP, UTF_16BE, UTF_16LE};
 
-/// Bytes looked at to tell UTF-16 without a mark.
+/// Bytes examined to detect UTF-16 without a mark.
 const SNIFF_BYTES: usize = 4096;
 
-/// A file's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// Without a mark in front.
+    /// Without a byte order mark.
     pub text: String,
     /// Name of the encoding if it had to be guessed.
     pub guessed: Option<&'static str>,
 }
 
-/// Why bytes are no text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotText {
-    /// A byte that no text holds, and where.
-    Control {
-        /// The first of them.
-        byte: u8,
-        /// Its place.
-        offset: usize,
-    },
+    /// A byte that text does not contain.
+    Control { byte: u8, offset: usize },
 }
 
-/// Reads bytes as text. `force` reads what is no text as Latin-1.
-///
-/// # Errors
-/// They are none.
+/// Reads bytes as text. With `force`, bytes that are not text are read as Latin-1.
 pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
     let sure = |text: String| Ok(Decoded { text, guessed: None });
     if let Some((encoding, mark)) = Encoding::for_bom(&bytes) {
@@ -51,11 +41,15 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
     if let Some(offset) = bytes.iter().position(|b| *b == 0) {
         return if force { latin1(&bytes) } else { Err(NotText::Control { byte: 0, offset }) };
     }
+    // Encodings of seven bits that switch alphabets by escapes are UTF-8 by chance.
+    if let Some(decoded) = switched(&bytes) {
+        return Ok(decoded);
+    }
     let bytes = match String::from_utf8(bytes) {
         Ok(text) => return sure(text),
         Err(e) => e.into_bytes(),
     };
-    // Not UTF-8. Compressed or binary data is full of control bytes, text in an older encoding has next to none.
+    // Binary data is full of control bytes; text in an older encoding has next to none.
     let is_control = |b: &u8| *b < 0x20 && !matches!(b, b'\t' | b'\n' | b'\r' | 0x0C | 0x1B) || *b == 0x7F;
     let controls = bytes.iter().filter(|b| is_control(b)).count();
     if controls * 200 > bytes.len() {
@@ -74,7 +68,47 @@ pub fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
     Ok(Decoded { text: text.into_owned(), guessed: Some(encoding.name()) })
 }
 
-/// Characters of several bytes that are whole are rare in any other encoding: a text that has far more of them than broken places was cut or damaged.
+/// Text of the ISO-2022 family: escapes, or shifts behind an announcement, say what the bytes between them mean.
+fn switched(bytes: &[u8]) -> Option<Decoded> {
+    const JAPANESE: [&[u8]; 4] = [b"\x1b$B", b"\x1b$@", b"\x1b(J", b"\x1b(I"];
+    const SHIFTED: [(&[u8], &Encoding, &str); 2] =
+        [(b"\x1b$)C", EUC_KR, "ISO-2022-KR"), (b"\x1b$)A", GBK, "ISO-2022-CN")];
+    const SHIFTS: [u8; 2] = [0x0E, 0x0F];
+    let is_other = |b: &u8| *b < 0x20 && !matches!(b, b'\t' | b'\n' | b'\r' | 0x0C | 0x1B) && !SHIFTS.contains(b);
+    if !bytes.contains(&0x1B) || !bytes.is_ascii() || bytes.iter().any(|b| is_other(b) || *b == 0x7F) {
+        return None;
+    }
+    let has = |escape: &[u8]| bytes.windows(escape.len()).any(|window| window == escape);
+    if JAPANESE.into_iter().any(has) {
+        let (text, broken) = ISO_2022_JP.decode_without_bom_handling(bytes);
+        return (!broken).then(|| Decoded { text: text.into_owned(), guessed: Some("ISO-2022-JP") });
+    }
+    let (announcement, encoding, name) = SHIFTED.into_iter().find(|(escape, ..)| has(escape))?;
+    let mut wide = Vec::with_capacity(bytes.len());
+    let (mut rest, mut high) = (bytes, 0);
+    while let Some((first, after)) = rest.split_first() {
+        if let Some(behind) = rest.strip_prefix(announcement) {
+            rest = behind;
+            continue;
+        }
+        match first {
+            0x0E => high = 0x80,
+            0x0F => high = 0,
+            // A line begins in ASCII.
+            b'\n' => {
+                high = 0;
+                wide.push(b'\n');
+            }
+            byte => wide.push(byte | if *byte > 0x20 { high } else { 0 }),
+        }
+        rest = after;
+    }
+    let (text, broken) = encoding.decode_without_bom_handling(&wide);
+    (!broken).then(|| Decoded { text: text.into_owned(), guessed: Some(name) })
+}
+
+/// Valid multi-byte characters are rare in other encodings: a text with many more of them than errors is damaged
+/// UTF-8.
 fn mostly_utf8(bytes: &[u8]) -> bool {
     let (mut whole, mut broken) = (0, 0);
     for chunk in bytes.utf8_chunks() {
@@ -124,6 +158,19 @@ mod tests {
         assert_eq!(text(&bytes), "模型在自己的机器上运行，文档不会离开。这是一个测试文件。");
         let (bytes, _, _) = encoding_rs::SHIFT_JIS.encode("これは日本語の文章です。テストのために書きました。");
         assert_eq!(text(&bytes), "これは日本語の文章です。テストのために書きました。");
+    }
+
+    #[test]
+    fn encodings_that_switch_by_escapes_are_recognised() {
+        let read = |bytes: &[u8]| decode(bytes.to_vec(), false).unwrap();
+        let japanese = read(b"a \x1b$BEtBf$O3$$r>H$i$9\x1b(B b\n");
+        assert_eq!((japanese.text.as_str(), japanese.guessed), ("a 灯台は海を照らす b\n", Some("ISO-2022-JP")));
+        assert_eq!(read(b"\x1b$)Ca \x0eGQ1[\x0f b\n").text, "a 한글 b\n");
+        assert_eq!(read(b"\x1b$)A\x0eDc:C\x0f\n").text, "你好\n");
+        // Colours of a terminal, and a price behind an escape.
+        for plain in ["\x1b[31mred\x1b[0m", "\x1b$", "cost: $B and $)C"] {
+            assert_eq!(read(plain.as_bytes()), Decoded { text: plain.into(), guessed: None });
+        }
     }
 
     #[test]

@@ -1,9 +1,7 @@
-//! Evidence for a sentence of a document: what it has in common with the question, beside what the model thinks of it.
-//!
-//! A small model chooses a sentence by its first words and overlooks words that the sentence shares with the question, or has another word
-//! for ([`thesaurus`]); the rarer they are in what was read, the more they say. Of documents alone: what was said before has most in common
-//! with the question.
-//! A text is gone through once, however long its lines are.
+//! Evidence for a sentence of a document: the words that it shares with the question. A small model chooses a
+//! sentence by its first words and overlooks words shared with the question or related to its words ([`thesaurus`]);
+//! rarer words count more. Only documents count: earlier messages always resemble the question. The text is read in
+//! one pass.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,42 +12,42 @@ use super::template::ChatMessage;
 use super::thesaurus;
 use crate::engine::protocol::Quoting;
 
-/// More of a sentence does not count: it may be as long as its text.
+/// Longer sentences are cut: one may be as long as its text.
 const SENTENCE_BYTES: usize = 512;
-/// What words count at most, in logits.
+/// Highest weight of words, in logits.
 const MOST: f32 = 14.0;
-/// More words of a question do not count: each is a bit.
+/// Words of a question; each is a bit.
 const QUESTION_WORDS: usize = 64;
-/// How much of a question's word is covered by a related one.
+/// Weight of a related word, relative to the word itself.
 const RELATED: f32 = 0.8;
 
-/// Words of a question that do not say what it is about.
+/// Words without a meaning for the search.
 const STOP: &str = " a about all also am an and any are as at be been being by can could did do document does doing don done each every file \
     for from had has have having he her here him his how i if in into is it its just ll many may me mention mentioned might much must my no \
     nor not of on one only or other our please re said say says shall she should so some such tell text than that the their them then there \
     these they this those to too us ve very was we were what when where which who whom whose why will with would you your ";
 
-/// Those of [`STOP`] that in this spelling are a month, a person, a country, an office.
+/// Words of [`STOP`] that in this spelling are names.
 const NAMES: [&str; 6] = ["Don", "IT", "May", "US", "WHO", "Will"];
 
-/// What speaks for a sentence, in logits.
+/// Evidence for a sentence, in logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Evidence {
-    /// For it, among others.
+    /// In favour of it over others.
     pub(super) favours: f32,
-    /// For quoting it at all: how much of what is asked it covers.
+    /// In favour of quoting at all: how much of the question it covers.
     pub(super) covers: f32,
 }
 
-/// The evidence for the sentences that begin at these places of a text.
+/// The evidence for the sentences that begin at these positions.
 pub(super) fn weigh(text: &[u8], begin: &[usize], quoting: &Quoting) -> Vec<Evidence> {
     let mut evidence = vec![Evidence::default(); begin.len()];
     let (documents, question) = parts(text);
-    let asked = asked(text.get(question).unwrap_or_default());
-    if asked.is_empty() {
+    let stems = stems(text.get(question).unwrap_or_default());
+    if stems.is_empty() {
         return evidence;
     }
-    let read = Read::of(text, &documents, &asked, &quoting.thesaurus);
+    let read = Read::of(text, &documents, &stems, &quoting.thesaurus);
     let documents = documents.iter().map(|document| {
         let place = |at: usize| begin.partition_point(|begin| *begin < at);
         place(document.start)..place(document.end)
@@ -62,24 +60,24 @@ pub(super) fn weigh(text: &[u8], begin: &[usize], quoting: &Quoting) -> Vec<Evid
     evidence
 }
 
-/// The documents of a text, and the last question: turns of the same speaker.
+/// The documents of a text, and the last question: all are turns of the same role.
 fn parts(text: &[u8]) -> (Vec<Range<usize>>, Range<usize>) {
     let [opens, closes] = ChatMessage::DOCUMENT.map(str::as_bytes);
     let (mut documents, mut question, mut speaker) = (Vec::new(), 0..0, None);
     let mut start = 0;
     for part in text.split(|byte| *byte == BETWEEN) {
         let end = start + part.len();
-        // In front of it stands at most who speaks, on a line of its own.
+        // At most the role precedes it, on a line of its own.
         let role = part.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let role = if part.starts_with(opens) { 0 } else { role };
-        let said = part.get(role..).unwrap_or_default();
-        if said.starts_with(opens) {
-            let to = said.windows(closes.len()).rposition(|last| last == closes).unwrap_or(said.len());
-            let from = said.iter().position(|byte| *byte == b'\n').map_or(to, |at| (at + 1).min(to));
+        let body = part.get(role..).unwrap_or_default();
+        if body.starts_with(opens) {
+            let to = body.windows(closes.len()).rposition(|last| last == closes).unwrap_or(body.len());
+            let from = body.iter().position(|byte| *byte == b'\n').map_or(to, |at| (at + 1).min(to));
             documents.push(start + role + from..start + role + to);
             speaker = part.get(..role);
             question = 0..0;
-        } else if speaker.is_some_and(|speaker| part.starts_with(speaker)) && !said.trim_ascii().is_empty() {
+        } else if speaker.is_some_and(|speaker| part.starts_with(speaker)) && !body.trim_ascii().is_empty() {
             question = start + speaker.map_or(0, <[u8]>::len)..end;
         }
         start = end + 1;
@@ -87,7 +85,7 @@ fn parts(text: &[u8]) -> (Vec<Range<usize>>, Range<usize>) {
     (documents, question)
 }
 
-/// The text with nothing in the places of the lines that a template puts around documents: they are nobody's words.
+/// The text with the lines around documents blanked: they belong to the template.
 pub(super) fn without_frames(text: &[u8]) -> Vec<u8> {
     let mut own = text.to_vec();
     let closes = ChatMessage::DOCUMENT[1].as_bytes();
@@ -99,7 +97,7 @@ pub(super) fn without_frames(text: &[u8]) -> Vec<u8> {
             frame.fill(BETWEEN);
         }
         let closed = behind.is_some_and(|behind| behind.starts_with(closes));
-        // The end of the line in front of it is the template's as well.
+        // The preceding line end belongs to the template as well.
         let last = text.get(document.clone()).is_some_and(|own| own.ends_with(b"\n"));
         let from = document.end - usize::from(last);
         if let Some(frame) = own.get_mut(from..document.end + closes.len()).filter(|_| closed) {
@@ -109,35 +107,35 @@ pub(super) fn without_frames(text: &[u8]) -> Vec<u8> {
     own
 }
 
-/// What a question is about: the number of each stem.
-fn asked(question: &[u8]) -> HashMap<Vec<u8>, u32> {
-    let mut asked = HashMap::new();
+/// The stems of a question, numbered.
+fn stems(question: &[u8]) -> HashMap<Vec<u8>, u32> {
+    let mut stems = HashMap::new();
     let mut own = Vec::new();
-    // Nothing is spelled in capitals where everything is.
+    // Capitals mean nothing in a text of capitals only.
     let spelled = question.iter().any(u8::is_ascii_lowercase);
     for (behind, word) in words(question) {
         let lower = word.to_ascii_lowercase();
         let says = lower.len() > 1 || lower.first().is_some_and(u8::is_ascii_digit);
         let before = question.get(..behind - word.len()).unwrap_or_default().trim_ascii_end().last();
         let within = before.is_some_and(|byte| !matches!(*byte, b'.' | b'?' | b'!'));
-        // At the beginning of a sentence the other word has a capital as well, and no more than one.
-        let told = within || is_capitals(word);
-        let name = spelled && told && NAMES.iter().any(|name| name.as_bytes() == word);
+        // At the beginning of a sentence any word may have one capital.
+        let capital = within || is_capitals(word);
+        let name = spelled && capital && NAMES.iter().any(|name| name.as_bytes() == word);
         let stop = !name && STOP.split(' ').any(|stop| stop.as_bytes() == lower);
-        if says && !stop && asked.len() < QUESTION_WORDS {
+        if says && !stop && stems.len() < QUESTION_WORDS {
             put_stem(word, &mut own);
-            let next = asked.len() as u32;
-            asked.entry(own.clone()).or_insert(next);
+            let next = stems.len() as u32;
+            stems.entry(own.clone()).or_insert(next);
         }
     }
-    asked
+    stems
 }
 
 fn is_capitals(word: &[u8]) -> bool {
     word.iter().all(u8::is_ascii_uppercase)
 }
 
-/// Whether one of [`NAMES`] is written as the word that it is not.
+/// Whether a word is spelled in small letters although [`NAMES`] has it.
 fn is_common(word: &[u8]) -> bool {
     let name = NAMES.iter().map(|name| name.as_bytes()).find(|name| name.eq_ignore_ascii_case(word));
     name.is_some_and(|name| match is_capitals(name) {
@@ -146,12 +144,10 @@ fn is_common(word: &[u8]) -> bool {
     })
 }
 
-/// Words of a question, bit by bit.
+/// Words of a question, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
-    /// These themselves.
     own: u64,
-    /// Others that are related to these.
     related: u64,
 }
 
@@ -161,25 +157,25 @@ impl Found {
     }
 }
 
-/// What documents have in common with a question.
+/// Words that documents share with a question.
 struct Read<'a> {
     text: &'a [u8],
-    /// Places where sentences end.
+    /// Positions where sentences end.
     ends: Vec<usize>,
-    /// The place behind each word that says something of the question, and of which of its words.
+    /// The position after each word that matches the question, and which words it matches.
     found: Vec<(usize, Found)>,
-    /// What each of the question's words says where it stands itself, and where it or a related one does: more, the fewer sentences have it.
+    /// Weight of each word of the question: itself, and itself or a related one. Rarer words weigh more.
     says: Vec<[f32; 2]>,
-    /// What a sentence with all of them would say.
+    /// Weight of a sentence with all of them.
     all: f32,
 }
 
 impl<'a> Read<'a> {
-    fn of(text: &'a [u8], documents: &[Range<usize>], asked: &HashMap<Vec<u8>, u32>, thesaurus: &str) -> Read<'a> {
-        let related = thesaurus::related(thesaurus, asked);
+    fn of(text: &'a [u8], documents: &[Range<usize>], stems: &HashMap<Vec<u8>, u32>, thesaurus: &str) -> Read<'a> {
+        let related = thesaurus::related(thesaurus, stems);
         let (mut ends, mut found, mut stem) = (Vec::new(), Vec::new(), Vec::new());
         for document in documents {
-            // Not behind a space: each run of them is looked over once.
+            // Not after a space: each run of spaces is examined once.
             let last = |place: &usize| {
                 place.checked_sub(1).and_then(|at| text.get(at)).is_some_and(|b| !b.is_ascii_whitespace())
             };
@@ -187,15 +183,15 @@ impl<'a> Read<'a> {
             ends.extend(places.filter(|place| last(place) && ends_at(text, *place)));
             for (at, word) in words(text.get(document.clone()).unwrap_or_default()) {
                 put_stem(word, &mut stem);
-                let own = asked.get(stem.as_slice()).filter(|_| !is_common(word)).map_or(0, |number| 1 << number);
+                let own = stems.get(stem.as_slice()).filter(|_| !is_common(word)).map_or(0, |number| 1 << number);
                 let related = related.get(stem.as_slice()).copied().unwrap_or(0);
                 if own | related != 0 {
                     found.push((document.start + at, Found { own, related }));
                 }
             }
         }
-        // How many sentences have each word.
-        let mut have = vec![[0_u32; 2]; asked.len()];
+        // Sentences that contain each word.
+        let mut have = vec![[0_u32; 2]; stems.len()];
         let mut rest = found.as_slice();
         while let Some((behind, _)) = rest.first() {
             let end = ends.get(ends.partition_point(|end| end < behind)).copied().unwrap_or(usize::MAX);
@@ -214,7 +210,6 @@ impl<'a> Read<'a> {
         Read { text, ends, found, says, all }
     }
 
-    /// For the sentence that begins here.
     fn evidence(&self, begin: usize, quoting: &Quoting) -> Evidence {
         let end = self.ends.get(self.ends.partition_point(|end| *end <= begin)).copied().unwrap_or(self.text.len());
         let end = end.min(begin + SENTENCE_BYTES);

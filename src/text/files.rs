@@ -1,7 +1,6 @@
-//! Small files that come from outside (settings, a model's JSON files, imports), read with a limit; and written, settings, whole or not at all.
-//!
-//! Neither a pipe nor a device can make the program wait or fill the memory: only regular files are read, opened so that
-//! opening does not wait, up to a size that is known beforehand, into memory that may be refused.
+//! Small foreign files (settings, a model's JSON files, imports), read with a limit, and atomic writes of settings.
+//! Neither a pipe nor a device can block the program or fill the memory: only regular files are read, opened without
+//! waiting, up to a known size, into memory whose allocation may fail.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -12,13 +11,13 @@ use tempfile::NamedTempFile;
 
 /// Settings and presets.
 pub const SETTINGS_BYTES: u64 = 1 << 20;
-/// `config.json`, `tokenizer_config.json`, an index of weights: the largest known are below 3 MiB.
+/// `config.json`, `tokenizer_config.json`, an index of weights; known files are below 3 MiB.
 pub const MODEL_CONFIG_BYTES: u64 = 32 << 20;
-/// `tokenizer.json`: the largest known are below 40 MiB.
+/// `tokenizer.json`; known files are below 40 MiB.
 pub const TOKENIZER_BYTES: u64 = 128 << 20;
-/// Header of a safetensors file, as its own library reads it.
+/// Header of a safetensors file; the limit of its library.
 pub const HEADER_BYTES: u64 = 100 << 20;
-/// A file of conversations: years of somebody's talks are below 300 MiB.
+/// An export of conversations; years of use make less than 300 MiB.
 pub const IMPORT_BYTES: u64 = 512 << 20;
 
 /// Opens a regular file; the size it has now.
@@ -34,11 +33,7 @@ pub fn open(path: &Path) -> Result<(File, u64)> {
     Ok((file, meta.len()))
 }
 
-/// Opens whatever there is without waiting: a pipe whose writer never comes would hold the program up before it can be looked at.
-/// Reading a pipe does not wait then, either.
-///
-/// # Errors
-/// There is none, or it cannot be read.
+/// Opens any file without waiting: opening a pipe without a writer would block. Reading a pipe does not wait, either.
 pub fn open_at_once(path: &Path) -> Result<File> {
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     OpenOptions::new().read(true).custom_flags(flags).open(path)
@@ -57,9 +52,6 @@ pub fn is_there(path: &Path) -> Result<bool> {
 }
 
 /// Reads a regular file of at most `most` bytes.
-///
-/// # Errors
-/// As [`open`]; it is larger, or there is no memory for it.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let (file, size) = open(path)?;
     let too_large = |size: u64| {
@@ -71,15 +63,12 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     }
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(usize::try_from(size).unwrap_or(usize::MAX)).map_err(|_| ErrorKind::OutOfMemory)?;
-    // It may have grown since.
+    // The file may have grown.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
 }
 
 /// Reads a regular file of at most `most` bytes as UTF-8.
-///
-/// # Errors
-/// As [`read`]; it is no UTF-8 text.
 pub fn read_text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(read(path, most)?).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
@@ -94,7 +83,7 @@ pub fn read_text(path: &Path, most: u64) -> Result<String> {
 pub fn replace(path: &Path, contents: &[u8]) -> Result<()> {
     let file = match std::fs::canonicalize(path) {
         Ok(file) => file,
-        // One that leads to nothing yet, or no file so far.
+        // A link without a target, or no file yet.
         Err(e) if e.kind() == ErrorKind::NotFound => match (std::fs::read_link(path), path.parent()) {
             (Ok(to), Some(folder)) => folder.join(to),
             _ => path.to_owned(),
@@ -114,25 +103,22 @@ pub fn create(path: &Path, contents: &[u8]) -> Result<()> {
     sync_folder(path)
 }
 
-/// The folder that a file is in.
 pub fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The name of a file is durable only with its folder. A file system that cannot sync one keeps it as it does.
-///
-/// # Errors
-/// The disk.
+/// Syncs the folder of a file: without it the file's name is not durable. A file system without such a sync is
+/// accepted.
 pub fn sync_folder(file: &Path) -> Result<()> {
     match File::open(folder_of(file)).and_then(|folder| folder.sync_all()) {
         Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
-        // It may be written and not read.
+        // A folder may be writable but not readable.
         Err(e) if e.kind() == ErrorKind::PermissionDenied => Ok(()),
         done => done,
     }
 }
 
-/// These contents on disk, in the folder of `file` and under no name yet.
+/// A synced temporary file in the folder of `file`.
 fn written_beside(file: &Path, contents: &[u8]) -> Result<NamedTempFile> {
     let mut new = NamedTempFile::new_in(folder_of(file))?;
     new.write_all(contents)?;

@@ -1,13 +1,10 @@
-//! Encoding long texts fast, only in ways that provably give the library's tokens.
-//!
-//! Two kinds of tokenizer allow it. Where one regular expression splits words ([`Words`]), words are independent: each
-//! distinct one is encoded once, and where every `\n` ends a word the lines are shared out over threads. Where merges run
-//! over the whole text ([`Bigrams`], SentencePiece), it may be cut between two characters that no token of the vocabulary
-//! holds next to each other: every merge makes a token of the vocabulary, so none crosses. Everything else is left to the
-//! library. Where nothing allows a cut for 64 KB (one word of a hundred million letters) it is cut all the same: no text that
-//! means anything has such a place, and merging it whole would take all memory.
-//!
-//! Work is done in batches; between two of them a stop is looked for, and the number of tokens.
+//! Fast encoding of long texts, with exactly the library's tokens. Two kinds of tokenizer allow it. If one regular
+//! expression splits words ([`Words`]), words are independent: each distinct word is encoded once, and if every `\n`
+//! ends a word, lines are encoded on several threads. If merges run over the whole text ([`Bigrams`], SentencePiece),
+//! the text is cut between two characters that no token contains next to each other: every merge makes a token of the
+//! vocabulary, so none crosses the cut. Other tokenizers are left to the library. A stretch of 64 KB without a safe
+//! cut (one huge word) is cut anyway: merging it whole would take all memory. Cancellation and the token limit are
+//! checked between batches.
 
 mod bigrams;
 mod words;
@@ -23,28 +20,24 @@ use words::Words;
 
 /// Longest stretch without a place to cut, in bytes.
 const LONGEST_BYTES: usize = 64 * 1024;
-/// Text of a batch, in bytes: some hundredths of a second.
+/// Bytes of a batch; takes some hundredths of a second.
 const BATCH_BYTES: usize = 1024 * 1024;
 
-/// When encoding is given up.
+/// When to stop encoding.
 #[derive(Clone, Copy)]
 pub struct Halt<'a> {
-    /// Told to stop; asked every few hundredths of a second.
+    /// Cancellation; polled every few hundredths of a second.
     pub stop: &'a (dyn Fn() -> bool + Sync),
-    /// More tokens than this are of no use.
+    /// Most tokens.
     pub most: usize,
 }
 
 impl Halt<'static> {
-    /// Never.
     pub const NEVER: Halt<'static> = Halt { stop: &|| false, most: usize::MAX };
 }
 
 impl Halt<'_> {
-    /// Whether to go on after so many tokens.
-    ///
-    /// # Errors
-    /// [`TextError::Stopped`], [`TextError::TooLong`].
+    /// Fails if encoding must stop after so many tokens.
     pub fn check(&self, tokens: usize) -> Result<(), TextError> {
         if tokens > self.most {
             return Err(TextError::TooLong { most: self.most });
@@ -53,11 +46,9 @@ impl Halt<'_> {
     }
 }
 
-/// A faster way to the library's tokens.
 pub(super) struct Fast {
-    /// Literals that are tokens, as the library finds them.
     literals: Literals,
-    /// The same where special literals are read as text.
+    /// Without special literals, which are read as text.
     plain_literals: Literals,
     kind: Kind,
 }
@@ -67,30 +58,25 @@ enum Kind {
     Bigrams(Bigrams),
 }
 
-/// Which added tokens a text is searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     All,
     NotSpecial,
 }
 
-/// Literals of added tokens, found leftmost and longest, as the library does.
+/// Finds literals of added tokens, leftmost and longest, as the library does.
 pub(super) struct Literals {
     finder: AhoCorasick,
     ids: Vec<Token>,
 }
 
-/// A stretch of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Run<'a> {
-    /// Between literals.
     Text(&'a str),
-    /// A literal's token.
     Literal(Token),
 }
 
 impl Literals {
-    /// The added tokens of a tokenizer.
     pub(super) fn new(library: &Library, which: Which) -> Option<Literals> {
         let mut pairs: Vec<(String, Token)> = library
             .get_added_tokens_decoder()
@@ -107,7 +93,6 @@ impl Literals {
         Some(Literals { finder, ids })
     }
 
-    /// The first stretch of the text.
     pub(super) fn first<'a>(&self, text: &'a str) -> Option<Run<'a>> {
         let Some(found) = self.finder.find(text) else {
             return (!text.is_empty()).then_some(Run::Text(text));
@@ -118,11 +103,10 @@ impl Literals {
         }
     }
 
-    /// The text in stretches, each found when it is asked for.
     pub(super) fn runs<'a>(&self, text: &'a str) -> impl Iterator<Item = Run<'a>> {
         let mut found = self.finder.find_iter(text);
         let mut from = 0;
-        // A literal that was found behind the text that goes first.
+        // A literal that follows the text just returned.
         let mut next = None;
         std::iter::from_fn(move || {
             if let Some(literal) = next.take() {
@@ -143,10 +127,9 @@ impl Literals {
 }
 
 impl Fast {
-    /// Looks at what the tokenizer does to a text; `outline` is `tokenizer.json` without its vocabulary. `None` if nothing
-    /// is known to be safe.
+    /// `outline` is `tokenizer.json` without its vocabulary. `None` if no fast path is known to be exact.
     pub(super) fn new(library: &Library, outline: &serde_json::Value) -> Option<Fast> {
-        // Added tokens with these properties look at their surroundings.
+        // Such added tokens depend on their surroundings.
         let plain = library
             .get_added_tokens_decoder()
             .into_values()
@@ -178,7 +161,6 @@ impl Fast {
         })
     }
 
-    /// The tokens of a text.
     pub(super) fn encode(
         &self,
         library: &Library,

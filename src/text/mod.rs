@@ -8,13 +8,13 @@ mod child;
 pub mod clock;
 mod encoding;
 mod evidence;
+pub mod extract;
 pub mod files;
 pub mod grammar;
 mod long;
 pub mod near;
 mod own_space;
 mod part;
-pub mod pdf;
 pub mod pipe;
 mod quotes;
 pub mod recommended;
@@ -37,7 +37,6 @@ mod trial;
 mod untrusted;
 mod vocabulary;
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,70 +53,40 @@ pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
 pub use thesaurus::BYTES as THESAURUS_BYTES;
 pub use tokenizer::{Specials, Tokenizer};
 
-/// What can go wrong between text and tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// A file of the model folder cannot be read.
     #[error("{path}: {source}. A model folder needs tokenizer.json and tokenizer_config.json")]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A file does not hold what it should.
+    Read { path: PathBuf, source: std::io::Error },
     #[error("{file}: {reason}. Correct it, or fetch it again: sala-chat model download")]
-    Malformed {
-        /// Which file.
-        file: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The tokenizer knows more ids than the model has embedding rows.
+    Malformed { file: String, reason: String },
+    /// The tokenizer has more ids than the model has embedding rows.
     #[error(
         "tokenizer.json has ids up to {max_id}, the model only {rows} embedding rows: they belong to different models. Use the tokenizer that came with the weights"
     )]
-    Vocabulary {
-        /// Largest id.
-        max_id: u32,
-        /// Rows of the embedding.
-        rows: usize,
-    },
-    /// A text has more tokens than are of use.
+    Vocabulary { max_id: u32, rows: usize },
     #[error("the text has more than {most} tokens")]
-    TooLong {
-        /// As many as would have been taken.
-        most: usize,
-    },
-    /// The library could not encode a text.
+    TooLong { most: usize },
     #[error("tokenizing failed: {0}")]
     Encode(String),
-    /// The model folder has no chat template.
     #[error(
         "no chat template in tokenizer_config.json and no chat_template.jinja beside it. Add the file of the original model"
     )]
     NoTemplate,
-    /// A message of the conversation is damaged, and what was said in it is not known.
+    /// A message of the conversation is damaged and its text unknown.
     #[error("message #{number} is damaged")]
-    Damaged {
-        /// Which, from 1.
-        number: usize,
-    },
-    /// It was told to stop.
+    Damaged { number: usize },
     #[error("stopped")]
     Stopped,
-    /// The template does not compile or refuses the conversation.
     #[error("chat template: {0}")]
     Template(String),
 }
 
 impl TextError {
-    /// [`TextError::Malformed`].
     fn malformed(file: &str, reason: impl ToString) -> TextError {
         TextError::Malformed { file: file.to_owned(), reason: reason.to_string() }
     }
 
-    /// Exit code of a run that ends with it (docs/terminal.md §2): whatever is wrong with a model folder has one.
+    /// Exit code of a run that ends with this error (docs/terminal.md §2).
     pub fn exit(&self) -> Exit {
         match self {
             TextError::Read { .. }
@@ -133,24 +102,23 @@ impl TextError {
     }
 }
 
-/// Tokenizer and chat template of one model, as the runtime uses them.
+/// Tokenizer and chat template of one model.
 #[derive(Clone, Debug)]
 pub struct TextModel {
     /// Characters to ids and back.
     pub tokenizer: Arc<Tokenizer>,
     /// Messages to characters.
     pub template: Arc<Template>,
-    /// Sampling that its authors recommend; nothing for the built-in model.
+    /// Sampling that its authors recommend; empty for the built-in model.
     pub recommended: Recommended,
 }
 
 impl TextModel {
-    /// Reads `tokenizer.json`, `tokenizer_config.json`, and `chat_template.jinja` or `generation_config.json` if present. A template
-    /// that is not known is tried first, by `program` ([`Template::from_folder`]).
+    /// Reads `tokenizer.json`, `tokenizer_config.json`, and `chat_template.jinja` or `generation_config.json` if present.
     ///
     /// # Errors
     /// A missing or malformed file, or no chat template that can be used.
-    pub fn load(dir: &Path, program: &[OsString]) -> Result<TextModel, TextError> {
+    pub fn load(dir: &Path) -> Result<TextModel, TextError> {
         let read = |name: &str| {
             let path = dir.join(name);
             let most = if name == "tokenizer.json" { files::TOKENIZER_BYTES } else { files::MODEL_CONFIG_BYTES };
@@ -158,7 +126,7 @@ impl TextModel {
         };
         let optional = |name: &str| match read(name) {
             Ok(bytes) => Ok(Some(bytes)),
-            // A link that leads nowhere was meant to be a file.
+            // A broken link is an error: a file was intended.
             Err(TextError::Read { path, source })
                 if source.kind() == std::io::ErrorKind::NotFound && !path.is_symlink() =>
             {
@@ -174,26 +142,22 @@ impl TextModel {
             }
             e => e,
         };
-        // A template that is tried takes a process of its own: beside the tokenizer.
-        let (tokenizer, template) = std::thread::scope(|scope| {
-            let template = scope.spawn(|| Template::from_folder(program, &config, jinja.as_deref()));
-            let tokenizer = Tokenizer::from_bytes(&tokenizer, Some(&config), generation.as_deref());
-            (tokenizer, template.join())
-        });
+        let template = Template::from_config(&config, jinja.as_deref()).map_err(in_folder)?;
+        template.check_question()?;
+        let tokenizer = Tokenizer::from_bytes(&tokenizer, Some(&config), generation.as_deref());
         let tokenizer = Arc::new(tokenizer.map_err(in_folder)?);
         tokenizer.prepare();
-        let template = template.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(in_folder)?;
         let recommended = Recommended::of_folder(generation.as_deref());
         let text = TextModel { tokenizer, template: Arc::new(template), recommended };
         text.with_thesaurus_of(dir).map_err(in_folder)
     }
 
-    /// The same with the related words of its folder, if it has any.
+    /// Adds the related words of the folder, if there are any.
     fn with_thesaurus_of(self, dir: &Path) -> Result<TextModel, TextError> {
         let Some(name) = self.recommended.thesaurus() else {
             return Ok(self);
         };
-        // Of this folder: a model names no other places.
+        // Only files of this folder may be named.
         if Path::new(name).file_name() != Some(name.as_ref()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
             let reason = format!("quote_thesaurus {name:?} is not the name of a file in this folder");
             return Err(TextError::malformed("generation_config.json", reason));
@@ -204,10 +168,7 @@ impl TextModel {
         self.with_thesaurus(file)
     }
 
-    /// The same with related words, from the contents of the file that [`Recommended::thesaurus`] names; nothing new where none is.
-    ///
-    /// # Errors
-    /// Malformed contents.
+    /// Adds related words from the contents of the file that [`Recommended::thesaurus`] names, if it names one.
     pub fn with_thesaurus(self, file: Vec<u8>) -> Result<TextModel, TextError> {
         let Some(name) = self.recommended.thesaurus().map(str::to_owned) else {
             return Ok(self);
@@ -217,10 +178,7 @@ impl TextModel {
         Ok(TextModel { recommended, ..self })
     }
 
-    /// The same from file contents, for the built-in model. Without a `generation_config` nothing is recommended.
-    ///
-    /// # Errors
-    /// Malformed contents, or no chat template.
+    /// From file contents, for the built-in model. Without a `generation_config` nothing is recommended.
     pub fn from_bytes(
         tokenizer: &[u8],
         tokenizer_config: &[u8],

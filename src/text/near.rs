@@ -1,6 +1,6 @@
 //! "Did you mean": the nearest of some names.
 
-/// The candidate nearest to `word`, if one is near enough to be a slip of the fingers.
+/// The candidate nearest to `word`, if it is near enough for a typing error.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     candidates

@@ -1,24 +1,21 @@
-//! The space that some tokenizers put in front of every stretch of text: when, and where a stretch begins.
+//! The space that some tokenizers put in front of every stretch of text.
 
-/// What stands before the first of some tokens.
+/// What precedes the first of some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Before {
-    /// Nothing, or a special token: a stretch of text begins, with the tokenizer's own space.
+    /// Nothing or a special token: the tokenizer adds its own space.
     #[default]
     Edge,
-    /// Text that goes on.
     Text,
 }
 
 /// When a tokenizer puts a space of its own in front of a stretch of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum OwnSpace {
-    /// Never.
     #[default]
     None,
-    /// Always.
     Always,
-    /// Unless the text has one there.
+    /// Unless the text begins with one.
     UnlessSpace,
 }
 
@@ -41,7 +38,7 @@ impl OwnSpace {
     }
 }
 
-/// The parts of `tokenizer.json` that put a space in front, without that.
+/// A part of `tokenizer.json` without its steps that put a space in front.
 pub(super) fn without_own_space(mut part: serde_json::Value) -> Option<serde_json::Value> {
     for list in ["normalizers", "pretokenizers"] {
         if let Some(steps) = part.get_mut(list).and_then(|l| l.as_array_mut()) {

@@ -6,7 +6,7 @@ use super::{Halt, TextError};
 
 /// Bytes of text that are tried first for each token that is wanted.
 const BYTES_A_TOKEN: usize = 6;
-/// Tokens more than wanted, so that the place where the text was cut for counting makes no difference.
+/// Extra tokens, so that the cut made for counting has no effect on the result.
 const MARGIN: usize = 64;
 
 /// Which tokens of a text.
@@ -19,10 +19,7 @@ pub enum Part {
 }
 
 impl Tokenizer {
-    /// What so many tokens of a text say. Takes time for as much of the text as they need.
-    ///
-    /// # Errors
-    /// [`TextError::Encode`], [`TextError::Stopped`].
+    /// The text of the first or last tokens. Takes time in proportion to them, not to the text.
     pub fn part(&self, text: &str, part: Part, stop: &(dyn Fn() -> bool + Sync)) -> Result<String, TextError> {
         let (Part::First(wanted) | Part::Last(wanted)) = part;
         let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
@@ -45,7 +42,7 @@ impl Tokenizer {
             };
             let kept = tokens.get(from..from.saturating_add(wanted).min(tokens.len())).unwrap_or(&tokens);
             let before = if from == 0 { Before::Edge } else { Before::Text };
-            // A cut inside a character leaves half of it behind.
+            // A cut may split a character.
             return Ok(self.spell(kept, before).trim_matches('\u{FFFD}').to_owned());
         }
     }

@@ -1,4 +1,4 @@
-//! A pipe, read piece by piece to its end: whoever waits for its writer can end that.
+//! Reading a pipe to its end, unless the wait for its writer is cancelled.
 
 use std::io::{Error, Write};
 use std::os::fd::BorrowedFd;
@@ -9,29 +9,23 @@ use rustix::io::Errno;
 
 use crate::engine::protocol::Cancel;
 
-/// Read at a time.
 const PIECE_BYTES: usize = 1 << 16;
-/// How long a read waits before it looks whether it is to end.
+/// Time between two checks for cancellation.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Why a pipe was not read to its end.
 #[derive(Debug)]
 pub enum PipeError {
-    /// Whoever waited for it has ended it.
+    /// The read was cancelled.
     Stopped,
-    /// More comes than it may be: so many bytes by then.
+    /// More bytes than the limit; how many arrived.
     TooLarge(u64),
-    /// It cannot be read.
     Read(Error),
-    /// What came cannot be kept.
+    /// The bytes could not be stored.
     Write(Error),
 }
 
-/// All that comes through it, to its end, which may be long in coming. One that was opened without waiting and that nobody writes to is
-/// empty: its writer may never come.
-///
-/// # Errors
-/// See [`PipeError`]; what came before is in `into`.
+/// Copies a pipe to `into` until its end. A non-blocking pipe without a writer counts as empty. On an error, `into`
+/// holds what arrived before it.
 pub fn read(from: BorrowedFd<'_>, most: u64, stop: &Cancel, into: &mut impl Write) -> Result<(), PipeError> {
     let unread = |e: Errno| PipeError::Read(e.into());
     let never_waits = fcntl_getfl(from).map_err(unread)?.contains(OFlags::NONBLOCK);
@@ -42,7 +36,7 @@ pub fn read(from: BorrowedFd<'_>, most: u64, stop: &Cancel, into: &mut impl Writ
             return Err(PipeError::Stopped);
         }
         match poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&LOOK)) {
-            // Of a writer that never came the system does not tell that it has gone.
+            // `poll` reports no hang-up for a pipe that never had a writer.
             Ok(0) if never_waits => {}
             Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => {}

@@ -1,11 +1,8 @@
-//! Quotes that stand in the text: between the words that open a quote and the mark that closes it, only whole sentences of what
-//! the model has read may be written.
-//!
-//! A small model chooses the sentence that answers, and sometimes loses a word while it copies it. A folder whose model quotes
-//! says in `generation_config.json` how a quote begins, and what evidence for a sentence counts beside what the model thinks of it
-//! ([`Recommended::quoting`](super::Recommended::quoting), [`evidence`]). What may come next, and what it is favoured by,
-//! depends on the tokens in front alone, so an answer is the same with speculation on and off, and the same when it was stopped
-//! and goes on.
+//! Constrains quotes: between the words that open a quote and the mark that closes it, the model may write only whole
+//! sentences of the text before. A small model finds the right sentence but sometimes loses a word while it copies
+//! it. `generation_config.json` of such a model says how a quote begins and how evidence for a sentence is weighed
+//! ([`Recommended::quoting`](super::Recommended::quoting), [`evidence`]). The constraint depends only on the tokens
+//! before, so an answer is the same with speculation on and off, and the same after a stop.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -22,7 +19,7 @@ use crate::engine::protocol::{Constrain, Constraint, Quoting, Token};
 pub(super) const MARK: u8 = b'"';
 
 impl Quoting {
-    /// What keeps quotes to the text in front of an answer.
+    /// The constraint that keeps quotes to the text before an answer.
     pub fn constraint(self, tokenizer: &Arc<Tokenizer>, stop: &[Token]) -> Constraint {
         let (tokenizer, stop, quoting) = (Arc::clone(tokenizer), stop.to_vec(), self.clone());
         let make = move |before: &[Token]| -> Box<dyn Constrain> {
@@ -47,7 +44,7 @@ impl Quoting {
     }
 }
 
-/// The text of tokens, and what of it lies behind the last special one: the beginning of an answer that goes on.
+/// The text of tokens, and the part after the last special one: the beginning of a continued answer.
 fn spelled(tokenizer: &Tokenizer, tokens: &[Token]) -> (Vec<u8>, Vec<u8>) {
     let mut text = Vec::new();
     for token in tokens {
@@ -61,38 +58,34 @@ fn spelled(tokenizer: &Tokenizer, tokens: &[Token]) -> (Vec<u8>, Vec<u8>) {
     (text, behind)
 }
 
-/// Whether an answer is still to be begun: in front of it stands at most who speaks, on a line of its own.
+/// Whether an answer has not begun: at most its role is written, on a line of its own.
 fn is_empty(written: &[u8]) -> bool {
     let behind = written.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     written.get(behind..).is_some_and(|rest| rest.trim_ascii().is_empty())
 }
 
-/// Where an answer stands.
 #[derive(Clone, Debug, PartialEq)]
 enum At {
-    /// Outside of quotes: the last bytes, as many as open one.
+    /// Outside of quotes: the last bytes, as many as an opening has.
     Free(Vec<u8>),
-    /// In a quote.
     Quote(Reached),
 }
 
-/// What an answer that is in a quote may be quoting.
+/// The sentences that an open quote may come from.
 #[derive(Clone, Debug, PartialEq)]
 struct Reached {
     places: Arc<[Place]>,
-    /// The best evidence for one of them.
     evidence: Evidence,
 }
 
-/// The quote is what stands in front of a place of the text.
+/// The quote so far ends at a position of the text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Place {
     at: usize,
-    /// For the sentence.
     evidence: Evidence,
 }
 
-/// The best evidence of some: the first of its like.
+/// The best evidence of some positions; the first wins a tie.
 fn best<'a>(places: impl IntoIterator<Item = &'a Place>) -> Option<Evidence> {
     let better = |best: Evidence, next: Evidence| if next.favours > best.favours { next } else { best };
     places.into_iter().map(|place| place.evidence).reduce(better)
@@ -104,37 +97,35 @@ impl Default for At {
     }
 }
 
-/// More tokens are not looked behind: by then sentences have parted.
+/// Tokens to look ahead: by then sentences differ.
 const AHEAD: usize = 12;
-/// By how much more a quote is favoured for each logit that its sentence is in front of others.
+/// Favour of a quote for each logit by which its sentence leads.
 const CLEAR: f32 = 1.5;
-/// What a quote is favoured by at most.
+/// Highest favour of a quote.
 const FAVOUR: f32 = 2.0;
 
-/// What an answer would quote, looked at before its first token is drawn.
+/// The quote that an answer would begin with, explored before its first token is drawn.
 struct Ahead {
     opening: Vec<Token>,
-    /// The opening, and the quote so far.
     path: Vec<Token>,
     at: At,
-    /// How far what leads to the sentence is in front of what leads to others, where that is least.
+    /// The least lead of the sentence over others on its way.
     margin: f32,
 }
 
-/// Keeps the quotes of one answer.
 struct Quotes {
     tokenizer: Arc<Tokenizer>,
     stop: Vec<Token>,
     quoting: Quoting,
-    /// What was read, with frames of documents blotted out: of this a quote is made.
+    /// The text that may be quoted: frames of documents are blanked.
     text: Vec<u8>,
-    /// The same with them: evidence is of documents.
+    /// The text with frames, which delimit documents for the evidence.
     read: Vec<u8>,
-    /// What may be quoted, once a quote is opened.
+    /// The quotable sentences, found when a quote opens.
     sentences: OnceCell<Option<Reached>>,
     at: At,
     ahead: Option<Ahead>,
-    /// The token that begins the opening, and what it is favoured by as the first one of an answer.
+    /// The first token of the opening, and its favour as the first one of an answer.
     first: Option<(Token, f32)>,
 }
 
@@ -146,8 +137,8 @@ impl Ahead {
 }
 
 impl Quotes {
-    /// Goes on with what would be quoted; `None` when enough was seen. What the model does not begin by itself, or nearly so, is no
-    /// quote to be thought of.
+    /// Explores the quote further; `None` when enough is known. A quote that the model would not begin by itself, or
+    /// nearly so, is dropped.
     fn look(&mut self, ahead: &mut Ahead, rows: &[Vec<(Token, f32)>]) -> Option<()> {
         let row = rows.last()?;
         if ahead.path.is_empty() {
@@ -188,7 +179,7 @@ impl Quotes {
         (among && ahead.path.len() < AHEAD).then_some(())
     }
 
-    /// Where an answer stands after more of it, and what that is favoured by; `None` if it is no quote of the text.
+    /// The state of an answer after more bytes, and its favour; `None` if they are no quote of the text.
     fn behind(&self, at: &At, bytes: &[u8]) -> Option<(At, f32)> {
         let (mut now, mut favoured) = (Cow::Borrowed(at), 0.0);
         for byte in bytes {
@@ -221,7 +212,7 @@ impl Quotes {
         }
     }
 
-    /// At the beginning of a quote. Where there is nothing to be quoted, nothing is kept to it.
+    /// The state at the beginning of a quote. Without a quotable sentence nothing is constrained.
     fn begun(&self) -> At {
         let sentences = self.sentences.get_or_init(|| {
             let begin = beginnings(&self.text);
@@ -243,7 +234,7 @@ impl Constrain for Quotes {
         let whole = self.stop.contains(&token);
         let behind = |bytes: &[u8]| self.behind(&self.at, bytes).map(|(_, favoured)| favoured);
         let favoured = match (&self.at, self.tokenizer.pieces.get(token)) {
-            // The end of what was read is the end of a quote, too.
+            // A quote may end at the end of the text.
             (At::Quote(reached), _) if whole => {
                 reached.places.iter().all(|place| place.at == self.text.len()).then_some(0.0)
             }

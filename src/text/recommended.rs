@@ -1,5 +1,5 @@
-//! What a model's authors say of its answers: sampling that they recommend, in `generation_config.json` or else on the family's card, and
-//! how it begins a quote.
+//! Sampling that a model's authors recommend, in `generation_config.json` or else on the family's card, and how the
+//! model begins a quote.
 
 use serde_json::Value;
 
@@ -7,20 +7,17 @@ use super::quotes::MARK;
 use super::thesaurus;
 use crate::engine::protocol::{MOST_TEMPERATURE, Quoting, TOP_LOGITS};
 
-/// What the card of MiniCPM-SALA recommends where its files say nothing. Greedy answers of this family may never end.
+/// From the card of MiniCPM-SALA, for folders without a value. Greedy answers of this family may never end.
 const FAMILY_TEMPERATURE: f64 = 0.9;
 
-/// Where a recommendation comes from.
+/// Source of a recommendation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// `generation_config.json`.
     File,
-    /// The model's card.
     Card,
 }
 
 impl Source {
-    /// In words.
     pub fn words(self) -> &'static str {
         match self {
             Source::File => "generation_config.json",
@@ -29,10 +26,10 @@ impl Source {
     }
 }
 
-/// Longest beginning of a quote, in bytes.
+/// Longest opening of a quote.
 const OPENING_BYTES: usize = 64;
 
-/// What a piece of evidence counts at most, in logits.
+/// Highest weight of a piece of evidence, in logits.
 const EVIDENCE: f64 = 10.0;
 
 /// Values for the settings of the same names, and how quotes begin.
@@ -43,7 +40,7 @@ pub struct Recommended {
     thesaurus: Option<String>,
 }
 
-/// Name here, name there, and the range that counts.
+/// Our name, the file's name, and the valid range.
 const FIELDS: [(&str, &str, f64, f64); 5] = [
     ("temperature", "temperature", 0.0, MOST_TEMPERATURE),
     ("top_p", "top_p", 0.0, 1.0),
@@ -53,15 +50,15 @@ const FIELDS: [(&str, &str, f64, f64); 5] = [
 ];
 
 impl Recommended {
-    /// Of a model folder with this `generation_config.json`. Values out of range do not count.
+    /// From a folder's `generation_config.json`. Values out of range are ignored.
     pub fn of_folder(generation_config: Option<&[u8]>) -> Recommended {
         let file: Value = generation_config.and_then(|b| serde_json::from_slice(b).ok()).unwrap_or_default();
         let mut values: Vec<(&'static str, f64, Source)> = Vec::new();
         for (name, there, least, most) in FIELDS {
-            let said = file.get(there).and_then(Value::as_f64).filter(|v| (least..=most).contains(v));
-            values.extend(said.map(|v| (name, v, Source::File)));
+            let value = file.get(there).and_then(Value::as_f64).filter(|v| (least..=most).contains(v));
+            values.extend(value.map(|v| (name, v, Source::File)));
         }
-        // What the format means by it: the likeliest token each time, whatever temperature stands beside it.
+        // `do_sample: false` means greedy decoding, whatever the temperature.
         if file.get("do_sample") == Some(&Value::Bool(false)) {
             values.retain(|(name, ..)| *name != "temperature");
             values.insert(0, ("temperature", 0.0, Source::File));
@@ -72,8 +69,8 @@ impl Recommended {
         let opening = file.get("quote_opening").and_then(Value::as_str);
         let opening = opening.filter(|words| words.as_bytes().last() == Some(&MARK) && words.len() <= OPENING_BYTES);
         let weight = |name: &str| {
-            let said = file.get(name).and_then(Value::as_f64);
-            said.filter(|weight| weight.abs() <= EVIDENCE).map_or(0.0, |weight| weight as f32)
+            let value = file.get(name).and_then(Value::as_f64);
+            value.filter(|weight| weight.abs() <= EVIDENCE).map_or(0.0, |weight| weight as f32)
         };
         let quoting = |words: &str| Quoting {
             opening: words.to_owned(),
@@ -88,7 +85,7 @@ impl Recommended {
         Recommended { values, quoting: opening.map(quoting), thesaurus: thesaurus.map(str::to_owned) }
     }
 
-    /// The file of the folder with words that are related, where it names one.
+    /// The folder's file of related words, if it names one.
     pub fn thesaurus(&self) -> Option<&str> {
         self.thesaurus.as_deref()
     }
@@ -105,7 +102,7 @@ impl Recommended {
         Ok(self)
     }
 
-    /// How the model quotes, where its folder says so.
+    /// How the model quotes, if its folder says so.
     pub fn quoting(&self) -> Option<&Quoting> {
         self.quoting.as_ref()
     }

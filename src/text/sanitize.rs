@@ -1,16 +1,13 @@
-//! Foreign text made harmless: what a model, a document or a file name contains never reaches the terminal raw.
-//!
-//! Control characters, escape sequences, C1 codes and bidirectional overrides are spelled out (`\x1b`, `U+202E`)
-//! instead of being obeyed. The mapping works on single characters, so cutting a text anywhere and cleaning the
-//! pieces gives the same result as cleaning the whole. Nothing is dropped: what was there stays visible.
-//!
-//! [`Clean`] is the proof that this was done: the writers of standard output and standard error take nothing else, and
-//! `tests/outputs.rs` sees to it that nobody else has those two.
+//! Untrusted text for a terminal. Control characters, escape sequences, C1 codes and bidirectional overrides are
+//! spelled out (`\x1b`, `U+202E`) instead of being obeyed; nothing is dropped. The mapping works on single
+//! characters, so cleaning the pieces of a text equals cleaning the whole. [`Clean`] proves that text was cleaned:
+//! the writers of standard output and standard error accept nothing else, and `tests/outputs.rs` checks that no other
+//! code writes there.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// Text that a terminal shows and does not obey. There is no way around the check: the constructors are it.
+/// Text that is safe for a terminal. Only its constructors make one, and they clean it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clean<'a>(Cow<'a, str>);
 
@@ -34,9 +31,8 @@ impl<'a> Clean<'a> {
         let mut out = String::with_capacity(text.len() + 64);
         for c in text.chars() {
             if hostile(c) {
-                // Outside of strings JSON is plain ASCII, so this is inside of one.
+                // Outside of strings JSON is ASCII, so this character is inside a string.
                 for unit in c.encode_utf16(&mut [0; 2]) {
-                    // Writing into a String cannot fail.
                     let _ = write!(out, "\\u{unit:04x}");
                 }
             } else {
@@ -46,15 +42,14 @@ impl<'a> Clean<'a> {
         Clean(Cow::Owned(out))
     }
 
-    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Clean<'static> {
-    /// An object as one line of JSON: what a terminal would obey is escaped (`\u202e`), so that whoever parses it gets
-    /// the very characters.
+    /// One line of JSON. Characters that a terminal would obey are escaped (`\u202e`), so that a parser gets the
+    /// original.
     pub fn json(value: &serde_json::Value) -> Clean<'static> {
         let compact = value.to_string();
         Clean(Cow::Owned(Clean::json_text(&compact).0.into_owned()))
@@ -67,7 +62,7 @@ impl fmt::Display for Clean<'_> {
     }
 }
 
-/// Whether `c` must not reach a terminal. Newline and tab are layout and judged by the caller.
+/// Whether `c` must not reach a terminal. The caller decides about newline and tab.
 fn is_hostile(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -77,15 +72,14 @@ fn is_hostile(c: char) -> bool {
             | '\u{e0000}'..='\u{e007f}') // tags: invisible text
 }
 
-/// Characters that nobody sees: what [`sanitize`] spells out, and what has neither shape nor width nor a part in how others look. No
-/// name is made with them, for nobody could type it.
+/// Invisible characters: those that [`sanitize`] spells out, and those without shape, width or effect on others.
+/// Names are made without them, because they cannot be typed.
 pub fn is_unseen(c: char) -> bool {
     is_hostile(c) || matches!(c, '\u{ad}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
 }
 
 fn spell(out: &mut String, c: char) {
     let code = c as u32;
-    // Writing into a String cannot fail.
     let _ = if code < 0x100 { write!(out, "\\x{code:02x}") } else { write!(out, "U+{code:04X}") };
 }
 
@@ -105,8 +99,8 @@ pub fn sanitize(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// What became of `old` where it was shown as [`sanitize`] shows it and edited there to `edited`: before and behind what was changed
-/// the characters are those of `old`, not their spellings.
+/// `old` after a user edited its sanitized form to `edited`: outside the change, the characters of `old` stay instead
+/// of their spellings.
 pub fn edited(old: &str, edited: &str) -> String {
     let spelled = |c: char| sanitize(c.encode_utf8(&mut [0; 4])).into_owned();
     let (mut before, mut middle) = (0, edited);
@@ -139,7 +133,7 @@ pub fn sanitize_line(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A word of a command line that is offered for typing: quoted so that a shell takes it as it is and runs nothing in it.
+/// Quotes a word of a command line so that a shell takes it literally.
 pub fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '+' | '@');
     if !text.is_empty() && text.chars().all(plain) {
@@ -148,10 +142,10 @@ pub fn shell_word(text: &str) -> String {
     format!("'{}'", sanitize_line(text).replace('\'', "'\\''"))
 }
 
-/// A word of a command of the program (`/resume NAME`) that is offered for typing: in quotes where it would be read as another one.
+/// Quotes a word of a command (`/resume NAME`) if it would be read differently without.
 pub fn command_word(text: &str) -> String {
     let text = sanitize_line(text);
-    // Within a word an apostrophe is one, and a backslash as long as it protects nothing.
+    // Within a word, an apostrophe stands for itself; so does a backslash that protects nothing.
     let means_more = |(at, c): (usize, char)| c.is_whitespace() || c == '"' || at == 0 && matches!(c, '\'' | '~');
     let protects = ["\\\\", "\\'"].into_iter().any(|pair| text.contains(pair));
     if !text.is_empty() && !protects && !text.char_indices().any(means_more) {
@@ -160,7 +154,7 @@ pub fn command_word(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Words of others as they are within Markdown of ours: a table's cell, a heading.
+/// Escapes foreign text for a place inside our Markdown, such as a table cell or a heading.
 pub fn in_markdown(text: &str) -> String {
     let written = |c: char| c.is_ascii_punctuation().then_some('\\').into_iter().chain([c]);
     text.chars().flat_map(written).collect()

@@ -1,13 +1,14 @@
-//! Where sentences of a text begin and end. The text is that of tokens, with a mark in the place of special ones.
+//! Where sentences of a text begin and end. The text has a mark in place of special tokens.
 
-/// In the place of a special token: no byte of a text, so no quote goes over it.
+/// In place of a special token: no byte of UTF-8, so no quote crosses it.
 pub(super) const BETWEEN: u8 = 0xff;
 
-/// Where sentences begin: behind the end of another, at the beginning of a line, behind its number, mark, time, level or key, or in a
-/// cell of a table. One pass: a line may be as long as the text.
+/// Where sentences begin: after another one, at the beginning of a line, after its number, bullet, time, level or
+/// key, or in a table cell. One pass: a line may be as long as the text.
 pub(super) fn beginnings(text: &[u8]) -> Vec<usize> {
     let mut places = Vec::new();
-    // Of the line so far: its last byte that is no space, spaces behind that, the last of them, and whether it has a small letter.
+    // Of the line so far: its last byte that is not a space, the spaces after that, the last of them, and whether it
+    // has a small letter.
     let (mut last, mut gap, mut space, mut small) = (None, 0, b' ', false);
     for (place, byte) in text.iter().copied().enumerate() {
         match byte {
@@ -33,7 +34,7 @@ pub(super) fn beginnings(text: &[u8]) -> Vec<usize> {
     places
 }
 
-/// Whether a sentence may end in front of this place: with its mark, its line, its cell or its text.
+/// Whether a sentence may end before this position: at its full stop, line end, cell end or the end of the text.
 pub(super) fn ends(text: &[u8], place: usize) -> bool {
     let rest = text.get(place..).unwrap_or_default();
     let next = rest.iter().find(|byte| !matches!(**byte, b' ' | b'\t' | b'\r'));

@@ -1,12 +1,10 @@
-//! Documents from disk: paths, folders and globs to named texts.
-//!
-//! `find` says which files are meant, `read` turns one into text, [`gather`] does both. A file the user named that
-//! cannot be read is an error with the next thing to do; what is met inside a folder, a file or a folder, is skipped and
-//! listed. Reads only; the only programs started are configured converters and our own PDF reader. Order and names depend
-//! on the paths alone.
+//! Documents from disk: paths, folders and globs to named texts. `find` expands paths, `read` turns a file into text,
+//! [`gather`] does both. A named file that cannot be read is an error with the next step; a file or folder inside a
+//! named folder is skipped and listed. Starts no programs but configured converters and our own reader of documents.
+//! Order and names depend on the paths alone.
 
 mod error;
-mod pages;
+mod extracted;
 mod pattern;
 mod pipe;
 mod read;
@@ -25,70 +23,65 @@ use pattern::Unusable;
 pub use read::converter;
 use read::{extension, read};
 
-/// Files of one load, more than a context of a million tokens can hold in any useful way.
+/// Files of one load; a context of a million tokens has no use for more.
 const FILES: usize = 100_000;
-/// All texts of one load together, in times of what one file may have.
+/// All texts of one load together, as a multiple of the limit of one file.
 const TOTAL_FILES: u64 = 4;
 /// Files looked at when a name was not found.
 const SIMILAR_LIMIT: usize = 4000;
 
-/// How documents are read.
 #[derive(Clone, Debug)]
 pub struct SourceOptions {
-    /// What relative paths are relative to.
+    /// Base of relative paths.
     pub base: PathBuf,
-    /// Larger files are refused.
     pub max_file_bytes: u64,
     /// Follow links inside folders. A named link is always followed.
     pub follow_symlinks: bool,
-    /// Extension to command line.
+    /// Command line by extension.
     pub converters: BTreeMap<String, String>,
-    /// What is no text is read as Latin-1.
+    /// Reads binary files as Latin-1.
     pub force: bool,
-    /// What whoever names a file that is no text can do: a sentence. Not every asker has a word for [`SourceOptions::force`].
+    /// Advice for a named file that is not text; not every front end offers [`SourceOptions::force`].
     pub not_text: &'static str,
     /// Pages of a PDF, from 1, inclusive.
     pub pages: Option<(u32, u32)>,
-    /// Program and first arguments that accept `__pdf-text FILE`; normally this program.
-    pub pdf_reader: Vec<OsString>,
-    /// Time for a converter or the PDF reader, per file.
+    /// Program and first arguments that accept `__document-text FILE`; normally this program.
+    pub reader: Vec<OsString>,
+    /// Time for a converter or the reader, per file.
     pub convert_time: Duration,
 }
 
 impl SourceOptions {
-    /// By the settings, relative to the current folder.
+    /// From the settings, relative to the current folder.
     pub fn new(config: &LoadConfig) -> SourceOptions {
         SourceOptions {
             base: std::env::current_dir().unwrap_or_default(),
             max_file_bytes: config.max_file_mib.saturating_mul(1 << 20),
             follow_symlinks: config.follow_symlinks,
-            // `.docx` and `DOCX` are meant as `docx` is.
+            // `.docx` and `DOCX` mean `docx`.
             converters: config.converters.iter().map(|(of, line)| (extension(of), line.clone())).collect(),
             force: false,
             not_text: "Convert it to text first.",
             pages: None,
-            pdf_reader: super::this_program(),
+            reader: super::this_program(),
             convert_time: Duration::from_secs(120),
         }
     }
 }
 
-/// A file that is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The name the model sees: the file name, with the folder if a folder was given.
     pub name: String,
-    /// Where it is.
     pub path: PathBuf,
-    /// What it is called where it cannot be read: as it was given, or the same name where it is in a folder.
+    /// Its name in errors: as given, or as `name` inside a folder.
     pub shown: String,
-    /// Its size.
     pub bytes: u64,
-    /// The user named this very file, or it was found in what was named.
+    /// Named itself, or found inside a named folder or glob.
     pub chosen: Chosen,
 }
 
-/// How a file came to be meant.
+/// How a file was selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chosen {
     /// Named: a failure is an error.
@@ -97,42 +90,34 @@ pub enum Chosen {
     Within,
 }
 
-/// A document, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// The name the model sees.
     pub name: String,
-    /// Where it was read from; `None` for standard input and other pipes.
+    /// `None` for standard input and other pipes.
     pub path: Option<PathBuf>,
-    /// Its text, never empty.
     pub text: String,
-    /// Something to tell: a converter.
+    /// How it was read, or what is missing.
     pub note: Option<String>,
-    /// Encoding that had to be guessed, so that the text may be another one.
+    /// An encoding that was guessed.
     pub guessed: Option<&'static str>,
 }
 
-/// Documents, and what was left out.
+/// Documents, and files that were left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gathered {
-    /// In the order they were given; folders and globs sorted by path.
     pub documents: Vec<Document>,
-    /// From folders and globs.
     pub skipped: Vec<Skipped>,
 }
 
 impl Document {
-    /// Text that is no file.
-    ///
-    /// # Errors
-    /// [`SourceError::Empty`], [`SourceError::WhiteSpace`].
+    /// A document from text instead of a file.
     pub fn inline(name: &str, text: &str) -> Result<Document, SourceError> {
         refuse_nothing(name, text)?;
         Ok(Document { name: clean_name(name), path: None, text: text.to_owned(), note: None, guessed: None })
     }
 }
 
-/// A text that says nothing is no document.
+/// Refuses an empty text.
 fn refuse_nothing(name: &str, text: &str) -> Result<(), SourceError> {
     match text.trim() {
         "" if text.is_empty() => Err(SourceError::Empty(name.to_owned())),
@@ -158,7 +143,7 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
         let from = gathered.skipped.len();
         let Files { found, skipped } = find(std::slice::from_ref(path), options, cancel)?;
         gathered.skipped.extend(skipped);
-        // However its path was written, and through whatever links, a file is read once.
+        // A file is read once, however its path is written.
         let (new, known): (Vec<Found>, Vec<Found>) = found
             .into_iter()
             .partition(|f| seen.insert(std::fs::canonicalize(&f.path).unwrap_or_else(|_| f.path.clone())));
@@ -190,25 +175,20 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
     Ok(gathered)
 }
 
-/// Whether paths mean something, before anything is read.
-///
-/// # Errors
-/// As [`gather`], for a path that does not exist and a glob without matches.
+/// Checks that paths exist, without reading files.
 pub fn check(paths: &[String], options: &SourceOptions) -> Result<(), SourceError> {
     find(paths, options, &Cancel::default()).map(drop)
 }
 
-/// What paths, folders and globs mean.
+/// Files that paths, folders and globs select.
 #[derive(Debug, Default)]
 struct Files {
-    /// Each once.
     found: Vec<Found>,
-    /// Of folders and globs: what could not be looked at.
+    /// Parts of folders and globs that could not be examined.
     skipped: Vec<Skipped>,
 }
 
 impl Files {
-    /// Something in a folder or glob cannot be looked at.
     fn skip(&mut self, name: &Path, reason: String) {
         self.skipped.push(Skipped { name: clean_name(&name.to_string_lossy()), reason });
     }
@@ -253,13 +233,13 @@ fn find(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Fi
     Ok(files)
 }
 
-/// `~/x` and relative paths to full ones.
+/// Expands `~` and relative paths.
 fn resolve(given: &str, base: &Path) -> PathBuf {
     let (start, rest) = started(given, base);
     if rest.is_empty() { start } else { start.join(rest) }
 }
 
-/// Where a path starts (root, home, or `base`), and its rest.
+/// The start of a path (root, home, or `base`), and its rest.
 fn started<'a>(given: &'a str, base: &Path) -> (PathBuf, &'a str) {
     let home = || directories::BaseDirs::new().map(|d| d.home_dir().to_owned());
     let below_home = given.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -283,12 +263,12 @@ fn walk(folder: &Path, options: &SourceOptions, files: &mut Files, cancel: &Canc
         if cancel.is_cancelled() {
             return Err(SourceError::Cancelled);
         }
-        // Folders that cannot be read are like files that cannot be.
+        // An unreadable folder is treated like an unreadable file.
         let looked_at = entry.and_then(|entry| entry.metadata().map(|meta| (entry, meta)));
         let (entry, meta) = match looked_at {
             Ok(there) => there,
             Err(error) => {
-                let (path, reason) = told(error);
+                let (path, reason) = cause_of(error);
                 files.skip(&named(path.as_deref().unwrap_or(folder)), reason);
                 continue;
             }
@@ -311,11 +291,11 @@ fn walk(folder: &Path, options: &SourceOptions, files: &mut Files, cancel: &Canc
     Ok(())
 }
 
-/// Where a walk met an error, and what it was in a few words.
-fn told(error: ignore::Error) -> (Option<PathBuf>, String) {
+/// The path and cause of an error during a walk.
+fn cause_of(error: ignore::Error) -> (Option<PathBuf>, String) {
     match error {
-        ignore::Error::WithDepth { err, .. } | ignore::Error::WithLineNumber { err, .. } => told(*err),
-        ignore::Error::WithPath { path, err } => (Some(path), told(*err).1),
+        ignore::Error::WithDepth { err, .. } | ignore::Error::WithLineNumber { err, .. } => cause_of(*err),
+        ignore::Error::WithPath { path, err } => (Some(path), cause_of(*err).1),
         ignore::Error::Loop { ancestor, child } => {
             (Some(child), format!("a link back to {}, which it is in", ancestor.display()))
         }
@@ -327,7 +307,7 @@ fn told(error: ignore::Error) -> (Option<PathBuf>, String) {
 fn expand(given: &str, options: &SourceOptions, files: &mut Files, cancel: &Cancel) -> Result<(), SourceError> {
     let (start, rest) = started(given, &options.base);
     let paths = pattern::expand(&start, rest, FILES, cancel).map_err(|e| match e {
-        // A name that was mistyped, not a pattern: with the file there it would have been loaded.
+        // A mistyped name, not a pattern: an existing file of this name is loaded.
         Unusable::Syntax => {
             let similar = similar(&resolve(given, &options.base), &options.base);
             SourceError::NotFound { path: given.to_owned(), similar }
@@ -354,14 +334,14 @@ fn expand(given: &str, options: &SourceOptions, files: &mut Files, cancel: &Canc
     }
 }
 
-/// The name stands in an attribute of the text that the model reads: no quotes, no line ends, no markup.
+/// The name is part of an attribute in the prompt: no quotes, line ends or markup.
 fn clean_name(name: &str) -> String {
     let clean: String =
         name.chars().map(|c| if c.is_control() || matches!(c, '"' | '<' | '>') { '_' } else { c }).collect();
     if clean.is_empty() { "document".to_owned() } else { clean }
 }
 
-/// Two files of one name are told apart by their paths.
+/// Files of the same name are renamed to their paths.
 fn distinct_names(documents: &mut [Document]) {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for d in documents.iter() {
@@ -376,7 +356,7 @@ fn distinct_names(documents: &mut [Document]) {
     }
 }
 
-/// A file of nearly this name: in the same folder, or of this very name further down.
+/// A file with a similar name in the same folder, or with the same name further down.
 fn similar(path: &Path, base: &Path) -> Option<String> {
     let name = path.file_name()?.to_string_lossy().into_owned();
     let folder = path.parent()?;

@@ -1,9 +1,7 @@
-//! What tokens spell, exactly: the way back from ids to the text they were made of.
-//!
-//! SentencePiece tokenizers put a space of their own in front of every stretch of text between special tokens, and their
-//! decoders take one space off the whole text again; so what `decode` gives for a slice of tokens is not the text that slice
-//! stands for. Here every token is spelled raw (`▁` is a space, a byte token is its byte) and only the spaces that the
-//! tokenizer itself put in are left out. Invariant: tokens that were encoded from a text spell that text.
+//! From ids back to the exact text that they encode. SentencePiece adds a space in front of every stretch of text
+//! between special tokens, and its decoder removes one from the whole text; so decoding a slice of tokens does not
+//! give the text of that slice. Here each token is spelled raw (`▁` is a space, a byte token is its byte), without
+//! the spaces that the tokenizer added. Invariant: tokens encoded from a text spell that text.
 
 use super::TextError;
 use super::long::{Halt, Run};
@@ -13,7 +11,7 @@ use super::tokenizer::{SHIELD, Specials, Tokenizer};
 use super::vocabulary::{LOWER_BLOCK, Piece};
 use crate::engine::protocol::Token;
 
-/// A walk along a text, token by token: how far the tokens so far spell it.
+/// Compares tokens with a text and counts how much of it they spell.
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
     tokenizer: &'a Tokenizer,
@@ -23,17 +21,16 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Begins at the start of `text`.
     pub fn new(tokenizer: &'a Tokenizer, text: &'a str, before: Before) -> Walk<'a> {
         Walk { tokenizer, text, at: 0, before }
     }
 
-    /// Takes one more token; false if it does not spell what comes next, and the walk is then over.
+    /// Adds a token; false if it does not spell the next characters, which ends the walk.
     pub fn step(&mut self, token: Token) -> bool {
         match self.tokenizer.pieces.get(token) {
             Piece::Special(literal) => {
                 self.before = Before::Edge;
-                // What a shield divides is text, not this token.
+                // A shielded literal is text, not this token.
                 let met = self.rest().starts_with(literal.as_bytes());
                 self.at += literal.len();
                 met
@@ -48,12 +45,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Bytes of the text that are spelled; `None` inside a character.
+    /// Bytes of the text spelled so far; `None` inside a character.
     pub fn place(&self) -> Option<usize> {
         self.text.is_char_boundary(self.at).then_some(self.at)
     }
 
-    /// What stands before the next token.
+    /// What precedes the next token.
     pub fn before(&self) -> Before {
         self.before
     }
@@ -88,7 +85,7 @@ impl<'a> Walk<'a> {
 }
 
 impl Tokenizer {
-    /// What stands before whatever follows these tokens; `before` is what stands before them.
+    /// What precedes the token after these; `before` is what precedes them.
     pub fn before_next(&self, tokens: &[Token], before: Before) -> Before {
         match tokens.last().map(|id| self.pieces.get(*id)) {
             None => before,
@@ -97,7 +94,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text that these tokens stand for, special tokens as their literals. Bytes that are no UTF-8 become U+FFFD.
+    /// The text that these tokens encode, special tokens as their literals. Invalid UTF-8 becomes U+FFFD.
     pub fn spell(&self, tokens: &[Token], before: Before) -> String {
         let mut decoder = Detokenizer::new(self, before);
         let mut out = String::new();
@@ -114,7 +111,7 @@ impl Tokenizer {
         out
     }
 
-    /// The text of some ids as the library decodes a whole text. Bytes that are no UTF-8 become U+FFFD.
+    /// The text of ids as the library decodes a whole text. Invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[Token], specials: Specials) -> String {
         let mut decoder = Detokenizer::of_whole(self);
         let mut out = String::new();
@@ -134,7 +131,7 @@ impl Tokenizer {
         out
     }
 
-    /// What one token adds to a text, byte for byte; may be part of a character. A special token adds its literal.
+    /// The bytes of one token, perhaps part of a character. A special token adds its literal.
     pub fn bytes(&self, token: Token) -> &[u8] {
         match self.pieces.get(token) {
             Piece::Bytes(bytes) => bytes,
@@ -142,8 +139,8 @@ impl Tokenizer {
         }
     }
 
-    /// As [`Tokenizer::spell`], with what plain tokens spell shielded: a rendered text reads back as these tokens mean it. So a
-    /// text in which a special literal is a token is never taken for one in which it is plain characters.
+    /// As [`Tokenizer::spell`], with the text of plain tokens shielded: encoding the result gives these tokens again,
+    /// even if plain tokens spell a special literal.
     pub fn spell_shielded(&self, tokens: &[Token], before: Before) -> String {
         let special = |id: &Token| matches!(self.pieces.get(*id), Piece::Special(_));
         let (mut out, mut before) = (String::new(), before);
@@ -158,19 +155,13 @@ impl Tokenizer {
         out
     }
 
-    /// Ids of a text that goes on behind other text, in which special literals are tokens: as
-    /// [`Tokenizer::encode_with_special`], without the tokenizer's own space in front.
-    ///
-    /// # Errors
-    /// [`TextError::Encode`].
+    /// As [`Tokenizer::encode_with_special`] for text that continues other text: without the tokenizer's own space in
+    /// front.
     pub fn encode_behind(&self, text: &str, before: Before) -> Result<Vec<Token>, TextError> {
         self.encode_behind_until(text, before, &Halt::NEVER)
     }
 
-    /// As [`Tokenizer::encode_behind`], unless it is given up.
-    ///
-    /// # Errors
-    /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
+    /// As [`Tokenizer::encode_behind`], until `halt`.
     pub fn encode_behind_until(&self, text: &str, before: Before, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
         let goes_on = before == Before::Text && self.pieces.own_space != OwnSpace::None;
         let Some(literals) = self.literals.as_ref().filter(|_| goes_on) else {

@@ -1,7 +1,5 @@
-//! Answers that end: a budget for thoughts, after which they are closed, and a detector of texts that repeat themselves.
-//!
-//! Both look at an answer token by token, as it is drawn, and depend on nothing else; so an answer is the same with
-//! speculation on and off, and the same again from its seed.
+//! Ends answers: closes thoughts after a budget, and detects texts that repeat themselves. Both depend only on the
+//! tokens of the answer, so an answer is the same with speculation on and off, and the same again from its seed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,9 +13,9 @@ use crate::engine::protocol::{Steer, Steered, Steering, Token, Watching};
 
 /// Longest period that counts as a loop, in tokens.
 const LONGEST_PERIOD: usize = 512;
-/// A loop has gone on for at least this many tokens: longer than tables of zeros, rulers and lists that people ask for.
+/// Least length of a loop: longer than tables of zeros, rulers and lists that users request.
 const LEAST_TOKENS: usize = 1_536;
-/// And its period came at least this often.
+/// Least repetitions of its period.
 const LEAST_TIMES: usize = 8;
 
 impl Watched {
@@ -47,15 +45,13 @@ impl Watched {
     }
 }
 
-/// Looks at one answer.
 struct Watch {
     watched: Watched,
     /// Tokens of thought so far.
     spent: u64,
     text: StreamDecoder,
-    /// Tokens that close a thought.
     close: Vec<Token>,
-    /// Those of them that are still to come.
+    /// Those still to write.
     closing: VecDeque<Token>,
     repeats: Repeats,
 }
@@ -80,16 +76,16 @@ impl Steer for Watch {
     }
 }
 
-/// Finds texts that have become one period over and over.
+/// Detects a text that repeats one period.
 #[derive(Clone, Debug, Default)]
 pub struct Repeats {
     last: VecDeque<Token>,
-    /// For each period: how many tokens in a row equal the one a period before.
+    /// For each period: tokens in a row that equal the one a period before.
     runs: Vec<u32>,
 }
 
 impl Repeats {
-    /// Takes one more token; true if the text is in a loop by now.
+    /// Adds a token; true once the text is in a loop.
     pub fn push(&mut self, token: Token) -> bool {
         self.runs.resize(LONGEST_PERIOD, 0);
         let mut found = false;

@@ -1,8 +1,8 @@
-//! Words of a text, and what their forms have in common.
+//! Words of a text, and their stems.
 
 use super::sentences::BETWEEN;
 
-/// Words of a text, each with the place behind it.
+/// Words of a text, each with the position after it.
 pub(super) fn words(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -16,7 +16,7 @@ pub(super) fn words(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// A crude common form of a word in `stem`: "deposits", "deposited" and "deposit" have the same.
+/// Writes a crude stem of a word: "deposits", "deposited" and "deposit" share one.
 pub(super) fn put_stem(word: &[u8], stem: &mut Vec<u8>) {
     const ENDINGS: [(&str, &str); 9] = [
         ("ies", "y"),

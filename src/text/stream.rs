@@ -1,8 +1,7 @@
-//! Text of a stream of tokens: whole characters only, thoughts apart from the answer.
-//!
-//! Three layers: `Detokenizer` turns bytes into characters, [`Splitter`] takes `<think>…</think>` out, [`StreamDecoder`]
-//! joins them; `plain` has what does without the second. Invariant: all deltas together are what the whole list spells behind the prompt, special tokens left out; no
-//! part of a tag is ever emitted.
+//! Text of a stream of tokens: whole characters only, thoughts separate from the answer. `Detokenizer` turns bytes
+//! into characters, [`Splitter`] separates `<think>…</think>`, [`StreamDecoder`] combines both; `plain` works without
+//! the splitter. Invariant: all deltas together equal the text of the whole list after the prompt, without special
+//! tokens; no part of a tag is ever emitted.
 
 mod plain;
 
@@ -15,18 +14,18 @@ use super::vocabulary::Piece;
 use crate::engine::protocol::Token;
 pub use plain::{Places, PlainDecoder};
 
-/// Bytes to characters. Keeps an unfinished character back.
+/// Bytes to characters. Holds back an incomplete character.
 #[derive(Clone, Debug)]
 pub(super) struct Detokenizer {
     held: Vec<u8>,
-    /// Leading spaces still to be left out.
+    /// Leading spaces still to omit.
     strip: usize,
-    /// How many that is where a stretch of text begins.
+    /// Leading spaces to omit where a stretch of text begins.
     own_spaces: usize,
 }
 
 impl Detokenizer {
-    /// For the tokens of a text, behind what stands before.
+    /// For tokens that follow `before`.
     pub(super) fn new(tokenizer: &Tokenizer, before: Before) -> Detokenizer {
         let own_spaces = usize::from(tokenizer.pieces.own_space != OwnSpace::None);
         let strip = if before == Before::Edge { own_spaces } else { 0 };
@@ -38,18 +37,18 @@ impl Detokenizer {
         Detokenizer { held: Vec::new(), strip: tokenizer.pieces.strip_start, own_spaces: 0 }
     }
 
-    /// Something else than characters of tokens is in the text: what follows is not its beginning.
+    /// The text has other content by now: later tokens do not begin it.
     pub(super) fn begun(&mut self) {
         self.strip = 0;
     }
 
-    /// A special token: no character reaches over it, and behind it a stretch of text begins.
+    /// A special token: no character crosses it, and a stretch of text begins after it.
     pub(super) fn edge(&mut self, out: &mut String) {
         self.finish(out);
         self.strip = self.own_spaces;
     }
 
-    /// Appends the characters that are complete now. What can never become UTF-8 is U+FFFD.
+    /// Appends complete characters. Invalid UTF-8 becomes U+FFFD.
     pub(super) fn push(&mut self, bytes: &[u8], out: &mut String) {
         self.held.extend_from_slice(bytes);
         let mut from = 0;
@@ -77,7 +76,7 @@ impl Detokenizer {
         self.held.drain(..from);
     }
 
-    /// Nothing follows that could complete the character.
+    /// No more bytes follow: ends an incomplete character.
     pub(super) fn finish(&mut self, out: &mut String) {
         if !self.held.is_empty() {
             self.held.clear();
@@ -86,17 +85,15 @@ impl Detokenizer {
     }
 }
 
-/// New text of an answer. Thoughts come before what follows them.
+/// New text of an answer. Thoughts precede the text that follows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
-    /// More of the thoughts, without tags.
+    /// Thoughts, without tags.
     pub thinking: String,
-    /// More of the answer.
     pub answer: String,
 }
 
 impl Delta {
-    /// Nothing new.
     pub fn is_empty(&self) -> bool {
         self.thinking.is_empty() && self.answer.is_empty()
     }
@@ -105,7 +102,7 @@ impl Delta {
 /// Where an answer begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Begin {
-    /// As an answer that may open a thought.
+    /// Outside a thought, which the answer may open.
     #[default]
     Answer,
     /// Inside a thought: the prompt ended with `<think>`.
@@ -131,17 +128,16 @@ enum Part {
     Answer,
 }
 
-/// Takes thoughts out of an answer. As text, `<think>` opens a thought only where the answer begins: further on it is
-/// something the answer talks about. As a control token it opens one anywhere.
+/// Separates thoughts from an answer. As plain text, `<think>` opens a thought only at the beginning of an answer:
+/// later the answer only mentions it. As a control token it opens one anywhere.
 #[derive(Clone, Debug)]
 pub struct Splitter {
     part: Part,
-    /// Text that may still turn out to be a tag, or white space that ends a thought.
+    /// Text that may become a tag, or white space that ends a thought.
     held: String,
 }
 
 impl Splitter {
-    /// A splitter for one answer.
     pub fn new(begin: Begin) -> Splitter {
         let part = match begin {
             Begin::Answer => Part::Start,
@@ -158,7 +154,6 @@ impl Splitter {
         }
     }
 
-    /// More text.
     pub fn push(&mut self, text: &str, delta: &mut Delta) {
         self.held.push_str(text);
         while self.advance(delta) {}
@@ -179,7 +174,7 @@ impl Splitter {
         self.part = Part::AnswerStart;
     }
 
-    /// The answer is complete: what was kept back is text after all.
+    /// The answer is complete: releases the text held back.
     pub fn finish(&mut self, delta: &mut Delta) {
         if self.in_thought() {
             self.held.truncate(self.held.trim_end().len());
@@ -192,7 +187,7 @@ impl Splitter {
         if self.in_thought() { delta.thinking.push_str(&held) } else { delta.answer.push_str(&held) }
     }
 
-    /// Emits what is certain. True when it may be called again.
+    /// Emits text whose role is certain; true if more may follow.
     fn advance(&mut self, delta: &mut Delta) -> bool {
         match self.part {
             Part::Start => {
@@ -241,7 +236,7 @@ impl Splitter {
     }
 }
 
-/// Text of one answer while it is being generated.
+/// Text of an answer during generation.
 #[derive(Clone, Debug)]
 pub struct StreamDecoder {
     tokenizer: Arc<Tokenizer>,
@@ -251,13 +246,12 @@ pub struct StreamDecoder {
 }
 
 impl StreamDecoder {
-    /// A decoder for one answer, which goes on behind the text of its prompt.
     pub fn new(tokenizer: Arc<Tokenizer>, begin: Begin) -> StreamDecoder {
         let characters = Detokenizer::new(&tokenizer, Before::Text);
         StreamDecoder { tokenizer, characters, splitter: Splitter::new(begin), thought_tokens: 0 }
     }
 
-    /// Text of one more token. Control tokens other than the thought tags give none.
+    /// The text of one more token. Control tokens other than thought tags add none.
     pub fn push(&mut self, id: Token) -> Delta {
         let mut delta = Delta::default();
         self.push_into(id, &mut delta);
@@ -273,7 +267,7 @@ impl StreamDecoder {
         delta
     }
 
-    /// What was still held back. Call once, after the last token.
+    /// Text still held back. Call once, after the last token.
     pub fn finish(&mut self) -> Delta {
         let mut delta = Delta::default();
         let mut text = String::new();
@@ -288,20 +282,20 @@ impl StreamDecoder {
         self.splitter.in_thought()
     }
 
-    /// Whether what was pushed last is text of the answer, rather than of a thought, its tags or the white space around them; `None`
-    /// as long as it may be either.
+    /// Whether the last token belongs to the answer, not to a thought, its tags or the white space around them;
+    /// `None` while both are possible.
     pub fn in_answer(&self) -> Option<bool> {
         match self.splitter.part {
             Part::Start => None,
             Part::ThoughtStart | Part::Thought => Some(false),
-            // A part of a character is none yet, and no white space.
+            // Part of a character: no white space.
             Part::AnswerStart => Some(!self.characters.held.is_empty()),
             Part::Answer => Some(true),
         }
     }
 
-    /// What a token brings behind the end of the thought that it closes; `None` where the thought goes on. The tag may be several
-    /// tokens, and the last of them may go on with the answer.
+    /// Text of the answer in the token that closes a thought; `None` while the thought is open. The tag may be
+    /// several tokens, and its last token may contain text of the answer.
     pub(super) fn behind_thought(&self, id: Token) -> Option<&[u8]> {
         let bytes = match self.tokenizer.pieces.get(id) {
             Piece::Special(literal) => return (literal == CLOSE).then_some(&[]),

@@ -3,37 +3,32 @@
 //! The template is Jinja from `tokenizer_config.json` (or `chat_template.jinja` beside it), with Python's string and list
 //! methods, `tojson`, `raise_exception` and `strftime_now`. Never hard-codes a chat format. A rendering is a pure function
 //! of the messages and options, except for templates that ask for today's date. A template comes with the weights and may
-//! be made to do harm: it runs with limits (`limits`), on a thread of its own (`untrusted`); one from a model folder that is not
-//! known is tried (`trial`) and run (`apart`) in a process of its own.
+//! be made to do harm: it runs on a thread of its own (`untrusted`), with limits on its instructions and its output (`limits`).
+//! What it puts together before it writes is not limited (SECURITY.md).
 
-mod apart;
 mod environment;
 mod limits;
 mod message;
+mod methods;
 mod python;
-mod trial;
+mod source;
 
 use std::sync::Arc;
 
 use minijinja::Environment;
 use minijinja::value::{Serde, Value};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{TextError, untrusted};
 use crate::runtime::protocol::ThinkMode;
-pub use apart::{CHILD as RENDER_CHILD, child as render_child};
-use environment::{NAME, environment, explain, without_generation_tags};
+use environment::{NAME, environment, explain};
 pub use message::{ChatMessage, ChatRole, RenderOptions, ThinkingSwitch};
-pub use trial::{CHILD, child};
 
-/// How the SHA-256 of the chat template of the released MiniCPM-SALA begins.
+/// Beginning of the SHA-256 of the released MiniCPM-SALA's chat template.
 const RELEASED: &str = "accdbc3c45c7ee51";
 
-/// See the module.
 pub struct Template {
     environment: Arc<Environment<'static>>,
-    /// Where it is run, if not here.
-    apart: Option<apart::Apart>,
     switch: ThinkingSwitch,
     bos_token: String,
     eos_token: String,
@@ -69,8 +64,6 @@ struct NamedTemplate {
     template: String,
 }
 
-/// What a template is made of.
-#[derive(Debug, Serialize, Deserialize)]
 struct Parts {
     source: String,
     bos_token: String,
@@ -105,19 +98,6 @@ impl Parts {
     }
 }
 
-/// What is to be rendered.
-#[derive(Debug, Serialize, Deserialize)]
-struct Asked {
-    messages: Value,
-    tools: Value,
-    add_generation_prompt: bool,
-    enable_thinking: Option<bool>,
-    /// Messages, and bytes in them.
-    count: usize,
-    bytes: usize,
-}
-
-/// SHA-256, hex.
 fn sha256(source: &str) -> String {
     use sha2::Digest;
     sha2::Sha256::digest(source.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
@@ -137,23 +117,18 @@ impl Template {
     }
 
     /// From Jinja source.
-    ///
-    /// # Errors
-    /// [`TextError::Template`] with the line where it does not compile, or what limit it is beyond.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
         let (source, bos_token, eos_token) = (source.to_owned(), bos_token.to_owned(), eos_token.to_owned());
         Parts { source, bos_token, eos_token }.template()
     }
 
-    /// Without having rendered anything.
     fn compiled(parts: &Parts) -> Result<Template, TextError> {
         limits::check_source(&parts.source)?;
-        let text = without_generation_tags(&parts.source);
-        let compiled = untrusted::run(limits::PATIENCE, &|| false, move || environment(text));
+        let source = parts.source.clone();
+        let compiled = untrusted::run(limits::PATIENCE, &|| false, move || environment(&source));
         let environment = compiled.map_err(|e| TextError::Template(e.to_string()))?;
         Ok(Template {
             environment: Arc::new(environment.map_err(|e| TextError::Template(explain(&e)))?),
-            apart: None,
             switch: ThinkingSwitch::default(),
             bos_token: parts.bos_token.clone(),
             eos_token: parts.eos_token.clone(),
@@ -169,12 +144,11 @@ impl Template {
         &self.source
     }
 
-    /// What `enable_thinking` changes.
     pub fn thinking_switch(&self) -> ThinkingSwitch {
         self.switch
     }
 
-    /// Renders each way and looks for a difference, behind a question and behind an answer.
+    /// Renders with each value and compares, after a question and after an answer.
     fn finds_switch(&self) -> ThinkingSwitch {
         let user = |text: &str| ChatMessage::new(ChatRole::User, text);
         let long = [user("a"), ChatMessage::answer("b", "c"), user("d")];
@@ -189,9 +163,6 @@ impl Template {
 
     /// Refuses a template that writes a prompt without the question in it: the model would answer to something else. One that
     /// refuses the conversation says so itself, once it is used.
-    ///
-    /// # Errors
-    /// [`TextError::Template`].
     pub fn check_question(&self) -> Result<(), TextError> {
         const QUESTION: &str = "What is asked?";
         let question = [ChatMessage::new(ChatRole::User, QUESTION)];
@@ -204,17 +175,17 @@ impl Template {
         }
     }
 
-    /// SHA-256 of the template's source, hex: what published templates are known by.
+    /// SHA-256 of the source, hex; identifies published templates.
     pub fn sha256(&self) -> String {
         sha256(&self.source)
     }
 
-    /// What is known about this template from its hash.
+    /// The name of a published template.
     pub fn known_as(&self) -> Option<&'static str> {
         is_released(&self.source).then_some("the released template")
     }
 
-    /// BLAKE3 of the template's source, hex: part of what a rendered prefix depends on.
+    /// BLAKE3 of the source, hex; part of the key of a rendered prefix.
     pub fn hash(&self) -> String {
         blake3::hash(self.source.as_bytes()).to_hex().to_string()
     }
@@ -227,20 +198,14 @@ impl Template {
         self.render_until(messages, options, &|| false)
     }
 
-    /// The same for messages in Hugging Face's own form (`tool_calls`, `reasoning_content` …), as JSON.
-    ///
-    /// # Errors
-    /// As [`Template::render`].
+    /// As [`Template::render`], for messages in Hugging Face's form (`tool_calls`, `reasoning_content` …), as JSON.
     pub fn render_json(&self, messages: &serde_json::Value, options: &RenderOptions) -> Result<String, TextError> {
         let count = messages.as_array().map_or(0, Vec::len);
         let bytes = messages.to_string().len();
         self.run(Value::from(Serde(messages)), count, bytes, options, &|| false)
     }
 
-    /// As [`Template::render`]; gives up when `stop` says so.
-    ///
-    /// # Errors
-    /// As there, and [`TextError::Stopped`].
+    /// As [`Template::render`], until `stop`.
     pub fn render_until(
         &self,
         messages: &[ChatMessage],
@@ -259,33 +224,17 @@ impl Template {
         options: &RenderOptions,
         stop: &dyn Fn() -> bool,
     ) -> Result<String, TextError> {
-        let asked = Asked {
-            messages,
-            tools: if options.tools.is_empty() { Value::from(()) } else { Value::from(Serde(&options.tools)) },
-            add_generation_prompt: options.add_generation_prompt,
-            enable_thinking: match options.thinking {
-                ThinkMode::On => Some(true),
-                ThinkMode::Off => Some(false),
-                ThinkMode::Auto => None,
-            },
-            count,
-            bytes,
-        };
-        match &self.apart {
-            Some(apart) => apart.render(&asked, stop),
-            None => self.render_here(asked, stop),
-        }
-    }
-
-    fn render_here(&self, asked: Asked, stop: &dyn Fn() -> bool) -> Result<String, TextError> {
-        let Asked { messages, tools, add_generation_prompt, enable_thinking, count, bytes } = asked;
         let context = minijinja::context! {
             messages,
-            tools,
-            add_generation_prompt,
+            tools => if options.tools.is_empty() { Value::from(()) } else { Value::from(Serde(&options.tools)) },
+            add_generation_prompt => options.add_generation_prompt,
             bos_token => self.bos_token.as_str(),
             eos_token => self.eos_token.as_str(),
-            enable_thinking => enable_thinking.map_or(Value::UNDEFINED, Value::from),
+            enable_thinking => match options.thinking {
+                ThinkMode::On => Value::from(true),
+                ThinkMode::Off => Value::from(false),
+                ThinkMode::Auto => Value::UNDEFINED,
+            },
         };
         let environment = Arc::clone(&self.environment);
         let rendered = untrusted::run(limits::PATIENCE, stop, move || {

@@ -1,13 +1,12 @@
-//! Words that go together: a question often calls a thing by another word than the text.
-//!
-//! A file of a model folder: a group a line, words with spaces between them, each related to all others of it. `animal pet: dog cat` says what
-//! kind of thing others are: dogs are animals, and not cats. A line that begins with `#` is a note. Forms of a word are the word.
+//! Related words: a question often uses another word than the text. A file of a model folder, with one group of
+//! related words a line. In `animal pet: dog cat`, the words before the colon are kinds of the others: dogs are
+//! related to animals, but not to cats. Lines that begin with `#` are comments. Inflected forms match.
 
 use std::collections::HashMap;
 
 use super::stem::{put_stem, words};
 
-/// Longest file, and longest text of one that comes from elsewhere.
+/// Longest file or text.
 pub const BYTES: u64 = 1 << 20;
 
 /// The text of such a file.
@@ -42,9 +41,9 @@ pub(super) fn checked(file: Vec<u8>) -> Result<String, String> {
     Ok(text)
 }
 
-/// Of stems that are related to asked ones: which those are, bit by bit.
-pub(super) fn related(thesaurus: &str, asked: &HashMap<Vec<u8>, u32>) -> HashMap<Vec<u8>, u64> {
-    let bit = |stem: &[u8]| asked.get(stem).map_or(0, |number| 1_u64 << number);
+/// For each stem related to the question's: a bit for each related word of the question.
+pub(super) fn related(thesaurus: &str, question: &HashMap<Vec<u8>, u32>) -> HashMap<Vec<u8>, u64> {
+    let bit = |stem: &[u8]| question.get(stem).map_or(0, |number| 1_u64 << number);
     let mut related: HashMap<Vec<u8>, u64> = HashMap::new();
     let mut stems: Vec<Vec<u8>> = Vec::new();
     for line in thesaurus.lines().filter(|line| !line.starts_with('#')) {
@@ -77,9 +76,9 @@ mod tests {
 
     #[test]
     fn a_group_relates_its_words_and_a_kind_its_things() {
-        let asked: HashMap<Vec<u8>, u32> = [("cost", 0), ("dog", 1), ("animal", 2)].map(|(s, n)| (s.into(), n)).into();
+        let stems: HashMap<Vec<u8>, u32> = [("cost", 0), ("dog", 1), ("animal", 2)].map(|(s, n)| (s.into(), n)).into();
         let text = checked(b"# money\ncosts price fees\n\nanimal pet: dogs cat\nfee charge\n".to_vec()).unwrap();
-        let related = related(&text, &asked);
+        let related = related(&text, &stems);
         let mut found: Vec<_> = related.iter().map(|(stem, to)| (std::str::from_utf8(stem).unwrap(), *to)).collect();
         found.sort_unstable();
         assert_eq!(found, [("animal", 2), ("cat", 4), ("dog", 4), ("fee", 1), ("pet", 6), ("pric", 1)]);

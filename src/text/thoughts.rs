@@ -1,18 +1,16 @@
-//! Thoughts of an answer as the model writes them: the tags around them, and what stands between tags and text. Templates have
-//! their own.
+//! Thoughts as the model writes them: their tags, and the white space between tags and text. Templates have their
+//! own.
 
-/// The tag, for literals that hold it.
+/// The closing tag, for literals that contain it.
 macro_rules! close {
     () => {
         "</think>"
     };
 }
 
-/// Opens a thought.
 pub const OPEN: &str = "<think>";
-/// Closes it.
 pub const CLOSE: &str = close!();
-/// What stands between a thought and the answer.
+/// Between a thought and the answer.
 pub const BETWEEN: &str = concat!("\n", close!(), "\n\n");
 
 /// Whether the answer to a rendered prompt begins inside a thought.
@@ -20,17 +18,17 @@ pub fn opened(prompt: &str) -> bool {
     prompt.trim_end().ends_with(OPEN)
 }
 
-/// A thought that nothing follows yet.
+/// A thought without an answer so far.
 pub fn unfinished(thinking: &str) -> String {
     format!("{OPEN}\n{thinking}")
 }
 
-/// A thought with the answer behind it.
+/// A thought and its answer.
 pub fn whole(thinking: &str, text: &str) -> String {
     format!("{OPEN}\n{thinking}{BETWEEN}{text}")
 }
 
-/// What of an answer as it was generated has to be put behind a rendered prompt, which may have opened its thought.
+/// The part of a generated answer that follows a rendered prompt, which may have opened its thought.
 pub fn behind<'a>(prompt: &str, answer: &'a str) -> &'a str {
     let own = opened(prompt).then(|| answer.strip_prefix(OPEN)?.strip_prefix('\n')).flatten();
     own.unwrap_or(answer)

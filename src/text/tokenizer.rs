@@ -1,10 +1,9 @@
-//! Characters to token ids and back, from the checkpoint's `tokenizer.json`.
-//!
-//! Encoding is the `tokenizers` crate's, token for token; long texts go a faster way that gives the same. Decoding
-//! ([`super::spell`]) is a table of bytes per id, so that a stream and a whole list give the same text (the crate's decoder
-//! looks at a whole run of byte tokens at once and cannot be streamed). Valid UTF-8 decodes as the crate does it. What a slice
-//! of tokens stands for in the text it was made of is another question, answered there too.
+//! Text to token ids and back, from the checkpoint's `tokenizer.json`. Encoding equals the `tokenizers` crate's;
+//! `long` is a faster path with the same result. Decoding ([`super::spell`]) is a table of bytes per id, so that a
+//! stream and a whole list give the same text: the crate's decoder needs a whole run of byte tokens and cannot
+//! stream.
 
+mod bounds;
 mod file;
 
 use std::borrow::Cow;
@@ -20,26 +19,23 @@ use crate::core::caught::caught;
 use crate::engine::protocol::Token;
 use file::{GenerationConfig, NamedToken, OneOrMany, TokenizerConfig, load};
 
-/// Put into the literals of special tokens that occur in untrusted text; never encoded itself.
+/// Inserted into literals of special tokens in untrusted text; never encoded itself.
 pub(crate) const SHIELD: char = '\u{10FFFD}';
-/// Texts from this many bytes go the fast way, if the tokenizer has one.
+/// Texts from this size use the fast path, if the tokenizer has one.
 const LONG_BYTES: usize = 64 * 1024;
 
 /// Whether control tokens such as `<|im_end|>` appear in decoded text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Specials {
-    /// As their literal.
     Show,
-    /// Left out.
     Hide,
 }
 
-/// See the module.
 pub struct Tokenizer {
     library: Library,
-    /// The same, reading special literals as plain text. Made when first needed.
+    /// Reads special literals as plain text. Built on first use.
     plain: OnceLock<Library>,
-    /// That one without a space of its own in front.
+    /// As `plain`, without the tokenizer's own space in front. Built on first use.
     plain_behind: OnceLock<Library>,
     pub(super) pieces: Arc<Pieces>,
     bos: Option<Token>,
@@ -60,9 +56,6 @@ impl std::fmt::Debug for Tokenizer {
 
 impl Tokenizer {
     /// From file contents: `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`.
-    ///
-    /// # Errors
-    /// Contents that do not parse, or a decoder this program does not know.
     pub fn from_bytes(
         tokenizer: &[u8],
         config: Option<&[u8]>,
@@ -82,7 +75,7 @@ impl Tokenizer {
             None => GenerationConfig::default(),
         };
         let id_of = |t: &Option<NamedToken>| t.as_ref().and_then(|t| library.token_to_id(t.text()));
-        // Without a word in the config, the post-processor says whether a text starts with `<s>`.
+        // If the config does not say, the post-processor decides whether a text starts with `<s>`.
         let add_bos = match config.add_bos_token {
             Some(say) => say,
             None => library.encode_fast("", true).map(|e| !e.get_ids().is_empty()).unwrap_or(false),
@@ -105,7 +98,7 @@ impl Tokenizer {
             .filter(|t| t.special && !t.content.is_empty())
             .map(|t| t.content)
             .collect();
-        // Longest first: a literal that contains another one wins.
+        // Longest first: a literal wins over one that it contains.
         specials.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
 
         let literals = Literals::new(&library, Which::All);
@@ -125,7 +118,7 @@ impl Tokenizer {
         })
     }
 
-    /// The id every prompt starts with, if this model wants one.
+    /// The id that every prompt starts with, if any.
     pub fn bos(&self) -> Option<Token> {
         self.bos
     }
@@ -144,26 +137,21 @@ impl Tokenizer {
         ids
     }
 
-    /// The id of a literal such as `<|im_start|>`.
     pub fn id(&self, literal: &str) -> Option<Token> {
         self.library.token_to_id(literal)
     }
 
-    /// Largest id of the vocabulary.
     pub fn max_id(&self) -> Token {
         self.max_id
     }
 
     /// Refuses a tokenizer that could name a row the model does not have.
-    ///
-    /// # Errors
-    /// [`TextError::Vocabulary`].
     pub fn check_vocabulary(&self, rows: usize) -> Result<(), TextError> {
         if (self.max_id as usize) < rows { Ok(()) } else { Err(TextError::Vocabulary { max_id: self.max_id, rows }) }
     }
 
-    /// Makes the special literals in text of others harmless: [`Tokenizer::encode_with_special`] then reads them as plain
-    /// characters. For user text and documents before they are rendered; a document cannot end its own turn.
+    /// Defuses special literals in untrusted text: [`Tokenizer::encode_with_special`] then reads them as plain
+    /// characters. Applied to user text and documents before rendering, so that a document cannot end its own turn.
     pub fn shield<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let touched = text.contains(SHIELD) || self.specials.iter().any(|s| text.contains(s.as_str()));
         if !touched {
@@ -179,26 +167,20 @@ impl Tokenizer {
         Cow::Owned(out)
     }
 
-    /// Tokens that a text has at least, found without encoding it: no token spells more bytes than the longest.
+    /// A lower bound of a text's tokens, without encoding it: its size divided by the longest token.
     pub fn least_tokens(&self, text: &str) -> usize {
-        // What no token spells, and a `▁`, which may be a space of one byte.
+        // Shields are not encoded, and a `▁` may be a space of one byte.
         let unspelled = text.matches(SHIELD).count() * SHIELD.len_utf8();
         let blocks = if self.pieces.blocks { text.matches(LOWER_BLOCK).count() * (LOWER_BLOCK.len() - 1) } else { 0 };
         (text.len() - unspelled - blocks) / self.pieces.longest.max(1)
     }
 
     /// Ids of a rendered prompt, with the start token in front if the model wants one and the template did not write it.
-    ///
-    /// # Errors
-    /// [`TextError::Encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<Token>, TextError> {
         self.encode_prompt_until(text, &Halt::NEVER)
     }
 
-    /// As [`Tokenizer::encode_prompt`], unless it is given up.
-    ///
-    /// # Errors
-    /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
+    /// As [`Tokenizer::encode_prompt`], until `halt`.
     pub fn encode_prompt_until(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
         let mut ids = self.encode_with_special_until(text, halt)?;
         if let Some(bos) = self.bos
@@ -210,17 +192,11 @@ impl Tokenizer {
     }
 
     /// Ids of a text in which special literals are tokens, as Hugging Face encodes a rendered template. No start token.
-    ///
-    /// # Errors
-    /// [`TextError::Encode`].
     pub fn encode_with_special(&self, text: &str) -> Result<Vec<Token>, TextError> {
         self.encode_with_special_until(text, &Halt::NEVER)
     }
 
-    /// As [`Tokenizer::encode_with_special`], unless it is given up.
-    ///
-    /// # Errors
-    /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
+    /// As [`Tokenizer::encode_with_special`], until `halt`.
     pub fn encode_with_special_until(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
         if !text.contains(SHIELD) {
             return self.encode_long(&self.library, text, halt);
@@ -240,33 +216,26 @@ impl Tokenizer {
     }
 
     /// Ids of a text in which special literals are only characters.
-    ///
-    /// # Errors
-    /// [`TextError::Encode`].
     pub fn encode_plain(&self, text: &str) -> Result<Vec<Token>, TextError> {
         self.encode_plain_until(text, &Halt::NEVER)
     }
 
-    /// As [`Tokenizer::encode_plain`], unless it is given up.
-    ///
-    /// # Errors
-    /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
+    /// As [`Tokenizer::encode_plain`], until `halt`.
     pub fn encode_plain_until(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
         self.encode_long(self.plain(), text, halt)
     }
 
-    /// Begins to make what is made when it is first needed: that is the first question, which would wait for it, while the model is still
-    /// being loaded now.
+    /// Builds the lazy tables in the background while the model loads, so that the first question need not wait.
     pub(super) fn prepare(self: &Arc<Self>) {
         let tokenizer = Arc::clone(self);
         let make = move || {
-            // A tokenizer that the library fails on is told by whoever encodes.
+            // Encoding reports a tokenizer that the library fails on.
             caught(|| {
                 tokenizer.plain();
                 tokenizer.fast();
             });
         };
-        // Without a thread it is made then.
+        // Without a thread they are built on first use.
         let _ = std::thread::Builder::new().name("tokenizer".into()).spawn(make);
     }
 
@@ -278,7 +247,7 @@ impl Tokenizer {
         })
     }
 
-    /// As [`Tokenizer::encode_plain`], for a text that goes on behind other text.
+    /// As [`Tokenizer::encode_plain`], for text that continues other text.
     pub(super) fn encode_plain_behind(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
         let plain = self.plain();
         if let Some(fast) = self.fast() {
@@ -313,7 +282,7 @@ impl Tokenizer {
     }
 
     fn encode_long(&self, library: &Library, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
-        // Its tables are not made for a short text: the first question would wait for them.
+        // A short text does not build the tables: the first question would wait for them.
         let fast = if text.len() < LONG_BYTES { None } else { self.fast() };
         match fast {
             Some(fast) => unless_it_panics(|| fast.encode(library, text, Before::Edge, halt)),
@@ -322,8 +291,7 @@ impl Tokenizer {
     }
 }
 
-/// The library's tokens, line by line where a text is long and the tokenizer has no faster way: a cut at a line end may then
-/// cost a merge, and nothing else is known to be stoppable.
+/// The library's tokens. A long text is encoded line by line, so that encoding can stop; a cut may cost a merge.
 fn encode_lines(library: &Library, behind: &Library, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
     let mut ids = Vec::new();
     let (mut rest, mut first) = (text, true);
@@ -338,7 +306,7 @@ fn encode_lines(library: &Library, behind: &Library, text: &str, halt: &Halt<'_>
     Ok(ids)
 }
 
-/// A tokenizer that panics on a text has failed to encode it.
+/// Turns a panic of the library into an error.
 fn unless_it_panics<T>(work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
     caught(work).unwrap_or_else(|| Err(TextError::Encode("the library fails on it".to_owned())))
 }

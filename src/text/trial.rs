@@ -1,5 +1,5 @@
-//! Trying something hostile in a child process first: this program again, with a word of its own as first argument and what is to
-//! be tried on standard input, with limits on memory and time. What aborts the child is refused.
+//! Tries hostile input in a child process, with limits on memory and time: this program again, with a hidden first
+//! argument and the input on standard input. Input that aborts the child is refused.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -12,36 +12,28 @@ use serde::{Deserialize, Serialize};
 use super::child::{self, Failed, Limits};
 use crate::engine::protocol::Cancel;
 
-/// Bytes of a verdict.
 const VERDICT_BYTES: u64 = 64 << 10;
 
-/// What is tried, and how.
 #[derive(Debug)]
 pub(super) struct Trial {
-    /// First argument of the child.
     pub(super) child: &'static str,
-    /// What the child does, for "... takes more than".
+    /// Subject of the message "... takes more than".
     pub(super) doing: &'static str,
-    /// What to do where it takes too much.
+    /// Advice for input that exceeds the limits.
     pub(super) advice: &'static str,
     /// Address space of the child.
     pub(super) memory_bytes: u64,
-    /// It has ended by then.
     pub(super) time: Duration,
 }
 
-/// What the child writes to standard output.
 #[derive(Debug, Serialize, Deserialize)]
 struct Verdict {
-    /// A phrase; `None`: it can be used.
+    /// Why it cannot be used; `None` if it can.
     refused: Option<String>,
 }
 
 impl Trial {
-    /// What a child of `program` (with its first arguments) says of `text`: why it cannot be used, if so.
-    ///
-    /// # Errors
-    /// Why it cannot be tried: a phrase.
+    /// Has a child try `text`; the result is the reason for a refusal, if any.
     pub(super) fn tried(&self, program: &[OsString], text: String) -> Result<Option<String>, String> {
         let (program, arguments) = program.split_first().ok_or("there is no program")?;
         let mut command = Command::new(program);
@@ -52,21 +44,18 @@ impl Trial {
             Ok(output) => output,
             Err(Failed::TimedOut) => return too_much(format!("{} s", self.time.as_secs())),
             Err(Failed::Start(e)) => return Err(format!("the child did not start ({e})")),
-            Err(Failed::TooLong | Failed::Cancelled) => return Err("the child said too much".into()),
+            Err(Failed::TooLong | Failed::Cancelled) => return Err("the child wrote too much".into()),
         };
         match (output.status.success(), output.status.signal()) {
             (true, _) => serde_json::from_slice(&output.stdout).map(|v: Verdict| v.refused).map_err(|e| e.to_string()),
-            // Memory or a stack beyond the limits aborts it.
+            // Exceeding the memory or stack limit aborts the child.
             (false, Some(_)) => too_much(format!("{} GiB of memory or too deep a stack", self.memory_bytes >> 30)),
             (false, None) if output.complaint.is_empty() => Err(format!("the child ended with {}", output.status)),
             (false, None) => Err(output.complaint),
         }
     }
 
-    /// In the child: limits itself, has standard input tried, and returns the verdict for standard output.
-    ///
-    /// # Errors
-    /// Why it cannot be tried, in one line for standard error.
+    /// In the child: sets the limits, tries standard input, and returns the verdict for standard output.
     pub(super) fn child(
         &self,
         refused: impl FnOnce(&[u8]) -> Result<Option<String>, String>,

@@ -1,27 +1,21 @@
-//! Work on files of a model folder, which may have been made to do harm: run in one place, with limits.
-//!
-//! Tokenizers and templates are programs of a kind. They are loaded, and templates run, on a thread of their own with a
-//! generous stack; a panic there is an ordinary error, and whoever waits gives up after a while or when told to stop. Work
-//! that was given up ends by limits of its own (fuel, sizes); its result is dropped.
+//! Runs work on files of a model folder, which may be hostile, on a thread of its own with a large stack. A panic is
+//! an ordinary error; the caller stops waiting after a time limit or on cancellation. Abandoned work ends by its own
+//! limits (fuel, sizes), and its result is dropped.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use crate::core::caught::caught;
 
-/// Deep templates are parsed and run by recursion; what is not touched costs nothing.
+/// Deep templates recurse when parsed and rendered. Untouched pages cost nothing.
 const STACK_BYTES: usize = 256 << 20;
-/// How often a stop is looked for.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GaveUp {
-    /// It panicked.
     Panicked,
-    /// It took longer than this.
+    /// Took longer than this.
     TooLong(Duration),
-    /// Told to stop.
     Stopped,
 }
 
@@ -35,7 +29,7 @@ impl std::fmt::Display for GaveUp {
     }
 }
 
-/// What `work` gives, on a thread of its own. What it changed before it panicked must not be used again.
+/// The result of `work`. State that it changed before a panic must not be used again.
 pub(super) fn run<T: Send + 'static>(
     limit: Duration,
     stop: &dyn Fn() -> bool,
@@ -44,7 +38,7 @@ pub(super) fn run<T: Send + 'static>(
     let (done, result) = sync_channel(1);
     let thread = std::thread::Builder::new().name("untrusted".into()).stack_size(STACK_BYTES);
     let started = Instant::now();
-    // Whoever gave up waiting does not want the result.
+    // The caller may have stopped waiting.
     let spawned = thread.spawn(move || drop(done.send(caught(work))));
     if spawned.is_err() {
         return Err(GaveUp::Panicked);

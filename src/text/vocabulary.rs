@@ -1,4 +1,4 @@
-//! The bytes of every id of a vocabulary, however it spells them.
+//! The bytes of every id of a vocabulary.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,9 +8,9 @@ use super::TextError;
 use super::own_space::OwnSpace;
 use crate::engine::protocol::Token;
 
-/// No vocabulary is this large; a damaged file may say so.
+/// Larger ids only occur in damaged files.
 const MAX_ID: Token = 8 << 20;
-/// How `▁` looks in a text that holds it: such a tokenizer cannot tell it from a space.
+/// SentencePiece's sign for a space, which it cannot distinguish from a `▁` in the text.
 pub(super) const LOWER_BLOCK: &str = "\u{2581}";
 
 /// What one id contributes to a text.
@@ -22,20 +22,18 @@ pub(super) enum Piece<'a> {
     Special(&'a str),
 }
 
-/// Bytes of every id.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     bytes: Vec<u8>,
     /// `ends[id]` is where the bytes of `id` end.
     ends: Vec<u32>,
     special: HashSet<Token>,
-    /// Bytes of the longest one.
     pub(super) longest: usize,
-    /// Leading spaces that a whole text loses when it is decoded (SentencePiece puts one in front of every text).
+    /// Leading spaces that decoding a whole text removes.
     pub(super) strip_start: usize,
     /// When the tokenizer puts a space in front of a stretch of text.
     pub(super) own_space: OwnSpace,
-    /// A space is written `▁`, so a `▁` of the text reads as one.
+    /// A `▁` in the text reads as a space.
     pub(super) blocks: bool,
 }
 
@@ -64,7 +62,6 @@ enum Spelling {
     SentencePiece,
 }
 
-/// The bytes of every id, and the largest id.
 pub(super) fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pieces, Token), TextError> {
     let (spelling, strip_start) = spelling(json)?;
     let added = library.get_added_tokens_decoder();
@@ -114,7 +111,7 @@ pub(super) fn byte_token(word: &str) -> Option<u8> {
     if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
 }
 
-/// How the vocabulary spells bytes, and how many leading spaces a decoded text loses.
+/// How the vocabulary spells bytes, and the leading spaces that decoding removes.
 fn spelling(json: &serde_json::Value) -> Result<(Spelling, usize), TextError> {
     let decoder = json.get("decoder").unwrap_or(&serde_json::Value::Null);
     let kind = |v: &serde_json::Value| v.get("type").and_then(|t| t.as_str()).unwrap_or("none").to_owned();

@@ -52,7 +52,7 @@ fn read_pdf(path: &Path, pages: Option<(u32, u32)>) -> Result<Gathered, SourceEr
         force: false,
         not_text: "",
         pages,
-        pdf_reader: vec![OsString::from(command::PROGRAM)],
+        reader: vec![OsString::from(command::PROGRAM)],
         convert_time: Duration::from_secs(60),
     };
     gather(&[path.to_str().unwrap().to_owned()], &options, &Cancel::default())

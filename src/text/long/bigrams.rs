@@ -1,4 +1,4 @@
-//! Tokenizers whose merges run over the whole text: it is cut where no token lies across.
+//! Tokenizers whose merges run over the whole text, which is cut where no token can cross.
 
 use std::collections::HashSet;
 
@@ -11,22 +11,21 @@ use super::super::vocabulary::byte_token;
 use super::{BATCH_BYTES, Halt, LONGEST_BYTES};
 use crate::engine::protocol::Token;
 
-/// Aim of a piece where merges run over all of it: merging is fastest while it stays in the cache.
+/// Target size of a piece: merging is fastest while it fits the cache.
 const MERGE_BYTES: usize = 4 * 1024;
 
-/// Merges run over the whole text.
 pub(super) struct Bigrams {
-    /// Pairs of characters that stand next to each other in some token.
+    /// Pairs of neighbouring characters in tokens.
     joined: HashSet<(char, char)>,
-    /// Characters that are tokens of their own; others fall back to bytes.
+    /// Characters that are tokens; others fall back to bytes.
     known: HashSet<char>,
-    /// Put in front of every run of text between added tokens.
+    /// Prefix of every run of text between added tokens.
     prepend: String,
     /// Replaced everywhere: from, to.
     replace: Option<(String, String)>,
 }
 
-/// The normaliser of SentencePiece models: a prefix, and one literal replacement.
+/// The normalizer of SentencePiece models: a prefix and one literal replacement.
 pub(super) fn prepend_replace(normalizer: &serde_json::Value) -> Option<(String, Option<(String, String)>)> {
     let steps = match normalizer.get("normalizers").and_then(|n| n.as_array()) {
         Some(steps) => steps.as_slice(),
@@ -70,7 +69,7 @@ impl Bigrams {
         Bigrams { joined, known, prepend, replace }
     }
 
-    /// Text between two added tokens, or what of it comes behind other text.
+    /// Encodes text between two added tokens, or the rest of it after other text.
     pub(super) fn encode(
         &self,
         library: &Library,
@@ -83,7 +82,7 @@ impl Bigrams {
             Before::Edge => self.prepend.clone(),
             Before::Text => String::new(),
         };
-        // What is replaced must not lie across the end of a batch.
+        // A replaced string must not cross the end of a batch.
         let one = self.replace.as_ref().is_none_or(|(from, _)| from.chars().nth(1).is_none());
         let mut rest = run;
         loop {

@@ -1,4 +1,4 @@
-//! Tokenizers that split words by one pattern: each distinct word is encoded once.
+//! Tokenizers that split words by one pattern. Each distinct word is encoded once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,10 +11,9 @@ use super::super::vocabulary::byte_alphabet;
 use super::{BATCH_BYTES, Halt, LONGEST_BYTES};
 use crate::engine::protocol::Token;
 
-/// Aim of a piece where words are split first.
+/// Target size of a piece.
 const LINES_BYTES: usize = 128 * 1024;
 
-/// One pattern splits words, bytes are spelled as characters.
 pub(super) struct Words {
     pattern: Regex,
     alphabet: [char; 256],
@@ -23,7 +22,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Knows one form: a pattern that isolates words, then bytes spelled as characters.
+    /// Supports one form: a pattern that isolates words, then byte-level spelling.
     pub(super) fn new(library: &Library, splitter: &serde_json::Value) -> Option<Words> {
         let is = |v: &serde_json::Value, key: &str, value: serde_json::Value| v.get(key) == Some(&value);
         let [split, bytes] = splitter.get("pretokenizers")?.as_array()?.as_slice() else {
@@ -84,7 +83,7 @@ impl Words {
         let (mut from, mut checked) = (0, 0);
         for found in self.pattern.find_iter(piece) {
             let found = found.map_err(|e| TextError::Encode(e.to_string()))?;
-            // What the pattern leaves out is a word too.
+            // Text between matches is a word, too.
             for range in [from..found.start(), found.start()..found.end()] {
                 self.encode_word(library, piece.get(range).unwrap_or(""), &mut seen, &mut ids, halt)?;
             }
@@ -128,7 +127,7 @@ impl Words {
     }
 }
 
-/// Tries every surrounding of a line end that a word pattern could tell apart.
+/// Tries all neighbours of a line end that a word pattern could distinguish.
 fn newline_ends_words(library: &Library) -> bool {
     const CLASSES: [&str; 13] = ["", "a", "Z", "1", ".", "'s", " ", "\t", "\r", "\n", "é", "中", "🙂"];
     let Some(splitter) = library.get_pre_tokenizer() else {

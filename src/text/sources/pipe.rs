@@ -1,4 +1,4 @@
-//! A pipe that somebody names, as a shell's `<(COMMAND)` is one: read once, to its end.
+//! Named pipes as documents, such as a shell's `<(COMMAND)`.
 
 use std::fs::Metadata;
 use std::os::fd::AsFd;
@@ -11,16 +11,16 @@ use crate::text::encoding::{self, NotText};
 use crate::text::files;
 use crate::text::pipe::{self, PipeError};
 
-/// Where a shell's pipes lie, called by numbers.
+/// Folder of a shell's pipes, whose names are numbers.
 const NUMBERED: &str = "/dev/fd";
 
-/// Whether it is one that is read. Standard input has readers of its own.
+/// Whether the file is such a pipe. Standard input is read elsewhere.
 pub(super) fn is_one(found: &Found, meta: &Metadata) -> bool {
     let is_stdin = std::fs::metadata("/dev/stdin").is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()));
     found.chosen == Chosen::Named && meta.file_type().is_fifo() && !is_stdin
 }
 
-/// Reads it. One that nobody writes to is empty: its writer may never come.
+/// Reads a pipe to its end. A pipe without a writer counts as empty.
 pub(super) fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
     let shown = || found.shown.clone();
     let io = |e: std::io::Error| SourceError::Io { name: shown(), reason: plain(&e) };

@@ -1,4 +1,4 @@
-//! One file to text: as it is, by our PDF reader, or by a configured converter.
+//! One file to text: directly, by our reader of documents, or by a configured converter.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -6,12 +6,14 @@ use std::process::Command;
 
 use super::super::child::{self, Failed, Limits};
 use super::super::encoding::{self, NotText};
+use super::super::extract::{HEAD_BYTES, Kind};
 use super::super::files;
-use super::{Document, Found, OddByte, SourceError, SourceOptions, pages, pipe, plain, refuse_nothing};
+use super::{Document, Found, OddByte, SourceError, SourceOptions, extracted, pipe, plain, refuse_nothing};
 use crate::engine::protocol::Cancel;
 
-/// Extensions that hold text only after conversion.
-const NEED_CONVERTER: &[(&str, &str)] = &[
+/// Formats whose text another program extracts, and a command line that does it. Some are read here as well, when undamaged.
+const CONVERTERS: &[(&str, &str)] = &[
+    ("pdf", "pdftotext -layout {in} -"),
     ("docx", "pandoc --to plain {in}"),
     ("odt", "pandoc --to plain {in}"),
     ("epub", "pandoc --to plain {in}"),
@@ -23,17 +25,20 @@ const NEED_CONVERTER: &[(&str, &str)] = &[
     ("ps", "ps2ascii {in}"),
     ("mobi", "ebook-convert {in} /dev/stdout"),
 ];
-/// Reads one file.
-///
-/// # Errors
-/// See [`SourceError`].
+/// Formats that consist of printable characters, by how they begin.
+const MARKUP: [(&[u8], &str); 2] = [(b"{\\rtf", "rtf"), (b"%!PS", "ps")];
+
+pub(super) fn suggested(extension: &str) -> Option<&'static str> {
+    CONVERTERS.iter().find(|(of, _)| *of == extension).map(|(_, line)| *line)
+}
+
 pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
     let name = || found.shown.clone();
     let io = |e: std::io::Error| SourceError::Io { name: name(), reason: plain(&e) };
     if cancel.is_cancelled() {
         return Err(SourceError::Cancelled);
     }
-    // Looked at again: opening a pipe would wait for its writer.
+    // Checked again: opening a pipe would wait for its writer.
     let meta = std::fs::metadata(&found.path).map_err(io)?;
     if pipe::is_one(found, &meta) {
         return pipe::read(found, options, cancel);
@@ -46,19 +51,29 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
         return Err(too_large(meta.len()));
     }
     let extension = found.path.extension().map(|e| extension(&e.to_string_lossy())).unwrap_or_default();
-    let mut head = Vec::with_capacity(8);
+    let mut head = Vec::new();
     let (file, size) = files::open(&found.path).map_err(io)?;
-    (&file).take(5).read_to_end(&mut head).map_err(io)?;
-    let is_pdf = head == b"%PDF-";
-    if options.pages.is_some() && !is_pdf {
+    (&file).take(HEAD_BYTES).read_to_end(&mut head).map_err(io)?;
+    let kind = Kind::of(&extension, &head);
+    if options.pages.is_some() && kind != Some(Kind::Pdf) {
         return Err(SourceError::NoPages(name()));
     }
+    let needs_converter = |extension: &str| {
+        let (extension, example) = (extension.to_owned(), suggested(extension)?);
+        Some(SourceError::NeedsConverter { name: name(), extension, example })
+    };
     let mut guessed = None;
     let (text, note) = if let Some(command) = options.converters.get(&extension) {
         let bytes = convert(found, command, options, cancel)?;
         (encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(), Some(format!("converted by `{command}`")))
-    } else if is_pdf {
-        (pages::read(&found.shown, &found.path, options, cancel)?, None)
+    } else if let Some(kind) = kind {
+        extracted::read(found, kind, options, cancel)?
+    } else if let Some(refused) = MARKUP
+        .iter()
+        .find(|(begin, of)| *of == extension && head.starts_with(begin))
+        .and_then(|(_, extension)| needs_converter(extension))
+    {
+        return Err(refused);
     } else {
         let mut bytes = head;
         let room = bytes.try_reserve(usize::try_from(size).unwrap_or(usize::MAX));
@@ -74,10 +89,8 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
                 (d.text, None)
             }
             Err(NotText::Control { byte, offset }) => {
-                return Err(match NEED_CONVERTER.iter().find(|(e, _)| *e == extension) {
-                    Some((_, example)) => SourceError::NeedsConverter { name: name(), extension, example },
-                    None => SourceError::Binary { name: name(), offset, byte: OddByte(byte), next: options.not_text },
-                });
+                let binary = SourceError::Binary { name: name(), offset, byte: OddByte(byte), next: options.not_text };
+                return Err(needs_converter(&extension).unwrap_or(binary));
             }
         }
     };
@@ -85,15 +98,11 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     Ok(Document { name: found.name.clone(), path: Some(found.path.clone()), text, note, guessed })
 }
 
-/// An extension as converters are found by.
+/// An extension in the form that selects a converter.
 pub(super) fn extension(written: &str) -> String {
     written.trim_start_matches('.').to_lowercase()
 }
 
-/// The words of a converter's command line.
-///
-/// # Errors
-/// Why it cannot be used.
 pub fn converter(line: &str) -> Result<Vec<String>, &'static str> {
     let words = child::words(line).ok_or("a quote is not closed")?;
     match words.iter().any(|word| word.contains("{in}")) {
@@ -106,7 +115,7 @@ fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) 
     let failed =
         |reason: String| SourceError::Converter { name: found.shown.clone(), command: line.to_owned(), reason };
     let words = converter(line).map_err(|why| failed(why.to_owned()))?;
-    // A full path cannot be taken for an option.
+    // A full path cannot be mistaken for an option.
     let path = std::path::absolute(&found.path).map_err(|e| failed(plain(&e)))?;
     let Some((program, arguments)) = words.split_first() else {
         return Err(failed("it is empty".to_owned()));

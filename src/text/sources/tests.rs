@@ -223,15 +223,15 @@ fn converters_run_without_a_shell() {
 }
 
 #[test]
-fn a_pdf_reader_that_fails_is_told_in_one_line() {
+fn a_reader_that_fails_is_told_in_one_line() {
     let f = Folder::new(&[("x.pdf", b"%PDF-1.4\n")]);
     let with = |script: &str| SourceOptions {
-        pdf_reader: vec!["sh".into(), "-c".into(), script.into(), "sh".into()],
+        reader: vec!["sh".into(), "-c".into(), script.into(), "sh".into()],
         ..f.options()
     };
     let text = |script: &str| f.gather_with(&["x.pdf"], &with(script));
-    assert_eq!(text(r#"echo '{"pages":["one","two"]}'"#).unwrap().documents[0].text, "one\n\u{0C}\ntwo");
-    let second = SourceOptions { pages: Some((2, 9)), ..with(r#"echo '{"pages":["one","two"]}'"#) };
+    assert_eq!(text(r#"echo '[{"text":"one"},{"text":"two"}]'"#).unwrap().documents[0].text, "one\n\u{0C}\ntwo");
+    let second = SourceOptions { pages: Some((2, 9)), ..with(r#"echo '[{"text":"one"},{"text":"two"}]'"#) };
     assert_eq!(f.gather_with(&["x.pdf"], &second).unwrap().documents[0].text, "two");
     let beyond = SourceOptions { pages: Some((3, 9)), ..second };
     assert_eq!(
@@ -239,9 +239,15 @@ fn a_pdf_reader_that_fails_is_told_in_one_line() {
         "x.pdf has 2 pages, none of 3-9. Nothing loaded."
     );
     assert_eq!(
-        text(r#"echo '{"pages":[" ",""]}'"#).unwrap_err().to_string(),
+        text(r#"echo '[{"text":" "},{}]'"#).unwrap_err().to_string(),
         "x.pdf: 2 pages, no text layer (probably scanned). Nothing loaded."
     );
+    let some = text(r#"echo '[{"text":"one"},{"failed":true},{},{},{"text":"five","partial":true}]'"#).unwrap();
+    let note =
+        "page 2 could not be read; no text on pages 3-4 (perhaps a scan); some characters of page 5 could not be read";
+    assert_eq!(some.documents[0].note.as_deref(), Some(note));
+    let none = text(r#"echo '[{"failed":true},{"failed":true}]'"#).unwrap_err().to_string();
+    assert!(none.starts_with("x.pdf: it is damaged: no page could be read. Nothing loaded."), "{none}");
     let failed = text("echo no good >&2; exit 1").unwrap_err().to_string();
     assert!(failed.starts_with("x.pdf: no good. Nothing loaded."), "{failed}");
     // How the child ends when a file makes it ask for more memory than it may have.

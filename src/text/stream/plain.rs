@@ -1,4 +1,4 @@
-//! Text of a stream that is a whole with its prompt: as it is, and where each token begins in it.
+//! Text of a raw completion, and where each token begins in it.
 
 use std::sync::Arc;
 
@@ -16,13 +16,12 @@ pub struct PlainDecoder {
 }
 
 impl PlainDecoder {
-    /// A decoder for what goes on behind other text.
+    /// A decoder for tokens that follow other text.
     pub fn new(tokenizer: Arc<Tokenizer>) -> PlainDecoder {
         let characters = Detokenizer::new(&tokenizer, Before::Text);
         PlainDecoder { tokenizer, characters }
     }
 
-    /// Text of one more token.
     pub fn push(&mut self, id: Token) -> String {
         let mut text = String::new();
         match self.tokenizer.pieces.get(id) {
@@ -32,7 +31,7 @@ impl PlainDecoder {
         text
     }
 
-    /// What was still held back. Call once, after the last token.
+    /// Text still held back. Call once, after the last token.
     pub fn finish(&mut self) -> String {
         let mut text = String::new();
         self.characters.finish(&mut text);
@@ -40,32 +39,32 @@ impl PlainDecoder {
     }
 }
 
-/// Where each token begins in a text, in its characters: the place of the character that its first byte is of.
+/// The position of each token in a text, in characters: that of the character that its first byte belongs to.
 #[derive(Clone, Debug)]
 pub struct Places {
     tokenizer: Arc<Tokenizer>,
     characters: Detokenizer,
-    /// Whether control tokens are in the text, as their literals.
+    /// Whether the text contains control tokens, as literals.
     specials: Specials,
     /// Characters that are complete.
     at: usize,
 }
 
 impl Places {
-    /// In what [`Tokenizer::spell`] gives for a prompt.
+    /// For the result of [`Tokenizer::spell`] for a prompt.
     pub fn of_prompt(tokenizer: Arc<Tokenizer>) -> Places {
         let characters = Detokenizer::new(&tokenizer, Before::Edge);
         Places { tokenizer, characters, specials: Specials::Show, at: 0 }
     }
 
-    /// In what [`PlainDecoder`] gives, behind so many characters.
+    /// For the result of [`PlainDecoder`], after so many characters.
     pub fn behind(tokenizer: Arc<Tokenizer>, characters: usize) -> Places {
         let at = characters;
         let characters = Detokenizer::new(&tokenizer, Before::Text);
         Places { tokenizer, characters, specials: Specials::Hide, at }
     }
 
-    /// That of one more token.
+    /// The position of one more token.
     pub fn next(&mut self, id: Token) -> usize {
         let mut text = String::new();
         match self.tokenizer.pieces.get(id) {
@@ -73,7 +72,7 @@ impl Places {
                 let (first, rest) = bytes.split_at(bytes.len().min(1));
                 self.characters.push(first, &mut text);
                 self.at += text.chars().count();
-                // The first byte either ended a character just now, or is of one that is still open, or was left out.
+                // The first byte ended a character, belongs to an incomplete one, or was omitted.
                 let ended = !text.is_empty() && self.characters.held.is_empty();
                 let place = if ended { self.at - 1 } else { self.at };
                 text.clear();

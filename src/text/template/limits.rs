@@ -1,4 +1,4 @@
-//! Limits of chat templates: of their source, of what they run, and of what they write.
+//! Limits of chat templates: source, instructions and output.
 
 use std::time::Duration;
 
@@ -9,27 +9,26 @@ use crate::text::TextError;
 
 /// Longest source. Published templates have up to 20 KB.
 const SOURCE_BYTES: usize = 1 << 20;
-/// Longest tag, in words and signs: the parser and the compiler go as deep as an expression is long.
+/// Longest tag, in words and signs: parser and compiler recurse as deep as an expression is long.
 const TAG_WORDS: usize = 4_000;
 /// Deepest nesting of blocks. A branch of an `if` nests in the one before it.
 const BLOCK_DEPTH: usize = 200;
-/// Widest padding or indentation that a template may ask for.
+/// Widest padding or indentation.
 const WIDTH: usize = 1_000;
 /// Bytes that indenting may add.
 const INDENT_BYTES: usize = 64 << 20;
-/// Calls of macros and recursive loops inside each other.
+/// Depth of macro calls and recursive loops.
 pub(super) const RECURSION: usize = 200;
-/// A rendering takes milliseconds; of a million tokens, a second.
+/// Rendering takes milliseconds, or a second for a million tokens.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Instructions a rendering may take: thousands for each message, and the same again for templates that look at all the
-/// others from each.
+/// Instructions of a rendering: thousands for each message, and more for templates that compare all messages.
 pub(super) fn fuel(messages: usize) -> u64 {
     let n = messages as u64;
     5_000_000 + 20_000 * n + 100 * n.saturating_mul(n).min(10_000_000)
 }
 
-/// Bytes a rendering may write.
+/// Bytes of a rendering.
 pub(super) fn output(message_bytes: usize) -> usize {
     message_bytes.saturating_mul(4).saturating_add(16 << 20)
 }
@@ -44,7 +43,7 @@ pub(super) fn check_source(source: &str) -> Result<(), TextError> {
     if source.len() > SOURCE_BYTES {
         return refused(format!("its source has {} bytes, more than {SOURCE_BYTES}", source.len()));
     }
-    // Of each open block, how many branches it has: each nests in the one before it.
+    // Branches of each open block: each nests in the one before.
     let mut open: Vec<usize> = Vec::new();
     let mut line = 1;
     let mut rest = source;
@@ -77,7 +76,6 @@ pub(super) fn check_source(source: &str) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Words and signs of a tag.
 fn words(tag: &str) -> usize {
     let mut inside = false;
     let mut count = 0;
@@ -94,8 +92,8 @@ pub(super) fn check_width(width: usize) -> Result<(), Error> {
     if width <= WIDTH { Ok(()) } else { Err(refused(format!("a width of {width} is more than {WIDTH}"))) }
 }
 
-/// Refuses a format string with a width beyond [`WIDTH`], or one that is taken from the values.
-fn check_format(format: &str) -> Result<(), Error> {
+/// Refuses a format string with a width beyond [`WIDTH`] or a width taken from the values.
+pub(super) fn check_format(format: &str) -> Result<(), Error> {
     let widest = format.split(|c: char| !c.is_ascii_digit()).filter(|d| !d.is_empty());
     for digits in widest {
         check_width(digits.parse().unwrap_or(usize::MAX))?;
@@ -106,18 +104,6 @@ fn check_format(format: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses widths in methods of strings.
-pub(super) fn check_method(value: &Value, name: &str, args: &[Value]) -> Result<(), Error> {
-    match (name, value.as_str()) {
-        ("format", Some(format)) => check_format(format),
-        ("center" | "ljust" | "rjust" | "zfill" | "expandtabs", Some(_)) => {
-            args.iter().filter_map(Value::as_usize).try_for_each(check_width)
-        }
-        _ => Ok(()),
-    }
-}
-
-/// `indent`, with a width that has a limit.
 pub(super) fn indent(
     value: StringInput<'_>,
     width: Option<usize>,
@@ -136,13 +122,12 @@ pub(super) fn indent(
     minijinja::filters::indent(value, width, first, blank, kwargs)
 }
 
-/// `format`, with widths that have a limit.
 pub(super) fn format(state: &mut State, format: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     check_format(format.as_str().unwrap_or(""))?;
     minijinja::filters::format(state, format, args)
 }
 
-/// Takes a rendering up to a limit.
+/// A writer with a limit.
 pub(super) struct Bounded {
     bytes: Vec<u8>,
     limit: usize,

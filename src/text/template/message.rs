@@ -1,19 +1,16 @@
-//! What a template is given: messages, and what is rendered around them.
+//! Input of a template: messages and options.
 
 use serde::{Deserialize, Serialize};
 
 use crate::runtime::protocol::ThinkMode;
 use crate::text::thoughts;
 
-/// Who speaks, in the template's words.
+/// Role of a message, in the template's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChatRole {
-    /// The system text.
     System,
-    /// The user.
     User,
-    /// The model.
     Assistant,
     /// The result of a tool call.
     Tool,
@@ -22,19 +19,17 @@ pub enum ChatRole {
 /// One message as the template sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChatMessage {
-    /// Who speaks.
     pub role: ChatRole,
-    /// The text. For an answer: as generated, with its `<think>` block, so that the template decides what stays of it.
+    /// An answer has its `<think>` block, so that the template decides whether to keep it.
     pub content: String,
 }
 
 impl ChatMessage {
-    /// A message.
     pub fn new(role: ChatRole, content: impl Into<String>) -> ChatMessage {
         ChatMessage { role, content: content.into() }
     }
 
-    /// An answer put together from the parts that a transcript keeps.
+    /// An answer from its parts in a transcript.
     pub fn answer(thinking: &str, text: &str) -> ChatMessage {
         if thinking.is_empty() {
             ChatMessage::new(ChatRole::Assistant, text)
@@ -43,10 +38,10 @@ impl ChatMessage {
         }
     }
 
-    /// How the turn of a document begins, and how it ends.
+    /// Beginning and end of a document's turn.
     pub(in crate::text) const DOCUMENT: [&str; 2] = ["<document name=\"", "</document>"];
 
-    /// The two turns that put a document into the context (docs/architecture.md §5): the document, and the answer that it was read.
+    /// The two turns of a document: its text, and an answer that it was read.
     pub fn document(name: &str, text: &str) -> [ChatMessage; 2] {
         let end = if text.ends_with('\n') { "" } else { "\n" };
         let [opens, closes] = ChatMessage::DOCUMENT;
@@ -57,10 +52,9 @@ impl ChatMessage {
     }
 }
 
-/// What is rendered around the messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RenderOptions {
-    /// End with the opening of the model's turn.
+    /// Ends with the opening of the model's turn.
     pub add_generation_prompt: bool,
     /// Sets `enable_thinking`; `Auto` leaves it undefined.
     pub thinking: ThinkMode,
@@ -69,13 +63,13 @@ pub struct RenderOptions {
 }
 
 impl RenderOptions {
-    /// A prompt that the model shall answer.
+    /// A prompt for an answer.
     pub fn prompt(thinking: ThinkMode) -> RenderOptions {
         RenderOptions { add_generation_prompt: true, thinking, tools: Vec::new() }
     }
 }
 
-/// Whether a template lets thinking be switched: whether the text that the model reads is another one then.
+/// Whether `enable_thinking` changes the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThinkingSwitch {
     /// `enable_thinking` set changes it.
@@ -85,11 +79,11 @@ pub struct ThinkingSwitch {
 }
 
 impl ThinkingSwitch {
-    /// What to say where asking for `mode` cannot be done; `None` where it can, or is how it is anyway.
+    /// Why `mode` is not available; `None` if it is, or if it is the default.
     pub fn refusal(self, mode: ThinkMode) -> Option<&'static str> {
         match mode {
             ThinkMode::Off if self.off => None,
-            // A template that can only be told not to think has it on by itself.
+            // A template with a switch for off only thinks by default.
             ThinkMode::On if self.on || self.off => None,
             ThinkMode::Off | ThinkMode::On => Some(
                 "This model's template has no switch for thinking: it thinks when it likes. A budget ends thoughts: \

@@ -1,25 +1,97 @@
-//! What Python gives templates and minijinja spells differently: methods, `str`, `repr`, `json.dumps`.
+//! Python's operators and functions that minijinja lacks or spells differently.
 
+use minijinja::formatting::FormatStyle;
 use minijinja::value::{Kwargs, Serde, Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State};
 use serde::Serialize;
 
-/// Methods of Python's types.
-pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    super::limits::check_method(value, name, args)?;
-    match (name, value.as_str()) {
-        // Python starts a word after anything that is no letter.
-        ("title", Some(text)) if args.is_empty() => {
-            let mut inside = false;
-            let title = text.chars().flat_map(|c| {
-                let cased: String = if inside { c.to_lowercase().collect() } else { c.to_uppercase().collect() };
-                inside = c.is_alphabetic();
-                cased.chars().collect::<Vec<char>>()
-            });
-            Ok(Value::from(title.collect::<String>()))
+use super::methods::{Arguments, replaced, stripped};
+
+/// `value[start:stop:step]`.
+pub(super) fn slice(value: &Value, start: Option<i64>, stop: Option<i64>, step: Option<i64>) -> Result<Value, Error> {
+    let refused = |what: &str| Err(Error::new(ErrorKind::InvalidOperation, what.to_owned()));
+    let items: Vec<Value> = match (value.as_str(), value.kind()) {
+        (Some(text), _) => text.chars().map(Value::from).collect(),
+        (None, ValueKind::Seq | ValueKind::Iterable) => value.try_iter()?.collect(),
+        (None, ValueKind::Undefined | ValueKind::None) => Vec::new(),
+        (None, kind) => return refused(&format!("a value of type {kind} cannot be sliced")),
+    };
+    let (length, step) = (items.len() as i64, step.unwrap_or(1));
+    // Python's bounds: before the first for a step back, behind the last for a step on.
+    let (least, most) = if step < 0 { (-1, length - 1) } else { (0, length) };
+    let bound = |at: i64| (if at < 0 { at.saturating_add(length) } else { at }).clamp(least, most);
+    let at = |i: i64| usize::try_from(i).ok().and_then(|i| items.get(i)).cloned();
+    let taken: Vec<Value> = match step {
+        0 => return refused("a slice cannot have a step of 0"),
+        1.. => {
+            let (from, to) = (start.map_or(0, bound), stop.map_or(length, bound));
+            (from..to).step_by(step.unsigned_abs() as usize).filter_map(at).collect()
         }
-        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+        _ => {
+            let (from, to) = (start.map_or(most, bound), stop.map_or(least, bound));
+            (to + 1..=from).rev().step_by(step.unsigned_abs() as usize).filter_map(at).collect()
+        }
+    };
+    Ok(match value.as_str() {
+        Some(_) => taken.iter().filter_map(Value::as_str).collect::<String>().into(),
+        None => taken.into(),
+    })
+}
+
+/// `left % right`: text that is filled in, or the remainder.
+pub(super) fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
+    if let Some(text) = left.as_str() {
+        super::limits::check_format(text)?;
+        let shown = |value: Value| match value.kind() {
+            ValueKind::Number | ValueKind::String => value,
+            _ => Value::from(str(&value)),
+        };
+        let values: Vec<Value> = match right.kind() {
+            ValueKind::Map => vec![right.clone()],
+            _ if right.is_tuple() => right.try_iter()?.map(shown).collect(),
+            _ => vec![shown(right.clone())],
+        };
+        return minijinja::formatting::format(FormatStyle::Printf, text, &values).map(Value::from);
     }
+    let zero = || Error::new(ErrorKind::InvalidOperation, "division by zero");
+    match (i64::try_from(left.clone()), i64::try_from(right.clone())) {
+        (Ok(_), Ok(0)) => Err(zero()),
+        // The sign is the divisor's.
+        (Ok(left), Ok(right)) => Ok(Value::from((left.wrapping_rem(right) + right).wrapping_rem(right))),
+        _ => {
+            let (left, right) = (f64::try_from(left.clone())?, f64::try_from(right.clone())?);
+            if right == 0.0 { Err(zero()) } else { Ok(Value::from(left - right * (left / right).floor())) }
+        }
+    }
+}
+
+/// `length`, which is 0 for what is not defined.
+pub(super) fn length(value: &Value) -> Result<usize, Error> {
+    if value.is_undefined() { Ok(0) } else { minijinja::filters::length(value) }
+}
+
+/// `default`, with Jinja2's names of the arguments.
+pub(super) fn default(value: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let args = Arguments { places, names };
+    let or = args.value(0, "default_value")?.unwrap_or_else(|| Value::from(""));
+    let falsy_too = args.flag(1, "boolean")?;
+    args.end(2)?;
+    Ok(if value.is_undefined() || falsy_too && !value.is_true() { or } else { value.clone() })
+}
+
+/// `trim`, with Jinja2's names of the arguments.
+pub(super) fn trim(text: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let args = Arguments { places, names };
+    let chars = args.text(0, "chars")?;
+    args.end(1)?;
+    Ok(Value::from(stripped(&str(text), "strip", chars)))
+}
+
+/// `replace`, with Jinja2's names of the arguments.
+pub(super) fn replace(text: &Value, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let args = Arguments { places, names };
+    let replaced = replaced(&str(text), &args, 0)?;
+    args.end(3).map(|()| replaced)
 }
 
 /// `{{ value }}` as Python prints it.
@@ -67,7 +139,11 @@ fn repr(value: &Value) -> String {
         }
         ValueKind::Seq => {
             let items: Vec<String> = value.try_iter().map(|i| i.map(|v| repr(&v)).collect()).unwrap_or_default();
-            format!("[{}]", items.join(", "))
+            match (value.is_tuple(), items.as_slice()) {
+                (true, [one]) => format!("({one},)"),
+                (true, all) => format!("({})", all.join(", ")),
+                (false, all) => format!("[{}]", all.join(", ")),
+            }
         }
         ValueKind::Map => {
             let items: Vec<String> = value
@@ -87,27 +163,35 @@ fn repr(value: &Value) -> String {
 }
 
 /// `tojson` as Hugging Face defines it: `json.dumps` with `ensure_ascii=False`, nothing escaped for HTML.
-pub(super) fn json(Serde(mut json): Serde<serde_json::Value>, kwargs: Kwargs) -> Result<Value, Error> {
-    let indent: Option<usize> = kwargs.get("indent")?;
-    super::limits::check_width(indent.unwrap_or(0))?;
-    let _: Option<bool> = kwargs.get("ensure_ascii")?;
-    let sorted = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    let separators: Option<Vec<String>> = kwargs.get("separators")?;
-    kwargs.assert_all_used()?;
-    let bad = |e: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, e.to_string());
+pub(super) fn json(Serde(mut json): Serde<serde_json::Value>, places: &[Value], names: Kwargs) -> Result<Value, Error> {
+    let args = Arguments { places, names };
+    let ascii = args.flag(0, "ensure_ascii")?;
+    let indent = args.value(1, "indent")?;
+    // A text stands for itself, a number for so many spaces.
+    let indent = match indent.as_ref().map(|indent| (indent.as_str(), indent.as_usize())) {
+        Some((Some(text), _)) => Some(text.to_owned()),
+        Some((None, width)) => {
+            let width = width.unwrap_or(0);
+            super::limits::check_width(width)?;
+            Some(" ".repeat(width))
+        }
+        None => None,
+    };
+    super::limits::check_width(indent.as_ref().map_or(0, String::len))?;
+    let separators = args.value(2, "separators")?;
+    let sorted = args.flag(3, "sort_keys")?;
+    args.end(4)?;
+    let mut signs = [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned);
+    if let Some(separators) = separators {
+        let given = separators.try_iter()?.map(|sign| str(&sign));
+        signs.iter_mut().zip(given).for_each(|(sign, given)| *sign = given);
+    }
     if sorted {
         json.sort_all_objects();
     }
-    let mut style = PythonJson {
-        indent,
-        depth: 0,
-        item: separators.as_ref().and_then(|s| s.first().cloned()),
-        key: separators.as_ref().and_then(|s| s.get(1).cloned()),
-        empty: false,
-    };
-    if style.item.is_none() {
-        style.item = Some(if indent.is_some() { "," } else { ", " }.to_owned());
-    }
+    let bad = |e: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, e.to_string());
+    let [item, key] = signs;
+    let style = PythonJson { indent, depth: 0, item, key, ascii, empty: false };
     let mut out = Vec::new();
     json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style)).map_err(|e| bad(&e))?;
     String::from_utf8(out).map(Value::from_safe_string).map_err(|e| bad(&e))
@@ -115,18 +199,19 @@ pub(super) fn json(Serde(mut json): Serde<serde_json::Value>, kwargs: Kwargs) ->
 
 /// Python's spacing: `{"a": [1, 2]}`, or indented lines.
 struct PythonJson {
-    indent: Option<usize>,
+    indent: Option<String>,
     depth: usize,
-    item: Option<String>,
-    key: Option<String>,
+    item: String,
+    key: String,
+    ascii: bool,
     /// Nothing was written into the innermost list or object.
     empty: bool,
 }
 
 impl PythonJson {
     fn line<W: ?Sized + std::io::Write>(&self, w: &mut W) -> std::io::Result<()> {
-        match self.indent {
-            Some(n) => write!(w, "\n{:width$}", "", width = n * self.depth),
+        match &self.indent {
+            Some(indent) => write!(w, "\n{}", indent.repeat(self.depth)),
             None => Ok(()),
         }
     }
@@ -140,7 +225,7 @@ impl PythonJson {
     fn next<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
         self.empty = false;
         if !first {
-            w.write_all(self.item.as_deref().unwrap_or(", ").as_bytes())?;
+            w.write_all(self.item.as_bytes())?;
         }
         self.line(w)
     }
@@ -155,6 +240,16 @@ impl PythonJson {
 }
 
 impl serde_json::ser::Formatter for PythonJson {
+    fn write_string_fragment<W: ?Sized + std::io::Write>(&mut self, w: &mut W, text: &str) -> std::io::Result<()> {
+        if !self.ascii {
+            return w.write_all(text.as_bytes());
+        }
+        let mut units = [0; 2];
+        text.chars().try_for_each(|c| match c {
+            ' '..='~' => w.write_all(&[c as u8]),
+            c => c.encode_utf16(&mut units).iter().try_for_each(|unit| write!(w, "\\u{unit:04x}")),
+        })
+    }
     fn begin_array<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
         self.begin(w, b"[")
     }
@@ -174,6 +269,6 @@ impl serde_json::ser::Formatter for PythonJson {
         self.next(w, first)
     }
     fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        w.write_all(self.key.as_deref().unwrap_or(": ").as_bytes())
+        w.write_all(self.key.as_bytes())
     }
 }

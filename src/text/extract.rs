@@ -1,0 +1,118 @@
+//! Text of documents that are no plain text: PDF, HTML, Word, OpenDocument, EPUB, notebooks and mail.
+//!
+//! Readers of such formats can crash, hang or fill the memory on a hostile file. So reading happens in a child process: this
+//! program again, as `sala-chat __document-text FILE`, with limits on memory and time. [`child()`] runs there; `sources` starts it.
+
+mod blocks;
+mod html;
+mod layout;
+mod mail;
+mod notebook;
+mod office;
+mod pdf;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{child, files};
+use crate::core::caught::caught;
+
+pub const CHILD: &str = "__document-text";
+/// Address space of the child.
+pub(super) const MEMORY_BYTES: u64 = 4 << 30;
+/// Bytes from the start of a file that decide what it is. Other PDF readers accept `%PDF-` anywhere in them.
+pub(super) const HEAD_BYTES: u64 = 1024;
+
+/// A format that the child reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Pdf,
+    /// A zip file: `.docx`, `.odt` or `.epub`.
+    Archive,
+    Html,
+    Notebook,
+    Mail,
+}
+
+impl Kind {
+    /// The format of a file, by its content where that shows it, else by its extension (lower case, without the dot).
+    pub(super) fn of(extension: &str, head: &[u8]) -> Option<Kind> {
+        let has = |part: &[u8]| head.windows(part.len()).any(|window| window == part);
+        let text = head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(head).trim_ascii_start();
+        if text.starts_with(b"%PDF-") || extension == "pdf" && has(b"%PDF-") {
+            return Some(Kind::Pdf);
+        }
+        if head.starts_with(b"PK\x03\x04") {
+            let named = matches!(extension, "docx" | "docm" | "dotx" | "odt" | "ott" | "epub");
+            let typed = has(b"mimetypeapplication/epub+zip")
+                || has(b"mimetypeapplication/vnd.oasis.opendocument.text")
+                || extension.is_empty() && has(b"[Content_Types].xml");
+            return (named || typed).then_some(Kind::Archive);
+        }
+        match extension {
+            "html" | "htm" | "xhtml" => Some(Kind::Html),
+            "ipynb" => Some(Kind::Notebook),
+            "eml" | "mht" | "mhtml" => Some(Kind::Mail),
+            "" | "txt" if is_html(text) => Some(Kind::Html),
+            _ => None,
+        }
+    }
+
+    /// What the format is called in a note.
+    pub(super) fn name(self) -> Option<&'static str> {
+        match self {
+            Kind::Pdf | Kind::Archive => None,
+            Kind::Html => Some("HTML"),
+            Kind::Notebook => Some("a notebook"),
+            Kind::Mail => Some("mail"),
+        }
+    }
+}
+
+fn is_html(text: &[u8]) -> bool {
+    let begins = |with: &str| text.get(..with.len()).is_some_and(|head| head.eq_ignore_ascii_case(with.as_bytes()));
+    begins("<!doctype html") || begins("<html")
+}
+
+/// A page of a PDF; the whole of any other document.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Page {
+    pub(super) text: String,
+    /// The reader failed on it.
+    pub(super) failed: bool,
+    /// Something on it could not be read: a font, or characters without a meaning.
+    pub(super) partial: bool,
+}
+
+/// In the child: limits itself, reads the file, and returns its pages as JSON for standard output.
+///
+/// # Errors
+/// Why the file cannot be read, in one line for standard error.
+pub fn child(path: &Path) -> Result<Vec<u8>, String> {
+    child::confine(MEMORY_BYTES)?;
+    // A panic of the reader is an ordinary failure here.
+    let pages =
+        caught(|| pages(path)).unwrap_or_else(|| Err("the file is damaged: the reader fails on it".to_owned()))?;
+    serde_json::to_vec(&pages).map_err(|e| e.to_string())
+}
+
+fn pages(path: &Path) -> Result<Vec<Page>, String> {
+    let bytes = files::read(path, u64::MAX).map_err(|e| e.to_string())?;
+    let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let head = bytes.get(..bytes.len().min(HEAD_BYTES as usize)).unwrap_or_default();
+    let text = match Kind::of(&extension, head) {
+        Some(Kind::Pdf) => return pdf::pages(bytes),
+        Some(Kind::Archive) => office::text(bytes)?,
+        Some(Kind::Html) => html::page(bytes),
+        Some(Kind::Notebook) => notebook::text(bytes),
+        Some(Kind::Mail) => mail::text(&bytes)?,
+        None => return Err("its format is not known".to_owned()),
+    };
+    Ok(vec![Page { text, ..Page::default() }])
+}
+
+#[cfg(test)]
+#[path = "extract_tests.rs"]
+mod tests;

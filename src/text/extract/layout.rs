@@ -1,0 +1,152 @@
+//! Glyphs of a page to lines of text: spaces and line ends follow from where the glyphs stand.
+
+use hayro_interpret::font::{Glyph, GlyphRun};
+use hayro_interpret::hayro_cmap::{BfString, WritingMode};
+use hayro_interpret::kurbo::{Affine, BezPath, Point, Vec2};
+use hayro_interpret::{BlendMode, ClipPath, Device, DrawMode, DrawProps, Image, ImageDrawProps, SoftMask};
+
+/// Units of an em in the space of a glyph.
+const EM: f64 = 1000.0;
+/// Widths are in ems of the larger of two glyphs.
+/// A gap that is a space, though none is written.
+const SPACE: f64 = 0.15;
+/// A step across the line that begins another line; exponents stay on theirs.
+const LINE: f64 = 0.5;
+/// A step across the line that leaves an empty line.
+const PARAGRAPH: f64 = 2.0;
+/// A step back that begins another line.
+const BACK: f64 = 1.0;
+/// A run this near to an equal one is its shadow, or its outline.
+const SHADOW: f64 = 0.15;
+
+/// Collects the text of a page in the order in which it is drawn.
+#[derive(Default)]
+pub(super) struct Layout {
+    text: String,
+    /// The last glyph.
+    last: Option<Placed>,
+    /// Text and start of the last run.
+    run: Option<(String, Point)>,
+    /// A glyph had no character.
+    unknown: bool,
+}
+
+#[derive(Clone)]
+struct Placed {
+    text: String,
+    start: Point,
+    end: Point,
+    /// Unit vector of the writing direction.
+    along: Vec2,
+    em: f64,
+}
+
+/// From one glyph to the next, in ems.
+struct Step {
+    along: f64,
+    across: f64,
+    turned: bool,
+}
+
+impl Placed {
+    fn new(glyph: &Glyph<'_>, to_page: Affine, mode: WritingMode) -> Placed {
+        let width = match glyph {
+            Glyph::Outline(glyph) => glyph.advance_width(),
+            Glyph::Type3(glyph) => glyph.advance_width(),
+        };
+        let advance = match mode {
+            WritingMode::Horizontal => Point::new(width.map_or(EM / 2.0, f64::from), 0.0),
+            WritingMode::Vertical => Point::new(0.0, -EM),
+        };
+        let (start, end) = (to_page * Point::ZERO, to_page * advance);
+        let ahead = to_page * if mode == WritingMode::Horizontal { Point::new(EM, 0.0) } else { advance } - start;
+        let em = (to_page * Point::new(0.0, EM) - start).hypot();
+        let text = match glyph.as_unicode() {
+            Some(BfString::Char(c)) => letters(c).map_or_else(|| c.to_string(), str::to_owned),
+            Some(BfString::String(text)) => text,
+            None => char::REPLACEMENT_CHARACTER.to_string(),
+        };
+        Placed { text, start, end, along: ahead / ahead.hypot().max(f64::MIN_POSITIVE), em }
+    }
+
+    fn step_to(&self, next: &Placed) -> Step {
+        let (way, em) = (next.start - self.end, self.em.max(next.em).max(f64::MIN_POSITIVE));
+        Step {
+            along: way.dot(self.along) / em,
+            across: way.cross(self.along).abs() / em,
+            turned: self.along.dot(next.along) < 0.9,
+        }
+    }
+}
+
+/// The letters of a ligature.
+fn letters(c: char) -> Option<&'static str> {
+    match c {
+        '\u{FB00}' => Some("ff"),
+        '\u{FB01}' => Some("fi"),
+        '\u{FB02}' => Some("fl"),
+        '\u{FB03}' => Some("ffi"),
+        '\u{FB04}' => Some("ffl"),
+        '\u{FB05}' | '\u{FB06}' => Some("st"),
+        _ => None,
+    }
+}
+
+impl Layout {
+    /// The text, and whether a glyph had no character.
+    pub(super) fn finish(self) -> (String, bool) {
+        let mut text: String = self.text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        (text, self.unknown)
+    }
+
+    /// `spread`: the usual gap between glyphs of the run, in ems.
+    fn add(&mut self, glyph: Placed, spread: f64) {
+        if let Some(step) = self.last.as_ref().map(|last| last.step_to(&glyph)) {
+            if step.turned || step.across > LINE || step.along < -BACK {
+                self.text.push_str(if step.across > PARAGRAPH && !step.turned { "\n\n" } else { "\n" });
+            } else if step.along - spread > SPACE
+                && !self.text.ends_with(char::is_whitespace)
+                && !glyph.text.starts_with(char::is_whitespace)
+            {
+                self.text.push(' ');
+            }
+        }
+        self.unknown |= glyph.text.contains(char::REPLACEMENT_CHARACTER);
+        self.text.push_str(&glyph.text);
+        self.last = Some(glyph);
+    }
+}
+
+impl Device<'_> for Layout {
+    fn draw_glyph_run(&mut self, run: &GlyphRun<'_, '_>, props: DrawProps<'_>, _: &DrawMode) {
+        let placed = |glyph: &hayro_interpret::font::PositionedGlyph<'_>| {
+            Placed::new(glyph, props.transform * glyph.transform(), run.writing_mode())
+        };
+        let glyphs: Vec<Placed> = run.glyphs().iter().map(placed).filter(|glyph| glyph.start.is_finite()).collect();
+        let Some(first) = glyphs.first() else { return };
+        let text: String = glyphs.iter().map(|glyph| glyph.text.as_str()).collect();
+        let near = |at: Point| (first.start - at).hypot() < SHADOW * first.em;
+        if self.run.as_ref().is_some_and(|(last, at)| *last == text && near(*at)) {
+            return;
+        }
+        self.run = Some((text, first.start));
+        // Letters that are all set apart are still one word.
+        let mut gaps: Vec<f64> =
+            glyphs.windows(2).filter_map(|two| Some(two.first()?.step_to(two.get(1)?).along)).collect();
+        gaps.sort_by(f64::total_cmp);
+        let spread = gaps.get(gaps.len() / 2).copied().filter(|_| gaps.len() > 1).unwrap_or(0.0).max(0.0);
+        for (i, glyph) in glyphs.into_iter().enumerate() {
+            self.add(glyph, if i == 0 { 0.0 } else { spread });
+        }
+    }
+
+    fn draw_path(&mut self, _: &BezPath, _: DrawProps<'_>, _: &DrawMode) {}
+    fn push_clip_path(&mut self, _: &ClipPath) {}
+    fn push_transparency_group(&mut self, _: f32, _: Option<SoftMask<'_>>, _: BlendMode) {}
+    fn pop_clip(&mut self) {}
+    fn pop_transparency_group(&mut self) {}
+    fn draw_image(&mut self, _: Image<'_, '_>, _: ImageDrawProps<'_>) {}
+}

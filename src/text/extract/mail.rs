@@ -1,0 +1,42 @@
+//! A mail: its main headers, its text, and the names of its attachments.
+
+use mail_parser::{Address, MessageParser, MimeHeaders, PartType};
+
+use super::html;
+
+pub(super) fn text(bytes: &[u8]) -> Result<String, String> {
+    let mail = MessageParser::default().parse(bytes).ok_or("it holds no mail")?;
+    let mut out = String::new();
+    let mut header = |name: &str, value: Option<String>| {
+        if let Some(value) = value.filter(|value| !value.trim().is_empty()) {
+            out.push_str(&format!("{name}: {}\n", value.split_whitespace().collect::<Vec<_>>().join(" ")));
+        }
+    };
+    header("From", mail.from().map(addresses));
+    header("To", mail.to().map(addresses));
+    header("Cc", mail.cc().map(addresses));
+    header("Date", mail.date().map(|date| date.to_rfc822()));
+    header("Subject", mail.subject().map(str::to_owned));
+    for part in mail.text_bodies() {
+        let text = match &part.body {
+            PartType::Html(source) => html::text(source, html::Form::Html),
+            PartType::Text(text) => text.replace("\r\n", "\n"),
+            _ => continue,
+        };
+        out.push_str(&format!("\n{}\n", text.trim_end()));
+    }
+    for attachment in mail.attachments() {
+        if let Some(name) = attachment.attachment_name() {
+            out.push_str(&format!("\n[attachment: {name}]"));
+        }
+    }
+    Ok(out)
+}
+
+fn addresses(address: &Address<'_>) -> String {
+    let one = |address: &mail_parser::Addr<'_>| match (address.name(), address.address()) {
+        (Some(name), Some(at)) => format!("{name} <{at}>"),
+        (name, at) => name.or(at).unwrap_or_default().to_owned(),
+    };
+    address.iter().map(one).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,251 @@
+//! Text documents that are zip files of XML: Word (`.docx`), OpenDocument (`.odt`), and EPUB.
+
+use std::collections::HashMap;
+use std::io::{Cursor, Read};
+
+use percent_encoding::percent_decode_str;
+use quick_xml::events::{BytesStart, Event};
+use quick_xml::{Reader, XmlVersion};
+use zip::ZipArchive;
+
+use super::blocks::Blocks;
+use super::html;
+use crate::text::encoding;
+
+/// Largest part of a document, unpacked.
+const PART_BYTES: u64 = 256 << 20;
+
+type Archive = ZipArchive<Cursor<Vec<u8>>>;
+
+pub(super) fn text(bytes: Vec<u8>) -> Result<String, String> {
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(|e| format!("the zip file is damaged ({e})"))?;
+    if let Some(container) = part(&mut archive, "META-INF/container.xml")? {
+        return epub(&mut archive, &container);
+    }
+    let mut out = Blocks::default();
+    if let Some(document) = part(&mut archive, "word/document.xml")? {
+        let styles = part(&mut archive, "word/styles.xml")?.map(|xml| headings(&xml)).transpose()?.unwrap_or_default();
+        word(&document, &styles, &mut out)?;
+        for notes in ["word/footnotes.xml", "word/endnotes.xml"] {
+            if let Some(notes) = part(&mut archive, notes)? {
+                out.block();
+                word(&notes, &styles, &mut out)?;
+            }
+        }
+    } else if let Some(content) = part(&mut archive, "content.xml")? {
+        open_document(&content, &mut out)?;
+    } else {
+        return Err("the zip file holds no text document".to_owned());
+    }
+    Ok(out.finish())
+}
+
+/// A part of the archive as text; `None` if there is none of the name.
+fn part(archive: &mut Archive, name: &str) -> Result<Option<String>, String> {
+    let entry = match archive.by_name(name) {
+        Ok(entry) => entry,
+        Err(zip::result::ZipError::FileNotFound) => return Ok(None),
+        Err(e) => return Err(format!("{name} in it cannot be read ({e})")),
+    };
+    let mut bytes = Vec::new();
+    entry.take(PART_BYTES + 1).read_to_end(&mut bytes).map_err(|e| format!("{name} in it is damaged ({e})"))?;
+    if bytes.len() as u64 > PART_BYTES {
+        return Err(format!("{name} in it is larger than {} MiB", PART_BYTES >> 20));
+    }
+    Ok(Some(encoding::decode(bytes, true).map(|decoded| decoded.text).unwrap_or_default()))
+}
+
+/// What the XML of a part consists of, for a reader of text.
+enum Node<'a> {
+    Start(&'a str, &'a BytesStart<'a>),
+    End(&'a str),
+    Text(&'a str),
+}
+
+/// Calls `on` with each node. Names are local ones: a prefix is the author's choice.
+fn walk(xml: &str, mut on: impl FnMut(Node<'_>)) -> Result<(), String> {
+    let mut reader = Reader::from_str(xml);
+    let config = reader.config_mut();
+    (config.check_end_names, config.allow_unmatched_ends, config.allow_dangling_amp) = (false, true, true);
+    loop {
+        match reader.read_event().map_err(|e| format!("its XML is damaged ({e})"))? {
+            Event::Start(tag) => on(Node::Start(tag.local_name().as_ref(), &tag)),
+            Event::Empty(tag) => {
+                on(Node::Start(tag.local_name().as_ref(), &tag));
+                on(Node::End(tag.local_name().as_ref()));
+            }
+            Event::End(tag) => on(Node::End(tag.local_name().as_ref())),
+            Event::Text(text) => on(Node::Text(&text.xml10_content())),
+            Event::CData(text) => on(Node::Text(&text.xml10_content())),
+            Event::GeneralRef(entity) => match entity.resolve_char_ref() {
+                Ok(Some(c)) => on(Node::Text(c.encode_utf8(&mut [0; 4]))),
+                _ => on(Node::Text(match &*entity.xml10_content() {
+                    "amp" => "&",
+                    "lt" => "<",
+                    "gt" => ">",
+                    "quot" => "\"",
+                    "apos" => "'",
+                    _ => "",
+                })),
+            },
+            Event::Eof => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
+    let mut attributes = tag.html_attributes().flatten();
+    let found = attributes.find(|attribute| attribute.key.local_name().as_ref() == name)?;
+    found.normalized_value(XmlVersion::Implicit1_0).ok().map(|value| value.into_owned())
+}
+
+/// Levels of the paragraph styles that are headings, by their ids, which are words of the author's language.
+fn headings(styles: &str) -> Result<HashMap<String, usize>, String> {
+    let (mut levels, mut id) = (HashMap::new(), None);
+    walk(styles, |node| match node {
+        Node::Start("style", tag) => id = attribute(tag, "styleId"),
+        Node::Start("outlineLvl", tag) => {
+            let level = attribute(tag, "val").and_then(|level| level.parse::<usize>().ok());
+            if let (Some(id), Some(level @ 0..9)) = (id.take(), level) {
+                levels.insert(id, level + 1);
+            }
+        }
+        _ => {}
+    })?;
+    Ok(levels)
+}
+
+fn word(xml: &str, headings: &HashMap<String, usize>, out: &mut Blocks) -> Result<(), String> {
+    // A fallback repeats what the choice in front of it shows.
+    let (mut fallbacks, mut cells, mut in_run, mut in_text) = (0usize, 0usize, false, false);
+    walk(xml, |node| match node {
+        Node::Start("Fallback", _) => fallbacks += 1,
+        Node::End("Fallback") => fallbacks = fallbacks.saturating_sub(1),
+        _ if fallbacks > 0 => {}
+        Node::Start("p", _) if cells > 0 => out.line(),
+        Node::Start("p", _) => out.block(),
+        Node::Start("pStyle", tag) => {
+            let style = attribute(tag, "val").unwrap_or_default();
+            let named = style.strip_prefix("Heading").and_then(|level| level.parse().ok());
+            let level = headings.get(&style).copied().or(named).or((style == "Title").then_some(1));
+            if let Some(level) = level {
+                out.heading(level);
+            }
+        }
+        Node::Start("numPr", _) => out.item(),
+        Node::Start("r", _) => in_run = true,
+        Node::End("r") => in_run = false,
+        Node::Start("t", _) => in_text = true,
+        Node::End("t") => in_text = false,
+        // Tab stops have the same name outside of runs.
+        Node::Start("tab", _) if in_run => out.verbatim("\t"),
+        Node::Start("br" | "cr", _) => out.line_break(),
+        Node::Start("noBreakHyphen", _) => out.verbatim("-"),
+        Node::Start("tr", _) | Node::End("tr") => out.row(),
+        Node::Start("tc", _) => {
+            out.cell();
+            cells += 1;
+        }
+        Node::End("tc") => cells = cells.saturating_sub(1),
+        Node::Text(text) if in_text => out.verbatim(text),
+        Node::End("p") => {
+            out.end_mark();
+            out.line();
+        }
+        _ => {}
+    })
+}
+
+fn open_document(xml: &str, out: &mut Blocks) -> Result<(), String> {
+    let (mut paragraphs, mut hidden, mut inside) = (0usize, 0usize, 0usize);
+    walk(xml, |node| match node {
+        Node::Start("annotation" | "tracked-changes", _) => hidden += 1,
+        Node::End("annotation" | "tracked-changes") => hidden = hidden.saturating_sub(1),
+        _ if hidden > 0 => {}
+        Node::Start("h", tag) => {
+            out.heading(attribute(tag, "outline-level").and_then(|level| level.parse().ok()).unwrap_or(1));
+            paragraphs += 1;
+        }
+        Node::Start("p", _) => {
+            if inside > 0 {
+                out.line()
+            } else {
+                out.block()
+            }
+            paragraphs += 1;
+        }
+        Node::End("h" | "p") => {
+            out.end_mark();
+            out.line();
+            paragraphs = paragraphs.saturating_sub(1);
+        }
+        Node::Start("list-item", _) => {
+            out.item();
+            inside += 1;
+        }
+        Node::End("list-item") => {
+            out.end_mark();
+            inside = inside.saturating_sub(1);
+        }
+        Node::Start("table-row", _) | Node::End("table-row") => out.row(),
+        Node::Start("table-cell", _) => {
+            out.cell();
+            inside += 1;
+        }
+        Node::End("table-cell") => inside = inside.saturating_sub(1),
+        Node::Start("line-break", _) => out.line_break(),
+        Node::Start("tab", _) => out.verbatim("\t"),
+        Node::Start("s", _) => out.text(" "),
+        Node::Text(text) if paragraphs > 0 => out.text(text),
+        _ => {}
+    })
+}
+
+/// Chapters in reading order. One that is missing is named in its place.
+fn epub(archive: &mut Archive, container: &str) -> Result<String, String> {
+    let mut package = None;
+    walk(container, |node| {
+        if let Node::Start("rootfile", tag) = node {
+            package = package.take().or_else(|| attribute(tag, "full-path"));
+        }
+    })?;
+    let package = package.ok_or("its container names no book")?;
+    let folder = package.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let contents = part(archive, &package)?.ok_or_else(|| format!("{package} in it is missing"))?;
+    let (mut files, mut chapters) = (HashMap::new(), Vec::new());
+    walk(&contents, |node| match node {
+        Node::Start("item", tag) => {
+            if let (Some(id), Some(href)) = (attribute(tag, "id"), attribute(tag, "href")) {
+                files.insert(id, href);
+            }
+        }
+        Node::Start("itemref", tag) => chapters.extend(attribute(tag, "idref")),
+        _ => {}
+    })?;
+    let mut texts = Vec::new();
+    for chapter in chapters {
+        let Some(href) = files.get(&chapter) else { continue };
+        let source = part(archive, &inside(folder, href))?;
+        texts.push(match source {
+            Some(source) => html::text(&source, html::Form::Xhtml),
+            None => format!("[{href} is missing in the book]\n"),
+        });
+    }
+    texts.retain(|text| !text.is_empty());
+    Ok(texts.join("\n"))
+}
+
+/// Path of an entry, from a reference that is relative to `folder`.
+fn inside(folder: &str, href: &str) -> String {
+    let href = href.split('#').next().unwrap_or(href);
+    let mut path: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in href.split('/') {
+        match part {
+            "." | "" => {}
+            ".." => drop(path.pop()),
+            part => path.push(part),
+        }
+    }
+    percent_decode_str(&path.join("/")).decode_utf8_lossy().into_owned()
+}

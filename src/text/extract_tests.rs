@@ -1,0 +1,225 @@
+use std::io::{Cursor, Write};
+
+use super::*;
+
+/// A PDF with a page for each pair of resources and content. Fonts are objects 3 (Helvetica) and 4 (STSong, no ToUnicode).
+fn pdf(pages: &[(&str, &str)], more: &[&str]) -> Vec<u8> {
+    let kids: Vec<String> = (0..pages.len()).map(|i| format!("{} 0 R", 6 + 2 * i)).collect();
+    let mut objects = vec![
+        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+        format!("<< /Type /Pages /Kids [{}] /Count {} >>", kids.join(" "), pages.len()),
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding << /Differences [65 /eacute /fi /Euro] >> >>".into(),
+        "<< /Type /Font /Subtype /Type0 /BaseFont /STSong-Light /Encoding /GBK-EUC-H /DescendantFonts [5 0 R] >>".into(),
+        "<< /Type /Font /Subtype /CIDFontType0 /BaseFont /STSong-Light /DW 1000 /CIDSystemInfo << /Registry (Adobe) \
+         /Ordering (GB1) /Supplement 2 >> /FontDescriptor << /Type /FontDescriptor /FontName /STSong-Light /Flags 4 >> >>"
+            .into(),
+    ];
+    for (i, (page, content)) in pages.iter().enumerate() {
+        objects.push(format!(
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {} 0 R {page} >>",
+            7 + 2 * i
+        ));
+        objects.push(format!("<< /Length {} >>\nstream\n{content}\nendstream", content.len()));
+    }
+    objects.extend(more.iter().map(|object| object.to_string()));
+    let mut file = b"%PDF-1.4\n".to_vec();
+    let mut offsets = Vec::new();
+    for (i, object) in objects.iter().enumerate() {
+        offsets.push(file.len());
+        file.extend(format!("{} 0 obj\n{object}\nendobj\n", i + 1).into_bytes());
+    }
+    let start = file.len();
+    file.extend(format!("xref\n0 {}\n0000000000 65535 f \n", objects.len() + 1).into_bytes());
+    offsets.iter().for_each(|offset| file.extend(format!("{offset:010} 00000 n \n").into_bytes()));
+    let trailer = format!("trailer << /Size {} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n", objects.len() + 1);
+    file.extend(trailer.into_bytes());
+    file
+}
+
+const FONTS: &str = "/Resources << /Font << /F1 3 0 R /F2 4 0 R >> >>";
+
+fn texts(file: Vec<u8>) -> Vec<String> {
+    pdf::pages(file).unwrap().into_iter().map(|page| page.text.trim_end().to_owned()).collect()
+}
+
+fn line(content: &str) -> String {
+    texts(pdf(&[(FONTS, &format!("BT /F1 12 Tf 14 TL 72 720 Td {content} ET"))], &[])).remove(0)
+}
+
+#[test]
+fn every_way_of_showing_text_is_read() {
+    assert_eq!(
+        line("(one) Tj (two) ' 1 2 (three four) \" T* [(fi) -30 (ve) -400 (six)] TJ"),
+        "one\ntwo\nthree four\nfive six"
+    );
+    assert_eq!(line("(caf\\101 \\102ne \\1035) Tj"), "café fine €5");
+    assert_eq!(line("(twice) Tj 0 0 Td 0.3 0 Td (twice) Tj"), "twice");
+    assert_eq!(line("3 Tr (under a scan) Tj"), "under a scan");
+    assert_eq!(line("/F2 12 Tf <C4E3BAC3> Tj /F1 12 Tf ( after) Tj"), "你好 after");
+    assert_eq!(line("1 0 0 1 72 600 Tm (a) Tj 1 0 0 1 110 600 Tm (b) Tj 1 0 0 1 72 560 Tm (c) Tj"), "a b\n\nc");
+}
+
+#[test]
+fn a_bad_page_leaves_the_others() {
+    let good = "BT /F1 12 Tf 72 720 Td (good) Tj ET";
+    for (page, content) in [
+        ("", good),
+        ("/Resources << >>", good),
+        (FONTS, "BT (no font) Tj ET"),
+        (FONTS, "/Missing Do /Missing gs 1 0 cm BT /F1 12 Tf 72 720 Td (words) Tj ET"),
+        ("/Resources 99 0 R /Annots [98 0 R]", good),
+        (FONTS, "BT /F1 12 Tf << ( [ ET"),
+        (FONTS, ""),
+    ] {
+        let read = texts(pdf(&[(FONTS, good), (page, content), (FONTS, good)], &[]));
+        assert_eq!((read.len(), read[0].as_str(), read[2].as_str()), (3, "good", "good"), "{page} {content}: {read:?}");
+    }
+    assert_eq!(texts(pdf(&[(FONTS, "/Missing Do BT /F1 12 Tf 9 9 Td (words) Tj ET")], &[])), ["words"]);
+}
+
+#[test]
+fn damaged_tables_tails_and_heads_are_looked_past() {
+    let good = pdf(&[(FONTS, "BT /F1 12 Tf 72 720 Td (found) Tj ET")], &[]);
+    let text = String::from_utf8(good.clone()).unwrap();
+    for damaged in [
+        text.replace("%%EOF\n", ""),
+        text.replace("startxref\n", "startxref\n9"),
+        text.replace("00000 n", "00007 x"),
+        text.replace("0000000", "0000011"),
+        text.replace("xref\n0 ", "xref\n3 "),
+        text[..text.find("xref\n").unwrap()].to_owned(),
+        format!("{text}{}", "\0".repeat(3000)),
+        format!("HTTP/1.1 200 OK\r\nContent-Type: application/pdf\r\n\r\n{text}"),
+        format!("\u{feff}\r\n{text}"),
+    ] {
+        assert_eq!(texts(damaged.clone().into_bytes()), ["found"], "{damaged}");
+    }
+}
+
+#[test]
+fn values_of_forms_and_notes_are_text() {
+    let page = format!("{FONTS} /Annots [8 0 R 9 0 R 10 0 R 12 0 R]");
+    let more = [
+        "<< /Type /Annot /Subtype /Widget /FT /Tx /T (City) /V (K\\366ln) >>",
+        "<< /Type /Annot /Subtype /Widget /T (Agreed) /FT /Btn /V /Yes >>",
+        "<< /Type /Annot /Subtype /Widget /Parent 11 0 R >>",
+        "<< /FT /Ch /T (Country) /V [<FEFF00D60073> (x)] >>",
+        "<< /Type /Annot /Subtype /Text /Contents (A note.) >>",
+    ];
+    let read = texts(pdf(&[(&page, "BT /F1 12 Tf 72 720 Td (Form) Tj ET")], &more));
+    assert_eq!(read, ["Form\nCity: Köln\nAgreed: Yes\nCountry: Ös, x\nA note."]);
+}
+
+#[test]
+fn a_format_is_recognised_by_content_then_by_extension() {
+    for (extension, head, kind) in [
+        ("", "%PDF-1.7", Some(Kind::Pdf)),
+        ("txt", "\u{feff}\r\n %PDF-1.7", Some(Kind::Pdf)),
+        ("pdf", "HTTP/1.1 200 OK\r\n\r\n%PDF-1.7", Some(Kind::Pdf)),
+        ("rs", "const HEAD: &str = \"%PDF-\";", None),
+        ("docx", "PK\x03\x04", Some(Kind::Archive)),
+        ("", "PK\x03\x04....mimetypeapplication/epub+zip", Some(Kind::Archive)),
+        ("zip", "PK\x03\x04", None),
+        ("docx", "not a zip file", None),
+        ("htm", "text", Some(Kind::Html)),
+        ("", " <!DOCTYPE HTML>", Some(Kind::Html)),
+        ("php", "<html>", None),
+        ("ipynb", "{", Some(Kind::Notebook)),
+        ("eml", "From: a", Some(Kind::Mail)),
+        ("md", "# text", None),
+    ] {
+        assert_eq!(Kind::of(extension, head.as_bytes()), kind, "{extension}: {head}");
+    }
+}
+
+#[test]
+fn html_keeps_headings_lists_tables_and_no_script() {
+    let page = "<!doctype html><html><head><meta charset=utf-8><title>T &amp; t</title><style>p { x: y }</style>\
+        <script>if (a < b) { alert('</p>') }</script></head><body><h1>One\n  <em>two</em></h1><p>a&nbsp;b &lt;c&gt;<br>d\
+        <ul><li><p>x</p><li>y<ul><li>z</ul></ul><table><tr><th>k<th>v<tr><td><p>1</p><td>2</table>\
+        <pre>  keep\n    this</pre><svg><text>no</text></svg><noscript>no</noscript><img alt='a ship'> end";
+    let text = html::page(page.as_bytes().to_vec());
+    assert_eq!(
+        text,
+        "T & t\n\n# One two\n\na\u{a0}b <c>\nd\n\n- x\n\n- y\n\n- z\n\nk | v\n1 | 2\n\n  keep\n    this\n\na ship end\n"
+    );
+    let old = html::page(b"<html><meta charset=\"windows-1251\"><p>\xcf\xf0\xe8\xe2\xe5\xf2".to_vec());
+    assert_eq!(old, "Привет\n");
+    let closed =
+        html::text("<?xml version='1.0'?><html><head><title/><script src='x'/></head><p>shown</p>", html::Form::Xhtml);
+    assert_eq!(closed, "shown\n");
+}
+
+fn archive(parts: &[(&str, &str)]) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, text) in parts {
+        zip.start_file(*name, zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(text.as_bytes()).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+#[test]
+fn word_open_document_and_epub_files_are_text_and_headings() {
+    let document = r#"<?xml version="1.0"?><w:document xmlns:w="w"><w:body>
+        <w:p><w:pPr><w:pStyle w:val="berschrift2"/><w:tabs><w:tab w:val="left"/></w:tabs></w:pPr><w:r><w:t>Head</w:t></w:r></w:p>
+        <w:p><w:r><w:t xml:space="preserve">one &amp; </w:t></w:r><w:del><w:r><w:delText>gone</w:delText></w:r></w:del>
+        <w:r><w:t>two&#33;</w:t><w:tab/><w:t>x</w:t><w:instrText> PAGE </w:instrText></w:r></w:p>
+        <w:tbl><w:tr><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p></w:tc><w:tc><w:p><w:r><w:t>b</w:t></w:r></w:p></w:tc></w:tr>
+        <w:tr><w:tc><w:p><w:r><w:t>c</w:t></w:r></w:p></w:tc></w:tr></w:tbl></w:body></w:document>"#;
+    let styles =
+        r#"<w:styles><w:style w:styleId="berschrift2"><w:pPr><w:outlineLvl w:val="1"/></w:pPr></w:style></w:styles>"#;
+    let notes = "<w:footnotes><w:footnote><w:p><w:r><w:t>a note</w:t></w:r></w:p></w:footnote></w:footnotes>";
+    let docx = [("word/document.xml", document), ("word/styles.xml", styles), ("word/footnotes.xml", notes)];
+    assert_eq!(office::text(archive(&docx)).unwrap(), "## Head\n\none & two!\tx\na | b\nc\n\na note\n");
+
+    let content = "<office:text><text:tracked-changes><text:p>gone</text:p></text:tracked-changes>
+        <text:h text:outline-level=\"1\">Head</text:h><text:p>one<text:s/>two<text:line-break/>three</text:p>
+        <text:list><text:list-item><text:p>item</text:p></text:list-item></text:list>
+        <table:table-row><table:table-cell><text:p>a</text:p></table:table-cell><table:table-cell><text:p>b</text:p>
+        </table:table-cell></table:table-row></office:text>";
+    assert_eq!(
+        office::text(archive(&[("content.xml", content)])).unwrap(),
+        "# Head\n\none two\nthree\n- item\na | b\n"
+    );
+
+    let epub = [
+        (
+            "META-INF/container.xml",
+            "<container><rootfiles><rootfile full-path='OPS/book.opf'/></rootfiles></container>",
+        ),
+        (
+            "OPS/book.opf",
+            "<package><manifest><item id='b' href='two.xhtml'/><item id='a' href='text/one%20a.xhtml'/><item id='c' href='no'/>\
+             </manifest><spine><itemref idref='a'/><itemref idref='b'/><itemref idref='c'/></spine></package>",
+        ),
+        ("OPS/text/one a.xhtml", "<html><body><h1>First</h1></body></html>"),
+        ("OPS/two.xhtml", "<html><body><p>Second</p></body></html>"),
+    ];
+    assert_eq!(office::text(archive(&epub)).unwrap(), "# First\n\nSecond\n\n[no is missing in the book]\n");
+    assert!(office::text(archive(&[("ppt/slides/slide1.xml", "")])).unwrap_err().contains("no text document"));
+    assert!(office::text(b"PK\x03\x04 and no more".to_vec()).unwrap_err().contains("damaged"));
+    let huge = "x".repeat(257 << 20);
+    assert!(office::text(archive(&[("content.xml", &huge)])).unwrap_err().contains("larger than 256 MiB"));
+}
+
+#[test]
+fn notebooks_and_mails_are_read_without_their_wrapping() {
+    let notebook = r##"{"metadata":{"language_info":{"name":"python"}},"cells":[
+        {"cell_type":"markdown","source":["# Title\n","text"]},
+        {"cell_type":"code","source":"print(1)","outputs":[{"output_type":"stream","text":["1\n"]},
+         {"data":{"text/plain":"2","image/png":"AAAA"}},{"ename":"ValueError","evalue":"no"}]}]}"##;
+    assert_eq!(
+        notebook::text(notebook.as_bytes().to_vec()),
+        "# Title\ntext\n\n```python\nprint(1)\n```\n\n```\n1\n```\n\n```\n2\n```\n\n```\nValueError: no\n```\n"
+    );
+    assert_eq!(notebook::text(b"no notebook".to_vec()), "no notebook");
+    let mail = "From: =?utf-8?q?J=C3=BCrgen?= <j@example.org>\r\nTo: a@example.org, B <b@example.org>\r\nSubject: Hi\r\n there\r\n\
+        MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\nContent-Type: text/html; charset=iso-8859-1\r\n\
+        Content-Transfer-Encoding: quoted-printable\r\n\r\n<p>Gr=FC=DFe</p><script>no</script>\r\n--x\r\n\
+        Content-Type: image/png\r\nContent-Disposition: attachment; filename=\"a.png\"\r\n\r\nAAAA\r\n--x--\r\n";
+    assert_eq!(
+        mail::text(mail.as_bytes()).unwrap(),
+        "From: Jürgen <j@example.org>\nTo: a@example.org, B <b@example.org>\nSubject: Hi there\n\nGrüße\n\n[attachment: a.png]"
+    );
+}

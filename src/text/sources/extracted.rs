@@ -1,0 +1,104 @@
+//! Text that a child process extracts from a document.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use super::super::child::{self, Failed, Limits};
+use super::super::extract::{CHILD, Kind, MEMORY_BYTES, Page};
+use super::read::extension;
+use super::{Found, SourceError, SourceOptions};
+use crate::engine::protocol::Cancel;
+
+/// The text, pages separated by form feeds, and a note about how it was read and what is missing.
+pub(super) fn read(
+    found: &Found,
+    kind: Kind,
+    options: &SourceOptions,
+    cancel: &Cancel,
+) -> Result<(String, Option<String>), SourceError> {
+    let name = || found.shown.clone();
+    let failed = |reason: String| {
+        let extension = found.path.extension().map(|e| extension(&e.to_string_lossy())).unwrap_or_default();
+        SourceError::Document { name: name(), reason, extension }
+    };
+    let pages = pages(found, options, cancel, failed)?;
+    if kind != Kind::Pdf {
+        let text = pages.into_iter().map(|page| page.text).collect();
+        return Ok((text, kind.name().map(|name| format!("read as {name}, without its markup"))));
+    }
+    let count = pages.len();
+    let (first, last) = options.pages.map_or((1, count), |(first, last)| (first as usize, last as usize));
+    let chosen =
+        first.checked_sub(1).and_then(|from| pages.get(from..count.min(last))).filter(|pages| !pages.is_empty());
+    let Some(chosen) = chosen else {
+        let (first, last) = options.pages.unwrap_or_default();
+        return Err(SourceError::NoSuchPages { name: name(), first, last, pages: count });
+    };
+    if chosen.iter().all(|page| page.failed) {
+        return Err(failed("it is damaged: no page could be read".to_owned()));
+    }
+    if chosen.iter().all(|page| page.text.trim().is_empty()) {
+        return Err(SourceError::NoTextLayer { name: name(), pages: count });
+    }
+    let texts: Vec<&str> = chosen.iter().map(|page| page.text.trim_end()).collect();
+    Ok((texts.join("\n\u{0C}\n"), note(chosen, first)))
+}
+
+/// What is missing, by the numbers of the pages.
+fn note(pages: &[Page], first: usize) -> Option<String> {
+    let numbered = |is: &dyn Fn(&Page) -> bool| {
+        let numbers: Vec<usize> = pages.iter().zip(first..).filter(|(page, _)| is(page)).map(|(_, n)| n).collect();
+        page_numbers(&numbers)
+    };
+    let failed = numbered(&|page| page.failed).map(|pages| format!("{pages} could not be read"));
+    let empty = numbered(&|page| !page.failed && page.text.trim().is_empty());
+    let empty = empty.map(|pages| format!("no text on {pages} (perhaps a scan)"));
+    let partial = numbered(&|page| page.partial && !page.text.trim().is_empty());
+    let partial = partial.map(|pages| format!("some characters of {pages} could not be read"));
+    let all: Vec<String> = [failed, empty, partial].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// `page 2`, `pages 2-4 and 9`.
+fn page_numbers(numbers: &[usize]) -> Option<String> {
+    let runs: Vec<String> = numbers
+        .chunk_by(|a, b| a + 1 == *b)
+        .filter_map(|run| Some((run.first()?, run.last()?)))
+        .map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") })
+        .collect();
+    let word = if numbers.len() == 1 { "page" } else { "pages" };
+    match runs.split_last()? {
+        (last, []) => Some(format!("{word} {last}")),
+        (last, before) => Some(format!("{word} {} and {last}", before.join(", "))),
+    }
+}
+
+fn pages(
+    found: &Found,
+    options: &SourceOptions,
+    cancel: &Cancel,
+    failed: impl Fn(String) -> SourceError,
+) -> Result<Vec<Page>, SourceError> {
+    let (program, arguments) = options.reader.split_first().ok_or_else(|| failed("no reader".to_owned()))?;
+    let mut command = Command::new(program);
+    command.args(arguments).arg(CHILD).arg(&found.path).env("RUST_BACKTRACE", "0");
+    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
+    let output = child::run(command, limits, cancel).map_err(|e| match e {
+        Failed::Start(e) => failed(format!("the reader did not start ({e})")),
+        Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),
+        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
+        Failed::Cancelled => SourceError::Cancelled,
+    })?;
+    if !output.status.success() {
+        return Err(failed(match (output.status.signal(), output.complaint.as_str()) {
+            // An allocation beyond the limit aborts the child; the system's own guard kills it.
+            (Some(_), _) => format!(
+                "reading it needs more than {} GiB of memory, or breaks the reader: it is damaged or made to do so",
+                MEMORY_BYTES >> 30
+            ),
+            (None, "") => format!("the reader ended with {}", output.status),
+            (None, complaint) => complaint.to_owned(),
+        }));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| failed(e.to_string()))
+}
