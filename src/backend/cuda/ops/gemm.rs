@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_kernel_reads_a_row_op_from_its_place_in_the_segment() {
+    fn which_kernel_reads_a_row_follows_from_its_place_in_the_segment() {
         // However a segment is cut on the grid, each row meets the same kernel.
         let by_row = |cuts: &[usize]| {
             let (mut read, mut own) = (0, Vec::new());
