@@ -149,7 +149,7 @@ fn a_cache_keeps_its_rows_while_it_grows() {
     let values: Vec<f32> = (0..100 * spec.projection_width()).map(|i| (i % 251) as f32 / 16.0).collect();
     b.seek(0).unwrap();
     b.write(&mut x, &values).unwrap();
-    b.append_kv(&mut cache, &x, &spec, pass).unwrap();
+    b.append_kv(&mut [&mut cache], &x, &spec, pass).unwrap();
     let rows = b.read_rows(&cache, &spec, 0..100).unwrap();
     b.reserve(&mut cache, 50_000).unwrap();
     assert!(b.memory().state > before);
@@ -198,9 +198,9 @@ fn lists_grow_for_a_rule_that_takes_more_blocks_than_the_models_own() {
                 b.set_tokens(&vec![0; pass.rows()]).unwrap();
                 let width = own.projection_width();
                 b.write(&mut x, &values[start * width..][..pass.rows() * width]).unwrap();
-                b.append_kv(&mut cache, &x, &own, pass).unwrap();
-                b.select_blocks(&mut sel, &x, &cache, rule, pass).unwrap();
-                b.attend(&mut o, &x, &mut sel, &cache, rule, pass).unwrap();
+                b.append_kv(&mut [&mut cache], &x, &own, pass).unwrap();
+                b.select_blocks(&mut sel, &x, &[&cache], rule, pass).unwrap();
+                b.attend(&mut o, &x, &mut sel, &[&cache], rule, pass).unwrap();
                 let chosen = b.read_selection(&sel, rule, pass.rows()).unwrap();
                 let last = chosen.last().unwrap()[0].len();
                 assert_eq!(last, if rule.dense_rule == DenseRule::Always { 10 } else { 4 });

@@ -12,7 +12,7 @@ pub trait Lightning: Memory {
     /// Lightning attention up to and including the read of the state: qk-norm, RoPE, recurrence (docs/model.md §4,
     /// steps 2-5). `q_norm`, `k_norm` are `None` where the spec has no qk-norm. `o [rows, heads·d]`. A state for each group of the
     /// pass.
-    fn lightning_rows(
+    fn lightning(
         &mut self,
         o: &mut Self::Buf,
         x: &Self::Buf,
@@ -23,20 +23,6 @@ pub trait Lightning: Memory {
         eps: f32,
         pass: Pass,
     ) -> Result<()>;
-    /// [`Lightning::lightning_rows`] of the active sequence.
-    fn lightning(
-        &mut self,
-        o: &mut Self::Buf,
-        x: &Self::Buf,
-        q_norm: Option<&Self::Vector>,
-        k_norm: Option<&Self::Vector>,
-        state: &mut Self::Recurrent,
-        spec: &LightningSpec,
-        eps: f32,
-        pass: Pass,
-    ) -> Result<()> {
-        self.lightning_rows(o, x, q_norm, k_norm, &mut [state], spec, eps, pass)
-    }
     /// Absorbs pending rows, `S ← λ·S + k vᵀ` row by row. A no-op when nothing is pending.
     fn fold(&mut self, state: &mut Self::Recurrent, spec: &LightningSpec) -> Result<()>;
 }

@@ -43,7 +43,7 @@ pub use forms::Form;
 pub use images::Images;
 pub use lightning::Lightning;
 pub use memory::{Memory, Wanted};
-pub use rows::{Follows, Mlp, Rows};
+pub use rows::{Mlp, NextOp, Rows};
 pub use sparse::{BlockMass, MASS, MassOf, Sparse};
 pub use steps::{Group, Place, Steps};
 

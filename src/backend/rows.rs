@@ -6,7 +6,7 @@ use super::{HeadRows, Memory, Pass, Result, TopLogits};
 
 /// What reads rows once they are made.
 #[derive(Clone, Debug)]
-pub enum Follows<'a, V> {
+pub enum NextOp<'a, V> {
     /// [`Rows::norm_linear`], [`Rows::norm_gate_up`] or [`Rows::head`] with this norm, after [`Rows::embed`], [`Rows::linear_add`] or [`Rows::gate_output`].
     Norm(&'a V),
     /// [`Rows::gate_output`] with this norm and these columns of the projection, after a mixer.
@@ -34,7 +34,7 @@ pub struct Mlp<'a, M, V> {
 /// z (heads·d, if any)]`.
 pub trait Rows: Memory {
     /// Says what reads the rows that the next operation makes: a backend may make them ready for it on the way. A hint for verify passes: no value depends on it.
-    fn coming(&mut self, _follows: Follows<'_, Self::Vector>) {}
+    fn hint_next_op(&mut self, _op: NextOp<'_, Self::Vector>) {}
     /// `h[r] = scale · table[token r]`. `[rows, hidden]`
     fn embed(&mut self, h: &mut Self::Buf, table: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
     /// `dst = rmsnorm(h, norm) Wᵀ` `[rows, out]` (docs/model.md §3).

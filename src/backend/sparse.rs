@@ -36,60 +36,33 @@ pub trait Sparse: Memory {
     }
     /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key of a window that they
     /// complete (docs/model.md §5.3). A cache for each group of the pass.
-    fn append_rows(
+    fn append_kv(
         &mut self,
         caches: &mut [&mut Self::Cache],
         x: &Self::Buf,
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// [`Sparse::append_rows`] of the active sequence.
-    fn append_kv(&mut self, cache: &mut Self::Cache, x: &Self::Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
-        self.append_rows(&mut [cache], x, spec, pass)
-    }
     /// Chooses blocks per row and KV head (docs/model.md §5.4-5.6), every row by its own position.
-    fn select_rows(
-        &mut self,
-        sel: &mut Self::Selection,
-        x: &Self::Buf,
-        caches: &[&Self::Cache],
-        spec: &SparseSpec,
-        pass: Pass,
-    ) -> Result<()>;
-    /// [`Sparse::select_rows`] of the active sequence.
     fn select_blocks(
         &mut self,
         sel: &mut Self::Selection,
         x: &Self::Buf,
-        cache: &Self::Cache,
-        spec: &SparseSpec,
-        pass: Pass,
-    ) -> Result<()> {
-        self.select_rows(sel, x, &[cache], spec, pass)
-    }
-    /// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`. A verify pass adds each row's
-    /// attention to the mass of the blocks it went to.
-    fn attend_rows(
-        &mut self,
-        o: &mut Self::Buf,
-        x: &Self::Buf,
-        sel: &mut Self::Selection,
         caches: &[&Self::Cache],
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// [`Sparse::attend_rows`] of the active sequence.
+    /// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`. A verify pass adds each row's
+    /// attention to the mass of the blocks it went to.
     fn attend(
         &mut self,
         o: &mut Self::Buf,
         x: &Self::Buf,
         sel: &mut Self::Selection,
-        cache: &Self::Cache,
+        caches: &[&Self::Cache],
         spec: &SparseSpec,
         pass: Pass,
-    ) -> Result<()> {
-        self.attend_rows(o, x, sel, &[cache], spec, pass)
-    }
+    ) -> Result<()>;
     /// Blocks chosen in the last pass: `[rows][kv_heads]`, ascending. A row that ran densely reads as all its blocks.
     fn read_selection(&mut self, sel: &Self::Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>>;
     /// Rows of prefill passes from now on do not attend to these blocks, their own apart; nothing is hidden when there are none.

@@ -7,7 +7,7 @@
 
 mod load;
 
-use crate::backend::{Backend, Follows, HeadRows, Mlp, Pass, Result as BackendResult, internal};
+use crate::backend::{Backend, HeadRows, Mlp, NextOp, Pass, Result as BackendResult, internal};
 use crate::core::spec::ModelSpec;
 
 use super::parts::{LayerState, MixBufs, Workspace};
@@ -121,7 +121,7 @@ impl<B: Backend> Model<B> {
         let Workspace { h, mid, aux_hidden, sparse_spec, sparse, lightning, .. } = work;
         // The norm in front of each layer, and of the head.
         let entry = |layer: usize| self.layers.get(layer).map_or(&self.norm, |w| &w.input_norm);
-        b.coming(Follows::Norm(entry(0)));
+        b.hint_next_op(NextOp::Norm(entry(0)));
         b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
         probe(b, Seen::Embedding(h))?;
         // Rows after the last layer serve logits alone, unless a draft head reads them.
@@ -140,18 +140,18 @@ impl<B: Backend> Model<B> {
                     if stop_in == Some(i) {
                         let kept = Some(sparse_spec.kv_columns());
                         b.norm_linear_of(x, h, &w.input_norm, eps, &w.qkv, kept, pass)?;
-                        b.append_rows(&mut caches, x, sparse_spec, pass)?;
+                        b.append_kv(&mut caches, x, sparse_spec, pass)?;
                         break;
                     }
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
-                    b.append_rows(&mut caches, x, sparse_spec, pass)?;
+                    b.append_kv(&mut caches, x, sparse_spec, pass)?;
                     let caches: Vec<&B::Cache> = caches.into_iter().map(|cache| &*cache).collect();
-                    b.select_rows(selection, x, &caches, sparse_spec, pass)?;
+                    b.select_blocks(selection, x, &caches, sparse_spec, pass)?;
                     probe(b, Seen::Selection { layer: i, selection })?;
-                    b.coming(Follows::Gate { norm: None, columns: sparse_spec.gate_columns() });
-                    b.attend_rows(o, x, selection, &caches, sparse_spec, pass)?;
+                    b.hint_next_op(NextOp::Gate { norm: None, columns: sparse_spec.gate_columns() });
+                    b.attend(o, x, selection, &caches, sparse_spec, pass)?;
                     probe(b, Seen::Mixer { layer: i, output: o, projection: x })?;
-                    b.coming(Follows::Norm(&w.post_norm));
+                    b.hint_next_op(NextOp::Norm(&w.post_norm));
                     b.gate_output(h, o, None, eps, x, sparse_spec.gate_columns(), &w.out, scale, pass)?;
                 }
                 MixerWeights::Lightning { q_norm, k_norm, output_norm } => {
@@ -161,18 +161,18 @@ impl<B: Backend> Model<B> {
                     };
                     let spec = &self.spec.lightning;
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
-                    b.coming(Follows::Gate { norm: output_norm.as_ref(), columns: spec.gate_columns() });
-                    b.lightning_rows(o, x, q_norm.as_ref(), k_norm.as_ref(), &mut states, spec, eps, pass)?;
+                    b.hint_next_op(NextOp::Gate { norm: output_norm.as_ref(), columns: spec.gate_columns() });
+                    b.lightning(o, x, q_norm.as_ref(), k_norm.as_ref(), &mut states, spec, eps, pass)?;
                     if stop_in == Some(i) {
                         break;
                     }
                     probe(b, Seen::Mixer { layer: i, output: o, projection: x })?;
-                    b.coming(Follows::Norm(&w.post_norm));
+                    b.hint_next_op(NextOp::Norm(&w.post_norm));
                     b.gate_output(h, o, output_norm.as_ref(), eps, x, spec.gate_columns(), &w.out, scale, pass)?;
                 }
             }
             probe(b, Seen::Between { layer: i, hidden: h })?;
-            b.coming(Follows::Norm(entry(i + 1)));
+            b.hint_next_op(NextOp::Norm(entry(i + 1)));
             if watched {
                 b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;
                 probe(b, Seen::Middle { layer: i, mid })?;

@@ -337,12 +337,12 @@ fn answer_while_rows_come(mut b: Cuda) -> Vec<f32> {
         b.set_tokens(&[1]).unwrap();
         let mut step = |b: &mut Cuda| {
             b.step(StepKey::Verify(1), &mut |b| {
-                b.append_kv(&mut cache, &x, &spec, pass)?;
-                b.select_blocks(&mut sel, &x, &cache, &spec, pass)?;
+                b.append_kv(&mut [&mut cache], &x, &spec, pass)?;
+                b.select_blocks(&mut sel, &x, &[&cache], &spec, pass)?;
                 if !complete {
                     disk.set(Gate::Ajar);
                 }
-                b.attend(&mut o, &x, &mut sel, &cache, &spec, pass)
+                b.attend(&mut o, &x, &mut sel, &[&cache], &spec, pass)
             })
             .unwrap();
             b.read(&o, 1).unwrap()

@@ -94,9 +94,9 @@ impl Story {
         let Story { b, spec, caches, places, sel, x, o, .. } = self;
         b.reserve(&mut caches[of], places[of].position + rows).unwrap();
         b.set_tokens(&vec![0; rows]).unwrap();
-        b.append_kv(&mut caches[of], x, spec, pass).unwrap();
-        b.select_blocks(sel, x, &caches[of], spec, pass).unwrap();
-        b.attend(o, x, sel, &caches[of], spec, pass).unwrap();
+        b.append_kv(&mut [&mut caches[of]], x, spec, pass).unwrap();
+        b.select_blocks(sel, x, &[&caches[of]], spec, pass).unwrap();
+        b.attend(o, x, sel, &[&caches[of]], spec, pass).unwrap();
         let out = b.read(o, rows).unwrap();
         b.advance(pass, rows).unwrap();
         places[of] = b.place();
@@ -126,10 +126,10 @@ impl Story {
             caches.iter_mut().enumerate().filter(|(i, _)| groups.iter().any(|g| g.0 == *i)).map(|(_, c)| c).collect();
         b.bind_caches(0, &mut taken).unwrap();
         b.step(key, &mut |b| {
-            b.append_rows(&mut taken, x, spec, pass)?;
+            b.append_kv(&mut taken, x, spec, pass)?;
             let caches: Vec<&Cache> = taken.iter().map(|c| &**c).collect();
-            b.select_rows(sel, x, &caches, spec, pass)?;
-            b.attend_rows(o, x, sel, &caches, spec, pass)
+            b.select_blocks(sel, x, &caches, spec, pass)?;
+            b.attend(o, x, sel, &caches, spec, pass)
         })
         .unwrap();
         let out = b.read(o, all).unwrap();

@@ -17,7 +17,7 @@ use crate::backend::{GRID, Lightning, MAX_VERIFY_ROWS, Pass, Result};
 use crate::core::spec::LightningSpec;
 
 impl Lightning for Cpu {
-    fn lightning_rows(
+    fn lightning(
         &mut self,
         o: &mut Buf,
         x: &Buf,

@@ -11,7 +11,7 @@ use crate::backend::{BlockMass, MassOf, Pass, Result, Sparse, internal, shape};
 use crate::core::spec::SparseSpec;
 
 impl Sparse for Cpu {
-    fn append_rows(&mut self, caches: &mut [&mut Cache], x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
+    fn append_kv(&mut self, caches: &mut [&mut Cache], x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
         let k = spec.heads * spec.head_dim;
         let v = k + spec.kv_heads * spec.head_dim;
         let mut rest = x.rows(pass);
@@ -27,7 +27,7 @@ impl Sparse for Cpu {
         Ok(())
     }
 
-    fn select_rows(
+    fn select_blocks(
         &mut self,
         sel: &mut Selection,
         x: &Buf,
@@ -54,7 +54,7 @@ impl Sparse for Cpu {
         sel.hidden = blocks.to_vec();
     }
 
-    fn attend_rows(
+    fn attend(
         &mut self,
         o: &mut Buf,
         x: &Buf,

@@ -101,7 +101,7 @@ impl Cache {
 
     /// Some rows of k, v, k1 or k2, and the memory they are in.
     pub(super) fn rows(&self, index: usize, rows: &Range<usize>) -> Result<(Stretch, Home)> {
-        let column = self.columns.get(index).ok_or_else(|| internal("cache", "an array that is not there"))?;
+        let column = &self.columns[index];
         Ok((self.joined().rows(column, rows)?, column.home))
     }
 

@@ -23,11 +23,8 @@ pub(crate) enum Account {
 
 #[derive(Default)]
 struct Accounts {
-    weights: AtomicU64,
-    state: AtomicU64,
-    work: AtomicU64,
-    pool: AtomicU64,
-    host: AtomicU64,
+    /// By [`Account`].
+    bytes: [AtomicU64; 5],
     /// Fenced allocations, start and size; only while guards are on.
     fenced: Mutex<HashMap<DevicePtr, usize>>,
 }
@@ -100,7 +97,7 @@ impl Device {
         let context = if self.driver.info().driver_version > 0 { CONTEXT_BYTES } else { 0 };
         let taken = [Account::Weights, Account::State, Account::Work, Account::Pool]
             .into_iter()
-            .map(|account| self.account(account).load(Ordering::Relaxed))
+            .map(|account| self.account(account))
             .sum::<u64>();
         Ok(self.most.map_or(free, |most| most.saturating_sub(taken + context).min(free)))
     }
@@ -140,22 +137,13 @@ impl Device {
         ordered
     }
 
-    fn account(&self, account: Account) -> &AtomicU64 {
-        match account {
-            Account::Weights => &self.accounts.weights,
-            Account::State => &self.accounts.state,
-            Account::Work => &self.accounts.work,
-            Account::Pool => &self.accounts.pool,
-            Account::Host => &self.accounts.host,
-        }
+    fn account(&self, account: Account) -> u64 {
+        self.accounts.bytes[account as usize].load(Ordering::Relaxed)
     }
 
-    pub(crate) fn charge(&self, account: Account, bytes: usize) {
-        self.account(account).fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    pub(crate) fn discharge(&self, account: Account, bytes: usize) {
-        self.account(account).fetch_sub(bytes as u64, Ordering::Relaxed);
+    pub(crate) fn charge(&self, account: Account, bytes: usize) -> Charge {
+        self.accounts.bytes[account as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+        Charge { device: self.clone(), account, bytes }
     }
 
     /// Sizes now; `used` is what the device counts, other programs included, `total` that and what may still be
@@ -164,11 +152,11 @@ impl Device {
         let total = self.driver.info().total_bytes;
         let used = self.driver.free_bytes().map_or(0, |free| total.saturating_sub(free));
         MemoryInfo {
-            weights: self.accounts.weights.load(Ordering::Relaxed),
-            state: self.accounts.state.load(Ordering::Relaxed),
-            work: self.accounts.work.load(Ordering::Relaxed),
-            pool: self.accounts.pool.load(Ordering::Relaxed),
-            host: self.accounts.host.load(Ordering::Relaxed),
+            weights: self.account(Account::Weights),
+            state: self.account(Account::State),
+            work: self.account(Account::Work),
+            pool: self.account(Account::Pool),
+            host: self.account(Account::Host),
             used,
             total: self.untaken_bytes().map_or(total, |free| total.min(used + free)),
         }
@@ -195,8 +183,7 @@ impl Device {
                 ptr
             }
         };
-        self.charge(account, bytes);
-        Ok(DeviceBuffer { device: self.clone(), ptr, bytes, account })
+        Ok(DeviceBuffer { ptr, charge: self.charge(account, bytes) })
     }
 
     pub(crate) fn zeroed(&self, what: &str, bytes: usize, account: Account) -> Result<DeviceBuffer> {
@@ -232,11 +219,22 @@ impl Device {
     }
 }
 
-pub(crate) struct DeviceBuffer {
+/// Bytes in the accounts, until this is dropped.
+pub(crate) struct Charge {
     device: Device,
-    ptr: DevicePtr,
-    bytes: usize,
     account: Account,
+    bytes: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.device.accounts.bytes[self.account as usize].fetch_sub(self.bytes as u64, Ordering::Relaxed);
+    }
+}
+
+pub(crate) struct DeviceBuffer {
+    ptr: DevicePtr,
+    charge: Charge,
 }
 
 impl DeviceBuffer {
@@ -245,17 +243,17 @@ impl DeviceBuffer {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.charge.bytes
     }
 }
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        self.device.discharge(self.account, self.bytes);
-        if self.device.guards == Guards::On {
-            self.device.fenced().remove(&self.ptr);
+        let device = &self.charge.device;
+        if device.guards == Guards::On {
+            device.fenced().remove(&self.ptr);
         }
-        self.device.driver.free(self.ptr);
+        device.driver.free(self.ptr);
     }
 }
 

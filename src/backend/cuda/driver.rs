@@ -110,6 +110,8 @@ pub enum Queue {
     Compute,
     /// Images to and from the host, concurrent with the kernels.
     Copy,
+    /// Proofs of the GEMM library: they wait for nothing, and nothing waits for them.
+    Proof,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]

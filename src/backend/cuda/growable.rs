@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::device::{Account, Device, DeviceBuffer};
+use super::device::{Account, Charge, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Home, Mapping, Queue};
 use crate::backend::{Result, internal};
 
@@ -22,27 +22,13 @@ const PART_BYTES: usize = 64 << 20;
 /// And by this share of what the array has for itself, so that long contexts grow rarely too.
 const SPARE_SHARE: usize = 32;
 
-struct Charge {
-    device: Device,
-    account: Account,
-    bytes: usize,
-}
-
-impl Charge {
-    fn new(device: &Device, home: Home, bytes: usize) -> Arc<Charge> {
-        let account = match home {
-            Home::Device => Account::State,
-            Home::Host => Account::Host,
-        };
-        device.charge(account, bytes);
-        Arc::new(Charge { device: device.clone(), account, bytes })
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.device.discharge(self.account, self.bytes);
-    }
+/// Memory of this home in the accounts, until its last holder drops it.
+fn charge(device: &Device, home: Home, bytes: usize) -> Arc<Charge> {
+    let account = match home {
+        Home::Device => Account::State,
+        Home::Host => Account::Host,
+    };
+    Arc::new(device.charge(account, bytes))
 }
 
 struct Part {
@@ -196,7 +182,7 @@ impl Growable {
             while *mapped < until {
                 let (start, bytes) = (*at + *mapped as u64, most.min(until - *mapped));
                 let mapping = self.device.driver().map(self.home, start, bytes)?;
-                parts.push(Part { mapping, charge: Charge::new(&self.device, self.home, bytes) });
+                parts.push(Part { mapping, charge: charge(&self.device, self.home, bytes) });
                 *mapped += bytes;
                 if self.home == Home::Device {
                     // SAFETY: just mapped with this size.
@@ -333,7 +319,7 @@ impl Growable {
                     }
                 };
                 at += piece.bytes as u64;
-                parts.insert(index + i, Part { mapping, charge: Charge::new(&self.device, home_of, piece.bytes) });
+                parts.insert(index + i, Part { mapping, charge: charge(&self.device, home_of, piece.bytes) });
             }
             Ok(())
         });

@@ -105,23 +105,23 @@ fn rows_of(device: &Device, spec: &SparseSpec, limit: usize, home: Home, layers:
     }
 }
 
-fn columns(arrays: &[Tiles], spec: &SparseSpec, layers: usize) -> Result<Vec<Columns>> {
+fn columns(arrays: &[Tiles], spec: &SparseSpec, layers: usize) -> Vec<Columns> {
     let row_bytes = spec.kv_heads * HEAD * 2;
     let block = spec.block * row_bytes;
     let [level1, level2] = level_bytes(spec);
     let column = |array: usize, before: usize, chunk: usize| {
-        let tiles = arrays.get(array).ok_or_else(|| internal("cache", "an array that is not there"))?;
+        let tiles = &arrays[array];
         let (home, at) = (tiles.array.home, tiles.array.ptr() + before as u64);
-        Ok(Column { home, array, at, chunk, pitch: tiles.bytes, row_bytes })
+        Column { home, array, at, chunk, pitch: tiles.bytes, row_bytes }
     };
-    let keys = arrays.len().saturating_sub(1);
+    let keys = arrays.len() - 1;
     let of_layer = |layer: usize| {
-        let [k, v] = [2 * layer, 2 * layer + 1].map(|n| match arrays.first().map(|tiles| tiles.array.home) {
-            Some(Home::Host) => column(n, 0, block),
-            Some(Home::Device) | None => column(0, n * block, block),
+        let [k, v] = [2 * layer, 2 * layer + 1].map(|n| match arrays[0].array.home {
+            Home::Host => column(n, 0, block),
+            Home::Device => column(0, n * block, block),
         });
         let before = layer * (level1 + level2);
-        Ok([k?, v?, column(keys, before, level1)?, column(keys, before + level1, level2)?])
+        [k, v, column(keys, before, level1), column(keys, before + level1, level2)]
     };
     (0..layers).map(of_layer).collect()
 }
@@ -150,7 +150,7 @@ impl Joined {
         let mut arrays = rows_of(device, spec, limit, home, layers)?;
         let keys = [KEY_TILE, layers * (level1 + level2), late];
         arrays.push(Tiles::new(device, "compressed keys", Home::Device, limit, keys)?);
-        let columns = columns(&arrays, spec, layers)?;
+        let columns = columns(&arrays, spec, layers);
         let bytes_per_token = token_bytes(spec, home, layers);
         ledger.host_bytes_per_token.fetch_add(bytes_per_token[1], Ordering::Relaxed);
         if ledger.bytes_per_token.fetch_add(bytes_per_token[0], Ordering::Relaxed) == 0 {
@@ -175,7 +175,7 @@ impl Joined {
         let tiles = tiles.ok_or_else(|| internal("cache", "keys and values that are not on the device"))?;
         let positions = tiles.array.backed() / tiles.bytes * tiles.positions;
         let mut arrays = rows_of(&self.device, spec, self.limit, Home::Host, self.layers)?;
-        let from = columns(&self.arrays, spec, self.layers)?;
+        let from = columns(&self.arrays, spec, self.layers);
         let from = from.iter().flat_map(|[k, v, ..]| [k, v]);
         for (to, from) in arrays.iter_mut().zip(from) {
             to.array.grow(to.holding(positions))?;
@@ -192,7 +192,7 @@ impl Joined {
     }
 
     /// Keys and values are in the host's memory from now on, as [`Joined::on_host`] put them there. Says where each layer's rows are.
-    pub(super) fn leave_device(&mut self, spec: &SparseSpec, OnHost(mut arrays): OnHost) -> Result<Vec<Columns>> {
+    pub(super) fn leave_device(&mut self, spec: &SparseSpec, OnHost(mut arrays): OnHost) -> Vec<Columns> {
         arrays.extend(self.arrays.pop());
         self.arrays = arrays;
         let bytes = token_bytes(spec, Home::Host, self.layers);
@@ -208,13 +208,12 @@ impl Joined {
         columns(&self.arrays, spec, self.layers)
     }
 
-    pub(super) fn array(&self, column: &Column) -> Result<&Growable> {
-        let tiles = self.arrays.get(column.array);
-        Ok(&tiles.ok_or_else(|| internal("cache", "an array that is not there"))?.array)
+    pub(super) fn array(&self, column: &Column) -> &Growable {
+        &self.arrays[column.array].array
     }
 
     pub(super) fn rows(&self, column: &Column, rows: &Range<usize>) -> Result<Stretch> {
-        let backed = self.array(column)?.backed() / column.pitch * (column.chunk / column.row_bytes);
+        let backed = self.array(column).backed() / column.pitch * (column.chunk / column.row_bytes);
         if rows.end > backed {
             return Err(shape("cache rows", format!("below {backed}"), rows.end));
         }

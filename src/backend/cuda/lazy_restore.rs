@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::device::{Device, Pinned};
 use super::driver::{Event, Home, Queue};
 use super::stretch::Stretch;
-use crate::backend::{BackendError, Result, internal};
+use crate::backend::{BackendError, Result};
 use crate::engine::protocol::{Cancel, PIECE_BYTES, RowSource, RowsFault};
 
 /// Positions of a unit: a block, as attention chooses them.
@@ -198,9 +198,9 @@ impl LazyRestore {
         let mut missing = Vec::new();
         let mut plan = self.plan();
         for (source, rows) in self.sources.iter().enumerate().take(of.end).skip(of.start) {
-            let known = plan.units.get(source).map_or(&[][..], Vec::as_slice);
+            let known = &plan.units[source];
             let units = positions.iter().flat_map(|p| rows.units_of(p));
-            let needed: Vec<usize> = units.filter(|u| known.get(*u) != Some(&Progress::Arrived)).collect();
+            let needed: Vec<usize> = units.filter(|u| known[*u] != Progress::Arrived).collect();
             let all = known.len();
             for part in needed.chunk_by(|a, b| a / rows.run() == b / rows.run()) {
                 let first = part.first().map_or(0, |u| u / rows.run() * rows.run());
@@ -218,7 +218,7 @@ impl LazyRestore {
         }
         let mut missing = missing.into_iter().peekable();
         while let Some((source, unit)) = missing.peek() {
-            if plan.units.get(*source).and_then(|u| u.get(*unit)) == Some(&Progress::Arrived) {
+            if plan.units[*source][*unit] == Progress::Arrived {
                 missing.next();
             } else if let Some(failed) = &plan.failed {
                 return Err(failed.clone());
@@ -281,15 +281,13 @@ impl LazyRestore {
 
     fn bring_through(&self, slots: &mut [(Pinned, Event)]) -> Result<()> {
         let driver = self.device.driver();
-        let most = |source: usize| self.sources.get(source).map_or(1, Source::run);
+        let most = |source: usize| self.sources[source].run();
         loop {
             let taken = self.plan().take(most);
             let Some((index, units)) = taken else {
                 return Ok(());
             };
-            let Some(source) = self.sources.get(index) else {
-                return Err(internal("restore_rows", "rows of a source that is not there"));
-            };
+            let source = &self.sources[index];
             let rows = units.start * UNIT..(units.end * UNIT).min(source.rows);
             let at = rows.start * source.row_bytes;
             for ((slot, event), (name, dst)) in slots.iter_mut().zip(&source.arrays) {
@@ -313,9 +311,7 @@ impl LazyRestore {
             }
             let mut plan = self.plan();
             plan.left -= units.len();
-            let run = plan.units.get_mut(index).and_then(|u| u.get_mut(units));
-            run.ok_or_else(|| internal("restore_rows", "more rows arrived than were asked for"))?
-                .fill(Progress::Arrived);
+            plan.units[index][units].fill(Progress::Arrived);
             drop(plan);
             self.changed.notify_all();
         }

@@ -47,8 +47,7 @@ pub struct Nvidia {
     context: sys::CUcontext,
     compute: sys::CUstream,
     copy: sys::CUstream,
-    /// For proofs of the GEMM library: they wait for nothing, and nothing waits for them.
-    side: sys::CUstream,
+    proof: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     kernels: Mutex<HashMap<&'static str, Kernel>>,
     /// cuBLASLt and its name, opened by the first user: usually a thread that runs while weights are loaded.
@@ -124,7 +123,7 @@ impl Nvidia {
         unsafe { result::ctx::set_current(context) }.map_err(say("cuCtxSetCurrent"))?;
         let compute = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
         let copy = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
-        let side = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
+        let proof = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
         let mut modules = Vec::new();
         for image in images::IMAGES {
             // SAFETY: embedded by the build, a fat binary with its own length inside.
@@ -173,7 +172,7 @@ impl Nvidia {
             context,
             compute,
             copy,
-            side,
+            proof,
             modules,
             kernels: Mutex::default(),
             library: OnceLock::new(),
@@ -204,6 +203,7 @@ impl Nvidia {
         match queue {
             Queue::Compute => self.compute,
             Queue::Copy => self.copy,
+            Queue::Proof => self.proof,
         }
     }
 
@@ -236,7 +236,7 @@ impl Nvidia {
 
     /// # Safety
     /// As for [`Driver::launch`].
-    unsafe fn launch_on(&self, stream: sys::CUstream, launch: &Launch<'_>) -> Result<()> {
+    unsafe fn launch_on(&self, queue: Queue, launch: &Launch<'_>) -> Result<()> {
         self.bind(launch.kernel)?;
         let function = self.kernel(launch)?;
         let mut params: [*mut c_void; 32] = [null_mut(); 32];
@@ -259,7 +259,7 @@ impl Nvidia {
             blockDimY: launch.block[1],
             blockDimZ: launch.block[2],
             sharedMemBytes: launch.shared_bytes,
-            hStream: stream,
+            hStream: self.stream(queue),
             attrs: if overlap { &raw mut attribute } else { null_mut() },
             numAttrs: u32::from(overlap),
         };
@@ -275,44 +275,6 @@ impl Nvidia {
                 )
             },
         )
-    }
-
-    /// # Safety
-    /// As for [`Driver::launch`].
-    unsafe fn launch_beside(&self, launch: &Launch<'_>) -> Result<()> {
-        // SAFETY: the caller's.
-        unsafe { self.launch_on(self.side, launch) }
-    }
-
-    fn side_stream(&self) -> sys::CUstream {
-        self.side
-    }
-
-    /// Sets bytes to zero, on the side.
-    ///
-    /// # Safety
-    /// `dst` must be device memory.
-    unsafe fn zero_beside(&self, dst: DevicePtr, bytes: usize) -> Result<()> {
-        // SAFETY: the caller's.
-        unsafe { sys::cuMemsetD8Async(dst, 0, bytes, self.side) }
-            .result()
-            .map_err(|e| failed(format!("filling {bytes} bytes"), e))
-    }
-
-    /// A word of device memory when everything on the side is done.
-    ///
-    /// # Safety
-    /// `src` must be device memory.
-    unsafe fn word_beside(&self, src: DevicePtr) -> Result<u32> {
-        let mut word = [0u8; 4];
-        // SAFETY: the caller's; the host reads after the wait.
-        unsafe {
-            sys::cuMemcpyDtoHAsync_v2(word.as_mut_ptr().cast(), src, word.len(), self.side)
-                .result()
-                .map_err(|e| failed("copying a word from the device", e))?;
-            result::stream::synchronize(self.side).map_err(|e| failed("device work", e))?;
-        }
-        Ok(u32::from_le_bytes(word))
     }
 
     fn find(&self, name: &str) -> Result<sys::CUfunction> {
@@ -350,7 +312,7 @@ impl Drop for Nvidia {
             }
             let _ = result::stream::destroy(self.compute);
             let _ = result::stream::destroy(self.copy);
-            let _ = result::stream::destroy(self.side);
+            let _ = result::stream::destroy(self.proof);
             let _ = result::primary_ctx::release(self.device);
         }
     }

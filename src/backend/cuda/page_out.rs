@@ -32,10 +32,9 @@ impl Cuda {
         let stays = |e: BackendError| BackendError::Unsupported(format!("keys and values stay on the GPU: {e}"));
         // From here on there is no way back, and nothing that could be refused but a pool.
         for (caches, Moved { rows, paged }) in sequences.iter_mut().zip(moved.map_err(stays)?) {
-            let columns = Cache::joined_of(caches)?.leave_device(&spec.sparse, rows)?;
+            let columns = Cache::joined_of(caches)?.leave_device(&spec.sparse, rows);
             for (cache, paged) in caches.iter_mut().zip(paged) {
-                let own = columns.get(cache.place).copied();
-                cache.leave_device(own.ok_or_else(|| internal("page_out", "a layer that is not there"))?, paged);
+                cache.leave_device(columns[cache.place], paged);
             }
         }
         let layers = sequences.first().map_or(0, Vec::len);

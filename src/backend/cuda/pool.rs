@@ -179,9 +179,7 @@ impl Ring {
         let driver = self.device.driver();
         let bytes = self.memory.bytes().min(TIMED_BYTES);
         let host = self.device.pinned(bytes)?;
-        let [Some(from), Some(to)] = [self.filled.first(), self.read.first()] else {
-            return Err(internal("prefill", "a ring without places"));
-        };
+        let (from, to) = (&self.filled[0], &self.read[0]);
         let mut best = f64::INFINITY;
         for _ in 0..3 {
             driver.record(from, Queue::Copy)?;
@@ -209,9 +207,7 @@ impl Ring {
         fresh: bool,
     ) -> Result<Filled> {
         let (place, driver) = (self.next, self.device.driver());
-        let (Some(filled), Some(read)) = (self.filled.get(place), self.read.get(place)) else {
-            return Err(internal("prefill", "a place beyond the ring"));
-        };
+        let (filled, read) = (&self.filled[place], &self.read[place]);
         if until.saturating_sub(from) > self.rows {
             return Err(internal("prefill", "more rows than a place of the ring has"));
         }
@@ -223,7 +219,7 @@ impl Ring {
         let at = self.memory.ptr() + 2 * place as u64 * array;
         for (column, at) in [(k, at), (v, at + array)] {
             let mut to = at;
-            for (piece, bytes) in joined.array(column)?.pieces(from * self.row_bytes..until * self.row_bytes) {
+            for (piece, bytes) in joined.array(column).pieces(from * self.row_bytes..until * self.row_bytes) {
                 // SAFETY: host memory of the cache, which is not unmapped before both queues have passed; a place holds this many rows.
                 unsafe { driver.copy_in(to, piece as *const u8, bytes, Queue::Copy)? };
                 to += bytes as u64;
@@ -238,9 +234,7 @@ impl Ring {
 
     /// What has been launched so far was all that reads the place.
     pub(super) fn done(&self, filled: Filled) -> Result<()> {
-        let read = self.read.get(filled.place);
-        let read = read.ok_or_else(|| internal("prefill", "a place beyond the ring"))?;
-        self.device.driver().record(read, Queue::Compute)
+        self.device.driver().record(&self.read[filled.place], Queue::Compute)
     }
 }
 

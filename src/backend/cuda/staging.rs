@@ -66,21 +66,18 @@ struct Slot<'a> {
 fn stream_through(slots: Vec<Slot<'_>>, pieces: &[Piece], fill: &Fill<'_>, driver: &dyn Driver) -> Result<()> {
     let threads = rayon::current_num_threads().clamp(1, pieces.len().max(1));
     let mut shares: Vec<Vec<Slot<'_>>> = (0..threads.min(slots.len())).map(|_| Vec::new()).collect();
-    let n = shares.len().max(1);
+    let n = shares.len();
     for (i, slot) in slots.into_iter().enumerate() {
-        if let Some(share) = shares.get_mut(i % n) {
-            share.push(slot);
-        }
+        shares[i % n].push(slot);
     }
     let next = AtomicUsize::new(0);
     shares.into_par_iter().with_max_len(1).try_for_each(|mut own| {
         let mut turn = 0;
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let at = turn % own.len().max(1);
-            let slot = own.get_mut(at).ok_or_else(|| internal("staging", "a thread without a slot"))?;
+            let at = turn % own.len();
+            let slot = &mut own[at];
             driver.wait_host(slot.passed)?;
-            let into = slot.bytes.get_mut(..piece.dst.bytes);
-            let into = into.ok_or_else(|| internal("staging", "a slot shorter than a piece"))?;
+            let into = &mut slot.bytes[..piece.dst.bytes];
             let filled = fill(piece.array, piece.at, into);
             if filled.is_err() {
                 // The other threads stop too.
@@ -147,7 +144,7 @@ fn cut(array: usize, dst: Stretch, piece: usize) -> Vec<Piece> {
 pub(super) struct Staging {
     device: Device,
     halves: [Pinned; 2],
-    done: [Option<Event>; 2],
+    done: [Event; 2],
     /// Of the pieces of both halves that [`Staging::send_pieces`] fills; made with the first of them.
     passed: Vec<Event>,
     flying: bool,
@@ -157,25 +154,19 @@ impl Staging {
     pub(super) fn new(device: &Device) -> Result<Self> {
         Ok(Staging {
             halves: [device.pinned(CHUNK_BYTES)?, device.pinned(CHUNK_BYTES)?],
-            done: [Some(device.driver().event()?), Some(device.driver().event()?)],
+            done: [device.driver().event()?, device.driver().event()?],
             passed: Vec::new(),
             flying: false,
             device: device.clone(),
         })
     }
 
-    /// Marks when a half may be used again. Taken only when the pipeline is dropped.
-    fn event(&self, half: usize) -> Result<&Event> {
-        let event = self.done.get(half).and_then(Option::as_ref);
-        event.ok_or_else(|| internal("staging", "a half without its event"))
-    }
-
     fn wait(&self, half: usize) -> Result<()> {
-        self.device.driver().wait_host(self.event(half)?)
+        self.device.driver().wait_host(&self.done[half])
     }
 
     fn mark(&self, half: usize) -> Result<()> {
-        self.device.driver().record(self.event(half)?, Queue::Copy)
+        self.device.driver().record(&self.done[half], Queue::Copy)
     }
 
     /// Sends the bytes of `dst`, made by `fill(offset, chunk)` in pieces that are multiples of `unit`, in order with
@@ -196,8 +187,7 @@ impl Staging {
         while at < bytes {
             let n = chunk.min(bytes - at);
             self.wait(half)?;
-            let buffer = self.halves.get_mut(half).and_then(|h| h.as_mut_slice().get_mut(..n));
-            let buffer = buffer.ok_or_else(|| internal("staging", "a chunk larger than its half"))?;
+            let buffer = &mut self.halves[half].as_mut_slice()[..n];
             fill(at, buffer)?;
             // SAFETY: the half is not written before its event has passed; the caller owns `bytes` at `dst`.
             unsafe { dst.part(at, n).copy_in(self.device.driver(), buffer.as_ptr(), Queue::Copy)? };
@@ -221,8 +211,7 @@ impl Staging {
         let cut = |(array, a): (usize, &Incoming<'_>)| cut(array, a.dst, PIECE_BYTES);
         let pieces: Vec<Piece> = arrays.iter().enumerate().flat_map(cut).collect();
         self.send_pieces(&pieces, &|array, at, into| {
-            let array = arrays.get(array).ok_or_else(|| internal("staging", "a piece of no array"))?;
-            array.feed.fill(&array.name, at, into).map_err(BackendError::Rows)
+            arrays[array].feed.fill(&arrays[array].name, at, into).map_err(BackendError::Rows)
         })?;
         self.land()
     }
@@ -239,10 +228,7 @@ impl Staging {
         let share = bytes.div_ceil(bytes.div_ceil(threads * PIECE_BYTES).max(1) * threads);
         let piece = |unit: usize| share.next_multiple_of(unit).min(PIECE_BYTES / unit * unit);
         let pieces: Vec<Piece> = long.iter().enumerate().flat_map(|(i, a)| cut(i, a.dst, piece(a.unit))).collect();
-        self.send_pieces(&pieces, &|array, at, into| {
-            let array = long.get(array).ok_or_else(|| internal("staging", "a piece of no array"))?;
-            (array.fill)(at, into)
-        })
+        self.send_pieces(&pieces, &|array, at, into| (long[array].fill)(at, into))
     }
 
     fn send_pieces(&mut self, pieces: &[Piece], fill: &Fill<'_>) -> Result<()> {
@@ -292,8 +278,7 @@ impl Staging {
         // One load is copied while the one before is moved into its vectors.
         for i in 0..=loads.len() {
             if let Some(load) = loads.get(i) {
-                let half = self.halves.get_mut(i % 2).ok_or_else(|| internal("staging", "a third half"))?;
-                let start = half.as_mut_ptr();
+                let start = self.halves[i % 2].as_mut_ptr();
                 for part in load {
                     // SAFETY: the half was emptied two loads ago, and the parts of a load lie in it; the caller owns these bytes.
                     unsafe { part.src.copy_out(self.device.driver(), start.add(part.at), Queue::Copy)? };
@@ -304,12 +289,8 @@ impl Staging {
                 && let Some(load) = loads.get_mut(before)
             {
                 self.wait(before % 2)?;
-                let buffer = self.halves.get(before % 2).map(Pinned::as_slice).unwrap_or_default();
-                load.par_iter_mut().try_for_each(|part| {
-                    let from = buffer.get(part.at..part.at + part.to.len());
-                    part.to.copy_from_slice(from.ok_or_else(|| internal("staging", "a part behind its half"))?);
-                    Ok::<(), BackendError>(())
-                })?;
+                let buffer = self.halves[before % 2].as_slice();
+                load.par_iter_mut().for_each(|part| part.to.copy_from_slice(&buffer[part.at..][..part.to.len()]));
             }
         }
         Ok(out)
@@ -320,7 +301,8 @@ impl Drop for Staging {
     fn drop(&mut self) {
         // The buffers must not go while a copy is under way; its error was reported where it was given.
         let _ = self.device.driver().synchronize(Queue::Copy);
-        let events = self.done.iter_mut().filter_map(Option::take).chain(self.passed.drain(..));
-        events.for_each(|event| self.device.driver().drop_event(event));
+        for event in self.done.iter_mut().chain(&mut self.passed) {
+            self.device.driver().drop_event(std::mem::replace(event, Event(0)));
+        }
     }
 }

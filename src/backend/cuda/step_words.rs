@@ -64,9 +64,7 @@ impl StepParameters {
         }
         let half = self.next_whole;
         self.next_whole ^= 1;
-        let (Some(pinned), Some(sent)) = (self.whole.get_mut(half), self.whole_sent.get(half)) else {
-            return Err(internal("set_tokens", "there are two buffers of tokens, this is neither"));
-        };
+        let (pinned, sent) = (&mut self.whole[half], &self.whole_sent[half]);
         self.device.driver().wait_host(sent)?;
         let values = words.iter().chain(tokens);
         for (slot, value) in pinned.as_mut_slice().chunks_exact_mut(4).zip(values) {
@@ -92,8 +90,7 @@ impl StepParameters {
         }
         let at = self.next_slot * self.slot_bytes;
         self.next_slot += 1;
-        let slot = self.slots.as_mut_slice().get_mut(at..at + self.slot_bytes);
-        let slot = slot.ok_or_else(|| internal("step", "no slot is left for its parameters"))?;
+        let slot = &mut self.slots.as_mut_slice()[at..at + self.slot_bytes];
         let mut n = 0;
         for (bytes, word) in slot.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());

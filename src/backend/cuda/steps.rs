@@ -136,10 +136,6 @@ impl Step {
         Ok(())
     }
 
-    fn take_laid(&self) -> Result<()> {
-        self.laid.take(self.ptr())
-    }
-
     /// The graph has been given to the device; whether it takes what was laid ready.
     fn given(&self, lays: bool) -> Result<()> {
         if lays { self.laid.given() } else { Ok(()) }
@@ -295,7 +291,7 @@ impl Steps for Cuda {
             Stage::Record => {
                 let recorded = self.device.driver().begin_capture().and_then(|()| {
                     self.tables.fixed(true);
-                    let taken = if lays { self.step.take_laid() } else { Ok(()) };
+                    let taken = if lays { self.step.laid.take(self.step.ptr()) } else { Ok(()) };
                     let run = taken.and_then(|()| body(self));
                     self.tables.fixed(false);
                     let graph = self.device.driver().end_capture();

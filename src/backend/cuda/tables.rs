@@ -90,10 +90,9 @@ impl Tables {
         mut rows: impl Iterator<Item = usize>,
         mut of: impl Iterator<Item = Entry>,
     ) -> Result<()> {
-        let unknown = || internal("verify", "a table that is not there");
         let apart = || internal("verify", "caches and sequences of a pass do not belong together");
-        let here = self.here.get_mut(table.0 * TABLE_WORDS..(table.0 + 1) * TABLE_WORDS).ok_or_else(unknown)?;
-        let alone = self.alone.get_mut(table.0).ok_or_else(unknown)?;
+        let here = &mut self.here[table.0 * TABLE_WORDS..(table.0 + 1) * TABLE_WORDS];
+        let alone = &mut self.alone[table.0];
         let mut next = (rows.next(), of.next());
         let one = matches!(next, (Some(MAX_VERIFY_ROWS), Some(_)));
         if one && *alone && next.1.is_some_and(|entry| here.starts_with(&entry)) {
@@ -135,14 +134,11 @@ impl Tables {
         }
         let half = self.next;
         self.next ^= 1;
-        let words = self.here.get(changed.start * TABLE_WORDS..changed.end * TABLE_WORDS);
-        let (Some(words), Some(pinned), Some(sent)) = (words, self.halves.get_mut(half), self.sent.get(half)) else {
-            return Err(internal("verify", "there are two buffers of tables, this is neither"));
-        };
+        let words = &self.here[changed.start * TABLE_WORDS..changed.end * TABLE_WORDS];
+        let (pinned, sent) = (&mut self.halves[half], &self.sent[half]);
         self.device.driver().wait_host(sent)?;
         let bytes: &[u8] = bytemuck::cast_slice(words);
-        let slot = pinned.as_mut_slice().get_mut(..bytes.len());
-        let slot = slot.ok_or_else(|| internal("verify", "more tables than there is room for"))?;
+        let slot = &mut pinned.as_mut_slice()[..bytes.len()];
         slot.copy_from_slice(bytes);
         let dst = self.memory.ptr() + (changed.start * TABLE_BYTES) as u64;
         // SAFETY: the half is not written again before `sent` has passed; the tables are this long.

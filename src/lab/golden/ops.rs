@@ -83,7 +83,7 @@ fn lightning_pass<B: Backend>(
 ) -> Result<()> {
     b.set_tokens(&vec![0; pass.rows()])?;
     b.write(x, rows)?;
-    b.lightning(o, x, None, None, state, spec, EPS, pass)?;
+    b.lightning(o, x, None, None, &mut [state], spec, EPS, pass)?;
     b.advance(pass, pass.rows())?;
     Ok(())
 }
@@ -295,15 +295,15 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
         let pass = Pass::Prefill { rows };
         b.set_tokens(&vec![0; rows])?;
         b.write(&mut x, part)?;
-        b.append_kv(&mut cache, &x, &spec, pass)?;
+        b.append_kv(&mut [&mut cache], &x, &spec, pass)?;
         let here: Vec<usize> =
             positions.iter().filter(|p| (start..start + rows).contains(*p)).map(|p| p - start).collect();
         for ((spec, ..), (blocks, out)) in variants.iter().zip(&mut found) {
             if here.is_empty() {
                 break;
             }
-            b.select_blocks(&mut sel, &x, &cache, spec, pass)?;
-            b.attend(&mut o, &x, &mut sel, &cache, spec, pass)?;
+            b.select_blocks(&mut sel, &x, &[&cache], spec, pass)?;
+            b.attend(&mut o, &x, &mut sel, &[&cache], spec, pass)?;
             let (all, chosen) = (b.read(&o, rows)?, b.read_selection(&sel, spec, rows)?);
             for r in &here {
                 blocks.push(chosen.get(*r).cloned().unwrap_or_default());

@@ -107,7 +107,7 @@ fn lightning<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part
     for part in parts {
         b.write(&mut x, rows_of(&input, width, *part))?;
         b.set_tokens(&vec![0; part.pass.rows()])?;
-        b.lightning(&mut o, &x, None, None, &mut state, &spec, 1e-6, part.pass)?;
+        b.lightning(&mut o, &x, None, None, &mut [&mut state], &spec, 1e-6, part.pass)?;
         out.extend(b.read(&o, part.accepted)?);
         b.advance(part.pass, part.accepted)?;
     }
@@ -135,9 +135,9 @@ fn sparse<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part]) 
     for part in parts {
         b.write(&mut x, rows_of(&input, width, *part))?;
         b.set_tokens(&vec![0; part.pass.rows()])?;
-        b.append_kv(&mut cache, &x, &spec, part.pass)?;
-        b.select_blocks(&mut selection, &x, &cache, &spec, part.pass)?;
-        b.attend(&mut o, &x, &mut selection, &cache, &spec, part.pass)?;
+        b.append_kv(&mut [&mut cache], &x, &spec, part.pass)?;
+        b.select_blocks(&mut selection, &x, &[&cache], &spec, part.pass)?;
+        b.attend(&mut o, &x, &mut selection, &[&cache], &spec, part.pass)?;
         out.extend(b.read(&o, part.accepted)?);
         if let Pass::Verify { rows } = part.pass {
             let position = b.position();

@@ -234,7 +234,7 @@ impl Rates<'_> {
             // One accepted row pending, as in life: the state is read and written.
             self.dev.advance(Pass::Verify { rows: 1 }, 1)?;
             self.step("lightning", rows, 64, work, &mut |b, copy, pass| match states.get_mut(copy) {
-                Some(state) => b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), state, &spec, EPS, pass),
+                Some(state) => b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut [state], &spec, EPS, pass),
                 None => Ok(()),
             });
         }
@@ -244,7 +244,7 @@ impl Rates<'_> {
         self.dev.seek(100_000)?;
         if let Some(state) = states.first_mut() {
             self.pass("lightning", most, work, &mut |b, pass| {
-                b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), state, &spec, EPS, pass)
+                b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut [state], &spec, EPS, pass)
             });
         }
         drop(states);
@@ -284,7 +284,7 @@ impl Rates<'_> {
                 rows,
                 copies,
                 Work { bytes: (rows * 4 * row_bytes) as f64, flops: 0.0 },
-                &mut |b, i, pass| caches.get_mut(i).map_or(Ok(()), |cache| b.append_kv(cache, &x, &spec, pass)),
+                &mut |b, i, pass| caches.get_mut(i).map_or(Ok(()), |cache| b.append_kv(&mut [cache], &x, &spec, pass)),
             );
             self.step(
                 &format!("select_blocks @ {context}"),
@@ -292,7 +292,7 @@ impl Rates<'_> {
                 copies,
                 Work { bytes: compressed as f64, flops: score_flops },
                 &mut |b, i, pass| {
-                    caches.get(i).map_or(Ok(()), |cache| b.select_blocks(&mut selection, &x, cache, &spec, pass))
+                    caches.get(i).map_or(Ok(()), |cache| b.select_blocks(&mut selection, &x, &[cache], &spec, pass))
                 },
             );
             self.step(
@@ -301,7 +301,7 @@ impl Rates<'_> {
                 copies,
                 Work { bytes: chosen as f64, flops: attend_flops },
                 &mut |b, i, pass| {
-                    caches.get(i).map_or(Ok(()), |cache| b.attend(&mut o, &x, &mut selection, cache, &spec, pass))
+                    caches.get(i).map_or(Ok(()), |cache| b.attend(&mut o, &x, &mut selection, &[cache], &spec, pass))
                 },
             );
         }
@@ -312,10 +312,10 @@ impl Rates<'_> {
             return Ok(());
         };
         self.pass(&format!("select_blocks @ {context}"), most, score, &mut |b, pass| {
-            b.select_blocks(&mut selection, &x, cache, &spec, pass)
+            b.select_blocks(&mut selection, &x, &[cache], &spec, pass)
         });
         self.pass(&format!("attend @ {context}"), most, attend, &mut |b, pass| {
-            b.attend(&mut o, &x, &mut selection, cache, &spec, pass)
+            b.attend(&mut o, &x, &mut selection, &[cache], &spec, pass)
         });
         Ok(())
     }

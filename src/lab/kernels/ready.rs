@@ -4,7 +4,7 @@ use super::cases::{EPS, Sizes, cache_rows, lightning_spec, matrix, norm, sparse_
 use super::checks::{Checks, Outcome, first_difference};
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
-use crate::backend::{BufKind, Follows, HeadRows, Pass, Result};
+use crate::backend::{BufKind, HeadRows, NextOp, Pass, Result};
 
 /// Rows of the passes: one, some, and as many as there may be.
 const ROWS: [usize; 4] = [1, 3, 9, 16];
@@ -57,7 +57,7 @@ fn embed<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result<Vec
     b.seek(0)?;
     b.set_tokens(&tokens(4, rows, s.vocab))?;
     if said {
-        b.coming(Follows::Norm(&n));
+        b.hint_next_op(NextOp::Norm(&n));
     }
     b.embed(&mut h, &table, 12.0, pass)?;
     b.norm_linear(&mut y, &h, &n, EPS, &w, pass)?;
@@ -80,7 +80,7 @@ fn linear_add<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Resul
     b.write(&mut x, &values(7, rows * s.intermediate, 1.0))?;
     let say = |b: &mut B, norm| {
         if said {
-            b.coming(Follows::Norm(norm));
+            b.hint_next_op(NextOp::Norm(norm));
         }
     };
     say(b, &post);
@@ -119,7 +119,7 @@ fn gated<B: Backend>(
     );
     let mut y = b.buf(256, BufKind::Activation)?;
     if said {
-        b.coming(Follows::Norm(&n));
+        b.hint_next_op(NextOp::Norm(&n));
     }
     b.gate_output(h, o, output_norm, EPS, x, columns, &out, 0.25, pass)?;
     b.norm_linear(&mut y, h, &n, EPS, &w, pass)?;
@@ -137,9 +137,9 @@ fn lightning<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result
     let mut h = stream(b, s, rows)?;
     b.set_tokens(&vec![0; rows])?;
     if said {
-        b.coming(Follows::Gate { norm: Some(&n), columns: spec.gate_columns() });
+        b.hint_next_op(NextOp::Gate { norm: Some(&n), columns: spec.gate_columns() });
     }
-    b.lightning(&mut o, &x, None, None, &mut state, &spec, EPS, pass)?;
+    b.lightning(&mut o, &x, None, None, &mut [&mut state], &spec, EPS, pass)?;
     let out = gated(b, s, rows, said, &mut h, [&o, &x], Some(&n), spec.gate_columns())?;
     b.advance(pass, 0)?;
     Ok(out)
@@ -158,12 +158,12 @@ fn attend<B: Backend>(b: &mut B, s: Sizes, rows: usize, said: bool) -> Result<Ve
     b.write(&mut x, &values(10, rows * width, 1.0))?;
     let mut h = stream(b, s, rows)?;
     b.set_tokens(&vec![0; rows])?;
-    b.append_kv(&mut cache, &x, &spec, pass)?;
-    b.select_blocks(&mut selection, &x, &cache, &spec, pass)?;
+    b.append_kv(&mut [&mut cache], &x, &spec, pass)?;
+    b.select_blocks(&mut selection, &x, &[&cache], &spec, pass)?;
     if said {
-        b.coming(Follows::Gate { norm: None, columns: spec.gate_columns() });
+        b.hint_next_op(NextOp::Gate { norm: None, columns: spec.gate_columns() });
     }
-    b.attend(&mut o, &x, &mut selection, &cache, &spec, pass)?;
+    b.attend(&mut o, &x, &mut selection, &[&cache], &spec, pass)?;
     let out = gated(b, s, rows, said, &mut h, [&o, &x], None, spec.gate_columns())?;
     b.advance(pass, 0)?;
     Ok(out)

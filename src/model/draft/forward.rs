@@ -1,7 +1,7 @@
 //! The one layer, row by row as docs/speculative.md §3.1 writes it. Everything here may be captured.
 
 use crate::backend::draft::{DraftOps, DraftResidual};
-use crate::backend::{Follows, HeadRows, Pass, Result};
+use crate::backend::{HeadRows, NextOp, Pass, Result};
 
 use super::load::{Output, Weights};
 use super::{AuxRows, Bufs, DraftConfig, Tables};
@@ -58,10 +58,10 @@ impl<B: DraftOps> Weights<B> {
     ) -> Result<()> {
         let Bufs { stream, kvq, o, mid, logits, .. } = bufs;
         b.draft_attend(o, kvq, window, &c.shape, pass)?;
-        b.coming(Follows::Norm(&self.post_norm));
+        b.hint_next_op(NextOp::Norm(&self.post_norm));
         b.linear_add(stream, o, &self.out, 1.0, ONE)?;
         b.norm_gate_up(mid, stream, &self.post_norm, c.eps, &self.gate_up, ONE)?;
-        b.coming(Follows::Norm(&self.norm));
+        b.hint_next_op(NextOp::Norm(&self.norm));
         b.linear_add(stream, mid, &self.down, 1.0, ONE)?;
         let head = match &self.head {
             Output::Own(matrix) => matrix,

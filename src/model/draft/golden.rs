@@ -268,7 +268,7 @@ fn replay_lightning<B: DraftOps>(b: &mut B, case: &mut Case<'_>) -> Result<()> {
     let mut o = b.buf(width, BufKind::Wide)?;
     b.write(&mut x, &mixed)?;
     b.set_tokens(&vec![0; rows])?;
-    b.lightning(&mut o, &x, None, None, &mut state, &spec, 1e-6, pass)?;
+    b.lightning(&mut o, &x, None, None, &mut [&mut state], &spec, 1e-6, pass)?;
     let got = b.read(&o, rows)?;
     case.check("chain_o", &got, &case.floats("out.chain_o")?);
     b.advance(pass, case.list("chain4_rows").len())?;

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use cudarc::cublaslt::{result, sys};
 
-use super::super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, Scales, failed};
+use super::super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, Queue, Scales, failed};
 use super::super::{launch, u32_of};
 use super::Nvidia;
 use crate::backend::Result;
@@ -134,14 +134,14 @@ impl CublasLt {
         // Any weight will do, and its first rows as activations: how an algorithm adds up does not depend on what it adds up.
         let random = launch::RandomBf16 { dst: scratch, n: (room.values * inner) as u64, std: 1.0, seed: 1 };
         // SAFETY: scratch begins with so many values.
-        unsafe { random.as_launch(device.info(), "random_bf16", |launch| device.launch_beside(launch))? };
+        unsafe { random.as_launch(device.info(), "random_bf16", |launch| device.launch_on(Queue::Proof, launch))? };
         let (mut from, mut scales) = (scratch, None);
         if fp8 {
             let (dst, of) = (at(room.narrowed), at(room.scales));
             let (n, rows) = (u32_of(inner)?, u32_of(room.values)?);
             let narrow = launch::NarrowRows { dst, scales: of, src: scratch, n, rows };
             // SAFETY: behind the values is room for as many in e4m3 and their scales.
-            unsafe { narrow.as_launch(device.info(), "narrow_rows", |launch| device.launch_beside(launch))? };
+            unsafe { narrow.as_launch(device.info(), "narrow_rows", |launch| device.launch_on(Queue::Proof, launch))? };
             (from, scales) = (dst, Some(Scales { x: of, w: of }));
         }
         let (d, rows) = (at(room.results), room.rows);
@@ -176,11 +176,11 @@ impl CublasLt {
         let total = probe.rows * row;
         let (whole, part) = (probe.d, probe.d + total as u64);
         let flag = part + total as u64;
-        let stream = device.side_stream().cast();
+        let stream = device.stream(Queue::Proof).cast();
         // SAFETY: `d` has room for two results and the flag, `x` for all rows. Rows are a multiple of 64, so results end
         // with a whole word of 16 bytes.
         unsafe {
-            device.zero_beside(whole, 2 * total + FLAG_BYTES)?;
+            device.fill(whole, 0, 2 * total + FLAG_BYTES, Queue::Proof)?;
             if self.matmul(probe, algorithm, stream, workspace).is_err() {
                 return Ok(false);
             }
@@ -204,8 +204,11 @@ impl CublasLt {
                 start += rows;
             }
             let compare = launch::Differ { found: flag, a: whole, b: part, n16: (start * row / 16) as u64 };
-            compare.as_launch(device.info(), "differ", |launch| device.launch_beside(launch))?;
-            Ok(device.word_beside(flag)? == 0)
+            compare.as_launch(device.info(), "differ", |launch| device.launch_on(Queue::Proof, launch))?;
+            let mut differ = [0u8; 4];
+            device.copy_out(differ.as_mut_ptr(), flag, differ.len(), Queue::Proof)?;
+            device.synchronize(Queue::Proof)?;
+            Ok(differ == [0; 4])
         }
     }
 

@@ -252,7 +252,7 @@ impl Driver for Nvidia {
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         // SAFETY: the caller's.
-        unsafe { self.launch_on(self.compute, launch) }
+        unsafe { self.launch_on(Queue::Compute, launch) }
     }
 
     fn gemm_library(&self) -> Option<&str> {

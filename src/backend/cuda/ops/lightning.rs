@@ -33,7 +33,7 @@ impl Lightning for Cuda {
         self.bind(table, states.iter().map(|state| state.entry()))
     }
 
-    fn lightning_rows(
+    fn lightning(
         &mut self,
         o: &mut Buf,
         x: &Buf,

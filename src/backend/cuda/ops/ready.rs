@@ -11,7 +11,7 @@ use super::super::driver::DevicePtr;
 use super::super::launch::{self, NextRows, SUMMED, SkinnyRows};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, limits, shape, u32_of};
-use crate::backend::{Follows, MAX_VERIFY_ROWS, Pass, Result};
+use crate::backend::{MAX_VERIFY_ROWS, NextOp, Pass, Result};
 
 /// What a GEMM reads: normed rows, or gated attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +30,14 @@ pub(super) struct Way {
 
 /// The hinted next operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Coming {
+enum Hint {
     Norm { weight: DevicePtr, n: usize },
     Gate { norm: Option<(DevicePtr, usize)>, columns: Range<usize> },
 }
 
 #[derive(Debug, Default)]
 pub(in crate::backend::cuda) struct Ready {
-    coming: Option<Coming>,
+    hint: Option<Hint>,
     made: Option<Made>,
     found: u64,
 }
@@ -62,14 +62,14 @@ const NO_WAY: Way = Way { norm: 0, gate: 0, ldg: 0 };
 impl Ready {
     /// Drops the hint and the ready rows: a prefill pass does not use them, or other code has written rows.
     pub(in crate::backend::cuda) fn forget(&mut self) {
-        (self.coming, self.made) = (None, None);
+        (self.hint, self.made) = (None, None);
     }
 
-    pub(super) fn say(&mut self, follows: Follows<'_, Vector>) {
-        self.coming = Some(match follows {
-            Follows::Norm(norm) => Coming::Norm { weight: norm.memory.ptr(), n: norm.n },
-            Follows::Gate { norm, columns } => {
-                Coming::Gate { norm: norm.map(|norm| (norm.memory.ptr(), norm.n)), columns }
+    pub(super) fn hint(&mut self, op: NextOp<'_, Vector>) {
+        self.hint = Some(match op {
+            NextOp::Norm(norm) => Hint::Norm { weight: norm.memory.ptr(), n: norm.n },
+            NextOp::Gate { norm, columns } => {
+                Hint::Gate { norm: norm.map(|norm| (norm.memory.ptr(), norm.n)), columns }
             }
         });
     }
@@ -84,12 +84,12 @@ impl Cuda {
     /// Where the kernel that writes rows of `n` values at `of` leaves them for the hinted operation. Rows that were
     /// ready before are stale.
     fn leave_rows(&mut self, of: DevicePtr, n: usize, pass: Pass, kind: Kind, x: Option<&Buf>) -> Result<Leave> {
-        let (coming, none) = (self.ready.coming.take(), Leave { next: NextRows::default(), way: NO_WAY });
+        let (hint, none) = (self.ready.hint.take(), Leave { next: NextRows::default(), way: NO_WAY });
         self.ready.made = None;
-        let (Pass::Verify { rows }, Some(coming)) = (pass, coming) else { return Ok(none) };
-        let way = match (coming, kind) {
-            (Coming::Norm { weight, n: width }, Kind::Normed) if width == n => Way { norm: weight, ..NO_WAY },
-            (Coming::Gate { norm, columns }, Kind::Gated) if norm.is_none_or(|(_, width)| width == n) => {
+        let (Pass::Verify { rows }, Some(hint)) = (pass, hint) else { return Ok(none) };
+        let way = match (hint, kind) {
+            (Hint::Norm { weight, n: width }, Kind::Normed) if width == n => Way { norm: weight, ..NO_WAY },
+            (Hint::Gate { norm, columns }, Kind::Gated) if norm.is_none_or(|(_, width)| width == n) => {
                 let norm = norm.map_or(0, |(weight, _)| weight);
                 match x {
                     _ if columns.is_empty() => Way { norm, ..NO_WAY },
@@ -115,7 +115,7 @@ impl Cuda {
         let before = w.parts.len().saturating_sub(1);
         if w.parts.iter().take(before).any(|part| !part.rows.is_multiple_of(SUMMED as usize)) {
             // A part would begin among columns that are summed together.
-            self.ready.coming = None;
+            self.ready.hint = None;
         }
         self.leave_normed(h, w.out, pass)
     }

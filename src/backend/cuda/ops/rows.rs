@@ -10,7 +10,7 @@ use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
 use super::gemm::Output;
 use super::ready::{Kind, Way};
-use crate::backend::{Follows, HeadRows, MAX_VERIFY_ROWS, Mlp, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
+use crate::backend::{HeadRows, MAX_VERIFY_ROWS, Mlp, NextOp, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
 
 pub(in crate::backend::cuda) struct TopLogitsBuffers {
     vocab: usize,
@@ -28,8 +28,8 @@ pub(super) fn behind(norm: &Vector) -> Way {
 }
 
 impl Rows for Cuda {
-    fn coming(&mut self, follows: Follows<'_, Vector>) {
-        self.ready.say(follows);
+    fn hint_next_op(&mut self, op: NextOp<'_, Vector>) {
+        self.ready.hint(op);
     }
 
     fn embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {

@@ -77,7 +77,7 @@ impl Sparse for Cuda {
         self.bind_blocks(&caches)
     }
 
-    fn append_rows(&mut self, caches: &mut [&mut Cache], x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
+    fn append_kv(&mut self, caches: &mut [&mut Cache], x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
         self.step.flush()?;
         x.narrow("append_kv", (spec.heads + 2 * spec.kv_heads) * HEAD)?;
         let groups = self.step.groups(pass, caches.len())?;
@@ -122,7 +122,7 @@ impl Sparse for Cuda {
         }
     }
 
-    fn select_rows(
+    fn select_blocks(
         &mut self,
         sel: &mut Selection,
         x: &Buf,
@@ -133,7 +133,7 @@ impl Sparse for Cuda {
         self.choose(sel, x, caches, spec, pass)
     }
 
-    fn attend_rows(
+    fn attend(
         &mut self,
         o: &mut Buf,
         x: &Buf,

@@ -43,7 +43,7 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
             let first = Pass::Verify { rows: 5 };
             b.write(&mut x, &early)?;
             b.set_tokens(&[0; 5])?;
-            b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut state, &spec, EPS, first)?;
+            b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut [&mut state], &spec, EPS, first)?;
             b.advance(first, 3)?;
         }
         for (pass, rows) in cuts(b, &case) {
@@ -51,7 +51,7 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
             b.set_tokens(&vec![0; rows.len()])?;
             poisoned(b, &mut o, rows.len(), spec.heads * HEAD)?;
             perform(b, mode, pass, &mut |b| {
-                b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut state, &spec, EPS, pass)
+                b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut [&mut state], &spec, EPS, pass)
             })?;
             out.extend(b.read(&o, rows.len())?);
             b.advance(pass, rows.len())?;

@@ -120,9 +120,9 @@ impl<B: Backend> SparseCase<B> {
             poisoned(b, &mut self.o, rows.len(), spec.heads * HEAD)?;
             let (x, o, cache, selection) = (&self.x, &mut self.o, &mut self.cache, &mut self.selection);
             perform(b, mode, pass, &mut |b| {
-                b.append_kv(cache, x, spec, pass)?;
-                b.select_blocks(selection, x, cache, spec, pass)?;
-                b.attend(o, x, selection, cache, spec, pass)
+                b.append_kv(&mut [cache], x, spec, pass)?;
+                b.select_blocks(selection, x, &[cache], spec, pass)?;
+                b.attend(o, x, selection, &[cache], spec, pass)
             })?;
             chosen.extend(b.read_selection(&self.selection, spec, rows.len())?);
             output.extend(b.read(&self.o, rows.len())?);
