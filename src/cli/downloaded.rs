@@ -2,25 +2,20 @@
 
 use std::path::PathBuf;
 
-use super::hub::http;
-use super::hub::{CachedRepo, Kind};
+use super::hub::{self, CachedRepo, Kind};
 use super::{Exit, Failure};
 use crate::config::settings::ModelConfig;
 
 /// A repository in the hub's cache folder, which is found without using the network.
 pub(super) fn cached(repo: &str) -> CachedRepo {
-    CachedRepo::new(&http::cache_folder(), repo)
+    CachedRepo::new(&hub::cache_folder(), repo)
 }
 
-/// The folder of the downloaded model, if it is complete.
 pub fn installed(config: &ModelConfig) -> Option<PathBuf> {
     cached(&config.repo).installed(&config.revision, Kind::Model)
 }
 
 /// The folder that `speculation.draft` or `--draft` names: a folder, or a hub id that was downloaded.
-///
-/// # Errors
-/// Neither; the hint says how to get it.
 pub fn draft_folder(name: &str) -> Result<PathBuf, Failure> {
     let folder = PathBuf::from(name);
     if folder.is_dir() {

@@ -1,144 +1,94 @@
-//! Getting a model from the Hugging Face hub, into the cache layout that its other tools use too.
+//! Models from the Hugging Face hub, in the cache folder that other hub tools use too.
 //!
-//! Files are read in ranges and appended to a part file, so an interrupted download goes on where it stopped; finished
-//! files carry their SHA-256 (small ones their git id) as name and are checked before they get it. Two downloads of one
-//! repository wait for each other. The network is behind [`Hub`]: `http` is the real one, tests also use a fake. `check`
-//! looks at what is on the disk.
+//! `hf-hub` knows addresses, token file and cache layout. Bytes are read here because its own download has no time
+//! limit, appends whatever a server sends, and uses the server's words as file names.
+//! A file grows in a `.sala-part` file, so an interrupted download continues; its hash is checked before it gets its name.
 
 mod check;
-pub(super) mod http;
+mod client;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fs4::FileExt;
+use hf_hub::Repo;
 
 use crate::engine::protocol::Cancel;
 
 pub use check::{Kind, Verdict, complete, verify, verify_packed};
+#[cfg(test)]
+use client::Patience;
+pub(super) use client::{Hub, cache_folder, is_id};
 
-/// Bytes asked for at once: what an interruption may cost.
-const RANGE_BYTES: u64 = 32 << 20;
-/// Tries per range before giving up.
+/// Requests in a row that may fail.
 const TRIES: u32 = 5;
-/// Reads in a row that may bring less than was asked for.
-const SHORT_READS: u32 = 64;
+/// A request that reads this much is no failure, whatever ends it.
+const LEAST_BYTES: u64 = 64 << 10;
+/// Between two progress reports.
+const REPORT_BYTES: u64 = 1 << 20;
 /// Longest wait that a busy hub may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// Left free on the disk beyond the download.
 const MARGIN_BYTES: u64 = 1 << 30;
 
-/// What the hub holds at one commit.
+/// The files of a repository at one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The commit: 40 hexadecimal digits.
+    /// 40 hexadecimal digits.
     pub commit: String,
-    /// Its files.
     pub files: Vec<HubFile>,
-    /// The licence that its card names.
+    /// As its card names it.
     pub licence: Option<String>,
 }
 
-/// A file on the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubFile {
-    /// Path in the repository.
+    /// In the repository.
     pub path: String,
-    /// Size.
     pub bytes: u64,
     /// Name of its content in the cache: the SHA-256 of large files, the git id of small ones.
     pub blob: String,
-    /// SHA-256 of the content, for large files.
-    pub sha256: Option<String>,
 }
 
 /// Why a download ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// The network or the server.
     #[error("no answer from the hub: {0}")]
     Network(String),
-    /// The server asks for patience (429, 503).
+    /// Status 429 or 503, with the pause that it asks for.
     #[error("the hub is busy: {what}")]
-    Busy {
-        /// In its words.
-        what: String,
-        /// How long it asks to wait.
-        wait: Option<Duration>,
-    },
-    /// The server has less of the file than is here already.
+    Busy { what: String, wait: Option<Duration> },
+    /// The hub's file is shorter than the part on this disk.
     #[error("the hub has no bytes {from}… of {path}")]
-    Range {
-        /// The file.
-        path: String,
-        /// First byte asked for.
-        from: u64,
-    },
-    /// No such repository or revision, or one that is shown to nobody who is not logged in: the hub does not tell them apart.
+    Range { path: String, from: u64 },
+    /// No such repository or revision, or a private one: the hub does not distinguish them without a token.
     #[error("the hub does not know {0}")]
     Unknown(String),
-    /// No such file, or no permission.
     #[error("{0}")]
     Refused(String),
-    /// The content is not what the hub announced.
     #[error("{0}: the content does not match its published hash; it was removed")]
     Damaged(String),
-    /// Not enough space.
     #[error("{} needed, {} free in {dir}", gigabytes(*.need), gigabytes(*.free))]
-    Space {
-        /// Bytes.
-        need: u64,
-        /// Bytes.
-        free: u64,
-        /// Where.
-        dir: String,
-    },
-    /// Writing failed.
+    Space { need: u64, free: u64, dir: String },
     #[error("{path}: {source}")]
-    Disk {
-        /// Where.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The user stopped it.
-    #[error("stopped; the next start goes on from here")]
+    Disk { path: String, source: std::io::Error },
+    #[error("stopped; the next download continues from here")]
     Stopped,
 }
 
-/// The part of the hub that a download needs.
-pub trait Hub {
-    /// The commit a revision means, and its files.
-    ///
-    /// # Errors
-    /// Network, or no such repository.
-    fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError>;
-    /// Bytes of a file: those of the range, or fewer where the connection ends early. Never more.
-    ///
-    /// # Errors
-    /// Network, or no such file.
-    fn read(&self, commit: &str, path: &str, range: Range<u64>) -> Result<Vec<u8>, HubError>;
-}
-
-/// How far a download is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
-    /// The file being read.
     pub file: String,
-    /// Of the file.
     pub file_done: u64,
-    /// Of the file.
     pub file_bytes: u64,
-    /// Of all files; never goes back.
+    /// Of all files; never decreases.
     pub done: u64,
-    /// Of all files.
     pub total: u64,
     /// Over this run.
     pub bytes_per_s: f64,
-    /// Set while waiting to try again: what happened, and which try comes next.
+    /// While waiting for the next try: the reason, and the number of the try.
     pub trouble: Option<(String, u32)>,
 }
 
@@ -149,12 +99,11 @@ pub struct CachedRepo {
 }
 
 impl CachedRepo {
-    /// `cache` is the hub's cache folder, `repo` is `owner/name`.
+    /// `repo` is `owner/name`.
     pub fn new(cache: &Path, repo: &str) -> CachedRepo {
-        CachedRepo { folder: cache.join(format!("models--{}", repo.replace('/', "--"))) }
+        CachedRepo { folder: cache.join(Repo::model(repo.to_owned()).folder_name()) }
     }
 
-    /// Where it is.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -164,46 +113,54 @@ impl CachedRepo {
         let revision = revision_path(revision).ok()?;
         let commit = fs::read_to_string(self.folder.join("refs").join(&revision)).ok();
         let commit = commit.as_deref().map_or(revision.to_str()?, str::trim);
-        if !is_commit(commit) {
-            return None;
-        }
         let folder = self.folder.join("snapshots").join(commit);
-        complete(&folder, what).then_some(folder)
+        (is_commit(commit) && complete(&folder, what)).then_some(folder)
     }
 
-    /// Fetches what is missing of a snapshot; the folder that holds it.
+    /// Fetches the missing files of a snapshot; returns its folder.
     ///
     /// # Errors
     /// See [`HubError`]. What was read stays for the next try.
-    pub fn download(
+    pub(super) fn download(
         &self,
-        hub: &dyn Hub,
+        hub: &Hub,
         revision: &str,
         snapshot: &Snapshot,
         wait: &dyn Fn(Duration),
-        progress: &mut dyn FnMut(&Progress),
+        report: &mut dyn FnMut(&Progress),
         cancel: &Cancel,
     ) -> Result<PathBuf, HubError> {
         let revision = revision_path(revision)?;
         if !is_commit(&snapshot.commit) {
-            return Err(HubError::Refused(format!("the hub names a commit that is none: {}", clean(&snapshot.commit))));
+            let commit = clean(&snapshot.commit);
+            return Err(HubError::Refused(format!("the hub names an invalid commit: {commit}")));
         }
         let blobs = self.folder.join("blobs");
         let target = self.folder.join("snapshots").join(&snapshot.commit);
         make(&blobs)?;
         make(&target)?;
-        let _alone = self.alone(snapshot, wait, progress, cancel)?;
+        let total = blobs_of(snapshot).map(|f| f.bytes).sum();
+        let progress = Progress {
+            file: String::new(),
+            file_done: 0,
+            file_bytes: 0,
+            done: 0,
+            total,
+            bytes_per_s: 0.0,
+            trouble: None,
+        };
+        let mut run = Run { wait, report, cancel, progress, fetched: 0, start: Instant::now() };
+        let _alone = self.alone(snapshot, &mut run)?;
         let missing = self.missing_bytes(snapshot);
         let free = fs4::available_space(&blobs).map_err(|e| disk(&blobs, e))?;
         if free < missing.saturating_add(MARGIN_BYTES) {
             return Err(HubError::Space { need: missing + MARGIN_BYTES, free, dir: blobs.display().to_string() });
         }
-        let total = blobs_of(snapshot).map(|f| f.bytes).sum();
-        let mut meter = Meter { done: total - missing, total, fetched: 0, start: Instant::now() };
+        run.progress.done = total - missing;
         for file in &snapshot.files {
             let blob = blobs.join(&file.blob);
             if !has_size(&blob, file.bytes) {
-                fetch(hub, &snapshot.commit, file, &blob, wait, &mut |f, n, t| progress(&meter.tell(f, n, t)), cancel)?;
+                fetch(hub, &snapshot.commit, file, &blob, &mut run)?;
             }
             link(&target, file)?;
         }
@@ -214,26 +171,18 @@ impl CachedRepo {
     }
 
     /// Waits until no other download of this repository runs; held until dropped.
-    fn alone(
-        &self,
-        snapshot: &Snapshot,
-        wait: &dyn Fn(Duration),
-        progress: &mut dyn FnMut(&Progress),
-        cancel: &Cancel,
-    ) -> Result<fs::File, HubError> {
+    fn alone(&self, snapshot: &Snapshot, run: &mut Run<'_>) -> Result<fs::File, HubError> {
         let path = self.folder.join("sala-download.lock");
         let open = OpenOptions::new().create(true).write(true).truncate(false).open(&path);
         let file = open.map_err(|e| disk(&path, e))?;
-        let total = snapshot.files.iter().map(|f| f.bytes).sum();
         for again in 1.. {
             match FileExt::try_lock(&file) {
                 Ok(()) => break,
-                Err(fs4::TryLockError::WouldBlock) if cancel.is_cancelled() => return Err(HubError::Stopped),
+                Err(fs4::TryLockError::WouldBlock) if run.cancel.is_cancelled() => return Err(HubError::Stopped),
                 Err(fs4::TryLockError::WouldBlock) => {
-                    let trouble = Some(("another download of it runs".to_owned(), again));
-                    let (file, done) = (String::new(), total - self.missing_bytes(snapshot).min(total));
-                    progress(&Progress { file, file_done: 0, file_bytes: 0, done, total, bytes_per_s: 0.0, trouble });
-                    wait(Duration::from_secs(1));
+                    run.progress.done = run.progress.total - self.missing_bytes(snapshot).min(run.progress.total);
+                    run.report(Some(("another download of it runs".to_owned(), again)));
+                    (run.wait)(Duration::from_secs(1));
                 }
                 Err(fs4::TryLockError::Error(e)) => return Err(disk(&path, e)),
             }
@@ -243,136 +192,89 @@ impl CachedRepo {
 
     /// Bytes that a download would fetch.
     pub fn missing_bytes(&self, snapshot: &Snapshot) -> u64 {
-        let blobs = self.folder.join("blobs");
         let missing = |f: &HubFile| {
-            if has_size(&blobs.join(&f.blob), f.bytes) {
-                0
-            } else {
-                f.bytes.saturating_sub(part_len(&part_path(&blobs.join(&f.blob))))
-            }
+            let blob = self.folder.join("blobs").join(&f.blob);
+            let here = if has_size(&blob, f.bytes) { f.bytes } else { len(&part_path(&blob)) };
+            f.bytes.saturating_sub(here)
         };
         blobs_of(snapshot).map(missing).sum()
     }
 }
 
-/// The files of a snapshot; of several with the same content one, which is fetched once.
-fn blobs_of(snapshot: &Snapshot) -> impl Iterator<Item = &HubFile> {
-    let mut seen = std::collections::HashSet::new();
-    snapshot.files.iter().filter(move |f| seen.insert(&f.blob))
-}
-
-/// A commit as git names it.
-fn is_commit(text: &str) -> bool {
-    text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())
-}
-
-/// A revision as a path below `refs`.
-fn revision_path(revision: &str) -> Result<PathBuf, HubError> {
-    let path = PathBuf::from(revision);
-    let safe = !revision.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_)));
-    if safe { Ok(path) } else { Err(HubError::Refused(format!("{} is no revision", clean(revision)))) }
-}
-
-/// Words of the hub, harmless on a terminal.
-fn clean(text: &str) -> String {
-    crate::text::sanitize::sanitize_line(text).chars().take(200).collect()
-}
-
-/// Files worth having: weights, settings, tokenizer, licence; and no path that leads elsewhere.
-pub fn wanted(path: &str) -> bool {
-    let normal = Path::new(path).components().all(|c| matches!(c, Component::Normal(_)));
-    let safe = normal && !path.chars().any(char::is_control) && path.len() < 300;
-    let extension = path.rsplit('.').next().unwrap_or_default();
-    safe && (matches!(extension, "safetensors" | "json" | "jinja" | "md" | "model") || path.starts_with("LICENSE"))
-}
-
-/// `19.5 GB`.
-pub fn gigabytes(bytes: u64) -> String {
-    match bytes {
-        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
-}
-
-struct Meter {
-    done: u64,
-    total: u64,
+/// A running download.
+struct Run<'a> {
+    wait: &'a dyn Fn(Duration),
+    report: &'a mut dyn FnMut(&Progress),
+    cancel: &'a Cancel,
+    progress: Progress,
     fetched: u64,
     start: Instant,
 }
 
-impl Meter {
-    fn tell(&mut self, file: (&HubFile, u64), new: u64, trouble: Option<(String, u32)>) -> Progress {
-        self.done = (self.done + new).min(self.total);
+impl Run<'_> {
+    fn report(&mut self, trouble: Option<(String, u32)>) {
+        self.progress.bytes_per_s = self.fetched as f64 / self.start.elapsed().as_secs_f64().max(0.001);
+        self.progress.trouble = trouble;
+        (self.report)(&self.progress);
+    }
+
+    fn advance(&mut self, new: u64) {
         self.fetched += new;
-        Progress {
-            file: file.0.path.clone(),
-            file_done: file.1,
-            file_bytes: file.0.bytes,
-            done: self.done,
-            total: self.total,
-            bytes_per_s: self.fetched as f64 / self.start.elapsed().as_secs_f64().max(0.001),
-            trouble,
-        }
+        self.progress.file_done += new;
+        self.progress.done = (self.progress.done + new).min(self.progress.total);
     }
 }
 
-type Tell<'a> = dyn FnMut((&HubFile, u64), u64, Option<(String, u32)>) + 'a;
-
-fn fetch(
-    hub: &dyn Hub,
-    commit: &str,
-    file: &HubFile,
-    blob: &Path,
-    wait: &dyn Fn(Duration),
-    tell: &mut Tell,
-    cancel: &Cancel,
-) -> Result<(), HubError> {
+fn fetch(hub: &Hub, commit: &str, file: &HubFile, blob: &Path, run: &mut Run<'_>) -> Result<(), HubError> {
     let part = part_path(blob);
-    if part_len(&part) > file.bytes {
+    if len(&part) > file.bytes {
         fs::remove_file(&part).map_err(|e| disk(&part, e))?;
     }
     let mut out = OpenOptions::new().create(true).append(true).open(&part).map_err(|e| disk(&part, e))?;
-    let mut done = part_len(&part);
-    tell((file, done), 0, None);
-    let (mut tries, mut short) = (0, 0);
-    while done < file.bytes {
-        if cancel.is_cancelled() {
+    run.progress.file.clone_from(&file.path);
+    (run.progress.file_bytes, run.progress.file_done) = (file.bytes, len(&part));
+    run.report(None);
+    let mut tries = 0;
+    while run.progress.file_done < file.bytes {
+        if run.cancel.is_cancelled() {
             return Err(HubError::Stopped);
         }
-        let range = done..file.bytes.min(done + RANGE_BYTES);
-        let wanted = range.end - range.start;
-        let (why, pause) = match hub.read(commit, &file.path, range) {
-            Ok(bytes) if !bytes.is_empty() && bytes.len() as u64 <= wanted && short < SHORT_READS => {
-                short = if (bytes.len() as u64) < wanted { short + 1 } else { 0 };
-                tries = 0;
-                out.write_all(&bytes).map_err(|e| disk(&part, e))?;
-                done += bytes.len() as u64;
-                tell((file, done), bytes.len() as u64, None);
-                continue;
+        let start = run.progress.file_done;
+        let mut reported = start;
+        let read = hub.read(commit, &file.path, start..file.bytes, &mut |piece| {
+            out.write_all(piece).map_err(|e| disk(&part, e))?;
+            run.advance(piece.len() as u64);
+            if run.progress.file_done - reported >= REPORT_BYTES {
+                reported = run.progress.file_done;
+                run.report(None);
             }
-            Ok(bytes) => (format!("{}: {} bytes instead of {wanted}", file.path, bytes.len()), None),
+            if run.cancel.is_cancelled() { Err(HubError::Stopped) } else { Ok(()) }
+        });
+        let done = run.progress.file_done;
+        let (why, pause) = match read {
+            Ok(()) if done == file.bytes => break,
+            Ok(()) => (format!("{}: the connection ended after {} bytes", file.path, done - start), None),
             Err(HubError::Network(why)) => (why, None),
             Err(HubError::Busy { what, wait }) => (what, wait),
             Err(HubError::Range { .. }) if done > 0 => {
-                // What is here cannot be of this file.
+                // The part is of another file.
                 out.set_len(0).map_err(|e| disk(&part, e))?;
-                done = 0;
-                ("starting this file again".to_owned(), Some(Duration::ZERO))
+                run.progress.file_done = 0;
+                ("restarting this file".to_owned(), Some(Duration::ZERO))
             }
             Err(e) => return Err(e),
         };
-        tries += 1;
+        tries = if done - start >= LEAST_BYTES { 1 } else { tries + 1 };
         if tries >= TRIES {
             return Err(HubError::Network(why));
         }
-        tell((file, done), 0, Some((why, tries + 1)));
-        wait(pause.unwrap_or(Duration::from_secs(1 << tries)).min(LONGEST_WAIT));
+        run.report(Some((why, tries + 1)));
+        (run.wait)(pause.unwrap_or(Duration::from_secs(1 << tries)).min(LONGEST_WAIT));
     }
+    run.report(None);
     out.sync_all().map_err(|e| disk(&part, e))?;
     drop(out);
-    if check::content(&part, file).map_err(|e| disk(&part, e))? == Some(false) {
+    if check::content(&part, &file.blob).map_err(|e| disk(&part, e))? == Some(false) {
         fs::remove_file(&part).map_err(|e| disk(&part, e))?;
         return Err(HubError::Damaged(file.path.clone()));
     }
@@ -393,12 +295,51 @@ fn link(target: &Path, file: &HubFile) -> Result<(), HubError> {
     std::os::unix::fs::symlink(to, &path).map_err(|e| disk(&path, e))
 }
 
+/// The files of a snapshot; files with the same content are fetched once.
+fn blobs_of(snapshot: &Snapshot) -> impl Iterator<Item = &HubFile> {
+    let mut seen = std::collections::HashSet::new();
+    snapshot.files.iter().filter(move |f| seen.insert(&f.blob))
+}
+
+fn is_commit(text: &str) -> bool {
+    text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// A revision as a path below `refs`.
+fn revision_path(revision: &str) -> Result<PathBuf, HubError> {
+    let path = PathBuf::from(revision);
+    let safe = !revision.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_)));
+    if safe { Ok(path) } else { Err(HubError::Refused(format!("{} is not a revision", clean(revision)))) }
+}
+
+/// Text from outside, harmless on a terminal.
+fn clean(text: &str) -> String {
+    crate::text::sanitize::sanitize_line(text).chars().take(200).collect()
+}
+
+/// Weights, settings, tokenizer and licence; never a path that leads out of the folder.
+fn wanted(path: &str) -> bool {
+    let normal = Path::new(path).components().all(|c| matches!(c, Component::Normal(_)));
+    let safe = normal && !path.chars().any(char::is_control) && path.len() < 300;
+    let extension = path.rsplit('.').next().unwrap_or_default();
+    safe && (matches!(extension, "safetensors" | "json" | "jinja" | "md" | "model") || path.starts_with("LICENSE"))
+}
+
+/// `19.5 GB`.
+pub fn gigabytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
 fn part_path(blob: &Path) -> PathBuf {
     blob.with_extension("sala-part")
 }
 
-fn part_len(part: &Path) -> u64 {
-    fs::metadata(part).map_or(0, |m| m.len())
+fn len(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |m| m.len())
 }
 
 fn has_size(path: &Path, bytes: u64) -> bool {
@@ -413,6 +354,9 @@ fn disk(path: &Path, source: std::io::Error) -> HubError {
     HubError::Disk { path: path.display().to_string(), source }
 }
 
+#[cfg(test)]
+#[path = "hub/http_tests.rs"]
+mod http_tests;
 #[cfg(test)]
 #[path = "hub_tests.rs"]
 mod tests;

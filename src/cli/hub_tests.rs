@@ -1,10 +1,8 @@
 use std::cell::{Cell, RefCell};
 
-use sha2::{Digest, Sha256};
-
+use super::http_tests::{COMMIT, Fault, Server, hub, info, model, serve};
 use super::*;
 
-const COMMIT: &str = "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00";
 /// The git id of a file that holds `{}`.
 const EMPTY: &str = "9e26dfeeb6e641a33dae4961196235bdb965b21b";
 
@@ -19,69 +17,11 @@ pub(super) fn weights(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A hub with two weight files; fails when told to.
-struct Fake {
-    weights: Vec<u8>,
-    fail_next: Cell<u32>,
-    lie: Cell<bool>,
-    reads: RefCell<Vec<Range<u64>>>,
-}
-
-fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
-}
-
-impl Fake {
-    fn new(len: usize) -> Fake {
-        Fake { weights: weights(len), fail_next: Cell::new(0), lie: Cell::new(false), reads: RefCell::default() }
-    }
-
-    fn content(&self, path: &str) -> &[u8] {
-        match path {
-            "model.safetensors" => &self.weights,
-            _ => b"{}",
-        }
-    }
-}
-
-impl Hub for Fake {
-    fn snapshot(&self, _: &str) -> Result<Snapshot, HubError> {
-        let small = |path: &str| HubFile { path: path.into(), bytes: 2, blob: EMPTY.into(), sha256: None };
-        let hash = hex(&self.weights);
-        let large = HubFile {
-            path: "model.safetensors".into(),
-            bytes: self.weights.len() as u64,
-            blob: hash.clone(),
-            sha256: Some(hash),
-        };
-        let small = ["config.json", "tokenizer.json", "tokenizer_config.json"].map(small);
-        Ok(Snapshot {
-            commit: COMMIT.into(),
-            files: small.into_iter().chain([large]).collect(),
-            licence: Some("apache-2.0".into()),
-        })
-    }
-
-    fn read(&self, _: &str, path: &str, range: Range<u64>) -> Result<Vec<u8>, HubError> {
-        if self.fail_next.get() > 0 {
-            self.fail_next.set(self.fail_next.get() - 1);
-            return Err(HubError::Network("timeout".into()));
-        }
-        if path == "model.safetensors" {
-            self.reads.borrow_mut().push(range.clone());
-        }
-        let mut bytes = self.content(path)[range.start as usize..range.end as usize].to_vec();
-        if self.lie.get() && path == "model.safetensors" {
-            bytes[0] ^= 1;
-        }
-        Ok(bytes)
-    }
-}
-
-fn download(repo: &CachedRepo, hub: &Fake) -> (Result<PathBuf, HubError>, Vec<Progress>) {
-    let mut seen = Vec::new();
+fn download(repo: &CachedRepo, server: &Server) -> (Result<PathBuf, HubError>, Vec<Progress>) {
+    let (mut seen, hub) = (Vec::new(), hub(server));
     let snapshot = hub.snapshot("main").unwrap();
-    let result = repo.download(hub, "main", &snapshot, &|_| {}, &mut |p| seen.push(p.clone()), &Cancel::default());
+    let report = &mut |p: &Progress| seen.push(p.clone());
+    let result = repo.download(&hub, "main", &snapshot, &|_| {}, report, &Cancel::default());
     (result, seen)
 }
 
@@ -89,14 +29,14 @@ fn download(repo: &CachedRepo, hub: &Fake) -> (Result<PathBuf, HubError>, Vec<Pr
 fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     let dir = tempfile::tempdir().unwrap();
     let repo = CachedRepo::new(dir.path(), "owner/name");
-    let hub = Fake::new(1000);
+    let server = serve(model(1000), info);
     assert_eq!(repo.installed("main", Kind::Model), None);
-    let (folder, seen) = download(&repo, &hub);
+    let (folder, seen) = download(&repo, &server);
     let folder = folder.unwrap();
     assert!(folder.ends_with(format!("models--owner--name/snapshots/{COMMIT}")));
     assert_eq!(repo.installed("main", Kind::Model).as_ref(), Some(&folder));
     assert_eq!(repo.installed(COMMIT, Kind::Model).as_ref(), Some(&folder));
-    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), hub.weights);
+    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), server.files[3].1);
     assert!(seen.windows(2).all(|w| w[0].done <= w[1].done));
     assert_eq!(seen.last().unwrap().done, 1002);
     assert!(verify(&folder, &[], &mut |_, _| {}).unwrap().iter().all(|(_, verdict)| *verdict == Verdict::Ok));
@@ -116,8 +56,7 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     fs::write(own.join("config.json"), b"{}").unwrap();
     assert_eq!(verify(&own, &[], &mut |_, _| {}).unwrap(), [("config.json".to_owned(), Verdict::Unverified)]);
     // What the hub says now is known of a plain copy too: one file is right, one is another, one is not there.
-    let file =
-        |path: &str, bytes: u64, blob: &str| HubFile { path: path.into(), bytes, blob: blob.into(), sha256: None };
+    let file = |path: &str, bytes: u64, blob: &str| HubFile { path: path.into(), bytes, blob: blob.into() };
     fs::write(own.join("tokenizer.json"), "[]").unwrap();
     fs::write(own.join("tokenizer_config.json"), "{} ").unwrap();
     let published = ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
@@ -130,47 +69,49 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
 }
 
 #[test]
-fn an_interrupted_download_goes_on_where_it_stopped() {
+fn an_interrupted_download_continues_where_it_stopped() {
+    const BYTES: u64 = 5 << 20;
     let dir = tempfile::tempdir().unwrap();
     let repo = CachedRepo::new(dir.path(), "o/n");
-    let hub = Fake::new(2 * RANGE_BYTES as usize + 5);
-    let snapshot = hub.snapshot("main").unwrap();
+    let server = serve(model(BYTES as usize), info);
+    let snapshot = hub(&server).snapshot("main").unwrap();
     let cancel = Cancel::default();
     let mut stop = |p: &Progress| {
-        if p.file == "model.safetensors" && p.file_done >= RANGE_BYTES {
+        if p.file == "model.safetensors" && p.file_done >= 2 << 20 {
             cancel.cancel();
         }
     };
-    let stopped = repo.download(&hub, "main", &snapshot, &|_| {}, &mut stop, &cancel);
+    let stopped = repo.download(&hub(&server), "main", &snapshot, &|_| {}, &mut stop, &cancel);
     assert!(matches!(stopped, Err(HubError::Stopped)));
     assert_eq!(repo.installed("main", Kind::Model), None);
-    assert_eq!(repo.missing_bytes(&snapshot), RANGE_BYTES + 5);
-    let (folder, seen) = download(&repo, &hub);
-    assert_eq!(fs::read(folder.unwrap().join("model.safetensors")).unwrap(), hub.weights);
-    assert_eq!(seen[0].done, RANGE_BYTES + 2);
-    let starts: Vec<u64> = hub.reads.borrow().iter().map(|r| r.start).collect();
-    assert_eq!(starts, [0, RANGE_BYTES, 2 * RANGE_BYTES]);
+    let missing = repo.missing_bytes(&snapshot);
+    assert!(missing > 0 && missing <= BYTES - (2 << 20), "{missing}");
+    let (folder, seen) = download(&repo, &server);
+    assert_eq!(fs::read(folder.unwrap().join("model.safetensors")).unwrap(), server.files[3].1);
+    assert_eq!(seen[0].done, BYTES + 2 - missing);
+    let requests = server.seen.lock().unwrap();
+    let ranges: Vec<&String> = requests.iter().filter(|l| l.contains("model.safetensors")).collect();
+    assert!(ranges.len() == 2 && ranges[1].contains(&format!("Some(({}, {BYTES}))", BYTES - missing)), "{ranges:?}");
 }
 
 #[test]
 fn network_errors_are_tried_again_and_damage_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let repo = CachedRepo::new(dir.path(), "o/n");
-    let hub = Fake::new(100);
-    hub.fail_next.set(3);
-    let (result, seen) = download(&repo, &hub);
+    let server = serve(model(100), info);
+    let fail = |faults: &[Fault]| server.faults.lock().unwrap().extend(faults);
+    fail(&[Fault::Status(500); 3]);
+    let (result, seen) = download(&repo, &server);
     assert!(result.is_ok());
     assert_eq!(seen.iter().filter(|p| p.trouble.is_some()).count(), 3);
 
     let repo = CachedRepo::new(dir.path(), "o/other");
-    hub.fail_next.set(TRIES);
-    assert!(matches!(download(&repo, &hub).0, Err(HubError::Network(_))));
-    hub.fail_next.set(0);
-    hub.lie.set(true);
-    assert!(matches!(download(&repo, &hub).0, Err(HubError::Damaged(_))));
+    fail(&[Fault::Status(500); TRIES as usize]);
+    assert!(matches!(download(&repo, &server).0, Err(HubError::Network(_))));
+    fail(&[Fault::Short(usize::MAX), Fault::Lie]);
+    assert!(matches!(download(&repo, &server).0, Err(HubError::Damaged(_))));
     assert_eq!(repo.installed("main", Kind::Model), None);
-    hub.lie.set(false);
-    assert!(download(&repo, &hub).0.is_ok());
+    assert!(download(&repo, &server).0.is_ok());
 }
 
 #[test]
@@ -190,7 +131,7 @@ fn files_in_folders_of_their_own_are_looked_at_too() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("assets")).unwrap();
     fs::write(dir.path().join("assets/README.md"), "words").unwrap();
-    let file = |path: &str, bytes| HubFile { path: path.into(), bytes, blob: String::new(), sha256: None };
+    let file = |path: &str, bytes| HubFile { path: path.into(), bytes, blob: String::new() };
     let published = [file("assets/README.md", 5), file("assets/LICENSE", 3), file("onnx/config.json", 2)];
     let rows = verify(dir.path(), &published, &mut |_, _| {}).unwrap();
     let missing = || Verdict::Wrong("missing".to_owned());
@@ -244,7 +185,8 @@ fn a_folder_is_complete_only_with_every_file_whole() {
 fn revisions_and_commits_are_no_paths_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
     let repo = CachedRepo::new(dir.path(), "o/n");
-    let hub = Fake::new(100);
+    let server = serve(model(100), info);
+    let hub = hub(&server);
     for revision in ["..", "../../x", "/etc/passwd", ""] {
         let snapshot = hub.snapshot("main").unwrap();
         let result = repo.download(&hub, revision, &snapshot, &|_| {}, &mut |_| {}, &Cancel::default());
@@ -266,10 +208,12 @@ fn two_downloads_at_once_wait_for_each_other() {
         OpenOptions::new().create(true).write(true).truncate(false).open(repo.folder().join("sala-download.lock"));
     let held = RefCell::new(held.ok());
     FileExt::lock(held.borrow().as_ref().unwrap()).unwrap();
-    let hub = Fake::new(100);
+    let server = serve(model(100), info);
+    let hub = hub(&server);
     let waited = Cell::new(0);
     let wait = |_| {
-        assert_eq!(hub.reads.borrow().len(), 0, "nothing is read meanwhile");
+        let requests = server.seen.lock().unwrap();
+        assert!(!requests.iter().any(|r| r.contains("/resolve/")), "nothing is read meanwhile");
         waited.set(waited.get() + 1);
         if waited.get() == 3 {
             held.take();

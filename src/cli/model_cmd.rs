@@ -1,11 +1,10 @@
-//! `sala-chat model path|verify|download`. The only part of the program that uses the network, and only when asked.
+//! `sala-chat model path|verify|download|quantize`. Only `download` and `verify --hub` use the network.
 
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 
 use super::args::{ModelCommand, TuningArgs};
 use super::downloaded::{cached, installed};
-use super::hub::http::{self, Http};
 use super::hub::{self, Hub, HubError, Kind, Snapshot, Verdict, gigabytes};
 use super::{Context, Exit, Failure, devices, out, quantize_cmd};
 use crate::config::settings::{ModelConfig, ModelSource};
@@ -17,13 +16,11 @@ use crate::text::{TextModel, this_program};
 /// Settings files that are read before a download is offered.
 const SETTINGS_BYTES: u64 = 4 << 20;
 
-/// What to say when the model is asked for and is not there.
 pub fn not_installed(config: &ModelConfig) -> Failure {
     Failure::new(Exit::NoModel, format!("{} is not on this computer", config.repo))
         .hint("Get it: sala-chat model download. Or name a folder that has it: --model FOLDER")
 }
 
-/// The folder of the model that is set.
 fn model_folder(context: &Context) -> Result<PathBuf, Failure> {
     let config = &context.config().model;
     match context.config().model_source() {
@@ -34,7 +31,6 @@ fn model_folder(context: &Context) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Runs one of the actions.
 pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Failure> {
     let config = &context.config().model;
     match action {
@@ -49,8 +45,8 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
         ModelCommand::Download { repo, yes } => {
             let mut config = config.clone();
             if let Some(repo) = repo {
-                if !http::is_id(repo) {
-                    return Err(Failure::new(Exit::Usage, format!("{repo} is no hub id")).hint("Write OWNER/NAME"));
+                if !hub::is_id(repo) {
+                    return Err(Failure::new(Exit::Usage, format!("{repo} is not a hub id")).hint("Write OWNER/NAME"));
                 }
                 config.repo.clone_from(repo);
                 config.revision = "main".to_owned();
@@ -75,7 +71,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
         }
         true => {
             context.note(&format!("Asking the hub for {} …", config.repo));
-            let hub = Http::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
+            let hub = Hub::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
             hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?.files
         }
         false => Vec::new(),
@@ -105,9 +101,8 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     )?;
     if let Some((name, verdict)) = unreadable {
         let text = format!("{} in {}: {}", Clean::line(name), folder.display(), verdict.words());
-        return Err(Failure::new(Exit::NoModel, text).hint(
-            "Try again; where that does not help, remove this file and give its sala-chat model quantize again",
-        ));
+        return Err(Failure::new(Exit::NoModel, text)
+            .hint("Try again; if that fails, remove this file and run its sala-chat model quantize again"));
     }
     match (bad.as_slice(), complete) {
         ([], true) => Ok(Exit::Ok),
@@ -123,7 +118,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
             let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
             let text = format!("{} in {}: damaged", Clean::line(&format!("{first}{more}")), folder.display());
             Err(Failure::new(Exit::NoModel, text).hint(
-                "Give its sala-chat model quantize again, which packs damaged parts anew; where it refuses, name a new folder (-o FOLDER)",
+                "Run its sala-chat model quantize again to repack damaged parts; if that fails, choose a new folder (-o FOLDER)",
             ))
         }
         (all, _) => Err(Failure::new(Exit::NoModel, format!("{} damaged file(s) in {}", all.len(), folder.display()))
@@ -131,12 +126,11 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     }
 }
 
-/// The chat template of a folder by its hash.
 fn template(folder: &std::path::Path) -> String {
     match TextModel::load(folder, &this_program()) {
         Ok(text) => {
             let hash: String = text.template.sha256().chars().take(16).collect();
-            let name = text.template.known_as().unwrap_or("not one that is known");
+            let name = text.template.known_as().unwrap_or("unknown template");
             let off = text.template.thinking_switch().off;
             let switch = if off { "thinking can be switched off" } else { "no switch for thinking" };
             format!("{name} (SHA-256 {hash}…), {switch}")
@@ -145,17 +139,16 @@ fn template(folder: &std::path::Path) -> String {
     }
 }
 
-/// A settings file of a snapshot, if it has one that can be read.
-fn settings(hub: &Http, snapshot: &Snapshot, name: &str) -> Result<Option<serde_json::Value>, HubError> {
+fn settings(hub: &Hub, snapshot: &Snapshot, name: &str) -> Result<Option<serde_json::Value>, HubError> {
     let Some(file) = snapshot.files.iter().find(|f| f.path == name && f.bytes <= SETTINGS_BYTES) else {
         return Ok(None);
     };
-    let bytes = hub.read(&snapshot.commit, &file.path, 0..file.bytes)?;
+    let bytes = hub.content(&snapshot.commit, file)?;
     Ok(serde_json::from_slice(&bytes).ok())
 }
 
 /// What is to be known before the first byte: whether the format can be read, and whether a card here holds the weights.
-fn look_first(context: &Context, hub: &Http, snapshot: &Snapshot) -> Result<(), Failure> {
+fn look_first(context: &Context, hub: &Hub, snapshot: &Snapshot) -> Result<(), Failure> {
     let read = |name: &str| settings(hub, snapshot, name).map_err(|e| explain(&e, &context.config().model, 0));
     let beside = read("hf_quant_config.json")?;
     let config = read("config.json")?;
@@ -199,7 +192,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
     if std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false" | "no")) {
         return Err(Failure::new(Exit::NoModel, "HF_HUB_OFFLINE is set, nothing is downloaded").hint(by_hand(config)));
     }
-    let hub = Http::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
+    let hub = Hub::open(&config.repo).map_err(|e| explain(&e, config, 0))?;
     let cached = cached(&config.repo);
     context.note(&format!("Asking the hub for {} …", config.repo));
     let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config, 0))?;

@@ -38,7 +38,7 @@ fn what_has_no_folder_and_what_is_no_id_of_the_hub_is_said() {
     for id in ["foo", "../etc/x", "a/.b"] {
         let output = home.run(&["model", "download", id]);
         assert_eq!(output.status.code(), Some(2), "{id}");
-        assert!(err(&output).ends_with(&format!("{id} is no hub id. Write OWNER/NAME\n")), "{}", err(&output));
+        assert!(err(&output).ends_with(&format!("{id} is not a hub id. Write OWNER/NAME\n")), "{}", err(&output));
     }
 }
 
@@ -126,7 +126,7 @@ fn a_folder_is_packed_with_what_lies_beside_its_weights_and_goes_on_where_it_was
     assert!(refused.status.code() == Some(2) && out(&refused).contains("mine holds other files"), "{}", out(&refused));
     assert_eq!(read("mine/tokenizer.json"), b"my own notes");
     let random = home.run(&["model", "quantize", "synthetic:tiny", "--to", "8bit", "-o", "x"]);
-    assert!(err(&random).contains("random weights are made anew at each start"), "{}", err(&random));
+    assert!(err(&random).contains("random weights change at every start"), "{}", err(&random));
     let missing = home.run(&["model", "quantize", "nowhere", "--to", "8bit", "-o", "x"]);
     assert_eq!(missing.status.code(), Some(3), "{}", err(&missing));
 }

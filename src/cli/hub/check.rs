@@ -11,28 +11,21 @@ use super::HubFile;
 use crate::model::quantize::{self, Condition};
 use crate::text::files;
 
-/// Longest settings file that is parsed.
 const JSON_BYTES: u64 = 256 << 20;
 
-/// What a repository holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A model with its tokenizer.
     Model,
     /// A draft head: it uses the model's tokenizer.
     Head,
 }
 
-/// What is known about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is what was published.
     Ok,
     /// Nothing is wrong with it, and no published hash is here to compare with.
     Unverified,
-    /// It is what this program wrote when it packed the folder.
     AsWritten,
-    /// So are the samples of it that an earlier version hashed.
     AsSampled,
     /// Nothing is wrong with it, and packing noted no hash of it.
     Unnoted,
@@ -40,12 +33,10 @@ pub enum Verdict {
     NotCompared,
     /// Why the system did not let it be read: it may be whole.
     Unreadable(String),
-    /// What is wrong.
     Wrong(String),
 }
 
 impl Verdict {
-    /// In words.
     pub fn words(&self) -> &str {
         match self {
             Verdict::Ok => "ok",
@@ -70,7 +61,6 @@ impl Verdict {
         }
     }
 
-    /// Whether its content was compared with what it has to be.
     pub fn is_verified(&self) -> bool {
         match self {
             Verdict::Ok | Verdict::AsWritten | Verdict::AsSampled => true,
@@ -95,11 +85,8 @@ impl From<Condition> for Verdict {
     }
 }
 
-/// Checks the files of an installed model: name, and what is known about each. `published` are the hub's own words about
-/// them, if it was asked: files of a model that are missing are named then. `tell` hears of a file before it is read.
-///
-/// # Errors
-/// The folder cannot be read.
+/// Checks each file of an installed model. With `published`, the hub's listing, missing files are reported too. `tell`
+/// is called before a file is read.
 pub fn verify(
     folder: &Path,
     published: &[HubFile],
@@ -144,16 +131,13 @@ pub fn verify(
 }
 
 /// Checks the files of a folder that this program packed, by what it noted of them. `None`: it is not one, or was not finished.
-///
-/// # Errors
-/// The folder cannot be read.
 pub fn verify_packed(
     folder: &Path,
     tell: &mut dyn FnMut(&str, u64),
 ) -> std::io::Result<Option<Vec<(String, Verdict)>>> {
     let Some(mut parts) = quantize::check(folder, tell) else { return Ok(None) };
     let mut rows = Vec::new();
-    // No hash is asked for: this only looks whether the others can be read.
+    // Only checks readability, no hashes.
     for (name, verdict) in verify(folder, &[], &mut |_, _| ())? {
         if quantize::is_aside(&name) {
             continue;
@@ -184,35 +168,29 @@ fn verdict(path: &Path, name: &str, bytes: u64, published: Option<&HubFile>) -> 
     }
     // In the cache a file's name is what was published of its content.
     let in_cache = || {
-        let blob = fs::read_link(path).ok().and_then(|l| Some(l.file_name()?.to_string_lossy().into_owned()))?;
-        let sha256 = (blob.len() == 64).then(|| blob.clone());
-        Some(HubFile { path: name.to_owned(), bytes, blob, sha256 })
+        let link = fs::read_link(path).ok()?;
+        Some(link.file_name()?.to_string_lossy().into_owned())
     };
-    let Some(file) = published.cloned().or_else(in_cache) else {
+    let Some(blob) = published.map(|file| file.blob.clone()).or_else(in_cache) else {
         return Ok(Verdict::Unverified);
     };
-    Ok(match content(path, &file)? {
+    Ok(match content(path, &blob)? {
         Some(true) => Verdict::Ok,
         Some(false) => Verdict::Wrong(OTHER.to_owned()),
         None => Verdict::Unverified,
     })
 }
 
-/// Whether the content is the published one: by its SHA-256, or by its git id; `None` where neither is known.
-pub(super) fn content(path: &Path, file: &HubFile) -> std::io::Result<Option<bool>> {
-    let hex = |s: &str, len: usize| s.len() == len && s.bytes().all(|b| b.is_ascii_hexdigit());
-    if let Some(published) = &file.sha256 {
-        return Ok(Some(digest::<Sha256>(path, Sha256::new())?.eq_ignore_ascii_case(published)));
-    }
-    if hex(&file.blob, 64) {
-        return Ok(Some(digest::<Sha256>(path, Sha256::new())?.eq_ignore_ascii_case(&file.blob)));
-    }
-    if hex(&file.blob, 40) {
-        // git hashes a file behind its kind and length.
-        let start = Sha1::new().chain_update(format!("blob {}\0", fs::metadata(path)?.len()));
-        return Ok(Some(digest(path, start)?.eq_ignore_ascii_case(&file.blob)));
-    }
-    Ok(None)
+/// Whether the content is the published one; `None` where the id is neither a SHA-256 nor a git id.
+pub(super) fn content(path: &Path, blob: &str) -> std::io::Result<Option<bool>> {
+    let found = match blob.len() {
+        _ if !blob.bytes().all(|b| b.is_ascii_hexdigit()) => return Ok(None),
+        64 => digest(path, Sha256::new())?,
+        // git hashes "blob", the length, and the content.
+        40 => digest(path, Sha1::new().chain_update(format!("blob {}\0", fs::metadata(path)?.len())))?,
+        _ => return Ok(None),
+    };
+    Ok(Some(found.eq_ignore_ascii_case(blob)))
 }
 
 fn digest<D: Digest>(path: &Path, start: D) -> std::io::Result<String> {
@@ -228,7 +206,6 @@ fn digest<D: Digest>(path: &Path, start: D) -> std::io::Result<String> {
     Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// Whether a safetensors file is as long as its header says.
 fn whole(path: &Path) -> bool {
     let length = || -> Option<bool> {
         let mut file = File::open(path).ok()?;

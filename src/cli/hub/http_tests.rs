@@ -8,16 +8,14 @@ use std::sync::{Arc, Mutex};
 
 use sha2::{Digest, Sha256};
 
-use super::super::tests::weights;
-use super::super::{CachedRepo, Kind, Progress};
+use super::tests::weights;
 use super::*;
-use crate::engine::protocol::Cancel;
 
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+pub(super) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// What goes wrong with one request for a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
+pub(super) enum Fault {
     Status(u16),
     /// This many bytes, then the connection ends.
     Short(usize),
@@ -37,15 +35,15 @@ enum Fault {
     Lie,
 }
 
-struct Server {
+pub(super) struct Server {
     endpoint: String,
-    faults: Arc<Mutex<VecDeque<Fault>>>,
+    pub(super) faults: Arc<Mutex<VecDeque<Fault>>>,
     /// Requests so far: the first line, and the range.
-    seen: Arc<Mutex<Vec<String>>>,
-    files: Arc<Vec<(String, Vec<u8>)>>,
+    pub(super) seen: Arc<Mutex<Vec<String>>>,
+    pub(super) files: Arc<Vec<(String, Vec<u8>)>>,
 }
 
-fn serve(files: Vec<(&str, Vec<u8>)>, info: impl Fn() -> String + Send + Sync + 'static) -> Server {
+pub(super) fn serve(files: Vec<(&str, Vec<u8>)>, info: impl Fn() -> String + Send + Sync + 'static) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let faults = Arc::new(Mutex::new(VecDeque::new()));
@@ -93,10 +91,14 @@ fn answer(
         }
     }
     if path.contains("/revision/") {
-        return ok(&mut stream, info().as_bytes());
-    }
-    if path.contains("/tree/") {
-        return ok(&mut stream, listing(files).as_bytes());
+        let text = match serde_json::from_str::<serde_json::Value>(&info()) {
+            Ok(mut info) => {
+                info["siblings"] = listing(files);
+                info.to_string()
+            }
+            Err(_) => info(),
+        };
+        return ok(&mut stream, text.as_bytes());
     }
     let Some((_, body)) = files.iter().find(|(n, _)| path.ends_with(&format!("/resolve/{COMMIT}/{n}"))) else {
         return write!(stream, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
@@ -164,35 +166,32 @@ fn answer(
     }
 }
 
-fn listing(files: &[(String, Vec<u8>)]) -> String {
+fn listing(files: &[(String, Vec<u8>)]) -> serde_json::Value {
+    let hex = |hash: &[u8]| hash.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let entry = |(name, body): &(String, Vec<u8>)| match name.ends_with(".safetensors") {
-        true => {
-            let hash: String = Sha256::digest(body).iter().map(|b| format!("{b:02x}")).collect();
-            serde_json::json!({"type": "file", "path": name, "size": body.len(), "oid": "0".repeat(40),
-                "lfs": {"oid": hash, "size": body.len(), "pointerSize": 134}})
-        }
+        true => serde_json::json!({"rfilename": name, "size": body.len(), "blobId": "0".repeat(40),
+            "lfs": {"sha256": hex(&Sha256::digest(body)), "size": body.len(), "pointerSize": 134}}),
         false => {
             let hash = sha1::Sha1::new().chain_update(format!("blob {}\0", body.len())).chain_update(body).finalize();
-            let id: String = hash.iter().map(|b| format!("{b:02x}")).collect();
-            serde_json::json!({"type": "file", "path": name, "size": body.len(), "oid": id})
+            serde_json::json!({"rfilename": name, "size": body.len(), "blobId": hex(&hash)})
         }
     };
-    serde_json::Value::Array(files.iter().map(entry).collect()).to_string()
+    serde_json::Value::Array(files.iter().map(entry).collect())
 }
 
-fn model() -> Vec<(&'static str, Vec<u8>)> {
+pub(super) fn model(weight_bytes: usize) -> Vec<(&'static str, Vec<u8>)> {
     let settings = ["config.json", "tokenizer.json", "tokenizer_config.json"].map(|n| (n, b"{}".to_vec()));
-    settings.into_iter().chain([("model.safetensors", weights(50_000))]).collect()
+    settings.into_iter().chain([("model.safetensors", weights(weight_bytes))]).collect()
 }
 
-fn info() -> String {
+pub(super) fn info() -> String {
     format!(r#"{{"sha": "{COMMIT}", "cardData": {{"license": "apache-2.0"}}}}"#)
 }
 
-fn hub(server: &Server) -> Http {
+pub(super) fn hub(server: &Server) -> Hub {
     let ms = Duration::from_millis;
     let patience = Patience { connect: ms(2_000), stall: ms(300), slow: ms(400), least_bytes: 1_000 };
-    Http::at(&server.endpoint, "o/n", None, patience).unwrap()
+    Hub::at(&server.endpoint, "o/n", None, patience).unwrap()
 }
 
 fn download(server: &Server, dir: &Path) -> (Result<PathBuf, HubError>, Vec<Progress>, Vec<Duration>) {
@@ -210,7 +209,7 @@ fn download(server: &Server, dir: &Path) -> (Result<PathBuf, HubError>, Vec<Prog
 
 #[test]
 fn a_download_over_http_is_whole_verified_and_says_its_licence() {
-    let server = serve(model(), info);
+    let server = serve(model(50_000), info);
     let dir = tempfile::tempdir().unwrap();
     let (done, ..) = download(&server, dir.path());
     let folder = done.unwrap();
@@ -236,7 +235,7 @@ fn every_fault_that_passes_is_outlived() {
         Fault::Whole,
     ];
     for fault in faults {
-        let server = serve(model(), info);
+        let server = serve(model(50_000), info);
         let dir = tempfile::tempdir().unwrap();
         // The three settings files come first.
         server.faults.lock().unwrap().extend([fault]);
@@ -254,7 +253,7 @@ fn every_fault_that_passes_is_outlived() {
 
 #[test]
 fn a_torn_connection_in_the_middle_of_the_weights_costs_nothing() {
-    let server = serve(model(), info);
+    let server = serve(model(50_000), info);
     let dir = tempfile::tempdir().unwrap();
     // The three settings files are one blob: it is asked for once.
     let (ok, torn) = (Fault::Short(usize::MAX), Fault::Short(20_000));
@@ -275,19 +274,19 @@ fn faults_that_do_not_pass_are_one_line_each() {
         (Fault::Status(410), "not on the hub"),
         (Fault::Status(451), "status 451"),
     ] {
-        let server = serve(model(), info);
+        let server = serve(model(50_000), info);
         let dir = tempfile::tempdir().unwrap();
         server.faults.lock().unwrap().push_back(fault);
         let error = download(&server, dir.path()).0.unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{fault:?}: {error}");
     }
-    let server = serve(model(), info);
+    let server = serve(model(50_000), info);
     let dir = tempfile::tempdir().unwrap();
     server.faults.lock().unwrap().extend([Fault::Status(500); 9]);
     let (done, seen, _) = download(&server, dir.path());
     assert!(matches!(done, Err(HubError::Network(_))) && seen.len() < 9);
     // Content that is not what was published does not stay.
-    let lies = serve(model(), info);
+    let lies = serve(model(50_000), info);
     let ok = Fault::Short(usize::MAX);
     lies.faults.lock().unwrap().extend([ok, Fault::Lie]);
     assert!(matches!(download(&lies, dir.path()).0, Err(HubError::Damaged(_))));
@@ -296,9 +295,9 @@ fn faults_that_do_not_pass_are_one_line_each() {
 
 #[test]
 fn a_repository_that_is_not_there_or_not_shown_is_not_known_to_the_hub() {
-    let server = serve(model(), info);
+    let server = serve(model(50_000), info);
     let asked = |repo: &str, token: Option<&str>| {
-        let hub = Http::at(&server.endpoint, repo, token.map(str::to_owned), Patience::default()).unwrap();
+        let hub = Hub::at(&server.endpoint, repo, token.map(str::to_owned), Patience::default()).unwrap();
         hub.snapshot("v1").unwrap_err()
     };
     for (repo, token) in [("nobody/n", None), ("nobody/n", Some("t")), ("private/n", None)] {
@@ -311,7 +310,7 @@ fn a_repository_that_is_not_there_or_not_shown_is_not_known_to_the_hub() {
 
 #[test]
 fn a_part_that_is_longer_than_the_hub_has_begins_again() {
-    let server = serve(model(), info);
+    let server = serve(model(50_000), info);
     let dir = tempfile::tempdir().unwrap();
     let ok = Fault::Short(usize::MAX);
     server.faults.lock().unwrap().extend([ok, Fault::Short(1_000), Fault::Status(416)]);
@@ -327,13 +326,12 @@ fn what_a_hub_says_of_itself_is_not_believed() {
         ("none", "{}".to_owned(), "no commit"),
         ("junk", "<html>".to_owned(), "cannot be read"),
     ] {
-        let server = serve(model(), move || info.clone());
+        let server = serve(model(50_000), move || info.clone());
         let error = hub(&server).snapshot("main").unwrap_err().to_string();
         assert!(error.contains(expected), "{name}: {error}");
     }
     for repo in ["", "a", "a/b/c", "../b", "a/..", "a/b?x=1", "a/b#c", "a b/c"] {
-        assert!(Http::at("http://127.0.0.1:1", repo, None, Patience::default()).is_err(), "{repo}");
+        assert!(Hub::at("http://127.0.0.1:1", repo, None, Patience::default()).is_err(), "{repo}");
     }
-    assert!(Http::at("file:///etc", "a/b", None, Patience::default()).is_err());
-    assert_eq!(next_page(r#"<http://h/x?c=2>; rel="next""#).as_deref(), Some("http://h/x?c=2"));
+    assert!(Hub::at("file:///etc", "a/b", None, Patience::default()).is_err());
 }

@@ -1,0 +1,308 @@
+//! The hub over HTTP: huggingface.co, or the mirror that `HF_ENDPOINT` names.
+//!
+//! No length from a server sizes a buffer, a connection that stalls or drips is given up, and the token goes to the hub itself only.
+
+use std::fs;
+use std::io::Read;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use hf_hub::api::sync::{ApiBuilder, ApiRepo};
+use hf_hub::{Cache, Repo, RepoType};
+use serde::Deserialize;
+use ureq::config::RedirectAuthHeaders;
+use ureq::http::{Response, StatusCode};
+use ureq::tls::{RootCerts, TlsConfig};
+use ureq::{Agent, Body};
+
+use super::{HubError, HubFile, LEAST_BYTES, Snapshot, clean, is_commit, wanted};
+
+/// Longest listing.
+const LISTING_BYTES: u64 = 32 << 20;
+
+/// How long the hub may take.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Patience {
+    pub(in crate::cli) connect: Duration,
+    /// Between two pieces of an answer.
+    pub(in crate::cli) stall: Duration,
+    /// A body brings at least `least_bytes` in this time.
+    pub(in crate::cli) slow: Duration,
+    pub(in crate::cli) least_bytes: u64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Patience { connect: seconds(20), stall: seconds(30), slow: seconds(60), least_bytes: LEAST_BYTES }
+    }
+}
+
+fn variable(name: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(name).filter(|v| !v.is_empty())
+}
+
+fn home() -> PathBuf {
+    let cache = || variable("XDG_CACHE_HOME").map(PathBuf::from);
+    let user = || PathBuf::from(variable("HOME").unwrap_or_default()).join(".cache");
+    variable("HF_HOME").map_or_else(|| cache().unwrap_or_else(user).join("huggingface"), PathBuf::from)
+}
+
+/// `HF_HUB_CACHE`, else `hub` in `HF_HOME`, else in the user's cache folder.
+pub(in crate::cli) fn cache_folder() -> PathBuf {
+    let named = variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE"));
+    named.map_or_else(|| home().join("hub"), PathBuf::from)
+}
+
+/// `HF_TOKEN`, or the file that the hub's own tools write.
+fn token() -> Option<String> {
+    if variable("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some() {
+        return None;
+    }
+    let file = || match variable("HF_TOKEN_PATH") {
+        Some(path) => fs::read_to_string(path).ok(),
+        None => Cache::new(home().join("hub")).token(),
+    };
+    let text = variable("HF_TOKEN").and_then(|t| t.into_string().ok()).or_else(file)?;
+    Some(text.trim().to_owned()).filter(|t| !t.is_empty())
+}
+
+/// Whether it is an id of the hub, `owner/name`.
+pub(in crate::cli) fn is_id(repo: &str) -> bool {
+    let part = |p: &str| {
+        !p.is_empty() && !p.starts_with('.') && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    };
+    repo.split('/').count() == 2 && repo.split('/').all(part)
+}
+
+#[derive(Deserialize)]
+struct Info {
+    sha: Option<String>,
+    #[serde(rename = "cardData")]
+    card: Option<serde_json::Value>,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sibling {
+    rfilename: String,
+    #[serde(default)]
+    size: u64,
+    #[serde(default)]
+    blob_id: String,
+    lfs: Option<Large>,
+}
+
+#[derive(Deserialize)]
+struct Large {
+    #[serde(alias = "oid")]
+    sha256: String,
+    size: Option<u64>,
+}
+
+/// One repository of a hub.
+pub(in crate::cli) struct Hub {
+    agent: Agent,
+    endpoint: String,
+    token: Option<String>,
+    repo: String,
+    patience: Patience,
+}
+
+impl Hub {
+    /// On the hub that `HF_ENDPOINT` names, else on huggingface.co.
+    ///
+    /// # Errors
+    /// No hub id, or no such endpoint.
+    pub(in crate::cli) fn open(repo: &str) -> Result<Hub, HubError> {
+        let endpoint = variable("HF_ENDPOINT").and_then(|v| v.into_string().ok());
+        Hub::at(endpoint.as_deref().unwrap_or("https://huggingface.co"), repo, token(), Patience::default())
+    }
+
+    /// # Errors
+    /// See [`Hub::open`].
+    pub(in crate::cli) fn at(
+        endpoint: &str,
+        repo: &str,
+        token: Option<String>,
+        patience: Patience,
+    ) -> Result<Hub, HubError> {
+        if !is_id(repo) {
+            return Err(HubError::Refused(format!("{} is not a hub id (owner/name)", clean(repo))));
+        }
+        if !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
+            return Err(HubError::Refused(format!("HF_ENDPOINT {}: not http or https", clean(endpoint))));
+        }
+        let agent = Agent::config_builder()
+            .user_agent(concat!("sala-chat/", env!("CARGO_PKG_VERSION")))
+            .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
+            .http_status_as_error(false)
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .timeout_connect(Some(patience.connect))
+            .timeout_recv_response(Some(patience.stall))
+            .timeout_per_read(Some(patience.stall))
+            .build()
+            .into();
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        Ok(Hub { agent, endpoint, token, repo: repo.to_owned(), patience })
+    }
+
+    fn at_revision(&self, revision: &str) -> Result<ApiRepo, HubError> {
+        let api = ApiBuilder::from_cache(Cache::new(cache_folder())).with_endpoint(self.endpoint.clone()).build();
+        let api = api.map_err(|e| HubError::Network(clean(&e.to_string())))?;
+        Ok(api.repo(Repo::with_revision(self.repo.clone(), RepoType::Model, encoded(revision))))
+    }
+
+    /// The commit of a revision, and its files.
+    ///
+    /// # Errors
+    /// Network, or no such repository.
+    pub(in crate::cli) fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError> {
+        let what = format!("{} at {}", self.repo, clean(revision));
+        let request = self.at_revision(revision)?.info_request();
+        let url = request.uri_ref().ok_or_else(|| HubError::Refused(format!("{what} has no address")))?;
+        let mut answer = self.get(&format!("{url}?blobs=true"), None, &what)?;
+        let bytes = answer.body_mut().with_config().limit(LISTING_BYTES).read_to_vec().map_err(|e| network(&e))?;
+        let info: Info = serde_json::from_slice(&bytes)
+            .map_err(|e| HubError::Network(format!("{what}: an answer that cannot be read: {e}")))?;
+        let commit = info.sha.filter(|sha| is_commit(sha));
+        let commit =
+            commit.ok_or_else(|| HubError::Refused(format!("{}: the hub names no commit", clean(revision))))?;
+        let licence = info.card.as_ref().and_then(|c| c.get("license")).and_then(|l| l.as_str()).map(clean);
+        let files: Vec<HubFile> = info.siblings.into_iter().filter(|f| wanted(&f.rfilename)).map(file).collect();
+        let proper = |f: &HubFile| matches!(f.blob.len(), 40 | 64) && f.blob.bytes().all(|b| b.is_ascii_hexdigit());
+        match files.iter().all(proper) {
+            true => Ok(Snapshot { commit, files, licence }),
+            false => Err(HubError::Refused("the hub names a file without a proper id".to_owned())),
+        }
+    }
+
+    /// A small file.
+    ///
+    /// # Errors
+    /// Network, or no such file.
+    pub(in crate::cli) fn content(&self, commit: &str, file: &HubFile) -> Result<Vec<u8>, HubError> {
+        let mut bytes = Vec::new();
+        self.read(commit, &file.path, 0..file.bytes, &mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Hands over bytes of a file as they arrive: those of the range, or fewer where the connection ends early. Never more.
+    pub(super) fn read(
+        &self,
+        commit: &str,
+        path: &str,
+        range: Range<u64>,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), HubError>,
+    ) -> Result<(), HubError> {
+        let url = self.at_revision(commit)?.url(&encoded(path));
+        let mut left = range.end - range.start;
+        let mut body = self.get(&url, Some(range), path)?.into_body().into_reader();
+        let (mut buffer, mut window, mut new) = (vec![0; 256 << 10], Instant::now(), 0);
+        while left > 0 {
+            let read = match body.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(n) => n.min(usize::try_from(left).unwrap_or(n)),
+                Err(e) => return Err(HubError::Network(format!("{path}: {}", first_line(&e)))),
+            };
+            take(buffer.get(..read).unwrap_or_default())?;
+            (left, new) = (left - read as u64, new + read as u64);
+            if window.elapsed() > self.patience.slow {
+                let (least, slow) = (self.patience.least_bytes, self.patience.slow.as_secs_f32());
+                if new < least {
+                    return Err(HubError::Network(format!("less than {least} bytes in {slow} s")));
+                }
+                (window, new) = (Instant::now(), 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn get(&self, url: &str, range: Option<Range<u64>>, what: &str) -> Result<Response<Body>, HubError> {
+        let mut request = self.agent.get(url);
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        if let Some(range) = &range {
+            request = request.header("Range", format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
+        }
+        self.accepted(request.call().map_err(|e| network(&e))?, range, what)
+    }
+
+    fn accepted(
+        &self,
+        answer: Response<Body>,
+        range: Option<Range<u64>>,
+        what: &str,
+    ) -> Result<Response<Body>, HubError> {
+        let status = answer.status();
+        let header = |name| answer.headers().get(name).and_then(|v| v.to_str().ok());
+        let from = range.as_ref().map_or(0, |r| r.start);
+        match status {
+            // Of the repository, not of one of its files. Without a token a private one looks like none.
+            StatusCode::NOT_FOUND | StatusCode::GONE if range.is_none() => Err(HubError::Unknown(what.to_owned())),
+            StatusCode::UNAUTHORIZED if range.is_none() && self.token.is_none() => {
+                Err(HubError::Unknown(what.to_owned()))
+            }
+            StatusCode::OK if from == 0 => Ok(answer),
+            StatusCode::OK => Err(HubError::Network(format!("{what}: the hub sends it from the start only"))),
+            StatusCode::PARTIAL_CONTENT => {
+                let start = header("content-range").and_then(|v| v.trim().strip_prefix("bytes ")?.split('-').next());
+                match start.and_then(|s| s.trim().parse::<u64>().ok()) {
+                    Some(start) if start != from => {
+                        Err(HubError::Network(format!("{what}: bytes from {start} instead of {from}")))
+                    }
+                    Some(_) | None => Ok(answer),
+                }
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(HubError::Refused(format!(
+                "{what}: the hub wants you to be logged in, or to accept its terms first ({}): open {}/{} in a browser, \
+                 then set HF_TOKEN",
+                status.as_u16(),
+                clean(&self.endpoint),
+                self.repo
+            ))),
+            StatusCode::NOT_FOUND | StatusCode::GONE => {
+                Err(HubError::Refused(format!("{what}: not on the hub ({})", status.as_u16())))
+            }
+            StatusCode::RANGE_NOT_SATISFIABLE => Err(HubError::Range { path: what.to_owned(), from }),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(HubError::Busy {
+                what: format!("status {}", status.as_u16()),
+                wait: header("retry-after").and_then(|v| v.trim().parse().ok()).map(Duration::from_secs),
+            }),
+            s if s.is_server_error() => Err(HubError::Network(format!("{what}: status {}", s.as_u16()))),
+            s => Err(HubError::Refused(format!("{what}: the hub answers with status {}", s.as_u16()))),
+        }
+    }
+}
+
+fn file(entry: Sibling) -> HubFile {
+    match entry.lfs {
+        Some(large) => HubFile { path: entry.rfilename, bytes: large.size.unwrap_or(entry.size), blob: large.sha256 },
+        None => HubFile { path: entry.rfilename, bytes: entry.size, blob: entry.blob_id },
+    }
+}
+
+/// For an address; separators stay.
+fn encoded(text: &str) -> String {
+    let one = |b: u8| match b.is_ascii_alphanumeric() || b"-._~/".contains(&b) {
+        true => char::from(b).to_string(),
+        false => format!("%{b:02X}"),
+    };
+    text.bytes().map(one).collect()
+}
+
+fn first_line(error: &dyn std::fmt::Display) -> String {
+    clean(error.to_string().lines().next().unwrap_or_default())
+}
+
+fn network(error: &ureq::Error) -> HubError {
+    let kind = if matches!(error, ureq::Error::Timeout(_)) { "no answer in time" } else { "connection failed" };
+    HubError::Network(format!("{kind}: {}", first_line(error)))
+}
