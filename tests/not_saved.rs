@@ -147,6 +147,10 @@ fn state_that_the_disk_has_no_room_for_is_said_to_be_left_out() {
     assert!(asked.status().unwrap().success());
     let shown = std::fs::read_to_string(home.path().join("both")).unwrap();
     assert!(shown.lines().any(|line| line.starts_with("sala-chat: Text is saved, state is not: ")), "{shown}");
+    std::fs::write(home.path().join("notes.txt"), "The lease ends in May.").unwrap();
+    let added = full(&["library", "add", "notes.txt"]);
+    let why = String::from_utf8(added.stderr).unwrap();
+    assert!(added.status.code() == Some(74) && why.contains("state is not") && why.contains("library ls"), "{why}");
     let doctor = String::from_utf8(full(&["doctor"]).stdout).unwrap();
     assert!(doctor.contains("sessions.min_free_gib"), "{doctor}");
     let asked = command(home.path(), &["--json", "--max-tokens", "4", "-p", "Hello"]).output().unwrap();

@@ -6,9 +6,9 @@ use super::args::{AskAllArgs, SessionChoice};
 use super::failure::Failure;
 use super::oneshot::{looked_at, not_saved, reason};
 use super::signals::Ending;
-use super::{Context, open, out};
+use super::{Context, notices, open, out};
 use crate::core::Exit;
-use crate::runtime::protocol::{Activity, FanOut, FanOutRow, Level, Notice, Request};
+use crate::runtime::protocol::{Activity, FanOut, FanOutRow, Notice, Request};
 use crate::runtime::{Attendance, no_document};
 use crate::text::sanitize::Clean;
 use crate::tui::shelf::sentences;
@@ -39,23 +39,17 @@ struct Heard {
 impl Heard {
     /// Takes a notice; false when it is the last one.
     fn take(&mut self, context: &Context, notice: Notice) -> bool {
-        let watched = context.shows_progress();
-        match notice {
-            Notice::FanOut(told) => self.shelf = Some(told),
-            Notice::Activity(Activity::Busy { what }) if watched => out::progress(&Clean::line(&what)),
-            Notice::Activity(Activity::Reading(p)) if watched && p.total > 0 => {
-                out::progress(&Clean::line(&format!("reading {}%", p.done * 100 / p.total)));
+        if let Some((level, text)) = notices::remark(&notice) {
+            if context.shows_progress() {
+                out::clear_progress();
             }
-            Notice::Damage(text) => return self.take(context, Notice::Note(Level::Warn, text)),
-            Notice::Note(level, text) => {
-                if watched {
-                    out::clear_progress();
-                }
-                match level {
-                    Level::Info => context.note(&text),
-                    Level::Warn | Level::Error if context.quiet => {}
-                    Level::Warn | Level::Error => out::tell(&Clean::text(&format!("sala-chat: {text}"))),
-                }
+            notices::print_remark(context, level, &text);
+        }
+        match notice {
+            Notice::FanOut(answers) => self.shelf = Some(answers),
+            Notice::Activity(Activity::Busy { what }) if context.shows_progress() => out::progress(&Clean::line(&what)),
+            Notice::Activity(Activity::Reading(p)) if context.shows_progress() => {
+                notices::reading(&p).iter().for_each(|text| out::progress(&Clean::line(text)));
             }
             Notice::Fatal { error, exit } => self.failed = Some(Failure::new(exit, error)),
             Notice::Bye { unsaved, .. } => {
@@ -68,10 +62,6 @@ impl Heard {
     }
 }
 
-/// Runs it.
-///
-/// # Errors
-/// Anything that keeps all documents from being asked.
 pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure> {
     if args.question.trim().is_empty() {
         return Err(Failure::new(Exit::Usage, "there is no question: ask-all needs a text")
@@ -111,6 +101,6 @@ pub(super) fn run(context: &Context, args: &AskAllArgs) -> Result<Exit, Failure>
     }
     Err(match ending.signal() {
         Some(signal) => Failure::new(Exit::Signal(signal), "stopped before there was an answer"),
-        None => failed.unwrap_or_else(|| Failure::new(Exit::Failure, "no document was asked")),
+        None => failed.unwrap_or_else(|| Failure::new(Exit::Failure, "no document answered")),
     })
 }

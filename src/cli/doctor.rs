@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::statvfs;
 use serde_json::json;
 
-use super::{Context, Exit, Failure, attach_engine, dirs, downloaded, open, remote_engine};
+use super::{Context, Exit, Failure, about, attach_engine, dirs, downloaded, open, remote_engine};
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::client::attach;
@@ -17,11 +17,9 @@ use crate::model::quantize::{KeptFolder, Stage, kept_folders};
 use crate::model::{Checkpoint, Live, Model};
 use crate::store::Access;
 
-/// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Fine,
-    /// Works, but less than it could.
     Note,
     Miss,
 }
@@ -38,7 +36,8 @@ fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) ->
 
 /// Runs all of them and prints them in the order of a first start.
 pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
-    let mut findings = vec![terminal()];
+    let program = format!("{}, {}.", about::program(), about::system());
+    let mut findings = vec![finding("program", Verdict::Fine, program), terminal()];
     findings.extend(folders(context));
     findings.extend(database(context));
     let config = &context.config().model;
@@ -57,6 +56,7 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     if files {
         findings.extend(listed_files(context));
     }
+    findings.iter_mut().for_each(|f| f.sentence = about::without_home(&f.sentence));
     let missed = findings.iter().filter(|f| f.verdict == Verdict::Miss).count();
     let word = |v: Verdict| match v {
         Verdict::Fine => "ok",
@@ -145,7 +145,7 @@ fn server(context: &Context) -> Option<Finding> {
     })
 }
 
-/// The server of this data directory, whose model terminals use.
+/// The server of this data directory; terminals share its model.
 fn shared(context: &Context) -> Option<Finding> {
     Some(match attach::look(&attach_engine::place(context)).transpose()? {
         Ok(host) => finding("shared", Verdict::Fine, format!("{host} runs; terminals that want its model use it.")),
@@ -246,7 +246,6 @@ fn weights(context: &Context) -> Finding {
     }
 }
 
-/// Packed weights of earlier starts.
 fn kept_weights(dir: &Path) -> Option<Finding> {
     let all = kept_folders(dir);
     let (finished, others): (Vec<_>, Vec<_>) = all.iter().partition(|kept| kept.stage == Stage::Finished);
@@ -258,7 +257,7 @@ fn kept_weights(dir: &Path) -> Option<Finding> {
     }
     if !others.is_empty() {
         let dir = dir.display();
-        text += &format!("{:.1} GB in {dir} are of packing that is not finished and help no start yet. ", gb(&others));
+        text += &format!("{:.1} GB in {dir} are from unfinished packing. ", gb(&others));
     }
     (!all.is_empty()).then(|| finding("kept", Verdict::Fine, text + "sala-chat prune removes them."))
 }
@@ -276,7 +275,7 @@ fn disk(dir: &Path, reserve: u64) -> Finding {
                     "disk",
                     Verdict::Note,
                     format!(
-                        "{gb:.1} GB free at {}, less than the {kept:.1} GB that sessions.min_free_gib keeps free: text is saved, state is not, so that sessions are read again. sala-chat prune frees space.",
+                        "{gb:.1} GB free at {}, less than the {kept:.1} GB that sessions.min_free_gib keeps free: text is saved, but state is not, so sessions must be read again. sala-chat prune frees space.",
                         at.display()
                     ),
                 )

@@ -1,4 +1,4 @@
-//! `library`: documents whose state is kept, listed, taken out and read into it.
+//! `library`: lists, adds and removes documents with kept state.
 
 use serde_json::{Value, json};
 
@@ -7,14 +7,14 @@ use super::columns::{line_cells, name_cells};
 use super::failure::Failure;
 use super::sessions_cmd::when;
 use super::signals::Ending;
-use super::{Context, open};
-use crate::core::Exit;
-use crate::core::bytes;
+use super::{Context, notices, open};
+use crate::core::{Exit, bytes, counted};
 use crate::runtime::Attendance;
-use crate::runtime::protocol::{LibraryAction, Notice, Request};
+use crate::runtime::protocol::{LibraryAction, Notice, Request, SaveState};
+use crate::store::Store;
 use crate::text::sanitize::Clean;
 use crate::tui::cells::fit;
-/// `library`.
+
 pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit, Failure> {
     match action {
         LibraryCommand::Ls => library_ls(context),
@@ -26,20 +26,34 @@ pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit
                 let failure = Failure::new(Exit::Failure, format!("no document {name} in the library"));
                 return Err(failure.hint("sala-chat library ls lists them"));
             }
-            let mut removed = 0;
-            for name in names {
-                removed += store.remove_document(name)?;
-            }
-            let freed = store.collect()?;
-            let text = || format!("{removed} taken out, {} freed.", bytes(freed.bytes));
-            context.result(|| json!({ "removed": removed, "bytes": freed.bytes }), text)?;
-            Ok(Exit::Ok)
+            remove(context, &store, names.iter().map(String::as_str), "document")
+        }
+        LibraryCommand::Prune => {
+            let store = open::store_to_change(context)?;
+            let unused = store.documents()?.into_iter().filter(|d| !d.in_use);
+            let names: Vec<String> = unused.map(|d| d.document.name).collect();
+            remove(context, &store, names.iter().map(String::as_str), "unused document")
         }
         LibraryCommand::Add { paths } => library_add(context, paths),
     }
 }
 
-/// Cells of the columns of the list behind the names.
+fn remove<'a>(
+    context: &Context,
+    store: &Store,
+    names: impl Iterator<Item = &'a str>,
+    what: &str,
+) -> Result<Exit, Failure> {
+    let mut removed = 0;
+    for name in names {
+        removed += store.remove_document(name)?;
+    }
+    let freed = store.collect()?;
+    let text = || format!("Removed {} ({}).", counted(removed, what), bytes(freed.bytes));
+    context.result(|| json!({ "removed": removed, "bytes": freed.bytes }), text)?;
+    Ok(Exit::Ok)
+}
+
 const COLUMNS: usize = 57;
 /// Cells of a name at least, however narrow the terminal is.
 const LEAST_NAME: usize = 12;
@@ -86,12 +100,15 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     let _ = opened.runtime.requests.send(Request::Quit);
     let stop = opened.runtime.requests.clone();
     let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
-    let mut failed = None;
+    let (mut failed, mut without_state) = (None, None);
     let mut said = Vec::new();
     for notice in &opened.runtime.notices {
+        if !matches!(notice, Notice::Save(_)) {
+            said.extend(notices::remark(&notice).map(|(_, text)| text));
+        }
         match notice {
             Notice::Fatal { error, exit } => failed = Some(Failure::new(exit, error)),
-            Notice::Note(_, text) | Notice::Damage(text) => said.push(text),
+            Notice::Save(SaveState::TextOnly(why)) => without_state = Some(why),
             Notice::Bye { farewell, unsaved } => {
                 said.extend(farewell);
                 let unsaved = unsaved.map(|u| Failure::new(u.exit, format!("not saved: {}", u.reason)));
@@ -110,5 +127,9 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
         return Err(failure);
     }
     context.result(|| json!({ "notes": said }), || said.join("\n"))?;
-    Ok(Exit::Ok)
+    match without_state {
+        None => Ok(Exit::Ok),
+        Some(why) => Err(Failure::new(Exit::Disk, format!("text is saved, state is not: {why}"))
+            .hint("The model must read these documents again; sala-chat library ls lists what is kept")),
+    }
 }

@@ -3,6 +3,7 @@
 //! [`main`] is all that `main.rs` calls. Handlers take a [`Context`] and return how the process ends; they never call
 //! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
 
+mod about;
 mod announce;
 pub mod args;
 mod ask_all;
@@ -26,6 +27,7 @@ mod library_cmd;
 pub mod logging;
 mod manual;
 pub mod model_cmd;
+mod notices;
 pub mod oneshot;
 pub mod open;
 mod out;
@@ -60,50 +62,38 @@ pub use failure::Failure;
 /// What every handler needs.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// When the program began.
     pub began: Instant,
     /// The settings and where they came from.
     pub loaded: Loaded,
     /// The settings file, whether it exists or not.
     pub config_file: PathBuf,
-    /// Folders.
     pub dirs: Dirs,
-    /// Results and errors as JSON.
     pub json: bool,
     /// No progress, no notes.
     pub quiet: bool,
 }
 
 impl Context {
-    /// The settings.
     pub fn config(&self) -> &Config {
         &self.loaded.config
     }
 
-    /// Whether somebody watches progress.
     pub fn shows_progress(&self) -> bool {
         !self.quiet && out::is_watched()
     }
 
-    /// A line on standard error for whoever watches.
+    /// A progress line on standard error, for people.
     pub fn note(&self, text: &str) {
         if self.shows_progress() {
             out::tell(&Clean::text(text));
         }
     }
 
-    /// A line on standard output.
-    ///
-    /// # Errors
-    /// Nobody reads it.
     pub fn print(&self, text: &str) -> Result<(), Failure> {
         Ok(out::line(&Clean::text(text))?)
     }
 
     /// A result: the object with `--json`, else the text.
-    ///
-    /// # Errors
-    /// Nobody reads it.
     pub fn result(
         &self,
         json: impl FnOnce() -> serde_json::Value,
@@ -126,9 +116,7 @@ pub struct Laboratory {
     pub draft: fn(&Context, &args::DraftCommand) -> Result<Exit, Failure>,
 }
 
-/// Warnings about the settings that are told at a start.
 const WARNINGS: usize = 3;
-/// The path that means standard input.
 const STDIN: &str = "-";
 
 /// What this process is to do if it is the child of one that has something hostile to read; not for people.
@@ -147,7 +135,7 @@ fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>
 /// Runs the program with its arguments; the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laboratory) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    // What reads hostile input in a process of its own must come before everything that may start threads or read settings.
+    // The sandboxed child must run before any thread starts or settings are read.
     if let Some(work) = confined(&arguments) {
         std::panic::set_hook(Box::new(|_| {}));
         let written = work().and_then(|data| out::data(&data).map_err(|e| e.to_string()));
@@ -170,13 +158,13 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
     }
 }
 
-/// Tells a failure: an object on standard output with `--json`, else a line on standard error.
+/// Reports a failure: an object on standard output with `--json`, else a line on standard error.
 fn report(failure: &Failure, json: bool) {
     match (failure.message.is_empty(), json) {
         (true, _) => {}
         (false, true) => match out::line(&Clean::json(&failure.to_json())) {
             Ok(()) => {}
-            // Where nobody listens the exit code remains.
+            // The exit code remains.
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
             // Standard output takes nothing, which may be the very failure.
             Err(_) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
@@ -190,8 +178,10 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let cli = match Cli::read(arguments.iter().cloned()) {
         Ok(cli) => cli,
         Err(e) if !e.use_stderr() => {
-            // `--help`, `--version`.
-            e.print()?;
+            match e.kind() {
+                ErrorKind::DisplayVersion => out::part(&Clean::text(&about::version()))?,
+                _ => e.print()?,
+            }
             return Ok(Exit::Ok);
         }
         Err(e) => return Err(command_line(&e, arguments)),
@@ -235,7 +225,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
             out::tell(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
         }
     }
-    // Looking at what is not there, or asking it, leaves nothing behind.
+    // Read-only commands create no data directory.
     let logged = !task.only_looks() || context.dirs.data.exists();
     let _log = logged.then(|| logging::start(&context.dirs, &context.config().log, verbose));
     logging::catch_panics(context.dirs.state.clone());
@@ -253,7 +243,7 @@ fn take_preset(loaded: &mut Loaded, presets: &Path) -> Result<(), Failure> {
     Ok(loaded.take_preset(&preset)?)
 }
 
-/// What is wrong with a command line. An option that nobody knows may be that of a command that was misspelt.
+/// The failure for a wrong command line. An unknown option may belong to a misspelt command.
 fn command_line(error: &clap::Error, arguments: &[OsString]) -> Failure {
     let failure = Failure::command_line(error);
     let words = arguments.iter().skip(1).map_while(|a| a.to_str()).take_while(|a| !a.starts_with('-'));
@@ -267,7 +257,7 @@ fn command_line(error: &clap::Error, arguments: &[OsString]) -> Failure {
     }
 }
 
-/// The variables that may be settings. Others are nobody's business, whatever is in them.
+/// The variables with our prefix; others are ignored, valid UTF-8 or not.
 fn settings_variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, Failure> {
     let ours = all.filter(|(name, _)| name.to_string_lossy().starts_with(settings::layers::ENV_PREFIX));
     ours.map(|(name, value)| {
@@ -307,7 +297,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Bench(args) => (laboratory.bench)(context, &args),
             Command::Eval(args) => (laboratory.eval)(context, &args),
             Command::Doctor(args) => {
-                // Each part that was asked for is run, whatever another one meets; of `--json` each prints a line.
+                // Every requested check runs even if another fails; with `--json` each prints a line.
                 let data = args.check.then(|| data_check::run(context)).transpose()?;
                 let computed = args.in_laboratory().then(|| (laboratory.check)(context, &args)).transpose()?;
                 match (data, computed) {

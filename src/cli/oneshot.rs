@@ -16,7 +16,7 @@ use serde_json::json;
 use super::args::{Ask, Format};
 use super::failure::Failure;
 use super::signals::Ending;
-use super::{Context, STDIN, jobs, open, out};
+use super::{Context, STDIN, jobs, notices, open, out};
 use crate::core::Exit;
 use crate::core::transcript::{Finish, Role};
 use crate::runtime::Attendance;
@@ -29,15 +29,12 @@ use facts::Run;
 pub(super) use facts::{looked_at, reason};
 use printer::Printer;
 
-/// What the model sees standard input as.
 const STDIN_NAME: &str = "stdin";
 
-/// Whether a path is a name of standard input.
 pub(super) fn means_stdin(path: &str) -> bool {
     [STDIN, "/dev/stdin"].contains(&path)
 }
 
-/// Standard input, if somebody put something into it.
 fn piped(most_mib: u64, quiet: bool) -> Result<Option<String>, Failure> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
@@ -50,7 +47,7 @@ fn piped(most_mib: u64, quiet: bool) -> Result<Option<String>, Failure> {
             .hint("Convert it to text first, or put it into a file and load that (-f FILE)")
     })?;
     if let Some(encoding) = guessed.filter(|_| !quiet) {
-        out::tell(&Clean::text(&format!("sala-chat: standard input: read as {encoding}, a guess")));
+        out::tell(&Clean::text(&format!("sala-chat: standard input: encoding unclear; read as {encoding}")));
     }
     Ok((!text.trim().is_empty()).then_some(text))
 }
@@ -68,10 +65,6 @@ fn read_piped(input: impl Read, most_mib: u64) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Runs it.
-///
-/// # Errors
-/// Anything that keeps the question from being answered.
 pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     if ask.prompt.trim().is_empty() {
         return Err(Failure::new(Exit::Usage, "there is no question: -p needs a text")
@@ -110,7 +103,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     let listened = listen(&opened.runtime.notices, &requests, &mut printer, &mut run, started);
     let joined = opened.runtime.thread.join();
     let _ = opened.engine.join();
-    // Where no end of an answer comes any more that could tell them.
+    // No answer will end the open line.
     if run.answers.is_empty() || listened.is_err() || joined.is_err() {
         printer.tell_held();
     }
@@ -125,7 +118,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     if joined.is_err() {
         return Err(Failure::new(
             Exit::Failure,
-            "the runtime ended unexpectedly. What was said is saved: sala-chat -c",
+            "the runtime ended unexpectedly. The conversation is saved; continue it with: sala-chat -c",
         ));
     }
     let Some(answer) = run.answers.first() else {
@@ -134,10 +127,13 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         }
         return Err(unanswered(Exit::Stopped, ask, &run));
     };
+    if let Some(why) = run.all_equal() {
+        printer.note(Level::Warn, &why)?;
+    }
     printer.end(&run, answer)?;
     if let Some(unsaved) = &run.unsaved {
         return match ask.format {
-            // The object has said so, and there is one on standard output.
+            // The JSON object contains the error already.
             Format::Json => Ok(unsaved.exit),
             Format::Text | Format::Raw | Format::JsonLines => Err(not_saved(unsaved)),
         };
@@ -145,8 +141,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
 }
 
-/// The question with what it mentions (`@NAME`). What is in the session that it goes on in is told apart by the runtime, which leaves it
-/// out of the load.
+/// The question with its mentions (`@NAME`). The runtime skips documents that its session has already.
 fn mentions(context: &Context, ask: &Ask, home: Option<&Path>) -> Meant {
     let names = mention::names(&ask.prompt);
     let found = jobs::existing(names.clone(), home);
@@ -156,11 +151,10 @@ fn mentions(context: &Context, ask: &Ask, home: Option<&Path>) -> Meant {
     mention::meant(&ask.prompt, &found, &[], &shelved)
 }
 
-/// Stopped while the documents or the question were read.
 fn unanswered(exit: Exit, ask: &Ask, run: &Run) -> Failure {
     let failure = Failure::new(exit, "stopped before there was an answer");
     match ask.save && run.session.is_some() && run.unsaved.is_none() && run.read > 0 {
-        true => failure.hint("What was read is kept: sala-chat -c goes on in this session"),
+        true => failure.hint("The state is kept; continue this session with: sala-chat -c"),
         false => failure,
     }
 }
@@ -170,16 +164,17 @@ pub(super) fn not_saved(unsaved: &Unsaved) -> Failure {
     Failure::new(unsaved.exit, format!("not saved: {}", unsaved.reason))
 }
 
-/// Follows the runtime to its end.
 fn listen(
-    notices: &Receiver<Notice>,
+    received: &Receiver<Notice>,
     requests: &Sender<Request>,
     printer: &mut Printer<'_>,
     run: &mut Run,
     started: Instant,
 ) -> Result<(), Failure> {
     let mut failed = None;
-    for notice in notices {
+    for notice in received {
+        let again = matches!(notice, Notice::Save(_)) && run.left_out.is_some();
+        let remark = notices::remark(&notice).filter(|_| !again);
         let printed = match notice {
             Notice::Ready(info) => {
                 run.load_ms = started.elapsed().as_secs_f64() * 1000.0;
@@ -241,11 +236,9 @@ fn listen(
                 printer.busy(&what);
                 Ok(())
             }
-            Notice::Note(level, text) => printer.note(level, &text),
-            Notice::Damage(text) => printer.note(Level::Warn, &text),
             Notice::Fatal { error, exit } => {
                 printer.clear_progress();
-                // What could not be written comes first: that the runtime has stopped follows from it.
+                // A write error is the cause; the runtime's end is its consequence.
                 failed.get_or_insert(Failure::new(exit, error));
                 Ok(())
             }
@@ -253,45 +246,21 @@ fn listen(
                 run.written = true;
                 Ok(())
             }
-            Notice::Save(SaveState::TextOnly(_)) if run.left_out.is_some() => Ok(()),
             Notice::Save(SaveState::TextOnly(why)) => {
                 run.written = true;
-                let told = printer.note(Level::Warn, &format!("Text is saved, state is not: {why}"));
-                run.left_out = Some(why);
-                told
+                run.left_out.get_or_insert(why);
+                Ok(())
             }
             Notice::Bye { unsaved, .. } => {
                 printer.clear_progress();
                 run.unsaved = unsaved;
                 break;
             }
-            Notice::Activity(_)
-            | Notice::Acknowledged(_)
-            | Notice::Background { .. }
-            | Notice::Added(_)
-            | Notice::Save(SaveState::Empty | SaveState::Saving | SaveState::NotSaved(_) | SaveState::Off)
-            | Notice::Page { .. }
-            | Notice::Looked { .. }
-            | Notice::Why { .. }
-            | Notice::Map(_)
-            | Notice::Aside { .. }
-            | Notice::FanOut(_)
-            | Notice::Question { .. }
-            | Notice::Plan { .. }
-            | Notice::Display(_)
-            | Notice::Tree(_)
-            | Notice::Input { .. }
-            | Notice::Sessions(_)
-            | Notice::Prompts(_)
-            | Notice::Draft(_)
-            | Notice::Library(_)
-            | Notice::Titled(_)
-            | Notice::Found { .. }
-            | Notice::Timeline(_)
-            | Notice::Documents { .. } => Ok(()),
+            _ => Ok(()),
         };
+        let printed = printed.and_then(|()| remark.map_or(Ok(()), |(level, text)| printer.note(level, &text)));
         if let Err(e) = printed {
-            // Nobody reads any more: end in good order, keep what was said.
+            // Standard output is closed: stop, and keep the text so far.
             failed.get_or_insert(e);
             let _ = requests.send(Request::Stop);
             let _ = requests.send(Request::Quit);
@@ -317,7 +286,7 @@ mod tests {
         };
         let run = |read| Run { session: Some("notes".into()), read, ..Run::default() };
         let hint = |save, read| unanswered(Exit::Stopped, &ask(save), &run(read)).hint;
-        assert!(hint(true, 448).unwrap().starts_with("What was read is kept"));
+        assert!(hint(true, 448).unwrap().starts_with("The state is kept"));
         assert_eq!([hint(true, 0), hint(false, 448)], [None, None]);
     }
 

@@ -9,7 +9,6 @@
 mod asking;
 mod feed;
 mod notices;
-mod page;
 mod quiet;
 
 use std::collections::VecDeque;
@@ -24,26 +23,19 @@ use crate::tui::tour::Tour;
 
 pub use feed::{Lines, run, start_lines};
 
-/// What line mode wants.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Out {
-    /// Print this and a newline.
     Line(String),
     /// Print this, without a newline.
     Part(String),
-    /// Print this and a newline on standard error.
     Tell(String),
-    /// Tell the runtime.
     Send(Request),
-    /// Write a setting into the settings file.
     Keep(&'static str, String),
     /// Look which of these paths there are: [`Plain::found`] takes them.
     Find(Vec<String>),
-    /// End.
     Exit(Exit),
 }
 
-/// A question that takes the next line.
 #[derive(Debug)]
 struct Asked {
     id: u64,
@@ -62,13 +54,11 @@ impl Asked {
     }
 }
 
-/// The choice of a key that was typed as a letter.
 fn choice(choices: &[Choice], typed: char) -> Option<&Choice> {
     let same = |c: &&Choice| c.key.to_lowercase().eq(typed.to_lowercase());
     choices.iter().find(same).or_else(|| choices.iter().find(|c| c.key == '\x1b' && typed == 'e'))
 }
 
-/// State of line mode.
 #[derive(Debug, Default)]
 pub struct Plain {
     home: Option<PathBuf>,
@@ -79,42 +69,32 @@ pub struct Plain {
     queue: VecDeque<String>,
     question: Option<Asked>,
     editing: Option<MessageId>,
-    /// A question whose mentions are being looked up, and the message that it takes the place of.
+    /// A question with mentions that are being resolved, and the message that it replaces.
     looking: Option<(String, Option<MessageId>)>,
     /// What the question at the front of the queue mentions is being read.
     reading_for_question: bool,
-    /// Names of the session's documents and of the library's.
     documents: Vec<String>,
     library: Vec<String>,
     /// Text of the answer that is not printed yet.
     pending: String,
-    /// Bytes of the answer that were printed or are pending.
     printed: usize,
-    /// The answer's prefix was printed.
     speaking: bool,
     thinking: bool,
-    /// Sessions opened in this run.
     opened: Vec<OpenSession>,
-    /// Answers that are written side by side, with their seeds.
     beside: Vec<(MessageId, Option<u64>)>,
-    /// Tenth of the progress said last.
+    /// Tenth of the last progress report.
     tenth: u64,
     save_said: Option<String>,
-    /// The session as it was said last, if nothing was added to it since: its serial, its name, its messages.
+    /// The last printed session, if unchanged since: serial, name, messages.
     session_said: Option<(u64, String, Vec<MessageId>)>,
-    /// What answers looked at is not said.
     looks_hidden: bool,
     /// `--quiet`: nothing but answers.
     answers_only: bool,
     /// Somebody types: a prompt is shown when a line is wanted.
     prompts: bool,
-    /// The prompt stands at the end of what was printed.
     prompted: bool,
-    /// No more lines come.
     ended: bool,
-    /// The end was asked for because of that.
     quitting: bool,
-    /// Where somebody is on the guided tour.
     tour: Option<Tour>,
     /// It is a run of the tour, left or not.
     toured: bool,
@@ -126,17 +106,15 @@ impl Plain {
         Plain { home, prompts, activity: Activity::Starting { what: "starting".into() }, ..Plain::default() }
     }
 
-    /// With the guided tour, at some step of it.
     pub fn with_tour(self, tour: Option<Tour>) -> Plain {
         Plain { toured: tour.is_some(), tour, ..self }
     }
 
-    /// Behind so many requests that the runtime was sent before.
+    /// Counts requests that the runtime received earlier.
     pub fn behind(self, sent: u64) -> Plain {
         Plain { sent, ..self }
     }
 
-    /// Whether it is said what answers looked at.
     pub fn say_looked(self, say: bool) -> Plain {
         Plain { looks_hidden: !say, ..self }
     }
@@ -150,26 +128,24 @@ impl Plain {
         Out::Send(request)
     }
 
-    /// A line was entered.
     pub fn line(&mut self, line: &str) -> Vec<Out> {
-        // The end of the line stands behind the prompt now.
+        // Enter ended the prompt's line.
         self.prompted = false;
         self.entered(line)
     }
 
-    /// A line came that is no text: what is said of it.
+    /// Reports a line that is not text.
     pub fn left_out(&mut self, why: String) -> Vec<Out> {
         self.prompted = false;
         vec![Out::Line(why)]
     }
 
-    /// No more lines come: what was asked is answered, then it ends. Questions of the runtime are taken as refused.
+    /// At the end of input, queued questions are answered and open questions of the runtime refused.
     pub fn end_of_input(&mut self) -> Vec<Out> {
         self.ended = true;
         if self.question.is_some() { self.refuse() } else { self.go_on() }
     }
 
-    /// Nobody answers the question.
     fn refuse(&mut self) -> Vec<Out> {
         let Some((id, last)) = self.question.take().and_then(|q| q.choices.last().cloned().map(|c| (q.id, c))) else {
             return Vec::new();
@@ -186,7 +162,7 @@ impl Plain {
         while !self.busy() && self.question.is_none() && !self.quitting {
             match self.queue.pop_front() {
                 Some(line) => out.extend(self.entered(&line)),
-                // Nobody is there to press Enter: the tour goes by itself.
+                // Without a person at the keyboard the tour continues by itself.
                 None if self.tour.as_ref().is_some_and(|t| t.step().is_some()) && !self.prompts => {
                     let step = self.step();
                     if step.is_empty() {
@@ -205,7 +181,7 @@ impl Plain {
         out
     }
 
-    /// Called when nothing has been said for a moment: shows the prompt if a line is wanted.
+    /// After a pause in the output: shows the prompt if a line is expected.
     pub fn quiet(&mut self) -> Vec<Out> {
         if !self.wants_line() || !self.prompts || self.prompted {
             return Vec::new();
@@ -289,7 +265,7 @@ impl Plain {
         }
         if commands::is_command(line) {
             return match commands::parse(line.trim(), self.home.as_deref()) {
-                // What a line of a pipe is told comes behind the answers to those before it.
+                // Errors keep the order of a pipe's lines.
                 Err(_) if self.busy() && !self.prompts => self.enqueue(line),
                 Err(why) => vec![Out::Line(why)],
                 Ok(p) if self.busy() && self.waits(p.outcome.while_busy()) => self.enqueue(line),
@@ -299,8 +275,8 @@ impl Plain {
         if self.busy() { self.enqueue(line) } else { self.ask(line) }
     }
 
-    /// Whether a command waits while something goes on. From a pipe everything happens in the order it was written; so it does before
-    /// what leaves a session where lines wait.
+    /// Whether a command waits for running work. A pipe's commands run in order; so do commands that leave a session
+    /// with queued lines.
     fn waits(&self, while_busy: WhileBusy) -> bool {
         match while_busy {
             _ if !self.prompts => true,
@@ -330,7 +306,7 @@ impl Plain {
                     None => help::page(false, ""),
                     Some(word) => help::about(&word, "").map_or_else(|why| why, |(_, text)| text),
                 };
-                text.lines().map(|l| Out::Line(l.replace(['`', '*'], ""))).collect()
+                text.lines().map(|l| Out::Line(unmarked(l))).collect()
             }
             Outcome::Local(Local::Settings(_)) => {
                 vec![Out::Line(
@@ -347,11 +323,11 @@ impl Plain {
             Outcome::Local(Local::Show(display)) if is_of_looks(&display) => {
                 self.looks_hidden = display.iter().any(|(_, value)| value == "false");
                 let how = if self.looks_hidden { "not " } else { "" };
-                vec![Out::Line(format!("What answers looked at is {how}said."))]
+                vec![Out::Line(format!("The passages behind answers are {how}shown."))]
             }
             Outcome::Local(Local::Names(row)) => {
                 let text = settings::page::names(row, "");
-                text.lines().map(|l| Out::Line(l.replace(['`', '*'], ""))).collect()
+                text.lines().map(|l| Out::Line(unmarked(l))).collect()
             }
             Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Themes | Local::Keys | Local::Split) => {
                 vec![Out::Line(format!("/{command} needs the full screen; start without --plain."))]
@@ -369,7 +345,7 @@ impl Plain {
         }
     }
 
-    /// The process is back after being suspended: what its shell said stands behind the prompt.
+    /// After a suspension the shell's output follows the prompt.
     pub fn resumed(&mut self) {
         self.prompted = false;
     }
@@ -399,13 +375,19 @@ fn numbers(text: &str, count: usize) -> Result<Vec<usize>, String> {
         match (number(first), number(last)) {
             (Some(a), Some(b)) if (1..=b).contains(&a) && b <= count => places.extend(a - 1..b),
             _ => {
-                return Err(format!("{part} is none of the files; write numbers from 1 to {count}, for example 1,3-5"));
+                return Err(format!("{part} is not a file number; write numbers from 1 to {count}, for example 1,3-5"));
             }
         }
     }
     places.sort_unstable();
     places.dedup();
     Ok(places)
+}
+
+/// A line of Markdown without its marks; code stays as it is, asterisks included.
+fn unmarked(line: &str) -> String {
+    let parts = line.split('`').enumerate();
+    parts.map(|(i, part)| if i % 2 == 1 { part.to_owned() } else { part.replace("**", "") }).collect()
 }
 
 fn keys(choices: &[Choice]) -> String {

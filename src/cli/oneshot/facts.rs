@@ -2,40 +2,42 @@
 
 use serde_json::{Value, json};
 
-use crate::core::transcript::{Finish, Message, MessageId, Passage};
+use crate::core::transcript::{Finish, Message, MessageId, MessageMeta, Passage};
 use crate::engine::protocol::ModelInfo;
 use crate::runtime::protocol::{Meters, Unsaved};
 
-/// Facts gathered on the way to the answer.
+const LEAST_DECODE_MS: f64 = 50.0;
+
 #[derive(Default)]
 pub(super) struct Run {
     pub(super) model: ModelInfo,
     pub(super) load_ms: f64,
     /// From the start of the program to the first token of the answer, or of several answers.
     pub(super) first_token_ms: Option<f64>,
-    /// What its session is called, if it has one.
     pub(super) session: Option<String>,
-    /// Some of it came to the disk.
     pub(super) written: bool,
     /// `--no-save`: its session is gone with it.
     pub(super) discards: bool,
     pub(super) meters: Meters,
     /// Tokens that were read, whatever came of it.
     pub(super) read: u64,
-    /// Tokens of documents read by prefill in this run.
     pub(super) documents_read: u64,
     /// Time for them, milliseconds.
     pub(super) documents_ms: f64,
-    /// Answers that were asked for, in the order of their seeds; the first goes on.
+    /// In the order of their seeds; the first is the session's answer.
     pub(super) answers: Vec<Message>,
-    /// Those that are written side by side.
     pub(super) beside: Vec<MessageId>,
     pub(super) unsaved: Option<Unsaved>,
     /// Why state is not on disk though text is.
     pub(super) left_out: Option<String>,
 }
 
-/// Why an answer ended, in words for scripts.
+/// Tokens per second; `None` below [`LEAST_DECODE_MS`], where it would say more about the clock than about the model.
+fn decode_rate(meta: &MessageMeta) -> Option<f64> {
+    let ms = meta.completion_tokens as f64 * 1000.0 / meta.tokens_per_s;
+    (ms >= LEAST_DECODE_MS).then_some(meta.tokens_per_s)
+}
+
 pub(in crate::cli) fn reason(finish: Option<Finish>) -> &'static str {
     match finish {
         Some(Finish::Stop) => "stop",
@@ -57,7 +59,7 @@ fn place(p: &Passage) -> Value {
     })
 }
 
-/// Passages that were looked at while the answer was written, most first. What was said has no document, but a message number.
+/// Passages with the most attention first. A chat message has a number instead of a document.
 pub(in crate::cli) fn looked_at(passages: &[Passage]) -> Value {
     passages.iter().map(place).collect()
 }
@@ -66,7 +68,6 @@ pub(super) fn looked_at_by(answer: &Message) -> Value {
     looked_at(answer.meta.looked.as_ref().map_or(&[][..], |l| &l.passages))
 }
 
-/// The same for each sentence of the answer.
 pub(super) fn looked_at_by_sentence(answer: &Message) -> Value {
     let told = answer.meta.looked.as_ref().map(|l| l.by_sentence(&answer.text)).unwrap_or_default();
     told.into_iter()
@@ -75,7 +76,6 @@ pub(super) fn looked_at_by_sentence(answer: &Message) -> Value {
 }
 
 impl Run {
-    /// An answer is complete.
     pub(super) fn take(&mut self, answer: Message) {
         self.answers.push(answer);
         let place = |m: &Message| self.beside.iter().position(|id| *id == m.id);
@@ -87,7 +87,6 @@ impl Run {
         self.session.as_deref().filter(|_| self.written || self.unsaved.is_none())
     }
 
-    /// One object for each of several answers.
     fn several(&self) -> Value {
         let one = |m: &Message| {
             json!({
@@ -102,7 +101,6 @@ impl Run {
         self.answers.iter().map(one).collect()
     }
 
-    /// Which limit cut an answer off, and what to do about it.
     pub(super) fn cut_off(&self, answer: &Message) -> Option<String> {
         match answer.meta.finish? {
             Finish::Length => {
@@ -122,6 +120,16 @@ impl Run {
             }
             Finish::Stop | Finish::Stopped | Finish::Failed => None,
         }
+    }
+
+    /// That all of several answers are the same, and how to get different ones.
+    pub(super) fn all_equal(&self) -> Option<String> {
+        let (first, others) = self.answers.split_first().filter(|(_, others)| !others.is_empty())?;
+        let equal = others.iter().all(|m| m.text == first.text && m.meta.seed == first.meta.seed);
+        equal.then(|| {
+            let count = self.answers.len();
+            format!("the {count} answers are equal: the model picks the likeliest token. --temp 0.7 varies them")
+        })
     }
 
     pub(super) fn usage(&self, answer: &Message) -> Value {
@@ -153,7 +161,7 @@ impl Run {
             "first_token_ms": self.first_token_ms,
             "ttft_ms": ttft_ms + self.documents_ms,
             "prefill_tokens_per_s": if prefill_ms > 0.0 { prefilled as f64 * 1000.0 / prefill_ms } else { 0.0 },
-            "decode_tokens_per_s": answer.meta.tokens_per_s,
+            "decode_tokens_per_s": decode_rate(&answer.meta),
         })
     }
 
@@ -202,7 +210,7 @@ impl Run {
 mod tests {
     use super::*;
     use crate::core::Exit;
-    use crate::core::transcript::{MessageMeta, Role, Sources};
+    use crate::core::transcript::{Role, Sources};
 
     #[test]
     fn usage_counts_documents_of_this_run_as_read() {
@@ -248,6 +256,15 @@ mod tests {
         assert!(cut_off(Some(Finish::Context)).contains("4096 tokens is full"));
         assert!(cut_off(Some(Finish::Repeats)).contains("after 7 tokens"));
         assert_eq!([cut_off(Some(Finish::Stop)), cut_off(None)], ["", ""]);
+        let rate = |completion_tokens, tokens_per_s| {
+            decode_rate(&MessageMeta { completion_tokens, tokens_per_s, ..MessageMeta::default() })
+        };
+        assert_eq!([rate(5, 100.0), rate(5, 101.0), rate(0, 0.0)], [Some(100.0), None, None]);
+        let twins = |seed| {
+            let twin = |seed| Message { meta: MessageMeta { seed, ..answer.meta.clone() }, ..answer.clone() };
+            Run { answers: vec![twin(Some(3)), twin(seed)], ..Run::default() }.all_equal()
+        };
+        assert!(twins(Some(3)).is_some_and(|why| why.contains("--temp")) && twins(Some(4)).is_none());
         assert_eq!(object["finish_reason"], "stop");
         assert_eq!(object["looked_at"], json!([]));
         let passage = Passage {

@@ -1,4 +1,4 @@
-//! What one run writes: text, one JSON object, or JSON lines; progress and notes beside them.
+//! Output of one run: text, one JSON object, or JSON lines, with progress and notes on standard error.
 
 use std::time::{Duration, Instant};
 
@@ -6,30 +6,26 @@ use serde_json::{Value, json};
 
 use super::super::args::Format;
 use super::super::failure::Failure;
-use super::super::{Context, out};
+use super::super::{Context, notices, out};
 use super::facts::{Run, looked_at_by, looked_at_by_sentence, reason};
 use crate::config::settings::ThoughtView;
 use crate::core::transcript::{Message, MessageId};
 use crate::runtime::protocol::{Level, ReadingProgress};
 use crate::text::sanitize::Clean;
 
-/// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_millis(200);
 
-/// Writes what is to be seen.
 pub(super) struct Printer<'a> {
     pub(super) context: &'a Context,
     format: Format,
     thoughts: bool,
     progress: Option<Instant>,
     ends_with_newline: bool,
-    /// So many answers were asked for.
+    /// Requested number of answers.
     answers: Option<u64>,
     /// Those that were heard of, where they are not written side by side.
     heard: Vec<MessageId>,
-    /// One of several was told.
     told: bool,
-    /// Notes that came while a line of the answer was open.
     held: Vec<(Level, String)>,
 }
 
@@ -63,7 +59,7 @@ impl<'a> Printer<'a> {
         })
     }
 
-    /// An answer is complete: of several, each is told as a whole.
+    /// Prints a complete answer if there are several.
     pub(super) fn finished(&mut self, which: usize, answer: &Message) -> Result<(), Failure> {
         self.clear_progress();
         if !self.several() {
@@ -136,11 +132,7 @@ impl<'a> Printer<'a> {
         let due = self.progress.is_none_or(|at| at.elapsed() >= PROGRESS);
         if self.context.shows_progress() && due && p.total > 0 {
             self.progress = Some(Instant::now());
-            let left =
-                if p.tokens_per_s > 0.0 { (p.total.saturating_sub(p.done)) as f64 / p.tokens_per_s } else { 0.0 };
-            let share = p.done * 100 / p.total;
-            let said = format!("reading {share}%  {:.0} tokens/s  {left:.0} s left", p.tokens_per_s);
-            out::progress(&Clean::line(&said));
+            notices::reading(p).iter().for_each(|text| out::progress(&Clean::line(text)));
         }
         Ok(())
     }
@@ -158,7 +150,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Tells a note, behind the line of the answer that is being written.
+    /// Prints a note, after the open line of the answer.
     pub(super) fn note(&mut self, level: Level, text: &str) -> Result<(), Failure> {
         self.clear_progress();
         match self.ends_with_newline {
@@ -168,7 +160,6 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Tells the notes that waited for the end of the answer.
     pub(super) fn tell_held(&mut self) {
         for (level, text) in std::mem::take(&mut self.held) {
             self.tell(level, &text);
@@ -176,17 +167,9 @@ impl<'a> Printer<'a> {
     }
 
     fn tell(&self, level: Level, text: &str) {
-        match level {
-            Level::Info => self.context.note(text),
-            Level::Warn | Level::Error => {
-                if !self.context.quiet {
-                    out::tell(&Clean::text(&format!("sala-chat: {text}")));
-                }
-            }
-        }
+        notices::print_remark(self.context, level, text);
     }
 
-    /// Ends the answer, with all that is known of it.
     pub(super) fn end(&mut self, run: &Run, answer: &Message) -> Result<(), Failure> {
         let ended = self.end_answer(run, answer);
         self.tell_held();

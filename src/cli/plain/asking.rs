@@ -1,6 +1,7 @@
-//! A line that is a question: what it mentions (`@NAME`) is read before it is asked, as on the screen.
+//! A question in line mode: its mentions (`@NAME`) are read first, as on the screen.
 
-use super::{Out, Plain, notices};
+use super::super::notices;
+use super::{Out, Plain};
 use crate::config::commands;
 use crate::core::transcript::MessageId;
 use crate::runtime::protocol::Request;
@@ -25,7 +26,7 @@ impl Plain {
         })
     }
 
-    /// Those of the paths that there are: what the question mentions is read, then it is asked.
+    /// `found` are the existing paths. Reads the mentioned documents, then sends the question.
     pub fn found(&mut self, found: &[String]) -> Vec<Out> {
         let Some((typed, edits)) = self.looking.take() else { return Vec::new() };
         let [read, library] =
@@ -48,12 +49,15 @@ impl Plain {
         vec![self.send(mention::load_request(meant.paths, meant.library, self.home.as_deref()))]
     }
 
-    /// Not all was read that a question mentions: it is not asked as if it had been.
+    /// Drops a question after one of its documents could not be read.
     pub(super) fn not_read(&mut self, out: &mut Vec<Out>) {
         if std::mem::take(&mut self.reading_for_question)
             && let Some(line) = self.queue.pop_front()
         {
-            out.push(Out::Line(format!("Not asked, because not all was read: {}", notices::beginning(&line))));
+            out.push(Out::Line(format!(
+                "Not sent, because a document could not be read: {}",
+                notices::beginning(&line)
+            )));
         }
     }
 }

@@ -22,13 +22,9 @@ const QUIET: Duration = Duration::from_millis(40);
 /// Bytes of one line: longer texts are files.
 const LINE_BYTES: u64 = 16 << 20;
 
-/// Lines of standard input as they come; of one that is no text, what is said of it.
+/// Lines of standard input; `Err` describes a line that is not text.
 pub struct Lines(Receiver<Result<String, String>>);
 
-/// Starts to read standard input.
-///
-/// # Errors
-/// No thread to read with.
 pub fn start_lines() -> io::Result<Lines> {
     let (lines_to, lines) = unbounded();
     std::thread::Builder::new().name("lines".into()).spawn(move || {
@@ -68,9 +64,6 @@ fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<St
 }
 
 /// Runs line mode until it ends; how, and where a tour is then. `quiet` is for nothing but answers.
-///
-/// # Errors
-/// Standard output cannot be written.
 pub fn run(
     ui: &UiConfig,
     quiet: bool,
@@ -98,7 +91,7 @@ pub fn run(
             },
             recv(runtime.notices) -> notice => match notice {
                 Ok(notice) => plain.notice(notice),
-                Err(_) => vec![Out::Line("The working thread ended unexpectedly. What was said is saved.".into()), Out::Exit(Exit::Failure)],
+                Err(_) => vec![Out::Line("The working thread ended unexpectedly. The conversation is saved.".into()), Out::Exit(Exit::Failure)],
             },
             recv(outside) -> what => match what {
                 Ok(Outside::Terminate) => { dying = Some((Exit::TERMINATED, Instant::now() + Duration::from_secs(5))); vec![Out::Send(Request::Quit)] }

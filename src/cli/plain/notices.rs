@@ -1,6 +1,7 @@
 //! What the runtime says, as lines: answers by sentence, progress by tenths, lists and questions.
 
-use super::{Asked, Out, Plain, keys, page, quiet};
+use super::super::notices;
+use super::{Asked, Out, Plain, keys};
 use crate::core::transcript::{Finish, Message, Role};
 use crate::core::{Exit, counted, percent};
 use crate::runtime::protocol::{Activity, Level, Notice, SaveState};
@@ -11,27 +12,12 @@ use crate::tui::status::{duration, seconds_left};
 /// The longest piece of an answer that is held back waiting for the end of its sentence.
 const SENTENCE: usize = 240;
 
-/// Characters of a text that are said again: whoever typed it knows the rest, and a pipe may have brought megabytes.
-const SAID_AGAIN: usize = 2_000;
-
-/// A text, or how it begins and how long it is.
-pub(super) fn beginning(text: &str) -> String {
-    match text.char_indices().nth(SAID_AGAIN) {
-        None => sanitize(text).into_owned(),
-        Some((at, _)) => {
-            let all = grouped(text.chars().count() as u64);
-            format!("{} ... ({all} characters)", sanitize(text.get(..at).unwrap_or_default()))
-        }
-    }
-}
-
 impl Plain {
-    /// The runtime says something.
     pub fn notice(&mut self, notice: Notice) -> Vec<Out> {
         if let Some(tour) = &mut self.tour {
             tour.told(&notice);
         }
-        let weight = quiet::weight(&notice);
+        let weight = notices::weight(&notice);
         let mut out = self.told(notice);
         if self.answers_only {
             weight.keep(&mut out);
@@ -45,16 +31,8 @@ impl Plain {
     }
 
     fn told(&mut self, notice: Notice) -> Vec<Out> {
-        let mut out = Vec::new();
+        let mut out: Vec<Out> = notices::lines(&notice).into_iter().map(Out::Line).collect();
         match notice {
-            Notice::Ready(info) => {
-                out.push(Out::Line(format!("{} on {}, {}.", info.name, info.device, info.holds())));
-                if info.built_in {
-                    out.push(Out::Line(
-                        "This is the small built-in demo model. The 9B model: sala-chat model download".into(),
-                    ));
-                }
-            }
             Notice::Session(view) => {
                 self.beside.clear();
                 self.opened = view.opened;
@@ -126,42 +104,10 @@ impl Plain {
             Notice::Background { serial, notice } => out.extend(self.told_beside(serial, *notice).map(Out::Line)),
             Notice::Acknowledged(requests) => self.served = requests,
             Notice::Activity(activity) => self.activity(activity, &mut out),
-            // A line that is not entered stands nowhere here: it waits for the screen.
-            Notice::Meters(_) | Notice::Prompts(_) | Notice::Draft(_) | Notice::Titled(_) | Notice::Display(_) => {}
             Notice::Library(names) => self.library = names.into_iter().map(|d| d.name).collect(),
             Notice::Tree(tree) => self.documents = tree.documents.into_iter().map(|d| d.name).collect(),
             Notice::Save(state) => self.saved(&state, &mut out),
-            Notice::Note(level, text) => {
-                let mark = match level {
-                    Level::Info => "",
-                    Level::Warn => "Note: ",
-                    Level::Error => "Error: ",
-                };
-                out.push(Out::Line(format!("{mark}{}", sanitize(&text))));
-                if level != Level::Info {
-                    self.not_read(&mut out);
-                }
-            }
-            Notice::Damage(text) => out.push(Out::Line(format!("Note: {}", sanitize(&text)))),
-            Notice::Page { title, text } | Notice::Looked { title, text, .. } | Notice::Why { title, text, .. } => {
-                out.push(Out::Line(format!("{}:", sanitize_line(&title))));
-                out.extend(
-                    page::lines(&sanitize(&text)).into_iter().map(|line| Out::Line(sanitize_line(&line).into())),
-                );
-            }
-            Notice::Map(map) => out.extend(crate::tui::map::sentences(&map).into_iter().map(Out::Line)),
-            Notice::FanOut(shelf) => {
-                if shelf.over {
-                    out.push(Out::Line(format!("{}:", sanitize_line(&shelf.question))));
-                    out.extend(crate::tui::shelf::sentences(&shelf).into_iter().map(Out::Line));
-                }
-            }
-            Notice::Aside { text, done, .. } => {
-                let clean = sanitize(&text).into_owned();
-                if done.is_some() {
-                    out.push(Out::Line(format!("aside (not kept): {clean}")));
-                }
-            }
+            Notice::Note(Level::Warn | Level::Error, _) => self.not_read(&mut out),
             Notice::Question { id, text, choices } => {
                 out.push(Out::Line(sanitize(&text).into_owned()));
                 out.push(Out::Line(keys(&choices)));
@@ -180,67 +126,19 @@ impl Plain {
                 )));
                 self.asked(Asked { id, choices, files: plan.files.len() }, &mut out);
             }
-            Notice::Input { text, editing } => {
-                self.editing = editing;
-                // Nothing can be put into the input line here.
-                out.push(Out::Line(match text.strip_prefix("/system ") {
-                    Some("") => "There is no system text. /system TEXT sets one.".to_owned(),
-                    Some(system) => format!("The system text is: {}\n/system TEXT sets another one.", sanitize(system)),
-                    None => format!("The text was: {}", beginning(&text)),
-                }));
-                if editing.is_some() {
-                    out.push(Out::Line("The next line takes its place; an empty line leaves it as it was.".into()));
-                }
-            }
-            Notice::Sessions(rows) => {
-                for r in rows.iter().take(50) {
-                    let (name, title) = (sanitize_line(&r.name), sanitize_line(&r.title));
-                    let messages = match r.undone {
-                        0 => counted(r.messages, "message"),
-                        _ => format!("{} messages", r.counted()),
-                    };
-                    let tokens = counted(r.tokens, "token");
-                    out.push(Out::Line(format!("{name}: {title} ({messages}, {tokens})")));
-                }
-                out.push(Out::Line("/resume NAME opens one.".into()));
-            }
-            Notice::Found { query, rows } => {
-                out.push(Out::Line(format!("{} found for {}.", rows.len(), sanitize_line(&query))));
-                out.extend(rows.iter().map(|r| {
-                    Out::Line(format!("{} #{}: {}", sanitize_line(&r.session), r.number, sanitize_line(&r.snippet)))
-                }));
-            }
-            Notice::Timeline(rows) => {
-                for r in rows {
-                    let here = if r.head { ", here" } else { "" };
-                    let kept = if r.kept { ", state kept" } else { "" };
-                    let label = r.label.map(|l| format!(", mark {}", sanitize_line(&l))).unwrap_or_default();
-                    out.push(Out::Line(format!("#{} {}{label}{kept}{here}", r.number, sanitize_line(&r.title))));
-                }
-            }
-            Notice::Documents { title, rows } => {
-                let documents = counted(rows.len() as u64, "document");
-                out.push(Out::Line(format!("{}: {documents}.", sanitize_line(&title))));
-                out.extend(rows.iter().map(|r| {
-                    let (tokens, lines) = (counted(r.tokens, "token"), counted(r.lines, "line"));
-                    let state = if r.complete { "" } else { ", read in part" };
-                    Out::Line(format!("{}, {tokens}, {lines}{state}", sanitize_line(&r.name)))
-                }));
-            }
+            Notice::Input { editing, .. } => self.editing = editing,
             Notice::Bye { farewell, unsaved } => {
                 // A session of the tour is gone with it: there is no way back to tell of.
                 out.extend(farewell.filter(|_| !self.toured).map(|f| Out::Line(sanitize(&f).into_owned())));
                 out.push(Out::Exit(unsaved.map_or(Exit::Ok, |u| u.exit)));
             }
-            Notice::Fatal { error, exit } => {
-                out.push(Out::Line(sanitize(&error).into_owned()));
-                out.push(Out::Exit(exit));
-            }
+            Notice::Fatal { exit, .. } => out.push(Out::Exit(exit)),
+            _ => {}
         }
         out
     }
 
-    /// Of a session that goes on while another one is open it is said when there is something to come back for.
+    /// A line about another open session, for events that need attention.
     fn told_beside(&mut self, serial: u64, notice: Notice) -> Option<String> {
         let said = match notice {
             Notice::Session(view) => {
@@ -254,11 +152,11 @@ impl Plain {
             _ => None,
         }?;
         let name = self.opened.iter().find(|o| o.serial == serial).map_or("", |o| o.name.as_str());
-        Some(format!("In {}: {said}. /resume {} goes there.", sanitize_line(name), command_word(name)))
+        Some(format!("In {}: {said}. /resume {} opens it.", sanitize_line(name), command_word(name)))
     }
 
-    /// Waits for the answer to a question; nobody can answer when the input has ended. From a pipe it is the next line, if that is
-    /// one, however early it came.
+    /// Waits for the answer to a question. After the end of input it is refused; from a pipe the next line may answer
+    /// it.
     fn asked(&mut self, asked: Asked, out: &mut Vec<Out>) {
         let next = self.queue.front().filter(|_| !self.prompts).map(|line| asked.is_answered_by(line));
         self.question = Some(asked);
@@ -273,7 +171,6 @@ impl Plain {
         }
     }
 
-    /// Prints what is complete of the answer.
     fn speak(&mut self, all: bool, out: &mut Vec<Out>) {
         let end = if all { self.pending.len() } else { sentence_end(&self.pending) };
         if end == 0 {
@@ -301,7 +198,6 @@ impl Plain {
         self.ending(m, out);
     }
 
-    /// How an answer ended, and what it looked at.
     fn ending(&self, m: &Message, out: &mut Vec<Out>) {
         if self.answers_only {
             return;
@@ -318,7 +214,7 @@ impl Plain {
         out.extend(sources.and_then(crate::tui::looked::sentence).map(Out::Line));
     }
 
-    /// An answer that was written beside others, whole.
+    /// One of several parallel answers, complete.
     fn one_of_several(&mut self, at: usize, m: &Message, out: &mut Vec<Out>) {
         let seed =
             self.beside.get(at).and_then(|(_, seed)| *seed).map_or(String::new(), |seed| format!(" (seed {seed})"));
@@ -342,13 +238,11 @@ impl Plain {
     }
 
     fn saved(&mut self, state: &SaveState, out: &mut Vec<Out>) {
-        let said = match state {
-            SaveState::NotSaved(why) => Some(format!("NOT SAVED: {}", sanitize_line(why))),
-            SaveState::TextOnly(why) => Some(format!("Text is saved, state is not: {}", sanitize_line(why))),
-            // How it comes out is said.
-            SaveState::Saving => return,
-            SaveState::Empty | SaveState::Saved(_) | SaveState::Off => None,
-        };
+        // The outcome is reported.
+        if matches!(state, SaveState::Saving) {
+            return;
+        }
+        let said = notices::save_trouble(state);
         if said != self.save_said {
             out.extend(said.clone().map(Out::Line));
             self.save_said = said;

@@ -65,6 +65,15 @@ fn an_answer_that_is_gone_on_with_is_printed_from_where_it_stood() {
 }
 
 #[test]
+fn help_keeps_the_asterisks_of_examples() {
+    let mut p = Plain::new(None, true);
+    let help = printed(&p.line("/help ask-all"));
+    assert!(help.contains("/ask-all --library *.txt Who is the tenant?"), "{help}");
+    let list = printed(&p.line("/help"));
+    assert!(list.contains("\nDocuments\n") && !list.contains(['`', '*']), "{list}");
+}
+
+#[test]
 fn what_an_answer_looked_at_is_a_sentence() {
     use crate::core::transcript::{Passage, Sources};
     let passage = Passage {
@@ -93,7 +102,7 @@ fn what_line_mode_shows_is_kept_and_changed_at_once() {
     let mut p = Plain::new(None, true);
     let out = p.line("/set look off --save");
     assert_eq!(out.first(), Some(&Out::Keep("ui.look", "false".into())));
-    assert!(printed(&out).contains("What answers looked at is not said."), "{out:?}");
+    assert!(printed(&out).contains("The passages behind answers are not shown."), "{out:?}");
     assert!(!printed(&p.line("/help")).contains("Keys"), "there are none here");
 }
 
@@ -122,7 +131,7 @@ fn what_a_question_mentions_is_read_before_it_is_asked() {
     p.notice(Notice::Acknowledged(2));
     ask(&mut p);
     let said = printed(&p.notice(Notice::Note(Level::Error, "a.txt: not text".into())));
-    assert!(said.contains("Not asked, because not all was read: Is a.txt like war.txt?"), "{said}");
+    assert!(said.contains("Not sent, because a document could not be read: Is a.txt like war.txt?"), "{said}");
     assert_eq!(p.notice(Notice::Acknowledged(3)), []);
     // In the place of an earlier question no document is read.
     p.notice(Notice::Input { text: "Old?".into(), editing: Some(MessageId(7)) });
@@ -198,7 +207,7 @@ fn what_goes_on_in_another_session_is_said_when_it_is_complete() {
     let delta = Notice::Delta { message: MessageId(2), thinking: false, text: "Far away. ".into() };
     assert_eq!(p.notice(beside(delta)), []);
     let said = printed(&p.notice(beside(Notice::Finished(answer("Far away.", Some(Finish::Stop))))));
-    assert_eq!(said, "In two\\x1b[2J: the answer is complete. /resume two\\x1b[2J goes there.\n");
+    assert_eq!(said, "In two\\x1b[2J: the answer is complete. /resume two\\x1b[2J opens it.\n");
     // Back before its end, what is written so far is said once.
     p.notice(open(2));
     let mut shown = printed(&p.notice(Notice::Added(answer("So far. And", None))));
@@ -346,12 +355,12 @@ fn what_is_wrong_with_a_line_of_a_pipe_is_said_in_its_turn() {
     let lines: Vec<&str> =
         out.iter().filter_map(|o| if let Out::Line(l) = o { Some(l.as_str()) } else { None }).collect();
     let [wrong, screen] = lines[lines.len() - 2..] else { panic!("{out:?}") };
-    assert!(wrong.starts_with("/undo: 0 is no count"), "{wrong}");
+    assert!(wrong.starts_with("/undo: needs a number of 1 or more"), "{wrong}");
     assert_eq!(screen, "/theme needs the full screen; start without --plain.");
     assert_eq!(out.last(), Some(&Out::Send(Request::Docs)));
     // Who types is told at once.
     let mut typed = Plain::new(None, true);
-    assert!(printed(&typed.line("/undo 0")).starts_with("/undo: 0 is no count"));
+    assert!(printed(&typed.line("/undo 0")).starts_with("/undo: needs a number of 1 or more"));
 }
 
 #[test]

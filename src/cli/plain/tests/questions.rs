@@ -21,7 +21,7 @@ fn files_of_a_plan_are_chosen_by_number() {
     };
     let shown = printed(&p.notice(plan.clone()));
     assert!(shown.starts_with("1: a.txt, 1,200 tokens\n2: b.txt"), "{shown}");
-    assert!(printed(&p.line("2-4")).starts_with("2-4 is none of the files"));
+    assert!(printed(&p.line("2-4")).starts_with("2-4 is not a file number"));
     let files = vec![0, 2];
     let question = 7;
     assert_eq!(p.line("3, 1"), [Out::Send(Request::ChooseFiles { question, files })]);

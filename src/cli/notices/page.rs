@@ -2,7 +2,6 @@
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// Lines of a page.
 pub(super) fn lines(markdown: &str) -> Vec<String> {
     let mut page = Page::default();
     for event in Parser::new_ext(markdown, Options::ENABLE_TABLES) {
@@ -15,7 +14,6 @@ pub(super) fn lines(markdown: &str) -> Vec<String> {
 #[derive(Default)]
 struct Page {
     lines: Vec<String>,
-    /// Being collected.
     text: String,
     headings: Vec<String>,
     cells: Vec<String>,

@@ -1,0 +1,195 @@
+//! Runtime notices as plain text: one renderer for line mode, `-p`, `ask-all` and `library add`.
+
+mod page;
+
+use super::{Context, out};
+use crate::core::counted;
+use crate::core::transcript::Role;
+use crate::runtime::protocol::{
+    DocumentRow, Level, Notice, ReadingProgress, SaveState, SearchRow, SessionRow, TimelineRow,
+};
+use crate::text::sanitize::{Clean, sanitize, sanitize_line};
+use crate::tui::entry::grouped;
+
+/// Characters of a text that is repeated: a pipe may contain megabytes.
+const SAID_AGAIN: usize = 2_000;
+
+/// A text, or its beginning and its length.
+pub(super) fn beginning(text: &str) -> String {
+    match text.char_indices().nth(SAID_AGAIN) {
+        None => sanitize(text).into_owned(),
+        Some((at, _)) => {
+            let all = grouped(text.chars().count() as u64);
+            format!("{} ... ({all} characters)", sanitize(text.get(..at).unwrap_or_default()))
+        }
+    }
+}
+
+/// What a notice is where nothing but answers is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weight {
+    Answer,
+    Note,
+    Trouble,
+}
+
+pub(super) fn weight(notice: &Notice) -> Weight {
+    match notice {
+        // A warning reports that a request failed, at least in part.
+        Notice::Note(Level::Error | Level::Warn, _)
+        | Notice::Damage(_)
+        | Notice::Save(_)
+        | Notice::Fatal { .. }
+        | Notice::Bye { unsaved: Some(_), .. } => Weight::Trouble,
+        Notice::Note(Level::Info, _)
+        | Notice::Ready(_)
+        | Notice::Session(_)
+        | Notice::Named { .. }
+        | Notice::Several(_)
+        | Notice::Delta { thinking: true, .. }
+        | Notice::Background { .. }
+        | Notice::Activity(_)
+        | Notice::Bye { unsaved: None, .. } => Weight::Note,
+        Notice::Added(m) if m.role == Role::Document => Weight::Note,
+        Notice::Added(_)
+        | Notice::Delta { thinking: false, .. }
+        | Notice::Finished(_)
+        | Notice::Acknowledged(_)
+        | Notice::Meters(_)
+        | Notice::Prompts(_)
+        | Notice::Draft(_)
+        | Notice::Library(_)
+        | Notice::Titled(_)
+        | Notice::Display(_)
+        | Notice::Tree(_)
+        | Notice::Page { .. }
+        | Notice::Looked { .. }
+        | Notice::Why { .. }
+        | Notice::Map(_)
+        | Notice::FanOut(_)
+        | Notice::Aside { .. }
+        | Notice::Question { .. }
+        | Notice::Plan { .. }
+        | Notice::Input { .. }
+        | Notice::Sessions(_)
+        | Notice::Found { .. }
+        | Notice::Timeline(_)
+        | Notice::Documents { .. } => Weight::Answer,
+    }
+}
+
+/// The note or warning of a notice.
+pub(super) fn remark(notice: &Notice) -> Option<(Level, String)> {
+    match notice {
+        Notice::Note(level, text) => Some((*level, text.clone())),
+        Notice::Damage(text) => Some((Level::Warn, text.clone())),
+        Notice::Save(state @ SaveState::TextOnly(_)) => save_trouble(state).map(|text| (Level::Warn, text)),
+        _ => None,
+    }
+}
+
+/// Prints a remark on standard error: information for people, warnings unless `--quiet`.
+pub(super) fn print_remark(context: &Context, level: Level, text: &str) {
+    match level {
+        Level::Info => context.note(text),
+        Level::Warn | Level::Error if context.quiet => {}
+        Level::Warn | Level::Error => out::tell(&Clean::text(&format!("sala-chat: {text}"))),
+    }
+}
+
+pub(super) fn save_trouble(state: &SaveState) -> Option<String> {
+    match state {
+        SaveState::NotSaved(why) => Some(format!("NOT SAVED: {}", sanitize_line(why))),
+        SaveState::TextOnly(why) => Some(format!("Text is saved, state is not: {}", sanitize_line(why))),
+        SaveState::Saving | SaveState::Empty | SaveState::Saved(_) | SaveState::Off => None,
+    }
+}
+
+/// `reading 40%  8630 tokens/s  39 s left`.
+pub(super) fn reading(p: &ReadingProgress) -> Option<String> {
+    let share = (p.done * 100).checked_div(p.total)?;
+    let left = if p.tokens_per_s > 0.0 { (p.total.saturating_sub(p.done)) as f64 / p.tokens_per_s } else { 0.0 };
+    Some(format!("reading {share}%  {:.0} tokens/s  {left:.0} s left", p.tokens_per_s))
+}
+
+/// The text of a notice that needs no other notice to be understood.
+pub(super) fn lines(notice: &Notice) -> Vec<String> {
+    match notice {
+        Notice::Ready(info) => {
+            let mut lines = vec![format!("{} on {}, {}.", info.name, info.device, info.holds())];
+            if info.built_in {
+                lines.push("This is the small built-in demo model. The 9B model: sala-chat model download".into());
+            }
+            lines
+        }
+        Notice::Note(level, text) => {
+            let mark = match level {
+                Level::Info => "",
+                Level::Warn => "Note: ",
+                Level::Error => "Error: ",
+            };
+            vec![format!("{mark}{}", sanitize(text))]
+        }
+        Notice::Damage(text) => vec![format!("Note: {}", sanitize(text))],
+        Notice::Page { title, text } | Notice::Looked { title, text, .. } | Notice::Why { title, text, .. } => {
+            let title = format!("{}:", sanitize_line(title));
+            let text = page::lines(&sanitize(text));
+            std::iter::once(title).chain(text.iter().map(|line| sanitize_line(line).into())).collect()
+        }
+        Notice::Map(map) => crate::tui::map::sentences(map),
+        Notice::FanOut(answers) if answers.over => {
+            let question = format!("{}:", sanitize_line(&answers.question));
+            std::iter::once(question).chain(crate::tui::shelf::sentences(answers)).collect()
+        }
+        Notice::Aside { text, done: Some(_), .. } => vec![format!("aside (not kept): {}", sanitize(text))],
+        // Line mode cannot fill the input line.
+        Notice::Input { text, editing } => {
+            let mut lines = vec![match text.strip_prefix("/system ") {
+                Some("") => "There is no system text. /system TEXT sets one.".to_owned(),
+                Some(system) => format!("The system text is: {}\n/system TEXT sets another one.", sanitize(system)),
+                None => format!("The text was: {}", beginning(text)),
+            }];
+            if editing.is_some() {
+                lines.push("The next line replaces it; an empty line keeps it.".into());
+            }
+            lines
+        }
+        Notice::Sessions(rows) => {
+            let row = |r: &SessionRow| {
+                let (name, title) = (sanitize_line(&r.name), sanitize_line(&r.title));
+                let messages = match r.undone {
+                    0 => counted(r.messages, "message"),
+                    _ => format!("{} messages", r.counted()),
+                };
+                format!("{name}: {title} ({messages}, {})", counted(r.tokens, "token"))
+            };
+            rows.iter().take(50).map(row).chain(["/resume NAME opens one.".to_owned()]).collect()
+        }
+        Notice::Found { query, rows } => {
+            let found = format!("{} found for {}.", rows.len(), sanitize_line(query));
+            let row =
+                |r: &SearchRow| format!("{} #{}: {}", sanitize_line(&r.session), r.number, sanitize_line(&r.snippet));
+            std::iter::once(found).chain(rows.iter().map(row)).collect()
+        }
+        Notice::Timeline(rows) => {
+            let row = |r: &TimelineRow| {
+                let here = if r.head { ", here" } else { "" };
+                let kept = if r.kept { ", state kept" } else { "" };
+                let label = r.label.as_deref().map(|l| format!(", mark {}", sanitize_line(l))).unwrap_or_default();
+                format!("#{} {}{label}{kept}{here}", r.number, sanitize_line(&r.title))
+            };
+            rows.iter().map(row).collect()
+        }
+        Notice::Documents { title, rows } => {
+            let row = |r: &DocumentRow| {
+                let (tokens, lines) = (counted(r.tokens, "token"), counted(r.lines, "line"));
+                let state = if r.complete { "" } else { ", read in part" };
+                format!("{}, {tokens}, {lines}{state}", sanitize_line(&r.name))
+            };
+            let title = format!("{}: {}.", sanitize_line(title), counted(rows.len() as u64, "document"));
+            std::iter::once(title).chain(rows.iter().map(row)).collect()
+        }
+        Notice::Fatal { error, .. } => vec![sanitize(error).into_owned()],
+        _ => Vec::new(),
+    }
+}
